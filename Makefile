@@ -1,0 +1,37 @@
+# Works on a fresh Debian machine, as root, with git, make and python3: scripts/bootstrap installs the rest.
+PYTHON := .venv/bin/python
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test sandbox bench lint format clean
+
+help: ## List these targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+venv: ## Install what is missing, into .venv and (as root) from Debian
+	@scripts/bootstrap
+
+demo: venv ## Watch a sandbox at work, from nothing to jobs and moving GPUs
+	$(PYTHON) -m sandbox demo $(ARGS)
+
+test: venv ## Run all tests; ARGS="tests/unit -k NAME" for some of them
+	$(PYTHON) -m pytest $(ARGS)
+
+sandbox: venv ## Bring up a sandbox and leave it running
+	$(PYTHON) -m sandbox up $(ARGS)
+
+bench: venv ## Run the benchmarks and print one table
+	$(PYTHON) -m benchmarks $(ARGS)
+
+lint: venv ## Check style, format and types
+	$(PYTHON) -m ruff check
+	$(PYTHON) -m ruff format --check
+	$(PYTHON) -m mypy
+
+format: venv ## Mend style and format in place
+	$(PYTHON) -m ruff check --fix-only --quiet
+	$(PYTHON) -m ruff format
+
+clean: ## Stop all sandboxes; remove .venv and every cache in this folder
+	if [ -x $(PYTHON) ]; then $(PYTHON) -m sandbox down --all; fi
+	rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

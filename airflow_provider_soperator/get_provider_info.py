@@ -1,0 +1,21 @@
+"""What Airflow is told about this provider, through the ``apache_airflow_provider`` entry point."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_provider_soperator import __version__
+
+
+def get_provider_info() -> dict[str, Any]:
+    """Describe the provider in the terms of Airflow's ``provider_info.schema.json``.
+
+    Airflow calls this in each of its processes, so it must import nothing heavy.
+    """
+    return {
+        "package-name": "airflow-provider-soperator",
+        "name": "Soperator",
+        # reStructuredText; `airflow providers list` prints it without the markup.
+        "description": "`Soperator <https://github.com/nebius/soperator>`__: Slurm on Kubernetes",
+        "versions": [__version__],
+    }

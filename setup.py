@@ -1,0 +1,3 @@
+from setuptools import setup  # all metadata is in pyproject.toml
+
+setup()

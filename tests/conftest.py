@@ -1,0 +1,64 @@
+"""What all tests share: an Airflow home of their own, and no silent skips in CI."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+# Airflow reads its home once, when it is first imported, which some test modules do while they are collected.
+AIRFLOW_HOME = tempfile.mkdtemp(prefix="airflow-home-")
+os.environ["AIRFLOW_HOME"] = AIRFLOW_HOME
+
+#: Folders beside this file whose tests CI must run in full, as it must all tests marked ``sandbox``.
+REQUIRED_IN_CI = {"integration", "sandbox"}
+
+
+def pytest_unconfigure() -> None:
+    shutil.rmtree(AIRFLOW_HOME, ignore_errors=True)
+
+
+# --------------------------------------------------------------------------------- skips are failures in CI
+
+
+def in_ci() -> bool:
+    return os.environ.get("CI", "").lower() not in {"", "0", "false"}
+
+
+def required_in_ci(node: pytest.Item | pytest.Collector) -> bool:
+    folder = node.path.relative_to(Path(__file__).parent).parts[:1]
+    return not REQUIRED_IN_CI.isdisjoint(folder) or node.get_closest_marker("sandbox") is not None
+
+
+def fail_if_skipped(
+    node: pytest.Item | pytest.Collector, report: pytest.TestReport | pytest.CollectReport
+) -> None:
+    """Turn a skip into a failure where CI needs the test to run. An expected failure is no skip."""
+    if report.skipped and not hasattr(report, "wasxfail") and in_ci() and required_in_ci(node):
+        assert isinstance(report.longrepr, tuple)
+        where, line, reason = report.longrepr
+        report.outcome = "failed"
+        report.longrepr = f"{where}:{line}: {reason}\nCI must run this test, so its skip counts as a failure."
+
+
+# First among the wrappers is the outermost one: it sees what pytest's own have made of the report.
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    fail_if_skipped(item, report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    fail_if_skipped(collector, report)
+    return report

@@ -1,0 +1,35 @@
+"""Airflow finds the provider, and accepts what it says of itself."""
+
+from __future__ import annotations
+
+import json
+from importlib import metadata, resources
+
+import jsonschema
+from airflow.providers_manager import ProvidersManager
+
+import airflow_provider_soperator
+from airflow_provider_soperator.get_provider_info import get_provider_info
+
+PACKAGE = "airflow-provider-soperator"
+
+
+def test_valid_against_the_schema_of_the_installed_airflow() -> None:
+    schema = json.loads(resources.files("airflow").joinpath("provider_info.schema.json").read_text())
+    jsonschema.validate(get_provider_info(), schema)
+    # The schema lets unknown keys pass, so a misspelt one would say nothing to Airflow.
+    assert get_provider_info().keys() <= schema["properties"].keys() | {"versions"}
+
+
+def test_airflow_lists_the_provider() -> None:
+    provider = ProvidersManager().providers[PACKAGE]
+    assert provider.version == airflow_provider_soperator.__version__
+    assert provider.data["name"] == "Soperator"
+    # Airflow adds keys of its own.
+    assert provider.data == provider.data | get_provider_info()
+
+
+def test_one_version_everywhere() -> None:
+    assert metadata.version(PACKAGE) == airflow_provider_soperator.__version__
+    assert get_provider_info()["versions"] == [airflow_provider_soperator.__version__]
+    assert get_provider_info()["package-name"] == PACKAGE
