@@ -34,9 +34,7 @@ def required_in_ci(node: pytest.Item | pytest.Collector) -> bool:
     return not REQUIRED_IN_CI.isdisjoint(folder) or node.get_closest_marker("sandbox") is not None
 
 
-def fail_if_skipped(
-    node: pytest.Item | pytest.Collector, report: pytest.TestReport | pytest.CollectReport
-) -> None:
+def fail_if_skipped(node: pytest.Item | pytest.Collector, report: pytest.TestReport | pytest.CollectReport) -> None:
     """Turn a skip into a failure where CI needs the test to run. An expected failure is no skip."""
     if report.skipped and not hasattr(report, "wasxfail") and in_ci() and required_in_ci(node):
         assert isinstance(report.longrepr, tuple)

@@ -1,0 +1,1 @@
+"""A whole Soperator on one machine: a real Slurm, and doubles of the Kubernetes and Nebius APIs around it."""

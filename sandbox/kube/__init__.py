@@ -1,0 +1,1 @@
+"""A double of the Kubernetes API: an object store, and a server that real clients talk to."""
