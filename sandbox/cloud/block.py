@@ -1,0 +1,119 @@
+"""The capacity block: a fixed number of reserved GPUs, and a ledger of who held how many of them when."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+
+class CapacityExhausted(Exception):
+    """The block has fewer GPUs free than were asked for."""
+
+
+@dataclass(frozen=True)
+class LimitChange:
+    """A limit that the block will have from a moment on, as a reservation that ends or is extended has."""
+
+    at: float
+    limit: int
+
+
+class CapacityBlock:
+    """GPUs that were paid for in advance. What is claimed beyond the limit does not exist.
+
+    Every claim and release is appended to the ledger, so that a test can prove afterwards that at no instant
+    more was held than the block has.
+    """
+
+    def __init__(
+        self, block_id: str, limit: int, *, ledger: Path | None = None, now: Callable[[], float] = time.time
+    ) -> None:
+        self.id = block_id
+        self.limit = limit
+        #: False makes the API report USAGE_STATE_UNKNOWN, as when the region cannot be reached.
+        self.usage_known = True
+        #: True makes the API say that the limit is being moved now.
+        self.reconciling = False
+        self.next_change: LimitChange | None = None
+        self._holders: dict[str, int] = {}
+        self._ledger = ledger
+        self._now = now
+
+    @property
+    def usage(self) -> int:
+        return sum(self._holders.values())
+
+    @property
+    def free(self) -> int:
+        """Never negative, also when the limit was lowered below what is in use."""
+        return max(0, self.limit - self.usage)
+
+    @property
+    def holders(self) -> dict[str, int]:
+        return dict(self._holders)
+
+    def claim(self, holder: str, gpus: int) -> None:
+        """Take GPUs for a holder that has none yet, all or nothing."""
+        if gpus < 1:
+            raise ValueError(f"{holder} cannot hold {gpus} GPUs")
+        if holder in self._holders:
+            raise ValueError(f"{holder} holds GPUs already")
+        if gpus > self.free:
+            raise CapacityExhausted(
+                f"capacity block {self.id} has {self.free} of {self.limit} GPUs free, {gpus} are needed"
+            )
+        self._holders[holder] = gpus
+        self._record("claim", holder, gpus)
+
+    def release(self, holder: str) -> None:
+        """Give back all that a holder has; a holder that has nothing gives nothing back."""
+        gpus = self._holders.pop(holder, None)
+        if gpus is not None:
+            self._record("release", holder, gpus)
+
+    def set_limit(self, limit: int) -> None:
+        """A reservation grows or shrinks under its users; what they hold stays theirs."""
+        self.limit = limit
+        self._record("limit", self.id, limit)
+
+    def schedule_limit(self, at: float, limit: int) -> None:
+        """Announce a limit; ``advance`` puts it in force once its time has come."""
+        self.next_change = LimitChange(at, limit)
+
+    def advance(self) -> None:
+        """Put in force what was scheduled until now."""
+        if self.next_change is not None and self._now() >= self.next_change.at:
+            limit, self.next_change = self.next_change.limit, None
+            self.set_limit(limit)
+
+    def note_payg(self, holder: str, gpus: int) -> None:
+        """Write down GPUs that were bought beside the block, so that the ledger can prove that none were."""
+        self._record("payg", holder, gpus)
+
+    def _record(self, entry: str, holder: str, gpus: int) -> None:
+        if self._ledger is None:
+            return
+        line = {"at": self._now(), "entry": entry, "holder": holder, "gpus": gpus}
+        line |= {"usage": self.usage, "limit": self.limit}
+        with self._ledger.open("a") as ledger:
+            ledger.write(json.dumps(line) + "\n")
+
+    def dump(self) -> dict[str, Any]:
+        return {
+            "limit": self.limit,
+            "usage_known": self.usage_known,
+            "reconciling": self.reconciling,
+            "next_change": asdict(self.next_change) if self.next_change else None,
+            "holders": self.holders,
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        self.limit = state["limit"]
+        self.usage_known = state["usage_known"]
+        self.reconciling = state["reconciling"]
+        self.next_change = LimitChange(**state["next_change"]) if state["next_change"] else None
+        self._holders = dict(state["holders"])

@@ -1,0 +1,53 @@
+"""What the double sells and to whom: names, places and shapes that the fleet itself knows nothing of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class ClusterEntry:
+    """A Kubernetes cluster that node groups belong to; what ``endpoint`` serves is not checked."""
+
+    id: str
+    name: str
+    endpoint: str = ""
+    ca_certificate: str = ""
+    version: str = "1.33"
+
+
+@dataclass(frozen=True)
+class GroupTemplate:
+    """The part of a node group's spec that never changes its size: what machine, and how it is connected."""
+
+    platform: str = "gpu-h100-sxm"
+    preset: str = "8gpu-128vcpu-1600gb"
+    gpu_cluster: str = ""
+    max_pods: int = 32
+
+
+CLUSTERS = (
+    ClusterEntry("mk8scluster-e00soperator", "soperator"),
+    ClusterEntry("mk8scluster-e00inference", "inference"),
+)
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """Everything around the fleet. A group that ``templates`` does not name is of the default shape."""
+
+    tenant: str = "tenant-e00sandbox"
+    project: str = "project-e00sandbox"
+    region: str = "eu-north1"
+    fabric: str = "fabric-2"
+    platform: str = "gpu-h100-sxm"
+    block_name: str = "sandbox"
+    clusters: tuple[ClusterEntry, ...] = CLUSTERS
+    templates: Mapping[str, GroupTemplate] = field(default_factory=dict)
+
+    def template(self, group_id: str) -> GroupTemplate:
+        return self.templates.get(group_id, GroupTemplate())
+
+    def cluster(self, cluster_id: str) -> ClusterEntry | None:
+        return next((cluster for cluster in self.clusters if cluster.id == cluster_id), None)
