@@ -1,0 +1,77 @@
+"""The one file with all that a client of the sandbox needs, and the Airflow connections made from it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from sandbox.settings import CLUSTER, LOOPBACK, NAMESPACE, USER, Settings
+
+#: Bearer tokens of the two doubles. They guard nothing: they are there so that clients must send one.
+KUBERNETES_TOKEN = "sandbox-kubernetes-token"
+NEBIUS_TOKEN = "sandbox-nebius-token"
+
+
+def write(settings: Settings) -> dict[str, Any]:
+    """Write the access file of a running sandbox and return what is in it."""
+    contents = describe(settings)
+    settings.paths.access.write_text(json.dumps(contents, indent=2) + "\n")
+    return contents
+
+
+def describe(settings: Settings) -> dict[str, Any]:
+    paths, ports = settings.paths, settings.ports
+    known_hosts = (paths.secrets / "known_hosts").read_text()
+    facts: dict[str, Any] = {
+        "name": settings.name,
+        "cluster": CLUSTER,
+        "slurm": settings.slurm,
+        "soperator": settings.soperator,
+        "ssh": {
+            "host": LOOPBACK,
+            "port": ports.ssh,
+            "user": "root",
+            "other_users": [USER],
+            "key_file": str(paths.secrets / "id_ed25519"),
+            "known_hosts": str(paths.secrets / "known_hosts"),
+            "host_key": known_hosts.split(maxsplit=1)[1].strip(),
+        },
+        "rest": {
+            "url": f"http://{LOOPBACK}:{ports.slurmrestd}",
+            "user": "root",
+            "jwt_key_file": str(paths.secrets / "jwt_hs256.key"),
+        },
+        "kubernetes": {
+            "kubeconfig": str(paths.kubeconfig),
+            "context": "sandbox",
+            "namespace": NAMESPACE,
+            "server": f"https://{LOOPBACK}:{ports.kubernetes}",
+            "token": KUBERNETES_TOKEN,
+        },
+        "nebius": {
+            "endpoint": f"{LOOPBACK}:{ports.nebius}",
+            "token": NEBIUS_TOKEN,
+            "insecure": True,
+        },
+    }
+    facts["airflow_connections"] = connections(facts)
+    return facts
+
+
+def connections(facts: dict[str, Any]) -> dict[str, str]:
+    """Airflow connection URIs, by the environment variable that Airflow reads each from."""
+    ssh, kubernetes, nebius = facts["ssh"], facts["kubernetes"], facts["nebius"]
+    login = f"{ssh['user']}@{ssh['host']}:{ssh['port']}"
+    shell = {"key_file": ssh["key_file"], "host_key": ssh["host_key"], "no_host_key_check": "false"}
+    cluster = {
+        "kube_config_path": kubernetes["kubeconfig"],
+        "cluster_context": kubernetes["context"],
+        "namespace": kubernetes["namespace"],
+    }
+    return {
+        "AIRFLOW_CONN_SOPERATOR_DEFAULT": f"soperator://{login}/?{urlencode(shell)}",
+        "AIRFLOW_CONN_SSH_DEFAULT": f"ssh://{login}/?{urlencode(shell)}",
+        "AIRFLOW_CONN_KUBERNETES_DEFAULT": f"kubernetes:///?{urlencode(cluster)}",
+        "AIRFLOW_CONN_NEBIUS_DEFAULT": (f"nebius://:{quote(nebius['token'])}@{nebius['endpoint']}/?insecure=true"),
+    }

@@ -1,0 +1,204 @@
+"""The command line: ``python -m sandbox up|status|shell|fault|demo|down``."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from sandbox import access, demo, faults, lifecycle, preflight, status
+from sandbox.errors import SandboxError
+from sandbox.lifecycle import Sandbox
+from sandbox.rootfs import RootCache
+from sandbox.settings import SUITES, Settings
+
+#: Options of ``up``, by the field of ``Settings`` that each sets.
+OPTIONS: dict[str, str] = {
+    "slurm": f"Slurm version: {' or '.join(SUITES)}",
+    "soperator": "whose habits to take on, 4.1 or 5.0; by default those that go with the Slurm version",
+    "workers": "node names in the ephemeral node set",
+    "gpus": "GPUs of each worker",
+    "static": "nodes in the static node set, which has no GPUs",
+    "initial": "ephemeral workers that are on from the start",
+    "block": "GPUs in the capacity block; by default as many as the workers have",
+    "port_base": "first of the 200 ports that the sandbox may use; by default the next free range",
+    "resume_timeout": "seconds a node has to boot",
+    "suspend_timeout": "seconds from power down until Slurm takes a node for powered down",
+    "slurmd_timeout": "seconds after which a silent node is down",
+    "min_job_age": "seconds a finished job stays in the queue",
+    "kill_wait": "seconds between SIGTERM and SIGKILL at a job's end",
+    "message_timeout": "seconds that Slurm's daemons wait for each other",
+    "vm_boot": "seconds a machine takes to boot",
+    "vm_lag": "seconds a machine stays, empty, after its node is powered down",
+    "vm_removal": "seconds until the GPUs of a removed machine are back in the block",
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    options = _parser().parse_args(argv)
+    try:
+        return int(options.run(options) or 0)
+    except SandboxError as error:
+        print(f"sandbox: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("sandbox: interrupted; run the same command again to go on", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m sandbox", description="A whole Soperator on one machine.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name: str, help: str, run: Callable[[argparse.Namespace], int | None]) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=help, description=help.capitalize() + ".")
+        added.add_argument("--name", default="default", help="which sandbox, where there are several")
+        added.set_defaults(run=run)
+        return added
+
+    up = command("up", "start a sandbox, or what does not run of it", _up)
+    _add_settings(up)
+    command("status", "show daemons, nodes, jobs and the capacity block", _status)
+    shell = command("shell", "open a shell on the login node, or run a command there", _shell)
+    shell.add_argument("--pod", default="sshd", help="the daemon whose Pod to enter, such as slurmctld or worker-0")
+    shell.add_argument("argv", nargs="*", metavar="COMMAND", help="what to run; put -- before it")
+    command("connections", "print the Airflow connections of a running sandbox", _connections)
+    fault = command("fault", "break something", _fault)
+    kinds = fault.add_subparsers(required=True, metavar="FAULT", dest="fault")
+    for one in faults.FAULTS:
+        kind = kinds.add_parser(one.name, help=one.help, description=one.help.capitalize() + ".")
+        for words, keywords in one.arguments:
+            kind.add_argument(*words, **keywords)
+    show = command("demo", "bring a sandbox up and run three dependent GPU jobs through it", _demo)
+    _add_settings(show)
+    down = command("down", "stop a sandbox and remove all it has written", _down)
+    down.add_argument("--all", action="store_true", help="all sandboxes of this machine")
+    down.add_argument("--purge", action="store_true", help="remove the cached roots, too")
+    return parser
+
+
+def _add_settings(parser: argparse.ArgumentParser) -> None:
+    defaults = {field.name: field.default for field in dataclasses.fields(Settings)}
+    for name, help in OPTIONS.items():
+        default = defaults[name]
+        parser.add_argument(
+            f"--{name.replace('_', '-')}",
+            type=type(default),
+            # Only what is given is compared with a sandbox that runs already.
+            default=argparse.SUPPRESS,
+            metavar="N" if isinstance(default, (int, float)) else "VERSION",
+            help=f"{help} ({default})" if default else help,
+        )
+    parser.add_argument(
+        "--slurm-conf",
+        action="append",
+        default=argparse.SUPPRESS,
+        metavar="LINE",
+        help="a line to add to slurm.conf",
+    )
+
+
+def _up(options: argparse.Namespace) -> None:
+    sandbox = _requested(options)
+    with _progress() as progress:
+        sandbox.up(progress)
+    facts = access.describe(sandbox.settings)
+    console = Console(highlight=False)
+    console.print(f"[green]sandbox {sandbox.settings.name} is up[/]: Slurm {sandbox.settings.slurm}")
+    print(f"\n  log in     {_ssh_command(facts)}")
+    print(f"  kubectl    export KUBECONFIG={facts['kubernetes']['kubeconfig']}")
+    print(f"  all facts  {sandbox.paths.access}")
+    print("\nAirflow connections:\n")
+    _print_connections(facts)
+
+
+def _requested(options: argparse.Namespace) -> Sandbox:
+    """The sandbox as it is if there is one, else as the options ask for it."""
+    given = {name: value for name, value in vars(options).items() if name in (*OPTIONS, "slurm_conf")}
+    wanted = Settings(name=options.name, **given)
+    preflight.check_machine()
+    if not wanted.paths.settings.exists():
+        return Sandbox(wanted)
+    sandbox = Sandbox.existing(options.name)
+    if other := lifecycle.differences(sandbox.settings, given):
+        raise SandboxError(
+            f"sandbox {options.name!r} was made with {', '.join(other)}",
+            f"take it down first with `python -m sandbox down --name {options.name}`, or choose another --name",
+        )
+    return sandbox
+
+
+def _status(options: argparse.Namespace) -> int:
+    return 0 if status.show(Sandbox.existing(options.name), Console()) else 1
+
+
+def _shell(options: argparse.Namespace) -> int:
+    sandbox = Sandbox.existing(options.name)
+    argv = sandbox.init.enter(options.pod, options.argv or ["bash", "-l"])
+    environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8"}
+    os.execvpe(argv[0], argv, environment | {"TERM": os.environ.get("TERM", "dumb")})
+
+
+def _connections(options: argparse.Namespace) -> None:
+    _print_connections(access.describe(Sandbox.existing(options.name).settings))
+
+
+def _print_connections(facts: dict[str, dict[str, str]]) -> None:
+    for variable, uri in facts["airflow_connections"].items():
+        print(f"export {variable}='{uri}'")
+
+
+def _ssh_command(facts: dict[str, dict[str, str]]) -> str:
+    ssh = facts["ssh"]
+    known = f"-o UserKnownHostsFile={ssh['known_hosts']}"
+    return f"ssh -i {ssh['key_file']} {known} -p {ssh['port']} {ssh['user']}@{ssh['host']}"
+
+
+def _fault(options: argparse.Namespace) -> None:
+    print(faults.bring(Sandbox.existing(options.name), options.fault, options))
+
+
+def _demo(options: argparse.Namespace) -> None:
+    sandbox = _requested(options)
+    with _progress() as progress:
+        sandbox.up(progress)
+    demo.run(sandbox, Console(highlight=False))
+
+
+def _down(options: argparse.Namespace) -> None:
+    preflight.check_machine()
+    for name in lifecycle.all_names() if options.all else [options.name]:
+        lifecycle.remove_remains(name)
+        print(f"sandbox {name} is down")
+    if options.purge:
+        RootCache().remove()
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[float, str], None]]:
+    console = Console(stderr=True)
+    columns = (
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+    )
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("starting", total=1.0)
+        last = ""
+
+        def report(share: float, label: str) -> None:
+            nonlocal last
+            progress.update(task, completed=share, description=label)
+            # A log has no bar: there each step is a line.
+            if not console.is_terminal and label != last:
+                print(f"sandbox: {label}", file=sys.stderr, flush=True)
+            last = label
+
+        yield report

@@ -1,0 +1,133 @@
+"""The cloud's control socket: what the command line asks of it, and the faults that only it can bring about."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from collections import Counter
+from typing import Any
+
+from sandbox.cloud.conditions import condition, with_conditions
+from sandbox.cloud.faults import ApiFault
+from sandbox.cloud.world import World
+from sandbox.settings import NAMESPACE
+
+#: Holds the GPUs that an "exhausted" block lacks.
+SOMEBODY_ELSE = "somebody-else"
+
+
+class Admin:
+    """One method for each request; its words are its arguments."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    async def serve(self) -> asyncio.AbstractServer:
+        path = self._world.settings.paths.cloud_control
+        path.unlink(missing_ok=True)
+        return await asyncio.start_unix_server(self._answer, path)
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            request = json.loads(await reader.readline())
+            answer = {"result": await self._perform(**request)}
+        except Exception as error:
+            answer = {"error": str(error)}
+        writer.write(json.dumps(answer).encode() + b"\n")
+        writer.close()
+
+    async def _perform(self, do: str, **arguments: Any) -> Any:
+        action = getattr(self, f"do_{do}", None)
+        if action is None:
+            raise ValueError(f"unknown request: {do}")
+        return await action(**arguments)
+
+    async def do_ready(self) -> bool:
+        return self._world.ready()
+
+    async def do_describe(self) -> dict[str, Any]:
+        """The block and who holds what of it, the node groups, and the faults in force."""
+        world = self._world
+        of_group = {machine.id: world.fleet.groups[machine.group].id for machine in world.fleet.machines.values()}
+        held: Counter[str] = Counter()
+        for holder, gpus in world.block.holders.items():
+            held[of_group.get(holder, holder)] += gpus
+        return {
+            "block": {
+                "id": world.block.id,
+                "limit": world.block.limit,
+                "usage": world.block.usage,
+                "held": held,
+            },
+            "groups": [
+                {
+                    "id": group.id,
+                    "target": group.target,
+                    "machines": Counter(machine.state.value for machine in world.fleet.machines_of(group.id)),
+                    "problem": group.problem,
+                }
+                for group in world.fleet.groups.values()
+            ],
+            "api_faults": world.faults.describe(),
+            "not_booting": sorted(world.kubelet.not_booting),
+        }
+
+    async def do_api_fault(self, **fault: Any) -> None:
+        self._world.faults.add(ApiFault(**fault))
+
+    async def do_node_dies(self, node: str) -> str:
+        """The machine under a node is lost, with all that ran on it."""
+        machine = self._machine_of(node)
+        await asyncio.to_thread(self._world.init.signal, node, signal.SIGKILL)
+        self._world.fleet.kill(machine)
+        return machine
+
+    async def do_no_boot(self, node: str) -> None:
+        self._known(node)
+        self._world.kubelet.not_booting.add(node)
+
+    async def do_condition(self, node: str, type: str, status: bool, reason: str, message: str) -> str:
+        """Set a condition on the Kubernetes Node under a Slurm node."""
+        machine = self._machine_of(node)
+        found = self._world.store.get("nodes", machine)
+        wanted = with_conditions(found["status"], condition(type, status, reason, message))
+        self._world.store.patch("nodes", machine, {"status": wanted}, part="status")
+        return machine
+
+    async def do_exhaust(self, leave: int) -> int:
+        """Somebody else takes what is free of the block, but for ``leave`` GPUs."""
+        block = self._world.block
+        block.release(SOMEBODY_ELSE)
+        if gpus := max(0, block.free - leave):
+            block.claim(SOMEBODY_ELSE, gpus)
+        return gpus
+
+    async def do_limit(self, gpus: int) -> None:
+        self._world.block.set_limit(gpus)
+
+    async def do_usage_unknown(self) -> None:
+        self._world.block.usage_known = False
+
+    async def do_clear(self) -> None:
+        """Undo every fault that this process has brought about."""
+        world = self._world
+        world.faults.clear()
+        world.kubelet.not_booting.clear()
+        world.block.release(SOMEBODY_ELSE)
+        world.block.usage_known = True
+        if world.block.limit != world.settings.block:
+            world.block.set_limit(world.settings.block)
+
+    def _known(self, node: str) -> None:
+        nodeset, _, ordinal = node.rpartition("-")
+        if not ordinal.isdigit() or int(ordinal) >= self._world.nodesets.replicas().get(nodeset, 0):
+            raise ValueError(f"there is no node {node}")
+
+    def _machine_of(self, node: str) -> str:
+        self._known(node)
+        found = self._world.store.list("pods", NAMESPACE, fields=f"metadata.name={node}")
+        machine = found[0]["spec"].get("nodeName") if found else None
+        if machine is None:
+            raise ValueError(f"{node} is powered down, there is no machine under it")
+        return str(machine)

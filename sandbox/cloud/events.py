@@ -1,0 +1,45 @@
+"""Kubernetes Events: what `kubectl describe` shows of an object's past."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sandbox.cloud.conditions import timestamp
+from sandbox.kube.store import ObjectStore
+
+
+class Recorder:
+    """Writes Events, each new one once: the same said again of the same object is no news."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._last: dict[str, tuple[str, str]] = {}
+
+    def tell(self, about: dict[str, Any], reason: str, message: str, *, warning: bool = False) -> None:
+        metadata = about["metadata"]
+        if self._last.get(metadata["uid"]) == (reason, message):
+            return
+        self._last[metadata["uid"]] = (reason, message)
+        namespace = metadata.get("namespace", "default")
+        now = timestamp()
+        event = {
+            "metadata": {"generateName": f"{metadata['name']}."},
+            "involvedObject": {
+                "kind": about["kind"],
+                "apiVersion": about["apiVersion"],
+                "name": metadata["name"],
+                "namespace": metadata.get("namespace", ""),
+                "uid": metadata["uid"],
+            },
+            "reason": reason,
+            "message": message,
+            "type": "Warning" if warning else "Normal",
+            "source": {"component": "sandbox"},
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+        }
+        self._store.create("events", event, namespace)
+
+    def forget(self, uid: str) -> None:
+        self._last.pop(uid, None)

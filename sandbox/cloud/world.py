@@ -1,0 +1,168 @@
+"""The cloud as a whole: block, fleet, objects and controllers, moved on together a few times a second."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+from typing import Any
+
+from sandbox.access import KUBERNETES_TOKEN, NEBIUS_TOKEN
+from sandbox.cloud import landscape
+from sandbox.cloud.block import CapacityBlock
+from sandbox.cloud.events import Recorder
+from sandbox.cloud.faults import ApiFaults
+from sandbox.cloud.fleet import Fleet, Timing
+from sandbox.cloud.kubelet import Kubelet
+from sandbox.cloud.pods import Logs, Runner
+from sandbox.cloud.slurm import Slurm
+from sandbox.cloud.soperator import NodeSetController, SlurmClusterController, is_ready
+from sandbox.cloud.workloads import DeploymentController, NodeController, Scheduler, busy_machines
+from sandbox.control import Init
+from sandbox.kube import kubeconfig
+from sandbox.kube.server import KubernetesDouble
+from sandbox.kube.server import serve as serve_kubernetes
+from sandbox.kube.store import ObjectStore
+from sandbox.nebius.catalogue import Catalogue, GroupTemplate
+from sandbox.nebius.server import Server as NebiusDouble
+from sandbox.nebius.server import serve as serve_nebius
+from sandbox.settings import LOOPBACK, NAMESPACE, Settings
+
+#: Seconds between two steps of all controllers.
+TICK = 0.1
+
+_log = logging.getLogger(__name__)
+
+
+class World:
+    """Everything around the Slurm, in one process, so that there is one truth about who has which GPUs."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.init = Init(settings.paths)
+        self.faults = ApiFaults()
+        self.block = CapacityBlock(landscape.BLOCK_ID, settings.block, ledger=settings.paths.ledger)
+        # The autoscaler waits until Slurm, too, takes the node for powered down, and then some.
+        timing = Timing(settings.vm_boot, settings.suspend_timeout + settings.vm_lag, settings.vm_removal)
+        self.fleet = Fleet(self.block, timing)
+        for group in landscape.node_groups(settings):
+            self.fleet.add_group(group)
+        self.store = ObjectStore()
+        self.slurm = Slurm(settings)
+        events = Recorder(self.store)
+        cluster = landscape.SOPERATOR_CLUSTER
+        self.nodesets = NodeSetController(self.store, settings)
+        self._cluster = SlurmClusterController(self.store)
+        self._nodes = NodeController(self.store, self.fleet, events, cluster)
+        self._deployments = DeploymentController(self.store)
+        self._scheduler = Scheduler(self.store, self.fleet, events, cluster)
+        self.kubelet = Kubelet(self.store, self.slurm, self.init, events, settings)
+        self._kubernetes: KubernetesDouble | None = None
+        self._nebius: NebiusDouble | None = None
+        self._kept = ""
+
+    async def open(self) -> None:
+        """Start both doubles, and go on from where an earlier process stopped if there was one."""
+        paths, ports = self.settings.paths, self.settings.ports
+        self._nebius = await serve_nebius(
+            self.fleet,
+            self.faults,
+            token=NEBIUS_TOKEN,
+            host=LOOPBACK,
+            port=ports.nebius,
+            catalogue=_catalogue(),
+        )
+        if paths.cloud_state.exists():
+            self._load(json.loads(paths.cloud_state.read_text()))
+        else:
+            landscape.create_objects(self.store, self.settings)
+        self._kubernetes = await serve_kubernetes(
+            self.store,
+            host=LOOPBACK,
+            port=ports.kubernetes,
+            token=KUBERNETES_TOKEN,
+            certificates=paths.secrets / "kubernetes",
+            runner=Runner(self.kubelet, self.init),
+            logs=Logs(self.kubelet, self.settings),
+            faults=self.faults,
+        )
+        self._hand_out_access(self._kubernetes)
+
+    async def run(self) -> None:
+        while True:
+            try:
+                await self.tick()
+            except (OSError, RuntimeError) as error:
+                _log.error("%s: %s", type(error).__name__, error)
+            await asyncio.sleep(TICK)
+
+    async def tick(self) -> None:
+        """One step of every controller, in the order in which a change travels through them."""
+        processes = await asyncio.to_thread(self.init.processes)
+        await self.slurm.render(self.nodesets.replicas())
+        self.nodesets.sync()
+        self._deployments.sync()
+        self._nodes.sync()
+        pending = self._scheduler.sync()
+        self.kubelet.sync(processes)
+        self._cluster.sync({name for name, process in processes.items() if process["pid"]})
+        self.fleet.step(pending, busy_machines(self.store))
+        self._keep()
+
+    def ready(self) -> bool:
+        """Every node that should be on from the start is on."""
+        nodesets = self.store.list("nodesets", NAMESPACE)
+        pods = self.store.list("pods", NAMESPACE)
+        return all("status" in nodeset for nodeset in nodesets) and all(map(is_ready, pods))
+
+    async def close(self) -> None:
+        await self.kubelet.close()
+        if self._kubernetes:
+            await self._kubernetes.close()
+        if self._nebius:
+            await self._nebius.stop()
+
+    def _hand_out_access(self, kubernetes: KubernetesDouble) -> None:
+        """The kubeconfig for users, and the same for the power manager, which lives inside the root."""
+        kubeconfig.write_kubeconfig(
+            self.settings.paths.kubeconfig,
+            server=kubernetes.url,
+            ca_file=kubernetes.ca_file,
+            token=KUBERNETES_TOKEN,
+            namespace=NAMESPACE,
+        )
+        inside = self.settings.paths.root / "opt/soperator/etc"
+        (inside / "ca.crt").write_bytes(kubernetes.ca_file.read_bytes())
+        manager = {"server": kubernetes.url, "token": KUBERNETES_TOKEN, "namespace": NAMESPACE}
+        manager["ca_file"] = "/opt/soperator/etc/ca.crt"
+        (inside / "kubernetes.json").write_text(json.dumps(manager))
+
+    def _keep(self) -> None:
+        """Write down the state of all, if it has changed, so that this process may end at any time."""
+        assert self._nebius is not None
+        state = {
+            "block": self.block.dump(),
+            "fleet": self.fleet.dump(),
+            "store": self.store.dump(),
+            "nebius": self._nebius.dump(),
+        }
+        text = json.dumps(state)
+        if text != self._kept:
+            partial = self.settings.paths.cloud_state.with_suffix(".partial")
+            partial.write_text(text)
+            os.replace(partial, self.settings.paths.cloud_state)
+            self._kept = text
+
+    def _load(self, state: dict[str, Any]) -> None:
+        assert self._nebius is not None
+        self.block.load(state["block"])
+        self.fleet.load(state["fleet"])
+        self.store.load(state["store"])
+        self._nebius.load(state["nebius"])
+        self.kubelet.adopt()
+
+
+def _catalogue() -> Catalogue:
+    small = GroupTemplate(platform="cpu-d3", preset="16vcpu-64gb")
+    return Catalogue(templates={landscape.CPU_GROUP: small, landscape.SYSTEM_GROUP: small})

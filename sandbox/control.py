@@ -1,0 +1,192 @@
+"""Talks to a sandbox's first process: is it there, what runs in it, start this, stop that, run a command in a Pod."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from sandbox.errors import SandboxError
+from sandbox.settings import Paths
+
+
+def request(control: Path, timeout: float, **message: Any) -> Any:
+    """One request to a control socket of the sandbox, and the result it answers with."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(timeout)
+        connection.connect(str(control))
+        with connection.makefile("rwb") as stream:
+            stream.write(json.dumps(message).encode() + b"\n")
+            stream.flush()
+            line = stream.readline()
+    if not line:
+        raise ConnectionError(f"{control} closed the connection")
+    answer = json.loads(line)
+    if "error" in answer:
+        raise RuntimeError(answer["error"])
+    return answer["result"]
+
+
+class Init:
+    """A sandbox's first process, as seen from outside (or from the cloud process inside)."""
+
+    def __init__(self, paths: Paths) -> None:
+        self._paths = paths
+
+    # What runs
+
+    def outer(self) -> psutil.Process | None:
+        """The process that holds the sandbox, if it lives. A reused PID is told apart by its start time."""
+        try:
+            stored = json.loads(self._paths.pid.read_text())
+            process = psutil.Process(stored["pid"])
+            alive = abs(process.create_time() - stored["created"]) < 0.01
+            return process if alive and not _ended(process) else None
+        except (OSError, ValueError, psutil.Error):
+            return None
+
+    def alive(self) -> bool:
+        return self.outer() is not None
+
+    def processes(self) -> dict[str, dict[str, Any]]:
+        listed = request(self._paths.control, 10, do="describe")
+        return {process["name"]: process for process in listed}
+
+    # Changing it
+
+    def boot(self, lower: Path, gpu_files: int) -> None:
+        """Create the namespaces and start the first process in them."""
+        command = [
+            "unshare",
+            "--pid",
+            "--mount",
+            "--fork",
+            "--kill-child",
+            "--mount-proc",
+            "--propagation",
+            "private",
+        ]
+        inside = [sys.executable, "-m", "sandbox.init", str(self._paths.state), str(lower), str(gpu_files)]
+        with (self._paths.logs / "init.log").open("ab") as log:
+            outer = subprocess.Popen(
+                [*command, *inside],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env=os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent)},
+                cwd="/",
+            )
+        created = psutil.Process(outer.pid).create_time()
+        self._paths.pid.write_text(json.dumps({"pid": outer.pid, "created": created}))
+        deadline = time.monotonic() + 15
+        while time.monotonic() < deadline:
+            if outer.poll() is not None:
+                said = (self._paths.logs / "init.log").read_text().strip().splitlines()
+                raise SandboxError(
+                    f"the sandbox's namespaces could not be made ({said[-1] if said else 'no reason given'})",
+                    "run as root with the right to mount; the state folder must not lie on an overlay file system",
+                )
+            with contextlib.suppress(OSError):
+                self.processes()
+                return
+            time.sleep(0.02)
+        raise SandboxError("the sandbox's first process does not answer", f"see {self._paths.logs / 'init.log'}")
+
+    def start(self, name: str, argv: list[str], *, hostname: str = "", env: dict[str, str] | None = None) -> None:
+        request(self._paths.control, 30, do="start", name=name, argv=argv, hostname=hostname, env=env)
+
+    def stop(self, name: str, grace: float = 5.0) -> None:
+        request(self._paths.control, grace + 15, do="stop", name=name, grace=grace)
+
+    def signal(self, name: str, number: signal.Signals) -> None:
+        request(self._paths.control, 15, do="send_signal", name=name, number=int(number))
+
+    def kill(self) -> None:
+        """End the sandbox: the kernel takes every process and every mount of it down with its first process."""
+        outer = self.outer()
+        if outer is None:
+            return
+        processes = [outer, *outer.children(recursive=True)]
+        outer.kill()
+        deadline = time.monotonic() + 10
+        while not all(map(_ended, processes)):
+            if time.monotonic() > deadline:
+                raise SandboxError("processes of the sandbox do not end", "see whether a disk of this machine hangs")
+            time.sleep(0.005)
+
+    # Looking in
+
+    def root(self) -> Path:
+        """The sandbox's root as its own processes see it."""
+        return Path(f"/proc/{self._first_pid()}/root") / self._paths.root.relative_to("/")
+
+    def enter(self, pod: str, argv: list[str]) -> list[str]:
+        """The command line that runs ``argv`` inside a Pod, from outside the sandbox."""
+        inner = self.processes().get(pod, {}).get("inner")
+        if inner is None:
+            raise SandboxError(f"{pod} does not run", "see `python -m sandbox status`")
+        outside = ["nsenter", "--target", str(self._first_pid()), "--pid", "--mount", "--"]
+        return [*outside, *enter_pod(inner, argv)]
+
+    def run(self, pod: str, argv: list[str], timeout: float = 60) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.enter(pod, argv),
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8", "HOME": "/root"},
+        )
+
+    def outside(self, name: str) -> psutil.Process:
+        """A daemon as a process of the machine, seen from outside the sandbox."""
+        inner = self.processes().get(name, {}).get("inner")
+        for process in psutil.Process(self._first_pid()).children(recursive=True):
+            # The second number is the PID in the sandbox's namespace, any third one that in its Pod's.
+            pids = _status_line(process.pid, "NSpid").split()
+            if inner is not None and pids[1:2] == [str(inner)]:
+                return process.children()[0]
+        raise SandboxError(f"{name} does not run", "start it with `python -m sandbox up`")
+
+    def daemon_pids(self, names: list[str]) -> list[int]:
+        """The PIDs of daemons in the sandbox's own namespace, for a process that runs beside them."""
+        return [int(_status_line(self.outside(name).pid, "NSpid").split()[1]) for name in names]
+
+    def _first_pid(self) -> int:
+        outer = self.outer()
+        children = outer.children() if outer else []
+        if not children:
+            raise SandboxError("the sandbox does not run", "start it with `python -m sandbox up`")
+        return int(children[0].pid)
+
+
+def _ended(process: psutil.Process) -> bool:
+    """Also true of one that nobody has collected yet: it holds nothing any more."""
+    try:
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
+
+
+def _status_line(pid: int, key: str) -> str:
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return ""
+    return next((line.partition(":")[2] for line in lines if line.startswith(f"{key}:")), "")
+
+
+def enter_pod(inner: int, argv: list[str]) -> list[str]:
+    """The command line that runs ``argv`` inside a Pod, from inside the sandbox's own namespaces."""
+    return ["nsenter", "--target", str(inner), "--pid", "--uts", "--mount", "--root", "--wd", "--", *argv]

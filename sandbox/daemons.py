@@ -1,0 +1,118 @@
+"""The daemons of a Soperator, as data: in which Pod each runs, how it starts, and how one sees that it is ready."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from sandbox.control import Init
+from sandbox.errors import SandboxError
+from sandbox.settings import LOOPBACK, Settings
+
+MUNGE_SOCKET = "run/munge/munge.socket.2"
+MARIADB_SOCKET = "run/mysqld/mysqld.sock"
+
+Probe = Callable[[Init, Settings], bool]
+
+
+@dataclass(frozen=True)
+class Daemon:
+    """One daemon. It is started once all that it needs are ready."""
+
+    name: str
+    pod: str
+    argv: Callable[[Settings], list[str]]
+    ready: Probe
+    needs: tuple[str, ...] = ()
+
+
+def _unix(path: str) -> Probe:
+    def ready(init: Init, settings: Settings) -> bool:
+        with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(OSError):
+            probe.connect(str(init.root() / path))
+            return True
+        return False
+
+    return ready
+
+
+def _tcp(service: str) -> Probe:
+    def ready(init: Init, settings: Settings) -> bool:
+        return answers(settings.ports.services()[service])
+
+    return ready
+
+
+def answers(port: int) -> bool:
+    """Something accepts connections on this port of the loopback."""
+    with socket.socket() as probe:
+        probe.settimeout(2)
+        return probe.connect_ex((LOOPBACK, port)) == 0
+
+
+def _slurmctld_answers(init: Init, settings: Settings) -> bool:
+    # Its port opens before it can answer: only a reply to a real question says that it is up.
+    return answers(settings.ports.slurmctld) and init.run("slurmctld", ["scontrol", "ping"]).returncode == 0
+
+
+DAEMONS = (
+    Daemon(
+        "munged",
+        "controller-0",
+        lambda s: ["setpriv", "--reuid=munge", "--regid=munge", "--init-groups", "munged", "--foreground"],
+        _unix(MUNGE_SOCKET),
+    ),
+    Daemon("mariadbd", "accounting-0", lambda s: ["mariadbd", "--user=mysql"], _unix(MARIADB_SOCKET)),
+    Daemon("sshd", "login-0", lambda s: ["/usr/sbin/sshd", "-D", "-e"], _tcp("ssh")),
+    Daemon("slurmdbd", "accounting-0", lambda s: ["slurmdbd", "-D"], _tcp("slurmdbd"), ("munged", "mariadbd")),
+    Daemon("slurmctld", "controller-0", lambda s: ["slurmctld", "-D"], _slurmctld_answers, ("slurmdbd",)),
+    Daemon(
+        "slurmrestd",
+        "rest-0",
+        lambda s: [
+            "slurmrestd", "-f", "/etc/slurm/slurm_rest.conf", "-u", "www-data", "-g", "www-data",
+            "-a", "rest_auth/jwt", f"{LOOPBACK}:{s.ports.slurmrestd}",
+        ],
+        _tcp("slurmrestd"),
+        ("munged",),
+    ),
+)  # fmt: skip
+
+
+def start(daemon: Daemon, init: Init, settings: Settings) -> None:
+    init.start(daemon.name, daemon.argv(settings), hostname=daemon.pod)
+
+
+def wait_ready(daemon: Daemon, init: Init, settings: Settings, timeout: float = 60) -> None:
+    wait_for(
+        lambda: daemon.ready(init, settings),
+        timeout,
+        f"{daemon.name} does not come up",
+        lambda: _died(daemon.name, init),
+        settings.paths.logs / f"{daemon.name}.log",
+    )
+
+
+def wait_for(
+    condition: Callable[[], bool], timeout: float, otherwise: str, dead: Callable[[], bool], log: Path
+) -> None:
+    """Wait for a condition; give up at once when what should bring it about has died."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        if dead() or time.monotonic() > deadline:
+            raise SandboxError(f"{otherwise} ({_last_line(log)})", f"see {log}")
+        time.sleep(0.05)
+
+
+def _died(name: str, init: Init) -> bool:
+    process = init.processes().get(name)
+    return process is None or process["pid"] is None
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
+    return lines[-1].strip() if lines else "its log is empty"

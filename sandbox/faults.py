@@ -1,0 +1,216 @@
+"""Faults on demand: what can break in a real cluster, made to break in the sandbox."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+from sandbox.cloud.faults import Effect
+from sandbox.control import request
+from sandbox.errors import SandboxError
+from sandbox.lifecycle import Sandbox
+
+#: Texts that Soperator, its checks or Slurm itself put on a drained node, by a short name for each.
+DRAIN_REASONS = {
+    "gpu-health": "[node_problem] gpu_health_check: XID 79 [hc_program]",
+    "hardware": "[hardware_problem] gpu_health_check: job 42 [slurm_job]",
+    "gpus-busy": "[user_problem] alloc_gpus_busy: a process holds GPU 0 [prolog]",
+    "boot-disk-full": "[user_problem] boot_disk_full: 96 percent used [hc_program]",
+    "memory-used": "[user_problem] alloc_mem_used [hc_program]",
+    "ephemeral-storage": "[user_problem] pod_ephemeral_storage 87% of ephemeral storage is used",
+    "maintenance": "[compute_maintenance] node replacement process",
+    "reboot": "[compute_maintenance] node reboot process",
+    "kill-task-failed": "Kill task failed",
+    "prolog": "Prolog error",
+    "not-responding": "Not responding",
+    "rolling-update": "soperator rolling update",
+}
+
+Options = argparse.Namespace
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault of the command line: its words, and what it does to a sandbox. ``bring`` says what has happened."""
+
+    name: str
+    help: str
+    bring: Callable[[Sandbox, Options], str]
+    arguments: list[tuple[tuple[str, ...], dict[str, Any]]] = field(default_factory=list)
+
+
+def bring(sandbox: Sandbox, name: str, options: Options) -> str:
+    fault = next(fault for fault in FAULTS if fault.name == name)
+    try:
+        return fault.bring(sandbox, options)
+    except (RuntimeError, OSError) as error:
+        raise SandboxError(f"{name} could not be brought about ({error})", "see `python -m sandbox status`") from error
+
+
+def _cloud(sandbox: Sandbox, do: str, **arguments: Any) -> Any:
+    return request(sandbox.paths.cloud_control, 30, do=do, **arguments)
+
+
+def _scontrol(sandbox: Sandbox, *words: str) -> None:
+    said = sandbox.init.run("slurmctld", ["scontrol", *words])
+    if said.returncode:
+        raise RuntimeError((said.stderr or said.stdout).strip())
+
+
+def _kill(daemon: str) -> Callable[[Sandbox, Options], str]:
+    def bring(sandbox: Sandbox, options: Options) -> str:
+        sandbox.init.signal(daemon, signal.SIGKILL)
+        return f"{daemon} was killed; `python -m sandbox up` starts it again"
+
+    return bring
+
+
+def _freeze(daemon: str) -> Callable[[Sandbox, Options], str]:
+    def bring(sandbox: Sandbox, options: Options) -> str:
+        sandbox.init.signal(daemon, signal.SIGSTOP)
+        return f"{daemon} is stopped, its port still accepts connections; `python -m sandbox fault clear` lets it go on"
+
+    return bring
+
+
+def _cut_login(sandbox: Sandbox, options: Options) -> str:
+    cut = 0
+    for connection in sandbox.init.outside("sshd").children():
+        # The connection breaks as if a cable were pulled; what it had started runs on.
+        connection.kill()
+        cut += 1
+    return f"{cut} login connections were cut"
+
+
+def _node_dies(sandbox: Sandbox, options: Options) -> str:
+    machine = _cloud(sandbox, "node_dies", node=options.node)
+    return f"machine {machine} under {options.node} is gone, with all that ran on it"
+
+
+def _no_boot(sandbox: Sandbox, options: Options) -> str:
+    _cloud(sandbox, "no_boot", node=options.node)
+    return f"{options.node} will not boot the next time it is powered up"
+
+
+def _drain(sandbox: Sandbox, options: Options) -> str:
+    reason = DRAIN_REASONS.get(options.reason, options.reason)
+    _scontrol(sandbox, "update", f"nodename={options.node}", "state=drain", f"reason={reason}")
+    return f"{options.node} is drained: {reason}"
+
+
+def _condition(sandbox: Sandbox, options: Options) -> str:
+    words = {"node": options.node, "type": options.type, "status": options.status == "True"}
+    machine = _cloud(sandbox, "condition", **words, reason=options.reason, message=options.message)
+    return f"Node {machine} under {options.node} has condition {options.type}={options.status}"
+
+
+def _api(sandbox: Sandbox, options: Options) -> str:
+    words = {"api": options.api, "effect": options.effect, "matching": options.matching}
+    _cloud(sandbox, "api_fault", **words, count=options.count or None)
+    times = f"the next {options.count} calls" if options.count else "all calls"
+    return f"{options.api}: {options.effect} on {times} that match {options.matching!r}"
+
+
+def _exhaust(sandbox: Sandbox, options: Options) -> str:
+    gpus = _cloud(sandbox, "exhaust", leave=options.leave)
+    return f"somebody else holds {gpus} GPUs of the block now"
+
+
+def _limit(sandbox: Sandbox, options: Options) -> str:
+    _cloud(sandbox, "limit", gpus=options.gpus)
+    return f"the block has {options.gpus} GPUs now"
+
+
+def _usage_unknown(sandbox: Sandbox, options: Options) -> str:
+    _cloud(sandbox, "usage_unknown")
+    return "the block's usage is reported as unknown"
+
+
+def _slow_jail(sandbox: Sandbox, options: Options) -> str:
+    """Delay every call on a file name in the processes of the login node and of the workers."""
+    targets = ["sshd", *(name for name in sandbox.init.processes() if name.startswith("worker-"))]
+    attach = [word for pid in sandbox.init.daemon_pids(targets) for word in ("-p", str(pid))]
+    inject = f"inject=%file:delay_enter={round(options.delay * 1e6)}"
+    quiet = ["-e", "trace=%file", "-e", "signal=none", "-o", "/dev/null"]
+    argv = ["chroot", str(sandbox.paths.root), "strace", "-f", "-qq", *quiet, "-e", inject, *attach]
+    sandbox.init.stop("slow-jail")
+    sandbox.init.start("slow-jail", argv)
+    return f"each access to a file takes {options.delay} s longer on {len(targets)} nodes"
+
+
+def _clear(sandbox: Sandbox, options: Options) -> str:
+    sandbox.init.stop("slow-jail")
+    sandbox.resume_frozen()
+    _cloud(sandbox, "clear")
+    return "all faults are cleared; `python -m sandbox up` starts what was killed"
+
+
+_NODE = (("node",), {"help": "a Slurm node, such as worker-0"})
+
+FAULTS = [
+    Fault("slurmctld-down", "kill slurmctld", _kill("slurmctld")),
+    Fault("slurmctld-hung", "stop slurmctld: it accepts connections and never answers", _freeze("slurmctld")),
+    Fault("slurmdbd-down", "kill slurmdbd", _kill("slurmdbd")),
+    Fault("slurmrestd-down", "kill slurmrestd", _kill("slurmrestd")),
+    Fault("login-cut", "cut all connections to the login node, whatever runs over them", _cut_login),
+    Fault("node-dies", "lose the machine under a node", _node_dies, [_NODE]),
+    Fault("node-no-boot", "keep a node from booting, so that ResumeTimeout strikes", _no_boot, [_NODE]),
+    Fault(
+        "node-drain",
+        "drain a node with one of Soperator's reasons",
+        _drain,
+        [_NODE, (("reason",), {"help": f"one of {', '.join(DRAIN_REASONS)}; or any text"})],
+    ),
+    Fault(
+        "node-condition",
+        "set a condition on the Kubernetes Node under a Slurm node",
+        _condition,
+        [
+            _NODE,
+            (("type",), {"help": "such as NebiusMaintenanceScheduled or HardwareIssuesSuspected"}),
+            (("--status",), {"choices": ["True", "False"], "default": "True"}),
+            (("--reason",), {"default": "SandboxFault"}),
+            (("--message",), {"default": "set by a fault of the sandbox"}),
+        ],
+    ),
+    Fault(
+        "api",
+        "make calls on one of the two APIs fail, hang or conflict",
+        _api,
+        [
+            (("api",), {"choices": ["kubernetes", "nebius"]}),
+            (("effect",), {"choices": list(get_args(Effect))}),
+            (
+                ("--matching",),
+                {
+                    "default": "*",
+                    "help": "shell pattern, such as 'PATCH nodesets/*' or 'NodeGroupService/Update'",
+                },
+            ),
+            (("--count",), {"type": int, "default": 1, "help": "calls to strike; 0: all until cleared"}),
+        ],
+    ),
+    Fault(
+        "block-exhausted",
+        "let somebody else take what is free of the capacity block",
+        _exhaust,
+        [(("--leave",), {"type": int, "default": 0, "help": "GPUs to leave free"})],
+    ),
+    Fault(
+        "block-limit",
+        "change the number of GPUs that the block has",
+        _limit,
+        [(("gpus",), {"type": int, "help": "the new limit"})],
+    ),
+    Fault("block-unknown", "report the block's usage as unknown", _usage_unknown),
+    Fault(
+        "slow-jail",
+        "make each access to a file slow on login node and workers",
+        _slow_jail,
+        [(("--delay",), {"type": float, "default": 0.05, "help": "seconds added to each access"})],
+    ),
+    Fault("clear", "end all faults", _clear),
+]

@@ -1,0 +1,170 @@
+"""Brings a sandbox up, heals it, and takes it down without a trace."""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+from sandbox import access, daemons, preflight
+from sandbox.compose import compose
+from sandbox.control import Init, request
+from sandbox.errors import SandboxError
+from sandbox.rootfs import RootCache
+from sandbox.settings import CLUSTER, USER, Settings, home
+
+Progress = Callable[[float, str], None]
+
+#: The share of the bar that building a root takes when there is none yet.
+ROOT_SHARE = 0.7
+
+
+class Sandbox:
+    """One sandbox, by its settings, whether it runs or not."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.paths = settings.paths
+        self.init = Init(self.paths)
+
+    @classmethod
+    def existing(cls, name: str = "default") -> Sandbox:
+        """The sandbox of this name, which must have been brought up before."""
+        settings = Settings(name=name).paths.settings
+        try:
+            return cls(Settings.load(settings))
+        except (OSError, ValueError) as error:
+            raise SandboxError(f"there is no sandbox {name!r}", "start it with `python -m sandbox up`") from error
+
+    def up(self, progress: Progress = lambda share, label: None) -> None:
+        """Start the sandbox, or whatever of it does not run. Safe to repeat."""
+        preflight.check_machine()
+        cache = RootCache()
+        share = 0.0 if cache.ready(self.settings.slurm) else ROOT_SHARE
+        lower = cache.ensure(self.settings.slurm, lambda part, label: progress(part * share, label))
+
+        def report(part: float, label: str) -> None:
+            progress(share + part * (1 - share), label)
+
+        with self._locked():
+            if not self.init.alive():
+                report(0.05, "writing configuration")
+                self._prepare(lower)
+                self.init.boot(lower, self.settings.gpus)
+            self.resume_frozen()
+            self._start_all(report)
+            access.write(self.settings)
+            report(1.0, "ready")
+
+    def down(self) -> None:
+        """End every process of the sandbox and remove all its files. The cached root stays."""
+        if not self.paths.state.exists():
+            return
+        with self._locked():
+            self.init.kill()
+            shutil.rmtree(self.paths.state)
+        self._lock_file().unlink(missing_ok=True)
+
+    def _prepare(self, lower: Path) -> None:
+        """The state folder of a sandbox that does not run: new, or what a crash left."""
+        if not self.paths.settings.exists():
+            shutil.rmtree(self.paths.state, ignore_errors=True)
+            self.settings = preflight.with_free_ports(self.settings)
+            self.paths.state.mkdir(parents=True, mode=0o700)
+            for folder in (self.paths.root, self.paths.upper, self.paths.work, self.paths.logs):
+                folder.mkdir()
+            self.paths.secrets.mkdir(mode=0o700)
+            # mkdir honours the umask; the root of a Linux must be open to all its users.
+            self.paths.upper.chmod(0o755)
+            compose(self.settings, lower)
+            self.settings.save()
+        else:
+            preflight.check_ports(self.settings)
+
+    def resume_frozen(self) -> None:
+        """What a fault had stopped goes on."""
+        for name, process in self.init.processes().items():
+            if process["pid"]:
+                self.init.signal(name, signal.SIGCONT)
+
+    def _start_all(self, report: Progress) -> None:
+        running = {name for name, process in self.init.processes().items() if process["pid"]}
+        waiting = daemons.DAEMONS
+        if "cloud" not in running:
+            command = [sys.executable, "-m", "sandbox.cloud", str(self.paths.state)]
+            self.init.start("cloud", command, env={"PYTHONPATH": str(Path(__file__).parent.parent)})
+        for daemon in waiting:
+            if not daemon.needs and daemon.name not in running:
+                daemons.start(daemon, self.init, self.settings)
+        for done, daemon in enumerate(waiting):
+            report(0.1 + 0.7 * done / len(waiting), f"starting {daemon.name}")
+            if daemon.needs and daemon.name not in running:
+                daemons.start(daemon, self.init, self.settings)
+            daemons.wait_ready(daemon, self.init, self.settings)
+            if daemon.name == "slurmdbd":
+                self._register_cluster()
+        report(0.9, "starting the Kubernetes and Nebius doubles")
+        self._wait_for_cloud()
+
+    def _register_cluster(self) -> None:
+        """Tell accounting of this cluster and its people, once."""
+        known = self.init.run("munged", ["sacctmgr", "-nP", "list", "cluster", "format=cluster"])
+        if CLUSTER in known.stdout.split():
+            return
+        for words in (
+            ["add", "cluster", CLUSTER],
+            ["add", "account", "research", "Description=research"],
+            ["add", "user", USER, "DefaultAccount=research"],
+        ):
+            said = self.init.run("munged", ["sacctmgr", "-i", *words])
+            if said.returncode:
+                raise SandboxError(
+                    f"accounting refused `{' '.join(words)}` ({(said.stderr or said.stdout).strip()})",
+                    f"see {self.paths.logs / 'slurmdbd.log'}",
+                )
+
+    def _wait_for_cloud(self) -> None:
+        def answers() -> bool:
+            try:
+                return bool(request(self.paths.cloud_control, 5, do="ready"))
+            except OSError:
+                return False
+
+        daemons.wait_for(
+            answers,
+            30,
+            "the Kubernetes and Nebius doubles do not come up",
+            lambda: not self.init.processes().get("cloud", {}).get("pid"),
+            self.paths.logs / "cloud.log",
+        )
+
+    def _lock_file(self) -> Path:
+        return home() / f"{self.settings.name}.lock"
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        home().mkdir(parents=True, exist_ok=True)
+        with self._lock_file().open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+
+def all_names() -> list[str]:
+    """Every sandbox of this machine, running or not."""
+    return sorted(folder.name for folder in (home() / "sandboxes").glob("*") if folder.is_dir())
+
+
+def remove_remains(name: str) -> None:
+    """Take down a sandbox by its name alone, whatever state its folder is in."""
+    Sandbox(Settings(name=name)).down()
+
+
+def differences(running: Settings, given: dict[str, object]) -> list[str]:
+    """The options that a sandbox was made with, where other values are given now."""
+    stored = asdict(running)
+    return [f"--{key.replace('_', '-')} {stored[key]}" for key, value in given.items() if stored[key] != value]

@@ -1,0 +1,217 @@
+"""What a sandbox is made of: its size, time-outs, ports and folders, kept as one JSON file beside its state."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from sandbox.errors import SandboxError
+
+LOOPBACK = "127.0.0.1"
+NAMESPACE = "soperator"
+CLUSTER = "soperator"
+EPHEMERAL_SET = "worker"
+STATIC_SET = "worker-cpu"
+#: The account besides root that the login node has; it may submit jobs but not power nodes.
+USER = "alice"
+
+#: Slurm versions that can be had, and the Debian suite that carries each.
+SUITES = {"24.11": "trixie", "26.05": "testing"}
+#: The Soperator line whose habits go with a Slurm version (see docs/sandbox.md, "Which Soperator").
+SOPERATOR_OF_SLURM = {"24.11": "4.1", "26.05": "5.0"}
+
+DEFAULT_PORT_BASE = 26000
+#: Each sandbox has a range of ports of its own.
+PORTS_PER_SANDBOX = 200
+MAX_WORKERS = 96
+MAX_STATIC = 64
+
+
+def home() -> Path:
+    """Where all sandboxes and the cached roots of this machine live."""
+    return Path(os.environ.get("SOPERATOR_SANDBOX_HOME", "/var/lib/soperator-sandbox"))
+
+
+@dataclass(frozen=True)
+class Ports:
+    """The ports of one sandbox, by their place in its range."""
+
+    base: int
+
+    @property
+    def ssh(self) -> int:
+        return self.base
+
+    @property
+    def slurmctld(self) -> int:
+        return self.base + 1
+
+    @property
+    def slurmdbd(self) -> int:
+        return self.base + 2
+
+    @property
+    def slurmrestd(self) -> int:
+        return self.base + 3
+
+    @property
+    def kubernetes(self) -> int:
+        return self.base + 4
+
+    @property
+    def nebius(self) -> int:
+        return self.base + 5
+
+    def services(self) -> dict[str, int]:
+        names = ("ssh", "slurmctld", "slurmdbd", "slurmrestd", "kubernetes", "nebius")
+        return {name: getattr(self, name) for name in names}
+
+    def first_slurmd(self, nodeset: str) -> int:
+        return self.base + 20 + (0 if nodeset == EPHEMERAL_SET else MAX_WORKERS)
+
+
+@dataclass
+class Settings:
+    """One sandbox as its user asked for it. Seconds where Soperator has minutes."""
+
+    name: str = "default"
+    slurm: str = "24.11"
+    #: "4.1" or "5.0"; empty: the one that goes with the Slurm version.
+    soperator: str = ""
+    workers: int = 8
+    gpus: int = 8
+    static: int = 2
+    #: Ephemeral workers that are on when the sandbox comes up.
+    initial: int = 1
+    #: GPUs in the capacity block; 0: as many as the workers have.
+    block: int = 0
+    port_base: int = DEFAULT_PORT_BASE
+    resume_timeout: int = 30
+    suspend_timeout: int = 4
+    slurmd_timeout: int = 30
+    min_job_age: int = 300
+    kill_wait: int = 2
+    message_timeout: int = 10
+    #: Seconds a machine takes to boot, to be removed once it stands empty, and to leave the block.
+    vm_boot: float = 1.0
+    vm_lag: float = 4.0
+    vm_removal: float = 1.0
+    #: Lines added at the end of slurm.conf, as SlurmCluster.spec.customSlurmConfig adds them.
+    slurm_conf: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if self.slurm not in SUITES:
+            raise SandboxError(f"there is no Slurm {self.slurm} here", f"choose one of {', '.join(SUITES)}")
+        if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?", self.name):
+            raise SandboxError(
+                f"{self.name!r} cannot name a sandbox", "use up to 32 lower-case letters, digits and dashes"
+            )
+        self.soperator = self.soperator or SOPERATOR_OF_SLURM[self.slurm]
+        if self.soperator not in SOPERATOR_OF_SLURM.values():
+            raise SandboxError(f"there is no Soperator {self.soperator} here", "choose 4.1 or 5.0")
+        self._check("--workers", self.workers, 1, MAX_WORKERS)
+        self._check("--static", self.static, 0, MAX_STATIC)
+        self._check("--gpus", self.gpus, 1, 64)
+        self._check("--initial", self.initial, 0, self.workers)
+        self._check("--port-base", self.port_base, 1024, 65535 - PORTS_PER_SANDBOX)
+        self.block = self.block or self.workers * self.gpus
+        self._check("--block", self.block, self.gpus, 100_000)
+        for option in ("resume_timeout", "suspend_timeout", "slurmd_timeout", "message_timeout"):
+            self._check(f"--{option.replace('_', '-')}", getattr(self, option), 1, 100_000)
+
+    @staticmethod
+    def _check(option: str, value: int, low: int, high: int) -> None:
+        if not low <= value <= high:
+            raise SandboxError(f"{option} {value} is out of range", f"use {low} to {high}")
+
+    @property
+    def ports(self) -> Ports:
+        return Ports(self.port_base)
+
+    @property
+    def paths(self) -> Paths:
+        return Paths(home() / "sandboxes" / self.name)
+
+    @property
+    def auto_undrains(self) -> bool:
+        """Up to 4.1 the start of a worker's Pod wipes drain, reason and comment of its Slurm node."""
+        return self.soperator == "4.1"
+
+    @property
+    def has_resume_fail_program(self) -> bool:
+        return self.soperator != "4.1"
+
+    def save(self) -> None:
+        self.paths.settings.write_text(json.dumps(asdict(self), indent=2) + "\n")
+
+    @classmethod
+    def load(cls, file: Path) -> Settings:
+        known = {f.name for f in fields(cls)}
+        stored: dict[str, Any] = json.loads(file.read_text())
+        return cls(**{key: value for key, value in stored.items() if key in known})
+
+
+@dataclass(frozen=True)
+class Paths:
+    """The files of one sandbox. ``down`` removes the whole folder."""
+
+    state: Path
+
+    @property
+    def settings(self) -> Path:
+        return self.state / "settings.json"
+
+    @property
+    def access(self) -> Path:
+        """The one file with all that a client needs."""
+        return self.state / "access.json"
+
+    @property
+    def root(self) -> Path:
+        """Mount point of the sandbox's root; what it shows exists only inside the sandbox's mount namespace."""
+        return self.state / "root"
+
+    @property
+    def upper(self) -> Path:
+        """All that this sandbox wrote over the cached root."""
+        return self.state / "upper"
+
+    @property
+    def work(self) -> Path:
+        return self.state / "work"
+
+    @property
+    def pid(self) -> Path:
+        return self.state / "init.pid"
+
+    @property
+    def control(self) -> Path:
+        return self.state / "init.sock"
+
+    @property
+    def cloud_control(self) -> Path:
+        return self.state / "cloud.sock"
+
+    @property
+    def cloud_state(self) -> Path:
+        return self.state / "cloud.json"
+
+    @property
+    def ledger(self) -> Path:
+        return self.state / "ledger.jsonl"
+
+    @property
+    def logs(self) -> Path:
+        return self.state / "logs"
+
+    @property
+    def secrets(self) -> Path:
+        return self.state / "secrets"
+
+    @property
+    def kubeconfig(self) -> Path:
+        return self.state / "kubeconfig"

@@ -1,0 +1,108 @@
+"""The sandbox at a glance: daemons, nodes, jobs and the capacity block, as one table each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from sandbox.control import request
+from sandbox.daemons import DAEMONS
+from sandbox.errors import SandboxError
+from sandbox.lifecycle import Sandbox
+
+_SEPARATOR = "\x1f"
+
+
+def show(sandbox: Sandbox, console: Console) -> bool:
+    """Print all tables; False if something that should run does not."""
+    if not sandbox.init.alive():
+        raise SandboxError(f"sandbox {sandbox.settings.name!r} does not run", "start it with `python -m sandbox up`")
+    daemons, all_up = _daemons(sandbox)
+    console.print(Group(_title(sandbox), daemons, _nodes(sandbox), _jobs(sandbox), *_cloud(sandbox)))
+    return all_up
+
+
+def _title(sandbox: Sandbox) -> Text:
+    settings = sandbox.settings
+    return Text(
+        f"sandbox {settings.name}: Slurm {settings.slurm}, as Soperator {settings.soperator} shapes it",
+        style="bold",
+    )
+
+
+def _daemons(sandbox: Sandbox) -> tuple[Table, bool]:
+    table = Table("daemon", "pod", "listens on", "state", title="Daemons", title_justify="left")
+    processes = sandbox.init.processes()
+    ports = sandbox.settings.ports.services()
+    port_of = {"sshd": "ssh", **{name: name for name in ports}}
+    all_up = True
+    for daemon in DAEMONS:
+        up = bool(processes.get(daemon.name, {}).get("pid"))
+        hung = up and not daemon.ready(sandbox.init, sandbox.settings)
+        all_up = all_up and up and not hung
+        port = ports.get(port_of.get(daemon.name, ""))
+        table.add_row(daemon.name, daemon.pod, f"127.0.0.1:{port}" if port else "a socket", _state(up, hung))
+    cloud_up = bool(processes.get("cloud", {}).get("pid"))
+    for double, service in (("Kubernetes API (a double)", "kubernetes"), ("Nebius API (a double)", "nebius")):
+        table.add_row(double, "", f"127.0.0.1:{ports[service]}", _state(cloud_up, False))
+    return table, all_up and cloud_up
+
+
+def _state(up: bool, hung: bool) -> Text:
+    if hung:
+        return Text("does not answer", style="yellow")
+    return Text("up", style="green") if up else Text("down", style="red")
+
+
+def _nodes(sandbox: Sandbox) -> Table:
+    table = Table("nodes", "state", "GPUs", "reason", title="Nodes", title_justify="left")
+    words = ["%N", "%T", "%G", "%E"]
+    for row in _ask(sandbox, ["sinfo", "--noheader", "--partition=main", f"--format={_SEPARATOR.join(words)}"]):
+        nodes, state, gres, reason = row
+        table.add_row(nodes, state, gres.removeprefix("(null)"), "" if reason == "none" else reason)
+    return table
+
+
+def _jobs(sandbox: Sandbox) -> Table:
+    table = Table("job", "name", "user", "state", "time", "nodes", "waits for", title="Jobs", title_justify="left")
+    words = ["%i", "%j", "%u", "%T", "%M", "%N", "%r"]
+    for row in _ask(sandbox, ["squeue", "--noheader", "--all", f"--format={_SEPARATOR.join(words)}"]):
+        table.add_row(*row[:-1], "" if row[-1] == "None" else row[-1])
+    return table
+
+
+def _ask(sandbox: Sandbox, command: list[str]) -> list[list[str]]:
+    """Rows of a Slurm command, or one that says why there are none."""
+    try:
+        said = sandbox.init.run("sshd", command, timeout=5)
+    except Exception:
+        return []
+    return [line.split(_SEPARATOR) for line in said.stdout.splitlines()]
+
+
+def _cloud(sandbox: Sandbox) -> list[Any]:
+    try:
+        cloud = request(sandbox.paths.cloud_control, 5, do="describe")
+    except (OSError, RuntimeError):
+        return [Text("the Kubernetes and Nebius doubles do not answer", style="red")]
+    block = cloud["block"]
+    table = Table(
+        "holder",
+        "GPUs",
+        "machines",
+        "problem",
+        title=f"Capacity block {block['id']}: {block['usage']} of {block['limit']} GPUs in use",
+        title_justify="left",
+    )
+    groups = {group["id"]: group for group in cloud["groups"]}
+    for group_id, group in groups.items():
+        machines = ", ".join(f"{count} {state}" for state, count in group["machines"].items()) or "none"
+        table.add_row(group_id, str(block["held"].get(group_id, 0)), machines, group["problem"] or "")
+    for holder in block["held"].keys() - groups.keys():
+        table.add_row(holder, str(block["held"][holder]), "", "")
+    faults = [f"{f['api']} {f['effect']} on {f['matching']}" for f in cloud["api_faults"]]
+    faults += [f"{node} does not boot" for node in cloud["not_booting"]]
+    return [table, *([Text(f"faults in force: {'; '.join(faults)}", style="yellow")] if faults else [])]
