@@ -10,7 +10,7 @@ help: ## List these targets
 venv: ## Install what is missing, into .venv and (as root) from Debian
 	@scripts/bootstrap
 
-demo: venv ## Watch a sandbox at work, from nothing to jobs and moving GPUs
+demo: venv ## Bring up a sandbox and run three dependent GPU jobs through it
 	$(PYTHON) -m sandbox demo $(ARGS)
 
 test: venv ## Run all tests; ARGS="tests/unit -k NAME" for some of them

@@ -14,9 +14,10 @@ OUTPUTS = "/opt/soperator-outputs/shared/demo"
 
 #: Each stage: its name, what it asks for, and what it runs.
 STAGES = (
-    ("prepare", "--gpus-per-node=1", 'echo "sharding the data set with GPU $CUDA_VISIBLE_DEVICES"'),
+    ("prepare", "--gpus-per-node=1", 'echo "sharding the data set with GPU $CUDA_VISIBLE_DEVICES"; sleep 1'),
     (
         "train",
+        # More nodes than are on: Slurm powers one up for it.
         "--nodes=2 --gpus-per-node=8",
         'echo "training on $SLURM_JOB_NODELIST"; srun bash -c \'echo "rank $SLURM_PROCID of $SLURM_NTASKS:'
         " $(hostname), GPUs $CUDA_VISIBLE_DEVICES\"'",
@@ -30,7 +31,7 @@ def run(sandbox: Sandbox, console: Console) -> None:
     if sandbox.settings.workers < 2:
         raise SandboxError("the demonstration needs two workers", "use --workers 2 or more")
     console.print("\n[bold]The nodes before:[/] one worker is on, the others are powered down (~)")
-    console.print(_slurm(sandbox, "sinfo", "--partition=main"))
+    console.print(_slurm(sandbox, "sinfo", "--partition=main", "--format=%9P %6D %6t %N"))
     console.print("[bold]Three jobs, each waits for the one before it:[/]")
     jobs = _submit(sandbox, console)
     _follow(sandbox, console, list(jobs.values()))
@@ -39,7 +40,7 @@ def run(sandbox: Sandbox, console: Console) -> None:
         output = _slurm(sandbox, "cat", f"{OUTPUTS}/{name}-{job}.out")
         console.print(f"[cyan]{name}[/] (job {job})\n" + "".join(f"  {line}\n" for line in output.splitlines()), end="")
     console.print("\n[bold]What accounting has of them:[/]")
-    columns = "--format=JobID%6,JobName%10,State%10,Elapsed,NodeList%16,AllocTRES%60"
+    columns = "--format=JobID%5,JobName%9,State%10,ExitCode%8,Elapsed%9,NodeList%13,AllocTRES%45"
     ids = ",".join(jobs.values())
     accounted = _slurm(sandbox, "sacct", "-X", f"--jobs={ids}", columns)
     console.print(accounted)
@@ -55,14 +56,13 @@ def _submit(sandbox: Sandbox, console: Console) -> dict[str, str]:
         words = [
             f"--job-name={name}",
             f"--output={OUTPUTS}/%x-%j.out",
-            # The train stage needs more nodes than are on: Slurm powers one up for it.
             "--constraint=platform-gpu",
             *resources.split(),
         ]
         if jobs:
             words.append(f"--dependency=afterok:{list(jobs.values())[-1]}")
         jobs[name] = _slurm(sandbox, "sbatch", "--parsable", *words, f"--wrap={script}").strip()
-        console.print(f"  sbatch {' '.join(words[2:])} --job-name={name}  [dim]-> {jobs[name]}[/]")
+        console.print(f"  sbatch {' '.join([words[0], *words[3:]])} …  [dim]-> job {jobs[name]}[/]")
     return jobs
 
 
@@ -70,25 +70,11 @@ def _follow(sandbox: Sandbox, console: Console, jobs: list[str]) -> None:
     """Print each change of the jobs and of the nodes, until no job is left."""
     started, last = time.monotonic(), ""
     while time.monotonic() - started < 300:
-        queue = _slurm(
-            sandbox,
-            "squeue",
-            "--noheader",
-            f"--jobs={','.join(jobs)}",
-            "--states=PD,CF,R,CG",
-            "-o",
-            "%j %T %N",
-        )
-        off = _slurm(
-            sandbox,
-            "sinfo",
-            "--noheader",
-            "--partition=main",
-            f"--nodes={EPHEMERAL_SET}-[0-1]",
-            "-o",
-            "%N %T",
-        )
-        now = f"{_line(queue) or 'no job is left':<62} nodes: {_line(off)}"
+        of_interest = f"--jobs={','.join(jobs)} --states=PD,CF,R,CG --sort=i"
+        queue = _slurm(sandbox, "squeue", "--noheader", *of_interest.split(), "--format=%j %T %N")
+        workers = f"--partition=main --nodes={EPHEMERAL_SET}-[0-1] --sort=N"
+        nodes = _slurm(sandbox, "sinfo", "--noheader", *workers.split(), "--format=%N %T")
+        now = f"{_line(queue) or 'no job is left':<62} nodes: {_line(nodes)}"
         if now != last:
             console.print(f"  {time.monotonic() - started:5.1f} s  {now}")
             last = now

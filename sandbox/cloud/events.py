@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 from sandbox.cloud.conditions import timestamp
 from sandbox.kube.store import ObjectStore
+
+#: Events kept; the oldest go first, as they do on a real cluster after an hour.
+KEPT = 500
 
 
 class Recorder:
@@ -14,6 +18,7 @@ class Recorder:
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
         self._last: dict[str, tuple[str, str]] = {}
+        self._kept: deque[tuple[str, str]] = deque()
 
     def tell(self, about: dict[str, Any], reason: str, message: str, *, warning: bool = False) -> None:
         metadata = about["metadata"]
@@ -39,7 +44,12 @@ class Recorder:
             "lastTimestamp": now,
             "count": 1,
         }
-        self._store.create("events", event, namespace)
+        created = self._store.create("events", event, namespace)["metadata"]
+        self._kept.append((created["name"], created["namespace"]))
+        if len(self._kept) > KEPT:
+            self._drop(*self._kept.popleft())
 
-    def forget(self, uid: str) -> None:
-        self._last.pop(uid, None)
+    def _drop(self, name: str, namespace: str) -> None:
+        # Whoever can write to the store may have deleted it already.
+        if self._store.list("events", namespace, fields=f"metadata.name={name}"):
+            self._store.delete("events", name, namespace)

@@ -1,0 +1,1 @@
+"""Measurements, each against something: ``python -m benchmarks`` prints one table."""

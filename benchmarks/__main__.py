@@ -1,0 +1,30 @@
+"""``python -m benchmarks [NAME …]``: run some or all benchmarks and print their table."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+
+from benchmarks import sandbox_cycles, sandbox_root
+from benchmarks.table import Row, show
+
+BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
+    "root": sandbox_root.run,
+    "cycles": sandbox_cycles.run,
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)}; all by default")
+    names = parser.parse_args().names or list(BENCHMARKS)
+    if unknown := set(names) - BENCHMARKS.keys():
+        parser.error(f"no such benchmark: {', '.join(sorted(unknown))}")
+    rows = [row for name in names for row in BENCHMARKS[name]()]
+    show(rows)
+    return 1 if any(row.met is False for row in rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
