@@ -6,6 +6,7 @@ import json
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from sandbox.cloud import landscape
 from sandbox.settings import CLUSTER, LOOPBACK, NAMESPACE, USER, Settings
 
 #: Bearer tokens of the two doubles. They guard nothing: they are there so that clients must send one.
@@ -28,6 +29,7 @@ def describe(settings: Settings) -> dict[str, Any]:
         "cluster": CLUSTER,
         "slurm": settings.slurm,
         "soperator": settings.soperator,
+        "ports": ports.services(),
         "ssh": {
             "host": LOOPBACK,
             "port": ports.ssh,
@@ -53,6 +55,12 @@ def describe(settings: Settings) -> dict[str, Any]:
             "endpoint": f"{LOOPBACK}:{ports.nebius}",
             "token": NEBIUS_TOKEN,
             "insecure": True,
+            "capacity_block_group": landscape.BLOCK_ID,
+            "node_groups": {
+                "training": landscape.TRAINING_GROUP,
+                "inference": landscape.INFERENCE_GROUP,
+                "remote_inference": landscape.REMOTE_INFERENCE_GROUP,
+            },
         },
     }
     facts["airflow_connections"] = connections(facts)

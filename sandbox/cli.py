@@ -168,7 +168,7 @@ def _demo(options: argparse.Namespace) -> None:
     sandbox = _requested(options)
     with _progress() as progress:
         sandbox.up(progress)
-    demo.run(sandbox, Console(highlight=False))
+    demo.run(sandbox, Console(highlight=False, soft_wrap=True))
 
 
 def _down(options: argparse.Namespace) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sandbox.cloud.fleet import Autoscaling, Fixed, NodeGroup
-from sandbox.kube.store import ObjectStore
 from sandbox.settings import CLUSTER, EPHEMERAL_SET, MAX_STATIC, NAMESPACE, STATIC_SET, Settings
+
+if TYPE_CHECKING:
+    from sandbox.kube.store import ObjectStore
 
 BLOCK_ID = "capacityblockgroup-e00sandbox"
 SOPERATOR_CLUSTER = "mk8scluster-e00soperator"
