@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import NoReturn
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -43,17 +44,26 @@ OPTIONS: dict[str, str] = {
 def main(argv: list[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     try:
+        preflight.check_machine()
         return int(options.run(options) or 0)
     except SandboxError as error:
-        print(f"sandbox: {error}", file=sys.stderr)
+        # What a program has said may have several lines; the user gets one.
+        print(f"sandbox: {' '.join(str(error).split())}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("sandbox: interrupted; run the same command again to go on", file=sys.stderr)
         return 130
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says in one line what is wrong, without the usage before it."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"sandbox: {message}: see `{self.prog} --help`\n")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m sandbox", description="A whole Soperator on one machine.")
+    parser = _Parser(prog="python -m sandbox", description="A whole Soperator on one machine.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def command(name: str, help: str, run: Callable[[argparse.Namespace], int | None]) -> argparse.ArgumentParser:
@@ -122,7 +132,6 @@ def _requested(options: argparse.Namespace) -> Sandbox:
     """The sandbox as it is if there is one, else as the options ask for it."""
     given = {name: value for name, value in vars(options).items() if name in (*OPTIONS, "slurm_conf")}
     wanted = Settings(name=options.name, **given)
-    preflight.check_machine()
     if not wanted.paths.settings.exists():
         return Sandbox(wanted)
     sandbox = Sandbox.existing(options.name)
@@ -172,7 +181,6 @@ def _demo(options: argparse.Namespace) -> None:
 
 
 def _down(options: argparse.Namespace) -> None:
-    preflight.check_machine()
     for name in lifecycle.all_names() if options.all else [options.name]:
         lifecycle.remove_remains(name)
         print(f"sandbox {name} is down")
@@ -189,16 +197,16 @@ def _progress() -> Iterator[Callable[[float, str], None]]:
         TimeElapsedColumn(),
         TextColumn("{task.description}"),
     )
-    with Progress(*columns, console=console, transient=True) as progress:
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("starting", total=1.0)
         last = ""
 
         def report(share: float, label: str) -> None:
             nonlocal last
             progress.update(task, completed=share, description=label)
-            # A log has no bar: there each step is a line.
+            # A log has no bar: there each step is a line. Standard error is left to what goes wrong.
             if not console.is_terminal and label != last:
-                print(f"sandbox: {label}", file=sys.stderr, flush=True)
+                print(f"sandbox: {label}", flush=True)
             last = label
 
         yield report

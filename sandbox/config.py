@@ -128,13 +128,15 @@ def _power_saving(settings: Settings, nodesets: list[NodeSetShape]) -> list[str]
         "PrologSlurmctld=/opt/soperator/bin/prolog_slurmctld.sh",
         f"ResumeTimeout={settings.resume_timeout}",
         f"SuspendTimeout={settings.suspend_timeout}",
-        "ResumeRate=100",
-        "SuspendRate=100",
+        # Nodes a minute: 100 would be little more than one at each look of the power saving thread.
+        "ResumeRate=6000",
+        "SuspendRate=6000",
         "ReconfigFlags=KeepPowerSaveSettings",
     ]
     if settings.has_resume_fail_program:
         lines.append("ResumeFailProgram=/opt/soperator/bin/power_resume_fail.sh")
-    parameters = ["power_save_interval=1", "power_save_min_interval=0"]
+    # Look each second. With an interval of 1 a change in the second of the last look waits for the next but one.
+    parameters = ["power_save_interval=0", "power_save_min_interval=0"]
     if any(shape.ephemeral for shape in nodesets):
         parameters = ["cloud_dns", "idle_on_node_suspend", *parameters]
     lines.append(f"SlurmctldParameters={','.join(parameters)}")
@@ -224,6 +226,9 @@ def sshd_config(settings: Settings) -> str:
             "UseDNS no",
             "MaxSessions 10",
             "MaxStartups 10:30:100",
+            # All clients have one address here, so one with a wrong key would shut out all others for a while; and the
+            # OpenSSH of Soperator's login node is too old to do so.
+            "PerSourcePenalties no",
             "ClientAliveInterval 3600",
             "Subsystem sftp internal-sftp",
             "",

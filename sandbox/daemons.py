@@ -104,7 +104,8 @@ def wait_for(
     deadline = time.monotonic() + timeout
     while not condition():
         if dead() or time.monotonic() > deadline:
-            raise SandboxError(f"{otherwise} ({_last_line(log)})", f"see {log}")
+            said = log.read_text(errors="replace") if log.exists() else ""
+            raise SandboxError(f"{otherwise} ({complaint(said)})", f"see {log}")
         time.sleep(0.05)
 
 
@@ -113,6 +114,9 @@ def _died(name: str, init: Init) -> bool:
     return process is None or process["pid"] is None
 
 
-def _last_line(log: Path) -> str:
-    lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
-    return lines[-1].strip() if lines else "its log is empty"
+def complaint(said: str) -> str:
+    """The line in which a program names the cause of its end, if it names one, else its last line."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    fatal = [line for line in lines if "fatal: " in line and not line.endswith("Unable to process configuration file")]
+    errors = [line for line in lines if "error: " in line]
+    return (fatal or errors or lines or ["it said nothing"])[-1]

@@ -87,7 +87,9 @@ def _cut_login(sandbox: Sandbox, options: Options) -> str:
 
 def _node_dies(sandbox: Sandbox, options: Options) -> str:
     machine = _cloud(sandbox, "node_dies", node=options.node)
-    return f"machine {machine} under {options.node} is gone, with all that ran on it"
+    patience = sandbox.settings.slurmd_timeout
+    gone = f"machine {machine} under {options.node} is gone, with all that ran on it"
+    return f"{gone}; Slurm takes {patience} s or so to find out, then comes another"
 
 
 def _no_boot(sandbox: Sandbox, options: Options) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import shutil
 import signal
 import sys
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from typing import TextIO
 
 from sandbox import access, daemons, preflight
 from sandbox.compose import compose
@@ -52,29 +54,49 @@ class Sandbox:
             progress(share + part * (1 - share), label)
 
         with self._locked():
-            if not self.init.alive():
-                report(0.05, "writing configuration")
-                self._prepare(lower)
-                self.init.boot(lower, self.settings.gpus)
-            self.resume_frozen()
-            self._start_all(report)
-            access.write(self.settings)
-            report(1.0, "ready")
+            new = not self.paths.settings.exists()
+            try:
+                self._up(lower, report)
+            except SandboxError as error:
+                if not new:
+                    raise
+                self._remove()
+                # Its logs are gone with it, and no remedy may point to them.
+                raise SandboxError(error.what, _remedy_without(self.paths.state, error.remedy)) from error
+            except BaseException:
+                if new:
+                    self._remove()
+                raise
+
+    def _up(self, lower: Path, report: Progress) -> None:
+        if not self.init.alive():
+            self._prepare(lower, report)
+            self.init.boot(lower, self.settings.gpus)
+        self.resume_frozen()
+        self._start_all(report)
+        access.write(self.settings)
+        report(1.0, "ready")
 
     def down(self) -> None:
         """End every process of the sandbox and remove all its files. The cached root stays."""
         if not self.paths.state.exists():
             return
         with self._locked():
-            self.init.kill()
+            self._remove()
+
+    def _remove(self) -> None:
+        """All that there is of the sandbox; the caller holds its lock."""
+        self.init.kill()
+        if self.paths.state.exists():
             shutil.rmtree(self.paths.state)
         self._lock_file().unlink(missing_ok=True)
 
-    def _prepare(self, lower: Path) -> None:
+    def _prepare(self, lower: Path, report: Progress) -> None:
         """The state folder of a sandbox that does not run: new, or what a crash left."""
         if not self.paths.settings.exists():
             shutil.rmtree(self.paths.state, ignore_errors=True)
             self.settings = preflight.with_free_ports(self.settings)
+            report(0.05, "writing configuration")
             self.paths.state.mkdir(parents=True, mode=0o700)
             for folder in (self.paths.root, self.paths.upper, self.paths.work, self.paths.logs):
                 folder.mkdir()
@@ -124,7 +146,7 @@ class Sandbox:
             said = self.init.run("munged", ["sacctmgr", "-i", *words])
             if said.returncode:
                 raise SandboxError(
-                    f"accounting refused `{' '.join(words)}` ({(said.stderr or said.stdout).strip()})",
+                    f"`sacctmgr {' '.join(words)}` failed ({daemons.complaint(said.stderr or said.stdout)})",
                     f"see {self.paths.logs / 'slurmdbd.log'}",
                 )
 
@@ -149,9 +171,23 @@ class Sandbox:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         home().mkdir(parents=True, exist_ok=True)
-        with self._lock_file().open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
+        while True:
+            with self._lock_file().open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                # Whoever had it may have removed the file, and then somebody else may hold another one by now.
+                if self._is_lock_file(lock):
+                    yield
+                    return
+
+    def _is_lock_file(self, lock: TextIO) -> bool:
+        try:
+            return os.path.samestat(os.fstat(lock.fileno()), self._lock_file().stat())
+        except FileNotFoundError:
+            return False
+
+
+def _remedy_without(state: Path, remedy: str) -> str:
+    return "correct that and try again; nothing was left behind" if str(state) in remedy else remedy
 
 
 def all_names() -> list[str]:

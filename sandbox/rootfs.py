@@ -78,6 +78,8 @@ class RootCache:
 
     def ensure(self, version: str, progress: Progress) -> Path:
         """The root of a version, built now if it is not there. Two callers at once build it once."""
+        if not self.ready(version):
+            self._check_can_build()
         self.folder.mkdir(parents=True, exist_ok=True)
         with self._locked(version):
             if not self.ready(version):
@@ -97,14 +99,20 @@ class RootCache:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
-    def _build(self, version: str, progress: Progress) -> None:
-        mirror = debian_mirror()
-        free = shutil.disk_usage(self.folder).free
+    def _check_can_build(self) -> None:
+        debian_mirror()
+        if not shutil.which("mmdebstrap"):
+            raise SandboxError("mmdebstrap is not installed", "run `apt-get install mmdebstrap`")
+        there = next(folder for folder in (self.folder, *self.folder.parents) if folder.exists())
+        free = shutil.disk_usage(there).free
         if free < DISK_NEEDED:
             raise SandboxError(
                 f"{self.folder} has {free // 2**20} MiB free, a root needs {DISK_NEEDED // 2**20}",
                 "free some space or set SOPERATOR_SANDBOX_HOME to a larger disk",
             )
+
+    def _build(self, version: str, progress: Progress) -> None:
+        mirror = debian_mirror()
         partial, debs = self.folder / f"{version}.partial", self.folder / f"{version}.debs"
         debs.mkdir(exist_ok=True)
         # What an interrupted build had downloaded is used, not fetched again; apt verifies it once more.
@@ -172,10 +180,8 @@ def _sizes(root: Path) -> dict[str, int | None]:
 
 
 def _command(version: str, mirror: str, target: Path, debs: Path) -> list[str]:
-    if not shutil.which("mmdebstrap"):
-        raise SandboxError("mmdebstrap is not installed", "run `apt-get install mmdebstrap`")
     command = [
-        "mmdebstrap", "--variant=minbase", "--mode=root", "--format=directory",
+        *_contained(), "mmdebstrap", "--variant=minbase", "--mode=root", "--format=directory",
         f"--include={','.join(PACKAGES)}",
         # Debian testing's Release file may be past its date on a machine whose mirror lags.
         "--aptopt=Acquire::Check-Valid-Until \"false\"",
@@ -191,6 +197,16 @@ def _command(version: str, mirror: str, target: Path, debs: Path) -> list[str]:
     command += [f"--dpkgopt=path-exclude={pattern}" for pattern in EXCLUDED]
     suites = dict.fromkeys((SUITES[version], DATABASE_SUITE))
     return [*command, SUITES[version], str(target), *(f"deb {mirror} {suite} main" for suite in suites)]
+
+
+def _contained() -> list[str]:
+    """What to put before the builder, so that whatever way this process ends, all processes and mounts of the builder
+    end with it: the next build must not find somebody at work in its folder.
+    """
+    namespaces = ["unshare", "--pid", "--mount", "--fork", "--kill-child", "--mount-proc"]
+    # `docker build` grants no right to make any, but there nothing outlives the step either.
+    may = subprocess.run([*namespaces, "true"], capture_output=True, check=False).returncode == 0
+    return ["setpriv", "--pdeathsig=KILL", *(namespaces if may else [])]
 
 
 def _run_builder(command: list[str], log: Path, progress: Progress) -> None:
@@ -209,7 +225,7 @@ def _run_builder(command: list[str], log: Path, progress: Progress) -> None:
                     if words in line:
                         progress(share, label)
         except BaseException:
-            builder.terminate()
+            builder.kill()
             raise
     if builder.returncode:
         raise SandboxError(f"the root could not be built ({_reason(log)})", f"see {log} and run it again")

@@ -33,7 +33,7 @@ MAX_STATIC = 64
 
 def home() -> Path:
     """Where all sandboxes and the cached roots of this machine live."""
-    return Path(os.environ.get("SOPERATOR_SANDBOX_HOME", "/var/lib/soperator-sandbox"))
+    return Path(os.environ.get("SOPERATOR_SANDBOX_HOME", "/var/lib/soperator-sandbox")).absolute()
 
 
 @dataclass(frozen=True)

@@ -79,6 +79,7 @@ class Admin:
     async def do_node_dies(self, node: str) -> str:
         """The machine under a node is lost, with all that ran on it."""
         machine = self._machine_of(node)
+        self._world.kubelet.lost.add(node)
         await asyncio.to_thread(self._world.init.signal, node, signal.SIGKILL)
         self._world.fleet.kill(machine)
         return machine
@@ -114,6 +115,7 @@ class Admin:
         world = self._world
         world.faults.clear()
         world.kubelet.not_booting.clear()
+        world.kubelet.lost.clear()
         world.block.release(SOMEBODY_ELSE)
         world.block.usage_known = True
         if world.block.limit != world.settings.block:

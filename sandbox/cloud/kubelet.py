@@ -28,6 +28,8 @@ class Kubelet:
         self._settings = settings
         #: Nodes whose machine runs but whose slurmd never starts.
         self.not_booting: set[str] = set()
+        #: Nodes whose machine died: replacing one takes longer than Slurm waits for it, so Slurm is let find out first.
+        self.lost: set[str] = set()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         #: By the name of each worker daemon, the uid of the Pod it was started for.
         self._started: dict[str, str] = {}
@@ -91,6 +93,11 @@ class Kubelet:
             self._events.tell(pod, "BackOff", "Back-off restarting failed container slurmd", warning=True)
             await asyncio.sleep(0.2)
             return
+        if name in self.lost:
+            if not await self._missed(name):
+                await asyncio.sleep(0.2)
+                return
+            self.lost.discard(name)
         if self._settings.auto_undrains:
             # As worker-init does up to 4.1: whoever drained the node, and why, is forgotten.
             await self._slurm.run("scontrol", "update", f"nodename={name}", "state=UNDRAIN", "reason=", "comment=")
@@ -106,6 +113,12 @@ class Kubelet:
             await asyncio.sleep(0.05)
         self._report(pod, ready=True, message="slurmd runs")
         self._events.tell(pod, "Started", "Started container slurmd")
+
+    async def _missed(self, name: str) -> bool:
+        """Slurm knows that nothing runs on this node."""
+        said = await self._slurm.run("scontrol", "show", "node", name, "--oneliner")
+        state = said.out.partition(" State=")[2].split(" ", 1)[0]
+        return state.startswith("DOWN") or "POWER" in state
 
     async def _stop(self, name: str) -> None:
         await asyncio.to_thread(self._init.stop, name, 2.0)
@@ -146,6 +159,7 @@ class Kubelet:
                         "ready": ready,
                         "restartCount": 0,
                         "image": container["image"],
+                        "imageID": "",  # clients refuse a status without one
                         "state": {"running": {"startedAt": timestamp()}},
                     }
                     for container in pod["spec"]["containers"]

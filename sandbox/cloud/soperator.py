@@ -144,8 +144,10 @@ class SlurmClusterController:
         self._store = store
 
     def sync(self, running: set[str]) -> None:
-        cluster = self._store.get("slurmclusters", CLUSTER, NAMESPACE)
-        old = cluster.get("status", {})
+        found = self._store.list("slurmclusters", NAMESPACE, fields=f"metadata.name={CLUSTER}")
+        if not found:
+            return
+        old = found[0].get("status", {})
         parts = {part: daemon in running for part, daemon in self.PARTS.items()}
         available = all(parts.values())
         status = with_conditions(

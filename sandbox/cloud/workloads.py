@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from typing import Any
 
 from sandbox.cloud.conditions import condition, timestamp, with_conditions
@@ -161,7 +162,18 @@ def _node(machine: Machine, group: NodeGroup) -> dict[str, Any]:
         "status": {
             "capacity": resources,
             "allocatable": resources,
-            "nodeInfo": {"kubeletVersion": "v1.32.0+sandbox", "osImage": "sandbox", "architecture": "amd64"},
+            "nodeInfo": {
+                "architecture": "amd64",
+                "bootID": machine.id,
+                "containerRuntimeVersion": "sandbox",
+                "kernelVersion": platform.release(),
+                "kubeProxyVersion": "",
+                "kubeletVersion": "v1.32.0+sandbox",
+                "machineID": machine.id,
+                "operatingSystem": "linux",
+                "osImage": "sandbox",
+                "systemUUID": machine.id,
+            },
             "addresses": [
                 {"type": "InternalIP", "address": "127.0.0.1"},
                 {"type": "Hostname", "address": machine.id},

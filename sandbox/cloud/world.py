@@ -90,11 +90,16 @@ class World:
         self._hand_out_access(self._kubernetes)
 
     async def run(self) -> None:
+        last = ""
         while True:
             try:
                 await self.tick()
-            except (OSError, RuntimeError) as error:
-                _log.error("%s: %s", type(error).__name__, error)
+                last = ""
+            except Exception as error:
+                # Users may do anything to the objects; the world goes on, and says once what stands in its way.
+                if str(error) != last:
+                    _log.exception("this step could not be finished")
+                last = str(error)
             await asyncio.sleep(TICK)
 
     async def tick(self) -> None:

@@ -1,6 +1,8 @@
 #!/bin/bash
 # slurmctld's SuspendProgram: gives up the Pods of these nodes, and waits until that is on record.
 set -euo pipefail
+# slurmctld throws away what its programs say; the log of its Pod keeps it.
+exec >>/proc/1/fd/2 2>&1
 manager=/opt/soperator/bin/power-manager
 "$manager" suspend -nodes "$1"
 "$manager" wait-removed -nodes "$1" -timeout 10
