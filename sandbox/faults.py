@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, get_args
+
+import psutil
 
 from sandbox.cloud.faults import Effect
 from sandbox.control import request
@@ -79,8 +82,12 @@ def _freeze(daemon: str) -> Callable[[Sandbox, Options], str]:
 def _cut_login(sandbox: Sandbox, options: Options) -> str:
     cut = 0
     for connection in sandbox.init.outside("sshd").children():
-        # The connection breaks as if a cable were pulled; what it had started runs on.
-        connection.kill()
+        # The connection breaks as if a cable were pulled; what it had started runs on. More than one process holds it.
+        for process in [connection, *connection.children(recursive=True)]:
+            # It may end by itself meanwhile.
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if process.name().startswith("sshd"):
+                    process.kill()
         cut += 1
     return f"{cut} login connections were cut"
 

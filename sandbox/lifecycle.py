@@ -94,19 +94,26 @@ class Sandbox:
     def _prepare(self, lower: Path, report: Progress) -> None:
         """The state folder of a sandbox that does not run: new, or what a crash left."""
         if not self.paths.settings.exists():
-            shutil.rmtree(self.paths.state, ignore_errors=True)
-            self.settings = preflight.with_free_ports(self.settings)
-            report(0.05, "writing configuration")
-            self.paths.state.mkdir(parents=True, mode=0o700)
-            for folder in (self.paths.root, self.paths.upper, self.paths.work, self.paths.logs):
-                folder.mkdir()
-            self.paths.secrets.mkdir(mode=0o700)
-            # mkdir honours the umask; the root of a Linux must be open to all its users.
-            self.paths.upper.chmod(0o755)
-            compose(self.settings, lower)
-            self.settings.save()
+            # A range of ports is free until the settings that claim it are written: one sandbox at a time may choose.
+            with (home() / ".ports.lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                self._make(lower, report)
         else:
             preflight.check_ports(self.settings)
+
+    def _make(self, lower: Path, report: Progress) -> None:
+        """A state folder from nothing; the settings come last, so that what has them is whole."""
+        shutil.rmtree(self.paths.state, ignore_errors=True)
+        self.settings = preflight.with_free_ports(self.settings)
+        report(0.05, "writing configuration")
+        self.paths.state.mkdir(parents=True, mode=0o700)
+        for folder in (self.paths.root, self.paths.upper, self.paths.work, self.paths.logs):
+            folder.mkdir()
+        self.paths.secrets.mkdir(mode=0o700)
+        # mkdir honours the umask; the root of a Linux must be open to all its users.
+        self.paths.upper.chmod(0o755)
+        compose(self.settings, lower)
+        self.settings.save()
 
     def resume_frozen(self) -> None:
         """What a fault had stopped goes on."""

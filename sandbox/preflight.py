@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -63,9 +64,11 @@ def _claimed_ranges(but: str) -> set[int]:
     """Ranges of other sandboxes, also of those that are down just now."""
     claimed = set()
     for file in (home() / "sandboxes").glob("*/settings.json"):
-        stored = json.loads(file.read_text())
-        if stored["name"] != but:
-            claimed.add(stored["port_base"])
+        # One that is taken down meanwhile claims nothing.
+        with contextlib.suppress(FileNotFoundError):
+            stored = json.loads(file.read_text())
+            if stored["name"] != but:
+                claimed.add(stored["port_base"])
     return claimed
 
 

@@ -20,9 +20,11 @@ def show(sandbox: Sandbox, console: Console) -> bool:
     """Print all tables; False if something that should run does not."""
     if not sandbox.init.alive():
         raise SandboxError(f"sandbox {sandbox.settings.name!r} does not run", "start it with `python -m sandbox up`")
-    daemons, all_up = _daemons(sandbox)
-    console.print(Group(_title(sandbox), daemons, _nodes(sandbox), _jobs(sandbox), *_cloud(sandbox)))
-    return all_up
+    daemons, silent = _daemons(sandbox)
+    # A command that asks a slurmctld which does not answer takes its time.
+    slurm = [] if "slurmctld" in silent else [_nodes(sandbox), _jobs(sandbox)]
+    console.print(Group(_title(sandbox), daemons, *slurm, *_cloud(sandbox)))
+    return not silent
 
 
 def _title(sandbox: Sandbox) -> Text:
@@ -33,22 +35,24 @@ def _title(sandbox: Sandbox) -> Text:
     )
 
 
-def _daemons(sandbox: Sandbox) -> tuple[Table, bool]:
+def _daemons(sandbox: Sandbox) -> tuple[Table, set[str]]:
+    """The table, and the names of those that are down or do not answer."""
     table = Table("daemon", "pod", "listens on", "state", title="Daemons", title_justify="left")
     processes = sandbox.init.processes()
     ports = sandbox.settings.ports.services()
     port_of = {"sshd": "ssh", **{name: name for name in ports}}
-    all_up = True
+    silent = set()
     for daemon in DAEMONS:
         up = bool(processes.get(daemon.name, {}).get("pid"))
         hung = up and not daemon.ready(sandbox.init, sandbox.settings)
-        all_up = all_up and up and not hung
+        if hung or not up:
+            silent.add(daemon.name)
         port = ports.get(port_of.get(daemon.name, ""))
         table.add_row(daemon.name, daemon.pod, f"127.0.0.1:{port}" if port else "a socket", _state(up, hung))
     cloud_up = bool(processes.get("cloud", {}).get("pid"))
     for double, service in (("Kubernetes API (a double)", "kubernetes"), ("Nebius API (a double)", "nebius")):
         table.add_row(double, "", f"127.0.0.1:{ports[service]}", _state(cloud_up, False))
-    return table, all_up and cloud_up
+    return table, silent | (set() if cloud_up else {"cloud"})
 
 
 def _state(up: bool, hung: bool) -> Text:
