@@ -14,7 +14,7 @@ demo: venv ## Bring up a sandbox and run three dependent GPU jobs through it
 	$(PYTHON) -m sandbox demo $(ARGS)
 
 test: venv ## Run all tests; ARGS="tests/unit -k NAME" for some of them
-	$(PYTHON) -m pytest $(ARGS)
+	$(PYTHON) -m pytest --numprocesses=3 --dist=loadgroup $(ARGS)
 
 sandbox: venv ## Bring up a sandbox and leave it running
 	$(PYTHON) -m sandbox up $(ARGS)

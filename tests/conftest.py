@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Generator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 # Airflow reads its home once, when it is first imported, which some test modules do while they are collected.
@@ -15,7 +16,13 @@ AIRFLOW_HOME = tempfile.mkdtemp(prefix="airflow-home-")
 os.environ["AIRFLOW_HOME"] = AIRFLOW_HOME
 
 #: Folders beside this file whose tests CI must run in full, as it must all tests marked ``sandbox``.
-REQUIRED_IN_CI = {"integration", "sandbox"}
+REQUIRED_IN_CI = {"contract", "integration", "sandbox"}
+
+pytest_plugins = ["tests.sandboxes"]
+
+# Where others are to get the same answer, hypothesis tries the same examples each time; a developer gets new ones.
+hypothesis.settings.register_profile("ci", derandomize=True)
+hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 
 def pytest_unconfigure() -> None:

@@ -2,17 +2,41 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+import os
 import subprocess
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import cached_property
 from typing import Any, TypeVar
 
+import kubernetes.client
+import kubernetes.config
+from kubernetes.client.exceptions import ApiException
+from nebius.aio.operation import Operation
+from nebius.api.nebius.common.v1 import ResourceMetadata
+from nebius.api.nebius.mk8s.v1 import (
+    GetNodeGroupRequest,
+    NodeGroupServiceClient,
+    NodeGroupSpec,
+    NodeGroupStatus,
+    UpdateNodeGroupRequest,
+)
+from nebius.base.resolver import Constant
+from nebius.sdk import SDK
+
+from sandbox import faults
+from sandbox.cloud.landscape import INFERENCE_GROUP, INFERENCE_NAMESPACE
 from sandbox.lifecycle import Sandbox
+from sandbox.settings import EPHEMERAL_SET, NAMESPACE
 
 T = TypeVar("T")
 
 LOGIN = "sshd"
+#: Where the Kubernetes API has NodeSets and their power states.
+SOPERATOR = ("slurm.nebius.ai", "v1alpha1", NAMESPACE)
 
 
 class Cluster:
@@ -39,26 +63,173 @@ class Cluster:
         """Submit a job and return its id."""
         return self.run("sbatch", "--parsable", "--output=/root/%j.out", *options, f"--wrap={wrap}").strip()
 
+    def held_job(self, *options: str) -> str:
+        """Submit a job that runs until ``let_go``, and return its id."""
+        return self.sbatch(*options, wrap="until test -e /root/go-$SLURM_JOB_ID; do sleep 0.1; done")
+
+    def let_go(self, job: str) -> None:
+        self.run("touch", f"/root/go-{job}")
+
+    def start_now(self, job: str) -> None:
+        """Let a requeued job start before its time: Slurm holds it back for two minutes."""
+        self.run("scontrol", "update", f"jobid={job}", "starttime=now")
+
+    def kubectl(self, *argv: str) -> str:
+        said = subprocess.run(
+            ["kubectl", *argv],
+            env={**os.environ, "KUBECONFIG": str(self.paths.kubeconfig)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert said.returncode == 0, f"kubectl {argv}: {said.stdout}{said.stderr}"
+        return said.stdout
+
+    def replace_pod(self, name: str) -> None:
+        """Delete a worker's Pod, and wait until the one that its NodeSet makes in its place runs."""
+        before = self.pod(name).metadata.uid
+        self.kubectl("delete", "pod", name)
+
+        def replaced() -> bool:
+            pod = self.pod(name)
+            return pod is not None and pod.metadata.uid != before and is_ready(pod)
+
+        self.wait(f"{name} has a new Pod that runs", replaced)
+
+    def set_active_nodes(self, ordinals: list[int]) -> None:
+        """Change the power state behind the back of slurmctld and its power manager."""
+        body = {"spec": {"activeNodes": ordinals}}
+        self.custom_objects.patch_namespaced_custom_object(*SOPERATOR, "nodesetpowerstates", EPHEMERAL_SET, body)
+
+    def fault(self, name: str, **options: Any) -> str:
+        """Break something, as `python -m sandbox fault` does."""
+        return faults.bring(self.sandbox, name, argparse.Namespace(**options))
+
+    def resize(self, group: str, count: int) -> Operation[Any]:
+        """Ask the Nebius API for a node group of so many machines."""
+        request = UpdateNodeGroupRequest(
+            metadata=ResourceMetadata(id=group), spec=NodeGroupSpec(fixed_node_count=count)
+        )
+        # A count of zero is only taken for one if the mask names it.
+        mask = [("X-ResetMask", "spec.fixed_node_count")]
+        return NodeGroupServiceClient(self.nebius).update(request, metadata=mask).wait()
+
+    @contextmanager
+    def inference(self, replicas: int) -> Iterator[None]:
+        """The inference service with some replicas for a while; at the end its node group is empty, too."""
+        scale = ("scale", "deployment/vllm", f"--namespace={INFERENCE_NAMESPACE}")
+        self.kubectl(*scale, f"--replicas={replicas}")
+        try:
+            yield
+        finally:
+            self.kubectl(*scale, "--replicas=0")
+            self.resize(INFERENCE_GROUP, 0).sync_wait(interval=0.1, timeout=30)
+
     # State
+
+    def group(self, group: str) -> NodeGroupStatus:
+        """A node group as the Nebius API has it."""
+        return NodeGroupServiceClient(self.nebius).get(GetNodeGroupRequest(id=group)).wait().status
+
+    def replicas_on(self) -> list[Any]:
+        """The machine that each Pod of the inference service is on; None for one that waits."""
+        pods = self.kubernetes.list_namespaced_pod(INFERENCE_NAMESPACE, label_selector="app=vllm").items
+        return [pod.spec.node_name for pod in pods]
 
     def node(self, name: str) -> NodeInfo:
         return NodeInfo(json.loads(self.run("scontrol", "show", "node", name, "--json"))["nodes"][0])
 
-    def job_state(self, job: str) -> str:
+    def nodes(self) -> dict[str, NodeInfo]:
+        """All nodes by their names."""
+        shown = json.loads(self.run("scontrol", "show", "nodes", "--json"))["nodes"]
+        return {node["name"]: NodeInfo(node) for node in shown}
+
+    def active_jobs(self) -> list[str]:
+        """The ids of all jobs that have not ended."""
+        return self.run("squeue", "--noheader", "--all", "--states=PD,CF,R,CG", "--format=%i").split()
+
+    def job(self, job: str) -> dict[str, Any]:
         """From the queue, which keeps finished jobs for a while."""
-        shown = json.loads(self.run("scontrol", "show", "job", job, "--json"))["jobs"][0]["job_state"]
-        return "+".join(shown)
+        shown: dict[str, Any] = json.loads(self.run("scontrol", "show", "job", job, "--json"))["jobs"][0]
+        return shown
+
+    def job_state(self, job: str) -> str:
+        return "+".join(self.job(job)["job_state"])
+
+    def pod(self, name: str) -> Any:
+        """A worker's Pod; None if there is none."""
+        try:
+            return self.kubernetes.read_namespaced_pod(name, NAMESPACE)
+        except ApiException as error:
+            if error.status != 404:
+                raise
+            return None
+
+    def machine_of(self, name: str) -> str | None:
+        """The machine that a worker's Pod is on; None while it has none."""
+        pod = self.pod(name)
+        return pod.spec.node_name if pod else None
+
+    def events(self, name: str) -> str:
+        """All that Kubernetes has to say of a worker's present Pod."""
+        pod = self.pod(name)
+        events = self.kubernetes.list_namespaced_event(NAMESPACE).items
+        return "\n".join(event.message for event in events if pod and event.involved_object.uid == pod.metadata.uid)
+
+    def active_nodes(self) -> list[int]:
+        """The ordinals of the ephemeral workers that should be on, as the power manager has written them down."""
+        active: list[int] = self.custom("nodesetpowerstates", EPHEMERAL_SET)["spec"]["activeNodes"]
+        return active
+
+    def custom(self, plural: str, name: str) -> dict[str, Any]:
+        """One of Soperator's own objects."""
+        found: dict[str, Any] = self.custom_objects.get_namespaced_custom_object(*SOPERATOR, plural, name)
+        return found
+
+    def list_custom(self, plural: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.custom_objects.list_namespaced_custom_object(*SOPERATOR, plural)["items"]
+        return found
+
+    @cached_property
+    def kubernetes(self) -> Any:
+        return kubernetes.client.CoreV1Api(kubernetes.config.new_client_from_config(str(self.paths.kubeconfig)))  # type: ignore[no-untyped-call]
+
+    @cached_property
+    def nebius(self) -> SDK:
+        access = self.access["nebius"]
+        return SDK(
+            resolver=Constant(access["endpoint"]),
+            options=[("nebius.insecure", access["insecure"])],
+            credentials=access["token"],
+            user_agent_prefix="integration-tests/0",
+        )
+
+    def close(self) -> None:
+        """Let go of the connections that were opened on the way."""
+        if "nebius" in vars(self):
+            self.nebius.sync_close()
+        if "kubernetes" in vars(self):
+            self.kubernetes.api_client.close()
+
+    @cached_property
+    def custom_objects(self) -> Any:
+        return kubernetes.client.CustomObjectsApi(self.kubernetes.api_client)
 
     def ledger(self) -> list[dict[str, Any]]:
         """Every claim and release of GPUs since the sandbox came up."""
         return [json.loads(line) for line in self.paths.ledger.read_text().splitlines()]
+
+    def ledger_of(self, machine: str | None) -> list[dict[str, Any]]:
+        """What the ledger says of one machine: a claim, and later a release."""
+        return [entry for entry in self.ledger() if entry["holder"] == machine]
 
     def usage(self) -> int:
         return int(self.ledger()[-1]["usage"])
 
     # Waiting
 
-    def wait(self, what: str, condition: Callable[[], T], timeout: float = 60) -> T:
+    def wait(self, what: str, condition: Callable[[], T | None], timeout: float = 60) -> T:
         """Wait until a condition is true and return what it gave; fail in words if it never is."""
         deadline = time.monotonic() + timeout
         while not (outcome := condition()):
@@ -88,25 +259,92 @@ class Cluster:
             self.run("scontrol", "power", "up", name)
         return self.wait_node(name, has={"IDLE"}, lacks=NOT_UP)
 
-    def power_down(self, name: str) -> NodeInfo:
-        """Bring a node down from wherever it is, and wait until its machine has left the block as well."""
-        if "POWERED_DOWN" not in self.node(name).state:
-            self.run("scontrol", "power", "down", name)
-        return self.wait_node(name, has={"POWERED_DOWN"}, lacks={"POWERING_DOWN"})
+    def power_down(self, *names: str) -> None:
+        """Bring nodes down at once, from wherever they are; their machines follow in their own time."""
+        if not names:
+            return
+        self.run("scontrol", "power", "down", "force", ",".join(names))
+        for name in names:
+            self.wait_node(name, has={"POWERING_DOWN"})
+            # Else the node would stay so for all of SuspendTimeout.
+            self.run("scontrol", "update", f"nodename={name}", "state=resume")
+        for name in names:
+            self.wait_gone(name)
+            assert self.node(name).state == OFF
+
+    def wait_gone(self, name: str) -> None:
+        """Wait until a worker's Pod is gone, its slurmd has ended and nothing is about to bring them back."""
+        nodeset, _, ordinal = name.rpartition("-")
+
+        def gone() -> bool:
+            listed = nodeset == EPHEMERAL_SET and int(ordinal) in self.active_nodes()
+            return not listed and self.pod(name) is None and name not in self.sandbox.init.processes()
+
+        self.wait(f"{name} is gone", gone)
+
+    def settle(self) -> None:
+        """Wait until no machine is left that no node needs."""
+        self.wait("only worker-0 holds GPUs", lambda: self.usage() == self.settings.gpus)
+
+    @contextmanager
+    def scaled(self, nodeset: str, replicas: int) -> Iterator[None]:
+        """A NodeSet with more or fewer replicas for a while."""
+        before = self.custom("nodesets", nodeset)["spec"]["replicas"]
+        self.kubectl("scale", "nodeset", nodeset, f"--replicas={replicas}")
+        try:
+            yield
+        finally:
+            self.kubectl("scale", "nodeset", nodeset, f"--replicas={before}")
+            for ordinal in range(replicas, before):
+                self.wait_known(f"{nodeset}-{ordinal}", known=True)
+            for ordinal in range(before, replicas):
+                self.wait_known(f"{nodeset}-{ordinal}", known=False)
+
+    def wait_known(self, name: str, *, known: bool) -> None:
+        """Wait until Slurm has, or has no longer, a node of this name."""
+
+        def is_known() -> bool:
+            return self.try_run("scontrol", "show", "node", name).returncode == 0
+
+        self.wait(f"{name} is {'' if known else 'not '}in slurm.conf", lambda: is_known() == known)
 
     def reset(self) -> None:
-        """Leave the sandbox as a test expects to find it: no faults, no jobs, no drains, only worker-0 on."""
-        for partition in ("main", "hidden"):
-            self.run("scancel", "--full", f"--partition={partition}")
-        self.wait("no job is left", lambda: not self.run("squeue", "--noheader", "--all", "--states=PD,CF,R,CG"))
-        for line in self.run("sinfo", "--noheader", "--Node", "--partition=main", "--format=%N %t").splitlines():
-            name, state = line.split()
-            if "drain" in state or "drng" in state:
+        """Make the sandbox what a test expects to find: no faults, no jobs, no drains, only worker-0 on."""
+        if self.active_jobs():
+            for partition in ("main", "hidden"):
+                self.run("scancel", "--full", f"--partition={partition}")
+            self.wait("no job is left", lambda: not self.active_jobs())
+        nodes = self.nodes()
+        for name, node in nodes.items():
+            if "DRAIN" in node.state:
                 self.run("scontrol", "update", f"nodename={name}", "state=undrain")
-        for ordinal in range(1, self.settings.workers):
-            self.power_down(f"worker-{ordinal}")
-        self.power_up("worker-0")
-        self.wait("only worker-0 holds GPUs", lambda: self.usage() == self.settings.gpus)
+            if node.reason or node.comment:
+                self.run("scontrol", "update", f"nodename={name}", "reason=", "comment=")
+        others = [f"worker-{ordinal}" for ordinal in range(1, self.settings.workers)]
+        self.power_down(*(name for name in others if nodes[name].state != OFF))
+        if nodes["worker-0"].state != {"IDLE", "CLOUD"}:
+            self.power_up("worker-0")
+
+
+def check_ledger(entries: list[dict[str, Any]]) -> None:
+    """Prove from claims and releases alone that the block never gave more than it had, and that nothing was bought."""
+    held: dict[str, int] = {}
+    limit = entries[0]["limit"]
+    for number, entry in enumerate(entries):
+        kind, holder, gpus = entry["entry"], entry["holder"], entry["gpus"]
+        assert number == 0 or entry["at"] >= entries[number - 1]["at"], f"time ran backwards: {entry}"
+        if kind == "claim":
+            assert holder not in held, f"claimed twice: {entry}"
+            held[holder] = gpus
+            assert sum(held.values()) <= limit, f"more than the block has: {entry}"
+        elif kind == "release":
+            assert held.pop(holder, None) == gpus, f"gave back what it did not have: {entry}"
+        elif kind == "limit":
+            limit = gpus
+        else:
+            raise AssertionError(f"bought beside the block: {entry}")
+        assert entry["usage"] == sum(held.values()), f"the block counts otherwise: {entry}"
+        assert entry["limit"] == limit, f"the limit moved by itself: {entry}"
 
 
 class NodeInfo:
@@ -119,5 +357,12 @@ class NodeInfo:
         self.instance_id: str = shown["instance_id"]
 
 
+def is_ready(pod: Any) -> bool:
+    """A Pod as the kubernetes client has it."""
+    return any(entry.type == "Ready" and entry.status == "True" for entry in pod.status.conditions or [])
+
+
+#: All of the state of a node that is off, and that a job can power up.
+OFF = {"IDLE", "CLOUD", "POWERED_DOWN"}
 #: Flags of a node that no job can start on.
 NOT_UP = {"POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "POWER_DOWN", "POWER_UP", "DOWN", "DRAIN", "NOT_RESPONDING"}

@@ -51,7 +51,7 @@ def test_passes():
 """
 
 
-@pytest.mark.parametrize("folder", ["integration", "sandbox"])
+@pytest.mark.parametrize("folder", ["contract", "integration", "sandbox"])
 def test_ci_fails_skips_in_required_folders(
     project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, folder: str
 ) -> None:
@@ -68,7 +68,7 @@ def test_ci_fails_skips_of_marked_tests(project: pytest.Pytester, monkeypatch: p
     monkeypatch.setenv("CI", "true")
     write(
         project,
-        "tests/contract/test_it.py",
+        "tests/elsewhere/test_it.py",
         "import pytest\n\n"
         "@pytest.mark.sandbox\ndef test_needs_it():\n    pytest.skip('no Slurm here')\n\n"
         "def test_does_not():\n    pytest.skip('not on this Python')\n",

@@ -1,0 +1,231 @@
+"""What users get wrong: one line on standard error that says what and what to do, and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sandbox.preflight import DOCKER
+from sandbox.settings import Settings, home
+from tests.integration.cluster import Cluster
+from tests.integration.outside import Said, apt_config, command_line
+from tests.integration.test_lifecycle import remains
+
+NAME = f"wrong-{os.getpid()}"
+
+
+def complaint(said: Said, *, status: int = 1) -> str:
+    """The one line on standard error."""
+    assert said.returncode == status, said.stdout + said.stderr
+    assert re.fullmatch(r"sandbox: .+\n", said.stderr), said.stderr
+    return said.stderr.removeprefix("sandbox: ").rstrip()
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    before = sorted(home().glob("*")), sorted((home() / "sandboxes").glob("wrong-*"))
+    yield
+    assert remains(NAME) == []
+    after = sorted(home().glob("*")), sorted((home() / "sandboxes").glob("wrong-*"))
+    assert [file for file in after[0] if "wrong" in file.name] == [file for file in before[0] if "wrong" in file.name]
+    assert after[1] == before[1]
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Path]:
+    """A home for sandboxes in which no root was ever built."""
+    folder = home() / f"wrong-home-{os.getpid()}"
+    folder.mkdir()
+    yield folder
+    shutil.rmtree(folder)
+
+
+# -------------------------------------------------------------------------------------------------- the machine
+
+
+@pytest.mark.parametrize("command", ["up", "status", "down", "shell", "connections", "demo"])
+def test_not_root(command: str) -> None:
+    nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all"]
+    said = command_line(command, "--name", NAME, prefix=nobody, env={"PYTHONDONTWRITEBYTECODE": "1"})
+    assert complaint(said) == f"the sandbox needs root: run it with sudo, or without root {DOCKER}"
+
+
+def test_no_debian(elsewhere: Path) -> None:
+    hidden = ["unshare", "--mount", "--propagation=private", "bash", "-c", hide("/etc/debian_version"), "bash"]
+    said = command_line("up", "--name", NAME, prefix=hidden, env={"SOPERATOR_SANDBOX_HOME": str(elsewhere)})
+    assert complaint(said) == f"this is not a Debian machine: run {DOCKER} instead"
+    assert list(elsewhere.iterdir()) == []
+
+
+def hide(file: str) -> str:
+    """Shell words that run a command with all of /etc there but for one file."""
+    work = "/run/sandbox-test-etc"
+    return (
+        f"mkdir -p {work} && mount -t tmpfs none {work} && mkdir {work}/upper {work}/work"
+        f" && mount -t overlay overlay -o lowerdir=/etc,upperdir={work}/upper,workdir={work}/work /etc"
+        f' && rm {file} && exec "$@"'
+    )
+
+
+def test_no_network(elsewhere: Path, tmp_path: Path) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        config = apt_config(tmp_path, f"http://127.0.0.1:{closed.getsockname()[1]}/debian")
+        environment = {"SOPERATOR_SANDBOX_HOME": str(elsewhere), "APT_CONFIG": str(config)}
+        line = complaint(command_line("up", "--name", NAME, env=environment))
+    log = elsewhere / "roots/24.11.log"
+    assert line == f"the root could not be built (the Debian archive cannot be reached): see {log} and run it again"
+    assert "Connection refused" in log.read_text()
+    # The log it names is there, and nothing that was built.
+    assert {file.name for file in (elsewhere / "roots").iterdir() if file.is_dir()} <= {"24.11.debs"}
+    assert not list((elsewhere / "roots").glob("*.debs/*"))
+    assert not (elsewhere / "sandboxes").exists()
+
+
+def test_no_archive_known_to_apt(elsewhere: Path, tmp_path: Path) -> None:
+    config = apt_config(tmp_path, "http://127.0.0.1:9")
+    (tmp_path / "sources.list").write_text("")
+    environment = {"SOPERATOR_SANDBOX_HOME": str(elsewhere), "APT_CONFIG": str(config)}
+    line = complaint(command_line("up", "--name", NAME, env=environment))
+    assert line == "apt knows of no Debian archive yet: run `apt-get update` and try again"
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_no_disk(elsewhere: Path) -> None:
+    small = f'mount -t tmpfs -o size=64m none {elsewhere} && "$@"; code=$?; find {elsewhere} -mindepth 1; exit $code'
+    prefix = ["unshare", "--mount", "--propagation=private", "bash", "-c", small, "bash"]
+    said = command_line("up", "--name", NAME, prefix=prefix, env={"SOPERATOR_SANDBOX_HOME": str(elsewhere)})
+    line = complaint(said)
+    assert re.fullmatch(
+        r".+/roots has 6\d MiB free, a root needs \d+: free some space or set .+ to a larger disk", line
+    )
+    assert said.stdout == ""
+
+
+def test_a_tool_is_missing(elsewhere: Path) -> None:
+    line = complaint(command_line("up", "--name", NAME, env={"PATH": "/nowhere"}))
+    assert line == "unshare is not installed: run `apt-get install util-linux`"
+
+
+@pytest.mark.parametrize("offset", [0, 1, 5, 20])
+def test_a_port_is_taken(offset: int) -> None:
+    base = 51000
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", base + offset))
+        listener.listen()
+        line = complaint(command_line("up", "--name", NAME, f"--port-base={base}"))
+    service = {0: "ssh", 1: "slurmctld", 5: "nebius", 20: "slurmd of worker-0"}[offset]
+    assert line.startswith(f"port {base + offset} ({service}) is taken by ")
+    assert f"(process {os.getpid()})" in line
+    assert line.endswith("stop that or choose another range with --port-base")
+
+
+def test_a_range_of_ports_that_is_taken_is_passed_over_where_none_was_asked_for() -> None:
+    first = Settings(name=NAME).port_base
+    try:
+        with socket.socket() as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            free = next(base for base in range(first, 60000, 200) if can_bind(base))
+            listener.bind(("127.0.0.1", free))
+            listener.listen()
+            said = command_line("up", "--name", NAME, "--workers=1", "--static=0")
+            assert said.returncode == 0, said.stderr
+            assert Settings.load(Settings(name=NAME).paths.settings).port_base > free
+    finally:
+        command_line("down", "--name", NAME)
+
+
+def can_bind(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
+
+
+# -------------------------------------------------------------------------------------------------- the options
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (["--slurm=25.11"], "there is no Slurm 25.11 here: choose one of 24.11, 26.05"),
+        (["--soperator=3.0"], "there is no Soperator 3.0 here: choose 4.1 or 5.0"),
+        (["--workers=0"], "--workers 0 is out of range: use 1 to 96"),
+        (["--workers=97"], "--workers 97 is out of range: use 1 to 96"),
+        (["--static=-1"], "--static -1 is out of range: use 0 to 64"),
+        (["--workers=2", "--initial=3"], "--initial 3 is out of range: use 0 to 2"),
+        (["--gpus=8", "--block=4"], "--block 4 is out of range: use 8 to 100000"),
+        (["--port-base=80"], "--port-base 80 is out of range: use 1024 to 65335"),
+    ],
+)
+def test_an_option_that_cannot_be(options: list[str], line: str) -> None:
+    assert complaint(command_line("up", "--name", NAME, *options)) == line
+
+
+@pytest.mark.parametrize("name", ["Upper", "../escape", "a b", "-", "x" * 33, ""])
+@pytest.mark.parametrize("command", ["up", "down", "status"])
+def test_a_name_that_cannot_be(command: str, name: str) -> None:
+    line = complaint(command_line(command, f"--name={name}"))
+    assert line == f"{name!r} cannot name a sandbox: use up to 32 lower-case letters, digits and dashes"
+
+
+@pytest.mark.parametrize("words", [["up", "--workers=many"], ["up", "--no-such-option"], ["no-such-command"], []])
+def test_words_that_mean_nothing(words: list[str]) -> None:
+    assert complaint(command_line(*words), status=2).endswith("--help`")
+
+
+@pytest.mark.parametrize("command", [["status"], ["shell"], ["connections"], ["fault", "slurmctld-down"]])
+def test_a_sandbox_that_is_not_there(command: list[str]) -> None:
+    words = [command[0], "--name", NAME, *command[1:]]
+    assert complaint(command_line(*words)) == f"there is no sandbox {NAME!r}: start it with `python -m sandbox up`"
+
+
+@pytest.mark.parametrize(
+    ("conf", "said"),
+    [
+        ("Nonsense=1", "Parsing error at unrecognized key: Nonsense"),
+        ("SelectType=select/no_such", "select/no_such"),
+        ("SchedulerType=sched/no_such", "sched"),
+    ],
+)
+def test_a_line_of_slurm_conf_that_slurm_refuses(conf: str, said: str) -> None:
+    line = complaint(command_line("up", "--name", NAME, "--slurm-conf", conf))
+    assert said in line
+    assert line.endswith("correct that and try again; nothing was left behind")
+
+
+# --------------------------------------------------------------------------------------------------- the faults
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["node-dies", "worker-99"], "there is no node worker-99"),
+        (["node-dies", "worker-1"], "worker-1 is powered down, there is no machine under it"),
+        (["node-no-boot", "nonsense"], "there is no node nonsense"),
+        (["node-drain", "worker-99", "maintenance"], "Invalid node name"),
+        (["node-condition", "worker-99", "Ready"], "there is no node worker-99"),
+        (["api", "kubernetes", "error", "--count=-1"], "a fault strikes at least one call"),
+    ],
+)
+def test_a_fault_that_cannot_be_brought_about(cluster: Cluster, words: list[str], said: str) -> None:
+    line = complaint(command_line("fault", "--name", cluster.settings.name, *words))
+    assert line.startswith(f"{words[0]} could not be brought about (")
+    assert said in line
+
+
+@pytest.mark.parametrize("words", [["meteor"], ["node-dies"], ["api", "azure", "error"], ["api", "nebius", "sulk"]])
+def test_a_fault_that_nobody_knows(words: list[str]) -> None:
+    line = complaint(command_line("fault", "--name", NAME, *words), status=2)
+    assert "choose from" in line or "required" in line
+    assert line.endswith("--help`")
