@@ -1,0 +1,274 @@
+"""Reads and writes the #SBATCH lines of a script as sbatch itself does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_provider_soperator.slurm import options
+
+_SPACE = " \t\n\v\f\r"
+_MAGIC = ("#SBATCH", "#SLURM")
+_SEPARATOR = re.compile(r"(?:hetjob|packjob)(?:[ \t\v\f\r]|$)", re.IGNORECASE)
+_PLAIN = re.compile(r"[A-Za-z0-9_./:=,@%+*\[\]-]*")
+
+
+class DirectiveError(ValueError):
+    """An #SBATCH line that sbatch would refuse.
+
+    >>> str(DirectiveError(3, "there is no option --tim-limit"))
+    'line 3: there is no option --tim-limit'
+    """
+
+    def __init__(self, line: int, problem: str) -> None:
+        super().__init__(f"line {line}: {problem}")
+
+
+@dataclass
+class Component:
+    """What one job, or one part of a heterogeneous job, is asked for by #SBATCH lines.
+
+    >>> Component(fields={"nodes": 2}).fields
+    {'nodes': 2}
+    """
+
+    #: Values of a job's fields, and of `array_limit` and `env` where an option says those as well.
+    fields: dict[str, Any] = field(default_factory=dict)
+    extra_args: list[str] = field(default_factory=list)
+    #: The line on which a field, or an option without a field, is said last.
+    lines: dict[str, int] = field(default_factory=dict)
+
+
+def read(script: str) -> list[Component]:
+    """The components that a script's #SBATCH lines ask for: one, and one more for each "#SBATCH hetjob".
+
+    >>> read("#!/bin/sh\\n#SBATCH -N2 --comment='a b' # two\\nhostname\\n#SBATCH -N9")[0].fields
+    {'nodes': 2, 'comment': 'a b'}
+    """
+    components = [Component()]
+    words: list[tuple[int, str]] = []
+    for number, rest in directive_lines(script):
+        if _SEPARATOR.match(rest):
+            _read_words(words, components[-1])
+            components.append(Component())
+            words = []
+            rest = _SEPARATOR.sub("", rest, count=1)
+        words += ((number, word) for word in split(rest, number))
+    _read_words(words, components[-1])
+    return components
+
+
+def directive_lines(script: str) -> Iterator[tuple[int, str]]:
+    """The #SBATCH lines, by number from 1, without their magic word. They end at the first command."""
+    for number, line in enumerate(script.split("\n"), start=1):
+        magic = next((word for word in _MAGIC if line.startswith(word)), None)
+        if magic is not None:
+            yield number, line[len(magic) :].lstrip(_SPACE)
+        elif (bare := line.strip(_SPACE)) and not bare.startswith("#"):
+            return
+
+
+def is_separator(rest: str) -> bool:
+    return _SEPARATOR.match(rest) is not None
+
+
+# Words
+
+
+def split(line: str, number: int = 1) -> list[str]:
+    """A line's words: quotes of either kind group, a backslash takes the next character as it is, even in quotes.
+
+    >>> split(r'--a="b \\" c" -d e\\ f # not this')
+    ['--a=b " c', '-d', 'e f']
+    """
+    words: list[str] = []
+    position = 0
+    while True:
+        while position < len(line) and line[position] in _SPACE:
+            position += 1
+        if position < len(line) and line[position] == ":":
+            raise DirectiveError(number, f"sbatch takes no word that begins with ':': {line!r}")
+        word, position = _word(line, position, number)
+        if word is None:
+            return words
+        words.append(word)
+
+
+def _word(line: str, position: int, number: int) -> tuple[str | None, int]:
+    letters: list[str] = []
+    found = False
+    quote = ""
+    while position < len(line) and (quote or line[position] not in _SPACE):
+        letter = line[position]
+        position += 1
+        if letter == "\\":
+            escaped = line[position : position + 1]
+            if not escaped or (escaped in _SPACE and escaped != " " and not quote):
+                continue  # the backslash is lost, and the space after it ends the word
+            letters.append(escaped)
+            found = True
+            position += 1
+        elif quote:
+            if letter == quote:
+                quote = ""
+            else:
+                letters.append(letter)
+                found = True
+        elif letter in "\"'":
+            quote = letter
+        elif letter == "#":
+            position -= 1
+            break
+        else:
+            letters.append(letter)
+            found = True
+    if quote:
+        raise DirectiveError(number, f"{quote} without its other half: {line!r}")
+    # sbatch takes a word of nothing for the end of the line.
+    return ("".join(letters) if found else None), position
+
+
+def quote(word: str) -> str:
+    """A word as `split` reads it back. It must be without line ends.
+
+    >>> quote("--nodes=2"), quote("--comment=it's a # 1")
+    ('--nodes=2', '--comment="it\\'s a # 1"')
+    """
+    option, equals, value = word.partition("=")
+    if not word.startswith("--") or not _PLAIN.fullmatch(option):
+        option, equals, value = "", "", word
+    elif _PLAIN.fullmatch(value):
+        return word
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'{option}{equals}"{escaped}"'
+
+
+# Options
+
+
+def _read_words(words: Sequence[tuple[int, str]], into: Component) -> None:
+    rest = iter(words)
+    for number, word in rest:
+        if word == "--":
+            if following := next(rest, None):
+                raise DirectiveError(following[0], f"{following[1]!r} is no option")
+            return
+        if word.startswith("--"):
+            _read_long(number, word[2:], rest, into)
+        elif word.startswith("-") and word != "-":
+            _read_short(number, word[1:], rest, into)
+        else:
+            raise DirectiveError(number, f"{word!r} is no option")
+
+
+def read_words(words: Sequence[str]) -> Component:
+    """The same for words of a command line.
+
+    >>> read_words(["-N", "2", "--x11=all"]).extra_args
+    ['--x11=all']
+    """
+    into = Component()
+    _read_words([(1, word) for word in words], into)
+    return into
+
+
+def _read_long(number: int, word: str, rest: Iterator[tuple[int, str]], into: Component) -> None:
+    name, equals, value = word.partition("=")
+    resolved = options.resolve_long(name)
+    if resolved is None:
+        # A SPANK plugin's, or of a Slurm newer than this table. Whether it takes the next word cannot be known.
+        into.extra_args.append(f"--{word}")
+        into.lines[name] = number
+        return
+    long, takes = resolved
+    if takes == "no" and equals:
+        raise DirectiveError(number, f"--{long} takes no value")
+    if takes == "required" and not equals:
+        value = _following(number, f"--{long}", rest)
+    _keep(number, long, value if equals or takes == "required" else None, into)
+
+
+def _read_short(number: int, letters: str, rest: Iterator[tuple[int, str]], into: Component) -> None:
+    while letters:
+        resolved = options.resolve_short(letters[0])
+        if resolved is None:
+            raise DirectiveError(number, f"there is no option -{letters[0]}")
+        (long, takes), letters = resolved, letters[1:]
+        if takes == "no":
+            _keep(number, long, None, into)
+            continue
+        value = letters or None
+        if takes == "required" and value is None:
+            value = _following(number, f"--{long}", rest)
+        _keep(number, long, value, into)
+        return
+
+
+def _following(number: int, name: str, rest: Iterator[tuple[int, str]]) -> str:
+    following = next(rest, None)
+    if following is None:
+        raise DirectiveError(number, f"{name} needs a value")
+    return following[1]
+
+
+def _keep(number: int, long: str, value: str | None, into: Component) -> None:
+    option = options.typed(long)
+    if option is None:
+        into.extra_args.append(f"--{long}" if value is None else f"--{long}={value}")
+        into.lines[long] = number
+        return
+    try:
+        into.fields |= _fields(option, value)
+    except ValueError as problem:
+        raise DirectiveError(number, f"--{long}: {problem}") from None
+    into.lines[option.field] = number
+
+
+def _fields(option: options.Option, value: str | None) -> Mapping[str, Any]:
+    if option.constant is not None:
+        return {option.field: option.constant}
+    if value is None:
+        return {option.field: option.bare}
+    if option.field == "array":
+        indices, percent, limit = value.partition("%")
+        if percent and not limit.isdecimal():
+            raise ValueError(f"{value!r} has no number after '%'")
+        return {"array": indices, "array_limit": int(limit) if percent else None}
+    if option.field == "export":
+        return _export(value)
+    return {option.field: option.kind.read(value)}
+
+
+def _export(value: str) -> Mapping[str, Any]:
+    """Names to hand on, and values that the option itself carries."""
+    names: list[str] = []
+    env: dict[str, str] = {}
+    for token in _tokens(value):
+        name, equals, content = token.partition("=")
+        if equals:
+            env[name] = content
+        elif token:
+            names.append(token)
+    # Values alone mean what NONE and these values mean.
+    found: dict[str, Any] = {"export": ",".join(names) or "NONE"}
+    return found | ({"env": env} if env else {})
+
+
+def _tokens(value: str) -> Iterator[str]:
+    """Split at commas outside quotes; quotes go only where they enclose a whole token."""
+    for token in re.findall(r"(?:'[^']*'|\"[^\"]*\"|[^,'\"])+", value):
+        enclosed = len(token) > 1 and token[0] == token[-1] and token[0] in "'\""
+        yield token[1:-1] if enclosed else token
+
+
+def without_components(script: str) -> str:
+    """The script without the #SBATCH lines from the first separator on, and without the separators."""
+    drop: set[int] = set()
+    dropping = False
+    for number, rest in directive_lines(script):
+        dropping = dropping or is_separator(rest)
+        if dropping:
+            drop.add(number)
+    return "\n".join(line for number, line in enumerate(script.split("\n"), start=1) if number not in drop)

@@ -1,0 +1,306 @@
+"""What Slurm can refuse or fail to do: each with what it said, what that means, and what to do about it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class SlurmError(Exception):
+    """Slurm was asked and did not do it.
+
+    ``said`` has Slurm's own words. ``retryable`` says whether the same question can be asked again with a hope of more.
+
+    >>> try:
+    ...     raise UnknownNode("Invalid node name specified", "scontrol")
+    ... except SlurmError as error:
+    ...     print(error)
+    scontrol: Invalid node name specified: no node has that name: `sinfo --Node` lists them
+    """
+
+    retryable = False
+    remedy = ""
+
+    def __init__(self, said: str, command: str = "", remedy: str = "") -> None:
+        self.said = said.strip() or "failed without a word"
+        self.command = command
+        self.remedy = remedy or type(self).remedy
+        super().__init__(": ".join(filter(None, (command, self.said, self.remedy))))
+
+
+class InvalidRequest(SlurmError, ValueError):
+    """A question that cannot be put to Slurm; it was not sent."""
+
+
+class InvalidOption(SlurmError):
+    """A command does not take an option, or not with this value."""
+
+    remedy = "see the option's spelling and value, and whether this version of Slurm has it"
+
+
+class NotPermitted(SlurmError):
+    """The user may not do this."""
+
+    # The words of Slurm, "Invalid user id", lead people astray.
+    remedy = (
+        "the user has no right to this: nodes, reservations and jobs of others need root, SlurmUser or an "
+        "accounting AdminLevel (`sacctmgr modify user NAME set AdminLevel=Administrator`)"
+    )
+
+
+class UnknownNode(SlurmError):
+    """No such node."""
+
+    remedy = "no node has that name: `sinfo --Node` lists them"
+
+
+class UnknownJob(SlurmError):
+    """No such job, or none any more: the queue forgets a job some minutes after its end (MinJobAge)."""
+
+    remedy = "the queue has no such job (any more): `sacct -j` may still know it"
+
+
+class UnknownPartition(SlurmError):
+    """No such partition."""
+
+    remedy = "no partition has that name: `sinfo --summarize --all` lists them"
+
+
+class UnknownReservation(SlurmError):
+    """No such reservation."""
+
+    remedy = "no reservation has that name (any more), or it may not be used so: `scontrol show reservation` lists them"
+
+
+class UnknownUser(SlurmError):
+    """No such user on the cluster."""
+
+    remedy = "no user has that name on the cluster"
+
+
+class JobFinished(SlurmError):
+    """The job has ended, or is about to, and cannot be changed."""
+
+    remedy = "the job has ended: nothing can be done to it any more"
+
+
+class InvalidStateTransition(SlurmError):
+    """A node, a job or a reservation is in no state for this."""
+
+    remedy = "look at its present state; the change may be possible later, or have happened already"
+
+
+class WholeJobOnly(SlurmError):
+    """This can be done to a heterogeneous job, and not to one of its parts."""
+
+    remedy = "name the job by the id that sbatch gave it, without +N"
+
+
+class ReservationConflict(SlurmError):
+    """The reservation cannot be made or changed so."""
+
+    remedy = "see its nodes, times and users, and the reservations that are there: `scontrol show reservation`"
+
+
+class QuotaExceeded(SlurmError):
+    """A limit of an account, a QOS, a partition or the cluster stands against it."""
+
+    remedy = "see the limits: `sacctmgr show assoc`, `sacctmgr show qos`, `scontrol show partition`"
+
+
+class SubmitRefused(SlurmError):
+    """Slurm did not take a job. ``option`` is what it found fault with, where it tells."""
+
+    def __init__(self, said: str, command: str = "sbatch", remedy: str = "", option: str = "") -> None:
+        super().__init__(said, command, remedy)
+        self.option = option
+
+
+class TransientSlurmError(SlurmError):
+    """Slurm could not answer just now."""
+
+    retryable = True
+
+
+class ControllerUnreachable(TransientSlurmError):
+    """slurmctld did not answer. What was asked may have been done all the same."""
+
+    remedy = "see whether slurmctld is up (`scontrol ping`) and how busy it is (`sdiag`)"
+
+
+class AccountingUnreachable(TransientSlurmError):
+    """slurmdbd, or the database behind it, did not answer."""
+
+    remedy = "see whether slurmdbd is up (`sacctmgr ping`) and its database with it"
+
+
+class RateLimited(TransientSlurmError):
+    """slurmctld takes no more questions from this user for a moment (``rl_enable``)."""
+
+    remedy = "ask less often, or have SlurmctldParameters=rl_bucket_size raised"
+
+
+class TryAgain(TransientSlurmError):
+    """Slurm is in the middle of something else."""
+
+    remedy = "try again in a moment"
+
+
+class AccountingDisabled(SlurmError):
+    """The cluster keeps no accounting."""
+
+    remedy = "the cluster has no slurmdbd (AccountingStorageType): past jobs cannot be asked for"
+
+
+class AuthenticationFailed(SlurmError):
+    """Slurm does not believe who is asking."""
+
+    remedy = "see whether munged runs, its key is the cluster's, the clocks agree, and the JWT has not expired"
+
+
+class CommandNotFound(SlurmError):
+    """Slurm's commands are not there."""
+
+    remedy = "Slurm's commands are not on PATH there: is this a login node, and inside the jail?"
+
+
+class UnreadableAnswer(SlurmError):
+    """A command answered in a way that was not expected; nothing is guessed from it."""
+
+    remedy = "please report this, with the version of Slurm"
+
+
+@dataclass(frozen=True)
+class _Rule:
+    pattern: re.Pattern[str]
+    error: type[SlurmError]
+
+
+def _rules(*pairs: tuple[type[SlurmError], str]) -> tuple[_Rule, ...]:
+    return tuple(_Rule(re.compile(pattern, re.IGNORECASE), error) for error, pattern in pairs)
+
+
+#: What all commands say. The first rule that matches counts, so the ways that lead to Slurm come first.
+_GENERAL = _rules(
+    (RateLimited, r"rate limit"),
+    (AccountingDisabled, r"accounting storage is disabled|not running a supported accounting_storage plugin"),
+    (
+        AccountingUnreachable,
+        r"failed to open persistent connection|Sending PersistInit|problem talking to the database"
+        r"|unable to connect to database|database connection reference|slurmdbd.*(refused|timed? ?out)",
+    ),
+    (
+        ControllerUnreachable,
+        r"unable to contact slurm controller|socket timed out|communication connection failure"
+        r"|message (send|receive) failure|zero bytes were transmitted|standby mode|connection (refused|timed out)"
+        r"|could not resolve|unable to establish (controller|config)",
+    ),
+    (AuthenticationFailed, r"protocol authentication error|authentication credential|munge|token generation failed"),
+    (WholeJobOnly, r"component of heterogeneous job|not heterogeneous job leader"),
+    (TryAgain, r"try again( later)?$|unable to create job record|job locked by another"),
+    # ESLURM_USER_ID_MISSING, in lower case and with nothing after it: "Invalid user ID" and "...: NAME" are others.
+    (NotPermitted, r"access/permission denied|permission denied|(?-i:Invalid user id)(?!:)|not permitted"),
+    (CommandNotFound, r"command not found|no such file or directory: '?(s[a-z]+|scontrol)'?$"),
+    (UnknownUser, r"invalid user(?: id)?: |missing unix user|unable to resolve user|invalid user id\b"),
+    (
+        InvalidOption,
+        r"unknown job signal|invalid job state|unrecogni[sz]ed option|invalid option|invalid field requested",
+    ),
+)
+_ABOUT_THINGS = _rules(
+    (UnknownJob, r"invalid job id|job/step not found|job not found|bad job/step specified"),
+    (JobFinished, r"already (completing|finished)|has already finished|not pending nor running"),
+    (UnknownNode, r"invalid node name|node \S+ not found|invalid host name"),
+    (UnknownPartition, r"invalid partition name|partition \S+ not found"),
+    (UnknownReservation, r"reservation is invalid|reservation \S+ not found|access denied to requested reservation"),
+    (
+        ReservationConflict,
+        r"creating the reservation|reservation (is in use|overlaps|already started|not usable)|duplicate reservation"
+        r"|reservation request lacks|no reservation created",
+    ),
+    (
+        InvalidStateTransition,
+        r"invalid node state|job is (pending execution|no longer pending|current suspended|not suspended|in held state)"
+        r"|job has already started|job is not (running|finished)|can not be altered|reboot already in progress",
+    ),
+    (
+        QuotaExceeded,
+        r"accounting/QOS policy|usage threshold|burst buffer resource limit|max powered up nodes|step limit reached",
+    ),
+    (InvalidOption, r"invalid (input|time|numeric)|too many arguments|unexpected argument|you must specify"),
+)
+#: A limit, where a job was to be submitted.
+_LIMITS = _rules((QuotaExceeded, r"policy|limit|usage threshold|more processors requested than permitted"))
+#: What sbatch may say of an option, and how the option is called in it.
+_OPTIONS = (
+    re.compile(r"(--[a-z][a-z-]*)"),
+    re.compile(r"unrecognized option '(--?[^'=]+)"),
+)
+#: Words of sbatch that name no option, and the option that they are about.
+_ABOUT_OPTIONS = (
+    (r"invalid partition", "--partition"),
+    (r"(invalid )?(account|parent account)", "--account"),
+    (r"\bqos\b", "--qos"),
+    (r"reservation", "--reservation"),
+    (r"node name", "--nodelist"),
+    (r"job array", "--array"),
+    (r"dependency", "--dependency"),
+    (r"feature specification", "--constraint"),
+    (r"generic resource|\bgres\b", "--gres"),
+    (r"license", "--licenses"),
+    (r"memory specification", "--mem"),
+    (r"time limit", "--time"),
+    (r"wckey", "--wckey"),
+    (r"unable to open file|script", "script"),
+)
+
+
+def from_output(argv: Sequence[str], status: int, stdout: bytes, stderr: bytes) -> SlurmError:
+    """The error that a command's answer means.
+
+    >>> from_output(("scontrol", "update"), 1, b"", b"slurm_update error: Invalid user id\\n").retryable
+    False
+    """
+    command = command_name(argv)
+    said = _words(stderr) or _words(stdout) or f"ended with status {status}"
+    if status == 127:
+        return CommandNotFound(said, command)
+    return classify(command, said)
+
+
+def classify(command: str, said: str) -> SlurmError:
+    """The error that Slurm's words mean; what no rule knows is a plain ``SlurmError`` (``SubmitRefused`` of sbatch)."""
+    for rule in _GENERAL:
+        if rule.pattern.search(said):
+            if command == "sbatch" and rule.error is InvalidOption:
+                break
+            return rule.error(said, command)
+    if command == "sbatch":
+        return _refused(said)
+    for rule in _ABOUT_THINGS:
+        if rule.pattern.search(said):
+            return rule.error(said, command)
+    return SlurmError(said, command)
+
+
+def command_name(argv: Sequence[str]) -> str:
+    """What to call a command in a message: not the shell that prepares an environment for it."""
+    if argv and argv[0] in ("bash", "sh", "env"):
+        return next((word for word in argv[1:] if re.fullmatch(r"s[a-z]+", word)), argv[0])
+    return argv[0] if argv else ""
+
+
+def _refused(said: str) -> SlurmError:
+    if any(rule.pattern.search(said) for rule in _LIMITS) and not re.search(r"--|time limit is invalid", said):
+        return QuotaExceeded(said, "sbatch")
+    named = (found[1] for pattern in _OPTIONS for found in pattern.finditer(said) if found[1] != "--help")
+    option = next(named, "") or next((name for words, name in _ABOUT_OPTIONS if re.search(words, said, re.I)), "")
+    return SubmitRefused(said, option=option)
+
+
+def _words(output: bytes) -> str:
+    """The lines that say something, without the names of the command and its levels."""
+    lines = (line.strip() for line in output.decode(errors="backslashreplace").splitlines())
+    kept = (re.sub(r"^(s[a-z_]+|slurm_\w+)?:? ?(error|fatal): ?", "", line) for line in lines)
+    return "; ".join(dict.fromkeys(line for line in kept if line and not line.startswith('Try "')))

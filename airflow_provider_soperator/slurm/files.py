@@ -1,0 +1,147 @@
+"""Files on the root that all nodes share: read pieces of many at once, write one whole, remove some."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+from airflow_provider_soperator.slurm.errors import SlurmError
+from airflow_provider_soperator.slurm.requests import Command, CommandOutput, Request
+
+#: Bytes of a piece unless more are asked for.
+PIECE = 1024 * 1024
+
+
+class FileError(SlurmError):
+    """A file on the cluster could not be read or written; the message has the cluster's own words."""
+
+
+def _path(path: str) -> str:
+    if not PurePosixPath(path).is_absolute():
+        # Relative to what? The login shell's folder is nobody's intention.
+        raise FileError(f"{path!r} is not an absolute path on the cluster")
+    return path
+
+
+def _check(answer: CommandOutput, doing: str) -> CommandOutput:
+    if answer.status:
+        raise FileError(f"{doing}: {answer.stderr.decode(errors='replace').strip() or f'status {answer.status}'}")
+    return answer
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a file to read: ``length`` bytes from ``offset`` on."""
+
+    path: str
+    offset: int = 0
+    length: int = PIECE
+
+
+@dataclass(frozen=True)
+class FilePiece:
+    """What was read of a file. ``size`` is None where there is no such file (yet)."""
+
+    path: str
+    offset: int
+    data: bytes
+    size: int | None
+
+    @property
+    def next_offset(self) -> int:
+        return self.offset + len(self.data)
+
+
+# Prints, for each piece, its bytes, then a mark and the file's size. Size and bytes are taken at two moments, so the
+# bytes may be fewer than the size promises, and the mark alone says where they end.
+_READ = """\
+mark=$1; shift
+while [ $# -gt 0 ]; do
+    size=$(stat -L -c %s -- "$1" 2>/dev/null) || size=-1
+    [ "$size" -gt "$2" ] && tail -c "+$(($2 + 1))" -- "$1" | head -c "$3"
+    printf '\\n%s %s\\n' "$mark" "$size"
+    shift 3
+done
+"""
+
+
+@dataclass(frozen=True)
+class ReadPieces(Request[list[FilePiece]]):
+    """Read pieces of any number of files in one go; a file that is not there is no error."""
+
+    pieces: tuple[Piece, ...]
+    _mark: str = field(default_factory=lambda: secrets.token_hex(16), repr=False, compare=False)
+
+    def command(self) -> Command:
+        words = [word for p in self.pieces for word in (_path(p.path), str(p.offset), str(p.length))]
+        return Command(
+            ("sh", "-c", _READ, "read", self._mark, *words),
+            # Marks, and the pieces as long as they may be.
+            max_output=sum(p.length + 128 for p in self.pieces) + 65536,
+        )
+
+    def read(self, answer: CommandOutput) -> list[FilePiece]:
+        _check(answer, "reading files")
+        rest, found = answer.stdout, []
+        for piece in self.pieces:
+            data, mark, rest = rest.partition(f"\n{self._mark} ".encode())
+            size, newline, rest = rest.partition(b"\n")
+            if not mark or not newline:
+                raise FileError(f"reading {piece.path}: the answer ends too early")
+            found.append(FilePiece(piece.path, piece.offset, data, int(size) if int(size) >= 0 else None))
+        return found
+
+
+# A file appears whole or not at all: it is written beside its place and moved there.
+_WRITE = """\
+set -e
+partial=$(mktemp -- "$1.XXXXXX")
+trap 'rm -f -- "$partial"' EXIT
+cat >"$partial"
+chmod -- "$2" "$partial"
+mv -f -- "$partial" "$1"
+trap - EXIT
+"""
+
+
+@dataclass(frozen=True)
+class WriteFile(Request[None]):
+    """Write a file whole, in the place of any that is there; its folder must exist."""
+
+    path: str
+    data: bytes = field(repr=False)
+    mode: int = 0o644
+
+    def command(self) -> Command:
+        return Command(("sh", "-c", _WRITE, "write", _path(self.path), f"{self.mode:o}"), stdin=self.data or b"")
+
+    def read(self, answer: CommandOutput) -> None:
+        _check(answer, f"writing {self.path}")
+
+
+@dataclass(frozen=True)
+class MakeFolder(Request[None]):
+    """Make a folder and those above it; one that is there stays as it is."""
+
+    path: str
+    mode: int = 0o755
+
+    def command(self) -> Command:
+        return Command(("mkdir", "-p", "-m", f"{self.mode:o}", "--", _path(self.path)))
+
+    def read(self, answer: CommandOutput) -> None:
+        _check(answer, f"making {self.path}")
+
+
+@dataclass(frozen=True)
+class RemoveFiles(Request[None]):
+    """Remove files; those that are not there are gone already."""
+
+    paths: tuple[str, ...]
+
+    def command(self) -> Command:
+        return Command(("rm", "-f", "--", *map(_path, self.paths)))
+
+    def read(self, answer: CommandOutput) -> None:
+        _check(answer, "removing files")

@@ -1,0 +1,104 @@
+"""Slurm's lists of nodes, ``worker-[0-3,5],worker-cpu-18``: expanded, folded, counted and compared by ClusterShell."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+#: More nodes than any Slurm has; a mistyped range must not fill the memory.
+MOST_NODES = 1 << 20
+
+_RANGES = r"\[[0-9]+(?:-[0-9]+)?(?:,[0-9]+(?:-[0-9]+)?)*\]"
+_NAME = rf"(?:[A-Za-z0-9_.]|{_RANGES})(?:[A-Za-z0-9_.-]|{_RANGES})*"
+_RANGE = re.compile(r"(?<=[\[,])([0-9]+)-([0-9]+)(?=[\],])")
+_HOSTLIST = re.compile(rf"{_NAME}(?:,{_NAME})*")
+
+
+class HostlistError(ValueError):
+    """A list of nodes that is none; the message says where it goes wrong."""
+
+
+def expand(hostlist: str) -> list[str]:
+    """All names in a list of nodes, each once, in the order of their numbers.
+
+    >>> expand("worker-[0-1,3],worker-cpu-18")
+    ['worker-0', 'worker-1', 'worker-3', 'worker-cpu-18']
+    """
+    return list(_parse(hostlist))
+
+
+def fold(names: str | Iterable[str]) -> str:
+    """The shortest list for these names that keeps to one pair of brackets in each.
+
+    Slurm reads more pairs than one, but Soperator's power manager does not.
+
+    >>> fold(["gb-rack2-0", "gb-rack1-1", "gb-rack1-0"])
+    'gb-rack1-[0-1],gb-rack2-0'
+    """
+    return str(_parse(names))
+
+
+def count(hostlist: str) -> int:
+    """How many different nodes a list names; quick however many they are.
+
+    >>> count("worker-[0-99999]")
+    100000
+    """
+    return len(_parse(hostlist))
+
+
+def intersect(one: str | Iterable[str], other: str | Iterable[str]) -> list[str]:
+    """The names that are in both lists, in the order of their numbers.
+
+    >>> intersect("worker-[0-5]", ["worker-5", "worker-6"])
+    ['worker-5']
+    """
+    return list(_parse(one) & _parse(other))
+
+
+def _parse(given: str | Iterable[str]) -> Any:
+    # Imported late: whoever only parses a DAG file has no nodes to list.
+    from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
+
+    pieces = [given] if isinstance(given, str) else list(given)
+    if pieces == [""]:
+        pieces = []
+    for piece in pieces:
+        _check(piece)
+    try:
+        # Many single names at once are far quicker than one long list of them.
+        nodes = NodeSet.fromlist(pieces, resolver=RESOLVER_NOGROUP)
+    except NodeSetException as error:
+        raise HostlistError(f"{_shortened(','.join(pieces))} is no list of nodes: {error}") from None
+    if len(nodes) > MOST_NODES:
+        raise _too_many(",".join(pieces))
+    nodes.fold_axis = [-1]
+    return nodes
+
+
+def _check(hostlist: str) -> None:
+    if hostlist.lower() == "all":
+        raise HostlistError(f"{hostlist!r} means every node to Slurm: ask it which these are, and name them")
+    # ClusterShell reads operators, groups and blanks in it too: only what Slurm itself would take may reach it.
+    if not _HOSTLIST.fullmatch(hostlist):
+        shown = _shortened(hostlist)
+        raise HostlistError(f"{shown} is no list of nodes (such as worker-0 or worker-[0-3,5]): {_where(hostlist)}")
+    for first, last in _RANGE.findall(hostlist) if "[" in hostlist else ():
+        if int(last) - int(first) >= MOST_NODES:
+            raise _too_many(hostlist)
+
+
+def _too_many(hostlist: str) -> HostlistError:
+    return HostlistError(f"{_shortened(hostlist)} names more than {MOST_NODES} nodes, which cannot be meant")
+
+
+def _shortened(hostlist: str) -> str:
+    return repr(hostlist if len(hostlist) <= 80 else f"{hostlist[:77]}...")
+
+
+def _where(hostlist: str) -> str:
+    good = re.match(rf"(?:{_NAME},)*", hostlist)
+    rest = hostlist[good.end() if good else 0 :]
+    wrong = re.split(r",(?![^\[]*\])", rest, maxsplit=1)[0]
+    return f"see {_shortened(wrong)}" if wrong else "nothing stands beside one of its commas"

@@ -1,0 +1,71 @@
+"""Everything that Slurm can be asked or told, one small value for each."""
+
+from airflow_provider_soperator.slurm.requests.accounting import Accounting, ShowRights
+from airflow_provider_soperator.slurm.requests.base import Command, CommandOutput, Request
+from airflow_provider_soperator.slurm.requests.cluster import MintToken, Ping, SchedulerDiagnostics, ShowConfig
+from airflow_provider_soperator.slurm.requests.jobs import (
+    CancelJobs,
+    HoldJobs,
+    JobDetail,
+    ListJobs,
+    ReleaseJobs,
+    RequeueJobs,
+    Submit,
+    TopJobs,
+    UpdateJob,
+    batches,
+)
+from airflow_provider_soperator.slurm.requests.nodes import (
+    CommentNodes,
+    Drain,
+    ListNodes,
+    ListPartitions,
+    NodeDetail,
+    PowerDown,
+    PowerDownMode,
+    PowerUp,
+    ResumeNodes,
+    Undrain,
+)
+from airflow_provider_soperator.slurm.requests.reservations import (
+    CreateReservation,
+    DeleteReservation,
+    ListReservations,
+    UpdateReservation,
+)
+
+__all__ = [
+    "Accounting",
+    "CancelJobs",
+    "Command",
+    "CommandOutput",
+    "CommentNodes",
+    "CreateReservation",
+    "DeleteReservation",
+    "Drain",
+    "HoldJobs",
+    "JobDetail",
+    "ListJobs",
+    "ListNodes",
+    "ListPartitions",
+    "ListReservations",
+    "MintToken",
+    "NodeDetail",
+    "Ping",
+    "PowerDown",
+    "PowerDownMode",
+    "PowerUp",
+    "ReleaseJobs",
+    "Request",
+    "RequeueJobs",
+    "ResumeNodes",
+    "SchedulerDiagnostics",
+    "ShowConfig",
+    "ShowRights",
+    "Submit",
+    "TopJobs",
+    "Undrain",
+    "UpdateJob",
+    "UpdateReservation",
+    "batches",
+]

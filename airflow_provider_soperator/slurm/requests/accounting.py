@@ -1,0 +1,233 @@
+"""Questions to accounting: jobs of the past, and what users may do."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from functools import cached_property
+
+from airflow_provider_soperator.slurm.errors import InvalidRequest
+from airflow_provider_soperator.slurm.exits import ExitCode
+from airflow_provider_soperator.slurm.ids import JobId, JobIdSet
+from airflow_provider_soperator.slurm.records import AccountingJob, AccountingStep, UserRights
+from airflow_provider_soperator.slurm.requests.base import (
+    Command,
+    CommandOutput,
+    Request,
+    clean,
+    listed,
+    number,
+    plain_word,
+)
+from airflow_provider_soperator.slurm.states import JobState
+from airflow_provider_soperator.slurm.tables import Table
+from airflow_provider_soperator.slurm.times import EPOCHS, format_time, parse_minutes, parse_seconds, parse_time
+
+#: Ids in one question: the database answers it from an index, but reads it as one line of SQL.
+MOST_IDS = 5000
+#: slurmdbd's column for names has so many characters.
+NAME_LENGTH = 255
+
+_SAFE_NAME = re.compile(r"[A-Za-z0-9._:@+-]+")
+_BYTES = re.compile(r"([0-9.]+)([KMGTP]?)")
+_EPOCH = datetime.fromtimestamp(0, timezone.utc)
+
+#: Under the names that 22.05 and 26.05 share; so without Restarts and StdOut.
+_COLUMNS = (
+    "JobID",
+    "JobIDRaw",
+    "JobName",
+    "User",
+    "Account",
+    "Partition",
+    "QOS",
+    "State",
+    "Reason",
+    "ExitCode",
+    "DerivedExitCode",
+    "NodeList",
+    "Submit",
+    "Eligible",
+    "Start",
+    "End",
+    "ElapsedRaw",
+    "TimelimitRaw",
+    "AllocTRES",
+    "Comment",
+    "SubmitLine",
+    "WorkDir",
+    "MaxRSS",
+)
+#: All that a row can be in.
+_STATES = ("PD", "R", "S", "CD", "CA", "F", "TO", "NF", "PR", "BF", "DL", "OOM", "RQ", "RS", "RV")
+
+
+def accounting_table() -> Table:
+    return Table(_COLUMNS)
+
+
+def name_in_accounting(name: str) -> str:
+    """How accounting writes a job's name: it has no room for a long one, and no double quotes.
+
+    >>> name_in_accounting('say "hi"')
+    'say `hi`'
+    """
+    return name.replace('"', "`")[:NAME_LENGTH]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accounting(Request[tuple[AccountingJob, ...]]):
+    """Jobs that accounting knows, whether they wait, run or have ended, by id, by name, or by user and time.
+
+    Each job, array element and part of a heterogeneous job is there once, with the runs before its last one.
+    Not everything is: accounting lags some seconds; an array element that was cancelled before it started is part of
+    another row, or of none; and without ids a job is found only once it has been eligible or has ended, so not while
+    it is held or depends on another.
+
+    >>> Accounting(ids=(JobId(7),)).command().argv[:4]
+    ('sacct', '--duplicates', '--allocations', '--jobs=7')
+    """
+
+    ids: tuple[JobId, ...] | None = None
+    names: tuple[str, ...] = ()
+    name_suffixes: tuple[str, ...] = ()
+    user: str = ""
+    #: Jobs that were there at this time or later. Without it and without ids only today's are found.
+    since: datetime | None = None
+    #: Steps too.
+    steps: bool = False
+    table: Table = field(default_factory=accounting_table, compare=False, repr=False)
+
+    def command(self) -> Command:
+        return Command((*self.selection(), "--noconvert", *self.table.parsable_words()), environment=EPOCHS)
+
+    def selection(self) -> list[str]:
+        """The command up to what it is to print."""
+        argv = ["sacct", "--duplicates", *([] if self.steps else ["--allocations"])]
+        if self.ids is not None:
+            wholes = dict.fromkeys(str(job.whole) for job in self.ids)
+            if not 0 < len(wholes) <= MOST_IDS:
+                raise InvalidRequest(f"accounting can be asked for 1 to {MOST_IDS} jobs at once, not {len(wholes)}")
+            argv.append(f"--jobs={','.join(wholes)}")
+        if self.names and all(map(_SAFE_NAME.fullmatch, self._names)):
+            argv.append(f"--name={','.join(sorted(self._names))}")
+        if self.user:
+            argv.append(f"--user={plain_word('a user', self.user)}")
+        if self.since:
+            # Asked for by state, jobs are found that ended before they were ever eligible.
+            argv += [f"--starttime={format_time(self.since)}", "--endtime=now+1day", f"--state={','.join(_STATES)}"]
+        return argv
+
+    def read(self, answer: CommandOutput) -> tuple[AccountingJob, ...]:
+        runs: dict[JobId, list[_Run]] = {}
+        for row in self.table.rows(self.check(answer).stdout):
+            job_id = JobId.parse(row[0])
+            if not job_id.step:
+                runs.setdefault(job_id, []).append(_Run(_accounting_job(job_id, row)))
+            elif job_id.without_step in runs:
+                # Below the run that they belong to.
+                runs[job_id.without_step][-1].steps.append(_step(job_id, row))
+        return tuple(job for job in map(_last_run, runs.values()) if self.admits(job))
+
+    def admits(self, job: AccountingJob) -> bool:
+        """Whether a job fits the conditions on ids and names; those that a server may not have applied."""
+        if self._wanted is not None and not self._wanted.touches(job.id):
+            return False
+        if self.names and job.name not in self._names:
+            return False
+        return not self.name_suffixes or job.name.endswith(self.name_suffixes)
+
+    @cached_property
+    def _wanted(self) -> JobIdSet | None:
+        return None if self.ids is None else JobIdSet(self.ids)
+
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        return frozenset(map(name_in_accounting, self.names))
+
+
+@dataclass
+class _Run:
+    job: AccountingJob
+    steps: list[AccountingStep] = field(default_factory=list)
+
+
+def _last_run(runs: list[_Run]) -> AccountingJob:
+    jobs = [replace(run.job, steps=tuple(run.steps)) if run.steps else run.job for run in runs]
+    *earlier, last = sorted(jobs, key=lambda job: job.started or job.eligible or job.submitted or _EPOCH)
+    return replace(last, earlier_runs=tuple(earlier)) if earlier else last
+
+
+def _accounting_job(job_id: JobId, row: tuple[str, ...]) -> AccountingJob:
+    (_, raw, name, user, account, partition, qos, state, reason, exit_code, derived, nodes) = row[:12]
+    (submitted, eligible, started, ended, elapsed, limit, tres, comment, submit_line, workdir, _) = row[12:]
+    return AccountingJob(
+        id=job_id,
+        raw_id=number(raw),
+        name=name,
+        user=user,
+        account=account,
+        partition=partition,
+        qos=qos,
+        state=JobState.parse(state),
+        reason=clean(reason),
+        exit_code=ExitCode.parse(exit_code or "0:0"),
+        derived_exit_code=ExitCode.parse(derived or "0:0"),
+        nodelist=clean(nodes),
+        submitted=parse_time(submitted),
+        eligible=parse_time(eligible),
+        started=parse_time(started),
+        ended=parse_time(ended),
+        elapsed=parse_seconds(elapsed),
+        time_limit=parse_minutes(limit),
+        tres=tres,
+        comment=comment,
+        submit_line=submit_line,
+        workdir=workdir,
+    )
+
+
+def _step(step_id: JobId, row: tuple[str, ...]) -> AccountingStep:
+    named = dict(zip(_COLUMNS, row, strict=True))
+    return AccountingStep(
+        id=step_id,
+        name=named["JobName"],
+        state=JobState.parse(named["State"]),
+        exit_code=ExitCode.parse(named["ExitCode"] or "0:0"),
+        started=parse_time(named["Start"]),
+        ended=parse_time(named["End"]),
+        elapsed=parse_seconds(named["ElapsedRaw"]),
+        nodelist=clean(named["NodeList"]),
+        tres=named["AllocTRES"],
+        max_rss=_bytes(named["MaxRSS"]),
+    )
+
+
+def _bytes(text: str) -> int | None:
+    found = _BYTES.fullmatch(text)
+    return int(float(found[1]) * 1024 ** " KMGTP".index(found[2] or " ")) if found else None
+
+
+@dataclass(frozen=True)
+class ShowRights(Request[UserRights]):
+    """What accounting lets a user do."""
+
+    user: str
+
+    def command(self) -> Command:
+        user = plain_word("a user", self.user)
+        columns = "format=User,AdminLevel,DefaultAccount,Account,QOS"
+        return Command(("sacctmgr", "--noheader", "--parsable2", "show", "user", user, "withassoc", columns))
+
+    def read(self, answer: CommandOutput) -> UserRights:
+        rows = [line.split("|") for line in self.check(answer).text.splitlines() if line.count("|") == 4]
+        if not rows:
+            return UserRights(user=self.user, is_known=False)
+        return UserRights(
+            user=self.user,
+            admin_level=rows[0][1],
+            default_account=rows[0][2],
+            accounts=tuple(dict.fromkeys(row[3] for row in rows if row[3])),
+            qos=tuple(dict.fromkeys(name for row in rows for name in listed(row[4]))),
+        )

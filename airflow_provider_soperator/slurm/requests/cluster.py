@@ -1,0 +1,143 @@
+"""Questions about Slurm itself: its settings, its daemons, how busy it is, and a token to ask it by REST."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import timedelta
+
+from airflow_provider_soperator.slurm.errors import ControllerUnreachable, UnreadableAnswer
+from airflow_provider_soperator.slurm.records import ClusterConfig, Controller, RpcCount, SchedulerStats
+from airflow_provider_soperator.slurm.requests.base import Command, CommandOutput, Request, clean, listed, plain_word
+from airflow_provider_soperator.slurm.times import parse_time
+
+_SETTING = re.compile(r"(\w+)\s*= ?(.*)")
+_SECONDS = re.compile(r"(\d+)(?: sec)?")
+_CONTROLLER = re.compile(r"Slurmctld\((\w+)\) at (\S+) is (\w+)")
+_TOKEN = re.compile(r"SLURM_JWT=(\S+)")
+_STAMP = re.compile(r"\((\d+)\)")
+_RPC = re.compile(r"\s+(\S+)\s+\(\s*\d+\)\s+count:(\d+)\s+ave_time:\d+\s+total_time:(\d+)")
+
+
+@dataclass(frozen=True)
+class ShowConfig(Request[ClusterConfig]):
+    """The settings of the cluster."""
+
+    def command(self) -> Command:
+        return Command(("scontrol", "show", "config"))
+
+    def read(self, answer: CommandOutput) -> ClusterConfig:
+        said: dict[str, str] = {}
+        for line in self.check(answer).text.splitlines():
+            # Plugins' own settings come after slurm.conf's, under names that may be the same.
+            if found := _SETTING.fullmatch(line.rstrip()):
+                said.setdefault(found[1], found[2])
+        if "SLURM_VERSION" not in said:
+            raise UnreadableAnswer("there is no SLURM_VERSION among the settings", "scontrol")
+        return ClusterConfig(
+            version=said["SLURM_VERSION"],
+            cluster=said.get("ClusterName", ""),
+            min_job_age=_seconds(said, "MinJobAge") or ClusterConfig.min_job_age,
+            max_array_size=int(said.get("MaxArraySize", ClusterConfig.max_array_size)),
+            max_job_count=int(said.get("MaxJobCount", ClusterConfig.max_job_count)),
+            suspend_time=_seconds(said, "SuspendTime"),
+            suspend_timeout=_seconds(said, "SuspendTimeout") or ClusterConfig.suspend_timeout,
+            resume_timeout=_seconds(said, "ResumeTimeout") or ClusterConfig.resume_timeout,
+            suspend_exc_nodes=clean(said.get("SuspendExcNodes", "")),
+            accounting_storage=clean(said.get("AccountingStorageType", "")),
+            slurm_user=said.get("SlurmUser", "").partition("(")[0],
+            slurmctld_parameters=listed(said.get("SlurmctldParameters", "")),
+            settings=said,
+        )
+
+
+def _seconds(said: dict[str, str], name: str) -> timedelta | None:
+    found = _SECONDS.fullmatch(said.get(name, ""))
+    return timedelta(seconds=int(found[1])) if found else None
+
+
+@dataclass(frozen=True)
+class Ping(Request[tuple[Controller, ...]]):
+    """Each slurmctld, and whether it answers. ``ControllerUnreachable`` if none does."""
+
+    def command(self) -> Command:
+        return Command(("scontrol", "ping"))
+
+    def read(self, answer: CommandOutput) -> tuple[Controller, ...]:
+        found = tuple(
+            Controller(host=host, role=role, is_up=state == "UP")
+            for role, host, state in _CONTROLLER.findall(answer.text)
+        )
+        if not found:
+            self.check(answer)
+            raise UnreadableAnswer(f"no controller: {answer.text[:200]!r}", "scontrol")
+        if not any(controller.is_up for controller in found):
+            said = ", ".join(f"slurmctld at {controller.host} is down" for controller in found)
+            raise ControllerUnreachable(said, "scontrol")
+        return found
+
+
+@dataclass(frozen=True)
+class SchedulerDiagnostics(Request[SchedulerStats]):
+    """How busy slurmctld is, and with what."""
+
+    def command(self) -> Command:
+        return Command(("sdiag",))
+
+    def read(self, answer: CommandOutput) -> SchedulerStats:
+        said: dict[str, str] = {}
+        rpcs: dict[str, list[RpcCount]] = {"type": [], "user": []}
+        stamps: list[str] = []
+        section = ""
+        for line in self.check(answer).text.splitlines():
+            if line.startswith("Remote Procedure Call statistics by "):
+                section = line.split()[5]
+            elif found := _RPC.match(line):
+                if section == "message" or section == "user":
+                    kind = "user" if section == "user" else "type"
+                    total = timedelta(microseconds=int(found[3]))
+                    rpcs[kind].append(RpcCount(found[1], int(found[2]), total))
+            elif line.startswith(("sdiag output at", "Data since")) and (stamp := _STAMP.search(line)):
+                stamps.append(stamp[1])
+            elif ":" in line and not line.startswith((" ", "\t")):
+                name, _, value = line.partition(":")
+                said.setdefault(name.strip(), value.strip())
+            elif line.strip():
+                section = ""
+
+        def count(name: str) -> int:
+            return int(said.get(name, "0"))
+
+        return SchedulerStats(
+            at=parse_time(stamps[0]) if stamps else None,
+            since=parse_time(stamps[1]) if len(stamps) > 1 else None,
+            server_threads=count("Server thread count"),
+            agent_queue=count("Agent queue size"),
+            dbd_agent_queue=count("DBD Agent queue size"),
+            jobs_pending=count("Jobs pending"),
+            jobs_running=count("Jobs running"),
+            rpcs=tuple(rpcs["type"]),
+            rpcs_by_user=tuple(rpcs["user"]),
+        )
+
+
+@dataclass(frozen=True)
+class MintToken(Request[str]):
+    """A JWT for slurmrestd; one for another user only if root or SlurmUser asks.
+
+    >>> MintToken(timedelta(hours=1)).command().argv
+    ('scontrol', 'token', 'lifespan=3600')
+    """
+
+    lifespan: timedelta
+    user: str = ""
+
+    def command(self) -> Command:
+        user = [f"username={plain_word('a user', self.user)}"] if self.user else []
+        return Command(("scontrol", "token", f"lifespan={int(self.lifespan.total_seconds())}", *user))
+
+    def read(self, answer: CommandOutput) -> str:
+        found = _TOKEN.search(self.check(answer).text)
+        if not found:
+            raise UnreadableAnswer("no token", "scontrol")
+        return found[1]

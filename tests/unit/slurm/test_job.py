@@ -1,0 +1,201 @@
+"""A job as words, as a script and as what is run to submit it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from airflow_provider_soperator.slurm import terms
+from airflow_provider_soperator.slurm.checks import InvalidJob
+from airflow_provider_soperator.slurm.job import BatchJob, ScriptFile
+from airflow_provider_soperator.slurm.terms import Dependency
+
+NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,20}", fullmatch=True).filter(
+    lambda name: name != "_" and not name.startswith(("SBATCH_", "_soperator_", "LD_", "LC_", "GLIBC", "MALLOC"))
+)
+VALUES = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=50)
+
+
+def test_words() -> None:
+    job = BatchJob(
+        command="true",
+        name="it's $(mine)",
+        partition=["a", "b"],
+        nodes=2,
+        gpus_per_node=8,
+        gpu_type="h100",
+        requeue=False,
+        hold=False,
+        array=[1, 2, 3, 9],
+        array_limit=2,
+        dependency=[Dependency("afterok", 1), "singleton"],
+        container_writable=False,
+        extra_args=["--bbf=/x"],
+    )
+    assert job.argv() == [
+        "--job-name=it's $(mine)",
+        "--partition=a,b",
+        "--nodes=2",
+        "--gpus-per-node=h100:8",
+        "--dependency=afterok:1,singleton",
+        "--array=1-3,9%2",
+        "--no-requeue",
+        "--container-readonly",
+        "--bbf=/x",
+    ]
+
+
+def test_a_file_names_its_job() -> None:
+    job = BatchJob(script_file=ScriptFile("jobs/train.sh", "#!/bin/sh\ntrue\n"))
+    assert job.argv() == ["--job-name=train.sh"]
+    assert job.replace(name="mine").argv() == ["--job-name=mine"]
+
+
+def test_the_users_script_is_kept_and_our_lines_follow_theirs() -> None:
+    script = "#!/usr/bin/env bash\n# about it\n#SBATCH -N1 # one\n\n#SBATCH --mem=1G\nset -e\n#SBATCH --late\n"
+    assert BatchJob(script=script, nodes=2, comment="a b").to_script() == (
+        "#!/usr/bin/env bash\n# about it\n#SBATCH -N1 # one\n\n#SBATCH --mem=1G\n"
+        '#SBATCH --comment="a b"\n#SBATCH --nodes=2\nset -e\n#SBATCH --late\n'
+    )
+
+
+def test_a_script_without_lines_gets_ours_after_its_first() -> None:
+    assert BatchJob(script="#!/bin/sh", nodes=2).to_script() == "#!/bin/sh\n#SBATCH --nodes=2"
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.dictionaries(NAMES.filter(lambda name: name not in BASHS_OWN), VALUES, max_size=4))
+def test_variables_in_a_script_are_data(env: dict[str, str]) -> None:
+    job = BatchJob(script="#!/bin/bash\n/usr/bin/env -0\n", env={"PATH": "/usr/bin:/bin", **env})
+    said = subprocess.run(["bash"], input=job.to_script().encode(), capture_output=True, env={}, check=True).stdout
+    variables = dict(pair.split(b"=", 1) for pair in said.split(b"\0") if pair)
+    assert {name: variables[name.encode()].decode() for name in env} == env
+
+
+#: What bash does not let a script set, or makes something else of.
+BASHS_OWN = frozenset(
+    {"BASHOPTS", "BASHPID", "BASH_VERSINFO", "EUID", "PPID", "SHELLOPTS", "UID", "RANDOM", "SECONDS", "LINENO"}
+)
+
+
+def test_a_script_that_is_no_shells_cannot_hold_variables() -> None:
+    with pytest.raises(InvalidJob, match="env: only a shell script can set variables"):
+        BatchJob(script="#!/usr/bin/python3\n", env={"A": "1"}).to_script()
+
+
+def test_what_cannot_be_a_script_is_refused() -> None:
+    with pytest.raises(InvalidJob, match="remote_script: the text of /x is on the cluster"):
+        BatchJob(remote_script="/x").to_script()
+    with pytest.raises(InvalidJob, match="args: "):
+        BatchJob(script="#!/bin/sh\n", args=["a"]).to_script()
+
+
+def test_a_plain_submission_is_plain() -> None:
+    submission = BatchJob(script="#!/bin/sh\nécho\n", nodes=1).submission()
+    assert submission.argv == ("sbatch", "--parsable", "--nodes=1")
+    assert submission.stdin == "#!/bin/sh\nécho\n".encode()
+    assert BatchJob(remote_script="/x y", args=["a"]).submission().argv == ("sbatch", "--parsable", "/x y", "a")
+
+
+def test_variables_are_no_part_of_the_command_line() -> None:
+    submission = BatchJob(remote_script="/x", env={"TOKEN": "secret"}).submission()
+    assert "secret" not in " ".join(submission.argv)
+    assert submission.stdin == b"TOKEN=secret\0\0"
+    assert "--export=ALL" in submission.argv
+    named = BatchJob(remote_script="/x", env={"B": "", "A": ""}, export=["HOME"]).submission().argv
+    assert "--export=HOME,A,B" in named
+    assert "--export=A,B" in BatchJob(remote_script="/x", env={"B": "", "A": ""}, export="NONE").submission().argv
+
+
+def test_the_scripts_own_export_is_not_displaced() -> None:
+    script = "#!/bin/sh\n#SBATCH --export=HOME,A=1,B=2\n"
+    submission = BatchJob(script=script, env={"B": "3"}).submission()
+    assert "--export=HOME,A,B" in submission.argv
+    assert submission.stdin.startswith(b"A=1\0B=3\0\0#!")
+
+
+@pytest.fixture(scope="module")
+def fake_sbatch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Stands where sbatch would be and shows what reaches it: this is about the program ahead of it."""
+    folder = tmp_path_factory.mktemp("bin")
+    (folder / "sbatch").write_text(
+        f"#!{sys.executable} -I\n"
+        "import os, sys\n"
+        "pairs = [name + b'=' + value for name, value in os.environb.items()]\n"
+        "script = open('/dev/stdin', 'rb').read() if '/dev/stdin' in sys.argv else sys.stdin.buffer.read()\n"
+        "sys.stdout.buffer.write(b'\\0'.join([*pairs, b'', script]))\n"
+    )
+    (folder / "sbatch").chmod(0o755)
+    return folder
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.dictionaries(NAMES | st.sampled_from(["UID", "IFS", "RANDOM", "PATH", "SHELLOPTS", "BASH_ENV"]), VALUES),
+    VALUES,
+    st.booleans(),
+    st.booleans(),
+)
+def test_variables_reach_sbatch_and_the_script_follows(
+    fake_sbatch: Path, env: dict[str, str], text: str, args: bool, from_file: bool
+) -> None:
+    script = f"#!/bin/sh\n{text.replace(chr(13), '')}"
+    job = BatchJob(script=script, env={"ALWAYS": "x", **env}, args=["a"] if args else ())
+    if job.problems():
+        return
+    submission = job.submission()
+    path = {"PATH": f"{fake_sbatch}:/usr/bin:/bin"}
+    if from_file:
+        # bash reads ahead in a file, and has to go back to where the script begins.
+        kept = fake_sbatch / "stdin"
+        kept.write_bytes(submission.stdin)
+        with kept.open("rb") as stdin:
+            said = subprocess.run(submission.argv, stdin=stdin, capture_output=True, env=path, check=True).stdout
+    else:
+        said = subprocess.run(submission.argv, input=submission.stdin, capture_output=True, env=path, check=True).stdout
+    variables, _, rest = said.partition(b"\0\0")
+    pairs = dict(pair.split(b"=", 1) for pair in variables.split(b"\0"))
+    assert {name: pairs[os.fsencode(name)].decode() for name in env} == env
+    assert rest.decode() == script
+
+
+def test_what_is_shown_holds_no_secret() -> None:
+    job = BatchJob(script="#!/bin/sh\n", env={"TOKEN": "secret"}, nodes=2)
+    assert repr(job) == "BatchJob(script=<10 characters>, nodes=2, env=<TOKEN>)"
+
+
+def test_from_script_reads_what_can_be_changed() -> None:
+    file = ScriptFile("a/b.sh", "#!/bin/sh\n#SBATCH -N2 -p main --bbf=/x\n#SBATCH --export=ALL,A=1\ntrue\n")
+    job = BatchJob.from_script(file, nodes=3)
+    assert (job.script_file, job.nodes, job.partition, job.extra_args) == (file, 3, "main", ("--bbf=/x",))
+    assert job.env == {"A": "1"}
+    with pytest.raises(InvalidJob, match="the script's line 2: there is no option -y"):
+        BatchJob.from_script("#!/bin/sh\n#SBATCH -y\n")
+
+
+# Terms
+
+
+@given(st.sets(st.integers(0, 500), min_size=1))
+def test_an_array_keeps_its_indices(indices: set[int]) -> None:
+    assert terms.array_indices(terms.array_text(indices)) == sorted(indices)
+
+
+@given(st.integers(0, 50), st.integers(1, 300), st.integers(1, 9))
+def test_a_range_is_an_array(start: int, length: int, step: int) -> None:
+    indices = range(start, start + length, step)
+    text = terms.array_text(indices, limit=4)
+    assert terms.array_indices(text) == list(indices)
+    assert len(text) < 20  # it is a notation, not a list
+
+
+def test_dependencies_are_read_back() -> None:
+    text = "after:1+5:2,afterok:3:4_5,singleton"
+    assert ",".join(map(str, terms.dependency_terms(text))) == "after:2,after:1+5,afterok:3:4_5,singleton"
+    assert str(terms.AnyOf(*terms.dependency_terms("afterok:1?afternotok:2"))) == "afterok:1?afternotok:2"

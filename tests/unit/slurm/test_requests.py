@@ -1,0 +1,397 @@
+"""Requests: every value is one word of a command, what cannot be is refused, and answers are read whole."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_soperator.slurm import errors, requests
+from airflow_provider_soperator.slurm.errors import InvalidRequest
+from airflow_provider_soperator.slurm.ids import JobId
+from airflow_provider_soperator.slurm.job import BatchJob
+from airflow_provider_soperator.slurm.requests import (
+    Accounting,
+    CancelJobs,
+    CommandOutput,
+    CreateReservation,
+    DeleteReservation,
+    Drain,
+    ListJobs,
+    ListNodes,
+    ListReservations,
+    MintToken,
+    Ping,
+    PowerDown,
+    PowerDownMode,
+    PowerUp,
+    Request,
+    SchedulerDiagnostics,
+    ShowConfig,
+    ShowRights,
+    Submit,
+    UpdateJob,
+    UpdateReservation,
+)
+from airflow_provider_soperator.slurm.requests.accounting import NAME_LENGTH, name_in_accounting
+from airflow_provider_soperator.slurm.states import JobBase, NodeFlag
+from airflow_provider_soperator.slurm.tables import Table
+from airflow_provider_soperator.slurm.times import NoDuration
+
+parse = JobId.parse
+NOW = datetime(2026, 11, 21, 10, tzinfo=timezone.utc)
+
+
+def printed(table: Table, *rows: dict[str, str]) -> CommandOutput:
+    """What a command prints for rows of which only some columns matter."""
+    lines = (
+        "".join(row.get(column, _EMPTY.get(column, "(null)")) + table.separator for column in table.columns) + "\n"
+        for row in rows
+    )
+    return CommandOutput(0, "".join(lines).encode())
+
+
+_EMPTY = {
+    "exit_code": "0:0",
+    "ExitCode": "0:0",
+    "DerivedExitCode": "",
+    "TimelimitRaw": "",
+    "ElapsedRaw": "0",
+    "State": "PENDING",
+    "TimeLimit": "1:00:00",
+    "TimeUsed": "0:00",
+    "CPUsState": "0/16/0/16",
+    "StateComplete": "idle+cloud",
+}
+
+
+def failed(said: str, status: int = 1) -> CommandOutput:
+    return CommandOutput(status, b"", said.encode())
+
+
+# ------------------------------------------------------------------------------------------------------ submitting
+
+
+def test_a_submission_goes_as_words_and_stdin() -> None:
+    command = Submit(BatchJob(command=["echo", "it's"], name="a b; $(id)")).command()
+    assert command.argv[0] == "sbatch"
+    assert "--job-name=a b; $(id)" in command.argv
+    assert command.stdin.startswith(b"#!")
+
+
+@pytest.mark.parametrize(("answer", "job"), [("12\n", "12"), ("12;east\n", "12"), ("a plugin says hello\n12\n", "12")])
+def test_the_id_of_a_submission(answer: str, job: str) -> None:
+    assert Submit(BatchJob(command="true")).read(CommandOutput(0, answer.encode())) == parse(job)
+
+
+def test_a_submission_without_an_id_is_an_error() -> None:
+    for answer in ("", "Submitted\n"):
+        with pytest.raises(errors.UnreadableAnswer):
+            Submit(BatchJob(command="true")).read(CommandOutput(0, answer.encode()))
+
+
+# ------------------------------------------------------------------------------------------------------- the queue
+
+
+def test_one_question_for_any_number_of_jobs() -> None:
+    few = ListJobs(ids=(parse("7_1"), parse("7_2"), parse("8")), mine=True).command().argv
+    assert "--jobs=7,8" in few
+    many = ListJobs(ids=tuple(map(JobId, range(1, 10_001))), mine=True).command().argv
+    assert not any(word.startswith("--jobs") for word in many)
+    assert max(map(len, many)) < 2000
+
+
+def test_jobs_are_read() -> None:
+    question = ListJobs()
+    (job,) = question.read(
+        printed(
+            question.table,
+            {
+                "JobArrayId": "7_[1-3%2]",
+                "JobId": "7",
+                "Name": "a|b\n~c",
+                "State": "PENDING",
+                "Reason": "Resources",
+                "SubmitTime": "1795255200",
+                "StartTime": "N/A",
+                "TimeLimit": "UNLIMITED",
+                "RestartCnt": "2",
+                "tres-alloc": "cpu=1,gres/gpu=8",
+            },
+        )
+    )
+    assert (job.id, job.name, job.reason, job.submitted, job.started) == (
+        parse("7_[1-3%2]"),
+        "a|b\n~c",
+        "Resources",
+        NOW,
+        None,
+    )
+    assert job.time_limit is NoDuration.UNLIMITED
+    assert (job.restarts, job.comment, job.nodelist, job.array_job) == (2, "", "", 7)
+
+
+def test_only_jobs_that_were_asked_for_are_answered() -> None:
+    question = ListJobs(ids=(parse("7_2"), parse("9")))
+    rows = [{"JobArrayId": text} for text in ("7_[1-3]", "7_4", "8", "9+0", "9+1", "10")]
+    assert [str(job.id) for job in question.read(printed(question.table, *rows))] == ["7_[1-3]", "9+0", "9+1"]
+
+
+def test_names_that_squeue_would_take_apart_are_compared_here() -> None:
+    plain = ListJobs(names=("train.af-1",))
+    assert "--name=train.af-1" in plain.command().argv
+    odd = ListJobs(names=("a,b", "train.af-1"))
+    assert not any(word.startswith("--name") for word in odd.command().argv)
+    rows = [{"JobArrayId": str(n), "Name": name} for n, name in enumerate(("a,b", "a", "b", "train.af-1"), 1)]
+    assert [job.id.job for job in odd.read(printed(odd.table, *rows))] == [1, 4]
+    endings = ListJobs(name_suffixes=(".af-1",))
+    assert [job.id.job for job in endings.read(printed(endings.table, *rows))] == [4]
+
+
+def test_a_single_job_that_is_gone_is_no_error() -> None:
+    question = ListJobs(ids=(JobId(7),))
+    assert question.read(failed("slurm_load_jobs error: Invalid job id specified")) == ()
+    with pytest.raises(errors.ControllerUnreachable):
+        question.read(failed("slurm_load_jobs error: Unable to contact slurm controller (connect failure)"))
+
+
+def test_nobody_asks_for_no_job() -> None:
+    for question in (ListJobs(ids=()), CancelJobs(ids=()), Accounting(ids=()), requests.HoldJobs(())):
+        with pytest.raises(InvalidRequest):
+            question.command()
+
+
+def test_gone_jobs_are_no_error_to_cancel() -> None:
+    gone = "scancel: error: Kill job error on job id 7: Invalid job id specified\n"
+    ended = "scancel: error: Kill job error on job id 8: Job/step already completing or completed\n"
+    theirs = "scancel: error: Kill job error on job id 9: Access/permission denied\n"
+    question = CancelJobs(ids=(JobId(7), JobId(8), JobId(9)))
+    question.read(failed(gone + ended))
+    with pytest.raises(errors.NotPermitted, match="job id 9") as raised:
+        question.read(failed(gone + ended + theirs, 210))
+    assert "job id 7" not in raised.value.said
+    with pytest.raises(errors.SlurmError):
+        question.read(failed(""))
+
+
+def test_signals_are_signals() -> None:
+    argv = CancelJobs(ids=(JobId(7),), signal="SIGUSR1", full=True).command().argv
+    assert argv == ("scancel", "--signal=SIGUSR1", "--full", "7")
+    for nonsense in ("-9", "usr1", "KILL 1", "$(id)"):
+        with pytest.raises(InvalidRequest):
+            CancelJobs(ids=(JobId(7),), signal=nonsense).command()
+
+
+@given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=50))
+def test_a_job_field_is_one_word_whatever_is_in_it(value: str) -> None:
+    assert UpdateJob(JobId(7), {"Comment": value}).command().argv[3:] == (f"Comment={value}",)
+
+
+def test_fields_of_jobs_are_names() -> None:
+    for nonsense in ("Comment=x NodeList", "", "--x"):
+        with pytest.raises(InvalidRequest):
+            UpdateJob(JobId(7), {nonsense: "1"}).command()
+
+
+# ------------------------------------------------------------------------------------------------------ accounting
+
+
+def test_accounting_by_id_name_and_time() -> None:
+    argv = Accounting(names=("b", "a"), since=NOW, user="ada").command().argv
+    assert {"--name=a,b", "--user=ada", "--starttime=uts1795255200"} <= set(argv)
+    with pytest.raises(InvalidRequest, match="at once"):
+        Accounting(ids=tuple(map(JobId, range(1, 6000)))).command()
+
+
+def test_runs_that_were_requeued_come_with_the_last() -> None:
+    question = Accounting(ids=(JobId(7),), steps=True)
+    (job,) = question.read(
+        printed(
+            question.table,
+            {"JobID": "7", "State": "NODE_FAIL", "Start": "1795255200", "ExitCode": "0:1"},
+            {"JobID": "7.batch", "State": "CANCELLED", "Start": "1795255200"},
+            {"JobID": "7", "State": "COMPLETED", "Start": "1795255200", "ExitCode": "0:0"},
+            {"JobID": "7.batch", "State": "COMPLETED", "Start": "1795255200", "MaxRSS": "2048K"},
+        )
+    )
+    assert job.state.succeeded
+    assert job.restarts == 1
+    assert [run.state.base for run in job.earlier_runs] == [JobBase.NODE_FAIL]
+    assert [(str(step.id), step.state.base, step.max_rss) for step in job.steps] == [
+        ("7.batch", JobBase.COMPLETED, 2 << 20)
+    ]
+    assert [step.state.base for step in job.earlier_runs[0].steps] == [JobBase.CANCELLED]
+
+
+def test_a_run_that_waits_has_no_steps_yet() -> None:
+    question = Accounting(ids=(JobId(7),), steps=True)
+    (job,) = question.read(
+        printed(
+            question.table,
+            {"JobID": "7", "State": "REQUEUED", "Start": "1795255200"},
+            {"JobID": "7.batch", "State": "COMPLETED", "Start": "1795255200"},
+            {"JobID": "7", "State": "PENDING", "Start": "Unknown", "Eligible": "1795255400"},
+        )
+    )
+    assert (job.steps, len(job.earlier_runs[0].steps)) == ((), 1)
+
+
+def test_names_as_accounting_writes_them_are_found() -> None:
+    long = "é" * 400
+    question = Accounting(names=('say "x"', long), since=NOW)
+    rows = [{"JobID": "1", "JobName": "say `x`"}, {"JobID": "2", "JobName": long[:NAME_LENGTH]}]
+    assert len(question.read(printed(question.table, *rows, {"JobID": "3", "JobName": "say"}))) == 2
+    assert name_in_accounting("plain.af-1") == "plain.af-1"
+
+
+def test_rights() -> None:
+    question = ShowRights("ada")
+
+    rights = question.read(CommandOutput(0, b"ada|Administrator|ml|ml|normal,high\nada|Administrator|ml|bio|\n"))
+    assert rights.may_change_nodes
+    assert (rights.accounts, rights.qos) == (("ml", "bio"), ("normal", "high"))
+    assert not question.read(CommandOutput(0, b"")).is_known
+
+
+# ----------------------------------------------------------------------------------------------------------- nodes
+
+
+def test_a_node_is_one_however_many_partitions_it_is_in() -> None:
+    question = ListNodes()
+    rows = [
+        {"NodeList": name, "PartitionName": partition, "Reason": "a\nb", "User": "root", "TimeStamp": "1795255200"}
+        for name in ("worker-0", "worker-1")
+        for partition in ("main", "hidden")
+    ]
+    first, second = question.read(printed(question.table, *rows))
+    assert (first.name, second.name, first.partitions) == ("worker-0", "worker-1", ("hidden", "main"))
+    assert (first.reason, first.reason_user, first.reason_since, first.cpus) == ("a\nb", "root", NOW, 16)
+    assert first.state.has(NodeFlag.CLOUD)
+
+
+def test_nodes_that_do_not_exist_are_named() -> None:
+    question = ListNodes(("worker-0", "worker-7", "worker-8"))
+    with pytest.raises(errors.UnknownNode, match=r"worker-\[7-8\]"):
+        question.read(printed(question.table, {"NodeList": "worker-0"}))
+
+
+def test_orders_to_nodes() -> None:
+    names = ("worker-2", "worker-0", "worker-1")
+    assert PowerUp(names).command().argv[2:] == ("NodeName=worker-[0-2]", "State=power_up")
+    assert PowerDown(names, PowerDownMode.FORCE).command().argv[3:] == ("State=power_down_force",)
+    assert Drain(names, 'a "b" = c').command().argv[3:] == ("State=drain", 'Reason="a "b" = c"')
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        PowerUp(()),
+        PowerUp(("ALL",)),
+        PowerUp(("worker-0 State=down",)),
+        PowerUp(("--help",)),
+        Drain(("worker-0",), ""),
+        Drain(("worker-0",), "two\nlines"),
+        Drain(("worker-0",), "x" * 2000),
+        ShowRights("--help"),
+        ShowRights("a b"),
+        ListJobs(user="a,b"),
+        ListJobs(states=("PENDING --x",)),
+        DeleteReservation("a b"),
+        DeleteReservation(""),
+        MintToken(timedelta(hours=1), user="x=y"),
+        CreateReservation(name="n", nodes=("worker-0",), start=NOW, end=NOW, users=("root",)),
+        CreateReservation(name="n", nodes=("worker-0",), start=NOW, end=None),
+        CreateReservation(name="n", nodes=(), start=NOW, end=None, users=("root",)),
+        CreateReservation(name="n", nodes=("a",), start=NOW, end=None, users=("root",), flags=("MAINT NODES=b",)),
+        UpdateReservation(name="n"),
+    ],
+)
+def test_what_would_be_taken_for_something_else_is_refused(question: Request[Any]) -> None:
+    with pytest.raises(InvalidRequest):
+        question.command()
+
+
+# ---------------------------------------------------------------------------------------------------- reservations
+
+LINE = (
+    "ReservationName={name} StartTime=1795255200 EndTime=1795258800 Duration=01:00:00 Nodes=worker-[0-1] NodeCnt=2 "
+    "CoreCnt=32 Features=(null) PartitionName=(null) Flags=MAINT,IGNORE_JOBS,SPEC_NODES TRES=cpu=32 Users=root "
+    "Groups=(null) Accounts=(null) Licenses=(null) State=ACTIVE BurstBuffer=(null) MaxStartDelay=(null){comment}\n"
+)
+
+
+def test_reservations_with_free_text_at_both_ends() -> None:
+    text = LINE.format(name="a b=c", comment=" Comment=x State=INACTIVE\nand more") + LINE.format(name="z", comment="")
+    first, second = ListReservations().read(CommandOutput(0, text.encode()))
+    assert (first.name, first.comment, first.is_active) == ("a b=c", "x State=INACTIVE\nand more", True)
+    assert (first.start, first.end) == (NOW, NOW + timedelta(hours=1))
+    assert first.flags == {"MAINT", "IGNORE_JOBS", "SPEC_NODES"}
+    assert (first.users, first.accounts, first.nodelist) == (("root",), (), "worker-[0-1]")
+    assert (second.name, second.comment) == ("z", "")
+    assert ListReservations().read(CommandOutput(0, b"No reservations in the system\n")) == ()
+
+
+def test_deleting_what_is_not_there() -> None:
+    said = "delete_reservation reservationname=n: Requested reservation is invalid"
+    assert not DeleteReservation("n").read(failed(said))
+    assert DeleteReservation("n").read(CommandOutput(0, b""))
+
+
+# ----------------------------------------------------------------------------------------------------- the cluster
+
+
+def test_settings() -> None:
+    text = (
+        "Configuration data as of 1795256160\n"
+        "AccountingStorageType   = accounting_storage/slurmdbd\nClusterName             = soperator\n"
+        "MaxArraySize            = 10001\nMinJobAge               = 300 sec\nResumeTimeout           = 30 sec\n"
+        "SlurmctldParameters     = cloud_dns,rl_enable,rl_bucket_size=60\nSLURM_VERSION           = 26.05.3-nebius-2\n"
+        "SuspendExcNodes         = worker-cpu-[0-1]\nSuspendTime             = INFINITE\n"
+        "\nMPI Plugins Configuration:\nSuspendTime = 5 sec\n\nSlurmctld(primary) at controller-0 is UP\n"
+    )
+    config = ShowConfig().read(CommandOutput(0, text.encode()))
+    assert (config.release, config.cluster, config.max_array_size) == ((26, 5), "soperator", 10001)
+    assert (config.min_job_age, config.resume_timeout) == (timedelta(minutes=5), timedelta(seconds=30))
+    assert (config.suspend_time, config.suspend_exc_nodes) == (None, "worker-cpu-[0-1]")
+    assert config.has_accounting
+    assert config.rate_limit is not None
+    with pytest.raises(errors.UnreadableAnswer):
+        ShowConfig().read(CommandOutput(0, b""))
+
+
+def test_pinging_two_controllers() -> None:
+    text = "Slurmctld(primary) at c-0 is DOWN\nSlurmctld(backup) at c-1 is UP\n"
+    first, second = Ping().read(CommandOutput(0, text.encode()))
+    assert (first.host, first.role, first.is_up, second.is_up) == ("c-0", "primary", False, True)
+    with pytest.raises(errors.ControllerUnreachable, match="c-0 is down"):
+        Ping().read(CommandOutput(1, b"Slurmctld(primary) at c-0 is DOWN\n****\n"))
+
+
+def test_diagnostics() -> None:
+    text = (
+        "*****\nsdiag output at Sat Nov 21 10:16:00 2026 (1795255260)\n"
+        "Data since      Sat Nov 21 10:15:27 2026 (1795255200)\n*****\n"
+        "Server thread count:  3\nAgent queue size:     4\nDBD Agent queue size: 5\n\nJobs pending:   6\n"
+        "Jobs running:   7\n\nRemote Procedure Call statistics by message type\n"
+        "\tREQUEST_JOB_INFO                        ( 2003) count:8      ave_time:100    total_time:800\n"
+        "\tREQUEST_PING                            ( 1008) count:1      ave_time:10     total_time:10\n"
+        "\nRemote Procedure Call statistics by user\n"
+        "\troot            (       0) count:9      ave_time:90     total_time:810\n"
+        "\nPending RPC statistics\n\tNo pending RPCs\n"
+    )
+    stats = SchedulerDiagnostics().read(CommandOutput(0, text.encode()))
+    assert (stats.server_threads, stats.agent_queue, stats.dbd_agent_queue) == (3, 4, 5)
+    assert (stats.jobs_pending, stats.jobs_running, stats.rpc_count) == (6, 7, 9)
+    assert stats.since == NOW
+    assert [(rpc.name, rpc.count, rpc.total) for rpc in stats.rpcs_by_user] == [
+        ("root", 9, timedelta(microseconds=810))
+    ]
+
+
+def test_tokens() -> None:
+    assert MintToken(timedelta(hours=1)).read(CommandOutput(0, b"SLURM_JWT=a.b.c\n")) == "a.b.c"
+    with pytest.raises(errors.UnreadableAnswer):
+        MintToken(timedelta(hours=1)).read(CommandOutput(0, b"\n"))
