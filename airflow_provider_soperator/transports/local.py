@@ -1,0 +1,147 @@
+"""Slurm's commands on this machine: for a worker that sits on a node of the cluster itself."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+from typing import ClassVar, TypeVar
+
+from airflow_provider_soperator.slurm.requests import Request
+from airflow_provider_soperator.transports.shell import AsyncPipe, AsyncShells, Pipe, Shells
+
+T = TypeVar("T")
+
+_CHUNK = 256 * 1024
+_SHELL = ("/bin/sh",)
+
+
+def _kill(leader: int) -> None:
+    """End a shell and what started it; each leads a session of its own, for a Ctrl-C at our terminal is not for it."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(leader, signal.SIGKILL)
+
+
+class _LocalPipe:
+    """A shell of this machine."""
+
+    def __init__(self, argv: tuple[str, ...]) -> None:
+        self._process = subprocess.Popen(
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            start_new_session=True,
+        )
+        self._selector = selectors.DefaultSelector()
+        for name, stream in (("stdout", self._process.stdout), ("stderr", self._process.stderr)):
+            assert stream is not None
+            self._selector.register(stream, selectors.EVENT_READ, name)
+
+    def send(self, data: bytes) -> None:
+        assert self._process.stdin is not None
+        view = memoryview(data)
+        while view:
+            view = view[self._process.stdin.write(view) or 0 :]
+
+    def receive(self, timeout: float) -> tuple[str, bytes] | None:
+        ready = self._selector.select(timeout)
+        if not ready:
+            raise TimeoutError
+        key, _ = ready[0]
+        data = os.read(key.fd, _CHUNK)
+        return (key.data, data) if data else None
+
+    def close(self) -> None:
+        self._selector.close()
+        if self._process.poll() is None:
+            _kill(self._process.pid)
+        # Also closes the three pipes.
+        with self._process:
+            pass
+
+
+class LocalTransport:
+    """Asks through shells of this machine.
+
+    ``argv`` is what starts one; a container or another root can be entered with it.
+    """
+
+    def __init__(self, argv: tuple[str, ...] = _SHELL) -> None:
+        self._argv = argv
+        self._shells = Shells(self._open_pipe)
+
+    def ask(self, request: Request[T]) -> T:
+        return self._shells.ask(request)
+
+    def close(self) -> None:
+        self._shells.close()
+
+    def _open_pipe(self) -> Pipe:
+        return _LocalPipe(self._argv)
+
+
+class _AsyncLocalPipe(asyncio.SubprocessProtocol):
+    """A shell of this machine, for an event loop."""
+
+    _STREAMS: ClassVar = {1: "stdout", 2: "stderr"}
+
+    def __init__(self) -> None:
+        self._received: asyncio.Queue[tuple[str, bytes] | None] = asyncio.Queue()
+        self._ended = asyncio.Event()
+        self._transport: asyncio.SubprocessTransport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.SubprocessTransport)
+        self._transport = transport
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        self._received.put_nowait((self._STREAMS[fd], data))
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        if fd:
+            self._received.put_nowait(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._ended.set()
+
+    async def send(self, data: bytes) -> None:
+        stdin = self._transport.get_pipe_transport(0) if self._transport else None
+        if not isinstance(stdin, asyncio.WriteTransport) or stdin.is_closing():
+            raise BrokenPipeError
+        stdin.write(data)
+
+    async def receive(self) -> tuple[str, bytes] | None:
+        return await self._received.get()
+
+    async def close(self) -> None:
+        if self._transport is None:
+            return
+        if self._transport.get_returncode() is None:
+            _kill(self._transport.get_pid())
+        # Also closes the pipes, which a command that is still under way may hold open at its end.
+        self._transport.close()
+        await self._ended.wait()
+
+
+class AsyncLocalTransport:
+    """The same for an event loop."""
+
+    def __init__(self, argv: tuple[str, ...] = _SHELL) -> None:
+        self._argv = argv
+        self._shells = AsyncShells(self._open_pipe)
+
+    async def ask(self, request: Request[T]) -> T:
+        return await self._shells.ask(request)
+
+    async def close(self) -> None:
+        await self._shells.close()
+
+    async def _open_pipe(self) -> AsyncPipe:
+        loop = asyncio.get_running_loop()
+        _, pipe = await loop.subprocess_exec(_AsyncLocalPipe, *self._argv, start_new_session=True)
+        return pipe

@@ -1,0 +1,210 @@
+"""A few long-lived shells at the other end of one connection, handed to whoever has a command to run.
+
+What a transport adds is how to open a pipe to one more shell; see ``framing`` for what goes through it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeVar
+
+from airflow_provider_soperator.slurm.requests import Command, CommandOutput, Request
+from airflow_provider_soperator.transports.errors import (
+    CommandTimedOut,
+    ConnectFailed,
+    ConnectionLost,
+)
+from airflow_provider_soperator.transports.framing import GRACE, Exchange, encode, handshake, new_mark
+
+T = TypeVar("T")
+
+#: Shells at once on one connection. A stock sshd allows ten sessions, and others may share the connection.
+MAX_SHELLS = 4
+
+#: Seconds a new shell has to print its first mark.
+HANDSHAKE = 20.0
+
+#: Seconds beyond a command's own limit after which nothing is expected from the shell any more.
+SLACK = 5.0
+
+
+class Pipe(Protocol):
+    """The three streams of one remote shell."""
+
+    def send(self, data: bytes) -> None: ...
+
+    def receive(self, timeout: float) -> tuple[str, bytes] | None:
+        """Some bytes of ``stdout`` or ``stderr``; None at the end. ``TimeoutError`` if nothing comes."""
+
+    def close(self) -> None: ...
+
+
+class AsyncPipe(Protocol):
+    """The same for an event loop, which brings its own time limits."""
+
+    async def send(self, data: bytes) -> None: ...
+
+    async def receive(self) -> tuple[str, bytes] | None: ...
+
+    async def close(self) -> None: ...
+
+
+def _lost(command: Command) -> ConnectionLost:
+    return ConnectionLost(f"the connection broke while {command.argv[0]} was under way", "it is opened again")
+
+
+def _limit(command: Command) -> float:
+    return command.timeout + GRACE + SLACK
+
+
+class Shells:
+    """Shells for threads: a command takes an idle one, opens one more, or waits for its turn."""
+
+    def __init__(self, open_pipe: Callable[[], Pipe], most: int = MAX_SHELLS) -> None:
+        self._open_pipe = open_pipe
+        self._idle: list[Pipe] = []
+        self._places = threading.BoundedSemaphore(most)
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def ask(self, request: Request[T]) -> T:
+        return request.read(self.run(request.command()))
+
+    def run(self, command: Command) -> CommandOutput:
+        with self._places:
+            pipe = self._take()
+            try:
+                output = self._exchange(pipe, command, encode, _limit(command))
+            except BaseException:
+                # Whatever this shell is in the middle of, nobody waits for it any more.
+                pipe.close()
+                raise
+            with self._lock:
+                if not self._closed:
+                    self._idle.append(pipe)
+                    return output
+            pipe.close()
+            return output
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for pipe in idle:
+            pipe.close()
+
+    def _take(self) -> Pipe:
+        with self._lock:
+            if self._closed:
+                raise ConnectFailed("the connection has been closed")
+            if self._idle:
+                return self._idle.pop()
+        pipe = self._open_pipe()
+        try:
+            self._exchange(pipe, _GREETING, lambda _, mark: handshake(mark), HANDSHAKE)
+        except (ConnectionLost, CommandTimedOut) as error:
+            pipe.close()
+            raise ConnectFailed("the login shell could not be started", "see whether /bin/sh runs there") from error
+        return pipe
+
+    @staticmethod
+    def _exchange(
+        pipe: Pipe, command: Command, encoder: Callable[[Command, str], bytes], limit: float
+    ) -> CommandOutput:
+        exchange = Exchange(new_mark(), command)
+        started = time.monotonic()
+        data = encoder(command, exchange.mark)
+        try:
+            pipe.send(data)
+            while not exchange.complete:
+                left = started + limit - time.monotonic()
+                if left <= 0:
+                    raise CommandTimedOut(command.argv[0], limit)
+                received = pipe.receive(left)
+                if received is None:
+                    raise _lost(command)
+                exchange.feed(*received)
+        except TimeoutError as error:
+            raise CommandTimedOut(command.argv[0], limit) from error
+        except (OSError, EOFError) as error:
+            raise _lost(command) from error
+        return exchange.result(time.monotonic() - started)
+
+
+class AsyncShells:
+    """Shells for the tasks of one event loop."""
+
+    def __init__(self, open_pipe: Callable[[], Awaitable[AsyncPipe]], most: int = MAX_SHELLS) -> None:
+        self._open_pipe = open_pipe
+        self._idle: list[AsyncPipe] = []
+        self._places = asyncio.Semaphore(most)
+        self._closed = False
+
+    async def ask(self, request: Request[T]) -> T:
+        return request.read(await self.run(request.command()))
+
+    async def run(self, command: Command) -> CommandOutput:
+        async with self._places:
+            pipe = await self._take()
+            try:
+                output = await self._exchange(pipe, command, encode, _limit(command))
+            except BaseException:
+                await pipe.close()
+                raise
+            if self._closed:
+                await pipe.close()
+            else:
+                self._idle.append(pipe)
+            return output
+
+    async def close(self) -> None:
+        self._closed = True
+        idle, self._idle = self._idle, []
+        for pipe in idle:
+            await pipe.close()
+
+    async def _take(self) -> AsyncPipe:
+        if self._closed:
+            raise ConnectFailed("the connection has been closed")
+        if self._idle:
+            return self._idle.pop()
+        pipe = await self._open_pipe()
+        try:
+            await self._exchange(pipe, _GREETING, lambda _, mark: handshake(mark), HANDSHAKE)
+        except (ConnectionLost, CommandTimedOut) as error:
+            await pipe.close()
+            raise ConnectFailed("the login shell could not be started", "see whether /bin/sh runs there") from error
+        except BaseException:
+            await pipe.close()
+            raise
+        return pipe
+
+    @staticmethod
+    async def _exchange(
+        pipe: AsyncPipe, command: Command, encoder: Callable[[Command, str], bytes], limit: float
+    ) -> CommandOutput:
+        exchange = Exchange(new_mark(), command)
+        started = time.monotonic()
+
+        async def talk() -> None:
+            await pipe.send(encoder(command, exchange.mark))
+            while not exchange.complete:
+                received = await pipe.receive()
+                if received is None:
+                    raise _lost(command)
+                exchange.feed(*received)
+
+        try:
+            await asyncio.wait_for(talk(), limit)
+        except asyncio.TimeoutError as error:
+            raise CommandTimedOut(command.argv[0], limit) from error
+        except (OSError, EOFError) as error:
+            raise _lost(command) from error
+        return exchange.result(time.monotonic() - started)
+
+
+#: Stands for the first exchange of a shell, in which nothing is run.
+_GREETING = Command(("/bin/sh",), timeout=HANDSHAKE)

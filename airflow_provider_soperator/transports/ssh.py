@@ -1,0 +1,263 @@
+"""The login node over SSH: one connection, a few long-lived shells on it; paramiko for threads, asyncssh for loops.
+
+Both take connections as the stock SSH provider makes them, so that its host-key checks and key settings hold here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import select
+import socket
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from airflow_provider_soperator.slurm.requests import Request
+from airflow_provider_soperator.transports.errors import ConnectFailed, ConnectionLost, ConnectRefused, TransportError
+from airflow_provider_soperator.transports.framing import SHELL
+from airflow_provider_soperator.transports.shell import AsyncPipe, AsyncShells, Pipe, Shells
+
+if TYPE_CHECKING:
+    import asyncssh
+    import paramiko
+
+T = TypeVar("T")
+
+#: Bytes taken from a stream at a time.
+_CHUNK = 256 * 1024
+
+#: How often an sshd that drops connections for having too many is tried again, and for how long at the most each time.
+#: A wide fan-out opens hundreds at once, and a stock sshd drops half of them.
+CONNECT_TRIES = 8
+_LONGEST_WAIT = 8.0
+
+
+def _pause(attempt: int) -> float:
+    """Seconds before the next try, spread so that those refused together do not come back together."""
+    return random.uniform(0, min(_LONGEST_WAIT, 0.25 * 2.0**attempt))
+
+
+class _ParamikoPipe:
+    """A session channel that runs one shell."""
+
+    def __init__(self, channel: paramiko.Channel) -> None:
+        self._channel = channel
+
+    def send(self, data: bytes) -> None:
+        self._channel.sendall(data)
+
+    def receive(self, timeout: float) -> tuple[str, bytes] | None:
+        channel = self._channel
+        deadline = time.monotonic() + timeout
+        while True:
+            if channel.recv_ready():
+                return "stdout", channel.recv(_CHUNK)
+            if channel.recv_stderr_ready():
+                return "stderr", channel.recv_stderr(_CHUNK)
+            if channel.eof_received or channel.closed:
+                return None
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            # The channel's descriptor becomes readable with data on either stream, and at the end.
+            select.select([channel], [], [], left)
+
+    def close(self) -> None:
+        self._channel.close()
+
+
+class SshTransport:
+    """Asks over a paramiko connection, opened at the first question and again when it has broken."""
+
+    def __init__(self, connect: Callable[[], paramiko.SSHClient]) -> None:
+        self._connect = connect
+        self._client: paramiko.SSHClient | None = None
+        self._shells: Shells | None = None
+        self._lock = threading.Lock()
+
+    def ask(self, request: Request[T]) -> T:
+        shells = self._connected()
+        try:
+            return shells.ask(request)
+        except ConnectionLost:
+            self._drop(shells)
+            raise
+
+    def close(self) -> None:
+        self._drop(self._shells)
+
+    def _connected(self) -> Shells:
+        with self._lock:
+            if self._shells is None:
+                self._client = self._open()
+                self._shells = Shells(self._open_pipe)
+            return self._shells
+
+    def _open(self) -> paramiko.SSHClient:
+        for attempt in range(CONNECT_TRIES):
+            try:
+                client = self._connect()
+                break
+            except Exception as error:
+                failure = explain(error)
+                if not failure.retryable or attempt == CONNECT_TRIES - 1:
+                    raise failure from error
+                time.sleep(_pause(attempt))
+        transport = client.get_transport()
+        if transport is None:
+            raise ConnectFailed("the connection was closed at once")
+        # Without it each command waits 40 ms for an acknowledgement of the one before.
+        if isinstance(transport.sock, socket.socket):
+            transport.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return client
+
+    def _open_pipe(self) -> Pipe:
+        import paramiko
+
+        client = self._client
+        transport = client.get_transport() if client else None
+        if transport is None or not transport.is_active():
+            raise ConnectionLost("the SSH connection has ended")
+        try:
+            channel = transport.open_session(timeout=20)
+            channel.exec_command(SHELL)
+        except (paramiko.SSHException, EOFError, OSError) as error:
+            raise ConnectionLost(f"no session could be opened ({error})") from error
+        return _ParamikoPipe(channel)
+
+    def _drop(self, shells: Shells | None) -> None:
+        """Forget a connection, unless another thread has replaced it by now."""
+        with self._lock:
+            if shells is None or shells is not self._shells:
+                return
+            client, self._client, self._shells = self._client, None, None
+        shells.close()
+        if client:
+            client.close()
+
+
+class _AsyncsshPipe:
+    """A process of asyncssh that runs one shell; both streams are read at once."""
+
+    def __init__(self, process: asyncssh.SSHClientProcess[bytes]) -> None:
+        self._process = process
+        self._pending: dict[str, asyncio.Task[bytes]] = {}
+
+    async def send(self, data: bytes) -> None:
+        self._process.stdin.write(data)
+        await self._process.stdin.drain()
+
+    async def receive(self) -> tuple[str, bytes] | None:
+        import asyncssh
+
+        streams = {"stdout": self._process.stdout, "stderr": self._process.stderr}
+        for name, stream in streams.items():
+            if name not in self._pending:
+                self._pending[name] = asyncio.ensure_future(stream.read(_CHUNK))
+        await asyncio.wait(self._pending.values(), return_when=asyncio.FIRST_COMPLETED)
+        for name in streams:
+            task = self._pending[name]
+            if task.done():
+                del self._pending[name]
+                try:
+                    data = task.result()
+                except (asyncssh.Error, OSError) as error:
+                    raise EOFError(str(error)) from error
+                return (name, data) if data else None
+        raise AssertionError("one of them was done")
+
+    async def close(self) -> None:
+        for task in self._pending.values():
+            task.cancel()
+        self._process.close()
+
+
+class AsyncSshTransport:
+    """Asks over an asyncssh connection, opened at the first question and again when it has broken."""
+
+    def __init__(self, connect: Callable[[], Awaitable[asyncssh.SSHClientConnection]]) -> None:
+        self._connect = connect
+        self._connection: asyncssh.SSHClientConnection | None = None
+        self._shells: AsyncShells | None = None
+        self._lock = asyncio.Lock()
+
+    async def ask(self, request: Request[T]) -> T:
+        shells = await self._connected()
+        try:
+            return await shells.ask(request)
+        except ConnectionLost:
+            await self._drop(shells)
+            raise
+
+    async def close(self) -> None:
+        await self._drop(self._shells)
+
+    async def _connected(self) -> AsyncShells:
+        async with self._lock:
+            if self._shells is None:
+                self._connection = await self._open()
+                self._shells = AsyncShells(self._open_pipe)
+            return self._shells
+
+    async def _open(self) -> asyncssh.SSHClientConnection:
+        for attempt in range(CONNECT_TRIES):
+            try:
+                return await self._connect()
+            except Exception as error:
+                failure = explain(error)
+                if not failure.retryable or attempt == CONNECT_TRIES - 1:
+                    raise failure from error
+                await asyncio.sleep(_pause(attempt))
+        raise AssertionError("the last try has returned or raised")
+
+    async def _open_pipe(self) -> AsyncPipe:
+        import asyncssh
+
+        if self._connection is None:
+            raise ConnectionLost("the SSH connection has ended")
+        try:
+            process = await self._connection.create_process(SHELL, encoding=None)
+        except (asyncssh.Error, OSError) as error:
+            raise ConnectionLost(f"no session could be opened ({error})") from error
+        return _AsyncsshPipe(process)
+
+    async def _drop(self, shells: AsyncShells | None) -> None:
+        if shells is None or shells is not self._shells:
+            return
+        connection, self._connection, self._shells = self._connection, None, None
+        await shells.close()
+        if connection:
+            connection.close()
+
+
+def explain(error: BaseException) -> TransportError:
+    """What kept a connection from being made, in words about the user's settings, whichever library says it."""
+    if isinstance(error, TransportError):
+        return error
+    kind, text = type(error).__name__, str(error) or type(error).__name__
+    if isinstance(error, socket.gaierror):
+        return ConnectFailed(f"the host name is unknown ({text})", "check the host of the connection")
+    if isinstance(error, ConnectionRefusedError) or kind == "NoValidConnectionsError":
+        return ConnectFailed(f"nobody listens there ({text})", "check host and port, and whether the login node is up")
+    if kind == "BadHostKeyException":
+        return ConnectFailed(
+            "the host key has changed", "make sure that it is the right host, then put its new key into the connection"
+        )
+    if kind == "HostKeyNotVerifiable" or "not found in known_hosts" in text or "Host key is not" in text:
+        return ConnectFailed(
+            f"the host key is not the expected one ({text})",
+            "put the right one into the connection's host_key, or into known_hosts",
+        )
+    if kind in ("AuthenticationException", "PermissionDenied", "BadAuthenticationType"):
+        return ConnectFailed(f"the login was refused ({text})", "check user and key of the connection")
+    if kind in ("KeyImportError", "PasswordRequiredException") or isinstance(error, FileNotFoundError):
+        return ConnectFailed(f"the private key cannot be used ({text})", "check key_file and passphrase")
+    if isinstance(error, (TimeoutError, asyncio.TimeoutError, socket.timeout)):
+        return ConnectFailed("the host does not answer", "check host, port and firewalls")
+    dropped = ("banner", "Connection lost", "Connection reset", "closed", "Connection aborted")
+    if isinstance(error, (ConnectionError, EOFError)) or any(words in text for words in dropped):
+        # An sshd with too many unauthenticated connections (MaxStartups) hangs up before it says anything.
+        return ConnectRefused(f"the login node hung up ({text})", "it has too many connections at once, or is starting")
+    return ConnectFailed(f"{kind}: {text}", "check the connection")

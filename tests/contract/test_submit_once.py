@@ -1,0 +1,137 @@
+"""A key has one job, whoever asks, how often, and whatever breaks."""
+
+from __future__ import annotations
+
+import random
+import threading
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from airflow_provider_soperator.slurm.errors import AccountingUnreachable, InvalidRequest, SubmitRefused
+from airflow_provider_soperator.slurm.job import BatchJob
+from airflow_provider_soperator.slurm.keys import SubmissionKey
+from airflow_provider_soperator.slurm.requests import ListJobs
+from airflow_provider_soperator.slurm.requests.once import SubmitOnce, Submitted
+from airflow_provider_soperator.transports.errors import ConnectionLost, ConnectRefused
+from sandbox.lifecycle import Sandbox
+from sandbox.settings import Settings
+from tests.contract.transports import WAYS, Way
+from tests.integration.cluster import Cluster
+
+
+def new_jobs(count: int = 1, **fields: object) -> tuple[BatchJob, ...]:
+    """Jobs that nobody has submitted yet."""
+    run = uuid.uuid4().hex
+    keys = [SubmissionKey.derive("dag", run, "task", number, "1") for number in range(count)]
+    return tuple(BatchJob(command="true", name=key.name("once"), **fields) for key in keys)  # type: ignore[arg-type]
+
+
+def in_accounting(cluster: Cluster, job: BatchJob) -> list[str]:
+    """The ids under which accounting knows a job's name."""
+    options = ("--allocations", "--noheader", "--parsable2", "--format=JobID", "--starttime=now-1hour")
+    return cluster.run("sacct", *options, f"--name={job.name}").split()
+
+
+def test_the_second_time_the_job_is_adopted(way: Way, cluster: Cluster) -> None:
+    jobs = new_jobs(3)
+    first = way.ask(SubmitOnce(jobs=jobs[:2]))
+    assert [one.adopted for one in first] == [False, False]
+    second = way.ask(SubmitOnce(jobs=jobs))
+    assert [one.adopted for one in second] == [True, True, False]
+    assert [one.id for one in second[:2]] == [one.id for one in first]
+    cluster.wait("accounting has it once", lambda: in_accounting(cluster, jobs[0]) == [str(first[0].id)])
+
+
+def test_a_job_keeps_its_environment_and_script(way: Way, cluster: Cluster) -> None:
+    value = 'it\'s "$HOME"\nand `more` ünïcødé'
+    [job] = new_jobs(env={"ODD": value}, output="/root/once-%j.out")
+    job = job.replace(command=None, script='#!/bin/bash\nprintf %s "$ODD"\n')
+    [done] = way.ask(SubmitOnce(jobs=(job,)))
+    assert done.id is not None
+    cluster.wait_job(str(done.id), "COMPLETED")
+    assert cluster.run("cat", f"/root/once-{done.id}.out") == value
+
+
+def test_what_slurm_refuses_does_not_keep_others_from_being_submitted(way: Way) -> None:
+    good, bad = new_jobs(2)
+    refused, submitted = way.ask(SubmitOnce(jobs=(bad.replace(partition="nowhere"), good)))
+    assert refused.id is None
+    assert isinstance(refused.error, SubmitRefused)
+    assert "invalid partition specified: nowhere" in str(refused.error)
+    assert submitted.id is not None
+
+
+def test_many_who_race_for_one_key_get_one_job(way: Way, cluster: Cluster) -> None:
+    jobs = new_jobs(2)
+    answers = way.ask_at_once(*[SubmitOnce(jobs=jobs) for _ in range(6)])
+    assert len({tuple(one.id for one in answer) for answer in answers}) == 1
+    assert sum(not one.adopted for answer in answers for one in answer) == len(jobs)
+    found = way.ask(ListJobs(name_suffixes=tuple(f".af-{key}" for key in SubmitOnce(jobs=jobs).submission_keys())))
+    assert len(found) == len(jobs)
+
+
+def test_without_accounting_only_what_is_surely_new_is_submitted(way: Way, cluster: Cluster) -> None:
+    jobs = new_jobs()
+    cluster.fault("slurmdbd-down")
+    with pytest.raises(AccountingUnreachable):
+        way.ask(SubmitOnce(jobs=jobs))
+    [submitted] = way.ask(SubmitOnce(jobs=jobs, fresh=True))
+    assert submitted.id is not None
+    assert not submitted.adopted
+
+
+@pytest.mark.parametrize("name", ["ssh", "ssh-async"])
+def test_a_connection_cut_at_any_moment_neither_loses_nor_doubles_a_job(
+    name: str, cluster: Cluster, connect: Callable[[str], Way]
+) -> None:
+    dice = random.Random(20)
+    way = connect(name)
+    for _ in range(8):
+        jobs = new_jobs(4)
+        # A submission of four takes about 60 ms; the cut comes before, within, or after it.
+        cut = threading.Timer(dice.uniform(0, 0.12), cluster.fault, ("login-cut",))
+        cut.start()
+        answers = _ask_until_known(way, SubmitOnce(jobs=jobs))
+        cut.join()
+        expected = [str(one.id) for one in answers]
+        assert "None" not in expected
+        queue = cluster.run("squeue", "--noheader", "--all", "--states=all", "--format=%i %j").splitlines()
+        for job, job_id in zip(jobs, expected, strict=True):
+            assert [line.split()[0] for line in queue if line.endswith(f" {job.name}")] == [job_id]
+
+
+def _ask_until_known(way: Way, request: SubmitOnce) -> tuple[Submitted, ...]:
+    for _ in range(20):
+        try:
+            return way.ask(request)
+        except (ConnectionLost, ConnectRefused):
+            continue
+    raise AssertionError("no answer in 20 tries")
+
+
+def test_a_job_that_has_left_the_queue_is_found_in_accounting(sandbox: Sandbox) -> None:
+    small = replace(Settings(name=f"forgets-{sandbox.settings.name}"[:32], slurm=sandbox.settings.slurm, workers=1))
+    forgetful = Sandbox(replace(small, min_job_age=2, static=0))
+    forgetful.up()
+    try:
+        cluster = Cluster(forgetful)
+        way = WAYS["local"](cluster)
+        jobs = (*new_jobs(), *new_jobs(array="1-3"))
+        first = way.ask(SubmitOnce(jobs=jobs))
+        cluster.wait("the queue has forgotten them", lambda: not way.ask(ListJobs()), timeout=90)
+        second = way.ask(SubmitOnce(jobs=jobs))
+        assert [(one.id, one.adopted) for one in second] == [(one.id, True) for one in first]
+        way.close()
+    finally:
+        forgetful.down()
+
+
+def test_jobs_need_keys_of_their_own() -> None:
+    [job] = new_jobs()
+    with pytest.raises(InvalidRequest, match="must end in"):
+        SubmitOnce(jobs=(job.replace(name="plain"),))
+    with pytest.raises(InvalidRequest, match="the same key"):
+        SubmitOnce(jobs=(job, job))

@@ -1,0 +1,134 @@
+"""Every transport under one face, so that one suite of tests runs against all of them, sync and async alike."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from airflow_provider_soperator.slurm.requests import Command, CommandOutput, Request
+from airflow_provider_soperator.transports.local import AsyncLocalTransport, LocalTransport
+from airflow_provider_soperator.transports.protocol import AsyncTransport, Transport
+from airflow_provider_soperator.transports.ssh import AsyncSshTransport, SshTransport
+from tests.integration.cluster import LOGIN, Cluster
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Run(Request[CommandOutput]):
+    """Any command at all, and all that came of it."""
+
+    argv: tuple[str, ...]
+    stdin: bytes = b""
+    timeout: float = 30.0
+    max_output: int = 64 * 1024 * 1024
+
+    def command(self) -> Command:
+        return Command(self.argv, stdin=self.stdin, timeout=self.timeout, max_output=self.max_output)
+
+    def read(self, answer: CommandOutput) -> CommandOutput:
+        return answer
+
+
+class Way(Protocol):
+    """A transport as the tests use it."""
+
+    def ask(self, request: Request[T]) -> T: ...
+
+    def ask_at_once(self, *requests: Request[T]) -> list[T]:
+        """All of them at the same time."""
+
+    def close(self) -> None: ...
+
+
+class SyncWay:
+    """A transport for threads."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def ask(self, request: Request[T]) -> T:
+        return self._transport.ask(request)
+
+    def ask_at_once(self, *requests: Request[T]) -> list[T]:
+        futures: list[Future[T]] = [Future() for _ in requests]
+
+        def work(request: Request[T], future: Future[T]) -> None:
+            try:
+                future.set_result(self._transport.ask(request))
+            except BaseException as error:
+                future.set_exception(error)
+
+        for request, future in zip(requests, futures, strict=True):
+            threading.Thread(target=work, args=(request, future)).start()
+        return [future.result(120) for future in futures]
+
+    def close(self) -> None:
+        self._transport.close()
+
+
+class AsyncWay:
+    """A transport for an event loop, which runs in a thread of its own."""
+
+    def __init__(self, make: Callable[[], AsyncTransport]) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+
+        async def made() -> AsyncTransport:
+            return make()
+
+        self._transport = self._run(made())
+
+    def ask(self, request: Request[T]) -> T:
+        return self._run(self._transport.ask(request))
+
+    def ask_at_once(self, *requests: Request[T]) -> list[T]:
+        async def all_of_them() -> list[T]:
+            return await asyncio.gather(*map(self._transport.ask, requests))
+
+        return self._run(all_of_them())
+
+    def close(self) -> None:
+        self._run(self._transport.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(180)
+
+
+def _inside(cluster: Cluster) -> tuple[str, ...]:
+    """A shell on the login node, as one whose machine is that node would start it."""
+    environment = ("env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root")
+    return tuple(cluster.sandbox.init.enter(LOGIN, [*environment, "/bin/sh"]))
+
+
+def _paramiko(cluster: Cluster) -> Any:
+    from airflow.providers.ssh.hooks.ssh import SSHHook
+
+    return SSHHook(ssh_conn_id=connection_id(cluster)).get_conn()
+
+
+async def _asyncssh(cluster: Cluster) -> Any:
+    from airflow.providers.ssh.hooks.ssh import SSHHookAsync
+
+    return await SSHHookAsync(ssh_conn_id=connection_id(cluster)).get_conn()
+
+
+def connection_id(cluster: Cluster) -> str:
+    """The Airflow connection to a sandbox; each has its own, as hooks remember them by name."""
+    return f"login_{cluster.settings.name.replace('-', '_')}"
+
+
+WAYS: dict[str, Callable[[Cluster], Way]] = {
+    "local": lambda cluster: SyncWay(LocalTransport(_inside(cluster))),
+    "local-async": lambda cluster: AsyncWay(lambda: AsyncLocalTransport(_inside(cluster))),
+    "ssh": lambda cluster: SyncWay(SshTransport(lambda: _paramiko(cluster))),
+    "ssh-async": lambda cluster: AsyncWay(lambda: AsyncSshTransport(lambda: _asyncssh(cluster))),
+}

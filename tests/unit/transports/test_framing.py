@@ -1,0 +1,94 @@
+"""What goes to a long-lived shell, and how what comes back is cut into answers."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_soperator.slurm.requests import Command
+from airflow_provider_soperator.transports.errors import CommandTimedOut, OutputTooLarge
+from airflow_provider_soperator.transports.framing import Exchange, encode, handshake, new_mark
+
+MARK = "mark-00ff"
+
+
+def exchange(max_output: int = 10_000, timeout: float = 60) -> Exchange:
+    return Exchange(MARK, Command(("squeue",), max_output=max_output, timeout=timeout))
+
+
+@given(out=st.binary(max_size=300), err=st.binary(max_size=300), cuts=st.lists(st.integers(0, 700), max_size=20))
+def test_any_output_cut_anywhere_is_put_together(out: bytes, err: bytes, cuts: list[int]) -> None:
+    one = exchange()
+    for stream, data in (("stdout", out + f"\n{MARK} 3\n".encode()), ("stderr", err + f"\n{MARK} 0\n".encode())):
+        edges = sorted({0, len(data), *(min(cut, len(data)) for cut in cuts)})
+        for start, end in itertools.pairwise(edges):
+            assert not (stream == "stdout" and one.complete)
+            one.feed(stream, data[start:end])
+    assert one.complete
+    result = one.result(elapsed=0.1)
+    assert (result.status, result.stdout, result.stderr) == (3, out, err)
+
+
+def test_a_mark_that_is_cut_in_two_is_seen() -> None:
+    one = exchange()
+    one.feed("stderr", f"\n{MARK} 0\n".encode())
+    for byte in f"text\n{MARK} 12\n".encode():
+        assert not one.complete
+        one.feed("stdout", bytes([byte]))
+    assert one.result(0).status == 12
+
+
+def test_too_much_output_is_refused_while_it_comes() -> None:
+    one = exchange(max_output=100)
+    one.feed("stdout", b"x" * 60)
+    with pytest.raises(OutputTooLarge, match="squeue printed more than 100 bytes"):
+        one.feed("stderr", b"y" * 60)
+
+
+def test_a_status_of_124_is_a_time_out_only_after_the_time() -> None:
+    one = exchange(timeout=5)
+    one.feed("stdout", f"\n{MARK} 124\n".encode())
+    one.feed("stderr", f"\n{MARK} 0\n".encode())
+    assert one.result(elapsed=1).status == 124
+    with pytest.raises(CommandTimedOut, match="squeue did not answer within 5 s"):
+        one.result(elapsed=5.01)
+
+
+@pytest.mark.parametrize("name", ["A B", "1A", "", "A=B", "A;touch /tmp/x"])
+def test_what_cannot_name_a_variable_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="environment variable"):
+        encode(Command(("true",), environment={name: "x"}), MARK)
+
+
+def test_a_nul_byte_is_refused() -> None:
+    with pytest.raises(ValueError, match="NUL"):
+        encode(Command(("echo", "a\0b")), MARK)
+
+
+def test_marks_cannot_be_guessed() -> None:
+    assert len({new_mark() for _ in range(100)}) == 100
+
+
+@given(
+    words=st.lists(
+        st.text(st.characters(blacklist_characters="\0", blacklist_categories=["Cs"])), min_size=1, max_size=4
+    ),
+    stdin=st.binary(max_size=200),
+    value=st.text(st.characters(blacklist_characters="\0", blacklist_categories=["Cs"])),
+)
+def test_a_real_shell_reads_what_was_meant(words: list[str], stdin: bytes, value: str) -> None:
+    program = 'printf "%s\\0" "$VALUE" "$@"; cat'
+    command = Command(("sh", "-c", program, "sh", *words), stdin=stdin, environment={"VALUE": value})
+    said = subprocess.run(
+        ["/bin/sh"], input=handshake("hello") + encode(command, MARK), capture_output=True, check=True, timeout=20
+    )
+    one = exchange()
+    greeting, _, out = said.stdout.partition(b"\nhello 0\n")
+    assert greeting == b""
+    one.feed("stdout", out)
+    one.feed("stderr", said.stderr.partition(b"\nhello 0\n")[2])
+    assert one.result(0).stdout == b"".join(word.encode() + b"\0" for word in [value, *words]) + stdin
