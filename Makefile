@@ -32,6 +32,6 @@ format: venv ## Mend style and format in place
 	$(PYTHON) -m ruff format
 
 clean: ## Stop all sandboxes; remove .venv and every cache in this folder
-	if [ -x $(PYTHON) ]; then $(PYTHON) -m sandbox down --all; fi
+	if [ -x $(PYTHON) ] && [ "$$(id -u)" = 0 ]; then $(PYTHON) -m sandbox down --all; fi
 	rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -6,12 +6,13 @@ import argparse
 import sys
 from collections.abc import Callable
 
-from benchmarks import sandbox_cycles, sandbox_root
+from benchmarks import sandbox_cycles, sandbox_root, transports
 from benchmarks.table import Row, show
 
 BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
     "root": sandbox_root.run,
     "cycles": sandbox_cycles.run,
+    "transports": transports.run,
 }
 
 

@@ -21,10 +21,19 @@ def traces(settings: Settings) -> set[str]:
     """All that a sandbox could leave on this machine: processes, mounts, ports and files."""
     return {
         *_processes(settings),
-        *(f"mount {line.split()[1]}" for line in Path("/proc/mounts").read_text().splitlines() if NAME in line),
+        *_mounts(),
         *_ports(settings),
         *(f"file {path}" for path in home().rglob("*") if "roots" not in path.parts and NAME in str(path)),
     }
+
+
+def _mounts() -> Iterator[str]:
+    """In the namespace of any process: a sandbox's own are not in this one's."""
+    for table in Path("/proc").glob("[0-9]*/mountinfo"):
+        try:
+            yield from (f"mount {line.split()[4]}" for line in table.read_text().splitlines() if NAME in line)
+        except OSError:
+            continue
 
 
 def _processes(settings: Settings) -> Iterator[str]:
@@ -57,15 +66,18 @@ def run() -> list[Row]:
     up, down, left = [], [], set()
     for _ in range(CYCLES):
         sandbox = Sandbox(Settings(name=NAME))
-        started = time.monotonic()
-        sandbox.up()
-        up.append(time.monotonic() - started)
-        assert sandbox.init.run("sshd", ["srun", "hostname"]).stdout.startswith("worker-")
-        settings = sandbox.settings
-        assert traces(settings), "a running sandbox must be seen, or the count below would mean nothing"
-        started = time.monotonic()
-        sandbox.down()
-        down.append(time.monotonic() - started)
+        try:
+            started = time.monotonic()
+            sandbox.up()
+            up.append(time.monotonic() - started)
+            assert sandbox.init.run("sshd", ["srun", "hostname"]).stdout.startswith("worker-")
+            settings = sandbox.settings
+            kinds = {trace.split()[0] for trace in traces(settings)}
+            assert kinds == {"process", "mount", "port", "file"}, "what runs must be seen, or none left means nothing"
+        finally:
+            started = time.monotonic()
+            sandbox.down()
+            down.append(time.monotonic() - started)
         left |= traces(settings)
     changed = abs(sum(1 for _ in lower.rglob("*")) - files_of_root)
     return [

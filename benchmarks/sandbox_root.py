@@ -7,6 +7,7 @@ import shutil
 import tempfile
 import time
 from pathlib import Path
+from unittest import mock
 
 from benchmarks.table import Row
 from sandbox.lifecycle import Sandbox
@@ -19,15 +20,14 @@ def run() -> list[Row]:
     Path("/var/lib").mkdir(exist_ok=True)
     for version in SUITES:
         home = tempfile.mkdtemp(prefix="soperator-sandbox-bench-", dir="/var/lib")
-        os.environ["SOPERATOR_SANDBOX_HOME"] = home
-        try:
+        with mock.patch.dict(os.environ, SOPERATOR_SANDBOX_HOME=home):
             sandbox = Sandbox(Settings(name="bench-root", slurm=version))
-            started = time.monotonic()
-            sandbox.up()
-            took = time.monotonic() - started
-            sandbox.down()
-        finally:
-            del os.environ["SOPERATOR_SANDBOX_HOME"]
-            shutil.rmtree(home)
+            try:
+                started = time.monotonic()
+                sandbox.up()
+                took = time.monotonic() - started
+            finally:
+                sandbox.down()
+                shutil.rmtree(home)
         rows.append(Row("root", f"first up from nothing, Slurm {version}", f"{took:.0f} s", "180 s", took < 180))
     return rows

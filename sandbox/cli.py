@@ -1,10 +1,11 @@
-"""The command line: ``python -m sandbox up|status|shell|fault|demo|down``."""
+"""The command line: ``python -m sandbox up|status|shell|connections|fault|demo|down``."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -43,6 +44,9 @@ OPTIONS: dict[str, str] = {
 
 def main(argv: list[str] | None = None) -> int:
     options = _parser().parse_args(argv)
+    # Whoever ends it in the middle of a start ends it as Ctrl-C does: nothing stays behind.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
     try:
         preflight.check_machine()
         return int(options.run(options) or 0)
@@ -50,9 +54,20 @@ def main(argv: list[str] | None = None) -> int:
         # What a program has said may have several lines; the user gets one.
         print(f"sandbox: {' '.join(str(error).split())}", file=sys.stderr)
         return 1
+    except OSError as error:
+        # A full disk, a folder that is none: nothing of the sandbox's own, so the words of the system are the best.
+        print(
+            f"sandbox: {error.strerror or error} ({error.filename or 'no file'}): see `df` and the path",
+            file=sys.stderr,
+        )
+        return 1
     except KeyboardInterrupt:
         print("sandbox: interrupted; run the same command again to go on", file=sys.stderr)
         return 130
+
+
+def _sentence(words: str) -> str:
+    return f"{words[0].upper()}{words[1:]}."
 
 
 class _Parser(argparse.ArgumentParser):
@@ -67,7 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def command(name: str, help: str, run: Callable[[argparse.Namespace], int | None]) -> argparse.ArgumentParser:
-        added = commands.add_parser(name, help=help, description=help.capitalize() + ".")
+        added = commands.add_parser(name, help=help, description=_sentence(help))
         added.add_argument("--name", default="default", help="which sandbox, where there are several")
         added.set_defaults(run=run)
         return added
@@ -82,7 +97,7 @@ def _parser() -> argparse.ArgumentParser:
     fault = command("fault", "break something", _fault)
     kinds = fault.add_subparsers(required=True, metavar="FAULT", dest="fault")
     for one in faults.FAULTS:
-        kind = kinds.add_parser(one.name, help=one.help, description=one.help.capitalize() + ".")
+        kind = kinds.add_parser(one.name, help=one.help, description=_sentence(one.help))
         for words, keywords in one.arguments:
             kind.add_argument(*words, **keywords)
     show = command("demo", "bring a sandbox up and run three dependent GPU jobs through it", _demo)
@@ -144,7 +159,7 @@ def _requested(options: argparse.Namespace) -> Sandbox:
 
 
 def _status(options: argparse.Namespace) -> int:
-    return 0 if status.show(Sandbox.existing(options.name), Console()) else 1
+    return 0 if status.show(Sandbox.existing(options.name), Console(markup=False)) else 1
 
 
 def _shell(options: argparse.Namespace) -> int:
@@ -175,6 +190,7 @@ def _fault(options: argparse.Namespace) -> None:
 
 def _demo(options: argparse.Namespace) -> None:
     sandbox = _requested(options)
+    demo.check(sandbox.settings)
     with _progress() as progress:
         sandbox.up(progress)
     demo.run(sandbox, Console(highlight=False, soft_wrap=True))
@@ -182,9 +198,11 @@ def _demo(options: argparse.Namespace) -> None:
 
 def _down(options: argparse.Namespace) -> None:
     for name in lifecycle.all_names() if options.all else [options.name]:
-        lifecycle.remove_remains(name)
-        print(f"sandbox {name} is down")
+        there = lifecycle.remove_remains(name)
+        print(f"sandbox {name} is down" if there else f"there is no sandbox {name}")
     if options.purge:
+        if others := lifecycle.all_names():
+            raise SandboxError(f"{', '.join(others)} still need the cached roots", "use `down --all --purge`")
         RootCache().remove()
 
 

@@ -19,6 +19,11 @@ from sandbox.errors import SandboxError
 from sandbox.settings import Paths
 
 
+def command_line(command: str, name: str) -> str:
+    """How a user says a command of this sandbox."""
+    return f"python -m sandbox {command}" + ("" if name == "default" else f" --name {name}")
+
+
 def request(control: Path, timeout: float, **message: Any) -> Any:
     """One request to a control socket of the sandbox, and the result it answers with."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
@@ -41,6 +46,7 @@ class Init:
 
     def __init__(self, paths: Paths) -> None:
         self._paths = paths
+        self._up = command_line("up", paths.state.name)
 
     # What runs
 
@@ -58,7 +64,10 @@ class Init:
         return self.outer() is not None
 
     def processes(self) -> dict[str, dict[str, Any]]:
-        listed = request(self._paths.control, 10, do="describe")
+        try:
+            listed = request(self._paths.control, 10, do="describe")
+        except OSError as error:
+            raise SandboxError("the sandbox does not run", f"start it with `{self._up}`") from error
         return {process["name"]: process for process in listed}
 
     # Changing it
@@ -96,7 +105,7 @@ class Init:
                     f"the sandbox's namespaces could not be made ({said[-1] if said else 'no reason given'})",
                     "run as root with the right to mount; the state folder must not lie on an overlay file system",
                 )
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(SandboxError):
                 self.processes()
                 return
             time.sleep(0.02)
@@ -134,7 +143,7 @@ class Init:
         """The command line that runs ``argv`` inside a Pod, from outside the sandbox."""
         inner = self.processes().get(pod, {}).get("inner")
         if inner is None:
-            raise SandboxError(f"{pod} does not run", "see `python -m sandbox status`")
+            raise SandboxError(f"{pod} does not run", f"see `{command_line('status', self._paths.state.name)}`")
         outside = ["nsenter", "--target", str(self._first_pid()), "--pid", "--mount", "--"]
         return [*outside, *enter_pod(inner, argv)]
 
@@ -157,7 +166,7 @@ class Init:
             pids = _status_line(process.pid, "NSpid").split()
             if inner is not None and pids[1:2] == [str(inner)]:
                 return process.children()[0]
-        raise SandboxError(f"{name} does not run", "start it with `python -m sandbox up`")
+        raise SandboxError(f"{name} does not run", f"start it with `{self._up}`")
 
     def daemon_pids(self, names: list[str]) -> list[int]:
         """The PIDs of daemons in the sandbox's own namespace, for a process that runs beside them."""
@@ -167,7 +176,7 @@ class Init:
         outer = self.outer()
         children = outer.children() if outer else []
         if not children:
-            raise SandboxError("the sandbox does not run", "start it with `python -m sandbox up`")
+            raise SandboxError("the sandbox does not run", f"start it with `{self._up}`")
         return int(children[0].pid)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import time
 from collections.abc import Callable
@@ -33,7 +34,12 @@ class Daemon:
 def _unix(path: str) -> Probe:
     def ready(init: Init, settings: Settings) -> bool:
         with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(OSError):
-            probe.connect(str(init.root() / path))
+            # The path of a socket has 107 bytes at the most, and the way into the root alone can be longer.
+            folder = os.open(init.root() / Path(path).parent, os.O_PATH)
+            try:
+                probe.connect(f"/proc/self/fd/{folder}/{Path(path).name}")
+            finally:
+                os.close(folder)
             return True
         return False
 
@@ -57,7 +63,11 @@ def answers(port: int) -> bool:
 def _slurmctld_answers(init: Init, settings: Settings) -> bool:
     # Its port opens before it can answer: only a reply to a real question says that it is up.
     ask = ["timeout", "3", "scontrol", "ping"]
-    return answers(settings.ports.slurmctld) and init.run("slurmctld", ask).returncode == 0
+    try:
+        return answers(settings.ports.slurmctld) and init.run("slurmctld", ask).returncode == 0
+    except SandboxError:
+        # It has ended between the two questions.
+        return False
 
 
 DAEMONS = (

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from sandbox.errors import SandboxError
 from sandbox.lifecycle import Sandbox
-from sandbox.settings import EPHEMERAL_SET
+from sandbox.settings import EPHEMERAL_SET, Settings
 
 OUTPUTS = "/opt/soperator-outputs/shared/demo"
 
@@ -18,7 +18,7 @@ STAGES = (
     (
         "train",
         # More nodes than are on: Slurm powers one up for it.
-        "--nodes=2 --gpus-per-node=8",
+        "--nodes=2 --gpus-per-node={gpus}",
         'echo "training on $SLURM_JOB_NODELIST"; srun bash -c \'echo "rank $SLURM_PROCID of $SLURM_NTASKS:'
         " $(hostname), GPUs $CUDA_VISIBLE_DEVICES\"'",
     ),
@@ -26,11 +26,17 @@ STAGES = (
 )
 
 
+def check(settings: Settings) -> None:
+    """Refuse a sandbox in which the stages could not all run, before anything is started."""
+    if settings.workers < 2 or settings.block < 2 * settings.gpus:
+        raise SandboxError(
+            "the demonstration needs two workers and their GPUs", "use --workers 2 or more, and no --block"
+        )
+
+
 def run(sandbox: Sandbox, console: Console) -> None:
     """Submit the stages as one chain, follow them to their end, and print what they wrote."""
-    if sandbox.settings.workers < 2:
-        raise SandboxError("the demonstration needs two workers", "use --workers 2 or more")
-    console.print("\n[bold]The nodes before:[/] one worker is on, the others are powered down (~)")
+    console.print("\n[bold]The nodes before:[/] those with a ~ are powered down")
     console.print(_slurm(sandbox, "sinfo", "--partition=main", "--format=%9P %6D %6t %N"))
     console.print("[bold]Three jobs, each waits for the one before it:[/]")
     jobs = _submit(sandbox, console)
@@ -57,7 +63,7 @@ def _submit(sandbox: Sandbox, console: Console) -> dict[str, str]:
             f"--job-name={name}",
             f"--output={OUTPUTS}/%x-%j.out",
             "--constraint=platform-gpu",
-            *resources.split(),
+            *resources.format(gpus=sandbox.settings.gpus).split(),
         ]
         if jobs:
             words.append(f"--dependency=afterok:{list(jobs.values())[-1]}")

@@ -101,7 +101,7 @@ def _node_dies(sandbox: Sandbox, options: Options) -> str:
 
 def _no_boot(sandbox: Sandbox, options: Options) -> str:
     _cloud(sandbox, "no_boot", node=options.node)
-    return f"{options.node} will not boot the next time it is powered up"
+    return f"{options.node} does not boot until `fault clear`"
 
 
 def _drain(sandbox: Sandbox, options: Options) -> str:
@@ -140,6 +140,8 @@ def _usage_unknown(sandbox: Sandbox, options: Options) -> str:
 
 def _slow_jail(sandbox: Sandbox, options: Options) -> str:
     """Delay every call on a file name in the processes of the login node and of the workers."""
+    if options.delay <= 0:
+        raise SandboxError(f"--delay {options.delay} delays nothing", "give a number of seconds above 0")
     targets = ["sshd", *(name for name in sandbox.init.processes() if name.startswith("worker-"))]
     attach = [word for pid in sandbox.init.daemon_pids(targets) for word in ("-p", str(pid))]
     inject = f"inject=%file:delay_enter={round(options.delay * 1e6)}"
@@ -147,14 +149,14 @@ def _slow_jail(sandbox: Sandbox, options: Options) -> str:
     argv = ["chroot", str(sandbox.paths.root), "strace", "-f", "-qq", *quiet, "-e", inject, *attach]
     sandbox.init.stop("slow-jail")
     sandbox.init.start("slow-jail", argv)
-    return f"each access to a file takes {options.delay} s longer on {len(targets)} nodes"
+    return f"each access to a file takes {options.delay} s longer for what starts now on {len(targets)} nodes"
 
 
 def _clear(sandbox: Sandbox, options: Options) -> str:
     sandbox.init.stop("slow-jail")
     sandbox.resume_frozen()
     _cloud(sandbox, "clear")
-    return "all faults are cleared; `python -m sandbox up` starts what was killed"
+    return "all faults but drains and conditions are cleared; `python -m sandbox up` starts what was killed"
 
 
 _NODE = (("node",), {"help": "a Slurm node, such as worker-0"})
@@ -221,5 +223,5 @@ FAULTS = [
         _slow_jail,
         [(("--delay",), {"type": float, "default": 0.05, "help": "seconds added to each access"})],
     ),
-    Fault("clear", "end all faults", _clear),
+    Fault("clear", "end all faults but drains and conditions of nodes", _clear),
 ]

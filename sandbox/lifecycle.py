@@ -15,7 +15,7 @@ from typing import TextIO
 
 from sandbox import access, daemons, preflight
 from sandbox.compose import compose
-from sandbox.control import Init, request
+from sandbox.control import Init, command_line, request
 from sandbox.errors import SandboxError
 from sandbox.rootfs import RootCache
 from sandbox.settings import CLUSTER, USER, Settings, home
@@ -41,22 +41,30 @@ class Sandbox:
         try:
             return cls(Settings.load(settings))
         except (OSError, ValueError) as error:
-            raise SandboxError(f"there is no sandbox {name!r}", "start it with `python -m sandbox up`") from error
+            start = command_line("up", name)
+            raise SandboxError(f"there is no sandbox {name!r}", f"start it with `{start}`") from error
 
     def up(self, progress: Progress = lambda share, label: None) -> None:
         """Start the sandbox, or whatever of it does not run. Safe to repeat."""
         preflight.check_machine()
-        cache = RootCache()
-        share = 0.0 if cache.ready(self.settings.slurm) else ROOT_SHARE
-        lower = cache.ensure(self.settings.slurm, lambda part, label: progress(part * share, label))
+        cache, version = RootCache(), self.settings.slurm
+        share = 0.0 if cache.ready(version) else ROOT_SHARE
+        if self.init.alive():
+            # What it stands on stays as it is, also if this code would build it otherwise by now.
+            share, lower = 0.0, cache.path(version)
+        else:
+            lower = cache.ensure(version, lambda part, label: progress(part * share, label))
 
         def report(part: float, label: str) -> None:
             progress(share + part * (1 - share), label)
 
         with self._locked():
             new = not self.paths.settings.exists()
+            if not new:
+                # Somebody else may have made it while this one waited for its turn.
+                self.settings = Settings.load(self.paths.settings)
             try:
-                self._up(lower, report)
+                self._up(lower, report, new)
             except SandboxError as error:
                 if not new:
                     raise
@@ -68,12 +76,15 @@ class Sandbox:
                     self._remove()
                 raise
 
-    def _up(self, lower: Path, report: Progress) -> None:
+    def _up(self, lower: Path, report: Progress, new: bool) -> None:
         if not self.init.alive():
             self._prepare(lower, report)
             self.init.boot(lower, self.settings.gpus)
         self.resume_frozen()
         self._start_all(report)
+        self._wait_for_cloud(report)
+        if new:
+            self._wait_for_workers(report)
         access.write(self.settings)
         report(1.0, "ready")
 
@@ -137,8 +148,6 @@ class Sandbox:
             daemons.wait_ready(daemon, self.init, self.settings)
             if daemon.name == "slurmdbd":
                 self._register_cluster()
-        report(0.9, "starting the Kubernetes and Nebius doubles")
-        self._wait_for_cloud()
 
     def _register_cluster(self) -> None:
         """Tell accounting of this cluster and its people, once."""
@@ -157,17 +166,26 @@ class Sandbox:
                     f"see {self.paths.logs / 'slurmdbd.log'}",
                 )
 
-    def _wait_for_cloud(self) -> None:
+    def _wait_for_cloud(self, report: Progress) -> None:
+        report(0.85, "starting the Kubernetes and Nebius doubles")
+        self._wait_on_cloud("up", 30, "the Kubernetes and Nebius doubles do not come up")
+
+    def _wait_for_workers(self, report: Progress) -> None:
+        """A new sandbox is ready with its first workers; one that is healed may have good reason to lack some."""
+        report(0.9, "booting workers")
+        self._wait_on_cloud("ready", 30 + 2 * self.settings.vm_boot, "the first workers do not come up")
+
+    def _wait_on_cloud(self, question: str, timeout: float, otherwise: str) -> None:
         def answers() -> bool:
             try:
-                return bool(request(self.paths.cloud_control, 5, do="ready"))
+                return bool(request(self.paths.cloud_control, 5, do=question))
             except OSError:
                 return False
 
         daemons.wait_for(
             answers,
-            30,
-            "the Kubernetes and Nebius doubles do not come up",
+            timeout,
+            otherwise,
             lambda: not self.init.processes().get("cloud", {}).get("pid"),
             self.paths.logs / "cloud.log",
         )
@@ -202,9 +220,12 @@ def all_names() -> list[str]:
     return sorted(folder.name for folder in (home() / "sandboxes").glob("*") if folder.is_dir())
 
 
-def remove_remains(name: str) -> None:
-    """Take down a sandbox by its name alone, whatever state its folder is in."""
-    Sandbox(Settings(name=name)).down()
+def remove_remains(name: str) -> bool:
+    """Take down a sandbox by its name alone, whatever state its folder is in; False if there is none."""
+    sandbox = Sandbox(Settings(name=name))
+    there = sandbox.paths.state.exists()
+    sandbox.down()
+    return there
 
 
 def differences(running: Settings, given: dict[str, object]) -> list[str]:

@@ -13,7 +13,7 @@ import sys
 import psutil
 
 from sandbox.errors import SandboxError
-from sandbox.settings import DEFAULT_PORT_BASE, LOOPBACK, PORTS_PER_SANDBOX, Settings, home
+from sandbox.settings import EPHEMERAL_SET, FIRST_PORT_BASE, LOOPBACK, PORTS_PER_SANDBOX, STATIC_SET, Settings, home
 
 DOCKER = "`docker compose -f docker/compose.yaml up sandbox`"
 
@@ -34,19 +34,21 @@ def check_ports(settings: Settings) -> None:
         if _taken(port):
             raise SandboxError(
                 f"port {port} ({name}) is taken by {_holder(port)}",
-                "stop that or choose another range with --port-base",
+                "stop that, or choose another range with --port-base for a sandbox that is made anew",
             )
 
 
 def with_free_ports(settings: Settings) -> Settings:
     """The settings with a port range that is free: the one asked for, or the next one if none was."""
-    if settings.port_base != DEFAULT_PORT_BASE:
+    if settings.port_base:
         check_ports(settings)
         return settings
     claimed = _claimed_ranges(settings.name)
-    for base in range(DEFAULT_PORT_BASE, 60000, PORTS_PER_SANDBOX):
+    for base in range(FIRST_PORT_BASE, 60000, PORTS_PER_SANDBOX):
         candidate = dataclasses.replace(settings, port_base=base)
-        if base not in claimed and not any(map(_taken, _needed(candidate).values())):
+        if all(abs(base - other) >= PORTS_PER_SANDBOX for other in claimed) and not any(
+            map(_taken, _needed(candidate).values())
+        ):
             return candidate
     raise SandboxError("no range of ports is free", "take other sandboxes down with `python -m sandbox down --all`")
 
@@ -54,7 +56,7 @@ def with_free_ports(settings: Settings) -> Settings:
 def _needed(settings: Settings) -> dict[str, int]:
     ports = settings.ports
     needed = ports.services()
-    for nodeset, count in (("worker", settings.workers), ("worker-cpu", settings.static)):
+    for nodeset, count in ((EPHEMERAL_SET, settings.workers), (STATIC_SET, settings.static)):
         first = ports.first_slurmd(nodeset)
         needed |= {f"slurmd of {nodeset}-{n}": first + n for n in range(count)}
     return needed

@@ -123,11 +123,11 @@ class RootCache:
         log = self.folder / f"{version}.log"
         try:
             _run_builder(_command(version, mirror, partial, debs), log, progress)
+            self._verify(version, partial)
         except BaseException:
             self._salvage(partial, debs)
             shutil.rmtree(partial, ignore_errors=True)
             raise
-        self._verify(version, partial)
         partial.rename(self.path(version))
         stamp = {"recipe": _recipe(version), "essential": _sizes(self.path(version))}
         self._stamp(version).write_text(json.dumps(stamp, indent=2) + "\n")

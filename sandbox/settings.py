@@ -24,7 +24,7 @@ SUITES = {"24.11": "trixie", "26.05": "testing"}
 #: The Soperator line whose habits go with a Slurm version (see docs/sandbox.md, "Which Soperator").
 SOPERATOR_OF_SLURM = {"24.11": "4.1", "26.05": "5.0"}
 
-DEFAULT_PORT_BASE = 26000
+FIRST_PORT_BASE = 26000
 #: Each sandbox has a range of ports of its own.
 PORTS_PER_SANDBOX = 200
 MAX_WORKERS = 96
@@ -89,7 +89,8 @@ class Settings:
     initial: int = 1
     #: GPUs in the capacity block; 0: as many as the workers have.
     block: int = 0
-    port_base: int = DEFAULT_PORT_BASE
+    #: First port of its range; 0: the next range that is free.
+    port_base: int = 0
     resume_timeout: int = 30
     suspend_timeout: int = 4
     slurmd_timeout: int = 30
@@ -116,15 +117,18 @@ class Settings:
         self._check("--workers", self.workers, 1, MAX_WORKERS)
         self._check("--static", self.static, 0, MAX_STATIC)
         self._check("--gpus", self.gpus, 1, 64)
-        self._check("--initial", self.initial, 0, self.workers)
-        self._check("--port-base", self.port_base, 1024, 65535 - PORTS_PER_SANDBOX)
+        if self.port_base:
+            self._check("--port-base", self.port_base, 1024, 65535 - PORTS_PER_SANDBOX)
         self.block = self.block or self.workers * self.gpus
         self._check("--block", self.block, self.gpus, 100_000)
+        self._check("--initial", self.initial, 0, min(self.workers, self.block // self.gpus))
         for option in ("resume_timeout", "suspend_timeout", "slurmd_timeout", "message_timeout"):
             self._check(f"--{option.replace('_', '-')}", getattr(self, option), 1, 100_000)
+        for option in ("min_job_age", "kill_wait", "vm_boot", "vm_lag", "vm_removal"):
+            self._check(f"--{option.replace('_', '-')}", getattr(self, option), 0, 100_000)
 
     @staticmethod
-    def _check(option: str, value: int, low: int, high: int) -> None:
+    def _check(option: str, value: float, low: int, high: int) -> None:
         if not low <= value <= high:
             raise SandboxError(f"{option} {value} is out of range", f"use {low} to {high}")
 

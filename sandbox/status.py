@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 from typing import Any
 
 from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from sandbox.control import request
+from sandbox.control import command_line, request
 from sandbox.daemons import DAEMONS
 from sandbox.errors import SandboxError
 from sandbox.lifecycle import Sandbox
@@ -19,7 +20,10 @@ _SEPARATOR = "\x1f"
 def show(sandbox: Sandbox, console: Console) -> bool:
     """Print all tables; False if something that should run does not."""
     if not sandbox.init.alive():
-        raise SandboxError(f"sandbox {sandbox.settings.name!r} does not run", "start it with `python -m sandbox up`")
+        raise SandboxError(
+            f"sandbox {sandbox.settings.name!r} does not run",
+            f"start it with `{command_line('up', sandbox.settings.name)}`",
+        )
     daemons, silent = _daemons(sandbox)
     # A command that asks a slurmctld which does not answer takes its time.
     slurm = [] if "slurmctld" in silent else [_nodes(sandbox), _jobs(sandbox)]
@@ -79,10 +83,10 @@ def _jobs(sandbox: Sandbox) -> Table:
 
 
 def _ask(sandbox: Sandbox, command: list[str]) -> list[list[str]]:
-    """Rows of a Slurm command, or one that says why there are none."""
+    """Rows of what a Slurm command prints; none if it does not answer, which the table of daemons has told by then."""
     try:
         said = sandbox.init.run("sshd", command, timeout=5)
-    except Exception:
+    except (SandboxError, subprocess.TimeoutExpired):
         return []
     return [line.split(_SEPARATOR) for line in said.stdout.splitlines()]
 

@@ -9,17 +9,20 @@ import asyncio
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from typing import Protocol, TypeVar
+from functools import partial
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 from airflow_provider_soperator.slurm.requests import Command, CommandOutput, Request
 from airflow_provider_soperator.transports.errors import (
     CommandTimedOut,
     ConnectFailed,
     ConnectionLost,
+    TransportError,
 )
 from airflow_provider_soperator.transports.framing import GRACE, Exchange, encode, handshake, new_mark
 
 T = TypeVar("T")
+C = TypeVar("C")
 
 #: Shells at once on one connection. A stock sshd allows ten sessions, and others may share the connection.
 MAX_SHELLS = 4
@@ -99,15 +102,22 @@ class Shells:
     def _take(self) -> Pipe:
         with self._lock:
             if self._closed:
-                raise ConnectFailed("the connection has been closed")
+                raise ConnectionLost("the connection has been closed meanwhile")
             if self._idle:
                 return self._idle.pop()
         pipe = self._open_pipe()
         try:
             self._exchange(pipe, _GREETING, lambda _, mark: handshake(mark), HANDSHAKE)
-        except (ConnectionLost, CommandTimedOut) as error:
+        except CommandTimedOut as error:
             pipe.close()
-            raise ConnectFailed("the login shell could not be started", "see whether /bin/sh runs there") from error
+            raise ConnectFailed("the login shell says nothing", "see whether /bin/sh runs there") from error
+        except ConnectionLost as error:
+            pipe.close()
+            # Nothing was under way yet, but the connection may have been cut just now.
+            raise ConnectionLost("the login shell ended at once", "see whether /bin/sh runs there") from error
+        except BaseException:
+            pipe.close()
+            raise
         return pipe
 
     @staticmethod
@@ -168,15 +178,19 @@ class AsyncShells:
 
     async def _take(self) -> AsyncPipe:
         if self._closed:
-            raise ConnectFailed("the connection has been closed")
+            raise ConnectionLost("the connection has been closed meanwhile")
         if self._idle:
             return self._idle.pop()
         pipe = await self._open_pipe()
         try:
             await self._exchange(pipe, _GREETING, lambda _, mark: handshake(mark), HANDSHAKE)
-        except (ConnectionLost, CommandTimedOut) as error:
+        except CommandTimedOut as error:
             await pipe.close()
-            raise ConnectFailed("the login shell could not be started", "see whether /bin/sh runs there") from error
+            raise ConnectFailed("the login shell says nothing", "see whether /bin/sh runs there") from error
+        except ConnectionLost as error:
+            await pipe.close()
+            # Nothing was under way yet, but the connection may have been cut just now.
+            raise ConnectionLost("the login shell ended at once", "see whether /bin/sh runs there") from error
         except BaseException:
             await pipe.close()
             raise
@@ -208,3 +222,100 @@ class AsyncShells:
 
 #: Stands for the first exchange of a shell, in which nothing is run.
 _GREETING = Command(("/bin/sh",), timeout=HANDSHAKE)
+
+
+class ShellTransport(Generic[C]):
+    """Asks through shells on a connection that is opened at the first question, and again when it has broken.
+
+    A transport says how its connection is opened and ended, and how a shell is started on it.
+    """
+
+    #: After these the connection is not used for another question.
+    _final: ClassVar[tuple[type[TransportError], ...]] = (ConnectionLost,)
+
+    def __init__(self) -> None:
+        self._current: tuple[C, Shells] | None = None
+        self._lock = threading.Lock()
+
+    def ask(self, request: Request[T]) -> T:
+        current = self._connected()
+        try:
+            return current[1].ask(request)
+        except self._final:
+            self._drop(current)
+            raise
+
+    def close(self) -> None:
+        self._drop(self._current)
+
+    def _open(self) -> C:
+        raise NotImplementedError
+
+    def _open_pipe(self, connection: C) -> Pipe:
+        raise NotImplementedError
+
+    def _hang_up(self, connection: C) -> None:
+        raise NotImplementedError
+
+    def _connected(self) -> tuple[C, Shells]:
+        with self._lock:
+            if self._current is None:
+                connection = self._open()
+                self._current = connection, Shells(partial(self._open_pipe, connection))
+            return self._current
+
+    def _drop(self, current: tuple[C, Shells] | None) -> None:
+        """Forget a connection, unless another thread has replaced it by now."""
+        with self._lock:
+            if current is None or current is not self._current:
+                return
+            self._current = None
+        connection, shells = current
+        shells.close()
+        self._hang_up(connection)
+
+
+class AsyncShellTransport(Generic[C]):
+    """The same for an event loop."""
+
+    _final: ClassVar[tuple[type[TransportError], ...]] = (ConnectionLost,)
+
+    def __init__(self) -> None:
+        self._current: tuple[C, AsyncShells] | None = None
+        self._lock = asyncio.Lock()
+
+    async def ask(self, request: Request[T]) -> T:
+        current = await self._connected()
+        try:
+            return await current[1].ask(request)
+        except self._final:
+            await self._drop(current)
+            raise
+
+    async def close(self) -> None:
+        await self._drop(self._current)
+
+    async def _open(self) -> C:
+        raise NotImplementedError
+
+    async def _open_pipe(self, connection: C) -> AsyncPipe:
+        raise NotImplementedError
+
+    async def _hang_up(self, connection: C) -> None:
+        raise NotImplementedError
+
+    async def _connected(self) -> tuple[C, AsyncShells]:
+        async with self._lock:
+            if self._current is None:
+                connection = await self._open()
+                self._current = connection, AsyncShells(partial(self._open_pipe, connection))
+            return self._current
+
+    async def _drop(self, current: tuple[C, AsyncShells] | None) -> None:
+        """Forget a connection, unless another task has replaced it by now."""
+        if current is None or current is not self._current:
+            return
+        self._current = None
+        connection, shells = current
+        await shells.close()
+        await self._hang_up(connection)

@@ -7,23 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import random
-import select
 import socket
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-from airflow_provider_soperator.slurm.requests import Request
 from airflow_provider_soperator.transports.errors import ConnectFailed, ConnectionLost, ConnectRefused, TransportError
 from airflow_provider_soperator.transports.framing import SHELL
-from airflow_provider_soperator.transports.shell import AsyncPipe, AsyncShells, Pipe, Shells
+from airflow_provider_soperator.transports.shell import AsyncPipe, AsyncShellTransport, Pipe, ShellTransport
 
 if TYPE_CHECKING:
     import asyncssh
     import paramiko
-
-T = TypeVar("T")
 
 #: Bytes taken from a stream at a time.
 _CHUNK = 256 * 1024
@@ -44,6 +40,11 @@ class _ParamikoPipe:
 
     def __init__(self, channel: paramiko.Channel) -> None:
         self._channel = channel
+        # Set when either stream has data or has ended. A select on the channel would do the same by a pipe, but
+        # one that is closed while data comes in takes the whole connection down with it.
+        self._news = threading.Event()
+        channel.in_buffer.set_event(self._news)
+        channel.in_stderr_buffer.set_event(self._news)
 
     def send(self, data: bytes) -> None:
         self._channel.sendall(data)
@@ -61,39 +62,19 @@ class _ParamikoPipe:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise TimeoutError
-            # The channel's descriptor becomes readable with data on either stream, and at the end.
-            select.select([channel], [], [], left)
+            # What empties one stream clears the event, also if the other has had news: never wait long on it alone.
+            self._news.wait(min(left, 0.1))
 
     def close(self) -> None:
         self._channel.close()
 
 
-class SshTransport:
+class SshTransport(ShellTransport["paramiko.SSHClient"]):
     """Asks over a paramiko connection, opened at the first question and again when it has broken."""
 
     def __init__(self, connect: Callable[[], paramiko.SSHClient]) -> None:
+        super().__init__()
         self._connect = connect
-        self._client: paramiko.SSHClient | None = None
-        self._shells: Shells | None = None
-        self._lock = threading.Lock()
-
-    def ask(self, request: Request[T]) -> T:
-        shells = self._connected()
-        try:
-            return shells.ask(request)
-        except ConnectionLost:
-            self._drop(shells)
-            raise
-
-    def close(self) -> None:
-        self._drop(self._shells)
-
-    def _connected(self) -> Shells:
-        with self._lock:
-            if self._shells is None:
-                self._client = self._open()
-                self._shells = Shells(self._open_pipe)
-            return self._shells
 
     def _open(self) -> paramiko.SSHClient:
         for attempt in range(CONNECT_TRIES):
@@ -113,11 +94,10 @@ class SshTransport:
             transport.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return client
 
-    def _open_pipe(self) -> Pipe:
+    def _open_pipe(self, connection: paramiko.SSHClient) -> Pipe:
         import paramiko
 
-        client = self._client
-        transport = client.get_transport() if client else None
+        transport = connection.get_transport()
         if transport is None or not transport.is_active():
             raise ConnectionLost("the SSH connection has ended")
         try:
@@ -127,15 +107,8 @@ class SshTransport:
             raise ConnectionLost(f"no session could be opened ({error})") from error
         return _ParamikoPipe(channel)
 
-    def _drop(self, shells: Shells | None) -> None:
-        """Forget a connection, unless another thread has replaced it by now."""
-        with self._lock:
-            if shells is None or shells is not self._shells:
-                return
-            client, self._client, self._shells = self._client, None, None
-        shells.close()
-        if client:
-            client.close()
+    def _hang_up(self, connection: paramiko.SSHClient) -> None:
+        connection.close()
 
 
 class _AsyncsshPipe:
@@ -174,32 +147,12 @@ class _AsyncsshPipe:
         self._process.close()
 
 
-class AsyncSshTransport:
+class AsyncSshTransport(AsyncShellTransport["asyncssh.SSHClientConnection"]):
     """Asks over an asyncssh connection, opened at the first question and again when it has broken."""
 
     def __init__(self, connect: Callable[[], Awaitable[asyncssh.SSHClientConnection]]) -> None:
+        super().__init__()
         self._connect = connect
-        self._connection: asyncssh.SSHClientConnection | None = None
-        self._shells: AsyncShells | None = None
-        self._lock = asyncio.Lock()
-
-    async def ask(self, request: Request[T]) -> T:
-        shells = await self._connected()
-        try:
-            return await shells.ask(request)
-        except ConnectionLost:
-            await self._drop(shells)
-            raise
-
-    async def close(self) -> None:
-        await self._drop(self._shells)
-
-    async def _connected(self) -> AsyncShells:
-        async with self._lock:
-            if self._shells is None:
-                self._connection = await self._open()
-                self._shells = AsyncShells(self._open_pipe)
-            return self._shells
 
     async def _open(self) -> asyncssh.SSHClientConnection:
         for attempt in range(CONNECT_TRIES):
@@ -212,24 +165,17 @@ class AsyncSshTransport:
                 await asyncio.sleep(_pause(attempt))
         raise AssertionError("the last try has returned or raised")
 
-    async def _open_pipe(self) -> AsyncPipe:
+    async def _open_pipe(self, connection: asyncssh.SSHClientConnection) -> AsyncPipe:
         import asyncssh
 
-        if self._connection is None:
-            raise ConnectionLost("the SSH connection has ended")
         try:
-            process = await self._connection.create_process(SHELL, encoding=None)
+            process = await connection.create_process(SHELL, encoding=None)
         except (asyncssh.Error, OSError) as error:
             raise ConnectionLost(f"no session could be opened ({error})") from error
         return _AsyncsshPipe(process)
 
-    async def _drop(self, shells: AsyncShells | None) -> None:
-        if shells is None or shells is not self._shells:
-            return
-        connection, self._connection, self._shells = self._connection, None, None
-        await shells.close()
-        if connection:
-            connection.close()
+    async def _hang_up(self, connection: asyncssh.SSHClientConnection) -> None:
+        connection.close()
 
 
 def explain(error: BaseException) -> TransportError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import signal
 from collections import Counter
@@ -43,6 +44,9 @@ class Admin:
             raise ValueError(f"unknown request: {do}")
         return await action(**arguments)
 
+    async def do_up(self) -> bool:
+        return True
+
     async def do_ready(self) -> bool:
         return self._world.ready()
 
@@ -80,7 +84,9 @@ class Admin:
         """The machine under a node is lost, with all that ran on it."""
         machine = self._machine_of(node)
         self._world.kubelet.lost.add(node)
-        await asyncio.to_thread(self._world.init.signal, node, signal.SIGKILL)
+        # A machine can also be lost before its slurmd runs.
+        with contextlib.suppress(RuntimeError):
+            await asyncio.to_thread(self._world.init.signal, node, signal.SIGKILL)
         self._world.fleet.kill(machine)
         return machine
 
@@ -105,6 +111,8 @@ class Admin:
         return gpus
 
     async def do_limit(self, gpus: int) -> None:
+        if gpus < 0:
+            raise ValueError(f"a block cannot have {gpus} GPUs")
         self._world.block.set_limit(gpus)
 
     async def do_usage_unknown(self) -> None:

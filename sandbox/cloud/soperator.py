@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from sandbox.cloud.conditions import condition, with_conditions
 from sandbox.cloud.landscape import GPU_RESOURCE, NODESET_NAME_LABEL, labels
 from sandbox.kube.store import ObjectStore
-from sandbox.settings import CLUSTER, NAMESPACE, Settings
+from sandbox.settings import CLUSTER, EPHEMERAL_SET, MAX_STATIC, MAX_WORKERS, NAMESPACE, Settings
 
 NODESET_LABEL = "slurm.nebius.ai/nodeset"
 WORKER_LABEL = "slurm.nebius.ai/worker"
@@ -22,7 +22,7 @@ class NodeSetController:
 
     def replicas(self) -> dict[str, int]:
         """The number of node names that slurm.conf should have, by NodeSet."""
-        return {s["metadata"]["name"]: s["spec"].get("replicas", 1) for s in self._nodesets()}
+        return {s["metadata"]["name"]: _replicas(s) for s in self._nodesets()}
 
     def sync(self) -> None:
         for nodeset in self._nodesets():
@@ -43,7 +43,7 @@ class NodeSetController:
 
     def _wanted(self, nodeset: dict[str, Any]) -> set[str]:
         name, spec = nodeset["metadata"]["name"], nodeset["spec"]
-        ordinals = set(range(spec.get("replicas", 1)))
+        ordinals = set(range(_replicas(nodeset)))
         if spec.get("ephemeralNodes"):
             state = self._power_state(nodeset)
             ordinals &= set(state["spec"].get("activeNodes") or [])
@@ -170,6 +170,12 @@ class SlurmClusterController:
         )
         if status != old:
             self._store.patch("slurmclusters", CLUSTER, {"status": status}, NAMESPACE, part="status")
+
+
+def _replicas(nodeset: dict[str, Any]) -> int:
+    """As many as are asked for, up to what the sandbox has ports for."""
+    most = MAX_WORKERS if nodeset["metadata"]["name"] == EPHEMERAL_SET else MAX_STATIC
+    return min(most, int(nodeset["spec"].get("replicas", 1)))
 
 
 def is_ready(pod: dict[str, Any]) -> bool:

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from airflow_provider_soperator.slurm.requests import Command, CommandOutput, Request
+from airflow_provider_soperator.transports.kubernetes import AsyncKubernetesTransport, KubernetesTransport
 from airflow_provider_soperator.transports.local import AsyncLocalTransport, LocalTransport
 from airflow_provider_soperator.transports.protocol import AsyncTransport, Transport
 from airflow_provider_soperator.transports.ssh import AsyncSshTransport, SshTransport
+from sandbox.settings import NAMESPACE
 from tests.integration.cluster import LOGIN, Cluster
 
 T = TypeVar("T")
@@ -121,6 +123,19 @@ async def _asyncssh(cluster: Cluster) -> Any:
     return await SSHHookAsync(ssh_conn_id=connection_id(cluster)).get_conn()
 
 
+def kubernetes_client(cluster: Cluster) -> Any:
+    """A client of its own each time, as the transport wants it."""
+    import kubernetes.config
+
+    return kubernetes.config.new_client_from_config(str(cluster.paths.kubeconfig))
+
+
+async def kubernetes_async_client(cluster: Cluster) -> Any:
+    import kubernetes_asyncio.config
+
+    return await kubernetes_asyncio.config.new_client_from_config(str(cluster.paths.kubeconfig))
+
+
 def connection_id(cluster: Cluster) -> str:
     """The Airflow connection to a sandbox; each has its own, as hooks remember them by name."""
     return f"login_{cluster.settings.name.replace('-', '_')}"
@@ -131,4 +146,8 @@ WAYS: dict[str, Callable[[Cluster], Way]] = {
     "local-async": lambda cluster: AsyncWay(lambda: AsyncLocalTransport(_inside(cluster))),
     "ssh": lambda cluster: SyncWay(SshTransport(lambda: _paramiko(cluster))),
     "ssh-async": lambda cluster: AsyncWay(lambda: AsyncSshTransport(lambda: _asyncssh(cluster))),
+    "kubernetes": lambda cluster: SyncWay(KubernetesTransport(lambda: kubernetes_client(cluster), NAMESPACE)),
+    "kubernetes-async": lambda cluster: AsyncWay(
+        lambda: AsyncKubernetesTransport(lambda: kubernetes_async_client(cluster), NAMESPACE)
+    ),
 }

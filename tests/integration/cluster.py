@@ -233,9 +233,14 @@ class Cluster:
         """Wait until a condition is true and return what it gave; fail in words if it never is."""
         deadline = time.monotonic() + timeout
         while not (outcome := condition()):
-            assert time.monotonic() < deadline, f"after {timeout} s still not: {what}\n{self.run('sinfo', '-N', '-R')}"
+            assert time.monotonic() < deadline, f"after {timeout} s still not: {what}\n{self._seen()}"
             time.sleep(0.1)
         return outcome
+
+    def _seen(self) -> str:
+        """Nodes and jobs, for whoever reads why a test failed."""
+        shown = [self.try_run(*words) for words in (["sinfo", "--Node", "--long"], ["squeue", "--all", "--long"])]
+        return "\n".join(said.stdout + said.stderr for said in shown)
 
     def wait_node(
         self, name: str, *, has: Iterable[str] = (), lacks: Iterable[str] = (), timeout: float = 60

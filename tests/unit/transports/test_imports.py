@@ -8,7 +8,7 @@ import sys
 import pytest
 
 HEAVY = ("airflow", "asyncssh", "grpc", "kubernetes", "kubernetes_asyncio", "nebius", "paramiko", "pyslurm")
-MODULES = ("framing", "local", "protocol", "retry", "shell", "ssh")
+MODULES = ("framing", "kubernetes", "local", "protocol", "retry", "shell", "ssh")
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -1,0 +1,240 @@
+"""Over Kubernetes: which pod is taken, what happens when it goes, and what is said when there is no way in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import kubernetes.client
+import pytest
+
+from airflow_provider_soperator.transports.errors import ConnectFailed, ConnectionLost, ConnectRefused
+from airflow_provider_soperator.transports.kubernetes import (
+    CONTROLLER,
+    LOGIN,
+    AsyncKubernetesTransport,
+    KubernetesTransport,
+    PodChoice,
+)
+from sandbox.settings import NAMESPACE
+from tests.contract.transports import AsyncWay, Run, SyncWay, Way, kubernetes_async_client, kubernetes_client
+from tests.integration.cluster import Cluster, is_ready
+
+HOSTNAME = Run(("hostname",))
+LOGIN_POD = "login-0"
+
+#: Opens a way with these settings, with a client that the last argument may change before it is used.
+Reach = Callable[..., Way]
+
+
+@pytest.fixture(params=["kubernetes", "kubernetes-async"])
+def reach(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[Reach]:
+    opened: list[Way] = []
+
+    def reach(
+        namespace: str = NAMESPACE,
+        choices: tuple[PodChoice, ...] = (LOGIN, CONTROLLER),
+        change: Callable[[Any], None] = lambda client: None,
+    ) -> Way:
+        def connect() -> Any:
+            client = kubernetes_client(cluster)
+            change(client)
+            return client
+
+        async def connect_async() -> Any:
+            client = await kubernetes_async_client(cluster)
+            change(client)
+            return client
+
+        if request.param == "kubernetes":
+            opened.append(SyncWay(KubernetesTransport(connect, namespace, choices)))
+        else:
+            opened.append(AsyncWay(lambda: AsyncKubernetesTransport(connect_async, namespace, choices)))
+        return opened[-1]
+
+    yield reach
+    for way in opened:
+        way.close()
+
+
+@pytest.fixture
+def login_pod(cluster: Cluster) -> Iterator[LoginPod]:
+    pod = LoginPod(cluster)
+    yield pod
+    pod.create()
+
+
+class LoginPod:
+    """Deletes the login pod and makes it again: in the sandbox no controller does."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._before = cluster.pod(LOGIN_POD)
+
+    def delete(self) -> None:
+        self._cluster.kubernetes.delete_namespaced_pod(LOGIN_POD, NAMESPACE)
+
+    def create(self) -> None:
+        if self._cluster.pod(LOGIN_POD) is None:
+            metadata = kubernetes.client.V1ObjectMeta(name=LOGIN_POD, labels=self._before.metadata.labels)
+            body = kubernetes.client.V1Pod(metadata=metadata, spec=self._before.spec)
+            body.spec.node_name = None
+            self._cluster.kubernetes.create_namespaced_pod(NAMESPACE, body)
+        self._cluster.wait("the login pod is Ready", lambda: is_ready(self._cluster.pod(LOGIN_POD)))
+
+
+def shell_of(way: Way) -> str:
+    """The process id of the shell that runs the commands, in its pod."""
+    # $PPID is the `timeout` around the command.
+    return way.ask(Run(("sh", "-c", "ps -o ppid= -p $PPID"))).stdout.decode().strip()
+
+
+def at_once(way: Way, *requests: Run) -> list[bytes | BaseException]:
+    """What each of them printed, or how it failed; all have ended."""
+    with ThreadPoolExecutor(len(requests)) as pool:
+        running = [pool.submit(way.ask, request) for request in requests]
+    return [one.exception() or one.result().stdout for one in running]
+
+
+def set_token(client: Any, token: str) -> None:
+    client.configuration.api_key = dict.fromkeys(client.configuration.api_key, f"Bearer {token}")
+    client.configuration.refresh_api_key_hook = None
+
+
+def test_the_login_pod_comes_before_the_controllers(reach: Reach, login_pod: LoginPod) -> None:
+    assert reach().ask(HOSTNAME).stdout == b"login-0\n"
+    assert reach(choices=(CONTROLLER, LOGIN)).ask(HOSTNAME).stdout == b"controller-0\n"
+    login_pod.delete()
+    way = reach()
+    assert way.ask(HOSTNAME).stdout == b"controller-0\n"
+    assert b"main" in way.ask(Run(("sinfo", "--noheader"))).stdout
+
+
+def test_a_deleted_pod_is_looked_for_again(reach: Reach, login_pod: LoginPod, cluster: Cluster) -> None:
+    way = reach(choices=(LOGIN,))
+    shell = shell_of(way)
+    login_pod.delete()
+    # As the kubelet does; the sandbox leaves the processes of a deleted login pod alone.
+    cluster.run("kill", "-KILL", shell)
+    with pytest.raises(ConnectionLost):
+        way.ask(HOSTNAME)
+    with pytest.raises(ConnectFailed, match=r"has the labels app\.kubernetes\.io/component=login"):
+        way.ask(HOSTNAME)
+    login_pod.create()
+    assert way.ask(HOSTNAME).stdout == b"login-0\n"
+    assert shell_of(way) != shell
+
+
+def test_one_shell_that_breaks_leaves_the_commands_of_others_alone(reach: Reach) -> None:
+    breaks = Run(("sh", "-c", "sleep 0.3; kill -9 $(ps -o ppid= -p $PPID)"))
+    lost, said = at_once(reach(), breaks, Run(("sh", "-c", "sleep 0.6; echo on")))
+    assert isinstance(lost, ConnectionLost)
+    assert said == b"on\n"
+
+
+def test_a_pod_that_is_not_ready_may_be_later(reach: Reach, login_pod: LoginPod, cluster: Cluster) -> None:
+    status = {"status": {"conditions": [{"type": "Ready", "status": "False", "message": "sshd starts"}]}}
+    odd = {"metadata": {"name": "odd", "labels": {"app": "odd"}}, "spec": {"containers": [{"name": "a", "image": "b"}]}}
+    odd["spec"]["nodeSelector"] = {"no": "such"}  # type: ignore[index]
+    cluster.kubernetes.create_namespaced_pod(NAMESPACE, odd)
+    try:
+        cluster.kubernetes.patch_namespaced_pod_status("odd", NAMESPACE, status)
+        with pytest.raises(ConnectRefused, match=r"no pod is Ready in namespace soperator: odd \(.+describe pod odd"):
+            reach(choices=(PodChoice("app=odd", "a"),)).ask(HOSTNAME)
+    finally:
+        cluster.kubernetes.delete_namespaced_pod("odd", NAMESPACE)
+
+
+def test_a_wrong_token_is_said_to_be_refused_and_a_new_one_is_taken(reach: Reach) -> None:
+    tokens = ["wrong"]
+    way = reach(change=lambda client: set_token(client, tokens.pop()) if tokens else None)
+    with pytest.raises(ConnectFailed, match=r"refused the token .*: renew the credentials"):
+        way.ask(HOSTNAME)
+    assert way.ask(HOSTNAME).stdout == b"login-0\n"
+
+
+def test_a_token_that_expires_stops_only_new_shells(reach: Reach) -> None:
+    clients: list[Any] = []
+    way = reach(change=clients.append)
+    assert way.ask(HOSTNAME).status == 0
+    set_token(clients[0], "expired")
+    assert way.ask(HOSTNAME).status == 0
+    slow = Run(("sh", "-c", "sleep 0.5; hostname"))
+    refused, said = sorted(at_once(way, slow, slow), key=lambda outcome: isinstance(outcome, bytes))
+    assert "refused the token" in str(refused)
+    assert said == b"login-0\n"
+    assert way.ask(HOSTNAME).stdout == b"login-0\n"
+    assert len(clients) == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"namespace": "nowhere"}, "there is no namespace nowhere: set the namespace"),
+        (
+            {"choices": (PodChoice("app=none", "sshd"), PodChoice("app=neither", "sshd"))},
+            "no pod in namespace soperator has the labels app=none or app=neither: see `kubectl -n soperator get pods",
+        ),
+        (
+            {"choices": (PodChoice(LOGIN.labels, "nothing"),)},
+            r"pod login-0 has no container nothing, only sshd",
+        ),
+        (
+            {"choices": (PodChoice(LOGIN.labels, "sshd", ("chroot", "/mnt/nowhere", "/bin/sh")),)},
+            r"no shell could be started in container sshd of pod login-0 \(chroot: .*No such file or directory",
+        ),
+        (
+            {"choices": (PodChoice(LOGIN.labels, "sshd", ("/bin/no-such-shell",)),)},
+            r"no shell could be started in container sshd of pod login-0 \(.*no-such-shell.*see whether",
+        ),
+    ],
+    ids=["namespace", "labels", "container", "root", "shell"],
+)
+def test_what_is_wrong_with_the_settings_is_said(reach: Reach, settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConnectFailed, match=words) as caught:
+        reach(**settings).ask(HOSTNAME)
+    assert not caught.value.retryable
+
+
+@pytest.mark.parametrize(
+    ("host", "words"),
+    [("https://127.0.0.1:9", "does not answer"), ("https://no-such-host.invalid", "does not answer")],
+    ids=["port", "name"],
+)
+def test_an_api_that_cannot_be_reached_is_said_to_be(reach: Reach, host: str, words: str) -> None:
+    def change(client: Any) -> None:
+        client.configuration.host = host
+        # It would load the old host again.
+        client.configuration.refresh_api_key_hook = None
+
+    with pytest.raises(ConnectFailed, match=words):
+        reach(change=change).ask(HOSTNAME)
+
+
+def test_an_api_that_nobody_vouches_for_is_not_trusted(reach: Reach) -> None:
+    def change(client: Any) -> None:
+        client.configuration.ssl_ca_cert = None
+        client.rest_client = type(client.rest_client)(client.configuration)
+
+    with pytest.raises(ConnectFailed, match="is not trusted"):
+        reach(change=change).ask(HOSTNAME)
+
+
+@pytest.mark.parametrize("call", ["GET pods/", "GET pods/*/exec"], ids=["list", "exec"])
+def test_an_api_that_hangs_is_not_waited_for(
+    reach: Reach, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    monkeypatch.setattr("airflow_provider_soperator.transports.kubernetes._PATIENCE", 1)
+    cluster.fault("api", api="kubernetes", effect="hang", matching=call, count=0)
+    way = reach()
+    with pytest.raises(ConnectFailed, match="does not answer"):
+        way.ask(HOSTNAME)
+    cluster.fault("clear")
+    assert way.ask(HOSTNAME).stdout == b"login-0\n"
+
+
+@pytest.mark.parametrize("call", ["GET pods/", "GET pods/*/exec"], ids=["list", "exec"])
+def test_an_api_that_stumbles_once_is_asked_again(reach: Reach, cluster: Cluster, call: str) -> None:
+    cluster.fault("api", api="kubernetes", effect="error", matching=call, count=1)
+    assert reach().ask(HOSTNAME).stdout == b"login-0\n"
