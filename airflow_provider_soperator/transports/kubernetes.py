@@ -7,24 +7,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-import re
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent import futures
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_soperator.transports.errors import ConnectFailed, ConnectionLost, ConnectRefused, TransportError
+from airflow_provider_soperator.transports.errors import ConnectFailed, ConnectionLost, ConnectRefused
+from airflow_provider_soperator.transports.kubernetes_errors import (
+    PATIENCE,
+    explained,
+    namespace_read,
+    status_message,
+)
+from airflow_provider_soperator.transports.pods import CONTROLLER, LOGIN, PodChoice, none_ready, ready_pod
 from airflow_provider_soperator.transports.shell import AsyncPipe, AsyncShellTransport, Pipe, ShellTransport
 
 if TYPE_CHECKING:
     import aiohttp
     import kubernetes.client
     import kubernetes_asyncio.client
-
-#: Seconds that the API has for an answer.
-_PATIENCE = 20.0
 
 #: Seconds between pings: load balancers before an API server cut connections that are silent for a minute or more.
 _HEARTBEAT = 25.0
@@ -33,24 +34,6 @@ _HEARTBEAT = 25.0
 _CHUNK = 64 * 1024
 
 _STDIN, _STDOUT, _STDERR, _STATUS = b"\0", b"\1", b"\2", b"\3"
-
-
-@dataclass(frozen=True)
-class PodChoice:
-    """Which pods Slurm's commands can run in, and how a shell is started there.
-
-    >>> PodChoice("app.kubernetes.io/component=login,app.kubernetes.io/instance=mine", "sshd").shell
-    ('/bin/sh',)
-    """
-
-    labels: str
-    container: str
-    shell: tuple[str, ...] = ("/bin/sh",)
-
-
-#: What users see who log in: the jail.
-LOGIN = PodChoice("app.kubernetes.io/component=login", "sshd", ("chroot", "/mnt/jail", "/bin/sh"))
-CONTROLLER = PodChoice("app.kubernetes.io/component=controller", "slurmctld")
 
 
 class _Frames:
@@ -72,7 +55,7 @@ class _Frames:
         if channel == _STATUS:
             if self._started:
                 return None
-            why = self._complaint.decode(errors="replace").strip() or _message(data)
+            why = self._complaint.decode(errors="replace").strip() or status_message(data)
             raise ConnectFailed(
                 f"no shell could be started in {self._where} ({why})", f"see whether `{self._shell}` runs there"
             )
@@ -80,14 +63,6 @@ class _Frames:
             return "stdout", b""
         self._started = self._started or bool(data)
         return "stdout", data
-
-
-def _message(status: bytes) -> str:
-    """The words of a Status, as Kubernetes ends an exec with."""
-    try:
-        return str(json.loads(status)["message"])
-    except (ValueError, KeyError, TypeError):
-        return status.decode(errors="replace")
 
 
 def _pieces(data: bytes) -> Iterator[bytes]:
@@ -108,7 +83,7 @@ class _Pipe:
     def send(self, data: bytes) -> None:
         import websocket
 
-        self._socket.settimeout(_PATIENCE)
+        self._socket.settimeout(PATIENCE)
         try:
             for piece in _pieces(data):
                 self._socket.send_binary(piece)
@@ -147,10 +122,10 @@ def _in_time(start: Callable[[], _Pipe]) -> _Pipe:
 
     threading.Thread(target=work, name="kubernetes-exec", daemon=True).start()
     try:
-        return started.result(_PATIENCE)
+        return started.result(PATIENCE)
     except futures.TimeoutError:
         started.add_done_callback(lambda late: None if late.exception() else late.result().close())
-        raise TimeoutError(f"nothing within {_PATIENCE:g} s") from None
+        raise TimeoutError(f"nothing within {PATIENCE:g} s") from None
 
 
 class KubernetesTransport(ShellTransport["kubernetes.client.ApiClient"]):
@@ -171,11 +146,11 @@ class KubernetesTransport(ShellTransport["kubernetes.client.ApiClient"]):
         self._choices = tuple(choices)
 
     def _open(self) -> kubernetes.client.ApiClient:
-        with _explained("connect"):
+        with explained("connect"):
             return self._connect()
 
     def _open_pipe(self, connection: kubernetes.client.ApiClient) -> Pipe:
-        with _explained("start a shell"):
+        with explained("start a shell"):
             return _in_time(lambda: self._start(connection))
 
     def _hang_up(self, connection: kubernetes.client.ApiClient) -> None:
@@ -194,18 +169,18 @@ class KubernetesTransport(ShellTransport["kubernetes.client.ApiClient"]):
         core: Any = kubernetes.client.CoreV1Api(connection)
         seen: list[Any] = []
         for choice in self._choices:
-            with _explained(f"list the pods of namespace {self._namespace}"):
+            with explained(f"list the pods of namespace {self._namespace}"):
                 pods = core.list_namespaced_pod(
-                    self._namespace, label_selector=choice.labels, _request_timeout=_PATIENCE
+                    self._namespace, label_selector=choice.labels, _request_timeout=PATIENCE
                 ).items
-            if name := _ready_pod(pods, choice):
+            if name := ready_pod(pods, choice):
                 return name, choice
             seen += pods
         if not seen:
             # Kubernetes lists no pods, too, in a namespace that there is not.
-            with _namespace_read(self._namespace):
-                core.read_namespace(self._namespace, _request_timeout=_PATIENCE)
-        raise _none_ready(self._namespace, self._choices, seen)
+            with namespace_read(self._namespace):
+                core.read_namespace(self._namespace, _request_timeout=PATIENCE)
+        raise none_ready(self._namespace, self._choices, seen)
 
     def _exec(self, connection: kubernetes.client.ApiClient, pod: str, choice: PodChoice) -> _Pipe:
         import kubernetes.client
@@ -215,7 +190,7 @@ class KubernetesTransport(ShellTransport["kubernetes.client.ApiClient"]):
         own = kubernetes.client.ApiClient(connection.configuration)
         own.default_headers.update(connection.default_headers)
         core: Any = kubernetes.client.CoreV1Api(own)
-        with _explained(f"exec into pod {pod}"):
+        with explained(f"exec into pod {pod}"):
             client = kubernetes.stream.stream(
                 core.connect_get_namespaced_pod_exec,
                 pod,
@@ -283,7 +258,7 @@ class AsyncKubernetesTransport(AsyncShellTransport["kubernetes_asyncio.client.Ap
         self._choices = tuple(choices)
 
     async def _open(self) -> kubernetes_asyncio.client.ApiClient:
-        with _explained("connect"):
+        with explained("connect"):
             return await self._connect()
 
     async def _open_pipe(self, connection: kubernetes_asyncio.client.ApiClient) -> AsyncPipe:
@@ -302,17 +277,17 @@ class AsyncKubernetesTransport(AsyncShellTransport["kubernetes_asyncio.client.Ap
         core: Any = kubernetes_asyncio.client.CoreV1Api(connection)
         seen: list[Any] = []
         for choice in self._choices:
-            with _explained(f"list the pods of namespace {self._namespace}"):
+            with explained(f"list the pods of namespace {self._namespace}"):
                 listed = await core.list_namespaced_pod(
-                    self._namespace, label_selector=choice.labels, _request_timeout=_PATIENCE
+                    self._namespace, label_selector=choice.labels, _request_timeout=PATIENCE
                 )
-            if name := _ready_pod(listed.items, choice):
+            if name := ready_pod(listed.items, choice):
                 return name, choice
             seen += listed.items
         if not seen:
-            with _namespace_read(self._namespace):
-                await core.read_namespace(self._namespace, _request_timeout=_PATIENCE)
-        raise _none_ready(self._namespace, self._choices, seen)
+            with namespace_read(self._namespace):
+                await core.read_namespace(self._namespace, _request_timeout=PATIENCE)
+        raise none_ready(self._namespace, self._choices, seen)
 
     async def _exec(self, connection: kubernetes_asyncio.client.ApiClient, pod: str, choice: PodChoice) -> AsyncPipe:
         import kubernetes_asyncio.client
@@ -339,144 +314,9 @@ class AsyncKubernetesTransport(AsyncShellTransport["kubernetes_asyncio.client.Ap
             return socket
 
         try:
-            with _explained(f"exec into pod {pod}"):
-                socket = await asyncio.wait_for(join(), _PATIENCE)
+            with explained(f"exec into pod {pod}"):
+                socket = await asyncio.wait_for(join(), PATIENCE)
         except BaseException:
             await client.close()
             raise
         return _AsyncPipe(socket, client, _Frames(pod, choice))
-
-
-def _ready_pod(pods: Sequence[Any], choice: PodChoice) -> str | None:
-    """The first pod that commands can run in, by its name: everyone takes the same one."""
-    for pod in sorted(pods, key=lambda pod: str(pod.metadata.name)):
-        conditions = {one.type: one.status for one in pod.status.conditions or ()}
-        if conditions.get("Ready") != "True" or pod.metadata.deletion_timestamp:
-            continue
-        containers = [container.name for container in pod.spec.containers]
-        if choice.container not in containers:
-            raise ConnectFailed(
-                f"pod {pod.metadata.name} has no container {choice.container}, only {', '.join(containers)}",
-                "choose another container, or other labels",
-            )
-        return str(pod.metadata.name)
-    return None
-
-
-def _none_ready(namespace: str, choices: Sequence[PodChoice], seen: Sequence[Any]) -> TransportError:
-    if seen:
-        names = ", ".join(f"{pod.metadata.name} ({_condition(pod)})" for pod in seen)
-        return ConnectRefused(
-            f"no pod is Ready in namespace {namespace}: {names}",
-            f"see `kubectl -n {namespace} describe pod {seen[0].metadata.name}`",
-        )
-    labels = " or ".join(choice.labels for choice in choices)
-    return ConnectFailed(
-        f"no pod in namespace {namespace} has the labels {labels}",
-        f"see `kubectl -n {namespace} get pods --show-labels`, and whether it is the SlurmCluster's namespace",
-    )
-
-
-def _condition(pod: Any) -> str:
-    if pod.metadata.deletion_timestamp:
-        return "is being deleted"
-    for one in pod.status.conditions or ():
-        if one.type == "Ready":
-            return str(one.message or one.reason or "not Ready")
-    return str(pod.status.phase or "not started")
-
-
-@contextlib.contextmanager
-def _explained(what: str) -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:
-        raise explain(error, what) from error
-
-
-@contextlib.contextmanager
-def _namespace_read(namespace: str) -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:
-        status = _status(error)
-        if status == 404:
-            raise ConnectFailed(
-                f"there is no namespace {namespace}", "set the namespace that the SlurmCluster is in"
-            ) from error
-        # Whoever may not read namespaces is still to be told that no pod was found.
-        if status != 403:
-            raise explain(error, f"read namespace {namespace}") from error
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        yield error
-        error = error.__cause__ or error.__context__
-
-
-def _status(error: BaseException) -> int | None:
-    """The HTTP status with which the API refused; a refused exec may come wrapped, or as an error in handling it."""
-    for one in _chain(error):
-        for name in ("status", "status_code"):
-            status = getattr(one, name, None)
-            if isinstance(status, int) and status:
-                return status
-        if found := re.search(r"[Hh]andshake status (\d{3})", str(one)):
-            return int(found[1])
-    return None
-
-
-def _words(error: BaseException) -> str:
-    """What the API said, rather than the headers around it."""
-    for one in _chain(error):
-        if isinstance(one, (TimeoutError, asyncio.TimeoutError)) and not str(one):
-            return f"nothing within {_PATIENCE:g} s"
-        if type(one).__name__ == "WSServerHandshakeError":
-            # Its text is the whole address, and why it was refused is not in it.
-            return f"HTTP {_status(one)}"
-        body = getattr(one, "body", None) or getattr(one, "resp_body", None)
-        if isinstance(body, (str, bytes)) and body:
-            data = body.encode() if isinstance(body, str) else body
-            return _message(data).strip()
-    innermost = list(_chain(error))[-1]
-    return str(innermost).strip().partition("-+-+-")[0].strip() or type(innermost).__name__
-
-
-def explain(error: BaseException, what: str) -> TransportError:
-    """Why the API did not do what it was asked, in words about the user's settings, whichever client says it."""
-    if isinstance(error, TransportError):
-        return error
-    status, words = _status(error), _words(error)
-    if status == 401:
-        return ConnectFailed(
-            f"the Kubernetes API refused the token ({words})", "renew the credentials of the Kubernetes connection"
-        )
-    if status == 403:
-        return ConnectFailed(
-            f"the Kubernetes API gives no right to {what} ({words})",
-            "bind a Role with get and list on pods, and get and create on pods/exec, to the connection's account",
-        )
-    if status in (400, 404, 409, 429) or (status is not None and status >= 500):
-        # Of a pod that starts, ends or moves, the API says any of these.
-        return ConnectRefused(f"could not {what} ({words})", "see whether the pod runs and the API is not overloaded")
-    if status is not None:
-        return ConnectFailed(f"could not {what} ({status}: {words})", "check the Kubernetes connection")
-    names = {type(one).__name__ for one in _chain(error)}
-    untrusted = {"SSLCertVerificationError", "ClientConnectorCertificateError"}
-    if names & untrusted or "CERTIFICATE_VERIFY_FAILED" in str(error):
-        return ConnectFailed(
-            f"the certificate of the Kubernetes API is not trusted ({words})",
-            "put its certificate authority into the Kubernetes connection",
-        )
-    if names & {"WebSocketConnectionClosedException", "ServerDisconnectedError", "ConnectionResetError"}:
-        return ConnectRefused(f"the Kubernetes API hung up ({words})", "it may be starting, or a proxy before it")
-    unreachable = {"MaxRetryError", "ClientConnectorError"}
-    if names & unreachable or any(isinstance(one, (OSError, asyncio.TimeoutError)) for one in _chain(error)):
-        return ConnectFailed(
-            f"the Kubernetes API does not answer ({words})",
-            "check the server of the Kubernetes connection, and firewalls",
-        )
-    return ConnectFailed(f"could not {what} ({type(error).__name__}: {words})", "check the Kubernetes connection")

@@ -51,7 +51,7 @@ def heal(cluster: Cluster) -> None:
 def test_slurmctld_down(cluster: Cluster) -> None:
     running = cluster.held_job("--gpus=2", "--nodelist=worker-0")
     cluster.wait_job(running, "RUNNING")
-    waiting = cluster.sbatch("--gpus=8", "--nodelist=worker-0")
+    waiting = cluster.sbatch("--nodes=1", "--gpus=8", "--nodelist=worker-0")
     wait_until_saved(cluster)
     fault(cluster, "slurmctld-down")
     assert state_of(cluster, "slurmctld") == "down"

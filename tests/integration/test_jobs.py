@@ -30,7 +30,7 @@ def test_a_job_sees_the_gpus_that_it_asked_for_and_no_others(cluster: Cluster) -
 
 def test_jobs_side_by_side_share_no_gpu(cluster: Cluster) -> None:
     words = 'echo "$SLURM_JOB_GPUS"; sleep 60'
-    jobs = [cluster.sbatch("--nodelist=worker-0", "--gpus=4", wrap=words) for _ in range(2)]
+    jobs = [cluster.sbatch("--nodes=1", "--nodelist=worker-0", "--gpus=4", wrap=words) for _ in range(2)]
     for job in jobs:
         cluster.wait_job(job, "RUNNING")
     outputs = [f"/root/{job}.out" for job in jobs]

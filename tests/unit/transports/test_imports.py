@@ -7,8 +7,18 @@ import sys
 
 import pytest
 
-HEAVY = ("airflow", "asyncssh", "grpc", "kubernetes", "kubernetes_asyncio", "nebius", "paramiko", "pyslurm")
-MODULES = ("framing", "kubernetes", "local", "protocol", "retry", "shell", "ssh")
+HEAVY = (
+    "airflow",
+    "asyncssh",
+    "grpc",
+    "kubernetes",
+    "kubernetes_errors",
+    "kubernetes_asyncio",
+    "nebius",
+    "paramiko",
+    "pyslurm",
+)
+MODULES = ("framing", "kubernetes", "kubernetes_errors", "local", "protocol", "retry", "shell", "ssh")
 
 
 @pytest.mark.parametrize("module", MODULES)

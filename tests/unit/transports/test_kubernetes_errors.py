@@ -12,7 +12,7 @@ import pytest
 import websocket
 
 from airflow_provider_soperator.transports.errors import ConnectFailed
-from airflow_provider_soperator.transports.kubernetes import explain
+from airflow_provider_soperator.transports.kubernetes_errors import explain
 
 WHY = 'pods is forbidden: User "u" cannot list resource "pods"'
 BODY = json.dumps({"kind": "Status", "message": WHY, "code": 403})

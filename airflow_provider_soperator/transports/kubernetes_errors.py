@@ -1,0 +1,118 @@
+"""Why a Kubernetes API did not do what it was asked, in words about the user's settings, whichever client says it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import re
+from collections.abc import Iterator
+
+from airflow_provider_soperator.transports.errors import ConnectFailed, ConnectRefused, TransportError
+
+#: Seconds that the API has for an answer.
+PATIENCE = 20.0
+
+
+@contextlib.contextmanager
+def explained(what: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        raise explain(error, what) from error
+
+
+@contextlib.contextmanager
+def namespace_read(namespace: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        status = _status(error)
+        if status == 404:
+            raise ConnectFailed(
+                f"there is no namespace {namespace}", "set the namespace that the SlurmCluster is in"
+            ) from error
+        # Whoever may not read namespaces is still to be told that no pod was found.
+        if status != 403:
+            raise explain(error, f"read namespace {namespace}") from error
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _status(error: BaseException) -> int | None:
+    """The HTTP status with which the API refused; a refused exec may come wrapped, or as an error in handling it."""
+    for one in _chain(error):
+        for name in ("status", "status_code"):
+            status = getattr(one, name, None)
+            if isinstance(status, int) and status:
+                return status
+        if found := re.search(r"[Hh]andshake status (\d{3})", str(one)):
+            return int(found[1])
+    return None
+
+
+def _words(error: BaseException) -> str:
+    """What the API said, rather than the headers around it."""
+    for one in _chain(error):
+        if isinstance(one, (TimeoutError, asyncio.TimeoutError)) and not str(one):
+            return f"nothing within {PATIENCE:g} s"
+        if type(one).__name__ == "WSServerHandshakeError":
+            # Its text is the whole address, and why it was refused is not in it.
+            return f"HTTP {_status(one)}"
+        body = getattr(one, "body", None) or getattr(one, "resp_body", None)
+        if isinstance(body, (str, bytes)) and body:
+            data = body.encode() if isinstance(body, str) else body
+            return status_message(data).strip()
+    innermost = list(_chain(error))[-1]
+    return str(innermost).strip().partition("-+-+-")[0].strip() or type(innermost).__name__
+
+
+def explain(error: BaseException, what: str) -> TransportError:
+    """Why the API did not do what it was asked, in words about the user's settings, whichever client says it."""
+    if isinstance(error, TransportError):
+        return error
+    status, words = _status(error), _words(error)
+    if status == 401:
+        return ConnectFailed(
+            f"the Kubernetes API refused the token ({words})", "renew the credentials of the Kubernetes connection"
+        )
+    if status == 403:
+        return ConnectFailed(
+            f"the Kubernetes API gives no right to {what} ({words})",
+            "bind a Role with get and list on pods, and get and create on pods/exec, to the connection's account",
+        )
+    if status in (400, 404, 409, 429) or (status is not None and status >= 500):
+        # Of a pod that starts, ends or moves, the API says any of these.
+        return ConnectRefused(f"could not {what} ({words})", "see whether the pod runs and the API is not overloaded")
+    if status is not None:
+        return ConnectFailed(f"could not {what} ({status}: {words})", "check the Kubernetes connection")
+    names = {type(one).__name__ for one in _chain(error)}
+    untrusted = {"SSLCertVerificationError", "ClientConnectorCertificateError"}
+    if names & untrusted or "CERTIFICATE_VERIFY_FAILED" in str(error):
+        return ConnectFailed(
+            f"the certificate of the Kubernetes API is not trusted ({words})",
+            "put its certificate authority into the Kubernetes connection",
+        )
+    if names & {"WebSocketConnectionClosedException", "ServerDisconnectedError", "ConnectionResetError"}:
+        return ConnectRefused(f"the Kubernetes API hung up ({words})", "it may be starting, or a proxy before it")
+    unreachable = {"MaxRetryError", "ClientConnectorError"}
+    if names & unreachable or any(isinstance(one, (OSError, asyncio.TimeoutError)) for one in _chain(error)):
+        return ConnectFailed(
+            f"the Kubernetes API does not answer ({words})",
+            "check the server of the Kubernetes connection, and firewalls",
+        )
+    return ConnectFailed(f"could not {what} ({type(error).__name__}: {words})", "check the Kubernetes connection")
+
+
+def status_message(status: bytes) -> str:
+    """The words of a Status, as Kubernetes ends an exec with."""
+    try:
+        return str(json.loads(status)["message"])
+    except (ValueError, KeyError, TypeError):
+        return status.decode(errors="replace")
