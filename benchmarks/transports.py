@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.keys import SubmissionKey
-from airflow_provider_soperator.slurm.requests import Ping
+from airflow_provider_soperator.slurm.requests import Command, CommandOutput, Ping, Request
 from airflow_provider_soperator.slurm.requests.once import SubmitOnce
 from airflow_provider_soperator.transports.ssh import SshTransport
 from benchmarks.table import Row
@@ -26,6 +26,17 @@ if TYPE_CHECKING:
 
 JOBS = 300
 ROUNDS = 3
+
+
+@dataclass(frozen=True)
+class Nothing(Request[None]):
+    """A command that does nothing."""
+
+    def command(self) -> Command:
+        return Command(("true",))
+
+    def read(self, answer: CommandOutput) -> None:
+        assert answer.status == 0
 
 
 @dataclass
@@ -83,24 +94,24 @@ def run() -> list[Row]:
 
 
 def commands(node: Login, shell: int = 300, connections: int = 15) -> list[Row]:
-    """`scontrol ping`, which does next to nothing, so that the way there is what counts."""
+    """`true`, which does nothing, so that the way there is all that counts."""
     transport = SshTransport(node.connect)
-    transport.ask(Ping())
+    transport.ask(Nothing())
 
     def one_connection() -> None:
         client = node.connect()
-        client.exec_command("scontrol ping")[1].read()
+        client.exec_command("true")[1].read()
         client.close()
 
     ours, theirs = [], []
     for _ in range(ROUNDS):
-        ours.append(seconds(lambda: repeat(lambda: transport.ask(Ping()), shell)) / shell)
+        ours.append(seconds(lambda: repeat(lambda: transport.ask(Nothing()), shell)) / shell)
         theirs.append(seconds(lambda: repeat(one_connection, connections)) / connections)
     transport.close()
     ratio = statistics.median(theirs) / statistics.median(ours)
     figure = f"{1 / statistics.median(ours):.0f} a second, {ratio:.0f} times as many"
     against = f"{1 / statistics.median(theirs):.1f} a second, a new paramiko connection for each"
-    return [Row("ssh", "commands over one long-lived shell", figure, against, ratio >= 50)]
+    return [Row("ssh", "commands over one long-lived shell", figure, against)]
 
 
 def submissions(node: Login) -> list[Row]:
