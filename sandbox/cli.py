@@ -18,7 +18,7 @@ from sandbox import access, demo, faults, lifecycle, preflight, status
 from sandbox.errors import SandboxError
 from sandbox.lifecycle import Sandbox
 from sandbox.rootfs import RootCache
-from sandbox.settings import SUITES, Settings
+from sandbox.settings import ENVIRONMENT, SUITES, Settings
 
 #: Options of ``up``, by the field of ``Settings`` that each sets.
 OPTIONS: dict[str, str] = {
@@ -165,7 +165,7 @@ def _status(options: argparse.Namespace) -> int:
 def _shell(options: argparse.Namespace) -> int:
     sandbox = Sandbox.existing(options.name)
     argv = sandbox.init.enter(options.pod, options.argv or ["bash", "-l"])
-    environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8"}
+    environment = ENVIRONMENT | {"HOME": "/root"}
     os.execvpe(argv[0], argv, environment | {"TERM": os.environ.get("TERM", "dumb")})
 
 

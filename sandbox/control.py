@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 
 from sandbox.errors import SandboxError
-from sandbox.settings import Paths
+from sandbox.settings import ENVIRONMENT, Paths
 
 
 def command_line(command: str, name: str) -> str:
@@ -155,7 +155,7 @@ class Init:
             timeout=timeout,
             check=False,
             stdin=subprocess.DEVNULL,
-            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8", "HOME": "/root"},
+            env=ENVIRONMENT | {"HOME": "/root"},
         )
 
     def outside(self, name: str) -> psutil.Process:

@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sandbox.settings import Paths
+from sandbox.settings import ENVIRONMENT, Paths
 
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 
@@ -114,7 +114,7 @@ class Supervisor:
                 return running.pid
             command = in_pod(self._paths.root, hostname, argv) if hostname else argv
             # Inside the root nothing of the caller's environment means anything.
-            environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"} if hostname else {**os.environ}
+            environment = ENVIRONMENT if hostname else {**os.environ}
             with (self._paths.logs / f"{name}.log").open("ab") as log:
                 process = subprocess.Popen(
                     command,

@@ -12,6 +12,8 @@ from typing import Any
 from sandbox.errors import SandboxError
 
 LOOPBACK = "127.0.0.1"
+#: The environment of every process in the root: nothing of the caller's means anything there.
+ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
 NAMESPACE = "soperator"
 CLUSTER = "soperator"
 EPHEMERAL_SET = "worker"

@@ -7,7 +7,7 @@ import logging
 from dataclasses import dataclass
 
 from sandbox import config
-from sandbox.settings import Settings
+from sandbox.settings import ENVIRONMENT, Settings
 
 _log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class Slurm:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"},
+            env=ENVIRONMENT,
         )
         try:
             out, err = await asyncio.wait_for(process.communicate(), timeout)

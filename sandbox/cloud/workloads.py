@@ -9,7 +9,7 @@ from sandbox.cloud.conditions import condition, timestamp, with_conditions
 from sandbox.cloud.events import Recorder
 from sandbox.cloud.fleet import Fleet, Machine, MachineState, NodeGroup
 from sandbox.cloud.landscape import GPU_RESOURCE
-from sandbox.cloud.soperator import is_ready
+from sandbox.cloud.soperator import WORKER_LABEL, is_ready
 from sandbox.kube.store import ObjectStore
 
 
@@ -139,7 +139,7 @@ def _fits(pod: dict[str, Any], node: dict[str, Any], others: list[dict[str, Any]
 
 
 def _is_worker(pod: dict[str, Any]) -> bool:
-    return "slurm.nebius.ai/worker" in pod["metadata"].get("labels", {})
+    return WORKER_LABEL in pod["metadata"].get("labels", {})
 
 
 def _gpus(pod: dict[str, Any]) -> int:
