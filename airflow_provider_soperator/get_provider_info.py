@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_provider_soperator import __version__
+from airflow_provider_soperator.hooks import form
 
 
 def get_provider_info() -> dict[str, Any]:
@@ -18,4 +19,7 @@ def get_provider_info() -> dict[str, Any]:
         # reStructuredText; `airflow providers list` prints it without the markup.
         "description": "`Soperator <https://github.com/nebius/soperator>`__: Slurm on Kubernetes",
         "versions": [__version__],
+        "integrations": [{"integration-name": "Soperator", "external-doc-url": "https://github.com/nebius/soperator"}],
+        "hooks": [{"integration-name": "Soperator", "python-modules": ["airflow_provider_soperator.hooks.slurm"]}],
+        "connection-types": [form.connection_type()],
     }

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 class SlurmError(Exception):
     """Slurm was asked and did not do it.
 
-    ``said`` has Slurm's own words. ``retryable`` says whether the same question can be asked again with a hope of more.
+    ``said`` has Slurm's own words. ``retryable`` says whether the same question can be asked again with a hope of more,
+    ``unsettled`` whether it may have been done all the same.
 
     >>> try:
     ...     raise UnknownNode("Invalid node name specified", "scontrol")
@@ -20,6 +21,7 @@ class SlurmError(Exception):
     """
 
     retryable = False
+    unsettled = False
     remedy = ""
 
     def __init__(self, said: str, command: str = "", remedy: str = "") -> None:
@@ -126,6 +128,7 @@ class TransientSlurmError(SlurmError):
 class ControllerUnreachable(TransientSlurmError):
     """slurmctld did not answer. What was asked may have been done all the same."""
 
+    unsettled = True
     remedy = "see whether slurmctld is up (`scontrol ping`) and how busy it is (`sdiag`)"
 
 

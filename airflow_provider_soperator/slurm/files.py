@@ -5,9 +5,12 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
+from typing import TypeVar
 
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.requests import Command, CommandOutput, Request
+
+T = TypeVar("T")
 
 #: Bytes of a piece unless more are asked for.
 PIECE = 1024 * 1024
@@ -15,6 +18,10 @@ PIECE = 1024 * 1024
 
 class FileError(SlurmError):
     """A file on the cluster could not be read or written; the message has the cluster's own words."""
+
+
+class FileRequest(Request[T]):
+    """Something about files; not every way to a Slurm leads to them."""
 
 
 def _path(path: str) -> str:
@@ -67,7 +74,7 @@ done
 
 
 @dataclass(frozen=True)
-class ReadPieces(Request[list[FilePiece]]):
+class ReadPieces(FileRequest[list[FilePiece]]):
     """Read pieces of any number of files in one go; a file that is not there is no error."""
 
     pieces: tuple[Piece, ...]
@@ -106,7 +113,7 @@ trap - EXIT
 
 
 @dataclass(frozen=True)
-class WriteFile(Request[None]):
+class WriteFile(FileRequest[None]):
     """Write a file whole, in the place of any that is there; its folder must exist."""
 
     path: str
@@ -121,7 +128,7 @@ class WriteFile(Request[None]):
 
 
 @dataclass(frozen=True)
-class MakeFolder(Request[None]):
+class MakeFolder(FileRequest[None]):
     """Make a folder and those above it; one that is there stays as it is."""
 
     path: str
@@ -135,7 +142,7 @@ class MakeFolder(Request[None]):
 
 
 @dataclass(frozen=True)
-class RemoveFiles(Request[None]):
+class RemoveFiles(FileRequest[None]):
     """Remove files; those that are not there are gone already."""
 
     paths: tuple[str, ...]

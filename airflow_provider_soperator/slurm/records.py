@@ -141,6 +141,31 @@ class AccountingJob:
     def restarts(self) -> int:
         return len(self.earlier_runs)
 
+    def as_job(self) -> Job:
+        """What the queue would say of it, if it still had it."""
+        return Job(
+            id=self.id,
+            raw_id=self.raw_id,
+            name=self.name,
+            user=self.user,
+            account=self.account,
+            partition=self.partition,
+            qos=self.qos,
+            state=self.state,
+            reason=self.reason,
+            nodelist=self.nodelist,
+            submitted=self.submitted,
+            started=self.started,
+            ends=self.ended,
+            time_limit=self.time_limit,
+            time_used=NoDuration.UNKNOWN if self.elapsed is None else self.elapsed,
+            restarts=self.restarts,
+            exit_code=self.exit_code,
+            tres=self.tres,
+            comment=self.comment,
+            workdir=self.workdir,
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Node:

@@ -6,10 +6,12 @@ from __future__ import annotations
 class TransportError(Exception):
     """A question did not reach the cluster, or its answer did not reach us.
 
-    ``retryable`` says whether the same question can be asked again with a hope of more.
+    ``retryable`` says whether the same question can be asked again with a hope of more, ``unsettled`` whether the
+    cluster may have done all the same what it was told.
     """
 
     retryable = False
+    unsettled = False
 
     def __init__(self, what: str, remedy: str = "") -> None:
         super().__init__(f"{what}: {remedy}" if remedy else what)
@@ -31,12 +33,14 @@ class ConnectionLost(TransportError):
     """The connection broke while a command was under way: it may have run, or not, or be running still."""
 
     retryable = True
+    unsettled = True
 
 
 class CommandTimedOut(TransportError):
     """A command did not end in its time, and was ended on the cluster."""
 
     retryable = True
+    unsettled = True
 
     def __init__(self, command: str, seconds: float) -> None:
         super().__init__(

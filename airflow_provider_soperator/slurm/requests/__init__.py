@@ -2,7 +2,13 @@
 
 from airflow_provider_soperator.slurm.requests.accounting import Accounting, ShowRights
 from airflow_provider_soperator.slurm.requests.base import Command, CommandOutput, Request
-from airflow_provider_soperator.slurm.requests.cluster import MintToken, Ping, SchedulerDiagnostics, ShowConfig
+from airflow_provider_soperator.slurm.requests.cluster import (
+    MintToken,
+    Ping,
+    SchedulerDiagnostics,
+    ShowConfig,
+    WhoAmI,
+)
 from airflow_provider_soperator.slurm.requests.jobs import (
     CancelJobs,
     HoldJobs,
@@ -67,5 +73,6 @@ __all__ = [
     "Undrain",
     "UpdateJob",
     "UpdateReservation",
+    "WhoAmI",
     "batches",
 ]

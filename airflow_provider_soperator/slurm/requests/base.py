@@ -62,6 +62,10 @@ class Request(Generic[T]):
     def read(self, answer: CommandOutput) -> T:
         """What the command's answer means."""
 
+    def again(self) -> Request[T] | None:
+        """What to ask once it is not known what has become of the first try; None if doing it twice would do harm."""
+        return self
+
     def check(self, answer: CommandOutput) -> CommandOutput:
         """The answer, if the command did what it was to do."""
         if answer.status:

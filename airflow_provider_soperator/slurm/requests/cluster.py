@@ -78,6 +78,17 @@ class Ping(Request[tuple[Controller, ...]]):
 
 
 @dataclass(frozen=True)
+class WhoAmI(Request[str]):
+    """The user in whose name the cluster is asked."""
+
+    def command(self) -> Command:
+        return Command(("id", "-un"))
+
+    def read(self, answer: CommandOutput) -> str:
+        return self.check(answer).text.strip()
+
+
+@dataclass(frozen=True)
 class SchedulerDiagnostics(Request[SchedulerStats]):
     """How busy slurmctld is, and with what."""
 

@@ -87,6 +87,9 @@ class Submit(Request[JobId]):
         submission = self.job.submission()
         return Command(submission.argv, stdin=submission.stdin)
 
+    def again(self) -> None:
+        """A second job would be another one; see ``SubmitOnce``."""
+
     def read(self, answer: CommandOutput) -> JobId:
         # Plugins of sbatch may print lines of their own before it.
         lines = self.check(answer).text.split()
@@ -224,6 +227,10 @@ class CancelJobs(Request[None]):
     #: Signal the batch script only.
     batch: bool = False
 
+    def again(self) -> CancelJobs | None:
+        """A job ends once, but a signal may mean something each time."""
+        return None if self.signal else self
+
     def command(self) -> Command:
         options = [f"--signal={_each(_SIGNAL, 'a signal', (self.signal,))[0]}"] if self.signal else []
         options += ["--full"] * self.full + ["--batch"] * self.batch
@@ -278,6 +285,9 @@ class RequeueJobs(_JobOrder):
     """Put jobs that run or have ended back into the queue, under the same id."""
 
     hold: bool = False
+
+    def again(self) -> None:
+        """The first may have come back and started meanwhile."""
 
     def words(self) -> tuple[str, ...]:
         return ("requeuehold",) if self.hold else ("requeue",)

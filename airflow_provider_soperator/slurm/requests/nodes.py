@@ -182,6 +182,9 @@ class PowerDown(_NodeOrder):
     mode: PowerDownMode = PowerDownMode.ASAP
     reason: str = ""
 
+    def again(self) -> None:
+        """A node that is off by now would start its cycle anew."""
+
     def words(self) -> tuple[str, ...]:
         return (f"State={self.mode.value}", *([f"Reason={quoted('a reason', self.reason)}"] if self.reason else []))
 

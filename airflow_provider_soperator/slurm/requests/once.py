@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import secrets
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
@@ -151,6 +151,10 @@ class SubmitOnce(Request[tuple[Submitted, ...]]):
         if None in keys:
             raise InvalidRequest(f"the name of a job to submit once must end in {MARK!r} and a key")
         return tuple(key for key in keys if key)
+
+    def again(self) -> SubmitOnce:
+        """What makes it once: the next try finds what the first has done."""
+        return replace(self, fresh=False)
 
     def command(self) -> Command:
         return Command(("bash", "-c", _PROGRAM, "sbatch"), stdin=b"\0".join(self._fields()) + b"\0")

@@ -89,6 +89,9 @@ class CreateReservation(Request[str]):
     partition: str = ""
     comment: str = ""
 
+    def again(self) -> None:
+        """If the first was made, a second of its name is refused; if its answer is not known, look."""
+
     def command(self) -> Command:
         if not self.users and not self.accounts:
             raise InvalidRequest("a reservation needs users or accounts who may use it")

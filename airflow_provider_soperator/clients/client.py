@@ -1,0 +1,203 @@
+"""The two clients: one for threads, one for event loops, with the same methods."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import TypeVar
+
+from airflow_provider_soperator.clients import work
+from airflow_provider_soperator.clients.steps import Steps, run, run_async
+from airflow_provider_soperator.clients.watcher import POLL_INTERVAL, AsyncWatch, AsyncWatcher, Watch, Watcher
+from airflow_provider_soperator.slurm.ids import JobId
+from airflow_provider_soperator.slurm.job import BatchJob
+from airflow_provider_soperator.slurm.keys import SubmissionKey
+from airflow_provider_soperator.slurm.records import ClusterConfig, RateLimit
+from airflow_provider_soperator.slurm.requests import CancelJobs, Request, ShowConfig
+from airflow_provider_soperator.slurm.requests.once import Submitted
+from airflow_provider_soperator.slurm.status import JobStatus
+from airflow_provider_soperator.transports.errors import NotSupported
+from airflow_provider_soperator.transports.protocol import AsyncTransport, Transport
+from airflow_provider_soperator.transports.retry import RetryPolicy, repeated
+
+T = TypeVar("T")
+
+#: Seconds for which the cluster's settings are taken to be the same.
+_CONFIG_AGE = 600.0
+
+
+class _Remembered:
+    """The cluster's settings, for a while."""
+
+    def __init__(self) -> None:
+        self._config: ClusterConfig | None = None
+        self._since = 0.0
+
+    def get(self) -> ClusterConfig | None:
+        return self._config if time.monotonic() - self._since < _CONFIG_AGE else None
+
+    def put(self, config: ClusterConfig) -> ClusterConfig:
+        self._config, self._since = config, time.monotonic()
+        return config
+
+
+class SlurmClient:
+    """A Slurm cluster, for threads; any number of them may use it at once.
+
+    Whatever Slurm can be asked or told is a value of ``slurm.requests`` or ``slurm.files``, and goes through ``ask``.
+    The other methods are for what takes more than one question. What fails in a way that may pass is tried again.
+
+        client = SlurmHook("soperator_default").client()
+        job = client.submit(BatchJob(command="hostname", name="hello"), key)
+        print(client.watch(job.id, mine=True).end().state)
+    """
+
+    def __init__(self, transport: Transport, policy: RetryPolicy = RetryPolicy()) -> None:  # noqa: B008
+        self._transport = transport
+        self._policy = policy
+        self._remembered = _Remembered()
+        self._watcher = Watcher(self.ask)
+
+    def ask(self, request: Request[T]) -> T:
+        """Put a question; asked again if its failure may pass and a second time does no harm."""
+        attempt = 1
+        while True:
+            try:
+                return self._transport.ask(request)
+            except Exception as error:
+                again, pause = repeated(request, error), self._policy.pause(attempt)
+                if again is None or pause is None:
+                    raise
+                request = again
+            time.sleep(pause)
+            attempt += 1
+
+    def config(self) -> ClusterConfig:
+        """The cluster's settings, of the last minutes."""
+        return self._remembered.get() or self._remembered.put(self.ask(ShowConfig()))
+
+    def submit(
+        self, job: BatchJob, key: SubmissionKey, *, since: datetime | None = None, fresh: bool = False
+    ) -> Submitted:
+        """Submit a job exactly once, however often this is called with its key. Raises what Slurm refuses it with.
+
+        ``since``: when the key can have been tried first at the earliest. ``fresh``: it cannot have been tried before.
+        """
+        [submitted] = self.submit_many([work.named(job, key)], since=since, fresh=fresh)
+        return work.accepted(submitted)
+
+    def submit_many(
+        self, jobs: Sequence[BatchJob], *, since: datetime | None = None, fresh: bool = False
+    ) -> tuple[Submitted, ...]:
+        """Submit hundreds of jobs in one go, each exactly once: their names end in keys. One answer for each."""
+        return self._take(work.submit_many(jobs, since, fresh, self._limit() if len(jobs) > 1 else None))
+
+    def cancel(self, job: JobId, *, signal: str = "") -> None:
+        """Cancel a job, or send it a signal; one that has ended is no error."""
+        self.ask(CancelJobs(ids=(job,), signal=signal))
+
+    def cancel_many(self, jobs: Iterable[JobId]) -> None:
+        """Cancel any number of jobs in one go."""
+        self._take(work.cancel_many(jobs))
+
+    def status(self, job: JobId) -> JobStatus:
+        """Where a job stands, from the queue or from accounting."""
+        return self.statuses([job])[job]
+
+    def statuses(self, jobs: Iterable[JobId]) -> dict[JobId, JobStatus]:
+        """Where any number of jobs stand, for the price of one."""
+        return self._take(work.statuses(jobs))
+
+    def watch(self, job: JobId, *, name: str = "", mine: bool = False, poll_interval: float = POLL_INTERVAL) -> Watch:
+        """The news of a job until its end. All who watch share one poller.
+
+        ``name``: what the job must be called. ``mine``: the connection's user has submitted it; that is cheaper.
+        """
+        return self._watcher.watch(job, name=name, mine=mine, poll_interval=poll_interval)
+
+    def read_file(self, path: str, most: int = work.MOST_OF_A_FILE) -> bytes:
+        """A file on the cluster, whole."""
+        return self._take(work.read_file(path, most))
+
+    def close(self) -> None:
+        self._transport.close()
+
+    def _take(self, steps: Steps[T]) -> T:
+        return run(steps, self.ask)
+
+    def _limit(self) -> RateLimit | None:
+        try:
+            return self.config().rate_limit
+        except NotSupported:
+            return None
+
+
+class AsyncSlurmClient:
+    """The same for an event loop; any number of tasks may use it at once."""
+
+    def __init__(self, transport: AsyncTransport, policy: RetryPolicy = RetryPolicy()) -> None:  # noqa: B008
+        self._transport = transport
+        self._policy = policy
+        self._remembered = _Remembered()
+        self._watcher = AsyncWatcher(self.ask)
+
+    async def ask(self, request: Request[T]) -> T:
+        attempt = 1
+        while True:
+            try:
+                return await self._transport.ask(request)
+            except Exception as error:
+                again, pause = repeated(request, error), self._policy.pause(attempt)
+                if again is None or pause is None:
+                    raise
+                request = again
+            await asyncio.sleep(pause)
+            attempt += 1
+
+    async def config(self) -> ClusterConfig:
+        return self._remembered.get() or self._remembered.put(await self.ask(ShowConfig()))
+
+    async def submit(
+        self, job: BatchJob, key: SubmissionKey, *, since: datetime | None = None, fresh: bool = False
+    ) -> Submitted:
+        [submitted] = await self.submit_many([work.named(job, key)], since=since, fresh=fresh)
+        return work.accepted(submitted)
+
+    async def submit_many(
+        self, jobs: Sequence[BatchJob], *, since: datetime | None = None, fresh: bool = False
+    ) -> tuple[Submitted, ...]:
+        return await self._take(work.submit_many(jobs, since, fresh, await self._limit() if len(jobs) > 1 else None))
+
+    async def cancel(self, job: JobId, *, signal: str = "") -> None:
+        await self.ask(CancelJobs(ids=(job,), signal=signal))
+
+    async def cancel_many(self, jobs: Iterable[JobId]) -> None:
+        await self._take(work.cancel_many(jobs))
+
+    async def status(self, job: JobId) -> JobStatus:
+        return (await self.statuses([job]))[job]
+
+    async def statuses(self, jobs: Iterable[JobId]) -> dict[JobId, JobStatus]:
+        return await self._take(work.statuses(jobs))
+
+    def watch(
+        self, job: JobId, *, name: str = "", mine: bool = False, poll_interval: float = POLL_INTERVAL
+    ) -> AsyncWatch:
+        return self._watcher.watch(job, name=name, mine=mine, poll_interval=poll_interval)
+
+    async def read_file(self, path: str, most: int = work.MOST_OF_A_FILE) -> bytes:
+        return await self._take(work.read_file(path, most))
+
+    async def close(self) -> None:
+        await self._transport.close()
+
+    async def _take(self, steps: Steps[T]) -> T:
+        return await run_async(steps, self.ask)
+
+    async def _limit(self) -> RateLimit | None:
+        try:
+            return (await self.config()).rate_limit
+        except NotSupported:
+            return None

@@ -1,0 +1,109 @@
+"""What takes more than one question: many jobs to submit or cancel, where jobs stand, a file of any length."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from airflow_provider_soperator.clients.book import JobBook
+from airflow_provider_soperator.clients.steps import Steps
+from airflow_provider_soperator.clients.watched import Patience
+from airflow_provider_soperator.slurm.errors import SlurmError
+from airflow_provider_soperator.slurm.files import PIECE, FileError, Piece, ReadPieces
+from airflow_provider_soperator.slurm.ids import JobId
+from airflow_provider_soperator.slurm.job import BatchJob
+from airflow_provider_soperator.slurm.keys import SubmissionKey
+from airflow_provider_soperator.slurm.records import RateLimit
+from airflow_provider_soperator.slurm.requests import CancelJobs, batches
+from airflow_provider_soperator.slurm.requests.base import TIMEOUT
+from airflow_provider_soperator.slurm.requests.once import MOST, SubmitOnce, Submitted
+from airflow_provider_soperator.slurm.status import JobStatus
+
+#: Bytes of a file that are read unless more are asked for.
+MOST_OF_A_FILE = 64 << 20
+
+
+def named(job: BatchJob, key: SubmissionKey) -> BatchJob:
+    """The job under a name by which it is found again."""
+    return job.replace(name=key.name(job.name or "job"))
+
+
+def submit_many(
+    jobs: Sequence[BatchJob], since: datetime | None, fresh: bool, limit: RateLimit | None
+) -> Steps[tuple[Submitted, ...]]:
+    """In as few goes as the site's rate limit lets through in time."""
+    at_once = jobs_at_once(limit)
+    done: list[Submitted] = []
+    for start in range(0, len(jobs), at_once):
+        done += yield SubmitOnce(jobs=tuple(jobs[start : start + at_once]), since=since, fresh=fresh)
+    return tuple(done)
+
+
+def jobs_at_once(limit: RateLimit | None) -> int:
+    """Jobs that can be submitted in one go: under a limit ``sbatch`` waits, but its time is limited, too.
+
+    >>> from datetime import timedelta
+    >>> jobs_at_once(None), jobs_at_once(RateLimit(bucket=40, refill=4, period=timedelta(minutes=1)))
+    (500, 5)
+    """
+    if limit is None:
+        return MOST
+    in_time = limit.refill * TIMEOUT / limit.period.total_seconds() / 2
+    return max(1, min(MOST, int(in_time)))
+
+
+def accepted(submitted: Submitted) -> Submitted:
+    if submitted.error:
+        raise submitted.error
+    return submitted
+
+
+def cancel_many(ids: Iterable[JobId]) -> Steps[None]:
+    """All of them are tried, also after one that could not be cancelled."""
+    failure: SlurmError | None = None
+    for batch in batches(dict.fromkeys(ids)):
+        try:
+            yield CancelJobs(ids=batch)
+        except SlurmError as error:
+            failure = failure or error
+    if failure:
+        raise failure
+
+
+class _Asked:
+    """One who wants to know now."""
+
+    name = ""
+    mine = False
+
+    def __init__(self, job: JobId) -> None:
+        self.job = job
+        self.told: JobStatus | None = None
+
+    def tell(self, status: JobStatus) -> None:
+        self.told = status
+
+
+def statuses(ids: Iterable[JobId]) -> Steps[dict[JobId, JobStatus]]:
+    """Where each job stands now; one that nobody knows is ``lost``."""
+    book: JobBook[_Asked] = JobBook(Patience(unknown=0, runaway=0))
+    asked = [_Asked(job) for job in dict.fromkeys(ids)]
+    for one in asked:
+        book.add(one)
+    yield from book.round(0)
+    book.tell()
+    return {one.job: one.told for one in asked if one.told}
+
+
+def read_file(path: str, most: int) -> Steps[bytes]:
+    """A whole file, as it grows; ``FileError`` if there is none, or it is longer than ``most``."""
+    data = bytearray()
+    while True:
+        [piece] = yield ReadPieces((Piece(path, len(data), min(PIECE, most + 1 - len(data))),))
+        if piece.size is None:
+            raise FileError(f"there is no file {path}")
+        data += piece.data
+        if len(data) > most:
+            raise FileError(f"{path} has more than {most} bytes")
+        if not piece.data or len(data) >= piece.size:
+            return bytes(data)

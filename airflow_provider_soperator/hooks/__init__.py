@@ -1,0 +1,1 @@
+"""Airflow connections, and the clients made from them."""

@@ -1,0 +1,91 @@
+"""The Airflow connection to a Slurm, and the clients that it gives."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseHook
+from airflow.sdk.log import mask_secret
+
+from airflow_provider_soperator.clients.client import AsyncSlurmClient, SlurmClient
+from airflow_provider_soperator.hooks import form
+from airflow_provider_soperator.hooks import settings as connection_settings
+from airflow_provider_soperator.hooks.settings import Settings
+from airflow_provider_soperator.hooks.shared import ASYNC_CLIENTS, CLIENTS
+from airflow_provider_soperator.hooks.ways import open_async_transport, open_transport
+
+if TYPE_CHECKING:
+    from airflow.sdk import Connection
+
+
+class SlurmHook(BaseHook):
+    """A Slurm cluster behind an Airflow connection of type ``soperator``.
+
+    All who use one connection in a process, or in an event loop, share a client: one connection, one poller.
+
+        with SlurmHook("soperator_default").client() as slurm:
+            for node in slurm.ask(ListNodes()):
+                print(node.name, node.state)
+    """
+
+    conn_name_attr = "slurm_conn_id"
+    default_conn_name = "soperator_default"
+    conn_type = "soperator"
+    hook_name = "Soperator (Slurm)"
+
+    def __init__(self, slurm_conn_id: str = default_conn_name) -> None:
+        super().__init__()
+        self.slurm_conn_id = slurm_conn_id
+
+    @contextmanager
+    def client(self) -> Iterator[SlurmClient]:
+        """The client for threads."""
+        with CLIENTS.lend(self._read(self.get_connection(self.slurm_conn_id)), _client) as client:
+            yield client
+
+    @asynccontextmanager
+    async def async_client(self) -> AsyncIterator[AsyncSlurmClient]:
+        """The client for the running event loop."""
+        from airflow.providers.common.compat.connection import get_async_connection
+
+        settings = self._read(await get_async_connection(self.slurm_conn_id))
+        async with ASYNC_CLIENTS.lend(settings, _async_client) as client:
+            yield client
+
+    def get_conn(self) -> SlurmClient:
+        """A client of its own, which the caller closes."""
+        return _client(self._read(self.get_connection(self.slurm_conn_id)))
+
+    def test_connection(self) -> tuple[bool, str]:
+        """Whether the connection works, and what is wrong with it if it does not."""
+        from airflow_provider_soperator.hooks.check import check
+
+        found: tuple[bool, str] = check(lambda: self._read(self.get_connection(self.slurm_conn_id)))
+        return found
+
+    @staticmethod
+    def _read(connection: Connection) -> Settings:
+        settings = connection_settings.read(connection)
+        for secret in filter(None, (settings.jwt_token, settings.jwt_secret)):
+            mask_secret(secret)
+        return settings
+
+    @classmethod
+    def get_connection_form_widgets(cls) -> dict[str, Any]:
+        """For Airflow 3.1; newer ones take the form from the provider's description."""
+        return form.widgets()
+
+    @classmethod
+    def get_ui_field_behaviour(cls) -> dict[str, Any]:
+        """For Airflow 3.1, as above."""
+        return form.behaviour()
+
+
+def _client(settings: Settings) -> SlurmClient:
+    return SlurmClient(open_transport(settings))
+
+
+def _async_client(settings: Settings) -> AsyncSlurmClient:
+    return AsyncSlurmClient(open_async_transport(settings))
