@@ -9,7 +9,9 @@ from datetime import datetime
 from typing import TypeVar
 
 from airflow_provider_soperator.clients import work
+from airflow_provider_soperator.clients.batcher import Batcher
 from airflow_provider_soperator.clients.steps import Steps, run, run_async
+from airflow_provider_soperator.clients.tails import AsyncTails, Tail
 from airflow_provider_soperator.clients.watcher import POLL_INTERVAL, AsyncWatch, AsyncWatcher, Watch, Watcher
 from airflow_provider_soperator.slurm.ids import JobId
 from airflow_provider_soperator.slurm.job import BatchJob
@@ -88,6 +90,10 @@ class SlurmClient:
         [submitted] = self.submit_many([work.named(job, key)], since=since, fresh=fresh)
         return work.accepted(submitted)
 
+    def find(self, job: BatchJob, keys: Sequence[SubmissionKey], *, since: datetime | None = None) -> Submitted | None:
+        """The newest of several tries of a job, if it waits, runs or has succeeded."""
+        return self._take(work.find(job, keys, since))
+
     def submit_many(
         self, jobs: Sequence[BatchJob], *, since: datetime | None = None, fresh: bool = False
     ) -> tuple[Submitted, ...]:
@@ -142,6 +148,8 @@ class AsyncSlurmClient:
         self._policy = policy
         self._remembered = _Remembered()
         self._watcher = AsyncWatcher(self.ask)
+        self._tails = AsyncTails(self.ask)
+        self._batcher = Batcher(self.submit_many)
 
     async def ask(self, request: Request[T]) -> T:
         attempt = 1
@@ -162,8 +170,13 @@ class AsyncSlurmClient:
     async def submit(
         self, job: BatchJob, key: SubmissionKey, *, since: datetime | None = None, fresh: bool = False
     ) -> Submitted:
-        [submitted] = await self.submit_many([work.named(job, key)], since=since, fresh=fresh)
-        return work.accepted(submitted)
+        """Those who submit at the same time share a question."""
+        return work.accepted(await self._batcher.submit(work.named(job, key), since=since, fresh=fresh))
+
+    async def find(
+        self, job: BatchJob, keys: Sequence[SubmissionKey], *, since: datetime | None = None
+    ) -> Submitted | None:
+        return await self._take(work.find(job, keys, since))
 
     async def submit_many(
         self, jobs: Sequence[BatchJob], *, since: datetime | None = None, fresh: bool = False
@@ -186,6 +199,10 @@ class AsyncSlurmClient:
         self, job: JobId, *, name: str = "", mine: bool = False, poll_interval: float = POLL_INTERVAL
     ) -> AsyncWatch:
         return self._watcher.watch(job, name=name, mine=mine, poll_interval=poll_interval)
+
+    def tail(self, path: str, offset: int = 0) -> Tail:
+        """What a file grows by. All files that are followed are read in one go."""
+        return self._tails.follow(path, offset)
 
     async def read_file(self, path: str, most: int = work.MOST_OF_A_FILE) -> bytes:
         return await self._take(work.read_file(path, most))

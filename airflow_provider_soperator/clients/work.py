@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import datetime, timezone
 
 from airflow_provider_soperator.clients.book import JobBook
 from airflow_provider_soperator.clients.steps import Steps
 from airflow_provider_soperator.clients.watched import Patience
-from airflow_provider_soperator.slurm.errors import SlurmError
+from airflow_provider_soperator.slurm.errors import AccountingDisabled, SlurmError
 from airflow_provider_soperator.slurm.files import PIECE, FileError, Piece, ReadPieces
 from airflow_provider_soperator.slurm.ids import JobId
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.keys import SubmissionKey
 from airflow_provider_soperator.slurm.records import RateLimit
-from airflow_provider_soperator.slurm.requests import CancelJobs, batches
+from airflow_provider_soperator.slurm.requests import Accounting, CancelJobs, ListJobs, batches
+from airflow_provider_soperator.slurm.requests.accounting import name_in_accounting
 from airflow_provider_soperator.slurm.requests.base import TIMEOUT
-from airflow_provider_soperator.slurm.requests.once import MOST, SubmitOnce, Submitted
+from airflow_provider_soperator.slurm.requests.once import LOOK_BACK, MOST, SubmitOnce, Submitted
+from airflow_provider_soperator.slurm.states import JobBase
 from airflow_provider_soperator.slurm.status import JobStatus
 
 #: Bytes of a file that are read unless more are asked for.
@@ -50,6 +52,30 @@ def jobs_at_once(limit: RateLimit | None) -> int:
         return MOST
     in_time = limit.refill * TIMEOUT / limit.period.total_seconds() / 2
     return max(1, min(MOST, int(in_time)))
+
+
+def find(job: BatchJob, keys: Sequence[SubmissionKey], since: datetime | None) -> Steps[Submitted | None]:
+    """The newest of several tries of a job, if it waits, runs or has succeeded; None if it failed, or none was made."""
+    names = tuple(named(job, key).name or "" for key in keys)
+    ids: dict[str, JobId] = {}
+    for found in (yield ListJobs(mine=True, names=names)):
+        ids[found.name] = min(found.id.whole, ids.get(found.name, found.id.whole))
+    since = since or datetime.now(timezone.utc) - LOOK_BACK
+    try:
+        for past in (yield Accounting(names=names, since=since)):
+            ids.setdefault(past.name, past.id.whole)
+    except AccountingDisabled:
+        pass
+    newest = next((ids[name_in_accounting(name)] for name in reversed(names) if name_in_accounting(name) in ids), None)
+    if newest is None:
+        return None
+    status = (yield from statuses([newest]))[newest]
+    if status.is_over and not status.succeeded:
+        return None
+    if status.state.base is JobBase.CANCELLED:
+        # It is being ended.
+        return None
+    return Submitted(newest, adopted=True)
 
 
 def accepted(submitted: Submitted) -> Submitted:

@@ -1,0 +1,121 @@
+"""What any number of files on the cluster grow by, read in one go for all who follow them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from airflow_provider_soperator.clients.pace import Pace
+from airflow_provider_soperator.slurm.errors import SlurmError
+from airflow_provider_soperator.slurm.files import Piece, ReadPieces
+from airflow_provider_soperator.slurm.requests import Request
+from airflow_provider_soperator.transports.errors import NotSupported, TransportError
+
+#: Seconds between two looks.
+INTERVAL = 3.0
+#: Files in one question.
+MOST_FILES = 500
+#: Bytes that come with one look, of one file and of all.
+MOST_OF_ONE = 256 << 10
+MOST_OF_ALL = 8 << 20
+
+
+class Tail:
+    """One file that is followed, from an offset on."""
+
+    def __init__(self, tails: AsyncTails, path: str, offset: int) -> None:
+        self.path, self.offset = path, offset
+        #: Why the file cannot be read, if it never can be.
+        self.trouble = ""
+        self._tails = tails
+        self._unread = bytearray()
+        self._news = asyncio.Event()
+
+    async def next(self) -> bytes:
+        """What has come since; waits until there is something. Empty: nothing ever will."""
+        while not self._unread and not self.trouble:
+            self._news.clear()
+            await self._news.wait()
+        return self.take()
+
+    def take(self) -> bytes:
+        """What has come since, if anything has."""
+        data = bytes(self._unread)
+        self._unread.clear()
+        return data
+
+    async def rest(self, most: int) -> bytes:
+        """All that is there to the end, but no more than so many bytes."""
+        self.close()
+        while len(self._unread) < most:
+            before = self.offset
+            await self._tails.look([self], min(MOST_OF_ONE, most - len(self._unread)))
+            if self.offset == before:
+                break
+        return self.take()
+
+    def close(self) -> None:
+        """Follow no more."""
+        self._tails.remove(self)
+
+    def feed(self, data: bytes) -> None:
+        if data:
+            self._unread += data
+            self.offset += len(data)
+            self._news.set()
+
+    def fail(self, trouble: str) -> None:
+        self.trouble = trouble
+        self._news.set()
+
+
+class AsyncTails:
+    """Looks at the files in a task of the loop, which ends when nobody follows any."""
+
+    def __init__(self, ask: Callable[[Request[Any]], Awaitable[Any]]) -> None:
+        self._ask = ask
+        self._tails: dict[int, Tail] = {}
+        self._pace = Pace(shortest=INTERVAL)
+        self._task: asyncio.Task[None] | None = None
+
+    def follow(self, path: str, offset: int = 0) -> Tail:
+        tail = Tail(self, path, offset)
+        self._tails[id(tail)] = tail
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._poll(), name="slurm-tails")
+        return tail
+
+    def remove(self, tail: Tail) -> None:
+        self._tails.pop(id(tail), None)
+
+    async def look(self, tails: list[Tail], most: int) -> None:
+        """Read what each has grown by, up to so many bytes."""
+        request = ReadPieces(tuple(Piece(tail.path, tail.offset, most) for tail in tails))
+        for tail, piece in zip(tails, await self._ask(request), strict=True):
+            # Another look may have been under way for the same file.
+            if piece.offset == tail.offset:
+                tail.feed(piece.data)
+
+    async def _poll(self) -> None:
+        try:
+            while self._tails:
+                await asyncio.sleep(await self._round())
+        finally:
+            self._task = None
+
+    async def _round(self) -> float:
+        tails, started = list(self._tails.values()), time.monotonic()
+        most = min(MOST_OF_ONE, MOST_OF_ALL // len(tails))
+        try:
+            for start in range(0, len(tails), MOST_FILES):
+                await self.look(tails[start : start + MOST_FILES], most)
+        except NotSupported as error:
+            for tail in tails:
+                tail.fail(str(error))
+                self.remove(tail)
+        except (SlurmError, TransportError):
+            # Whoever waits for the job hears of it from the watcher.
+            return self._pace.after_failure()
+        return self._pace.after_answer(0, INTERVAL, time.monotonic() - started)

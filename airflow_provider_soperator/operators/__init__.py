@@ -1,0 +1,1 @@
+"""Slurm's work as Airflow tasks."""

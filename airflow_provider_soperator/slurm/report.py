@@ -1,0 +1,88 @@
+"""What has become of a job as plain JSON: what a task returns, and what a trigger hands to its task."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from airflow_provider_soperator.slurm.exits import ExitCode
+from airflow_provider_soperator.slurm.filenames import expand
+from airflow_provider_soperator.slurm.ids import JobId
+from airflow_provider_soperator.slurm.records import Job
+from airflow_provider_soperator.slurm.states import JobState
+from airflow_provider_soperator.slurm.status import JobStatus
+
+Json = dict[str, Any]
+
+
+def describe(status: JobStatus) -> Json:
+    """A job, and below ``parts`` each of its elements or components if it has any.
+
+    >>> part = Job(id=JobId(7), raw_id=7, state=JobState.parse("COMPLETED"), nodelist="worker-1", stdout="/root/%j.out")
+    >>> report = describe(JobStatus(id=JobId(7), parts=(part,)))
+    >>> report["job_id"], report["state"], report["output"]
+    ('7', 'COMPLETED', '/root/7.out')
+    """
+    said: Json = {"job_id": str(status.id), "state": str(status.state)}
+    if status.lost:
+        said["lost"] = status.lost
+    if len(status.parts) == 1 and status.parts[0].id == status.id:
+        return said | _part(status.parts[0])
+    started = [part.started for part in status.parts if part.started]
+    ended = [part.ends for part in status.parts if part.ends]
+    return said | {
+        "started": min(started).isoformat() if started else None,
+        "ended": max(ended).isoformat() if ended else None,
+        "parts": {str(part.id): {"state": str(part.state)} | _part(part) for part in status.parts},
+    }
+
+
+def _part(job: Job) -> Json:
+    elapsed = job.ends - job.started if job.started and job.ends else job.time_used
+    return {
+        "name": job.name,
+        "exit_code": f"{job.exit_code.code}:{job.exit_code.signal}",
+        "nodes": job.nodelist,
+        "reason": job.reason,
+        "restarts": job.restarts,
+        "submitted": _written(job.submitted),
+        "started": _written(job.started),
+        "ended": _written(job.ends) if job.state.is_finished else None,
+        "elapsed": elapsed.total_seconds() if isinstance(elapsed, timedelta) else None,
+        "output": expand(job.stdout, job),
+        "raw_id": job.raw_id,
+    }
+
+
+def read(said: Json) -> JobStatus:
+    """The status that a report was made of, as far as it tells."""
+    job = JobId.parse(said["job_id"])
+    parts = said.get("parts", {said["job_id"]: said} if "name" in said else {})
+    return JobStatus(
+        id=job, parts=tuple(_job(JobId.parse(text), part) for text, part in parts.items()), lost=said.get("lost", "")
+    )
+
+
+def _job(job: JobId, said: Json) -> Job:
+    return Job(
+        id=job,
+        raw_id=said["raw_id"],
+        name=said["name"],
+        state=JobState.parse(said["state"]),
+        exit_code=ExitCode.parse(said["exit_code"]),
+        nodelist=said["nodes"],
+        reason=said["reason"],
+        restarts=said["restarts"],
+        submitted=_moment(said["submitted"]),
+        started=_moment(said["started"]),
+        ends=_moment(said["ended"]),
+        stdout=said["output"].replace("%", "%%"),
+    )
+
+
+def _written(when: datetime | None) -> str | None:
+    return when.isoformat() if when else None
+
+
+def _moment(text: str | None) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None

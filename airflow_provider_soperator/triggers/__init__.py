@@ -1,0 +1,1 @@
+"""What waits in the triggerer in the place of a worker."""
