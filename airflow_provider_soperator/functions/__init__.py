@@ -1,0 +1,1 @@
+"""Python functions that run as Slurm jobs."""
