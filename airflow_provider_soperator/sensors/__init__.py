@@ -1,0 +1,1 @@
+"""Waiting for what happens on a cluster."""

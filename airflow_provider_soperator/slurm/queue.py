@@ -1,0 +1,81 @@
+"""Which jobs of the queue are meant, and how many they are: what sensors wait for."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from airflow_provider_soperator.slurm.records import Job
+from airflow_provider_soperator.slurm.requests import ListJobs
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueFilter:
+    """Jobs that fit every condition given. An element of an array is a job.
+
+    >>> from airflow_provider_soperator.slurm.ids import JobId
+    >>> from airflow_provider_soperator.slurm.states import JobState
+    >>> waiting = Job(id=JobId.parse("7_[1-3]"), name="fit-1", state=JobState.parse("PENDING"), reason="Resources")
+    >>> QueueFilter(states=("PENDING",), name="fit-*").count([waiting], datetime.now())
+    3
+    """
+
+    #: Slurm's, in full: PENDING, RUNNING and so on. Empty: all that have not ended.
+    states: tuple[str, ...] = ()
+    partition: str = ""
+    user: str = ""
+    account: str = ""
+    qos: str = ""
+    #: With ``*`` and ``?`` for any letters and any one.
+    name: str = ""
+    #: Why they wait: Resources, Priority, QOSMaxJobsPerUserLimit and so on.
+    reason: str = ""
+    #: They have waited for at least so long, or did before they started.
+    waited: timedelta | None = None
+
+    def request(self) -> ListJobs:
+        """What to ask; equal filters of what the server can pick out make equal questions."""
+        return ListJobs(states=self.states, partition=self.partition, user=self.user)
+
+    def admits(self, job: Job, now: datetime) -> bool:
+        if not self.states and job.state.is_finished:
+            return False
+        for wanted, has in ((self.account, job.account), (self.qos, job.qos), (self.reason, job.reason)):
+            if wanted and wanted != has:
+                return False
+        if self.name and not fnmatch.fnmatchcase(job.name, self.name):
+            return False
+        return self.waited is None or _waited(job, now) >= self.waited
+
+    def picked(self, jobs: Iterable[Job], now: datetime) -> list[Job]:
+        return [job for job in jobs if self.admits(job, now)]
+
+    def count(self, jobs: Iterable[Job], now: datetime) -> int:
+        return sum(map(_size, self.picked(jobs, now)))
+
+
+def summary(jobs: Iterable[Job]) -> dict[str, int]:
+    """How many jobs there are in each state.
+
+    >>> summary([])
+    {}
+    """
+    counts: Counter[str] = Counter()
+    for job in jobs:
+        counts[str(job.state)] += _size(job)
+    return dict(counts.most_common())
+
+
+def _size(job: Job) -> int:
+    return max(1, sum(1 for _ in job.id.indices()))
+
+
+def _waited(job: Job, now: datetime) -> timedelta:
+    if job.submitted is None:
+        return timedelta(0)
+    # Of a waiting job it is a guess when it starts.
+    until = job.started if job.started and not job.state.is_pending else now
+    return until - job.submitted

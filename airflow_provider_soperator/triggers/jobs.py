@@ -1,0 +1,104 @@
+"""Waits in the triggerer for a job that somebody else has submitted, or for a queue."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from airflow_provider_soperator.hooks.slurm import SlurmHook
+from airflow_provider_soperator.slurm.errors import SlurmError
+from airflow_provider_soperator.slurm.ids import JobId
+from airflow_provider_soperator.slurm.queue import QueueFilter, summary
+from airflow_provider_soperator.slurm.report import describe
+from airflow_provider_soperator.slurm.states import JobState
+from airflow_provider_soperator.transports.errors import TransportError
+from airflow_provider_soperator.triggers import following
+
+
+class SlurmJobTrigger(BaseTrigger):
+    """Fires when a job is over, or is in one of some states."""
+
+    def __init__(self, slurm_conn_id: str, job_id: str, states: list[str], poll_interval: float) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.slurm_conn_id = slurm_conn_id
+        self.job_id = job_id
+        self.states = states
+        self.poll_interval = poll_interval
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        kwargs = {name: getattr(self, name) for name in ("slurm_conn_id", "job_id", "states", "poll_interval")}
+        return f"{type(self).__module__}.{type(self).__qualname__}", kwargs
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        wanted = {JobState.parse(state).base for state in self.states}
+        async with SlurmHook(self.slurm_conn_id).async_client() as client:
+            watch = client.watch(JobId.parse(self.job_id), poll_interval=self.poll_interval)
+            async for status in watch:
+                self.log.info("Job %s %s", status.id, following.describe(status))
+                if status.is_over or status.state.base in wanted:
+                    yield TriggerEvent(describe(status))  # type: ignore[no-untyped-call]
+                    return
+
+
+class SlurmQueueTrigger(BaseTrigger):
+    """Fires when the jobs that fit a filter are no more, or no fewer, than a number, and were so for some time."""
+
+    def __init__(
+        self,
+        slurm_conn_id: str,
+        wanted: dict[str, Any],
+        at_most: int | None,
+        at_least: int | None,
+        for_seconds: float,
+        poll_interval: float,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.slurm_conn_id = slurm_conn_id
+        self.wanted = wanted
+        self.at_most = at_most
+        self.at_least = at_least
+        self.for_seconds = for_seconds
+        self.poll_interval = poll_interval
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        names = ("slurm_conn_id", "wanted", "at_most", "at_least", "for_seconds", "poll_interval")
+        return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        waited = self.wanted.get("waited")
+        wanted = QueueFilter(**self.wanted | {"waited": None if waited is None else timedelta(seconds=waited)})
+        since: datetime | None = None
+        async with SlurmHook(self.slurm_conn_id).async_client() as client:
+            answered, trouble = False, ""
+            while True:
+                try:
+                    jobs = await client.ask_shared(wanted.request(), self.poll_interval / 2)
+                except (SlurmError, TransportError) as error:
+                    # What has never worked is a mistake; what has will again.
+                    if not answered:
+                        raise
+                    if str(error) != trouble:
+                        trouble = str(error)
+                        self.log.warning("The queue cannot be asked for at present: %s", trouble)
+                    await asyncio.sleep(self.poll_interval)
+                    continue
+                answered, trouble = True, ""
+                now = datetime.now(timezone.utc)
+                count = wanted.count(jobs, now)
+                if not within(count, self.at_most, self.at_least):
+                    since = None
+                else:
+                    since = since or now
+                    if (now - since).total_seconds() >= self.for_seconds:
+                        found = {"count": count, "states": summary(wanted.picked(jobs, now))}
+                        yield TriggerEvent(found)  # type: ignore[no-untyped-call]
+                        return
+                await asyncio.sleep(self.poll_interval)
+
+
+def within(count: int, at_most: int | None, at_least: int | None) -> bool:
+    return (at_most is None or count <= at_most) and (at_least is None or count >= at_least)
