@@ -10,6 +10,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from sandbox import config
+from sandbox.private import write_private
 from sandbox.settings import LOOPBACK, USER, Paths, Settings
 
 INSIDE = Path(__file__).parent / "inside"
@@ -99,9 +100,3 @@ def _key_pair() -> tuple[bytes, bytes]:
     )
     public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     return private, public + b"\n"
-
-
-def write_private(path: Path, content: bytes) -> None:
-    """Write a file that nobody else could read at any moment."""
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(content)

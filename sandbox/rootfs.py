@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sandbox.errors import SandboxError
+from sandbox.preflight import DOCKER
 from sandbox.settings import SUITES, USER, home
 
 PACKAGES = (
@@ -141,10 +143,9 @@ class RootCache:
 
     @staticmethod
     def _verify(version: str, root: Path) -> None:
-        said = subprocess.run(["chroot", root, "slurmctld", "-V"], capture_output=True, text=True, check=False)
-        if f" {version}." not in said.stdout:
+        if (found := release_in(root)) != version:
             raise SandboxError(
-                f"Debian {SUITES[version]} now carries {said.stdout.strip() or 'no Slurm'}, not {version}",
+                f"Debian {SUITES[version]} now carries {f'Slurm {found}' if found else 'no Slurm'}, not {version}",
                 f"choose another version than {version} with --slurm",
             )
         missing = [name for name, size in _sizes(root).items() if size is None]
@@ -152,12 +153,28 @@ class RootCache:
             raise SandboxError(f"the new root lacks {', '.join(missing)}", "report it: Debian has moved these files")
 
 
+def release_in(root: Path) -> str:
+    """The release of the Slurm in a root, such as ``25.11``; empty if none runs there."""
+    said = subprocess.run(["chroot", root, "slurmctld", "-V"], capture_output=True, text=True, check=False)
+    found = re.match(r"slurm\S* (\d+\.\d+)\.", said.stdout)
+    return found[1] if found else ""
+
+
+def own_root(folder: str, release: str = "") -> dict[str, str]:
+    """The settings of a sandbox on a root that its user has made; ``release`` is to be found there, if given."""
+    root = Path(folder).absolute()
+    found = release_in(root)
+    if not found:
+        raise SandboxError(f"no Slurm runs in {root}", "see that `chroot DIR slurmctld -V` prints a version")
+    if release and release != found:
+        raise SandboxError(f"{root} has Slurm {found}, not {release}", "leave --slurm out, or give another --root")
+    return {"root": str(root), "slurm": found}
+
+
 def debian_mirror() -> str:
     """The mirror that this machine's own apt uses: it is known to be reachable, and its owner chose it."""
     if not Path("/etc/debian_version").exists() or not shutil.which("apt-get"):
-        raise SandboxError(
-            "this is not a Debian machine", "run `docker compose -f docker/compose.yaml up sandbox` instead"
-        )
+        raise SandboxError("this is not a Debian machine", f"run {DOCKER} instead")
     wanted = ["Created-By: Packages", "Origin: Debian", "Label: Debian"]
     listed = subprocess.run(
         ["apt-get", "indextargets", "--format", "$(REPO_URI)", *wanted],

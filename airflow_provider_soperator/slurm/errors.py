@@ -196,7 +196,8 @@ _GENERAL = _rules(
     (
         ControllerUnreachable,
         r"unable to contact slurm controller|socket timed out|communication connection failure"
-        r"|message (send|receive) failure|zero bytes were transmitted|standby mode|connection (refused|timed out)"
+        r"|message (send|receive) failure|zero bytes were transmitted|standby mode"
+        r"|connection (refused|timed out|reset by peer)|broken pipe|transport endpoint is not connected"
         r"|could not resolve|unable to establish (controller|config)",
     ),
     (AuthenticationFailed, r"protocol authentication error|authentication credential|munge|token generation failed"),

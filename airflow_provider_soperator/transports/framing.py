@@ -21,8 +21,36 @@ SHELL = "exec /bin/sh"
 #: Seconds a command has to end by itself once its time is over.
 GRACE = 2
 
-#: Statuses with which `timeout` says that it had to end a command, by SIGTERM or by SIGKILL.
-_TIMED_OUT = (124, 137)
+# What that shell is told first. It becomes two processes: a plain shell, which runs the commands, and below it a
+# watchdog in bash, which is told by descriptor 9 of each command's limit, and by an empty line of its end. A `timeout`
+# before each command would do the same, at the price of one more process for each. The watchdog has no timer running
+# while no command is, and ends with the shell.
+_START = f"""\
+watch() {{
+    exec >/dev/null 2>&1
+    # Whatever the shell has started is the command. $$ is the shell here, too, and $BASHPID the watchdog.
+    below() {{
+        local child
+        for child in $(cat "/proc/$1/task/"*/children); do
+            [ "$child" = "$BASHPID" ] || {{ found+=("$child"); below "$child"; }}
+        done
+    }}
+    end() {{
+        found=()
+        below $$
+        # Something to read: it has just ended by itself, and what was found may be the next one.
+        read -r -t 0 || kill "-$1" "${{found[@]}}"
+    }}
+    while read -r limit; do
+        [ -n "$limit" ] || continue
+        read -r -t "$limit" && continue
+        end TERM
+        read -r -t {GRACE} && continue
+        end KILL
+    done
+}}
+exec 9> >(watch)
+"""
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -32,25 +60,31 @@ def new_mark() -> str:
 
 
 def handshake(mark: str) -> bytes:
-    """The first thing that a shell is told; all that it prints before the mark is somebody's greeting."""
-    return f"{_marks(mark, '0')}\n".encode()
+    """The first thing that a shell is told; all that it prints before the mark is somebody's greeting.
+
+    Commands may follow once the mark has come: the first shell would swallow what is meant for the second.
+    """
+    program = f"{_START}{_marks(mark, '0')}\nexec /bin/sh"
+    return f"exec bash --norc -c {shlex.quote(program)}\n".encode()
 
 
 def encode(command: Command, mark: str) -> bytes:
     """The bytes that make the shell run a command, feed it its standard input, and print the marks.
 
-    >>> encode(Command(("squeue", "--name", "it's")), "m").decode().splitlines()[0].split(";")[0]
-    "timeout -k 2 60 squeue --name 'it'\\"'\\"'s' </dev/null"
+    >>> encode(Command(("squeue", "--name", "a b"), timeout=60), "m").decode().split("; status")[0]
+    "{ echo 60.000 >&9; (exec squeue --name 'a b') 9>&- </dev/null"
     """
-    words = [_word(word) for word in command.argv]
     settings = [f"{_name(name)}={_word(value)}" for name, value in command.environment.items()]
-    limit = ["timeout", "-k", str(GRACE), f"{command.timeout:g}"]
-    line = " ".join([*settings, *limit, *words])
+    export = f"export {' '.join(settings)}; " if settings else ""
+    # A word after `exec` is never a builtin of the shell.
+    run = f"({export}exec {' '.join(map(_word, command.argv))}) 9>&-"
+    before, after = f"echo {command.timeout:.3f} >&9", f"status=$?; echo >&9; {_marks(mark, '$status')}"
+    # In braces it runs as a whole or not at all: of a connection that breaks on the way, the shell may get half of it.
     if not command.stdin:
-        return f"{line} </dev/null; {_marks(mark, '$?')}\n".encode()
+        return f"{{ {before}; {run} </dev/null; {after}; }}\n".encode()
     # Base64, as no shell passes on every byte; a quoted here-document, as nothing in it is expanded.
     body = base64.encodebytes(command.stdin).decode()
-    return f"base64 -d <<'{mark}' | {line}; {_marks(mark, '$?')}\n{body}{mark}\n".encode()
+    return f"{{ {before}; base64 -d <<'{mark}' 9>&- | {run}; {after}\n{body}{mark}\n}}\n".encode()
 
 
 def _marks(mark: str, status: str) -> str:
@@ -124,6 +158,7 @@ class Exchange:
 
     def result(self, elapsed: float) -> CommandOutput:
         out, err = self._streams["stdout"], self._streams["stderr"]
-        if out.status in _TIMED_OUT and elapsed >= self.command.timeout:
+        # One that was told to end may end with any status; what it has done all the same, it has done.
+        if out.status and elapsed >= self.command.timeout:
             raise CommandTimedOut(self.command.argv[0], self.command.timeout)
         return CommandOutput(out.status, out.output(), err.output())

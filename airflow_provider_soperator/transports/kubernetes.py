@@ -10,16 +10,11 @@ import contextlib
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent import futures
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from airflow_provider_soperator.transports.errors import ConnectFailed, ConnectionLost, ConnectRefused
-from airflow_provider_soperator.transports.kubernetes_errors import (
-    PATIENCE,
-    explained,
-    namespace_read,
-    status_message,
-)
-from airflow_provider_soperator.transports.pods import CONTROLLER, LOGIN, PodChoice, none_ready, ready_pod
+from airflow_provider_soperator.transports.kubernetes_errors import PATIENCE, explained, status_message
+from airflow_provider_soperator.transports.pods import CONTROLLER, LOGIN, PodChoice, find_pod
 from airflow_provider_soperator.transports.shell import AsyncPipe, AsyncShellTransport, Pipe, ShellTransport
 
 if TYPE_CHECKING:
@@ -154,7 +149,7 @@ class KubernetesTransport(ShellTransport["kubernetes.client.ApiClient"]):
             return _in_time(lambda: self._start(connection))
 
     def _hang_up(self, connection: kubernetes.client.ApiClient) -> None:
-        connection.close()  # type: ignore[no-untyped-call]
+        connection.close()
 
     def _start(self, connection: kubernetes.client.ApiClient) -> _Pipe:
         try:
@@ -166,21 +161,13 @@ class KubernetesTransport(ShellTransport["kubernetes.client.ApiClient"]):
     def _find(self, connection: kubernetes.client.ApiClient) -> tuple[str, PodChoice]:
         import kubernetes.client
 
-        core: Any = kubernetes.client.CoreV1Api(connection)
-        seen: list[Any] = []
-        for choice in self._choices:
-            with explained(f"list the pods of namespace {self._namespace}"):
-                pods = core.list_namespaced_pod(
-                    self._namespace, label_selector=choice.labels, _request_timeout=PATIENCE
-                ).items
-            if name := ready_pod(pods, choice):
-                return name, choice
-            seen += pods
-        if not seen:
-            # Kubernetes lists no pods, too, in a namespace that there is not.
-            with namespace_read(self._namespace):
-                core.read_namespace(self._namespace, _request_timeout=PATIENCE)
-        raise none_ready(self._namespace, self._choices, seen)
+        steps = find_pod(kubernetes.client.CoreV1Api(connection), self._namespace, self._choices, PATIENCE)
+        answer = None
+        try:
+            while True:
+                answer = steps.send(answer)
+        except StopIteration as found:
+            return cast("tuple[str, PodChoice]", found.value)
 
     def _exec(self, connection: kubernetes.client.ApiClient, pod: str, choice: PodChoice) -> _Pipe:
         import kubernetes.client
@@ -274,20 +261,18 @@ class AsyncKubernetesTransport(AsyncShellTransport["kubernetes_asyncio.client.Ap
     async def _find(self, connection: kubernetes_asyncio.client.ApiClient) -> tuple[str, PodChoice]:
         import kubernetes_asyncio.client
 
-        core: Any = kubernetes_asyncio.client.CoreV1Api(connection)
-        seen: list[Any] = []
-        for choice in self._choices:
-            with explained(f"list the pods of namespace {self._namespace}"):
-                listed = await core.list_namespaced_pod(
-                    self._namespace, label_selector=choice.labels, _request_timeout=PATIENCE
-                )
-            if name := ready_pod(listed.items, choice):
-                return name, choice
-            seen += listed.items
-        if not seen:
-            with namespace_read(self._namespace):
-                await core.read_namespace(self._namespace, _request_timeout=PATIENCE)
-        raise none_ready(self._namespace, self._choices, seen)
+        steps = find_pod(kubernetes_asyncio.client.CoreV1Api(connection), self._namespace, self._choices, PATIENCE)
+        try:
+            call = next(steps)
+            while True:
+                try:
+                    answer = await call
+                except Exception as error:
+                    call = steps.throw(error)
+                else:
+                    call = steps.send(answer)
+        except StopIteration as found:
+            return cast("tuple[str, PodChoice]", found.value)
 
     async def _exec(self, connection: kubernetes_asyncio.client.ApiClient, pod: str, choice: PodChoice) -> AsyncPipe:
         import kubernetes_asyncio.client

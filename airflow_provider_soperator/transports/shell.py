@@ -55,6 +55,10 @@ class AsyncPipe(Protocol):
     async def close(self) -> None: ...
 
 
+#: What to do when a shell does not greet.
+_NO_SHELL = "see whether /bin/sh and bash run there"
+
+
 def _lost(command: Command) -> ConnectionLost:
     return ConnectionLost(f"the connection broke while {command.argv[0]} was under way", "it is opened again")
 
@@ -110,11 +114,11 @@ class Shells:
             self._exchange(pipe, _GREETING, lambda _, mark: handshake(mark), HANDSHAKE)
         except CommandTimedOut as error:
             pipe.close()
-            raise ConnectFailed("the login shell says nothing", "see whether /bin/sh runs there") from error
+            raise ConnectFailed("the login shell says nothing", _NO_SHELL) from error
         except ConnectionLost as error:
             pipe.close()
             # Nothing was under way yet, but the connection may have been cut just now.
-            raise ConnectionLost("the login shell ended at once", "see whether /bin/sh runs there") from error
+            raise ConnectionLost("the login shell ended at once", _NO_SHELL) from error
         except BaseException:
             pipe.close()
             raise
@@ -186,11 +190,11 @@ class AsyncShells:
             await self._exchange(pipe, _GREETING, lambda _, mark: handshake(mark), HANDSHAKE)
         except CommandTimedOut as error:
             await pipe.close()
-            raise ConnectFailed("the login shell says nothing", "see whether /bin/sh runs there") from error
+            raise ConnectFailed("the login shell says nothing", _NO_SHELL) from error
         except ConnectionLost as error:
             await pipe.close()
             # Nothing was under way yet, but the connection may have been cut just now.
-            raise ConnectionLost("the login shell ended at once", "see whether /bin/sh runs there") from error
+            raise ConnectionLost("the login shell ended at once", _NO_SHELL) from error
         except BaseException:
             await pipe.close()
             raise

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import os
 import ssl
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
@@ -15,6 +14,8 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from sandbox.private import write_private
 
 _LIFE = timedelta(days=365)
 
@@ -130,10 +131,3 @@ def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
         encipher_only=False,
         decipher_only=False,
     )
-
-
-def write_private(path: Path, content: bytes) -> None:
-    """Write a file that only its owner may read, and that never was readable to others."""
-    path.unlink(missing_ok=True)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(content)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from sandbox.kube.certificates import write_private
+from sandbox.private import write_private
 
 
 def write_kubeconfig(

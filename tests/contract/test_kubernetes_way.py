@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import kubernetes.client
@@ -18,7 +17,15 @@ from airflow_provider_soperator.transports.kubernetes import (
     PodChoice,
 )
 from sandbox.settings import NAMESPACE
-from tests.contract.transports import AsyncWay, Run, SyncWay, Way, kubernetes_async_client, kubernetes_client
+from tests.contract.transports import (
+    AsyncWay,
+    Run,
+    SyncWay,
+    Way,
+    kubernetes_async_client,
+    kubernetes_client,
+    outcomes,
+)
 from tests.integration.cluster import Cluster, is_ready
 
 HOSTNAME = Run(("hostname",))
@@ -86,15 +93,7 @@ class LoginPod:
 
 def shell_of(way: Way) -> str:
     """The process id of the shell that runs the commands, in its pod."""
-    # $PPID is the `timeout` around the command.
-    return way.ask(Run(("sh", "-c", "ps -o ppid= -p $PPID"))).stdout.decode().strip()
-
-
-def at_once(way: Way, *requests: Run) -> list[bytes | BaseException]:
-    """What each of them printed, or how it failed; all have ended."""
-    with ThreadPoolExecutor(len(requests)) as pool:
-        running = [pool.submit(way.ask, request) for request in requests]
-    return [one.exception() or one.result().stdout for one in running]
+    return way.ask(Run(("sh", "-c", "echo $PPID"))).stdout.decode().strip()
 
 
 def set_token(client: Any, token: str) -> None:
@@ -127,8 +126,8 @@ def test_a_deleted_pod_is_looked_for_again(reach: Reach, login_pod: LoginPod, cl
 
 
 def test_one_shell_that_breaks_leaves_the_commands_of_others_alone(reach: Reach) -> None:
-    breaks = Run(("sh", "-c", "sleep 0.3; kill -9 $(ps -o ppid= -p $PPID)"))
-    lost, said = at_once(reach(), breaks, Run(("sh", "-c", "sleep 0.6; echo on")))
+    breaks = Run(("sh", "-c", "sleep 0.3; kill -9 $PPID"))
+    lost, said = outcomes(reach(), breaks, Run(("sh", "-c", "sleep 0.6; echo on")))
     assert isinstance(lost, ConnectionLost)
     assert said == b"on\n"
 
@@ -161,7 +160,7 @@ def test_a_token_that_expires_stops_only_new_shells(reach: Reach) -> None:
     set_token(clients[0], "expired")
     assert way.ask(HOSTNAME).status == 0
     slow = Run(("sh", "-c", "sleep 0.5; hostname"))
-    refused, said = sorted(at_once(way, slow, slow), key=lambda outcome: isinstance(outcome, bytes))
+    refused, said = sorted(outcomes(way, slow, slow), key=lambda outcome: isinstance(outcome, bytes))
     assert "refused the token" in str(refused)
     assert said == b"login-0\n"
     assert way.ask(HOSTNAME).stdout == b"login-0\n"

@@ -73,7 +73,26 @@ if [ "$fresh" = no ]; then
     fi
 fi
 
-submitted=()
+# A few at a time: most of a submission is waiting, here for sbatch to start and there for slurmctld.
+submitted=() under_way=()
+settle() {
+    local line item key status said id
+    wait
+    for line in "${under_way[@]}"; do
+        read -r item key <<<"$line"
+        status=$(<"$work/status.$item")
+        if [ "$status" = 0 ]; then
+            # Plugins of sbatch may print lines of their own before it.
+            mapfile -t said <"$work/out.$item"
+            id=${said[-1]%%;*}
+            known[$key]=$id
+            submitted+=("$item $key $id")
+        else
+            echo "$item failed $status $(base64 -w0 <"$work/err.$item")"
+        fi
+    done
+    under_way=()
+}
 for ((item = 0; item < count; item++)); do
     field key; field form; field words
     argv=()
@@ -84,19 +103,17 @@ for ((item = 0; item < count; item++)); do
         continue
     fi
     case $form in
-        text) printf %s "$body" >"$work/body" ;;
-        base64) printf %s "$body" | base64 -d >"$work/body" ;;
+        text) printf %s "$body" >"$work/body.$item" ;;
+        base64) printf %s "$body" | base64 -d >"$work/body.$item" ;;
     esac
-    if "${argv[@]}" <"$work/body" >"$work/out" 2>"$work/err"; then
-        # Plugins of sbatch may print lines of their own before it.
-        mapfile -t said <"$work/out"
-        id=${said[-1]%%;*}
-        known[$key]=$id
-        submitted+=("$item $key $id")
-    else
-        echo "$item failed $? $(base64 -w0 <"$work/err")"
-    fi
+    {
+        "${argv[@]}" <"$work/body.$item" >"$work/out.$item" 2>"$work/err.$item"
+        echo $? >"$work/status.$item"
+    } &
+    under_way+=("$item $key")
+    [ ${#under_way[@]} -lt 4 ] || settle
 done
+settle
 
 # A lock is worth what the file system makes of it. If somebody has submitted the same on another login node, the
 # lower id stays: the other one comes to the same conclusion.

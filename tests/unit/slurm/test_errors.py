@@ -29,6 +29,11 @@ SAID: list[tuple[str, str, type[SlurmError]]] = [
         errors.ControllerUnreachable,
     ),
     (
+        "sbatch",
+        "sbatch: error: Batch job submission failed: Connection reset by peer",
+        errors.ControllerUnreachable,
+    ),
+    (
         "scancel",
         "scancel: error: Kill job error on job id 1: Unable to contact slurm controller",
         errors.ControllerUnreachable,

@@ -4,16 +4,32 @@ from __future__ import annotations
 
 import itertools
 import subprocess
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_soperator.slurm.requests import Command
+from airflow_provider_soperator.slurm.requests import Command, CommandOutput, Request
 from airflow_provider_soperator.transports.errors import CommandTimedOut, OutputTooLarge
-from airflow_provider_soperator.transports.framing import Exchange, encode, handshake, new_mark
+from airflow_provider_soperator.transports.framing import Exchange, encode, new_mark
+from airflow_provider_soperator.transports.local import LocalTransport
 
 MARK = "mark-00ff"
+
+
+@dataclass(frozen=True)
+class Run(Request[CommandOutput]):
+    """A command as it is."""
+
+    line: Command
+
+    def command(self) -> Command:
+        return self.line
+
+    def read(self, answer: CommandOutput) -> CommandOutput:
+        return answer
 
 
 def exchange(max_output: int = 10_000, timeout: float = 60) -> Exchange:
@@ -49,13 +65,23 @@ def test_too_much_output_is_refused_while_it_comes() -> None:
         one.feed("stderr", b"y" * 60)
 
 
-def test_a_status_of_124_is_a_time_out_only_after_the_time() -> None:
-    one = exchange(timeout=5)
-    one.feed("stdout", f"\n{MARK} 124\n".encode())
-    one.feed("stderr", f"\n{MARK} 0\n".encode())
-    assert one.result(elapsed=1).status == 124
+@pytest.mark.parametrize("status", [1, 137, 143])
+def test_a_failure_is_a_time_out_only_after_the_time(status: int) -> None:
+    one = ended(status)
+    assert one.result(elapsed=1).status == status
     with pytest.raises(CommandTimedOut, match="squeue did not answer within 5 s"):
         one.result(elapsed=5.01)
+
+
+def test_what_succeeds_at_the_last_moment_has_succeeded() -> None:
+    assert ended(0).result(elapsed=5.01).status == 0
+
+
+def ended(status: int) -> Exchange:
+    one = exchange(timeout=5)
+    one.feed("stdout", f"\n{MARK} {status}\n".encode())
+    one.feed("stderr", f"\n{MARK} 0\n".encode())
+    return one
 
 
 @pytest.mark.parametrize("name", ["A B", "1A", "", "A=B", "A;touch /tmp/x"])
@@ -83,12 +109,28 @@ def test_marks_cannot_be_guessed() -> None:
 def test_a_real_shell_reads_what_was_meant(words: list[str], stdin: bytes, value: str) -> None:
     program = 'printf "%s\\0" "$VALUE" "$@"; cat'
     command = Command(("sh", "-c", program, "sh", *words), stdin=stdin, environment={"VALUE": value})
-    said = subprocess.run(
-        ["/bin/sh"], input=handshake("hello") + encode(command, MARK), capture_output=True, check=True, timeout=20
-    )
-    one = exchange()
-    greeting, _, out = said.stdout.partition(b"\nhello 0\n")
-    assert greeting == b""
-    one.feed("stdout", out)
-    one.feed("stderr", said.stderr.partition(b"\nhello 0\n")[2])
-    assert one.result(0).stdout == b"".join(word.encode() + b"\0" for word in [value, *words]) + stdin
+    transport = LocalTransport()
+    said = transport.ask(Run(command))
+    transport.close()
+    assert said.stdout == b"".join(word.encode() + b"\0" for word in [value, *words]) + stdin
+    assert said.stderr == b""
+
+
+@pytest.mark.parametrize(("word", "status"), [("printf", 0), ("exit", 127)])
+def test_a_command_is_never_a_builtin_of_the_shell(word: str, status: int) -> None:
+    transport = LocalTransport()
+    said = transport.ask(Run(Command((word, "--version"))))
+    transport.close()
+    assert (said.status, b"coreutils" in said.stdout) == (status, status == 0)
+
+
+@pytest.mark.parametrize("stdin", [b"", b"data"])
+@pytest.mark.parametrize("shell", ["dash", "bash"])
+def test_what_arrives_only_in_part_does_not_run(shell: str, stdin: bytes, tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+    line = encode(Command(("touch", str(ran)), stdin=stdin), MARK)
+    for length in range(len(line)):
+        whole = length == len(line) - 1  # but for the end of its line
+        said = subprocess.run([shell], input=b"exec 9>/dev/null\n" + line[:length], capture_output=True, check=False)
+        assert ran.exists() == whole, line[:length]
+    assert MARK.encode() in said.stdout

@@ -1,0 +1,120 @@
+"""Each command's limit is kept at the other end, whatever becomes of this one, and hits nothing but that command."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+
+import psutil
+import pytest
+
+from airflow_provider_soperator.slurm.requests import Command
+from airflow_provider_soperator.transports.errors import CommandTimedOut
+from airflow_provider_soperator.transports.framing import encode, handshake
+from airflow_provider_soperator.transports.local import LocalTransport
+from tests.contract.transports import Run, Way, outcomes
+from tests.forks import forked
+from tests.integration.cluster import Cluster
+
+
+def is_gone(cluster: Cluster, *pids: str) -> bool:
+    return not any(cluster.try_run("test", "-d", f"/proc/{pid}").returncode == 0 for pid in pids)
+
+
+def test_what_takes_too_long_is_ended_on_the_cluster(shell_way: Way, cluster: Cluster) -> None:
+    obedient, stubborn = "exec sleep 300", "trap '' TERM; sleep 300; sleep 300"
+    cases = enumerate([(obedient, b""), (obedient, b"stdin"), (stubborn, b""), (stubborn, b"stdin")])
+    late = [
+        Run(("sh", "-c", f"echo $$ >/root/late-{number}; {program}"), stdin=stdin, timeout=1)
+        for number, (program, stdin) in cases
+    ]
+    for outcome in outcomes(shell_way, *late):
+        assert isinstance(outcome, CommandTimedOut)
+        assert "within 1 s" in str(outcome)
+    pids = cluster.run("sh", "-c", "cat /root/late-*").split()
+    assert len(pids) == len(late)
+    cluster.wait("the commands have ended", lambda: is_gone(cluster, *pids))
+    assert shell_way.ask(Run(("echo", "on"))).stdout == b"on\n"
+
+
+def test_a_limit_is_over_with_its_command(shell_way: Way, cluster: Cluster) -> None:
+    # What it leaves behind holds the same output streams; nobody waits for them.
+    child = shell_way.ask(Run(("sh", "-c", "sleep 300 & echo $!"), timeout=0.5)).stdout.decode().strip()
+    assert shell_way.ask(Run(("sleep", "0.7"))).status == 0
+    assert cluster.run("ps", "-o", "comm=", "-p", child) == "sleep\n"
+    cluster.run("kill", child)
+
+
+@pytest.mark.parametrize("name", ["ssh", "ssh-async"])
+def test_a_command_that_is_ended_takes_nothing_else_with_it(
+    name: str, connect: Callable[[str], Way], cluster: Cluster
+) -> None:
+    way = connect(name)
+    left = way.ask(Run(("sh", "-c", "sleep 300 & echo $!"))).stdout.decode().strip()
+    [late, other] = outcomes(way, Run(("sleep", "300"), timeout=0.5), Run(("sh", "-c", "sleep 1; echo on")))
+    assert isinstance(late, CommandTimedOut)
+    assert other == b"on\n"
+    assert cluster.run("ps", "-o", "comm=", "-p", left) == "sleep\n"
+    cluster.run("kill", left)
+
+
+@pytest.mark.parametrize("name", ["local", "ssh", "kubernetes"])
+def test_a_client_that_is_killed_leaves_nothing_behind(
+    name: str, cluster: Cluster, connect: Callable[[str], Way]
+) -> None:
+    # The command, the shell that runs it, and what that has started besides.
+    program = "echo $PPID $(ps -o pid= --ppid $PPID) >/root/left; exec sleep 300"
+    cluster.run("rm", "-f", "/root/left")
+    with forked(lambda: connect(name).ask(Run(("sh", "-c", program), timeout=2))) as client:
+        cluster.wait("the command runs", lambda: cluster.try_run("test", "-s", "/root/left").returncode == 0)
+        os.kill(client, signal.SIGKILL)
+        pids = cluster.run("cat", "/root/left").split()
+        assert len(pids) == 3
+        cluster.wait("nothing is left", lambda: is_gone(cluster, *pids), timeout=10)
+
+
+def test_a_command_that_ends_just_in_time_is_not_mistaken_for_the_next() -> None:
+    shell = subprocess.Popen(["/bin/sh"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert shell.stdin is not None
+    assert shell.stdout is not None
+    shell.stdin.write(handshake("start"))
+    shell.stdin.flush()
+    assert [shell.stdout.readline(), shell.stdout.readline()] == [b"\n", b"start 0\n"]
+    rounds = 60
+    for number in range(rounds):
+        # Without a moment between the two: while the limit of the one strikes, the other begins.
+        shell.stdin.write(encode(Command(("sleep", "0.03"), timeout=0.025 + number % 20 / 500), "close"))
+        shell.stdin.write(encode(Command(("sleep", "0.01")), "next"))
+    said, _ = shell.communicate(timeout=60)
+    statuses = [line.split() for line in said.decode().splitlines() if line]
+    assert [status for mark, status in statuses if mark == "next"] == ["0"] * rounds
+    # Else none was close.
+    assert {status for mark, status in statuses if mark == "close"} == {"0", "143"}
+
+
+def test_an_idle_shell_does_nothing() -> None:
+    transport = LocalTransport()
+    shell = psutil.Process(int(transport.ask(Run(("sh", "-c", "echo $PPID"), timeout=0.5)).stdout))
+    idle = [shell, *shell.children()]
+    assert len(idle) == 2
+
+    def switches() -> list[int]:
+        return [process.num_ctx_switches().voluntary for process in idle]
+
+    _wait(lambda: all(process.status() == psutil.STATUS_SLEEPING for process in idle))
+    before = switches()
+    # The limit of the last command passes.
+    select.select([], [], [], 1)
+    assert switches() == before
+    transport.close()
+
+
+def _wait(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

@@ -1,0 +1,77 @@
+"""What a real Slurm answers about reservations, its own settings, and who may do what."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from airflow_provider_soperator.slurm import errors
+from airflow_provider_soperator.slurm.requests import (
+    CreateReservation,
+    DeleteReservation,
+    ListNodes,
+    ListReservations,
+    MintToken,
+    Ping,
+    SchedulerDiagnostics,
+    ShowConfig,
+    ShowRights,
+    UpdateReservation,
+)
+from tests.integration.answers import ask, submit_held
+from tests.integration.cluster import Cluster
+
+
+def test_the_life_of_a_reservation(cluster: Cluster) -> None:
+    start = datetime.now(timezone.utc).replace(microsecond=0) + timedelta(hours=1)
+    asked = CreateReservation(
+        name="airflow-night",
+        nodes=("worker-0", "worker-1"),
+        start=start,
+        end=start + timedelta(hours=8),
+        users=("root", "alice"),
+        comment="for the night; a=b State=ACTIVE",
+    )
+    try:
+        assert ask(cluster, asked) == "airflow-night"
+        (found,) = ask(cluster, ListReservations())
+        assert (found.name, found.nodelist, found.users) == ("airflow-night", "worker-[0-1]", ("root", "alice"))
+        assert (found.start, found.end, found.is_active) == (start, start + timedelta(hours=8), False)
+        assert {"MAINT", "IGNORE_JOBS"} <= found.flags
+        assert found.comment == asked.comment
+        with pytest.raises(errors.ReservationConflict):
+            ask(cluster, asked)
+        ask(cluster, UpdateReservation(name="airflow-night", end=start + timedelta(hours=2), flags=("-MAINT",)))
+        ask(cluster, UpdateReservation(name="airflow-night", nodes=("worker-1",)))
+        (changed,) = ask(cluster, ListReservations())
+        assert (changed.end, changed.nodelist) == (start + timedelta(hours=2), "worker-1")
+        assert "MAINT" not in changed.flags
+        assert "airflow-night" in submit_held(cluster, reservation="airflow-night").reservation
+    finally:
+        cluster.run("scancel", "--full", "--state=PENDING", "--user=root")
+        gone = ask(cluster, DeleteReservation("airflow-night"))
+    assert gone
+    assert not ask(cluster, DeleteReservation("airflow-night"))
+    assert ask(cluster, ListReservations()) == ()
+
+
+def test_what_the_cluster_says_of_itself(cluster: Cluster) -> None:
+    config = ask(cluster, ShowConfig())
+    assert config.release == tuple(map(int, cluster.settings.slurm.split(".")))
+    assert config.resume_timeout == timedelta(seconds=cluster.settings.resume_timeout)
+    assert config.suspend_exc_nodes == "worker-cpu-[0-1]"
+    assert config.has_accounting
+    assert config.rate_limit is None
+    (controller,) = ask(cluster, Ping())
+    assert controller.is_up
+    before = ask(cluster, SchedulerDiagnostics())
+    ask(cluster, ListNodes())
+    after = ask(cluster, SchedulerDiagnostics())
+    assert after.rpc_count > before.rpc_count
+    assert "root" in {rpc.name for rpc in after.rpcs_by_user}
+    assert ask(cluster, ShowRights("root")).may_change_nodes
+    alice = ask(cluster, ShowRights("alice"))
+    assert (alice.is_known, alice.may_change_nodes) == (True, False)
+    assert not ask(cluster, ShowRights("nobody-here")).is_known
+    assert ask(cluster, MintToken(timedelta(minutes=5), "alice")).count(".") == 2

@@ -1,0 +1,58 @@
+"""Jobs that nobody has submitted yet, asked for until they are there, and the proof that each is there once."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from airflow_provider_soperator.slurm.errors import SlurmError
+from airflow_provider_soperator.slurm.job import BatchJob
+from airflow_provider_soperator.slurm.keys import SubmissionKey
+from airflow_provider_soperator.slurm.requests.once import SubmitOnce, Submitted
+from airflow_provider_soperator.transports.errors import TransportError
+from tests.contract.transports import Way
+from tests.integration.cluster import Cluster
+
+
+def new_jobs(count: int = 1, **fields: Any) -> tuple[BatchJob, ...]:
+    """Jobs that nobody has submitted yet; they do nothing, unless told otherwise."""
+    run = uuid.uuid4().hex
+    keys = [SubmissionKey.derive("dag", run, "task", number, "1") for number in range(count)]
+    fields = {"command": "true"} | fields
+    return tuple(BatchJob(name=key.name("once"), **fields) for key in keys)
+
+
+def ask_until_known(way: Way, jobs: tuple[BatchJob, ...], timeout: float = 60) -> tuple[Submitted, ...]:
+    """Ask as a client does that gives up only where there is no hope."""
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            answers = way.ask(SubmitOnce(jobs=jobs))
+            failures: Sequence[SlurmError | TransportError] = [one.error for one in answers if one.error]
+            if not failures:
+                return answers
+        except (SlurmError, TransportError) as error:
+            failures = [error]
+        for failure in failures:
+            if not failure.retryable or time.monotonic() > deadline:
+                raise failure
+        time.sleep(0.05)
+
+
+def ids_of(jobs: Sequence[BatchJob], answers: Sequence[Submitted]) -> dict[str, str]:
+    return {str(job.name): str(answer.id) for job, answer in zip(jobs, answers, strict=True)}
+
+
+def check_once(cluster: Cluster, ids: Mapping[str, str]) -> None:
+    """Each of these names has one job, with the id that is expected, in the queue and in accounting."""
+    expected = sorted((job_id, name) for name, job_id in ids.items())
+
+    def ours(said: str) -> list[tuple[str, str]]:
+        listed = [line.split("|") for line in said.splitlines()]
+        return sorted((job_id, name) for job_id, name in listed if name in ids)
+
+    assert ours(cluster.run("squeue", "--noheader", "--all", "--states=all", "--format=%F|%j")) == expected
+    past = ("sacct", "--allocations", "--noheader", "--parsable2", "--format=JobID,JobName", "--starttime=now-1hour")
+    cluster.wait("accounting has each of them, and once", lambda: ours(cluster.run(*past)) == expected)
