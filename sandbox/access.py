@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -69,7 +71,7 @@ def describe(settings: Settings) -> dict[str, Any]:
 
 def connections(facts: dict[str, Any]) -> dict[str, str]:
     """Airflow connection URIs, by the environment variable that Airflow reads each from."""
-    ssh, kubernetes, nebius = facts["ssh"], facts["kubernetes"], facts["nebius"]
+    ssh, kubernetes, rest, nebius = facts["ssh"], facts["kubernetes"], facts["rest"], facts["nebius"]
     login = f"{ssh['user']}@{ssh['host']}:{ssh['port']}"
     shell = {"key_file": ssh["key_file"], "host_key": ssh["host_key"], "no_host_key_check": "false"}
     cluster = {
@@ -77,8 +79,13 @@ def connections(facts: dict[str, Any]) -> dict[str, str]:
         "cluster_context": kubernetes["context"],
         "namespace": kubernetes["namespace"],
     }
+    pods = {"kubernetes_conn_id": "kubernetes_default", "namespace": kubernetes["namespace"]}
+    key = b64encode(Path(rest["jwt_key_file"]).read_bytes()).decode()
+    tokens = {"rest_url": rest["url"], "jwt_secret": key, "ssh_conn_id": "ssh_default"}
     return {
         "AIRFLOW_CONN_SOPERATOR_DEFAULT": f"soperator://{login}/?{urlencode(shell)}",
+        "AIRFLOW_CONN_SOPERATOR_KUBERNETES": f"soperator:///?{urlencode(pods)}",
+        "AIRFLOW_CONN_SOPERATOR_REST": f"soperator://{rest['user']}@/?{urlencode(tokens)}",
         "AIRFLOW_CONN_SSH_DEFAULT": f"ssh://{login}/?{urlencode(shell)}",
         "AIRFLOW_CONN_KUBERNETES_DEFAULT": f"kubernetes:///?{urlencode(cluster)}",
         "AIRFLOW_CONN_NEBIUS_DEFAULT": (f"nebius://:{quote(nebius['token'])}@{nebius['endpoint']}/?insecure=true"),

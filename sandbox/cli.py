@@ -17,12 +17,13 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from sandbox import access, demo, faults, lifecycle, preflight, status
 from sandbox.errors import SandboxError
 from sandbox.lifecycle import Sandbox
-from sandbox.rootfs import RootCache
+from sandbox.rootfs import RootCache, own_root
 from sandbox.settings import ENVIRONMENT, SUITES, Settings
 
 #: Options of ``up``, by the field of ``Settings`` that each sets.
 OPTIONS: dict[str, str] = {
     "slurm": f"Slurm version: {' or '.join(SUITES)}",
+    "root": "a folder with the root of a Debian and your own Slurm in it, to run that instead",
     "soperator": "whose habits to take on, 4.1 or 5.0; by default those that go with the Slurm version",
     "workers": "node names in the ephemeral node set",
     "gpus": "GPUs of each worker",
@@ -40,6 +41,8 @@ OPTIONS: dict[str, str] = {
     "vm_lag": "seconds a machine stays, empty, after its node is powered down",
     "vm_removal": "seconds until the GPUs of a removed machine are back in the block",
 }
+#: What stands for the value of an option that is no number.
+METAVARS = {"slurm": "VERSION", "soperator": "VERSION", "root": "DIR"}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -117,7 +120,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
             type=type(default),
             # Only what is given is compared with a sandbox that runs already.
             default=argparse.SUPPRESS,
-            metavar="N" if isinstance(default, (int, float)) else "VERSION",
+            metavar=METAVARS.get(name, "N"),
             help=f"{help} ({default})" if default else help,
         )
     parser.add_argument(
@@ -146,6 +149,8 @@ def _up(options: argparse.Namespace) -> None:
 def _requested(options: argparse.Namespace) -> Sandbox:
     """The sandbox as it is if there is one, else as the options ask for it."""
     given = {name: value for name, value in vars(options).items() if name in (*OPTIONS, "slurm_conf")}
+    if "root" in given:
+        given |= own_root(given["root"], given.get("slurm", ""))
     wanted = Settings(name=options.name, **given)
     if not wanted.paths.settings.exists():
         return Sandbox(wanted)

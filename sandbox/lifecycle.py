@@ -49,7 +49,9 @@ class Sandbox:
         preflight.check_machine()
         cache, version = RootCache(), self.settings.slurm
         share = 0.0 if cache.ready(version) else ROOT_SHARE
-        if self.init.alive():
+        if self.settings.root:
+            share, lower = 0.0, Path(self.settings.root)
+        elif self.init.alive():
             # What it stands on stays as it is, also if this code would build it otherwise by now.
             share, lower = 0.0, cache.path(version)
         else:

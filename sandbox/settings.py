@@ -38,6 +38,11 @@ def home() -> Path:
     return Path(os.environ.get("SOPERATOR_SANDBOX_HOME", "/var/lib/soperator-sandbox")).absolute()
 
 
+def _soperator_of(slurm: str) -> str:
+    """The Soperator line of the newest Slurm here that is not newer than this one."""
+    return SOPERATOR_OF_SLURM[max((known for known in SOPERATOR_OF_SLURM if known <= slurm), default=min(SUITES))]
+
+
 @dataclass(frozen=True)
 class Ports:
     """The ports of one sandbox, by their place in its range."""
@@ -82,6 +87,8 @@ class Settings:
 
     name: str = "default"
     slurm: str = "24.11"
+    #: A folder with the root of a Debian in which a Slurm is installed; empty: a cached root, built if need be.
+    root: str = ""
     #: "4.1" or "5.0"; empty: the one that goes with the Slurm version.
     soperator: str = ""
     workers: int = 8
@@ -107,13 +114,13 @@ class Settings:
     slurm_conf: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        if self.slurm not in SUITES:
+        if not self.root and self.slurm not in SUITES:
             raise SandboxError(f"there is no Slurm {self.slurm} here", f"choose one of {', '.join(SUITES)}")
         if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?", self.name):
             raise SandboxError(
                 f"{self.name!r} cannot name a sandbox", "use up to 32 lower-case letters, digits and dashes"
             )
-        self.soperator = self.soperator or SOPERATOR_OF_SLURM[self.slurm]
+        self.soperator = self.soperator or _soperator_of(self.slurm)
         if self.soperator not in SOPERATOR_OF_SLURM.values():
             raise SandboxError(f"there is no Soperator {self.soperator} here", "choose 4.1 or 5.0")
         self._check("--workers", self.workers, 1, MAX_WORKERS)

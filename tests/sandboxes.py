@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +12,9 @@ import pytest
 
 from sandbox import faults
 from sandbox.lifecycle import Sandbox
+from sandbox.rootfs import own_root
 from sandbox.settings import SUITES, Settings
+from tests.contract.transports import WAYS, Way, connection_id
 from tests.integration.cluster import Cluster, check_ledger
 
 #: Folders whose tests are all about a running sandbox.
@@ -25,19 +27,31 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if any(here / folder in item.path.parents for folder in FOLDERS):
             item.add_marker(pytest.mark.sandbox)
-            version = getattr(item, "callspec", None) and item.callspec.params.get("sandbox")  # type: ignore[attr-defined]
-            item.add_marker(pytest.mark.xdist_group(version or "with a sandbox of their own"))
+            shared = getattr(item, "callspec", None) and item.callspec.params.get("sandbox")  # type: ignore[attr-defined]
+            item.add_marker(pytest.mark.xdist_group(shared["slurm"] if shared else "with a sandbox of their own"))
 
 
-@pytest.fixture(scope="session", params=list(SUITES), ids=[f"slurm-{version}" for version in SUITES])
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--slurm-root", metavar="DIR", help="test on the Slurm in this root only; see docs/native.md")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "sandbox" in metafunc.fixturenames:
+        root = metafunc.config.getoption("--slurm-root")
+        chosen = [own_root(root)] if root else [{"slurm": version} for version in SUITES]
+        ids = [f"slurm-{one['slurm']}" for one in chosen]
+        metafunc.parametrize("sandbox", chosen, indirect=True, scope="session", ids=ids)
+
+
+@pytest.fixture(scope="session")
 def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
     """A sandbox of one Slurm version; tests that use it run on each."""
     if os.geteuid() != 0 or not Path("/etc/debian_version").exists():
         pytest.skip("a sandbox needs root on Debian")
-    version: str = request.param
+    slurm: dict[str, str] = request.param
     # Its own name: a sandbox that the developer has running stays out of it.
-    name = f"test-{version.replace('.', '')}-{os.getpid()}"
-    settings = Settings(name=name, slurm=version, workers=4, resume_timeout=6, suspend_timeout=1)
+    name = f"test-{slurm['slurm'].replace('.', '')}-{os.getpid()}"
+    settings = Settings(name=name, **slurm, workers=4, resume_timeout=6, suspend_timeout=1)
     made = Sandbox(replace(settings, vm_boot=0.5, vm_lag=3, vm_removal=0.5))
     try:
         made.up()
@@ -59,3 +73,19 @@ def cluster(sandbox: Sandbox) -> Iterator[Cluster]:
     cluster.close()
     sandbox.up()  # starts what the test has killed
     faults.bring(sandbox, "clear", argparse.Namespace())
+
+
+@pytest.fixture
+def connect(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Way]]:
+    """Opens ways to the sandbox by their names, and closes them at the end."""
+    uri = cluster.access["airflow_connections"]["AIRFLOW_CONN_SSH_DEFAULT"]
+    monkeypatch.setenv(f"AIRFLOW_CONN_{connection_id(cluster).upper()}", uri)
+    opened: list[Way] = []
+
+    def connect(name: str) -> Way:
+        opened.append(WAYS[name](cluster))
+        return opened[-1]
+
+    yield connect
+    for way in opened:
+        way.close()

@@ -16,10 +16,10 @@ from airflow_provider_soperator.transports.shell import AsyncPipe, AsyncShells, 
 T = TypeVar("T")
 
 _CHUNK = 256 * 1024
-_SHELL = ("/bin/sh",)
+SHELL = ("/bin/sh",)
 
 
-def _kill(leader: int) -> None:
+def kill_session(leader: int) -> None:
     """End a shell and what started it; each leads a session of its own, for a Ctrl-C at our terminal is not for it."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(leader, signal.SIGKILL)
@@ -59,7 +59,7 @@ class _LocalPipe:
     def close(self) -> None:
         self._selector.close()
         if self._process.poll() is None:
-            _kill(self._process.pid)
+            kill_session(self._process.pid)
         # Also closes the three pipes.
         with self._process:
             pass
@@ -71,7 +71,7 @@ class LocalTransport:
     ``argv`` is what starts one; a container or another root can be entered with it.
     """
 
-    def __init__(self, argv: tuple[str, ...] = _SHELL) -> None:
+    def __init__(self, argv: tuple[str, ...] = SHELL) -> None:
         self._argv = argv
         self._shells = Shells(self._open_pipe)
 
@@ -122,7 +122,7 @@ class _AsyncLocalPipe(asyncio.SubprocessProtocol):
         if self._transport is None:
             return
         if self._transport.get_returncode() is None:
-            _kill(self._transport.get_pid())
+            kill_session(self._transport.get_pid())
         # Also closes the pipes, which a command that is still under way may hold open at its end.
         self._transport.close()
         await self._ended.wait()
@@ -131,7 +131,7 @@ class _AsyncLocalPipe(asyncio.SubprocessProtocol):
 class AsyncLocalTransport:
     """The same for an event loop."""
 
-    def __init__(self, argv: tuple[str, ...] = _SHELL) -> None:
+    def __init__(self, argv: tuple[str, ...] = SHELL) -> None:
         self._argv = argv
         self._shells = AsyncShells(self._open_pipe)
 

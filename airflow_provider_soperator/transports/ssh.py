@@ -178,32 +178,51 @@ class AsyncSshTransport(AsyncShellTransport["asyncssh.SSHClientConnection"]):
         connection.close()
 
 
+#: How paramiko, asyncssh and the SSH provider call a private key that they cannot read, and what they say of it.
+_KEY_ERRORS = ("KeyEncryptionError", "KeyImportError", "PasswordRequiredException")
+_KEY_UNREADABLE = ("private key file", "Key must have BEGIN", "Private key provided")
+_HOST_KEY_UNREADABLE = ("Invalid key (class", "host key algorithm", "missing key data", "Incorrect padding")
+
+
 def explain(error: BaseException) -> TransportError:
     """What kept a connection from being made, in words about the user's settings, whichever library says it."""
     if isinstance(error, TransportError):
         return error
-    kind, text = type(error).__name__, str(error) or type(error).__name__
+    kind, text = type(error).__name__, str(error).removeprefix("[Errno None] ").rstrip(".") or type(error).__name__
     if isinstance(error, socket.gaierror):
         return ConnectFailed(f"the host name is unknown ({text})", "check the host of the connection")
     if isinstance(error, ConnectionRefusedError) or kind == "NoValidConnectionsError":
         return ConnectFailed(f"nobody listens there ({text})", "check host and port, and whether the login node is up")
     if kind == "BadHostKeyException":
         return ConnectFailed(
-            "the host key has changed", "make sure that it is the right host, then put its new key into the connection"
+            "the host key has changed",
+            "make sure that it is the right host, then put its new key into the connection's host_key or into "
+            "known_hosts, wherever the old one is",
+        )
+    if any(words in text for words in _HOST_KEY_UNREADABLE):
+        return ConnectFailed(
+            f"the connection's host_key is no public key ({text})", "put a line of `ssh-keyscan HOST` there"
         )
     if kind == "HostKeyNotVerifiable" or "not found in known_hosts" in text or "Host key is not" in text:
         return ConnectFailed(
-            f"the host key is not the expected one ({text})",
-            "put the right one into the connection's host_key, or into known_hosts",
+            f"the host key is unknown, or not the expected one ({text})",
+            "make sure that it is the right host, then put its key into the connection's host_key, or into known_hosts",
         )
+    dropped = ("banner", "Connection lost", "Connection reset", "closed", "Connection aborted", "saw EOF")
+    if isinstance(error, (ConnectionError, EOFError)) or any(words in text for words in dropped):
+        # An sshd with too many unauthenticated connections (MaxStartups) hangs up before it says anything. If that
+        # happens while it is logged in, paramiko calls it a failed authentication.
+        return ConnectRefused(f"the login node hung up ({text})", "it has too many connections at once, or is starting")
     if kind in ("AuthenticationException", "PermissionDenied", "BadAuthenticationType"):
         return ConnectFailed(f"the login was refused ({text})", "check user and key of the connection")
-    if kind in ("KeyImportError", "PasswordRequiredException") or isinstance(error, FileNotFoundError):
-        return ConnectFailed(f"the private key cannot be used ({text})", "check key_file and passphrase")
-    if isinstance(error, (TimeoutError, asyncio.TimeoutError, socket.timeout)):
+    unreadable = kind in _KEY_ERRORS or any(words in text for words in _KEY_UNREADABLE)
+    if unreadable or isinstance(error, (FileNotFoundError, PermissionError)):
+        return ConnectFailed(
+            f"the private key cannot be used ({text})", "check key_file, or private_key and its passphrase"
+        )
+    if "remote_host" in text:
+        return ConnectFailed("the connection names no host", "set it, or choose another connection of type SSH")
+    # What paramiko says of one who accepts a connection and is silent then, is the last of these.
+    if isinstance(error, (TimeoutError, asyncio.TimeoutError, socket.timeout)) or text == "No existing session":
         return ConnectFailed("the host does not answer", "check host, port and firewalls")
-    dropped = ("banner", "Connection lost", "Connection reset", "closed", "Connection aborted")
-    if isinstance(error, (ConnectionError, EOFError)) or any(words in text for words in dropped):
-        # An sshd with too many unauthenticated connections (MaxStartups) hangs up before it says anything.
-        return ConnectRefused(f"the login node hung up ({text})", "it has too many connections at once, or is starting")
     return ConnectFailed(f"{kind}: {text}", "check the connection")

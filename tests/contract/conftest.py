@@ -1,32 +1,62 @@
-"""The sandboxes of the integration tests, reached over every transport in turn."""
+"""The sandboxes of the integration tests, reached over every transport in turn.
+
+``way`` is each of them, ``shell_way`` each of those that run commands. ``--ways`` chooses, and is the only way to the
+native ones, which need a pyslurm in the sandbox.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from tests.contract.transports import WAYS, Way, connection_id
-from tests.integration.cluster import Cluster
+from tests.contract.transports import REST, WAYS, Way
+
+DEFAULT = tuple(WAYS)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--ways", default="", help=f"transports to test, with commas: native, {', '.join(DEFAULT)}")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if _native(config):
+        from tests.contract.native import NATIVE
+
+        WAYS.update(NATIVE)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    return True if collection_path.name == "test_native_way.py" and not _native(config) else None
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    chosen = _chosen(metafunc.config)
+    # A module may have a fixture of this name that is its own.
+    if "way" in metafunc.fixturenames and not hasattr(metafunc.module, "way"):
+        metafunc.parametrize("way", chosen, indirect=True)
+    if "shell_way" in metafunc.fixturenames:
+        metafunc.parametrize("shell_way", [name for name in chosen if name not in REST], indirect=True)
 
 
 @pytest.fixture
-def connect(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Way]]:
-    """Opens ways to the sandbox by their names, and closes them at the end."""
-    uri = cluster.access["airflow_connections"]["AIRFLOW_CONN_SSH_DEFAULT"]
-    monkeypatch.setenv(f"AIRFLOW_CONN_{connection_id(cluster).upper()}", uri)
-    opened: list[Way] = []
-
-    def connect(name: str) -> Way:
-        opened.append(WAYS[name](cluster))
-        return opened[-1]
-
-    yield connect
-    for way in opened:
-        way.close()
-
-
-@pytest.fixture(params=list(WAYS))
 def way(request: pytest.FixtureRequest, connect: Callable[[str], Way]) -> Way:
     """One way to the sandbox after another; tests that use it run over each."""
     return connect(request.param)
+
+
+@pytest.fixture
+def shell_way(request: pytest.FixtureRequest, connect: Callable[[str], Way]) -> Way:
+    """The same for the ways that run commands."""
+    return connect(request.param)
+
+
+def _chosen(config: pytest.Config) -> tuple[str, ...]:
+    # Where other folders are tested too, pytest does not know this option.
+    asked: str = config.getoption("--ways", default="")
+    return tuple(asked.split(",")) if asked else DEFAULT
+
+
+def _native(config: pytest.Config) -> bool:
+    return any(name.startswith("native") for name in _chosen(config))

@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-import random
-import threading
-import uuid
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from airflow_provider_soperator.slurm.errors import AccountingUnreachable, InvalidRequest, SubmitRefused
 from airflow_provider_soperator.slurm.job import BatchJob
-from airflow_provider_soperator.slurm.keys import SubmissionKey
 from airflow_provider_soperator.slurm.requests import ListJobs
-from airflow_provider_soperator.slurm.requests.once import SubmitOnce, Submitted
-from airflow_provider_soperator.transports.errors import ConnectionLost, ConnectRefused
+from airflow_provider_soperator.slurm.requests.once import SubmitOnce
+from airflow_provider_soperator.slurm.states import JobBase
 from sandbox.lifecycle import Sandbox
-from sandbox.settings import Settings
 from tests.contract.transports import WAYS, Way
 from tests.integration.cluster import Cluster
-
-
-def new_jobs(count: int = 1, **fields: object) -> tuple[BatchJob, ...]:
-    """Jobs that nobody has submitted yet."""
-    run = uuid.uuid4().hex
-    keys = [SubmissionKey.derive("dag", run, "task", number, "1") for number in range(count)]
-    return tuple(BatchJob(command="true", name=key.name("once"), **fields) for key in keys)  # type: ignore[arg-type]
+from tests.submissions import new_jobs
 
 
 def in_accounting(cluster: Cluster, job: BatchJob) -> list[str]:
@@ -60,7 +48,7 @@ def test_what_slurm_refuses_does_not_keep_others_from_being_submitted(way: Way) 
     refused, submitted = way.ask(SubmitOnce(jobs=(bad.replace(partition="nowhere"), good)))
     assert refused.id is None
     assert isinstance(refused.error, SubmitRefused)
-    assert "invalid partition specified: nowhere" in str(refused.error)
+    assert "invalid partition" in str(refused.error).lower()
     assert submitted.id is not None
 
 
@@ -70,7 +58,9 @@ def test_many_who_race_for_one_key_get_one_job(way: Way, cluster: Cluster) -> No
     assert len({tuple(one.id for one in answer) for answer in answers}) == 1
     assert sum(not one.adopted for answer in answers for one in answer) == len(jobs)
     found = way.ask(ListJobs(name_suffixes=tuple(f".af-{key}" for key in SubmitOnce(jobs=jobs).submission_keys())))
-    assert len(found) == len(jobs)
+    # Where there is no lock, some may have been submitted that could never start.
+    assert len([job for job in found if job.state.base is not JobBase.CANCELLED]) == len(jobs)
+    assert all(job.started is None or not job.nodelist for job in found if job.state.base is JobBase.CANCELLED)
 
 
 def test_without_accounting_only_what_is_surely_new_is_submitted(way: Way, cluster: Cluster) -> None:
@@ -83,37 +73,8 @@ def test_without_accounting_only_what_is_surely_new_is_submitted(way: Way, clust
     assert not submitted.adopted
 
 
-@pytest.mark.parametrize("name", ["ssh", "ssh-async"])
-def test_a_connection_cut_at_any_moment_neither_loses_nor_doubles_a_job(
-    name: str, cluster: Cluster, connect: Callable[[str], Way]
-) -> None:
-    dice = random.Random(20)
-    way = connect(name)
-    for _ in range(8):
-        jobs = new_jobs(4)
-        # A submission of four takes about 60 ms; the cut comes before, within, or after it.
-        cut = threading.Timer(dice.uniform(0, 0.12), cluster.fault, ("login-cut",))
-        cut.start()
-        answers = _ask_until_known(way, SubmitOnce(jobs=jobs))
-        cut.join()
-        expected = [str(one.id) for one in answers]
-        assert "None" not in expected
-        queue = cluster.run("squeue", "--noheader", "--all", "--states=all", "--format=%i %j").splitlines()
-        for job, job_id in zip(jobs, expected, strict=True):
-            assert [line.split()[0] for line in queue if line.endswith(f" {job.name}")] == [job_id]
-
-
-def _ask_until_known(way: Way, request: SubmitOnce) -> tuple[Submitted, ...]:
-    for _ in range(20):
-        try:
-            return way.ask(request)
-        except (ConnectionLost, ConnectRefused):
-            continue
-    raise AssertionError("no answer in 20 tries")
-
-
 def test_a_job_that_has_left_the_queue_is_found_in_accounting(sandbox: Sandbox) -> None:
-    small = replace(Settings(name=f"forgets-{sandbox.settings.name}"[:32], slurm=sandbox.settings.slurm, workers=1))
+    small = replace(sandbox.settings, name=f"forgets-{sandbox.settings.name}"[:32], port_base=0, workers=1, block=0)
     forgetful = Sandbox(replace(small, min_job_age=2, static=0))
     forgetful.up()
     try:

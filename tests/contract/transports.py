@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from airflow_provider_soperator.slurm.requests import Command, CommandOutput, Request
 from airflow_provider_soperator.transports.kubernetes import AsyncKubernetesTransport, KubernetesTransport
 from airflow_provider_soperator.transports.local import AsyncLocalTransport, LocalTransport
 from airflow_provider_soperator.transports.protocol import AsyncTransport, Transport
+from airflow_provider_soperator.transports.rest import AsyncRestTransport, RestTransport
 from airflow_provider_soperator.transports.ssh import AsyncSshTransport, SshTransport
+from airflow_provider_soperator.transports.tokens import MintedTokens
 from sandbox.settings import NAMESPACE
 from tests.integration.cluster import LOGIN, Cluster
 
@@ -45,6 +48,13 @@ class Way(Protocol):
         """All of them at the same time."""
 
     def close(self) -> None: ...
+
+
+def outcomes(way: Way, *requests: Run) -> list[bytes | BaseException]:
+    """What each of them printed, or how it failed, asked all at once; all have ended."""
+    with ThreadPoolExecutor(len(requests)) as pool:
+        running = [pool.submit(way.ask, request) for request in requests]
+    return [one.exception() or one.result().stdout for one in running]
 
 
 class SyncWay:
@@ -95,6 +105,14 @@ class AsyncWay:
 
         return self._run(all_of_them())
 
+    def in_loop(self, step: Callable[[], None]) -> None:
+        """Do something in the event loop, and wait until it is done."""
+
+        async def do() -> None:
+            step()
+
+        self._run(do())
+
     def close(self) -> None:
         self._run(self._transport.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -105,10 +123,10 @@ class AsyncWay:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(180)
 
 
-def _inside(cluster: Cluster) -> tuple[str, ...]:
-    """A shell on the login node, as one whose machine is that node would start it."""
+def inside(cluster: Cluster, *argv: str) -> tuple[str, ...]:
+    """A program on the login node, as one whose machine is that node would start it."""
     environment = ("env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root")
-    return tuple(cluster.sandbox.init.enter(LOGIN, [*environment, "/bin/sh"]))
+    return tuple(cluster.sandbox.init.enter(LOGIN, [*environment, *argv]))
 
 
 def _paramiko(cluster: Cluster) -> Any:
@@ -141,13 +159,38 @@ def connection_id(cluster: Cluster) -> str:
     return f"login_{cluster.settings.name.replace('-', '_')}"
 
 
+def url_of(cluster: Cluster) -> str:
+    """The sandbox's slurmrestd."""
+    return str(cluster.access["rest"]["url"])
+
+
+def key_of(cluster: Cluster) -> bytes:
+    """The key that its tokens are made from."""
+    return Path(cluster.access["rest"]["jwt_key_file"]).read_bytes()
+
+
+def minted(cluster: Cluster, user: str = "root") -> MintedTokens:
+    return MintedTokens(key_of(cluster), user)
+
+
+def newest(cluster: Cluster) -> int:
+    """The newest version of its interface that the sandbox's slurmrestd has."""
+    return {"24.11": 42, "26.05": 45}[cluster.settings.slurm]
+
+
+#: Those that run no commands.
+REST: dict[str, Callable[[Cluster], Way]] = {
+    "rest": lambda cluster: SyncWay(RestTransport(url_of(cluster), minted(cluster))),
+    "rest-async": lambda cluster: AsyncWay(lambda: AsyncRestTransport(url_of(cluster), minted(cluster))),
+}
 WAYS: dict[str, Callable[[Cluster], Way]] = {
-    "local": lambda cluster: SyncWay(LocalTransport(_inside(cluster))),
-    "local-async": lambda cluster: AsyncWay(lambda: AsyncLocalTransport(_inside(cluster))),
+    "local": lambda cluster: SyncWay(LocalTransport(inside(cluster, "/bin/sh"))),
+    "local-async": lambda cluster: AsyncWay(lambda: AsyncLocalTransport(inside(cluster, "/bin/sh"))),
     "ssh": lambda cluster: SyncWay(SshTransport(lambda: _paramiko(cluster))),
     "ssh-async": lambda cluster: AsyncWay(lambda: AsyncSshTransport(lambda: _asyncssh(cluster))),
     "kubernetes": lambda cluster: SyncWay(KubernetesTransport(lambda: kubernetes_client(cluster), NAMESPACE)),
     "kubernetes-async": lambda cluster: AsyncWay(
         lambda: AsyncKubernetesTransport(lambda: kubernetes_async_client(cluster), NAMESPACE)
     ),
+    **REST,
 }

@@ -134,6 +134,15 @@ def test_up_with_other_options_is_refused_and_harms_nothing(name: str) -> None:
     assert own_processes(cluster) == before
 
 
+def test_a_root_of_ones_own_says_itself_which_slurm_it_has(name: str) -> None:
+    root = RootCache().ensure("26.05", lambda share, label: None)
+    said = command_line("up", "--name", name, f"--root={root}", "--slurm=24.11")
+    assert "has Slurm 26.05, not 24.11" in said.stderr
+    cluster = bring_up(name, f"--root={root}", "--workers=1", "--static=0")
+    assert (cluster.settings.slurm, cluster.settings.soperator) == ("26.05", "5.0")
+    assert " 26.05." in cluster.run("sinfo", "--version")
+
+
 # ------------------------------------------------------------------------------------------------------ crashes
 
 

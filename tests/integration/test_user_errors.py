@@ -164,6 +164,7 @@ def can_bind(port: int) -> bool:
     ("options", "line"),
     [
         (["--slurm=25.11"], "there is no Slurm 25.11 here: choose one of 24.11, 26.05"),
+        (["--root=/nowhere"], "no Slurm runs in /nowhere: see that `chroot DIR slurmctld -V` prints a version"),
         (["--soperator=3.0"], "there is no Soperator 3.0 here: choose 4.1 or 5.0"),
         (["--workers=0"], "--workers 0 is out of range: use 1 to 96"),
         (["--workers=97"], "--workers 97 is out of range: use 1 to 96"),

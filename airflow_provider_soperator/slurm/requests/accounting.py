@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import cached_property
@@ -59,6 +60,8 @@ _COLUMNS = (
     "WorkDir",
     "MaxRSS",
 )
+#: Lists of array elements in full, however long.
+_ENVIRONMENT = {**EPOCHS, "SLURM_BITSTR_LEN": "0"}
 #: All that a row can be in.
 _STATES = ("PD", "R", "S", "CD", "CA", "F", "TO", "NF", "PR", "BF", "DL", "OOM", "RQ", "RS", "RV")
 
@@ -100,7 +103,7 @@ class Accounting(Request[tuple[AccountingJob, ...]]):
     table: Table = field(default_factory=accounting_table, compare=False, repr=False)
 
     def command(self) -> Command:
-        return Command((*self.selection(), "--noconvert", *self.table.parsable_words()), environment=EPOCHS)
+        return Command((*self.selection(), "--noconvert", *self.table.parsable_words()), environment=_ENVIRONMENT)
 
     def selection(self) -> list[str]:
         """The command up to what it is to print."""
@@ -110,14 +113,18 @@ class Accounting(Request[tuple[AccountingJob, ...]]):
             if not 0 < len(wholes) <= MOST_IDS:
                 raise InvalidRequest(f"accounting can be asked for 1 to {MOST_IDS} jobs at once, not {len(wholes)}")
             argv.append(f"--jobs={','.join(wholes)}")
-        if self.names and all(map(_SAFE_NAME.fullmatch, self._names)):
-            argv.append(f"--name={','.join(sorted(self._names))}")
+        if names := self.safe_names():
+            argv.append(f"--name={','.join(names)}")
         if self.user:
             argv.append(f"--user={plain_word('a user', self.user)}")
         if self.since:
             # Asked for by state, jobs are found that ended before they were ever eligible.
             argv += [f"--starttime={format_time(self.since)}", "--endtime=now+1day", f"--state={','.join(_STATES)}"]
         return argv
+
+    def safe_names(self) -> tuple[str, ...]:
+        """The names as accounting has them, if it can be asked for every one of them; otherwise none."""
+        return tuple(sorted(self._names)) if all(map(_SAFE_NAME.fullmatch, self._names)) else ()
 
     def read(self, answer: CommandOutput) -> tuple[AccountingJob, ...]:
         runs: dict[JobId, list[_Run]] = {}
@@ -128,7 +135,8 @@ class Accounting(Request[tuple[AccountingJob, ...]]):
             elif job_id.without_step in runs:
                 # Below the run that they belong to.
                 runs[job_id.without_step][-1].steps.append(_step(job_id, row))
-        return tuple(job for job in map(_last_run, runs.values()) if self.admits(job))
+        jobs = (with_earlier_runs([run.complete() for run in found]) for found in runs.values())
+        return tuple(job for job in jobs if self.admits(job))
 
     def admits(self, job: AccountingJob) -> bool:
         """Whether a job fits the conditions on ids and names; those that a server may not have applied."""
@@ -152,9 +160,12 @@ class _Run:
     job: AccountingJob
     steps: list[AccountingStep] = field(default_factory=list)
 
+    def complete(self) -> AccountingJob:
+        return replace(self.job, steps=tuple(self.steps)) if self.steps else self.job
 
-def _last_run(runs: list[_Run]) -> AccountingJob:
-    jobs = [replace(run.job, steps=tuple(run.steps)) if run.steps else run.job for run in runs]
+
+def with_earlier_runs(jobs: Iterable[AccountingJob]) -> AccountingJob:
+    """The last of the runs of one job, with those before it."""
     *earlier, last = sorted(jobs, key=lambda job: job.started or job.eligible or job.submitted or _EPOCH)
     return replace(last, earlier_runs=tuple(earlier)) if earlier else last
 

@@ -11,14 +11,29 @@ HEAVY = (
     "airflow",
     "asyncssh",
     "grpc",
+    "httpx",
+    "jwt",
     "kubernetes",
-    "kubernetes_errors",
     "kubernetes_asyncio",
     "nebius",
     "paramiko",
     "pyslurm",
 )
-MODULES = ("framing", "kubernetes", "kubernetes_errors", "local", "protocol", "retry", "shell", "ssh")
+MODULES = (
+    "framing",
+    "kubernetes",
+    "kubernetes_errors",
+    "local",
+    "native",
+    "protocol",
+    "pyslurm_program",
+    "rest",
+    "rest_errors",
+    "retry",
+    "shell",
+    "ssh",
+    "tokens",
+)
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -1,0 +1,175 @@
+"""Accounting over slurmrestd: jobs of the past, and what users may do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from airflow_provider_soperator.slurm import terms
+from airflow_provider_soperator.slurm.errors import AccountingUnreachable
+from airflow_provider_soperator.slurm.ids import JobId
+from airflow_provider_soperator.slurm.records import AccountingJob, AccountingStep, UserRights
+from airflow_provider_soperator.slurm.requests.accounting import Accounting, ShowRights, with_earlier_runs
+from airflow_provider_soperator.slurm.requests.base import clean
+from airflow_provider_soperator.slurm.rest.answers import Json, asked, exit_code, minutes, moment, number, seconds
+from airflow_provider_soperator.slurm.rest.calls import Call, Site, Steps, handles, segment
+from airflow_provider_soperator.slurm.states import JobBase, JobState
+from airflow_provider_soperator.slurm.times import NoDuration, format_time
+
+Query = tuple[tuple[str, str], ...]
+
+#: Letters of ids or names in one address; longer ones are cut off on the way, or refused.
+LONGEST = 4000
+
+
+@handles
+def accounting(request: Accounting, site: Site) -> Steps[tuple[AccountingJob, ...]]:
+    """Many ids or names take several calls, as they are part of the address.
+
+    Exit codes are those of the queue, on every version of Slurm.
+    """
+    request.command()
+    runs: dict[JobId, list[AccountingJob]] = {}
+    for query in _queries(request):
+        data = yield from _asked(Call("GET", "slurmdb/jobs/", query))
+        for said in data.get("jobs") or ():
+            job = _job(said, request.steps)
+            runs.setdefault(job.id, []).append(job)
+    return tuple(job for job in map(with_earlier_runs, runs.values()) if request.admits(job))
+
+
+def _asked(call: Call) -> Steps[Json]:
+    try:
+        return (yield from asked(call))
+    except AccountingUnreachable:
+        # It says the same of a token that is refused; slurmctld does not.
+        yield from asked(Call("GET", "slurm/diag/"))
+        raise
+
+
+def _queries(request: Accounting) -> Iterator[Query]:
+    # Otherwise times are cut to the time that is asked about, and what has not started gets some.
+    general: Query = (("disable_truncate_usage_time", "true"), ("show_duplicates", "true"))
+    general += (("skip_steps", "false" if request.steps else "true"),)
+    if request.user:
+        general += (("users", request.user),)
+    if request.since:
+        # Asked for by state, jobs are found that ended before they were ever eligible.
+        general += (("start_time", format_time(request.since)), ("end_time", "now+1day"))
+        general += tuple(("state", base.value) for base in JobBase)
+    elif request.ids is None:
+        general += (("start_time", "today"),)
+    if request.ids is not None:
+        chosen = [("step", str(whole)) for whole in dict.fromkeys(job.whole for job in request.ids)]
+    else:
+        chosen = [("job_name", name) for name in request.safe_names()]
+    if not chosen:
+        yield general
+    while chosen:
+        part: list[tuple[str, str]] = []
+        length = 0
+        while chosen and length < LONGEST:
+            part.append(chosen.pop())
+            length += len(part[-1][0]) + len(part[-1][1]) + 2
+        yield (*general, *part)
+
+
+def _job(said: Json, steps: bool) -> AccountingJob:
+    job_id = _id(said)
+    time, state = said["time"], said["state"]
+    return AccountingJob(
+        id=job_id,
+        raw_id=said["job_id"],
+        name=said["name"],
+        user=said.get("user") or "",
+        account=said.get("account") or "",
+        partition=said.get("partition") or "",
+        qos=said.get("qos") or "",
+        state=JobState.parse(state["current"]),
+        reason=clean(state.get("reason") or ""),
+        exit_code=exit_code(said.get("exit_code")),
+        derived_exit_code=exit_code(said.get("derived_exit_code")),
+        nodelist=clean(said.get("nodes") or ""),
+        submitted=moment(time["submission"]),
+        eligible=moment(time["eligible"]),
+        started=moment(time["start"]),
+        ended=moment(time["end"]),
+        elapsed=seconds(time["elapsed"]),
+        time_limit=minutes(time["limit"], unset=NoDuration.PARTITION_LIMIT),
+        tres=_tres(said["tres"].get("allocated")),
+        comment=(said.get("comment") or {}).get("job") or "",
+        submit_line=said.get("submit_line") or "",
+        workdir=said.get("working_directory") or "",
+        steps=tuple(_step(step, job_id) for step in said.get("steps") or ()) if steps else (),
+    )
+
+
+def _id(said: Json) -> JobId:
+    if array := said["array"]["job_id"]:
+        element = number(said["array"]["task_id"])
+        if element is not None:
+            return JobId(array, element=element)
+        return JobId(array, elements=_elements(said["array"]))
+    if het := said["het"]["job_id"]:
+        return JobId(het, part=number(said["het"]["job_offset"]))
+    return JobId(said["job_id"])
+
+
+def _elements(array: Json) -> str:
+    """From bits in hexadecimal digits, as they stand in the database.
+
+    >>> _elements({"task": "0x124", "limits": {"max": {"running": {"tasks": 2}}}})
+    '2-8:3%2'
+    """
+    bits = int(array["task"] or "0", 16)
+    indices = [index for index in range(bits.bit_length()) if bits >> index & 1]
+    return terms.array_text(indices, array["limits"]["max"]["running"]["tasks"] or None)
+
+
+def _step(said: Json, job_id: JobId) -> AccountingStep:
+    time = said["time"]
+    # Its job is named by its own number, also where it is an element of an array.
+    step = str(said["step"]["id"]).partition(".")[2]
+    most = said["tres"].get("requested", {}).get("max") or ()
+    return AccountingStep(
+        id=replace(job_id, step=step),
+        name=said["step"]["name"],
+        state=JobState.parse(said["state"]),
+        exit_code=exit_code(said["exit_code"]),
+        started=moment(time["start"]),
+        ended=moment(time["end"]),
+        elapsed=seconds(time["elapsed"]),
+        nodelist=clean((said.get("nodes") or {}).get("range") or ""),
+        tres=_tres(said["tres"].get("allocated")),
+        max_rss=next((one["count"] for one in most if one["type"] == "mem"), None),
+    )
+
+
+def _tres(said: list[Json] | None) -> str:
+    """As ``sacct`` writes it.
+
+    >>> _tres([{"type": "gres", "name": "gpu", "count": 8}, {"type": "mem", "name": "", "count": 1000}])
+    'gres/gpu=8,mem=1000M'
+    """
+    written = {"/".join(filter(None, (one["type"], one["name"]))): one["count"] for one in said or ()}
+    # Of what is not known the number is negative.
+    return ",".join(f"{name}={count}{'M' * (name == 'mem')}" for name, count in sorted(written.items()) if count >= 0)
+
+
+@handles
+def show_rights(request: ShowRights, site: Site) -> Steps[UserRights]:
+    request.command()
+    data = yield from _asked(Call("GET", f"slurmdb/user/{segment(request.user)}"))
+    if not data.get("users"):
+        return UserRights(user=request.user, is_known=False)
+    user = data["users"][0]
+    data = yield from _asked(Call("GET", "slurmdb/associations/", (("user", request.user),)))
+    associations = data.get("associations") or ()
+    levels = [level for level in user["administrator_level"] if level.lower() not in ("none", "not set", "not_set")]
+    return UserRights(
+        user=request.user,
+        admin_level=levels[0] if levels else "None",
+        default_account=next((one["account"] for one in associations if one.get("is_default")), ""),
+        accounts=tuple(dict.fromkeys(one["account"] for one in associations)),
+        qos=tuple(dict.fromkeys(name for one in associations for name in one["qos"])),
+    )

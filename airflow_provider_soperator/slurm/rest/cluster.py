@@ -1,0 +1,107 @@
+"""Slurm itself over slurmrestd: its settings, its daemons, and how busy it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from typing import Any
+
+from airflow_provider_soperator.slurm.errors import ControllerUnreachable
+from airflow_provider_soperator.slurm.files import FileRequest
+from airflow_provider_soperator.slurm.records import ClusterConfig, Controller, RpcCount, SchedulerStats
+from airflow_provider_soperator.slurm.requests.cluster import (
+    MintToken,
+    Ping,
+    SchedulerDiagnostics,
+    ShowConfig,
+    WhoAmI,
+)
+from airflow_provider_soperator.slurm.rest.answers import NAME, Json, asked, moment, seconds
+from airflow_provider_soperator.slurm.rest.calls import Call, Site, Steps, handles, unsupported
+
+
+@handles
+def show_config(request: ShowConfig, site: Site) -> Steps[ClusterConfig]:
+    """``settings`` has slurmrestd's names and notation, which are not quite those of ``scontrol``."""
+    site.require(45, "show the cluster's settings")
+    data = yield from asked(Call("GET", "slurm/conf"))
+    said = data["slurm_conf"]
+    return ClusterConfig(
+        version=data["meta"]["slurm"]["release"],
+        cluster=said.get("ClusterName") or "",
+        min_job_age=seconds(said.get("MinJobAge")) or ClusterConfig.min_job_age,
+        max_array_size=said.get("MaxArraySize", ClusterConfig.max_array_size),
+        max_job_count=said.get("MaxJobCount", ClusterConfig.max_job_count),
+        suspend_time=seconds(said.get("SuspendTime")),
+        suspend_timeout=seconds(said.get("SuspendTimeout")) or ClusterConfig.suspend_timeout,
+        resume_timeout=seconds(said.get("ResumeTimeout")) or ClusterConfig.resume_timeout,
+        suspend_exc_nodes=",".join(said.get("SuspendExcNodes") or ()),
+        accounting_storage=said.get("AccountingStorageType") or "",
+        slurm_user=said.get("SlurmUser") or "",
+        slurmctld_parameters=tuple(said.get("SlurmctldParameters") or ()),
+        settings={name: _setting(value) for name, value in said.items()},
+    )
+
+
+def _setting(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ",".join(f"{name}={_setting(inner)}" for name, inner in value.items())
+    return ",".join(map(_setting, value)) if isinstance(value, list) else str(value)
+
+
+@handles
+def ping(request: Ping, site: Site) -> Steps[tuple[Controller, ...]]:
+    data = yield from asked(Call("GET", "slurm/ping/"))
+    found = tuple(map(_controller, data["pings"]))
+    if not any(controller.is_up for controller in found):
+        # Asked for anything else, slurmrestd also says why.
+        yield from asked(Call("GET", "slurm/diag/"))
+        said = ", ".join(f"slurmctld at {controller.host} is down" for controller in found)
+        raise ControllerUnreachable(said, NAME)
+    return found
+
+
+def _controller(said: Json) -> Controller:
+    is_up = said["responding"] if "responding" in said else said["pinged"] == "UP"
+    role = said.get("mode") or ("primary" if said.get("primary") else "backup")
+    return Controller(host=said["hostname"], role=role, is_up=is_up)
+
+
+@handles
+def who_am_i(request: WhoAmI, site: Site) -> Steps[str]:
+    """slurmrestd has no word for it; the token has."""
+    if not site.user:
+        unsupported("tell whose token this is, and the token does not name a user", "name the user of the connection")
+    yield from ()  # no call at all
+    return site.user
+
+
+@handles
+def diagnostics(request: SchedulerDiagnostics, site: Site) -> Steps[SchedulerStats]:
+    data = yield from asked(Call("GET", "slurm/diag/"))
+    said = data["statistics"]
+    return SchedulerStats(
+        at=moment(said["req_time"]),
+        since=moment(said["req_time_start"]),
+        server_threads=said["server_thread_count"],
+        agent_queue=said["agent_queue_size"],
+        dbd_agent_queue=said["dbd_agent_queue_size"],
+        jobs_pending=said["jobs_pending"],
+        jobs_running=said["jobs_running"],
+        rpcs=_rpcs("message_type", said["rpcs_by_message_type"]),
+        rpcs_by_user=_rpcs("user", said["rpcs_by_user"]),
+    )
+
+
+def _rpcs(name: str, said: Iterable[Json]) -> tuple[RpcCount, ...]:
+    return tuple(RpcCount(one[name], one["count"], timedelta(microseconds=one["total_time"])) for one in said)
+
+
+@handles
+def mint_token(request: MintToken, site: Site) -> Steps[str]:
+    unsupported("make tokens")
+
+
+@handles
+def file_request(request: FileRequest, site: Site) -> Steps[None]:  # type: ignore[type-arg]
+    unsupported("reach the cluster's files", "name an SSH or Kubernetes connection beside it for files")

@@ -1,0 +1,145 @@
+"""Nodes and partitions over slurmrestd."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_provider_soperator.slurm import hostlist
+from airflow_provider_soperator.slurm.errors import UnknownNode
+from airflow_provider_soperator.slurm.records import Node, Partition
+from airflow_provider_soperator.slurm.requests.base import clean
+from airflow_provider_soperator.slurm.requests.nodes import (
+    CommentNodes,
+    Drain,
+    ListNodes,
+    ListPartitions,
+    NodeDetail,
+    PowerDown,
+    PowerDownMode,
+    PowerUp,
+    ResumeNodes,
+    Undrain,
+)
+from airflow_provider_soperator.slurm.rest.answers import NAME, Json, as_lines, asked, minutes, moment, number
+from airflow_provider_soperator.slurm.rest.calls import Call, Site, Steps, handles, segment
+from airflow_provider_soperator.slurm.states import NodeState
+from airflow_provider_soperator.slurm.times import NoDuration
+
+#: ``scontrol`` sends the same flags.
+_POWER_DOWN = {
+    PowerDownMode.IDLE: ["POWER_DOWN"],
+    PowerDownMode.ASAP: ["POWER_DOWN", "POWER_DRAIN"],
+    PowerDownMode.FORCE: ["POWER_DOWN", "POWERED_DOWN"],
+}
+
+
+@handles
+def list_nodes(request: ListNodes, site: Site) -> Steps[tuple[Node, ...]]:
+    """All are asked for: a list of names does not go into one call."""
+    request.command()  # as elsewhere, what is no list of nodes is refused before it is sent
+    wanted = None if request.names is None else hostlist.expand(hostlist.fold(request.names))
+    data = yield from asked(Call("GET", "slurm/nodes/"))
+    nodes = {one["name"]: one for one in data["nodes"]}
+    missing = [name for name in wanted or () if name not in nodes]
+    if missing:
+        raise _unknown(hostlist.fold(missing))
+    return tuple(_node(one) for name, one in nodes.items() if wanted is None or name in set(wanted))
+
+
+def _node(said: Json) -> Node:
+    reason = clean(said.get("reason") or "")
+    return Node(
+        name=said["name"],
+        state=NodeState.parse(said["state"]),
+        partitions=tuple(sorted(said.get("partitions") or ())),
+        reason=reason,
+        # Of a reason that is gone too it knows who gave it.
+        reason_user=said.get("reason_set_by_user") or "" if reason else "",
+        reason_since=moment(said.get("reason_changed_at")),
+        comment=clean(said.get("comment") or ""),
+        extra=clean(said.get("extra") or ""),
+        features=tuple(said.get("features") or ()),
+        gres=clean(said.get("gres") or ""),
+        gres_used=clean(said.get("gres_used") or ""),
+        cpus=said.get("cpus") or 0,
+        cpus_used=said.get("alloc_cpus") or 0,
+        memory=said.get("real_memory") or 0,
+        memory_used=said.get("alloc_memory") or 0,
+        address=said.get("address") or "",
+        version=said.get("version") or "",
+    )
+
+
+def _unknown(names: str) -> UnknownNode:
+    return UnknownNode(f"there is no node {names}", NAME)
+
+
+@handles
+def node_detail(request: NodeDetail, site: Site) -> Steps[str]:
+    request.command()
+    answer = yield Call("GET", f"slurm/node/{segment(request.name)}")
+    # Of a node that is not there it says "No error", in an error.
+    if not answer.data.get("nodes"):
+        raise _unknown(request.name)
+    return as_lines(answer.data["nodes"][0])
+
+
+@handles
+def power_up(request: PowerUp, site: Site) -> Steps[None]:
+    return _order(request, {"state": ["POWER_UP"]})
+
+
+@handles
+def power_down(request: PowerDown, site: Site) -> Steps[None]:
+    reason = {"reason": request.reason} if request.reason else {}
+    return _order(request, {"state": _POWER_DOWN[request.mode], **reason})
+
+
+@handles
+def drain(request: Drain, site: Site) -> Steps[None]:
+    return _order(request, {"state": ["DRAIN"], "reason": request.reason})
+
+
+@handles
+def undrain(request: Undrain, site: Site) -> Steps[None]:
+    return _order(request, {"state": ["UNDRAIN"]})
+
+
+@handles
+def resume(request: ResumeNodes, site: Site) -> Steps[None]:
+    return _order(request, {"state": ["RESUME"]})
+
+
+@handles
+def comment(request: CommentNodes, site: Site) -> Steps[None]:
+    return _order(request, {"comment": request.comment})
+
+
+def _order(
+    request: PowerUp | PowerDown | Drain | Undrain | ResumeNodes | CommentNodes, change: dict[str, Any]
+) -> Steps[None]:
+    request.command()
+    # All in one call, as scontrol does it.
+    yield from asked(Call("POST", "slurm/nodes/", body={"name": [hostlist.fold(request.names)], **change}))
+
+
+@handles
+def list_partitions(request: ListPartitions, site: Site) -> Steps[tuple[Partition, ...]]:
+    """Which one is the default, and which are hidden, is known from v0.0.45 on."""
+    data = yield from asked(Call("GET", "slurm/partitions/"))
+    return tuple(map(_partition, data["partitions"]))
+
+
+def _partition(said: Json) -> Partition:
+    flags = said.get("flags") or ()
+    return Partition(
+        name=said["name"],
+        state=said["partition"]["state"][0],
+        is_default="DEFAULT" in flags,
+        is_hidden="HIDDEN" in flags,
+        nodelist=said["nodes"]["configured"],
+        total_nodes=said["nodes"]["total"],
+        max_time=minutes(said["maximums"]["time"], unset=NoDuration.UNLIMITED),
+        default_time=minutes(said["defaults"]["time"]),
+        priority_tier=number(said["priority"]["tier"]) or 0,
+    )

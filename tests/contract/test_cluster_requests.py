@@ -1,0 +1,69 @@
+"""Slurm itself, over every way: settings, daemons, rights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from airflow_provider_soperator.slurm.errors import ControllerUnreachable
+from airflow_provider_soperator.slurm.requests import (
+    ListJobs,
+    Ping,
+    SchedulerDiagnostics,
+    ShowConfig,
+    ShowRights,
+    WhoAmI,
+)
+from airflow_provider_soperator.transports.errors import NotSupported
+from tests.contract.transports import REST, Way, newest
+from tests.integration.cluster import Cluster
+
+
+@pytest.fixture
+def commands(connect: Callable[[str], Way]) -> Way:
+    return connect("local")
+
+
+def test_settings_are_the_same_over_every_way(
+    way: Way, commands: Way, cluster: Cluster, request: pytest.FixtureRequest
+) -> None:
+    if request.node.callspec.params["way"] in REST and newest(cluster) < 45:
+        with pytest.raises(NotSupported, match="cannot show the cluster's settings"):
+            way.ask(ShowConfig())
+        return
+    assert way.ask(ShowConfig()) == commands.ask(ShowConfig())
+    assert way.ask(ShowConfig()).settings["ClusterName"] == "soperator"
+
+
+def test_rights_are_the_same_over_every_way(way: Way, commands: Way) -> None:
+    assert way.ask(WhoAmI()) == "root"
+    for user in ("root", "alice", "nobody-at-all"):
+        assert way.ask(ShowRights(user)) == commands.ask(ShowRights(user))
+
+
+def test_the_scheduler_tells_how_busy_it_is(way: Way, cluster: Cluster) -> None:
+    cluster.held_job()
+    said = way.ask(SchedulerDiagnostics())
+    assert said.at is not None
+    assert abs(datetime.now(timezone.utc) - said.at) < timedelta(minutes=1)
+    assert said.since is not None
+    assert said.since <= said.at
+    assert said.rpc_count > 0
+    assert "root" in {rpc.name for rpc in said.rpcs_by_user}
+
+
+def test_the_controller_is_up(way: Way) -> None:
+    [controller] = way.ask(Ping())
+    assert (controller.host, controller.role, controller.is_up) == ("controller-0", "primary", True)
+
+
+# Slurm's commands take their time to give up, so not every way that runs them is tried.
+@pytest.mark.parametrize("name", ["local", "rest"])
+def test_a_slurmctld_that_is_down_is_told(name: str, connect: Callable[[str], Way], cluster: Cluster) -> None:
+    way = connect(name)
+    cluster.fault("slurmctld-down")
+    for request in (Ping(), ListJobs()):
+        with pytest.raises(ControllerUnreachable):
+            way.ask(request)
