@@ -16,7 +16,7 @@ AIRFLOW_HOME = tempfile.mkdtemp(prefix="airflow-home-")
 os.environ["AIRFLOW_HOME"] = AIRFLOW_HOME
 
 #: Folders beside this file whose tests CI must run in full, as it must all tests marked ``sandbox``.
-REQUIRED_IN_CI = {"contract", "integration", "sandbox"}
+REQUIRED_IN_CI = {"contract", "integration", "sandbox", "ui"}
 
 pytest_plugins = ["tests.sandboxes"]
 

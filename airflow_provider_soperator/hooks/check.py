@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 from airflow_provider_soperator.clients.client import SlurmClient
 from airflow_provider_soperator.clients.steps import Steps, run
@@ -14,7 +15,14 @@ from airflow_provider_soperator.hooks.ways import open_async_transport, open_tra
 from airflow_provider_soperator.slurm.errors import AccountingDisabled, SlurmError
 from airflow_provider_soperator.slurm.files import Piece, ReadPieces
 from airflow_provider_soperator.slurm.records import ClusterConfig, UserRights
-from airflow_provider_soperator.slurm.requests import Ping, SchedulerDiagnostics, ShowConfig, ShowRights, WhoAmI
+from airflow_provider_soperator.slurm.requests import (
+    Ping,
+    Request,
+    SchedulerDiagnostics,
+    ShowConfig,
+    ShowRights,
+    WhoAmI,
+)
 from airflow_provider_soperator.transports.errors import NotSupported, TransportError
 from airflow_provider_soperator.transports.retry import RetryPolicy
 
@@ -27,18 +35,12 @@ PATIENCE = 30.0
 def check(read: Callable[[], Settings]) -> tuple[bool, str]:
     """In time, also if the other side says nothing."""
     found: list[tuple[bool, str]] = []
-
-    def work() -> None:
-        found.append(_check(read))
-
-    thread = threading.Thread(target=work, name="soperator-check", daemon=True)
+    thread = threading.Thread(target=lambda: found.append(_check(read)), name="soperator-check", daemon=True)
     thread.start()
     thread.join(PATIENCE)
-    return (
-        found[0]
-        if found
-        else (False, f"no answer within {PATIENCE:g} s: see whether the cluster can be reached at all")
-    )
+    if found:
+        return found[0]
+    return False, f"No answer within {PATIENCE:g} s. See whether slurmctld is up (`scontrol ping`) and how busy it is."
 
 
 def _check(read: Callable[[], Settings]) -> tuple[bool, str]:
@@ -49,60 +51,80 @@ def _check(read: Callable[[], Settings]) -> tuple[bool, str]:
             said = run(_questions(settings), client.ask)
         finally:
             client.close()
-        if settings.transport in ("ssh", "kubernetes"):
-            # Deferred tasks come by another library, with its own view of keys.
-            asyncio.run(_check_async(settings))
-    except (ConnectionMistake, SlurmError, TransportError) as error:
-        return False, str(error)
     except Exception as error:
-        return False, f"{type(error).__name__}: {error}"
-    return True, said
+        return False, in_words(error)
+    try:
+        # Deferred tasks come by other libraries, with views of their own on keys.
+        asyncio.run(_ping(settings))
+    except Exception as error:
+        return False, f"Tasks on workers can connect, but deferred ones, in the triggerer, cannot. {in_words(error)}"
+    return True, f"{'. '.join(said)}."
 
 
-async def _check_async(settings: Settings) -> None:
+async def _ping(settings: Settings) -> None:
     transport = open_async_transport(settings)
     try:
         await transport.ask(Ping())
-    except TransportError as error:
-        raise type(error)(f"workers can connect, but the triggerer cannot: {error.what}", error.remedy) from error
     finally:
         await transport.close()
 
 
-def _questions(settings: Settings) -> Steps[str]:
+def in_words(error: Exception) -> str:
+    """What is wrong, and what to do about it, as sentences."""
+    if isinstance(error, TransportError):
+        return _sentences(error.what, error.remedy)
+    if isinstance(error, SlurmError):
+        return f"{error.command}: {error.said}. {_sentences(error.remedy)}".removeprefix(": ").strip()
+    if isinstance(error, ConnectionMistake):
+        return _sentences(str(error))
+    return _sentences(f"{type(error).__name__}: {error}")
+
+
+def _sentences(*said: str) -> str:
+    return " ".join(f"{_begin(one)}{'' if one[-1] in '.?!' else '.'}" for one in said if one)
+
+
+def _begin(text: str) -> str:
+    word = text.split(maxsplit=1)[0]
+    # Names of fields and programs are written as they are.
+    return text if not word.isalpha() or word.startswith("slurm") else text[0].upper() + text[1:]
+
+
+def _questions(settings: Settings) -> Steps[list[str]]:
     yield Ping()
-    config = yield from _config()
-    said = [f"Slurm {config.version}, cluster {config.cluster}" if config else "Slurm answers"]
+    config: ClusterConfig | None = yield from _if_supported(ShowConfig())
+    slurm = f"Slurm {config.version}, cluster {config.cluster}" if config else "Slurm answers"
     yield from _clock()
-    user = yield WhoAmI()
-    said[0] += f", over {settings.transport} as {user}"
+    user: str = yield WhoAmI()
+    said = [f"{slurm}, over {settings.transport} as {user}"]
     said.append((yield from _rights(user, config)))
     try:
         yield ReadPieces((Piece("/etc/hostname"),))
     except NotSupported:
-        said.append("its files cannot be reached this way: set ssh_conn_id or kubernetes_conn_id, or files_via=local")
-    return "; ".join(said)
+        said.append(
+            "Scripts and output of jobs cannot be reached this way: set ssh_conn_id, kubernetes_conn_id or files_via"
+        )
+    return said
 
 
-def _config() -> Steps[ClusterConfig | None]:
+def _if_supported(request: Request[Any]) -> Steps[Any]:
     try:
-        config: ClusterConfig = yield ShowConfig()
+        return (yield request)
     except NotSupported:
         return None
-    return config
 
 
 def _clock() -> Steps[None]:
     asked = time.time()
-    there = (yield SchedulerDiagnostics()).at
-    if there is None:
+    statistics = yield from _if_supported(SchedulerDiagnostics())
+    if statistics is None or statistics.at is None:
         return
-    skew = there.timestamp() - asked
+    skew = statistics.at.timestamp() - asked
     # slurmctld tells whole seconds, and takes its time.
     if not -MOST_SKEW <= skew <= MOST_SKEW + time.time() - asked:
         raise TransportError(
             f"the cluster's clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} this machine's",
-            "have both keep time (NTP); else tokens are refused, and capacity moves at the wrong time",
+            "have both keep time (NTP): else tokens are refused, and capacity moves at the wrong time",
         )
 
 
@@ -110,10 +132,10 @@ def _rights(user: str, config: ClusterConfig | None) -> Steps[str]:
     try:
         rights: UserRights = yield ShowRights(user)
     except AccountingDisabled:
-        return "the cluster keeps no accounting, so a job cannot be told of long after its end"
+        return "The cluster keeps no accounting, so a job cannot be told of long after its end"
     if rights.may_change_nodes or (config and user == config.slurm_user):
-        return "may power, drain and reserve nodes"
+        return "The user may power, drain and reserve nodes"
     return (
-        f"may not power, drain or reserve nodes, for which operators of nodes and capacity need root, SlurmUser or "
-        f"`sacctmgr modify user {user} set AdminLevel=Administrator`"
+        "The user may not power, drain or reserve nodes, for which operators of nodes and capacity need root, "
+        f"SlurmUser or `sacctmgr modify user {user} set AdminLevel=Administrator`"
     )

@@ -5,23 +5,42 @@ Imports nothing: Airflow reads it in each of its processes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
-#: How a cluster can be reached.
-TRANSPORTS = ("ssh", "kubernetes", "rest", "native", "local")
+#: How a cluster can be reached, and how the form calls it.
+TRANSPORTS: Mapping[str, str] = MappingProxyType(
+    {
+        "ssh": "ssh: commands on the login node",
+        "kubernetes": "kubernetes: commands in the login pod",
+        "rest": "rest: slurmrestd",
+        "native": "native: pyslurm on this machine",
+        "local": "local: commands on this machine",
+    }
+)
 #: How its files can be reached, where the transport does not lead to them.
-FILE_WAYS = ("ssh", "kubernetes", "local", "none")
+FILE_WAYS: Mapping[str, str] = MappingProxyType(
+    {
+        "ssh": "ssh: on the login node",
+        "kubernetes": "kubernetes: in the login pod",
+        "local": "local: this machine has them at the same paths",
+        "none": "none: no files are needed",
+    }
+)
+#: What the form shows where nothing is chosen.
+_NOT_CHOSEN = "follows from what else is set"
 
 
 @dataclass(frozen=True)
 class Field:
-    """One field of the extra. Names with "secret" or "token" in them are masked by Airflow wherever it shows them."""
+    """One field of the extra. Airflow masks what a secret is called, see its ``sensitive_var_conn_names``."""
 
     name: str
     label: str
     help: str
-    choices: tuple[str, ...] = ()
+    choices: Mapping[str, str] = field(default_factory=dict)
     is_secret: bool = False
     is_flag: bool = False
 
@@ -30,50 +49,70 @@ FIELDS = (
     Field(
         "transport",
         "Transport",
-        "How the cluster is reached. Left empty it follows from the rest: an http(s) host is slurmrestd, any other a "
-        "login node; without a host, the SSH or the Kubernetes connection, whichever is set.",
+        "How the cluster is reached. If not chosen: slurmrestd if its address is set, else the login node if a host or "
+        "an SSH connection is set, else the login pod.",
         choices=TRANSPORTS,
     ),
     Field(
         "ssh_conn_id",
         "SSH connection",
-        "Take host, user, key and host key from this connection of type SSH, in place of the fields of this one.",
+        "Id of a connection of type SSH. Its host, user, key and host key are used; leave those of this one empty.",
     ),
-    Field("key_file", "Private key file", "Path to the private key, readable by workers and triggerers."),
-    Field("private_key", "Private key", "The private key itself, in place of a file.", is_secret=True),
-    Field("private_key_passphrase", "Passphrase", "Of the private key, if it has one.", is_secret=True),
+    Field("key_file", "Private key file", "Path of the private key, the same on all workers and triggerers."),
+    Field(
+        "private_key",
+        "Private key",
+        "The private key itself, in place of a file. It may be pasted with all its lines.",
+        is_secret=True,
+    ),
+    Field(
+        "private_key_passphrase",
+        "Passphrase",
+        "Of the key above, if it has one. Not for a key file: workers cannot open one with a passphrase.",
+        is_secret=True,
+    ),
     Field(
         "host_key",
         "Host key",
-        "The login node's public key, as `ssh-keyscan -t ed25519 HOST` prints it. Else known_hosts counts.",
+        "The login node's public key, a line that `ssh-keyscan -t ed25519 HOST` prints. If empty, the known_hosts file "
+        "of workers and triggerers counts.",
     ),
     Field(
         "no_host_key_check",
         "Skip the host key check",
-        "Whoever answers is trusted. Only for a network in which nobody can stand between.",
+        "Trusts whoever answers, and gives them the commands. Only for a network in which nobody can stand between.",
         is_flag=True,
     ),
     Field(
         "kubernetes_conn_id",
         "Kubernetes connection",
-        "Run Slurm's commands in the login pod, by exec, through this connection of type Kubernetes.",
+        "Id of a connection of type Kubernetes. Slurm's commands run in the login pod, by exec.",
     ),
-    Field("namespace", "Namespace", "Kubernetes namespace of the SlurmCluster. Left empty: soperator."),
-    Field("cluster", "SlurmCluster", "Its name, where the namespace has several."),
-    Field("rest_url", "slurmrestd", "Its address, such as http://CLUSTER-rest-svc.soperator.svc:6820."),
-    Field("jwt_token", "JWT", "A token for slurmrestd, from `scontrol token`. It ends at its time.", is_secret=True),
+    Field("namespace", "Namespace", "Kubernetes namespace of the SlurmCluster. If empty: soperator."),
+    Field("cluster", "SlurmCluster", "Its name, needed only if the namespace has several."),
+    Field(
+        "rest_url",
+        "slurmrestd address",
+        "Such as http://CLUSTER-rest-svc.soperator.svc:6820, if the host above is not the address itself.",
+    ),
+    Field(
+        "jwt_token",
+        "JWT",
+        "A token for slurmrestd, as `scontrol token` prints it. It must be replaced when it expires.",
+        is_secret=True,
+    ),
     Field(
         "jwt_secret",
         "JWT key",
-        "The key in secret CLUSTER-rest-jwt-key, in base64: tokens are made from it as they are needed. With neither, "
-        "they are fetched over the SSH or the Kubernetes connection.",
+        "In place of a token: the key in Secret CLUSTER-rest-jwt-key, in base64, from which tokens are made as needed. "
+        "With neither, tokens are fetched over the SSH or the Kubernetes connection.",
         is_secret=True,
     ),
     Field(
         "files_via",
         "Files",
-        "How scripts and output are reached where slurmrestd does not lead to them. Left empty: the SSH or Kubernetes "
-        "connection, whichever is set. local: this machine has the cluster's root at the same paths.",
+        "How scripts and output are reached, as slurmrestd does not lead to them. If not chosen: the SSH or the "
+        "Kubernetes connection, whichever is set.",
         choices=FILE_WAYS,
     ),
 )
@@ -117,6 +156,7 @@ def _described(field: Field) -> dict[str, Any]:
     schema: dict[str, Any] = {"type": ["boolean" if field.is_flag else "string", "null"]}
     if field.choices:
         schema["enum"] = [None, *field.choices]
+        schema["values_display"] = {"null": _NOT_CHOSEN, **field.choices}
     if field.is_secret:
         schema["format"] = "password"
     return {"label": field.label, "description": field.help, "schema": schema}
@@ -129,7 +169,7 @@ def widgets() -> dict[str, Any]:
 
     def widget(field: Field) -> Any:
         kind = BooleanField if field.is_flag else PasswordField if field.is_secret else StringField
-        choices = [any_of(["", *field.choices])] if field.choices else []
+        choices = [any_of(list(field.choices))] if field.choices else []
         return kind(field.label, description=field.help, validators=[Optional(), *choices])
 
     return {field.name: widget(field) for field in FIELDS}

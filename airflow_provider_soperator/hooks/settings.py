@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,6 @@ from airflow_provider_soperator.hooks.form import FIELDS, FILE_WAYS, SSH_EXTRAS,
 
 #: Where Soperator's recipes put a SlurmCluster.
 NAMESPACE = "soperator"
-REST_PORT = 6820
 
 
 class ConnectionMistake(ValueError):
@@ -35,27 +34,40 @@ class Settings:
     jwt_token: str = field(default="", repr=False)
     jwt_secret: str = field(default="", repr=False)
     #: All that the connection holds, so that a client is not shared with a changed one.
-    written: str = field(default="", repr=False)
+    written: tuple[object, ...] = field(default=(), repr=False)
 
     @property
     def files_elsewhere(self) -> bool:
         """Whether files go another way than questions to Slurm."""
         return self.files_via not in ("", "none", self.transport)
 
+    @property
+    def tokens_via(self) -> str:
+        """The way by which tokens for slurmrestd are fetched, if none is given and they cannot be made."""
+        return "ssh" if self.ssh_conn_id else "kubernetes"
 
-def read(connection: Any) -> Settings:
-    """The settings of an Airflow connection; ``ConnectionMistake`` says what is wrong with it."""
-    extra = _extra(connection)
-    host, port = connection.host or "", connection.port
-    # As a URI, soperator://https%3A%2F%2F..., or as the form's field.
-    url = extra.get("rest_url", "") or (host if host.startswith(("http://", "https://")) else "")
-    has_login_node = bool(host) and url != host
-    ssh = extra.get("ssh_conn_id", "") or (connection.conn_id if has_login_node else "")
-    kubernetes = extra.get("kubernetes_conn_id", "")
-    transport = extra.get("transport", "") or _implied(url, ssh, kubernetes)
-    files_via = extra.get("files_via", "") or _files_implied(transport, ssh, kubernetes)
+
+def read(connection: Any, extra: Mapping[str, Any]) -> Settings:
+    """The settings of an Airflow connection; ``ConnectionMistake`` says what is wrong with it.
+
+    Its extra is given beside it, as threads and event loops read one in different ways.
+    """
+    said = _known(extra)
+    host = (connection.host or "").strip()
+    # In a URI, soperator://http%3A%2F%2F..., or in the form's field.
+    is_address = host.startswith(("http://", "https://"))
+    is_login_node = bool(host) and not is_address
+    _at_most_one({"rest_url": said.get("rest_url"), "an http(s) host": is_address})
+    _at_most_one({"ssh_conn_id": said.get("ssh_conn_id"), "a login node as host": is_login_node})
+    for pair in (("jwt_token", "jwt_secret"), ("key_file", "private_key"), ("host_key", "no_host_key_check")):
+        _at_most_one({name: said.get(name) for name in pair})
+    url = said.get("rest_url") or (_with_port(host, connection.port) if is_address else "")
+    ssh = said.get("ssh_conn_id") or (connection.conn_id if is_login_node else "")
+    kubernetes = said.get("kubernetes_conn_id", "")
+    transport = said.get("transport") or _implied(url, ssh, kubernetes)
+    files_via = said.get("files_via") or _files_implied(transport, ssh, kubernetes)
     _one_of("transport", transport, TRANSPORTS)
-    _one_of("files_via", files_via, (*FILE_WAYS, ""))
+    _one_of("files_via", files_via, ("", *FILE_WAYS))
     for way, needed, what in (
         ("ssh", ssh, "a host, or ssh_conn_id"),
         ("kubernetes", kubernetes, "kubernetes_conn_id"),
@@ -63,11 +75,13 @@ def read(connection: Any) -> Settings:
     ):
         if way in (transport, files_via) and not needed:
             name = "transport" if way == transport else "files_via"
-            raise ConnectionMistake(f"{name} is {way}, but {what} is not set")
-    if transport == "rest" and not (extra.get("jwt_token") or extra.get("jwt_secret") or ssh or kubernetes):
+            raise ConnectionMistake(f"{name} is {way}, which needs {what}")
+    if transport == "rest" and not (said.get("jwt_token") or said.get("jwt_secret") or ssh or kubernetes):
         raise ConnectionMistake(
             "slurmrestd wants a token: set jwt_secret or jwt_token, or an SSH or Kubernetes connection to fetch one by"
         )
+    if transport == "rest" and said.get("jwt_secret") and not connection.login:
+        raise ConnectionMistake("a token is made for a user: set the login beside jwt_secret")
     return Settings(
         conn_id=connection.conn_id,
         transport=transport,
@@ -75,25 +89,34 @@ def read(connection: Any) -> Settings:
         user=connection.login or "",
         ssh_conn_id=ssh,
         kubernetes_conn_id=kubernetes,
-        namespace=extra.get("namespace", "") or NAMESPACE,
-        cluster=extra.get("cluster", ""),
-        rest_url=_with_port(url, port if url == host else None),
-        jwt_token=extra.get("jwt_token", ""),
-        jwt_secret=extra.get("jwt_secret", ""),
-        written=connection.get_uri(),
+        namespace=said.get("namespace") or NAMESPACE,
+        cluster=said.get("cluster", ""),
+        rest_url=url.rstrip("/"),
+        jwt_token=said.get("jwt_token", ""),
+        jwt_secret=said.get("jwt_secret", ""),
+        written=(connection.host, connection.port, connection.login, connection.password, connection.extra),
     )
 
 
-def _extra(connection: Any) -> dict[str, Any]:
-    said: Mapping[str, Any] = connection.extra_dejson
+def _known(extra: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that are set: a form sends all of them, those that were left empty as null or as an empty text."""
     # Forms before Airflow 2 wrote the type into the names.
-    given = {name.removeprefix("extra__soperator__"): value for name, value in said.items()}
-    known = [field.name for field in FIELDS]
-    for name in given.keys() - {*known, *SSH_EXTRAS}:
+    given = {name.removeprefix("extra__soperator__"): value for name, value in extra.items()}
+    fields = {field.name: field for field in FIELDS}
+    for name in given.keys() - {*fields, *SSH_EXTRAS}:
         # People keep notes of their own in an extra, but hardly under a name that is nearly one of these.
-        if near := difflib.get_close_matches(name, known, 1, 0.8):
+        if near := difflib.get_close_matches(name, fields, 1, 0.75):
             raise ConnectionMistake(f"the extra has {name}, which means nothing: is it to be {near[0]}?")
-    return {name: value.strip() if isinstance(value, str) else value for name, value in given.items() if value}
+    said = {name: value.strip() if isinstance(value, str) else value for name, value in given.items()}
+    # In a URI a flag is a text.
+    is_off = {name for name in said if name in fields and fields[name].is_flag and str(said[name]).lower() != "true"}
+    return {name: value for name, value in said.items() if value and name not in is_off}
+
+
+def _at_most_one(said: Mapping[str, object]) -> None:
+    both = [name for name, value in said.items() if value]
+    if len(both) > 1:
+        raise ConnectionMistake(f"{' and '.join(both)} are both set, and only one of them can count: remove the other")
 
 
 def _implied(url: str, ssh: str, kubernetes: str) -> str:
@@ -111,10 +134,10 @@ def _files_implied(transport: str, ssh: str, kubernetes: str) -> str:
     return "ssh" if ssh else "kubernetes" if kubernetes else ""
 
 
-def _one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
+def _one_of(name: str, value: str, choices: Iterable[str]) -> None:
     if value not in choices:
         raise ConnectionMistake(f"{name} is {value!r}, but can be {', '.join(filter(None, choices))}")
 
 
 def _with_port(url: str, port: int | None) -> str:
-    return f"{url.rstrip('/')}:{port}" if url and port else url.rstrip("/")
+    return f"{url.rstrip('/')}:{port}" if port else url

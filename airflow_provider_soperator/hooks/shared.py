@@ -6,7 +6,7 @@ import asyncio
 import os
 import threading
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -48,9 +48,10 @@ class SharedClients:
         finally:
             with self._lock:
                 lease.users -= 1
-                is_last = lease.users == 0
+                # What a forked process has forgotten is its parent's to close.
+                is_last = lease.users == 0 and self._leases.get(settings) is lease
                 if is_last:
-                    self._leases.pop(settings, None)
+                    del self._leases[settings]
             if is_last:
                 lease.client.close()
 
@@ -58,23 +59,57 @@ class SharedClients:
         self._leases, self._lock = {}, threading.Lock()
 
 
-class AsyncSharedClients:
-    """The clients of each event loop, closed some time after their last user has gone."""
+class _Loop:
+    """The clients of one event loop."""
 
     def __init__(self) -> None:
-        self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Settings, _Lease[AsyncSlurmClient]]] = (
-            weakref.WeakKeyDictionary()
-        )
+        self.leases: dict[Settings, _Lease[AsyncSlurmClient]] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        self._at_end = self._close_all()
+
+    async def start(self) -> None:
+        # A loop that ends closes the generators that were begun in it, as the last that it does.
+        await self._at_end.__anext__()
+
+    def close_soon(self, settings: Settings) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(KEPT, self._close, settings)
+
+    def _close(self, settings: Settings) -> None:
+        # Whoever comes from here on gets another, while this one waits for the other side.
+        lease = self.leases.pop(settings)
+        if lease.closing:
+            lease.closing.cancel()
+        task = asyncio.get_running_loop().create_task(lease.client.close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    async def _close_all(self) -> AsyncGenerator[None, None]:
+        try:
+            yield
+        finally:
+            for settings in list(self.leases):
+                self._close(settings)
+            await asyncio.gather(*self._closing, return_exceptions=True)
+
+
+class AsyncSharedClients:
+    """The clients of each event loop, closed some time after their last user has gone, or with the loop."""
+
+    def __init__(self) -> None:
+        self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Loop] = weakref.WeakKeyDictionary()
 
     @asynccontextmanager
     async def lend(
         self, settings: Settings, make: Callable[[Settings], AsyncSlurmClient]
     ) -> AsyncIterator[AsyncSlurmClient]:
         loop = asyncio.get_running_loop()
-        leases = self._loops.setdefault(loop, {})
-        if settings not in leases:
-            leases[settings] = _Lease(make(settings))
-        lease = leases[settings]
+        if loop not in self._loops:
+            self._loops[loop] = mine = _Loop()
+            await mine.start()
+        mine = self._loops[loop]
+        if settings not in mine.leases:
+            mine.leases[settings] = _Lease(make(settings))
+        lease = mine.leases[settings]
         lease.users += 1
         if lease.closing:
             lease.closing.cancel()
@@ -84,20 +119,8 @@ class AsyncSharedClients:
         finally:
             lease.users -= 1
             if not lease.users:
-                lease.closing = loop.call_later(KEPT, self._close, leases, settings, lease)
+                lease.closing = mine.close_soon(settings)
 
-    @staticmethod
-    def _close(
-        leases: dict[Settings, _Lease[AsyncSlurmClient]], settings: Settings, lease: _Lease[AsyncSlurmClient]
-    ) -> None:
-        del leases[settings]
-        # The task is kept by itself until it is done: closing waits for the other side.
-        closing = asyncio.ensure_future(lease.client.close())
-        _CLOSING.add(closing)
-        closing.add_done_callback(_CLOSING.discard)
-
-
-_CLOSING: set[asyncio.Future[None]] = set()
 
 CLIENTS = SharedClients()
 ASYNC_CLIENTS = AsyncSharedClients()

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow.sdk import BaseHook
-from airflow.sdk.log import mask_secret
 
 from airflow_provider_soperator.clients.client import AsyncSlurmClient, SlurmClient
 from airflow_provider_soperator.hooks import form
-from airflow_provider_soperator.hooks import settings as connection_settings
-from airflow_provider_soperator.hooks.settings import Settings
+from airflow_provider_soperator.hooks.settings import Settings, read
 from airflow_provider_soperator.hooks.shared import ASYNC_CLIENTS, CLIENTS
 from airflow_provider_soperator.hooks.ways import open_async_transport, open_transport
-
-if TYPE_CHECKING:
-    from airflow.sdk import Connection
 
 
 class SlurmHook(BaseHook):
@@ -42,35 +37,33 @@ class SlurmHook(BaseHook):
     @contextmanager
     def client(self) -> Iterator[SlurmClient]:
         """The client for threads."""
-        with CLIENTS.lend(self._read(self.get_connection(self.slurm_conn_id)), _client) as client:
+        with CLIENTS.lend(self._settings(), _client) as client:
             yield client
 
     @asynccontextmanager
     async def async_client(self) -> AsyncIterator[AsyncSlurmClient]:
         """The client for the running event loop."""
-        from airflow.providers.common.compat.connection import get_async_connection
+        from airflow.providers.common.compat.connection import get_async_connection, get_async_extra_dejson
 
-        settings = self._read(await get_async_connection(self.slurm_conn_id))
+        connection = await get_async_connection(self.slurm_conn_id)
+        settings = read(connection, await get_async_extra_dejson(connection))
         async with ASYNC_CLIENTS.lend(settings, _async_client) as client:
             yield client
 
     def get_conn(self) -> SlurmClient:
         """A client of its own, which the caller closes."""
-        return _client(self._read(self.get_connection(self.slurm_conn_id)))
+        return _client(self._settings())
 
     def test_connection(self) -> tuple[bool, str]:
         """Whether the connection works, and what is wrong with it if it does not."""
         from airflow_provider_soperator.hooks.check import check
 
-        found: tuple[bool, str] = check(lambda: self._read(self.get_connection(self.slurm_conn_id)))
-        return found
+        return check(self._settings)
 
-    @staticmethod
-    def _read(connection: Connection) -> Settings:
-        settings = connection_settings.read(connection)
-        for secret in filter(None, (settings.jwt_token, settings.jwt_secret)):
-            mask_secret(secret)
-        return settings
+    def _settings(self) -> Settings:
+        connection = self.get_connection(self.slurm_conn_id)
+        # Reading the extra tells Airflow's secrets masker what is in it.
+        return read(connection, connection.extra_dejson)
 
     @classmethod
     def get_connection_form_widgets(cls) -> dict[str, Any]:

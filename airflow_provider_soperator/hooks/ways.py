@@ -5,28 +5,26 @@ Stock connections are read again whenever a transport connects, so a changed key
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
+from airflow_provider_soperator.hooks import login
+from airflow_provider_soperator.hooks.rest import open_async_rest, open_rest
 from airflow_provider_soperator.hooks.settings import Settings
-from airflow_provider_soperator.transports.errors import ConnectFailed
+from airflow_provider_soperator.hooks.stock import installed, known
 from airflow_provider_soperator.transports.kubernetes import AsyncKubernetesTransport, KubernetesTransport
 from airflow_provider_soperator.transports.local import AsyncLocalTransport, LocalTransport
+from airflow_provider_soperator.transports.native import AsyncNativeTransport, NativeTransport
 from airflow_provider_soperator.transports.pods import CONTROLLER, LOGIN, PodChoice
 from airflow_provider_soperator.transports.protocol import AsyncTransport, Transport
 from airflow_provider_soperator.transports.split import AsyncSplitTransport, SplitTransport
 from airflow_provider_soperator.transports.ssh import AsyncSshTransport, SshTransport
 
 if TYPE_CHECKING:
-    import asyncssh
     import kubernetes.client
     import kubernetes_asyncio.client
-    import paramiko
-
-#: Seconds to reach a login node, unless its connection says otherwise.
-CONNECT_TIMEOUT = 15
 
 
 def open_transport(settings: Settings) -> Transport:
@@ -52,65 +50,42 @@ def _pods(settings: Settings) -> tuple[PodChoice, ...]:
     return tuple(replace(choice, labels=f"{choice.labels},{mine}") for choice in (LOGIN, CONTROLLER))
 
 
-def _paramiko(settings: Settings) -> paramiko.SSHClient:
-    from airflow.providers.ssh.hooks.ssh import SSHHook
-
-    # The transport tries again by itself, and knows when there is no use in it.
-    hook = SSHHook(ssh_conn_id=settings.ssh_conn_id, conn_retry_attempts=1)
-    hook.conn_timeout = hook.conn_timeout or CONNECT_TIMEOUT
-    client: paramiko.SSHClient = hook.get_conn()
-    return client
-
-
-async def _asyncssh(settings: Settings) -> asyncssh.SSHClientConnection:
-    from airflow.providers.ssh.hooks.ssh import SSHHookAsync
-
-    # It tells of every channel that opens and closes, and each shell is one.
-    library = logging.getLogger("asyncssh")
-    if library.level == logging.NOTSET:
-        library.setLevel(logging.WARNING)
-    hook: Any = SSHHookAsync(ssh_conn_id=settings.ssh_conn_id)
-    connection: asyncssh.SSHClientConnection = await hook.get_conn()
-    return connection
-
-
 def _kubernetes(settings: Settings) -> kubernetes.client.ApiClient:
-    try:
+    with installed("kubernetes"):
         from airflow.providers.cncf.kubernetes.hooks.kubernetes import KubernetesHook
-    except ImportError as error:
-        raise _not_installed("kubernetes", error) from error
-    client: kubernetes.client.ApiClient = KubernetesHook(kubernetes_conn_id=settings.kubernetes_conn_id).get_conn()
+    with known(settings.kubernetes_conn_id):
+        hook = KubernetesHook(kubernetes_conn_id=settings.kubernetes_conn_id)
+        client: kubernetes.client.ApiClient = hook.get_conn()
     return client
 
 
 async def _kubernetes_asyncio(settings: Settings) -> kubernetes_asyncio.client.ApiClient:
-    try:
+    with installed("kubernetes"):
         import kubernetes_asyncio.client
         from airflow.providers.cncf.kubernetes.hooks.kubernetes import AsyncKubernetesHook
-    except ImportError as error:
-        raise _not_installed("kubernetes", error) from error
     hook = AsyncKubernetesHook(kubernetes_conn_id=settings.kubernetes_conn_id)
     # Its client ends with this block; what is wanted is the configuration that it was made from.
-    async with hook.get_conn():
-        pass
+    with known(settings.kubernetes_conn_id):
+        async with hook.get_conn():
+            pass
     return kubernetes_asyncio.client.ApiClient(configuration=hook.client_configuration)
 
 
-def _not_installed(extra: str, error: ImportError) -> ConnectFailed:
-    return ConnectFailed(f"{error}", f"pip install 'airflow-provider-soperator[{extra}]'")
-
-
 TRANSPORTS: dict[str, Callable[[Settings], Transport]] = {
-    "ssh": lambda settings: SshTransport(lambda: _paramiko(settings)),
+    "ssh": lambda settings: SshTransport(partial(login.connect, settings.ssh_conn_id)),
     "kubernetes": lambda settings: KubernetesTransport(
-        lambda: _kubernetes(settings), settings.namespace, _pods(settings)
+        partial(_kubernetes, settings), settings.namespace, _pods(settings)
     ),
+    "rest": lambda settings: open_rest(settings, lambda: TRANSPORTS[settings.tokens_via](settings)),
+    "native": lambda settings: NativeTransport(),
     "local": lambda settings: LocalTransport(),
 }
 ASYNC_TRANSPORTS: dict[str, Callable[[Settings], AsyncTransport]] = {
-    "ssh": lambda settings: AsyncSshTransport(lambda: _asyncssh(settings)),
+    "ssh": lambda settings: AsyncSshTransport(partial(login.connect_async, settings.ssh_conn_id)),
     "kubernetes": lambda settings: AsyncKubernetesTransport(
-        lambda: _kubernetes_asyncio(settings), settings.namespace, _pods(settings)
+        partial(_kubernetes_asyncio, settings), settings.namespace, _pods(settings)
     ),
+    "rest": lambda settings: open_async_rest(settings, lambda: ASYNC_TRANSPORTS[settings.tokens_via](settings)),
+    "native": lambda settings: AsyncNativeTransport(),
     "local": lambda settings: AsyncLocalTransport(),
 }

@@ -24,10 +24,15 @@ class RetryPolicy:
     tries: int = 6
     first: float = 0.5
     longest: float = 20.0
+    #: Seconds after the first try in which another may begin: what takes minutes to fail is not tried for an hour.
+    within: float = 300.0
 
-    def pause(self, attempt: int) -> float | None:
-        """Seconds to wait after the ``attempt``-th failure, counted from 1; None: give up."""
-        if attempt >= self.tries:
+    def pause(self, attempt: int, spent: float = 0.0) -> float | None:
+        """Seconds to wait after the ``attempt``-th failure, counted from 1; None: give up.
+
+        ``spent``: seconds since the first try began.
+        """
+        if attempt >= self.tries or spent > self.within:
             return None
         return random.uniform(0.5, 1.0) * min(self.longest, self.first * 2.0 ** (attempt - 1))
 

@@ -1,4 +1,4 @@
-"""A function goes as a script and comes back as a file; what cannot is said before it is sent, or in the job's output."""
+"""A function goes as a script and comes back as a file; what cannot is said before it is sent, or in its output."""
 
 from __future__ import annotations
 
