@@ -6,13 +6,15 @@ import argparse
 import sys
 from collections.abc import Callable
 
-from benchmarks import sandbox_cycles, sandbox_root, transports
+from benchmarks import parsing, sandbox_cycles, sandbox_root, transports, watching
 from benchmarks.table import Row, show
 
 BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
     "root": sandbox_root.run,
+    "parsing": parsing.run,
     "cycles": sandbox_cycles.run,
     "transports": transports.run,
+    "watching": watching.run,
 }
 
 

@@ -17,18 +17,27 @@ from sandbox.settings import SUITES, Settings
 from tests.contract.transports import WAYS, Way, connection_id
 from tests.integration.cluster import Cluster, check_ledger
 
-#: Folders whose tests are all about a running sandbox.
-FOLDERS = ("integration", "contract")
+#: Folders whose tests are about a running sandbox, and what those of them share that do not share a sandbox.
+FOLDERS = {
+    "airflow": "airflow",
+    "contract": "sandboxes of their own",
+    "integration": "sandboxes of their own",
+    "ui": "browser",
+}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs a sandbox; where tests run side by side, those on one sandbox follow each other."""
+    """Mark what needs a sandbox; where tests run side by side, those that share something follow each other."""
     here = Path(__file__).parent
     for item in items:
-        if any(here / folder in item.path.parents for folder in FOLDERS):
-            item.add_marker(pytest.mark.sandbox)
-            shared = getattr(item, "callspec", None) and item.callspec.params.get("sandbox")  # type: ignore[attr-defined]
-            item.add_marker(pytest.mark.xdist_group(shared["slurm"] if shared else "with a sandbox of their own"))
+        folder = next((folder for folder in FOLDERS if here / folder in item.path.parents), None)
+        if folder is None:
+            continue
+        item.add_marker(pytest.mark.sandbox)
+        shared = getattr(item, "callspec", None) and item.callspec.params.get("sandbox")  # type: ignore[attr-defined]
+        # A browser costs more than a sandbox, so it is the browser that is shared.
+        group = shared["slurm"] if shared and folder != "ui" else FOLDERS[folder]
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -1,4 +1,4 @@
-"""The two clients: one for threads, one for event loops, with the same methods."""
+"""The two clients: one for threads, one for event loops, with the same methods; files are followed in loops only."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import asyncio
 import time
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from functools import partial
 from typing import TypeVar
 
 from airflow_provider_soperator.clients import work
+from airflow_provider_soperator.clients.answers import SharedAnswers
 from airflow_provider_soperator.clients.batcher import Batcher
 from airflow_provider_soperator.clients.steps import Steps, run, run_async
 from airflow_provider_soperator.clients.tails import AsyncTails, Tail
@@ -28,6 +30,10 @@ T = TypeVar("T")
 
 #: Seconds for which the cluster's settings are taken to be the same.
 _CONFIG_AGE = 600.0
+
+#: A connection that was cut is opened again before anybody hears of it. What takes longer to fail, as Slurm's own
+#: commands do, the watchers wait for in their own way, and tell.
+_OF_WATCHERS = RetryPolicy(tries=2, within=5.0)
 
 
 class _Remembered:
@@ -51,26 +57,31 @@ class SlurmClient:
     Whatever Slurm can be asked or told is a value of ``slurm.requests`` or ``slurm.files``, and goes through ``ask``.
     The other methods are for what takes more than one question. What fails in a way that may pass is tried again.
 
-        client = SlurmHook("soperator_default").client()
-        job = client.submit(BatchJob(command="hostname", name="hello"), key)
-        print(client.watch(job.id, mine=True).end().state)
+        with SlurmHook("soperator_default").client() as client:
+            job = client.submit(BatchJob(command="hostname", name="hello"), key)
+            print(client.watch(job.id, mine=True).end().state)
     """
 
     def __init__(self, transport: Transport, policy: RetryPolicy = RetryPolicy()) -> None:  # noqa: B008
         self._transport = transport
         self._policy = policy
+        self._is_closed = False
         self._remembered = _Remembered()
-        self._watcher = Watcher(self.ask)
+        self._watcher = Watcher(partial(self._ask, policy=_OF_WATCHERS))
 
     def ask(self, request: Request[T]) -> T:
         """Put a question; asked again if its failure may pass and a second time does no harm."""
-        attempt = 1
+        return self._ask(request, self._policy)
+
+    def _ask(self, request: Request[T], policy: RetryPolicy) -> T:
+        attempt, started = 1, time.monotonic()
         while True:
             try:
                 return self._transport.ask(request)
             except Exception as error:
-                again, pause = repeated(request, error), self._policy.pause(attempt)
-                if again is None or pause is None:
+                again, pause = repeated(request, error), policy.pause(attempt, time.monotonic() - started)
+                # A closed transport would connect once more.
+                if again is None or pause is None or self._is_closed:
                     raise
                 request = again
             time.sleep(pause)
@@ -128,6 +139,9 @@ class SlurmClient:
         return self._take(work.read_file(path, most))
 
     def close(self) -> None:
+        """Hang up; whoever still watches a job is told nothing more."""
+        self._is_closed = True
+        self._watcher.close()
         self._transport.close()
 
     def _take(self, steps: Steps[T]) -> T:
@@ -146,23 +160,32 @@ class AsyncSlurmClient:
     def __init__(self, transport: AsyncTransport, policy: RetryPolicy = RetryPolicy()) -> None:  # noqa: B008
         self._transport = transport
         self._policy = policy
+        self._is_closed = False
         self._remembered = _Remembered()
-        self._watcher = AsyncWatcher(self.ask)
+        self._watcher = AsyncWatcher(partial(self._ask, policy=_OF_WATCHERS))
         self._tails = AsyncTails(self.ask)
         self._batcher = Batcher(self.submit_many)
+        self._answers = SharedAnswers(self.ask)
 
     async def ask(self, request: Request[T]) -> T:
-        attempt = 1
+        return await self._ask(request, self._policy)
+
+    async def _ask(self, request: Request[T], policy: RetryPolicy) -> T:
+        attempt, started = 1, time.monotonic()
         while True:
             try:
                 return await self._transport.ask(request)
             except Exception as error:
-                again, pause = repeated(request, error), self._policy.pause(attempt)
-                if again is None or pause is None:
+                again, pause = repeated(request, error), policy.pause(attempt, time.monotonic() - started)
+                if again is None or pause is None or self._is_closed:
                     raise
                 request = again
             await asyncio.sleep(pause)
             attempt += 1
+
+    async def ask_shared(self, request: Request[T], most_age: float) -> T:
+        """The same answer for all who put a question within so many seconds."""
+        return await self._answers.get(request, most_age)
 
     async def config(self) -> ClusterConfig:
         return self._remembered.get() or self._remembered.put(await self.ask(ShowConfig()))
@@ -208,6 +231,8 @@ class AsyncSlurmClient:
         return await self._take(work.read_file(path, most))
 
     async def close(self) -> None:
+        self._is_closed = True
+        await self._watcher.close()
         await self._transport.close()
 
     async def _take(self, steps: Steps[T]) -> T:

@@ -16,6 +16,8 @@ LONGEST_SILENCE = 120.0
 _OF_AGE = 0.1
 #: An answer that takes long costs slurmctld as much; the pause after it is so many times as long.
 _OF_EFFORT = 10.0
+#: What slurmctld counts when the queue is asked: squeue wants the partitions and the federation as well.
+_CALLS = 3
 #: Of what a rate limit lets through, so much is left to others of the same user.
 _OF_LIMIT = 0.5
 
@@ -34,21 +36,23 @@ class Pace:
     shortest: float = SHORTEST
     _failures: int = 0
 
-    @property
-    def is_failing(self) -> bool:
-        return self._failures > 0
-
     def respect(self, config: ClusterConfig) -> None:
         """Stay well below a site's rate limit."""
         limit = config.rate_limit
         if limit and limit.refill:
-            # A round may ask twice, the queue and accounting; but only the first goes to slurmctld.
-            self.shortest = max(SHORTEST, limit.period.total_seconds() / limit.refill / _OF_LIMIT)
+            # Questions to accounting do not go to slurmctld.
+            self.shortest = max(SHORTEST, _CALLS * limit.period.total_seconds() / limit.refill / _OF_LIMIT)
+        else:
+            self.shortest = SHORTEST
 
-    def after_answer(self, youngest: float, longest: float, effort: float = 0.0) -> float:
-        """``longest`` is what the users ask for, ``effort`` how long the answer took."""
+    def soonest(self, effort: float) -> float:
+        """However urgent it is; ``effort`` is how long the last answer took."""
+        return max(self.shortest, _OF_EFFORT * effort)
+
+    def after_answer(self, *, youngest: float = 0.0, longest: float = 0.0, effort: float = 0.0) -> float:
+        """``youngest`` is the age of the youngest waiter, ``longest`` what the users ask for."""
         self._failures = 0
-        return max(self.shortest, _OF_EFFORT * effort, min(longest, _OF_AGE * youngest))
+        return max(self.soonest(effort), min(longest, _OF_AGE * youngest))
 
     def after_failure(self) -> float:
         """Longer with each failure, and spread, as many may wait for the same cluster to come back."""

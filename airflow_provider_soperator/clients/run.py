@@ -9,21 +9,28 @@ from datetime import datetime
 from typing import Any
 
 from airflow_provider_soperator.clients.client import AsyncSlurmClient
+from airflow_provider_soperator.clients.diagnosis import diagnose
+from airflow_provider_soperator.clients.steps import run_async
 from airflow_provider_soperator.clients.tails import Tail
 from airflow_provider_soperator.clients.watcher import POLL_INTERVAL
 from airflow_provider_soperator.slurm.console import Console
+from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.filenames import expand
 from airflow_provider_soperator.slurm.ids import JobId
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.keys import SubmissionKey
 from airflow_provider_soperator.slurm.records import Job
+from airflow_provider_soperator.slurm.requests import ListJobs
 from airflow_provider_soperator.slurm.requests.once import Submitted
 from airflow_provider_soperator.slurm.status import JobStatus
+from airflow_provider_soperator.transports.errors import TransportError
 
 #: Elements of an array whose output is shown; of others it is said where it is.
 MOST_SHOWN = 16
 #: Bytes of each file that are shown after the end of a job.
 MOST_AT_THE_END = 1 << 20
+#: Seconds that a diagnosis may take: a task that has failed is not to wait for a cluster that does not answer.
+DIAGNOSIS_TIME = 20.0
 
 
 @dataclass(frozen=True)
@@ -55,7 +62,8 @@ class JobRun:
     """Submits a job exactly once, and follows it.
 
     ``keys`` are those of the tries that may have submitted it before, and last that of this one. A try goes on with
-    what an earlier one has begun, unless that has failed by now.
+    what an earlier one has begun, unless that has failed by now. Jobs with keys in ``replaced`` are cancelled: somebody
+    wants the work to be done anew, and whoever was to end them may have died before.
     """
 
     def __init__(
@@ -64,16 +72,22 @@ class JobRun:
         job: BatchJob,
         keys: Sequence[SubmissionKey],
         *,
+        replaced: Sequence[SubmissionKey] = (),
         since: datetime | None = None,
         poll_interval: float = POLL_INTERVAL,
         show_output: bool = True,
     ) -> None:
         self._client, self._job, self._keys, self._since = client, job, tuple(keys), since
+        self._replaced = tuple(replaced)
         self._poll_interval, self._show_output = poll_interval, show_output
         self._outputs: dict[str, _Output] = {}
         self._submission: asyncio.Future[Submitted] | None = None
         #: What was submitted or adopted, once it has been.
         self.submitted: Submitted | None = None
+        #: Jobs of tries that are replaced, which were still there.
+        self.ended: list[JobId] = []
+        #: Parts whose output is not shown, as there are too many.
+        self._unshown: set[JobId] = set()
 
     async def submit(self) -> Submitted:
         """The job's id; a submission that has begun is finished also if whoever waits for it is cancelled."""
@@ -83,6 +97,7 @@ class JobRun:
         return self.submitted
 
     async def _submit(self) -> Submitted:
+        await self._end_replaced()
         *earlier, own = self._keys
         if earlier:
             adopted = await self._client.find(self._job, earlier, since=self._since)
@@ -90,20 +105,34 @@ class JobRun:
                 return adopted
         return await self._client.submit(self._job, own, since=self._since)
 
+    async def _end_replaced(self) -> None:
+        if self._replaced:
+            suffixes = tuple(key.suffix for key in self._replaced)
+            jobs = await self._client.ask(ListJobs(mine=True, name_suffixes=suffixes))
+            self.ended = sorted({job.id.whole for job in jobs if not job.state.is_finished})
+            await self._client.cancel_many(self.ended)
+
     async def cancel(self) -> None:
         """The job is gone, also if its submission is under way."""
         if self._submission is None:
             # Somebody else may have submitted it, before this one took over.
             self._submission = asyncio.ensure_future(self._find_own())
-        submitted = await asyncio.shield(self._submission)
-        if submitted.id:
-            await self._client.cancel(submitted.id)
+        self.submitted = await asyncio.shield(self._submission)
+        if self.submitted.id:
+            await self._client.cancel(self.submitted.id)
+
+    async def diagnosis(self, status: JobStatus) -> list[str]:
+        """What there is to say about a job that did not succeed, in lines."""
+        try:
+            return await asyncio.wait_for(run_async(diagnose(status), self._client.ask), DIAGNOSIS_TIME)
+        except asyncio.TimeoutError:
+            return [f"There is no diagnosis: the cluster did not answer within {DIAGNOSIS_TIME:g} s"]
 
     async def _find_own(self) -> Submitted:
         return await self._client.find(self._job, self._keys, since=self._since) or Submitted(None)
 
     async def follow(self) -> AsyncIterator[JobStatus | Printed]:
-        """News and lines as they come; the last news is the job's end, and after it comes the rest of its output."""
+        """News and lines as they come; the last of all is the job's end, after whatever it has printed."""
         submitted = self.submitted or await self.submit()
         assert submitted.id is not None
         watch = self._client.watch(submitted.id, mine=True, poll_interval=self._poll_interval)
@@ -122,7 +151,8 @@ class JobRun:
                         reads[asyncio.ensure_future(output.tail.next())] = output
                 if news.done():
                     status = _known(news.result())
-                    yield status
+                    if not status.is_over:
+                        yield status
                     for output in self._new_outputs(status):
                         reads[asyncio.ensure_future(output.tail.next())] = output
                     news = asyncio.ensure_future(watch.next())
@@ -139,6 +169,7 @@ class JobRun:
                 output.tail.close()
         async for printed in self._rest():
             yield printed
+        yield status
 
     def _new_outputs(self, status: JobStatus) -> list[_Output]:
         if not self._show_output:
@@ -146,10 +177,14 @@ class JobRun:
         found = []
         for part in status.parts:
             # While it waits it has printed nothing, or nothing that still holds after a requeue.
-            if part.state.is_pending or len(self._outputs) >= MOST_SHOWN:
+            if part.state.is_pending:
                 continue
             for path, is_error in self._paths(part):
-                if path and path not in self._outputs:
+                if not path or path in self._outputs:
+                    continue
+                if len(self._outputs) >= MOST_SHOWN:
+                    self._unshown.add(part.id)
+                else:
                     self._outputs[path] = _Output(part.id, self._client.tail(path), is_error)
                     found.append(self._outputs[path])
         return found
@@ -163,10 +198,23 @@ class JobRun:
 
     async def _rest(self) -> AsyncIterator[Printed]:
         for output in self._outputs.values():
-            data = b"" if output.tail.trouble else await output.tail.rest(MOST_AT_THE_END)
+            tail, data, note = output.tail, b"", output.tail.trouble
+            if not note:
+                try:
+                    data = await tail.rest(MOST_AT_THE_END)
+                    note = f"{tail.left} more bytes" if tail.left else ""
+                except (SlurmError, TransportError) as error:
+                    # The job is over, and how it ended does not depend on what can be shown of it.
+                    note = f"the rest: {error}"
             lines = output.console.feed(data) + output.console.end()
+            if note:
+                lines.append(f"(Not shown of {tail.path}: {note})")
             if lines:
-                yield Printed(output.part, output.tail.path, lines, output.is_error)
+                yield Printed(output.part, tail.path, lines, output.is_error)
+        if self._unshown:
+            first = min(self._unshown)
+            lines = [f"(The output of {len(self._unshown)} more is not shown, but can be read on the cluster)"]
+            yield Printed(first.whole, "", lines)
 
 
 def _known(status: JobStatus | None) -> JobStatus:

@@ -29,6 +29,8 @@ class Tail:
         self.path, self.offset = path, offset
         #: Why the file cannot be read, if it never can be.
         self.trouble = ""
+        #: Bytes that were there at the last look, and have not been read.
+        self.left = 0
         self._tails = tails
         self._unread = bytearray()
         self._news = asyncio.Event()
@@ -60,11 +62,15 @@ class Tail:
         """Follow no more."""
         self._tails.remove(self)
 
-    def feed(self, data: bytes) -> None:
+    def feed(self, data: bytes, size: int) -> None:
+        if size < self.offset:
+            # A job that was requeued writes its file anew.
+            self.offset = 0
         if data:
             self._unread += data
             self.offset += len(data)
             self._news.set()
+        self.left = max(0, size - self.offset)
 
     def fail(self, trouble: str) -> None:
         self.trouble = trouble
@@ -96,7 +102,7 @@ class AsyncTails:
         for tail, piece in zip(tails, await self._ask(request), strict=True):
             # Another look may have been under way for the same file.
             if piece.offset == tail.offset:
-                tail.feed(piece.data)
+                tail.feed(piece.data, piece.size or 0)
 
     async def _poll(self) -> None:
         try:
@@ -118,4 +124,4 @@ class AsyncTails:
         except (SlurmError, TransportError):
             # Whoever waits for the job hears of it from the watcher.
             return self._pace.after_failure()
-        return self._pace.after_answer(0, INTERVAL, time.monotonic() - started)
+        return self._pace.after_answer(longest=INTERVAL, effort=time.monotonic() - started)

@@ -12,11 +12,11 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, Generic, TypeVar
 
-from airflow_provider_soperator.clients.book import JobBook
+from airflow_provider_soperator.clients.book import JobBook, first_of_kind
 from airflow_provider_soperator.clients.pace import Pace
 from airflow_provider_soperator.clients.steps import Steps, run, run_async
 from airflow_provider_soperator.clients.watched import Patience
-from airflow_provider_soperator.slurm.errors import SlurmError
+from airflow_provider_soperator.slurm.errors import InvalidRequest, RateLimited, SlurmError
 from airflow_provider_soperator.slurm.ids import JobId
 from airflow_provider_soperator.slurm.requests import Request, ShowConfig
 from airflow_provider_soperator.slurm.status import JobStatus
@@ -24,6 +24,8 @@ from airflow_provider_soperator.transports.errors import NotSupported, Transport
 
 #: Seconds between two questions about a job that has been waited for for long.
 POLL_INTERVAL = 10.0
+#: Seconds that the first who waits gives others to come.
+GATHERING = 0.05
 
 
 class _Watch:
@@ -70,47 +72,64 @@ class _Rounds(Generic[W]):
         self.due = 0.0
         self._pace = Pace()
         self._paced = False
-        self._last = 0.0
+        #: Before this nobody is asked, whoever comes.
+        self._soonest = 0.0
         #: Why the last round got no answer.
-        self._trouble = ""
+        self._failure: Exception | None = None
 
     def add(self, watch: W) -> None:
+        is_first = not self.book
         self.book.add(watch)
-        if self._trouble:
-            # A cluster that does not answer is not asked more often because there are more who want to know.
-            watch.tell(JobStatus(id=watch.job, trouble=self._trouble))
-            return
         # Soon, but those who come together share one round.
-        self.due = max(min(self.due, time.monotonic() + 0.05), self._last + self._pace.shortest)
+        soon = max(time.monotonic() + GATHERING, self._soonest)
+        if is_first:
+            # What went wrong when somebody waited last may be long ago.
+            self._failure = None
+            self.due = soon
+        elif self._failure:
+            # A cluster that does not answer is not asked more often because there are more who want to know.
+            watch.tell(JobStatus(id=watch.job, trouble=str(self._failure)))
+        else:
+            self.due = min(self.due, soon)
 
     def remove(self, watch: W) -> None:
         self.book.remove(watch)
         watch.is_closed = True
 
+    def remove_all(self) -> None:
+        for watch in self.book:
+            self.remove(watch)
+
     def fail(self, failure: BaseException) -> None:
-        """Tell all of a mistake in this code, rather than have them wait for ever."""
+        """Tell all of what will not pass, rather than have them wait for ever."""
         for watch in self.book:
             watch.fail(failure)
             self.book.remove(watch)
 
     def round(self) -> Steps[None]:
         """Ask, and tell."""
-        started = time.monotonic()
         try:
             if not self._paced:
                 yield from self._learn_pace()
-            yield from self.book.round(started)
+            yield from self.book.round()
+        except (InvalidRequest, NotSupported):
+            # It would be the same each time.
+            raise
         except (SlurmError, TransportError) as error:
-            self._trouble = str(error)
-            self._last = time.monotonic()
-            self.due = self._last + self._pace.after_failure()
+            if isinstance(error, RateLimited):
+                # The site has become stricter.
+                self._paced = False
+            self.due = self._soonest = time.monotonic() + self._pace.after_failure()
+            self._failure = first_of_kind(self._failure, error)
+            self.book.tell_all(str(self._failure))
         else:
-            self._trouble = ""
-            self._last = time.monotonic()
-            youngest = min((self._last - watch.since for watch in self.book), default=0.0)
+            self._failure = None
+            now = time.monotonic()
+            youngest = min((now - watch.since for watch in self.book), default=0.0)
             longest = min((watch.poll_interval for watch in self.book), default=POLL_INTERVAL)
-            self.due = started + self._pace.after_answer(youngest, longest, self._last - started)
-        self.book.tell(self._trouble)
+            asked_at, effort = self.book.asked_at, self.book.effort
+            self._soonest = asked_at + self._pace.soonest(effort)
+            self.due = asked_at + self._pace.after_answer(youngest=youngest, longest=longest, effort=effort)
 
     def _learn_pace(self) -> Steps[None]:
         with contextlib.suppress(NotSupported):
@@ -140,7 +159,7 @@ class Watch(_Watch):
             self.close()
 
     def end(self, timeout: float | None = None) -> JobStatus | None:
-        """Wait until the job is over; None if it is not within the time."""
+        """Wait until the job is over, and no more; None if it is not within the time, or somebody closes the watch."""
         deadline = None if timeout is None else time.monotonic() + timeout
         try:
             while status := self.next(None if deadline is None else deadline - time.monotonic()):
@@ -190,6 +209,12 @@ class Watcher:
             self._rounds.remove(watch)
             self._changed.notify_all()
 
+    def close(self) -> None:
+        """Nobody waits any more."""
+        with self._changed:
+            self._rounds.remove_all()
+            self._changed.notify_all()
+
     def _poll(self) -> None:
         rounds = self._rounds
         try:
@@ -201,8 +226,6 @@ class Watcher:
                         self._thread = None
                         return
                 run(self._locked(rounds.round()), self._ask)
-                with self._changed:
-                    self._changed.notify_all()
         except BaseException as failure:
             with self._changed:
                 self._thread = None
@@ -219,6 +242,9 @@ class Watcher:
                     request = steps.throw(failure) if failure else steps.send(answer)
                 except StopIteration:
                     return
+                finally:
+                    # Some may have been told; they need not wait for the next answer.
+                    self._changed.notify_all()
             try:
                 answer, failure = (yield request), None
             except Exception as error:
@@ -262,7 +288,7 @@ class AsyncWatch(_Watch):
             self.close()
 
     async def end(self) -> JobStatus | None:
-        """Wait until the job is over; None if somebody has closed the watch before."""
+        """Wait until the job is over, and no more; None if somebody closes the watch before."""
         try:
             while status := await self.next():
                 if status.is_over:
@@ -304,6 +330,14 @@ class AsyncWatcher:
         watch.wake()
         if not self._rounds.book:
             self._sooner.set()
+
+    async def close(self) -> None:
+        """Nobody waits any more."""
+        for watch in self._rounds.book:
+            self.remove(watch)
+        if self._task:
+            self._task.cancel()
+            await asyncio.wait([self._task])
 
     async def _poll(self) -> None:
         rounds = self._rounds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 
@@ -13,7 +14,7 @@ from airflow_provider_soperator.slurm.files import PIECE, FileError, Piece, Read
 from airflow_provider_soperator.slurm.ids import JobId
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.keys import SubmissionKey
-from airflow_provider_soperator.slurm.records import RateLimit
+from airflow_provider_soperator.slurm.records import AccountingJob, Job, RateLimit
 from airflow_provider_soperator.slurm.requests import Accounting, CancelJobs, ListJobs, batches
 from airflow_provider_soperator.slurm.requests.accounting import name_in_accounting
 from airflow_provider_soperator.slurm.requests.base import TIMEOUT
@@ -57,16 +58,15 @@ def jobs_at_once(limit: RateLimit | None) -> int:
 def find(job: BatchJob, keys: Sequence[SubmissionKey], since: datetime | None) -> Steps[Submitted | None]:
     """The newest of several tries of a job, if it waits, runs or has succeeded; None if it failed, or none was made."""
     names = tuple(named(job, key).name or "" for key in keys)
-    ids: dict[str, JobId] = {}
-    for found in (yield ListJobs(mine=True, names=names)):
-        ids[found.name] = min(found.id.whole, ids.get(found.name, found.id.whole))
+    found: list[Job | AccountingJob] = list((yield ListJobs(mine=True, names=names)))
     since = since or datetime.now(timezone.utc) - LOOK_BACK
-    try:
-        for past in (yield Accounting(names=names, since=since)):
-            ids.setdefault(past.name, past.id.whole)
-    except AccountingDisabled:
-        pass
-    newest = next((ids[name_in_accounting(name)] for name in reversed(names) if name_in_accounting(name) in ids), None)
+    with contextlib.suppress(AccountingDisabled):
+        found += yield Accounting(names=names, since=since)
+    # The lowest number of each name counts, as it does where they are submitted.
+    ids: dict[str, JobId] = {}
+    for one in sorted(found, key=lambda one: one.id, reverse=True):
+        ids[name_in_accounting(one.name)] = one.id.whole
+    newest = next((ids[name] for name in map(name_in_accounting, reversed(names)) if name in ids), None)
     if newest is None:
         return None
     status = (yield from statuses([newest]))[newest]
@@ -116,8 +116,7 @@ def statuses(ids: Iterable[JobId]) -> Steps[dict[JobId, JobStatus]]:
     asked = [_Asked(job) for job in dict.fromkeys(ids)]
     for one in asked:
         book.add(one)
-    yield from book.round(0)
-    book.tell()
+    yield from book.round()
     return {one.job: one.told for one in asked if one.told}
 
 

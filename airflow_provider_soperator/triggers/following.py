@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Protocol
 
 from airflow_provider_soperator.clients.run import JobRun, Printed
@@ -9,6 +10,9 @@ from airflow_provider_soperator.slurm.records import Job
 from airflow_provider_soperator.slurm.requests.once import Submitted
 from airflow_provider_soperator.slurm.status import JobStatus
 
+#: Lines that make one event of the log. A triggerer passes some thousand events a second, for all of its triggers, and
+#: one that is busy with them for half a minute is taken for dead.
+_BLOCK = 100
 #: Parts of a job that are told of one by one; of more it is said how many are in which state.
 _MOST_TOLD = 8
 
@@ -22,15 +26,20 @@ class Logger(Protocol):
 async def follow(run: JobRun, log: Logger) -> JobStatus:
     """Submit and wait, and log what happens and what is printed; the job's end."""
     submitted = await run.submit()
+    for job in run.ended:
+        log.info("Job %s of an earlier try was still there: cancelled, as the task has been cleared since", job)
     log.info("%s", _begin(submitted))
     status: JobStatus | None = None
     async for news in run.follow():
         if isinstance(news, Printed):
-            _print(news, log)
+            await _print(news, log)
         else:
             status = news
             log.info("Job %s %s", status.id, describe(status))
     assert status is not None, "the last news is the end"
+    if not status.succeeded:
+        for line in await run.diagnosis(status):
+            log.info("%s", line)
     return status
 
 
@@ -71,13 +80,18 @@ def _one(part: Job) -> str:
     return said
 
 
-def _print(printed: Printed, log: Logger) -> None:
+async def _print(printed: Printed, log: Logger) -> None:
     # The marks make a group that Airflow's page folds.
-    grouped = printed.part.element is not None or printed.part.part is not None
+    grouped = printed.part != printed.part.whole
     if grouped:
         log.info("::group::%s", printed.part)
     prefix = "stderr: " if printed.is_error else ""
-    for line in printed.lines:
-        log.info("%s%s", prefix, line)
+    lines = [prefix + line for line in printed.lines]
+    size = _BLOCK if len(lines) > _BLOCK else 1
+    for start in range(0, len(lines), size):
+        log.info("%s", "\n".join(lines[start : start + size]))
+        if size > 1:
+            # Others want their turn.
+            await asyncio.sleep(0)
     if grouped:
         log.info("::endgroup::")

@@ -1,4 +1,4 @@
-"""Submits a job and waits for its end in the triggerer, over the connection that all tasks of the cluster share."""
+"""Submits a job and waits for its end, over the connection that all tasks of the cluster in one process share."""
 
 from __future__ import annotations
 
@@ -16,19 +16,22 @@ from airflow_provider_soperator.clients.watcher import POLL_INTERVAL
 from airflow_provider_soperator.hooks.settings import ConnectionMistake
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.slurm.checks import InvalidJob
-from airflow_provider_soperator.slurm.errors import SlurmError
+from airflow_provider_soperator.slurm.errors import SlurmError, SubmitRefused
 from airflow_provider_soperator.slurm.fields import job_of
 from airflow_provider_soperator.slurm.keys import SubmissionKey
 from airflow_provider_soperator.slurm.report import describe
-from airflow_provider_soperator.transports.errors import TransportError
+from airflow_provider_soperator.transports.errors import NotSupported, TransportError
 from airflow_provider_soperator.triggers.following import follow
+
+#: What stays wrong until somebody has changed the task or its connection.
+_FINAL = (ConnectionMistake, InvalidJob, SubmitRefused, NotSupported)
 
 
 class SbatchTrigger(BaseTrigger):
     """One job, from its submission to its end.
 
-    ``job`` has the fields of a ``BatchJob``, ``keys`` those of all tries that can have submitted it, the own one last.
-    ``deadline`` is when the task's time is over, in seconds since 1970.
+    ``job`` has the fields of a ``BatchJob``, ``keys`` those of all tries that can have submitted it, the own one last;
+    jobs with keys in ``replaced`` are cancelled. ``deadline`` is when the task's time is over, in seconds since 1970.
     """
 
     def __init__(
@@ -36,6 +39,7 @@ class SbatchTrigger(BaseTrigger):
         slurm_conn_id: str,
         job: dict[str, Any],
         keys: Sequence[str],
+        replaced: Sequence[str] = (),
         since: str | None = None,
         poll_interval: float = POLL_INTERVAL,
         stream_logs: bool = True,
@@ -46,6 +50,7 @@ class SbatchTrigger(BaseTrigger):
         self.slurm_conn_id = slurm_conn_id
         self.job = job
         self.keys = list(keys)
+        self.replaced = list(replaced)
         self.since = since
         self.poll_interval = poll_interval
         self.stream_logs = stream_logs
@@ -55,39 +60,80 @@ class SbatchTrigger(BaseTrigger):
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         names = (
-            "slurm_conn_id", "job", "keys", "since", "poll_interval", "stream_logs", "deadline", "cancel_on_kill",
+            "slurm_conn_id", "job", "keys", "replaced", "since", "poll_interval", "stream_logs", "deadline",
+            "cancel_on_kill",
         )  # fmt: skip
         return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
+        yield TriggerEvent(await self.event())  # type: ignore[no-untyped-call]
+
+    async def event(self) -> dict[str, Any]:
+        """What the task goes on with: a ``report`` of the job's end, that it has ``timed_out``, or an ``error``."""
         try:
-            async with self.job_run() as run:
-                try:
-                    left = None if self.deadline is None else max(0.0, self.deadline - time.time())
-                    status = await asyncio.wait_for(follow(run, self.log), left)
-                except asyncio.TimeoutError:
-                    await run.cancel()
-                    yield _event({"timed_out": True})
-                    return
-            yield _event({"report": describe(status)})
-        except (ConnectionMistake, InvalidJob, SlurmError, TransportError) as error:
-            yield _event({"error": str(error), "kind": type(error).__name__})
+            async with self._job_run() as run:
+                return await self._in_time(run)
+        except (SlurmError, TransportError, ConnectionMistake, InvalidJob) as error:
+            return {"error": str(error), "is_final": isinstance(error, _FINAL)}
+
+    async def _in_time(self, run: JobRun) -> dict[str, Any]:
+        left = None if self.deadline is None else max(0.0, self.deadline - time.time())
+        try:
+            return {"report": describe(await asyncio.wait_for(follow(run, self.log), left))}
+        except asyncio.TimeoutError:
+            if left is None:
+                raise
+        await run.cancel()
+        return {"timed_out": f"job {run.submitted.id}" if run.submitted else "the submission"}
 
     async def on_kill(self) -> None:
-        if not self.cancel_on_kill:
-            return
-        async with self.job_run() as run:
-            await run.cancel()
-            self.log.info("Job %s cancelled", run.submitted.id if run.submitted else "")
+        # The triggerer cancels whoever is being killed once more in each of its rounds.
+        await asyncio.shield(_kept(self._kill()))
+
+    async def _kill(self) -> None:
+        if await self._is_deferred():
+            self.log.info("Another triggerer goes on with this: nothing is cancelled")
+        else:
+            await self.cancel()
+            self.log.info("The task was told to end%s", self.fate)
+
+    async def _is_deferred(self) -> bool:
+        """A triggerer that was taken for dead is told to end its triggers as if the user had wished it."""
+        from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+        from asgiref.sync import sync_to_async
+
+        ti = self.task_instance
+        if ti is None:
+            return False
+        states = await sync_to_async(RuntimeTaskInstance.get_task_states)(
+            dag_id=ti.dag_id, task_ids=[ti.task_id], run_ids=[ti.run_id], map_index=ti.map_index
+        )
+        # A try that came after a clear, and waits as well by now, ends the job of this one.
+        return "deferred" in states.get(ti.run_id, {}).values()
+
+    async def cancel(self) -> None:
+        """End the job, if that is wished for and there is one."""
+        if self.cancel_on_kill:
+            async with self._job_run() as run:
+                await run.cancel()
+
+    @property
+    def fate(self) -> str:
+        """What has become of the job of a task that was killed."""
+        submitted = self._begun.submitted if self._begun else None
+        if submitted is None or submitted.id is None:
+            return ""
+        return f", and job {submitted.id} was {'cancelled' if self.cancel_on_kill else 'left alone'}"
 
     @asynccontextmanager
-    async def job_run(self) -> AsyncIterator[JobRun]:
+    async def _job_run(self) -> AsyncIterator[JobRun]:
         async with SlurmHook(self.slurm_conn_id).async_client() as client:
             # When it is killed, it has begun, and knows best what there is to cancel.
             self._begun = self._begun or JobRun(
                 client,
                 job_of(self.job),
                 [SubmissionKey(key) for key in self.keys],
+                replaced=[SubmissionKey(key) for key in self.replaced],
                 since=datetime.fromisoformat(self.since) if self.since else None,
                 poll_interval=self.poll_interval,
                 show_output=self.stream_logs,
@@ -95,5 +141,12 @@ class SbatchTrigger(BaseTrigger):
             yield self._begun
 
 
-def _event(payload: dict[str, Any]) -> TriggerEvent:
-    return TriggerEvent(payload)  # type: ignore[no-untyped-call]
+_UNDER_WAY: set[asyncio.Future[None]] = set()
+
+
+def _kept(work: Any) -> asyncio.Future[None]:
+    """Something that goes on until it is done, also when nobody waits for it any more."""
+    task: asyncio.Future[None] = asyncio.ensure_future(work)
+    _UNDER_WAY.add(task)
+    task.add_done_callback(_UNDER_WAY.discard)
+    return task

@@ -24,9 +24,6 @@ from selenium.webdriver.support.ui import WebDriverWait
 from airflow_provider_soperator.hooks.form import FIELDS
 from tests.integration.cluster import Cluster
 
-# One Airflow and one browser for all of them, also where tests run side by side.
-pytestmark = pytest.mark.xdist_group("browser")
-
 #: Seconds that a page has to show something, on a machine that is busy with other tests.
 PATIENCE = 30
 

@@ -1,0 +1,59 @@
+"""One Airflow and one sandbox for all tests of this folder, which run one after the other on them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sandbox.lifecycle import Sandbox
+from sandbox.settings import Settings
+from tests.airflow.stack import Stack
+from tests.integration.cluster import Cluster
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.sandbox)
+            item.add_marker(pytest.mark.xdist_group("airflow"))
+
+
+@pytest.fixture(scope="session")
+def slurm() -> Iterator[Cluster]:
+    """A sandbox whose nodes boot and fail in seconds, with a partition whose jobs preempt those of others."""
+    if os.geteuid() != 0 or not Path("/etc/debian_version").exists():
+        pytest.skip("a sandbox needs root on Debian")
+    settings = Settings(
+        name=f"airflow-{os.getpid()}",
+        slurm="26.05",
+        workers=4,
+        resume_timeout=6,
+        suspend_timeout=1,
+        slurmd_timeout=10,
+        vm_boot=0.5,
+        vm_lag=1,
+        vm_removal=0.5,
+        slurm_conf=[
+            "PartitionName=urgent Nodes=ALL State=UP PriorityTier=20",
+            "JobAcctGatherParams=OverMemoryKill",
+            "JobAcctGatherFrequency=task=1",
+        ],
+    )
+    sandbox = Sandbox(settings)
+    try:
+        sandbox.up()
+        cluster = Cluster(sandbox)
+        yield cluster
+        cluster.close()
+    finally:
+        sandbox.down()
+
+
+@pytest.fixture(scope="session")
+def stack(slurm: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    folder = tmp_path_factory.mktemp("airflow") / "home"
+    with Stack(folder, slurm.access["airflow_connections"]) as stack:
+        yield stack

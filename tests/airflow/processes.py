@@ -1,0 +1,103 @@
+"""The processes of an Airflow, each of which a test can end and start again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+#: Lines of a log that are shown where something has gone wrong.
+_LAST_LINES = 15
+
+
+class Component:
+    """One command of Airflow's that runs until it is told to end, in a process group of its own."""
+
+    def __init__(self, name: str, environment: Mapping[str, str], logs: Path) -> None:
+        self.name = name
+        self.log = logs / f"{name}.log"
+        self._environment = dict(environment)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        assert not self.is_running, f"{self.name} runs already"
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                airflow(self.name),
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, f"{self.name} was never started"
+        return self._process.pid
+
+    def end(self, how: signal.Signals = signal.SIGTERM, *, with_children: bool = True) -> None:
+        """Send a signal, and wait until the process is gone; its children, if they are not meant, live on."""
+        if self._process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            (os.killpg if with_children else os.kill)(self.pid, how)
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.kill_group()
+        if with_children:
+            self.kill_group()
+
+    def kill_group(self) -> None:
+        """End whatever is left of it, its children too."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        if self._process:
+            self._process.wait(20)
+
+    def last_lines(self) -> str:
+        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
+        return f"--- {self.name} ({self.log})\n" + "\n".join(lines[-_LAST_LINES:])
+
+
+def airflow(*words: str) -> list[str]:
+    """A command of Airflow's, in this environment."""
+    return [sys.executable, "-m", "airflow", *words]
+
+
+def run(environment: Mapping[str, str], *words: str) -> None:
+    """One that ends by itself, and well."""
+    said = subprocess.run(
+        airflow(*words), env=dict(environment), capture_output=True, text=True, timeout=180, check=False
+    )
+    assert said.returncode == 0, f"airflow {' '.join(words)}: {said.stdout[-4000:]}{said.stderr[-4000:]}"
+
+
+def is_alive(pid: int) -> bool:
+    """Whether there is such a process, and it is not a dead one that nobody has asked for yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def parent(pid: int) -> int:
+    """The process that has started another."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def wait_dead(pid: int, timeout: float = 30) -> None:
+    deadline = time.monotonic() + timeout
+    while is_alive(pid):
+        assert time.monotonic() < deadline, f"process {pid} still lives after {timeout} s"
+        time.sleep(0.05)

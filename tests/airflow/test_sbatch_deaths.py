@@ -1,0 +1,102 @@
+"""Processes of Airflow's die while tasks wait: each job goes on, is found again, and is there once."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from tests.airflow.jobs import HELD, Jobs
+from tests.airflow.processes import Component, parent, wait_dead
+from tests.airflow.stack import Run, Stack, free_ports
+from tests.integration.cluster import Cluster
+
+COMMON = f"script='{HELD}', poll_interval=1, retry_delay=timedelta(seconds=1)"
+TASKS = f"""
+SbatchOperator(task_id="killed", retries=2, {COMMON})
+SbatchOperator(task_id="killed_whole", retries=2, {COMMON})
+SbatchOperator(task_id="no_retry", {COMMON})
+SbatchOperator(task_id="deferred", deferrable=True, {COMMON})
+SbatchOperator(task_id="deferred_retry", deferrable=True, retries=2, {COMMON})
+"""
+
+
+@pytest.fixture
+def run(stack: Stack, slurm: Cluster) -> Iterator[Run]:
+    run = stack.add_dag("deaths", TASKS).trigger()
+    stack.wait("the run has its tasks", run.tasks)
+    for task in run.tasks():
+        Jobs(slurm, run, task["task_id"]).wait("RUNNING", timeout=120)
+        run.wait_log(task["task_id"], "begun")
+    yield run
+    stack.start_all()
+    for task in run.tasks():
+        Jobs(slurm, run, task["task_id"]).let_go()
+
+
+def test_jobs_survive_the_processes_that_wait_for_them(run: Run, stack: Stack, slurm: Cluster) -> None:
+    jobs = {task["task_id"]: Jobs(slurm, run, task["task_id"]) for task in run.tasks()}
+
+    # The process of a task, and that of one together with its supervisor.
+    os.kill(run.task("killed")["pid"], signal.SIGKILL)
+    os.kill(run.task("no_retry")["pid"], signal.SIGKILL)
+    whole = run.task("killed_whole")["pid"]
+    supervisor = parent(whole)
+    os.kill(supervisor, signal.SIGKILL)
+    os.kill(whole, signal.SIGKILL)
+    wait_dead(supervisor)
+    # The triggerer, with all that it has begun.
+    triggerer = stack.components["triggerer"]
+    triggerer.end(signal.SIGKILL)
+    triggerer.start()
+
+    for task_id in ("killed", "killed_whole"):
+        run.wait(task_id, "running", least_try=2, timeout=120)
+        run.wait_log(task_id, "was submitted by an earlier try: going on with it")
+    for task_id in ("deferred", "deferred_retry"):
+        run.wait_log(task_id, "was submitted by an earlier try: going on with it")
+        assert run.task(task_id)["state"] == "deferred"
+    # Nobody is left who could end the job of a task that has no other try.
+    run.wait("no_retry", "failed")
+    for task_id in jobs:
+        assert list(jobs[task_id].states().values()) == ["RUNNING"], task_id
+        jobs[task_id].let_go()
+    for task_id in jobs.keys() - {"no_retry"}:
+        run.wait(task_id, "success")
+        jobs[task_id].wait("COMPLETED")
+
+
+def test_a_triggerer_that_is_told_to_end_cancels_nothing(run: Run, stack: Stack, slurm: Cluster) -> None:
+    triggerer = stack.components["triggerer"]
+    triggerer.end(signal.SIGTERM, with_children=False)
+    triggerer.start()
+    jobs = Jobs(slurm, run, "deferred")
+    run.wait_log("deferred", "was submitted by an earlier try: going on with it")
+    jobs.wait("RUNNING")
+    jobs.let_go()
+    run.wait("deferred", "success")
+    jobs.wait("COMPLETED")
+
+
+def test_a_triggerer_that_was_taken_for_dead_cancels_nothing(run: Run, stack: Stack, slurm: Cluster) -> None:
+    [port] = free_ports(1)
+    environment = {**stack.environment, "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(port)}
+    first, second = stack.components["triggerer"], Component("triggerer", environment, stack.folder)
+    os.killpg(first.pid, signal.SIGSTOP)
+    try:
+        second.start()
+        run.wait_log("deferred", "was submitted by an earlier try: going on with it")
+    finally:
+        os.killpg(first.pid, signal.SIGCONT)
+    # Airflow tells the first one to end its triggers as if the user had wished it.
+    try:
+        run.wait_log("deferred", "Another triggerer goes on with this: nothing is cancelled")
+        jobs = Jobs(slurm, run, "deferred")
+        jobs.wait("RUNNING")
+        jobs.let_go()
+        run.wait("deferred", "success")
+        jobs.wait("COMPLETED")
+    finally:
+        second.end(signal.SIGKILL)

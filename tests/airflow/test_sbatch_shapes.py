@@ -1,0 +1,146 @@
+"""What people write into a DAG, and what the job, its log and its task's result look like then."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.airflow.jobs import HELD
+from tests.airflow.stack import Run, Stack
+from tests.integration.cluster import Cluster
+
+FILES = {
+    "train.sh": "#!/bin/bash\n#SBATCH --job-name=own-name --output=/root/own-%j.out\n"
+    "echo run {{ run_id }}\nbash /root/inner.sh"
+}
+TASKS = f'''
+shown = "squeue --jobs $SLURM_JOB_ID --noheader --Format=Comment:20,TimeLimit:20"
+SbatchOperator(task_id="text", script="""#!/bin/bash
+echo run {{{{ run_id }}}} of {{{{ ti.task_id }}}}
+echo to stderr >&2
+bash /root/inner.sh""")
+SbatchOperator(task_id="file", script="train.sh")
+SbatchOperator(task_id="remote", remote_script="/root/remote.sh", args=["a b", "{{{{ ds_nodash | default('x') }}}}"])
+SbatchOperator(task_id="command", command=["printf", "%s|", "it's", "$HOME"])
+SbatchOperator(
+    task_id="env", command='echo "$ODD"; bash /root/inner.sh', env={{"ODD": "a 'b' {{{{ 1 + 1 }}}}", "END": "x.sh"}}
+)
+SbatchOperator(task_id="options", command=shown, comment="mine")
+SbatchOperator(task_id="words", command=shown, sbatch_args=["--comment=words"])
+SbatchOperator(task_id="array", command="echo element $SLURM_ARRAY_TASK_ID; exit $SLURM_ARRAY_TASK_ID", array="0-2")
+SbatchOperator(task_id="apart", command="echo out; echo err >&2", error="/root/apart-%j.err")
+SbatchOperator(task_id="long", command="seq 400000")
+SbatchOperator(task_id="quiet", command="echo hidden", stream_logs=False)
+
+@task
+def sizes():
+    return 1
+
+SbatchOperator(task_id="upstream", command="echo $SLURM_JOB_NUM_NODES nodes", nodes=sizes())
+SbatchOperator.partial(task_id="mapped", name="mapped").expand(command=[["echo", "a"], ["echo", "b.sh"]])
+SbatchOperator.partial(task_id="mapped_later", command="echo $WHAT").expand(env=[{{"WHAT": "x"}}, {{"WHAT": "y"}}])
+SbatchOperator(task_id="live", script="{HELD}")
+SbatchOperator(task_id="live_deferred", script="{HELD}", deferrable=True)
+'''
+
+
+@pytest.fixture(scope="module")
+def run(stack: Stack, slurm: Cluster) -> Run:
+    """All shapes in one run, which is over but for the jobs that are to run while others look."""
+    slurm.run("sh", "-c", "echo 'echo from within' >/root/inner.sh")
+    slurm.run("sh", "-c", 'printf \'#!/bin/bash\\nprintf "%%s|" "$@"\\n\' >/root/remote.sh')
+    # Airflow's own defaults apply to the options of a job as they do to those of a task.
+    options = "default_args={'deferrable': True, 'poll_interval': 1, 'time_limit': 5}"
+    run = stack.add_dag("shapes", TASKS, files=FILES, dag_options=options).trigger()
+    return run
+
+
+def lines(run: Run, task_id: str, index: int = -1) -> list[str]:
+    run.wait(task_id, "success", index=index, timeout=180)
+    return run.wait_log(task_id, "trigger completed", index).splitlines()
+
+
+def test_a_script_is_a_template(run: Run) -> None:
+    said = lines(run, "text")
+    assert f"run {run.run_id} of text" in said
+    assert "to stderr" in said
+    # Its last line looks like the name of a file.
+    assert "from within" in said
+
+
+def test_a_file_beside_the_dag_is_a_template_and_keeps_what_it_says(run: Run) -> None:
+    said = lines(run, "file")
+    assert {f"run {run.run_id}", "from within"} <= set(said)
+    result = run.xcom("file")
+    assert result["name"].startswith("own-name.af-")
+    assert result["output"] == f"/root/own-{result['job_id']}.out"
+
+
+def test_a_script_on_the_cluster_is_no_template(run: Run) -> None:
+    assert any(line.startswith("a b|") for line in lines(run, "remote"))
+
+
+def test_a_command_is_words_or_a_line(run: Run) -> None:
+    assert "it's|$HOME|" in lines(run, "command")
+    assert {"a 'b' 2", "from within"} <= set(lines(run, "env"))
+
+
+def test_options_come_from_the_task_and_its_defaults(run: Run) -> None:
+    assert any(line.split() == ["mine", "5:00"] for line in lines(run, "options"))
+    assert any(line.split() == ["words", "5:00"] for line in lines(run, "words"))
+
+
+def test_the_name_and_the_output_tell_dag_task_and_run(run: Run) -> None:
+    lines(run, "command")
+    result = run.xcom("command")
+    assert result["name"].startswith(f"shapes.command.{run.run_id}.af-")
+    assert result["output"].startswith("/root/shapes.command.manual__")
+    assert result["state"] == "COMPLETED"
+    assert result["exit_code"] == "0:0"
+    assert result["nodes"]
+    assert result["elapsed"] >= 0
+
+
+def test_an_array_has_a_result_and_a_group_for_each_element(run: Run) -> None:
+    task = run.wait("array", "failed", timeout=180)
+    assert task["try_number"] == 1
+    log = run.wait_log("array", "2 of its 3 parts: 2 FAILED")
+    for element in range(3):
+        group = log.index(f"_{element}\n", log.index("::group::"))
+        assert log.index(f"element {element}") > group
+    assert "with exit code 1" in log
+
+
+def test_stderr_is_told_apart_where_it_is_apart(run: Run) -> None:
+    assert {"out", "stderr: err"} <= set(lines(run, "apart"))
+
+
+def test_of_too_much_output_the_rest_is_told_of(run: Run) -> None:
+    said = "\n".join(lines(run, "long"))
+    assert "\n1\n2\n3\n" in said
+    path = run.xcom("long")["output"]
+    assert f"(Not shown of {path}: " in said
+    assert "hidden" not in lines(run, "quiet")
+
+
+def test_an_option_comes_from_an_upstream_task(run: Run) -> None:
+    assert "1 nodes" in lines(run, "upstream")
+
+
+def test_a_mapped_task_has_a_job_for_each_index(run: Run) -> None:
+    assert "a" in lines(run, "mapped", 0)
+    assert "b.sh" in lines(run, "mapped", 1)
+    assert "y" in lines(run, "mapped_later", 1)
+    names = {run.xcom("mapped_later", index)["name"] for index in (0, 1)}
+    assert len(names) == 2
+    assert f"shapes.mapped_later.1.{run.run_id}" in " ".join(names)
+
+
+@pytest.mark.parametrize("task_id", ["live", "live_deferred"])
+def test_lines_are_in_the_log_while_the_job_runs(run: Run, slurm: Cluster, task_id: str) -> None:
+    log = run.wait_log(task_id, "begun")
+    assert "let go" not in log
+    [job] = [line.split()[1] for line in log.splitlines() if line.endswith(" submitted")]
+    slurm.let_go(job)
+    run.wait(task_id, "success")
+    told = run.wait_log(task_id, f"Job {job} is COMPLETED").splitlines()
+    assert told.index("let go") < next(number for number, line in enumerate(told) if "is COMPLETED" in line)

@@ -1,0 +1,101 @@
+"""The two clients: the same to work with, and the same in what they ask again."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from airflow_provider_soperator.clients.client import AsyncSlurmClient, SlurmClient
+from airflow_provider_soperator.slurm.errors import TryAgain
+from airflow_provider_soperator.slurm.job import BatchJob
+from airflow_provider_soperator.slurm.requests import ListJobs, Request, Submit
+from airflow_provider_soperator.transports.errors import ConnectionLost
+from airflow_provider_soperator.transports.retry import RetryPolicy
+
+#: Only triggers, which have a loop, follow files and share answers.
+ONLY_IN_LOOPS = {"tail", "ask_shared"}
+QUICK = RetryPolicy(tries=3, first=0.001, longest=0.001)
+
+
+def methods(client: type) -> dict[str, list[tuple[str, Any, Any]]]:
+    return {
+        name: [(one.name, one.kind, one.default) for one in inspect.signature(method).parameters.values()]
+        for name, method in inspect.getmembers(client, inspect.isfunction)
+        if not name.startswith("_") or name == "__init__"
+    }
+
+
+def test_both_clients_have_the_same_methods_with_the_same_parameters() -> None:
+    sync, loop = methods(SlurmClient), methods(AsyncSlurmClient)
+    assert loop.keys() - sync.keys() == ONLY_IN_LOOPS
+    assert sync == {name: parameters for name, parameters in loop.items() if name not in ONLY_IN_LOOPS}
+
+
+class Failing:
+    """A transport that fails some times and answers then."""
+
+    def __init__(self, *failures: Exception) -> None:
+        self.failures = list(failures)
+        self.asked: list[Request[Any]] = []
+
+    def answer(self, request: Request[Any]) -> Any:
+        self.asked.append(request)
+        if self.failures:
+            raise self.failures.pop(0)
+        return "answer"
+
+
+class Sync(Failing):
+    """For threads."""
+
+    def ask(self, request: Request[Any]) -> Any:
+        return self.answer(request)
+
+    def close(self) -> None: ...
+
+
+class Async(Failing):
+    """For a loop."""
+
+    async def ask(self, request: Request[Any]) -> Any:
+        return self.answer(request)
+
+    async def close(self) -> None: ...
+
+
+def _ask(request: Request[Any], *failures: Exception) -> tuple[Any, list[Request[Any]]]:
+    transport = Sync(*failures)
+    return SlurmClient(transport, QUICK).ask(request), transport.asked
+
+
+def _ask_in_a_loop(request: Request[Any], *failures: Exception) -> tuple[Any, list[Request[Any]]]:
+    transport = Async(*failures)
+
+    async def ask() -> Any:
+        return await AsyncSlurmClient(transport, QUICK).ask(request)
+
+    return asyncio.run(ask()), transport.asked
+
+
+@pytest.fixture(params=[_ask, _ask_in_a_loop], ids=["thread", "loop"])
+def ask(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+def test_what_may_pass_is_asked_again(ask: Callable[..., Any]) -> None:
+    answer, asked = ask(ListJobs(), ConnectionLost("cut"), TryAgain("busy"))
+    assert (answer, len(asked)) == ("answer", 3)
+
+
+def test_it_is_given_up_after_the_last_try(ask: Callable[..., Any]) -> None:
+    with pytest.raises(TryAgain, match="third"):
+        ask(ListJobs(), TryAgain("first"), TryAgain("second"), TryAgain("third"))
+
+
+def test_a_submission_that_may_have_been_made_is_not_made_again(ask: Callable[..., Any]) -> None:
+    with pytest.raises(ConnectionLost):
+        ask(Submit(BatchJob(command="true")), ConnectionLost("cut"))
