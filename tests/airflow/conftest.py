@@ -14,13 +14,6 @@ from tests.airflow.stack import Stack
 from tests.integration.cluster import Cluster
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.sandbox)
-            item.add_marker(pytest.mark.xdist_group("airflow"))
-
-
 @pytest.fixture(scope="session")
 def slurm() -> Iterator[Cluster]:
     """A sandbox whose nodes boot and fail in seconds, with a partition whose jobs preempt those of others."""

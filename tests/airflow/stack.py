@@ -62,7 +62,6 @@ class Stack:
             **connections,
             "AIRFLOW_HOME": str(folder),
             "NO_PROXY": "127.0.0.1",
-            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{folder}/airflow.db?timeout=30",
             "AIRFLOW__CORE__DAGS_FOLDER": str(self.dags),
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
             "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
