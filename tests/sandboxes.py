@@ -26,6 +26,8 @@ FOLDERS = {
 }
 
 
+# First, as xdist reads the marks in this same hook.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what needs a sandbox; where tests run side by side, those that share something follow each other."""
     here = Path(__file__).parent
