@@ -38,7 +38,7 @@ class QueueFilter:
 
     def request(self) -> ListJobs:
         """What to ask; equal filters of what the server can pick out make equal questions."""
-        return ListJobs(states=self.states, partition=self.partition, user=self.user)
+        return ListJobs(states=tuple(self.states), partition=self.partition, user=self.user)
 
     def admits(self, job: Job, now: datetime) -> bool:
         if not self.states and job.state.is_finished:

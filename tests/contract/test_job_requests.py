@@ -80,8 +80,13 @@ def test_jobs_are_the_same_over_every_way(way: Way, commands: Way, unknown: set[
     # Between two questions the clock may move on.
     unknown |= {"time_used"}
     for chosen in (None, (ids[0], ids[1]), (*ids, blocked)):
-        said, expected = way.ask(ListJobs(ids=chosen)), commands.ask(ListJobs(ids=chosen))
-        assert all_differences(said, expected, "id", unknown) == {}
+        for _ in range(5):
+            said, expected = way.ask(ListJobs(ids=chosen)), commands.ask(ListJobs(ids=chosen))
+            found_apart = all_differences(said, expected, "id", unknown)
+            # Slurm plans anew every few seconds, and so perhaps between the two.
+            if not found_apart:
+                break
+        assert found_apart == {}
     # Of a job that is over the time stands still.
     assert differences(the_job(way, ids[4]), the_job(commands, ids[4]), unknown - {"time_used"}) == {}
     found = way.ask(ListJobs(ids=(JobId(ids[1].job, element=690),)))

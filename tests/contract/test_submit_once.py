@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -14,7 +15,7 @@ from airflow_provider_soperator.slurm.states import JobBase
 from sandbox.lifecycle import Sandbox
 from tests.contract.transports import WAYS, Way
 from tests.integration.cluster import Cluster
-from tests.submissions import new_jobs
+from tests.submissions import ask_until_known, new_jobs
 
 
 def in_accounting(cluster: Cluster, job: BatchJob) -> list[str]:
@@ -54,9 +55,11 @@ def test_what_slurm_refuses_does_not_keep_others_from_being_submitted(way: Way) 
 
 def test_many_who_race_for_one_key_get_one_job(way: Way, cluster: Cluster) -> None:
     jobs = new_jobs(2)
-    answers = way.ask_at_once(*[SubmitOnce(jobs=jobs) for _ in range(6)])
+    with ThreadPoolExecutor(6) as pool:
+        answers = list(pool.map(lambda _: ask_until_known(way, jobs), range(6)))
     assert len({tuple(one.id for one in answer) for answer in answers}) == 1
-    assert sum(not one.adopted for answer in answers for one in answer) == len(jobs)
+    # Who lost the connection after it had submitted a job has adopted its own.
+    assert sum(not one.adopted for answer in answers for one in answer) <= len(jobs)
     found = way.ask(ListJobs(name_suffixes=tuple(f".af-{key}" for key in SubmitOnce(jobs=jobs).submission_keys())))
     # Where there is no lock, some may have been submitted that could never start.
     assert len([job for job in found if job.state.base is not JobBase.CANCELLED]) == len(jobs)

@@ -65,8 +65,11 @@ queue || { status=$?; cat "$work/err" >&2; exit "$status"; }
 learn "$work/queue"
 if [ "$fresh" = no ]; then
     past+=(--noheader --parsable2 --delimiter="$mark " --format=jobid,jobname)
+    before=${#known[@]}
     if "${past[@]}" >"$work/past" 2>"$work/err" </dev/null; then
         learn "$work/past"
+        # What accounting alone has may be the loser of a race on another login node: then the winner is in the queue.
+        if [ ${#known[@]} -gt "$before" ] && queue; then learn "$work/queue"; fi
     elif ! grep -qi 'accounting storage is disabled' "$work/err"; then
         cat "$work/err" >&2
         exit 69

@@ -54,8 +54,11 @@ def submit_once(request: SubmitOnce, site: Site) -> Steps[tuple[Submitted, ...]]
     # Whatever cannot be said to slurmrestd is refused before anything is asked.
     bodies = [_held(payload_of(job, site)) for job in request.jobs]
     known = yield from _in_queue(keys, site)
+    seen_at_first = len(known)
     if not request.fresh:
         yield from _add_past(known, request, site)
+    # What accounting alone has may be the loser of a race that has been run since: then the winner is in the queue.
+    look_again = len(known) > seen_at_first
     mine: dict[SubmissionKey, int] = {}
     refused: dict[SubmissionKey, SlurmError] = {}
     for key, (body, _) in zip(keys, bodies, strict=True):
@@ -69,7 +72,7 @@ def submit_once(request: SubmitOnce, site: Site) -> Steps[tuple[Submitted, ...]]
             raise
         except SlurmError as error:
             refused[key] = error
-    if mine:
+    if mine or look_again:
         for key, seen in (yield from _in_queue(tuple(known), site)).items():
             known[key] = _Known(min(known[key].lowest, seen.lowest), seen.unfinished, seen.held)
     surplus = [JobId(job) for key in known for job in known[key].unfinished - {known[key].lowest}]
