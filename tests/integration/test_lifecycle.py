@@ -230,6 +230,8 @@ def test_an_interrupted_first_up_leaves_nothing(name: str) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # Whoever runs tests in the background may have them ignore it, and all that they start.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert making.stdout is not None
     assert any("starting slurmdbd" in line for line in iter(making.stdout.readline, ""))

@@ -127,6 +127,13 @@ def _cut_elements(found: list[Json]) -> Steps[dict[int, str]]:
     return elements
 
 
+def _ends(said: Json, now: datetime) -> datetime | None:
+    """Of a job without a limit slurmctld says a year from its start, and squeue says nothing."""
+    ends = moment(said["end_time"])
+    unlimited = minutes(said["time_limit"], unset=NoDuration.PARTITION_LIMIT) is NoDuration.UNLIMITED
+    return None if unlimited and ends and ends > now else ends
+
+
 def _job(said: Json, elements: Mapping[int, str], now: datetime) -> Job:
     state = JobState.parse(said["job_state"])
     stdout = said["standard_output"]
@@ -144,7 +151,7 @@ def _job(said: Json, elements: Mapping[int, str], now: datetime) -> Job:
         batch_host=clean(said["batch_host"]),
         submitted=moment(said["submit_time"]),
         started=moment(said["start_time"]),
-        ends=moment(said["end_time"]),
+        ends=_ends(said, now),
         time_limit=minutes(said["time_limit"], unset=NoDuration.PARTITION_LIMIT),
         time_used=_time_used(said, state, now),
         priority=number(said["priority"]),
