@@ -11,7 +11,7 @@ from airflow.sdk import BaseSensorOperator, PokeReturnValue, conf
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.slurm.ids import JobId
 from airflow_provider_soperator.slurm.outcomes import failure
-from airflow_provider_soperator.slurm.queue import QueueFilter, summary
+from airflow_provider_soperator.slurm.queue import QueueFilter, within
 from airflow_provider_soperator.slurm.report import describe, read
 from airflow_provider_soperator.slurm.states import JobState
 from airflow_provider_soperator.slurm.status import JobStatus
@@ -136,9 +136,9 @@ class SlurmQueueSensor(BaseSensorOperator):
         with SlurmHook(self.slurm_conn_id).client() as slurm:
             jobs = slurm.ask(wanted.request())
         now = datetime.now(timezone.utc)
-        count = wanted.count(jobs, now)
-        fits = (self.at_most is None or count <= self.at_most) and (self.at_least is None or count >= self.at_least)
+        found = wanted.tally(jobs, now)
+        fits = within(found["count"], self.at_most, self.at_least)
         self._since = (self._since or now) if fits else None
         if self._since is None or now - self._since < self.lasting:
             return PokeReturnValue(False)
-        return PokeReturnValue(True, {"count": count, "states": summary(wanted.picked(jobs, now))})
+        return PokeReturnValue(True, found)

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from airflow_provider_soperator.slurm.records import Job
 from airflow_provider_soperator.slurm.requests import ListJobs
@@ -19,8 +20,8 @@ class QueueFilter:
     >>> from airflow_provider_soperator.slurm.ids import JobId
     >>> from airflow_provider_soperator.slurm.states import JobState
     >>> waiting = Job(id=JobId.parse("7_[1-3]"), name="fit-1", state=JobState.parse("PENDING"), reason="Resources")
-    >>> QueueFilter(states=("PENDING",), name="fit-*").count([waiting], datetime.now())
-    3
+    >>> QueueFilter(states=("PENDING",), name="fit-*").tally([waiting], datetime.now())
+    {'count': 3, 'states': {'PENDING': 3}}
     """
 
     #: Slurm's, in full: PENDING, RUNNING and so on. Empty: all that have not ended.
@@ -53,8 +54,14 @@ class QueueFilter:
     def picked(self, jobs: Iterable[Job], now: datetime) -> list[Job]:
         return [job for job in jobs if self.admits(job, now)]
 
-    def count(self, jobs: Iterable[Job], now: datetime) -> int:
-        return sum(map(_size, self.picked(jobs, now)))
+    def tally(self, jobs: Iterable[Job], now: datetime) -> dict[str, Any]:
+        """How many they are, and how many in each state."""
+        states = summary(self.picked(jobs, now))
+        return {"count": sum(states.values()), "states": states}
+
+
+def within(count: int, at_most: int | None, at_least: int | None) -> bool:
+    return (at_most is None or count <= at_most) and (at_least is None or count >= at_least)
 
 
 def summary(jobs: Iterable[Job]) -> dict[str, int]:

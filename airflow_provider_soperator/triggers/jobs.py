@@ -12,7 +12,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.ids import JobId
-from airflow_provider_soperator.slurm.queue import QueueFilter, summary
+from airflow_provider_soperator.slurm.queue import QueueFilter, within
 from airflow_provider_soperator.slurm.report import describe
 from airflow_provider_soperator.slurm.states import JobState
 from airflow_provider_soperator.transports.errors import TransportError
@@ -88,17 +88,12 @@ class SlurmQueueTrigger(BaseTrigger):
                     continue
                 answered, trouble = True, ""
                 now = datetime.now(timezone.utc)
-                count = wanted.count(jobs, now)
-                if not within(count, self.at_most, self.at_least):
+                found = wanted.tally(jobs, now)
+                if not within(found["count"], self.at_most, self.at_least):
                     since = None
                 else:
                     since = since or now
                     if (now - since).total_seconds() >= self.for_seconds:
-                        found = {"count": count, "states": summary(wanted.picked(jobs, now))}
                         yield TriggerEvent(found)  # type: ignore[no-untyped-call]
                         return
                 await asyncio.sleep(self.poll_interval)
-
-
-def within(count: int, at_most: int | None, at_least: int | None) -> bool:
-    return (at_most is None or count <= at_most) and (at_least is None or count >= at_least)
