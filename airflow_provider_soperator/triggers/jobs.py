@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from airflow.triggers.base import BaseTrigger, TriggerEvent
+from airflow.triggers.base import TriggerEvent
 
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.slurm.errors import SlurmError
@@ -17,9 +17,10 @@ from airflow_provider_soperator.slurm.report import describe
 from airflow_provider_soperator.slurm.states import JobState
 from airflow_provider_soperator.transports.errors import TransportError
 from airflow_provider_soperator.triggers import following
+from airflow_provider_soperator.triggers.base import SlurmTrigger
 
 
-class SlurmJobTrigger(BaseTrigger):
+class SlurmJobTrigger(SlurmTrigger):
     """Fires when a job is over, or is in one of some states."""
 
     def __init__(self, slurm_conn_id: str, job_id: str, states: list[str], poll_interval: float) -> None:
@@ -28,10 +29,6 @@ class SlurmJobTrigger(BaseTrigger):
         self.job_id = job_id
         self.states = states
         self.poll_interval = poll_interval
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        kwargs = {name: getattr(self, name) for name in ("slurm_conn_id", "job_id", "states", "poll_interval")}
-        return f"{type(self).__module__}.{type(self).__qualname__}", kwargs
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         wanted = {JobState.parse(state).base for state in self.states}
@@ -44,7 +41,7 @@ class SlurmJobTrigger(BaseTrigger):
                     return
 
 
-class SlurmQueueTrigger(BaseTrigger):
+class SlurmQueueTrigger(SlurmTrigger):
     """Fires when the jobs that fit a filter are no more, or no fewer, than a number, and were so for some time."""
 
     def __init__(
@@ -63,10 +60,6 @@ class SlurmQueueTrigger(BaseTrigger):
         self.at_least = at_least
         self.for_seconds = for_seconds
         self.poll_interval = poll_interval
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        names = ("slurm_conn_id", "wanted", "at_most", "at_least", "for_seconds", "poll_interval")
-        return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         waited = self.wanted.get("waited")

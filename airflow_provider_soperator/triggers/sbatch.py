@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any
 
-from airflow.triggers.base import BaseTrigger, TriggerEvent
+from airflow.triggers.base import TriggerEvent
 
 from airflow_provider_soperator.clients.run import JobRun
 from airflow_provider_soperator.clients.watcher import POLL_INTERVAL
@@ -21,13 +21,14 @@ from airflow_provider_soperator.slurm.fields import job_of
 from airflow_provider_soperator.slurm.keys import SubmissionKey
 from airflow_provider_soperator.slurm.report import describe
 from airflow_provider_soperator.transports.errors import NotSupported, TransportError
+from airflow_provider_soperator.triggers.base import SlurmTrigger
 from airflow_provider_soperator.triggers.following import follow
 
 #: What stays wrong until somebody has changed the task or its connection.
 _FINAL = (ConnectionMistake, InvalidJob, SubmitRefused, NotSupported)
 
 
-class SbatchTrigger(BaseTrigger):
+class SbatchTrigger(SlurmTrigger):
     """One job, from its submission to its end.
 
     ``job`` has the fields of a ``BatchJob``, ``keys`` those of all tries that can have submitted it, the own one last;
@@ -57,13 +58,6 @@ class SbatchTrigger(BaseTrigger):
         self.deadline = deadline
         self.cancel_on_kill = cancel_on_kill
         self._begun: JobRun | None = None
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        names = (
-            "slurm_conn_id", "job", "keys", "replaced", "since", "poll_interval", "stream_logs", "deadline",
-            "cancel_on_kill",
-        )  # fmt: skip
-        return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         yield TriggerEvent(await self.event())  # type: ignore[no-untyped-call]
