@@ -75,7 +75,8 @@ def _node(node: Node) -> str:
 def _accounting(part: Job) -> Steps[list[str]]:
     for job in (yield Accounting(ids=(part.id.whole,), steps=True)):
         if job.id == part.id:
-            said = [f"job: {job.state}, {job.exit_code}"]
+            by = "" if job.state.cancelled_by is None else f" by {job.state.cancelled_by}"
+            said = [f"job: {job.state}{by}, {job.exit_code}"]
             return said + _some([_step(step) for step in job.steps], "steps")
     return ["does not know it (yet)"]
 

@@ -13,6 +13,7 @@ from airflow_provider_soperator.clients.diagnosis import diagnose
 from airflow_provider_soperator.clients.steps import run_async
 from airflow_provider_soperator.clients.tails import Tail
 from airflow_provider_soperator.clients.watcher import POLL_INTERVAL
+from airflow_provider_soperator.clients.work import attributed
 from airflow_provider_soperator.slurm.console import Console
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.filenames import expand
@@ -169,7 +170,7 @@ class JobRun:
                 output.tail.close()
         async for printed in self._rest():
             yield printed
-        yield status
+        yield await run_async(attributed(status), self._client.ask)
 
     def _new_outputs(self, status: JobStatus) -> list[_Output]:
         if not self._show_output:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 
@@ -21,6 +22,7 @@ from airflow_provider_soperator.slurm.requests.base import TIMEOUT
 from airflow_provider_soperator.slurm.requests.once import LOOK_BACK, MOST, SubmitOnce, Submitted
 from airflow_provider_soperator.slurm.states import JobBase
 from airflow_provider_soperator.slurm.status import JobStatus
+from airflow_provider_soperator.transports.errors import TransportError
 
 #: Bytes of a file that are read unless more are asked for.
 MOST_OF_A_FILE = 64 << 20
@@ -118,6 +120,22 @@ def statuses(ids: Iterable[JobId]) -> Steps[dict[JobId, JobStatus]]:
         book.add(one)
     yield from book.round()
     return {one.job: one.told for one in asked if one.told}
+
+
+def attributed(status: JobStatus) -> Steps[JobStatus]:
+    """The same with whoever cancelled parts of it, which only accounting tells."""
+    if all(part.state.base is not JobBase.CANCELLED or part.state.cancelled_by is not None for part in status.parts):
+        return status
+    with contextlib.suppress(SlurmError, TransportError):
+        accounted = {job.id: job.state for job in (yield Accounting(ids=(status.id.whole,)))}
+        parts = tuple(
+            dataclasses.replace(part, state=accounted[part.id])
+            if part.state.base is JobBase.CANCELLED and accounted.get(part.id) == part.state
+            else part
+            for part in status.parts
+        )
+        return dataclasses.replace(status, parts=parts)
+    return status
 
 
 def read_file(path: str, most: int) -> Steps[bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -51,6 +52,7 @@ def _part(job: Job) -> Json:
         "elapsed": elapsed.total_seconds() if isinstance(elapsed, timedelta) else None,
         "output": expand(job.stdout, job),
         "raw_id": job.raw_id,
+        **({} if job.state.cancelled_by is None else {"cancelled_by": job.state.cancelled_by}),
     }
 
 
@@ -68,7 +70,7 @@ def _job(job: JobId, said: Json) -> Job:
         id=job,
         raw_id=said["raw_id"],
         name=said["name"],
-        state=JobState.parse(said["state"]),
+        state=dataclasses.replace(JobState.parse(said["state"]), cancelled_by=said.get("cancelled_by")),
         exit_code=ExitCode.parse(said["exit_code"]),
         nodelist=said["nodes"],
         reason=said["reason"],

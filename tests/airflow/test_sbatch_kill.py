@@ -1,0 +1,158 @@
+"""Whoever ends a task ends its job: by marking, by clearing, by a time limit of Airflow's, or by a signal."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import pytest
+
+from tests.airflow.jobs import HELD, Jobs
+from tests.airflow.stack import Run, Stack
+from tests.integration.cluster import Cluster
+
+TASK = f"SbatchOperator(task_id='fit', script='{HELD}', poll_interval=1, deferrable={{}}, {{}})"
+
+
+@dataclass
+class Killing:
+    """A task that waits for a job, to be ended by one of the functions below."""
+
+    stack: Stack
+    cluster: Cluster
+    name: str
+    deferrable: bool
+
+    def start(self, options: str = "", dag_options: str = "") -> tuple[Run, Jobs]:
+        dag_id = f"kill_{self.name}_{self.deferrable}"
+        body = TASK.format(self.deferrable, options)
+        run = self.stack.add_dag(dag_id, body, dag_options=dag_options).trigger()
+        jobs = Jobs(self.cluster, run, "fit")
+        jobs.wait("RUNNING", timeout=120)
+        return run, jobs
+
+    def settle(self, run: Run, number: int = 1) -> None:
+        """Wait until the task's newest try follows its job."""
+        run.wait("fit", "deferred" if self.deferrable else "running", least_try=number)
+        run.wait_log("fit", "begun", number=number)
+
+
+def marked_failed(killing: Killing) -> None:
+    _marked(killing, "failed")
+
+
+def marked_success(killing: Killing) -> None:
+    _marked(killing, "success")
+
+
+def _marked(killing: Killing, state: str) -> None:
+    run, jobs = killing.start()
+    killing.settle(run)
+    run.mark("fit", state)
+    jobs.wait("CANCELLED")
+    assert run.task("fit")["state"] == state
+
+
+def cleared_without_retries(killing: Killing) -> None:
+    _cleared(killing, 0)
+
+
+def cleared_with_retries(killing: Killing) -> None:
+    _cleared(killing, 2)
+
+
+def _cleared(killing: Killing, retries: int) -> None:
+    """It begins anew each time, with a job of its own, whether it runs or has succeeded."""
+    run, jobs = killing.start(f"retries={retries}")
+    killing.settle(run)
+    run.clear("fit")
+    jobs.wait("CANCELLED", "RUNNING")
+    killing.settle(run, 2)
+    run.clear("fit")
+    jobs.wait("CANCELLED", "CANCELLED", "RUNNING")
+    jobs.let_go()
+    run.wait("fit", "success")
+    run.clear("fit")
+    jobs.wait("CANCELLED", "CANCELLED", "COMPLETED", "RUNNING")
+    jobs.let_go()
+    assert run.wait("fit", "success", least_try=4)["try_number"] == 4
+    jobs.wait("CANCELLED", "CANCELLED", "COMPLETED", "COMPLETED")
+
+
+def cleared_after_failure(killing: Killing) -> None:
+    """Neither a job that failed nor one before it is adopted, and all tries are there again."""
+    run, jobs = killing.start("retries=1, retry_delay=timedelta(seconds=1)")
+    jobs.cancel()
+    run.wait("fit", "failed")
+    run.clear("fit")
+    jobs.wait("CANCELLED", "RUNNING")
+    killing.settle(run, 2)
+    jobs.let_go()
+    run.wait("fit", "success", least_try=2)
+    jobs.wait("CANCELLED", "COMPLETED")
+
+
+def cleared_but_kept(killing: Killing) -> None:
+    """With cancel_on_kill=False the job goes on, and the next try has one of its own."""
+    run, jobs = killing.start("cancel_on_kill=False")
+    killing.settle(run)
+    run.clear("fit")
+    jobs.wait("RUNNING", "RUNNING")
+    killing.settle(run, 2)
+    jobs.let_go()
+    run.wait("fit", "success", least_try=2)
+    jobs.wait("COMPLETED", "COMPLETED")
+
+
+def execution_timeout(killing: Killing) -> None:
+    run, jobs = killing.start("execution_timeout=timedelta(seconds=20)")
+    jobs.wait("CANCELLED")
+    run.wait("fit", "failed")
+    run.wait_log("fit", "did not end within 0:00:20")
+
+
+def dagrun_timeout(killing: Killing) -> None:
+    run, jobs = killing.start(dag_options="dagrun_timeout=timedelta(seconds=40)")
+    jobs.wait("CANCELLED", timeout=90)
+    run.wait("fit", "skipped")
+
+
+def worker_told_to_end(killing: Killing) -> None:
+    """The job ends, and the next try submits it again."""
+    run, jobs = killing.start("retries=1, retry_delay=timedelta(seconds=1)")
+    killing.settle(run)
+    os.kill(run.task("fit")["pid"], signal.SIGTERM)
+    jobs.wait("CANCELLED", "RUNNING")
+    run.wait_log("fit", "the task was told to end, and job", number=1)
+    jobs.let_go()
+    run.wait("fit", "success", least_try=2)
+
+
+WAYS = (
+    marked_failed,
+    marked_success,
+    cleared_without_retries,
+    cleared_with_retries,
+    cleared_after_failure,
+    cleared_but_kept,
+    execution_timeout,
+    dagrun_timeout,
+)
+CASES = [*((way, mode) for way in WAYS for mode in (False, True)), (worker_told_to_end, False)]
+
+
+@pytest.fixture(scope="module")
+def under_way(stack: Stack, slurm: Cluster) -> Iterator[dict[str, Future[None]]]:
+    """Some at the same time, as each mostly waits."""
+    with ThreadPoolExecutor(6) as pool:
+        yield {
+            f"{way.__name__}-{mode}": pool.submit(way, Killing(stack, slurm, way.__name__, mode)) for way, mode in CASES
+        }
+
+
+@pytest.mark.parametrize("case", [f"{way.__name__}-{mode}" for way, mode in CASES])
+def test_the_job_goes_with_its_task(under_way: dict[str, Future[None]], case: str) -> None:
+    under_way[case].result()
