@@ -10,7 +10,7 @@ help: ## List these targets
 venv: ## Install what is missing, into .venv and (as root) from Debian
 	@scripts/bootstrap
 
-demo: venv ## Bring up a sandbox and run three dependent GPU jobs through it
+demo: venv ## Start a sandbox and an Airflow, and watch an example DAG run in them
 	$(PYTHON) -m sandbox demo $(ARGS)
 
 test: venv ## Run all tests; ARGS="tests/unit -k NAME" for some of them

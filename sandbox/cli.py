@@ -14,7 +14,9 @@ from typing import NoReturn
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from sandbox import access, demo, faults, lifecycle, preflight, status
+from sandbox import access, faults, lifecycle, preflight, status
+from sandbox.airflow.beside import Airflow
+from sandbox.demo import run as demo
 from sandbox.errors import SandboxError
 from sandbox.lifecycle import Sandbox
 from sandbox.rootfs import RootCache, own_root
@@ -103,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
         kind = kinds.add_parser(one.name, help=one.help, description=_sentence(one.help))
         for words, keywords in one.arguments:
             kind.add_argument(*words, **keywords)
-    show = command("demo", "bring a sandbox up and run three dependent GPU jobs through it", _demo)
+    show = command("demo", "run an example DAG in an Airflow on a sandbox, and watch it", _demo)
     _add_settings(show)
     down = command("down", "stop a sandbox and remove all it has written", _down)
     down.add_argument("--all", action="store_true", help="all sandboxes of this machine")
@@ -136,6 +138,8 @@ def _up(options: argparse.Namespace) -> None:
     sandbox = _requested(options)
     with _progress() as progress:
         sandbox.up(progress)
+        if (airflow := Airflow(sandbox)).exists:
+            airflow.up(progress)
     facts = access.describe(sandbox.settings)
     console = Console(highlight=False)
     console.print(f"[green]sandbox {sandbox.settings.name} is up[/]: Slurm {sandbox.settings.slurm}")
@@ -196,9 +200,7 @@ def _fault(options: argparse.Namespace) -> None:
 def _demo(options: argparse.Namespace) -> None:
     sandbox = _requested(options)
     demo.check(sandbox.settings)
-    with _progress() as progress:
-        sandbox.up(progress)
-    demo.run(sandbox, Console(highlight=False, soft_wrap=True))
+    demo.run(sandbox, Console(highlight=False, soft_wrap=True), _progress)
 
 
 def _down(options: argparse.Namespace) -> None:

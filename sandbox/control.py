@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -15,6 +14,7 @@ from typing import Any
 
 import psutil
 
+from sandbox.airflow.home import without_airflow
 from sandbox.errors import SandboxError
 from sandbox.settings import ENVIRONMENT, Paths
 
@@ -92,7 +92,8 @@ class Init:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                env=os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent)},
+                # What its user has set for an Airflow of theirs is not meant for the one beside the sandbox.
+                env=without_airflow() | {"PYTHONPATH": str(Path(__file__).parent.parent)},
                 cwd="/",
             )
         created = psutil.Process(outer.pid).create_time()

@@ -110,7 +110,12 @@ def wait_ready(daemon: Daemon, init: Init, settings: Settings, timeout: float = 
 
 
 def wait_for(
-    condition: Callable[[], bool], timeout: float, otherwise: str, dead: Callable[[], bool], log: Path
+    condition: Callable[[], bool],
+    timeout: float,
+    otherwise: str,
+    dead: Callable[[], bool],
+    log: Path,
+    pause: float = 0.05,
 ) -> None:
     """Wait for a condition; give up at once when what should bring it about has died."""
     deadline = time.monotonic() + timeout
@@ -118,7 +123,7 @@ def wait_for(
         if dead() or time.monotonic() > deadline:
             said = log.read_text(errors="replace") if log.exists() else ""
             raise SandboxError(f"{otherwise} ({complaint(said)})", f"see {log}")
-        time.sleep(0.05)
+        time.sleep(pause)
 
 
 def _died(name: str, init: Init) -> bool:

@@ -55,7 +55,7 @@ def with_free_ports(settings: Settings) -> Settings:
 
 def _needed(settings: Settings) -> dict[str, int]:
     ports = settings.ports
-    needed = ports.services()
+    needed = ports.services() | {f"Airflow, {part}": port for part, port in ports.airflow._asdict().items()}
     for nodeset, count in ((EPHEMERAL_SET, settings.workers), (STATIC_SET, settings.static)):
         first = ports.first_slurmd(nodeset)
         needed |= {f"slurmd of {nodeset}-{n}": first + n for n in range(count)}

@@ -7,7 +7,7 @@ import os
 import re
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sandbox.errors import SandboxError
 
@@ -43,6 +43,14 @@ def _soperator_of(slurm: str) -> str:
     return SOPERATOR_OF_SLURM[max((known for known in SOPERATOR_OF_SLURM if known <= slurm), default=min(SUITES))]
 
 
+class AirflowPorts(NamedTuple):
+    """Where an Airflow listens."""
+
+    api: int
+    worker_logs: int
+    triggerer_logs: int
+
+
 @dataclass(frozen=True)
 class Ports:
     """The ports of one sandbox, by their place in its range."""
@@ -72,6 +80,11 @@ class Ports:
     @property
     def nebius(self) -> int:
         return self.base + 5
+
+    @property
+    def airflow(self) -> AirflowPorts:
+        """Of the Airflow beside it, if there is one."""
+        return AirflowPorts(self.base + 6, self.base + 7, self.base + 8)
 
     def services(self) -> dict[str, int]:
         names = ("ssh", "slurmctld", "slurmdbd", "slurmrestd", "kubernetes", "nebius")
@@ -228,3 +241,8 @@ class Paths:
     @property
     def kubeconfig(self) -> Path:
         return self.state / "kubeconfig"
+
+    @property
+    def airflow(self) -> Path:
+        """The home of the Airflow beside the sandbox; there is none before the first demonstration."""
+        return self.state / "airflow"

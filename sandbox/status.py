@@ -9,6 +9,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from sandbox.airflow.beside import Airflow
 from sandbox.control import command_line, request
 from sandbox.daemons import DAEMONS
 from sandbox.errors import SandboxError
@@ -56,6 +57,12 @@ def _daemons(sandbox: Sandbox) -> tuple[Table, set[str]]:
     cloud_up = bool(processes.get("cloud", {}).get("pid"))
     for double, service in (("Kubernetes API (a double)", "kubernetes"), ("Nebius API (a double)", "nebius")):
         table.add_row(double, "", f"127.0.0.1:{ports[service]}", _state(cloud_up, False))
+    airflow = Airflow(sandbox)
+    if airflow.exists:
+        parts = airflow.running()
+        ends = {name for name, runs in parts.items() if not runs}
+        table.add_row("Airflow", "", f"127.0.0.1:{airflow.home.ports.api}", _state(not ends, False))
+        silent |= ends
     return table, silent | (set() if cloud_up else {"cloud"})
 
 

@@ -20,7 +20,9 @@ class Recorder:
         self._last: dict[str, tuple[str, str]] = {}
         self._kept: deque[tuple[str, str]] = deque()
 
-    def tell(self, about: dict[str, Any], reason: str, message: str, *, warning: bool = False) -> None:
+    def tell(
+        self, about: dict[str, Any], reason: str, message: str, *, warning: bool = False, kubelet_of: str = ""
+    ) -> None:
         metadata = about["metadata"]
         if self._last.get(metadata["uid"]) == (reason, message):
             return
@@ -39,7 +41,7 @@ class Recorder:
             "reason": reason,
             "message": message,
             "type": "Warning" if warning else "Normal",
-            "source": {"component": "sandbox"},
+            "source": {"component": "kubelet", "host": kubelet_of} if kubelet_of else {"component": "sandbox"},
             "firstTimestamp": now,
             "lastTimestamp": now,
             "count": 1,

@@ -90,7 +90,8 @@ class Kubelet:
             self._report(pod, ready=False, message="slurmd has ended and is started again")
         await self._slurm.wait_controller()
         if name in self.not_booting:
-            self._events.tell(pod, "BackOff", "Back-off restarting failed container slurmd", warning=True)
+            message = "Back-off restarting failed container slurmd"
+            self._events.tell(pod, "BackOff", message, warning=True, kubelet_of=node)
             await asyncio.sleep(0.2)
             return
         if name in self.lost:
@@ -112,7 +113,7 @@ class Kubelet:
                 return
             await asyncio.sleep(0.05)
         self._report(pod, ready=True, message="slurmd runs")
-        self._events.tell(pod, "Started", "Started container slurmd")
+        self._events.tell(pod, "Started", "Started container slurmd", kubelet_of=node)
 
     async def _missed(self, name: str) -> bool:
         """Slurm knows that nothing runs on this node."""

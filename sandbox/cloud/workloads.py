@@ -25,12 +25,14 @@ class NodeController:
             for machine in self._fleet.machines.values()
             if machine.state is MachineState.RUNNING and self._fleet.groups[machine.group].cluster == self._cluster
         }
-        nodes = {node["metadata"]["name"] for node in self._store.list("nodes")}
-        for name in nodes - running.keys():
+        nodes = {node["metadata"]["name"]: node for node in self._store.list("nodes")}
+        for name in nodes.keys() - running.keys():
+            self._events.tell(nodes[name], "RemovingNode", f"Node {name} event: Removing Node {name} from Controller")
             for pod in self._store.list("pods", fields=f"spec.nodeName={name}"):
+                self._events.tell(pod, "NodeNotReady", "Node is not ready", warning=True)
                 self._store.delete("pods", pod["metadata"]["name"], pod["metadata"]["namespace"])
             self._store.delete("nodes", name)
-        for name in sorted(running.keys() - nodes):
+        for name in sorted(running.keys() - nodes.keys()):
             machine = running[name]
             node = self._store.create("nodes", _node(machine, self._fleet.groups[machine.group]))
             self._events.tell(node, "RegisteredNode", f"Node {name} joined node group {machine.group}")

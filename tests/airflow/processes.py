@@ -6,10 +6,11 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+
+from sandbox.airflow.home import airflow
 
 #: Lines of a log that are shown where something has gone wrong.
 _LAST_LINES = 15
@@ -68,19 +69,6 @@ class Component:
     def last_lines(self) -> str:
         lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
         return f"--- {self.name} ({self.log})\n" + "\n".join(lines[-_LAST_LINES:])
-
-
-def airflow(*words: str) -> list[str]:
-    """A command of Airflow's, in this environment."""
-    return [sys.executable, "-m", "airflow", *words]
-
-
-def run(environment: Mapping[str, str], *words: str) -> None:
-    """One that ends by itself, and well."""
-    said = subprocess.run(
-        airflow(*words), env=dict(environment), capture_output=True, text=True, timeout=180, check=False
-    )
-    assert said.returncode == 0, f"airflow {' '.join(words)}: {said.stdout[-4000:]}{said.stderr[-4000:]}"
 
 
 def is_alive(pid: int) -> bool:

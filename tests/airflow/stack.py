@@ -9,7 +9,7 @@ with Stack(folder, connections) as stack:
 from __future__ import annotations
 
 import contextlib
-import os
+import shutil
 import signal
 import socket
 import time
@@ -18,16 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-import httpx
-
-from tests.airflow.processes import Component, run
+from sandbox.airflow.api import ENDS, AirflowApi, DagRun
+from sandbox.airflow.home import COMPONENTS, AirflowHome, without_airflow
+from sandbox.settings import AirflowPorts
+from tests.airflow.processes import Component
 
 T = TypeVar("T")
-
-#: Each imports Airflow for seconds, so they are started side by side.
-COMPONENTS = ("api-server", "scheduler", "triggerer", "dag-processor")
-#: States in which a task has come to rest.
-ENDS = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
 
 _HEAD = """\
 from datetime import datetime, timedelta
@@ -40,14 +36,6 @@ from airflow_provider_soperator.operators.sbatch import SbatchOperator
 
 """
 
-#: What tasks are forked with, so that not each of them imports it for seconds.
-_PRELOADED = """\
-import airflow.providers.standard.operators.bash
-import airflow_provider_soperator.operators.sbatch
-import airflow_provider_soperator.operators.waiting
-import airflow_provider_soperator.triggers.sbatch
-"""
-
 
 class Stack:
     """Airflow's processes around one database, with everything in one folder."""
@@ -55,32 +43,12 @@ class Stack:
     def __init__(self, folder: Path, connections: Mapping[str, str], parallelism: int = 16) -> None:
         self.folder = folder
         self.dags = folder / "dags"
-        port, worker_logs, triggerer_logs = free_ports(3)
-        self._url = f"http://127.0.0.1:{port}"
-        self.environment = {
-            **{name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW_")},
+        self._home = AirflowHome(folder, self.dags, AirflowPorts(*free_ports(3)))
+        mine = {
             **connections,
-            "AIRFLOW_HOME": str(folder),
-            "NO_PROXY": "127.0.0.1",
-            "AIRFLOW__CORE__DAGS_FOLDER": str(self.dags),
-            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-            "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
             "AIRFLOW__CORE__PARALLELISM": str(parallelism),
             "AIRFLOW__CORE__MAX_ACTIVE_TASKS_PER_DAG": "1000",
-            "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
-            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
-            "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{self._url}/execution/",
-            "AIRFLOW__API__PORT": str(port),
-            "AIRFLOW__API__HOST": "127.0.0.1",
-            "AIRFLOW__API__WORKERS": "1",
-            "AIRFLOW__API__SECRET_KEY": "of-a-test",
-            "AIRFLOW__API_AUTH__JWT_SECRET": "of-a-test-that-is-at-least-64-bytes-long-as-the-algorithm-asks-for",
-            "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(worker_logs),
-            "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(triggerer_logs),
-            # A new file is seen, and a dead process missed, in seconds where Airflow takes minutes.
-            "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "1",
-            "AIRFLOW__DAG_PROCESSOR__BUNDLE_REFRESH_CHECK_INTERVAL": "1",
-            "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "2",
+            # A dead process is missed in seconds where Airflow takes minutes.
             "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_SEC": "2",
             "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "30",
             "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "5",
@@ -89,18 +57,16 @@ class Stack:
             "AIRFLOW__TRIGGERER__JOB_HEARTBEAT_SEC": "1",
             "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "15",
         }
+        self.environment = without_airflow() | self._home.environment(mine)
         self.components = {name: Component(name, self.environment, folder) for name in COMPONENTS}
-        self.api = httpx.Client(base_url=f"{self._url}/api/v2", timeout=30, trust_env=False)
+        self.api = AirflowApi(self._home.url)
+        self.call = self.api.call
 
     def __enter__(self) -> Stack:
         self.dags.mkdir(parents=True)
-        (folder := self.folder / "config").mkdir()
-        (folder / "airflow_local_settings.py").write_text(_PRELOADED)
         try:
-            run(self.environment, "db", "migrate")
+            self._home.make(self.environment)
             self.start_all()
-            token = httpx.get(f"{self._url}/auth/token", trust_env=False).json()["access_token"]
-            self.api.headers["Authorization"] = f"Bearer {token}"
         except BaseException:
             self.__exit__()
             raise
@@ -122,13 +88,18 @@ class Stack:
     def _is_healthy(self) -> bool:
         for component in self.components.values():
             assert component.is_running, f"{component.name} has ended\n{component.last_lines()}"
-        try:
-            health = self.api.get("/monitor/health").json()
-        except httpx.TransportError:
-            return False
-        return all(health[part]["status"] == "healthy" for part in ("scheduler", "triggerer", "dag_processor"))
+        return all(map(self.api.is_healthy, COMPONENTS))
 
-    def add_dag(self, dag_id: str, body: str, *, files: Mapping[str, str] | None = None, dag_options: str = "") -> Dag:
+    def add_dag(
+        self,
+        dag_id: str,
+        body: str,
+        *,
+        files: Mapping[str, str] | None = None,
+        dag_options: str = "",
+        head: str = "",
+        schedule: str = "None",
+    ) -> Dag:
         """A DAG of tasks that ``body`` makes, with files beside it, once Airflow knows it."""
         for name, text in (files or {}).items():
             (self.dags / name).write_text(text)
@@ -136,27 +107,18 @@ class Stack:
         inner = "\n".join(f"    {line}" if line else "" for line in body.strip("\n").splitlines())
         # What the DAG processor reads is a whole file.
         partial = self.folder / f"{dag_id}.part"
-        partial.write_text(f"{_HEAD}\nwith DAG({dag_id!r}, schedule=None, {dag_options}) as dag:\n{inner}\n")
+        made = f"with DAG({dag_id!r}, schedule={schedule}, {dag_options}) as dag:"
+        partial.write_text(f"{_HEAD}{head}\n{made}\n{inner}\n")
         partial.rename(self.dags / f"{dag_id}.py")
-        self.wait(f"Airflow has the DAG {dag_id}", lambda: self._has(dag_id), 60)
+        self.wait(f"Airflow has the DAG {dag_id}", lambda: self.api.has_dag(dag_id, f"{dag_id}.py"), 60)
         return Dag(self, dag_id)
 
-    def _has(self, dag_id: str) -> bool:
-        errors = self.call("GET", "/importErrors")["import_errors"]
-        wrong = [error["stack_trace"] for error in errors if error["filename"].endswith(f"{dag_id}.py")]
-        assert not wrong, wrong[0]
-        return self.api.get(f"/dags/{dag_id}").status_code == 200
-
-    def call(self, method: str, path: str, **options: Any) -> Any:
-        answer = self.api.request(method, path, **options)
-        tries = 1
-        # SQLite has one writer at a time, and whoever has waited for too long is turned away.
-        while answer.status_code == 500 and "Database error" in answer.text and tries < 10:
-            time.sleep(0.5)
-            answer = self.api.request(method, path, **options)
-            tries += 1
-        assert answer.is_success, f"{method} {path}: {answer.status_code} {answer.text}"
-        return answer.json()
+    def add_file(self, file: Path) -> Dag:
+        """The DAG of a file, which has its name, and the folder of this name beside it that its scripts are in."""
+        shutil.copytree(file.with_suffix(""), self.dags / file.stem)
+        shutil.copy(file, self.dags)
+        self.wait(f"Airflow has the DAG {file.stem}", lambda: self.api.has_dag(file.stem, file.name), 60)
+        return Dag(self, file.stem)
 
     def wait(self, what: str, condition: Callable[[], T | None], timeout: float = 60) -> T:
         """Wait until a condition is true and return what it gave; fail in words if it never is."""
@@ -179,36 +141,22 @@ class Dag:
     dag_id: str
 
     def trigger(self, **conf: Any) -> Run:
-        path = f"/dags/{self.dag_id}/dagRuns"
-        made = self.stack.call("POST", path, json={"logical_date": None, "conf": conf})
-        return Run(self.stack, self.dag_id, made["dag_run_id"])
+        return self._run(self.stack.api.trigger(self.dag_id, conf))
+
+    def runs(self) -> list[Run]:
+        """All that there have been, the oldest first."""
+        found = self.stack.call("GET", f"/dags/{self.dag_id}/dagRuns", params={"order_by": "run_after"})["dag_runs"]
+        return [self._run(run["dag_run_id"]) for run in found]
+
+    def _run(self, run_id: str) -> Run:
+        return Run(self.stack.api, self.dag_id, run_id, self.stack)
 
 
 @dataclass(frozen=True)
-class Run:
-    """A run of a DAG. A task that is mapped has an index."""
+class Run(DagRun):
+    """A run that a test waits for, and changes."""
 
     stack: Stack
-    dag_id: str
-    run_id: str
-
-    @property
-    def _path(self) -> str:
-        return f"/dags/{self.dag_id}/dagRuns/{self.run_id}"
-
-    def state(self) -> str:
-        return str(self.stack.call("GET", self._path)["state"])
-
-    def tasks(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.stack.call("GET", f"{self._path}/taskInstances", params={"limit": 1000})[
-            "task_instances"
-        ]
-        return found
-
-    def task(self, task_id: str, index: int = -1) -> dict[str, Any]:
-        path = f"{self._path}/taskInstances/{task_id}" + (f"/{index}" if index >= 0 else "")
-        found: dict[str, Any] = self.stack.call("GET", path)
-        return found
 
     def wait(
         self, task_id: str, *states: str, index: int = -1, timeout: float = 90, least_try: int = 0
@@ -237,16 +185,6 @@ class Run:
 
         return self.stack.wait(f"all tasks of {self.dag_id} have ended", rested, timeout)
 
-    def log(self, task_id: str, index: int = -1, number: int | None = None) -> str:
-        """The log of a task's newest try, or of another, a line for each event."""
-        number = number or self.task(task_id, index)["try_number"]
-        path = f"{self._path}/taskInstances/{task_id}/logs/{number}"
-        params = {"map_index": index, "full_content": True}
-        answer = self.stack.api.get(path, params=params, headers={"Accept": "application/json"})
-        if not answer.is_success:
-            return f"(no log: {answer.status_code} {answer.text})"
-        return "\n".join(_line(event) for event in answer.json()["content"])
-
     def wait_log(self, task_id: str, text: str, index: int = -1, number: int | None = None) -> str:
         """The log, once it has this text: what is written last is seen some time after the task's state."""
 
@@ -259,12 +197,6 @@ class Run:
         except AssertionError as error:
             raise AssertionError(f"{error}\n--- the task's log\n{self.log(task_id, index, number)}") from None
 
-    def xcom(self, task_id: str, index: int = -1, key: str = "return_value") -> Any:
-        path = f"{self._path}/taskInstances/{task_id}/xcomEntries/{key}"
-        return self.stack.call("GET", path, params={"map_index": index, "deserialize": False, "stringify": False})[
-            "value"
-        ]
-
     def clear(self, task_id: str) -> None:
         body = {
             "dry_run": False,
@@ -276,16 +208,7 @@ class Run:
         self.stack.call("POST", f"/dags/{self.dag_id}/clearTaskInstances", json=body)
 
     def mark(self, task_id: str, state: str) -> None:
-        self.stack.call("PATCH", f"{self._path}/taskInstances/{task_id}", json={"new_state": state})
-
-
-def _line(event: Any) -> str:
-    if isinstance(event, str):
-        return event
-    detail = "".join(
-        f"\n{one.get('exc_type')}: {one.get('exc_value')}" for one in event.get("error_detail") or () if one
-    )
-    return str(event.get("event", "")) + detail
+        self.stack.call("PATCH", f"{self.path}/taskInstances/{task_id}", json={"new_state": state})
 
 
 def free_ports(count: int) -> list[int]:

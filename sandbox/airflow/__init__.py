@@ -1,0 +1,1 @@
+"""An Airflow beside a sandbox, of real processes; nothing here imports Airflow or the provider."""

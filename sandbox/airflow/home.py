@@ -1,0 +1,118 @@
+"""The folder and the environment of an Airflow that has one machine to itself and answers on the loopback only."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from sandbox.errors import SandboxError
+from sandbox.private import write_private
+from sandbox.settings import LOOPBACK, AirflowPorts
+
+#: Each imports Airflow for seconds, so they are started side by side.
+COMPONENTS = ("api-server", "scheduler", "triggerer", "dag-processor")
+
+#: What tasks are forked with, so that not each of them imports it for seconds.
+_PRELOADED = """\
+import airflow.providers.standard.operators.bash
+import airflow_provider_soperator.operators.sbatch
+import airflow_provider_soperator.operators.waiting
+import airflow_provider_soperator.triggers.sbatch
+"""
+
+
+@dataclass(frozen=True)
+class AirflowHome:
+    """One folder with all that an Airflow keeps, its database too."""
+
+    folder: Path
+    dags: Path
+    ports: AirflowPorts
+
+    @property
+    def url(self) -> str:
+        return f"http://{LOOPBACK}:{self.ports.api}"
+
+    def environment(self, more: Mapping[str, str]) -> dict[str, str]:
+        """The variables of each of its processes; ``more`` are connections, and what is to be otherwise."""
+        secret = self._secret()
+        return {
+            "AIRFLOW_HOME": str(self.folder),
+            "NO_PROXY": LOOPBACK,
+            "AIRFLOW__CORE__DAGS_FOLDER": str(self.dags),
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
+            # SQLite has one writer at a time. A task whose turn does not come within this time fails.
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self.folder}/airflow.db?timeout=60",
+            "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
+            # No login: nobody outside this machine can reach it.
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
+            "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{self.url}/execution/",
+            "AIRFLOW__API__BASE_URL": self.url,
+            "AIRFLOW__API__PORT": str(self.ports.api),
+            "AIRFLOW__API__HOST": LOOPBACK,
+            "AIRFLOW__API__WORKERS": "1",
+            # The components know each other by these.
+            "AIRFLOW__API__SECRET_KEY": secret,
+            "AIRFLOW__API_AUTH__JWT_SECRET": secret,
+            "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(self.ports.worker_logs),
+            "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(self.ports.triggerer_logs),
+            # So many seconds late is the end of a task seen at times, and Airflow fails a deferred task that goes on
+            # before the end of its first part is seen (apache/airflow #71580, #72716). Jobs here last only seconds.
+            "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
+            # A new file is seen in seconds where Airflow takes minutes.
+            "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "1",
+            "AIRFLOW__DAG_PROCESSOR__BUNDLE_REFRESH_CHECK_INTERVAL": "1",
+            **more,
+        }
+
+    def _secret(self) -> str:
+        """The same for all processes, also for one that is started again."""
+        file = self.folder / "secret"
+        if not file.exists():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_private(file, secrets.token_hex(64).encode())
+        return file.read_text()
+
+    def make(self, environment: dict[str, str]) -> None:
+        """The folder and the database, or what has to change of them for this version of Airflow."""
+        installed = version("apache-airflow-core")
+        stamp = self.folder / "database-version"
+        if stamp.exists() and stamp.read_text() == installed:
+            return
+        (self.folder / "config").mkdir(exist_ok=True)
+        (self.folder / "config/airflow_local_settings.py").write_text(_PRELOADED)
+        if not stamp.exists():
+            # One whose making was interrupted.
+            for file in self.folder.glob("airflow.db*"):
+                file.unlink()
+        log = self.folder / "migration.log"
+        with log.open("wb") as output:
+            said = subprocess.run(
+                airflow("db", "migrate"),
+                env=without_airflow() | environment,
+                stdout=output,
+                stderr=output,
+                check=False,
+            )
+        if said.returncode:
+            # The folder may be gone before anybody reads the log.
+            last = log.read_text(errors="replace").splitlines()[-1:]
+            raise SandboxError(f"`airflow db migrate` failed ({''.join(last)})", "run `make venv`, and try again")
+        stamp.write_text(installed)
+
+
+def airflow(*words: str) -> list[str]:
+    """A command of Airflow's, in this Python."""
+    return [sys.executable, "-m", "airflow", *words]
+
+
+def without_airflow(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """An environment less what its user has set for an Airflow of theirs."""
+    return {name: value for name, value in environment.items() if not name.startswith("AIRFLOW_")}

@@ -1,0 +1,102 @@
+"""Brings up a sandbox and an Airflow beside it, runs an example DAG in them, and shows how it goes on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from datetime import datetime, timezone
+
+from rich.console import Console
+
+from sandbox.airflow.api import DagRun
+from sandbox.airflow.beside import DAGS, Airflow
+from sandbox.control import command_line
+from sandbox.demo import view
+from sandbox.demo.watched import Watched
+from sandbox.errors import SandboxError
+from sandbox.lifecycle import Progress, Sandbox
+from sandbox.settings import Settings
+
+DAG_ID = "train_pipeline"
+#: The task whose result is the run's.
+LAST_TASK = "best"
+#: GPUs that each of its trainings asks of a node.
+GPUS = 8
+#: Seconds that a run may take on a machine that is busy with other things.
+TIMEOUT = 300
+#: Lines of a failed task's log that are shown.
+LAST_LINES = 30
+
+
+def check(settings: Settings) -> None:
+    """Refuse a sandbox in which the DAG could not run, before anything is started."""
+    if settings.gpus < GPUS:
+        raise SandboxError(f"{DAG_ID} asks for {GPUS} GPUs of a node", f"use --gpus {GPUS} or more")
+
+
+def run(sandbox: Sandbox, console: Console, progress: Callable[[], AbstractContextManager[Progress]]) -> None:
+    """Everything from nothing to the result. What fails is left for whoever wants to look at it."""
+    with _undone_on_interrupt(sandbox):
+        with _timed(console, "Slurm"), progress() as report:
+            sandbox.up(report)
+        # What was wrong with the DAG before that may have been corrected.
+        airflow, since = Airflow(sandbox), datetime.now(timezone.utc)
+        with _timed(console, "Airflow"), progress() as report:
+            airflow.up(report)
+            _wait_for_dag(airflow, since)
+        started = DagRun(airflow.api, DAG_ID, airflow.api.trigger(DAG_ID, {}))
+        console.print(f"[bold]{DAG_ID}[/] runs: {started.page}\n")
+        watched = Watched(started, sandbox)
+        end = view.follow(watched.look, console, TIMEOUT)
+        if end.state != "success":
+            for task, lines in watched.log_of_failed(LAST_LINES).items():
+                console.print(f"[red]The end of the log of {task}[/]")
+                console.print("\n".join(f"  {line}" for line in lines), markup=False)
+            what = "has failed" if end.state == "failed" else f"has not ended within {TIMEOUT} s"
+            raise SandboxError(f"the run {what}", f"see {started.page}")
+        console.print(f"[bold]Result[/]: what the task {LAST_TASK} has returned")
+        for name, value in started.xcom(LAST_TASK).items():
+            console.print(f"  {name:<14} {value:.4g}")
+        _what_next(sandbox, airflow, console)
+
+
+def _what_next(sandbox: Sandbox, airflow: Airflow, console: Console) -> None:
+    name = sandbox.settings.name
+    others = ", ".join(sorted(file.stem for file in DAGS.glob("*.py") if file.stem != DAG_ID))
+    console.print(
+        f"\nBoth stay up.\n"
+        f"  Airflow   {airflow.home.url}   no login is asked for; try {others}, or a DAG of yours in {DAGS}\n"
+        f"  Slurm     {command_line('shell', name)}   or {command_line('status', name)}\n"
+        f"  the end   {command_line('down', name)}"
+    )
+
+
+def _wait_for_dag(airflow: Airflow, since: datetime) -> None:
+    deadline = time.monotonic() + 60
+    while not airflow.api.has_dag(DAG_ID, f"{DAG_ID}.py", since):
+        if time.monotonic() > deadline:
+            raise SandboxError(f"Airflow does not find {DAG_ID}", f"see whether {DAGS} has it, and try again")
+        time.sleep(0.3)
+
+
+@contextmanager
+def _timed(console: Console, what: str) -> Iterator[None]:
+    started = time.monotonic()
+    yield
+    console.print(f"{what} is up [dim]({time.monotonic() - started:.0f} s)[/]")
+
+
+@contextmanager
+def _undone_on_interrupt(sandbox: Sandbox) -> Iterator[None]:
+    """Of what was not there before nothing is left; what was there stays as it is."""
+    airflow = Airflow(sandbox)
+    had_sandbox, had_airflow = sandbox.paths.settings.exists(), airflow.exists
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not had_sandbox:
+            sandbox.down()
+        elif not had_airflow:
+            airflow.remove()
+        raise

@@ -1,0 +1,89 @@
+"""The demonstration from end to end, as its users start, interrupt and end it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+
+from sandbox.airflow.beside import Airflow
+from sandbox.airflow.home import COMPONENTS
+from sandbox.lifecycle import Sandbox
+from tests.integration.outside import REPOSITORY, command_line, eventually
+from tests.integration.test_lifecycle import remains
+
+NAME = f"demo-{os.getpid()}"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def made() -> Iterator[Sandbox]:
+    said = command_line("up", "--name", NAME, "--workers=4")
+    assert said.returncode == 0, said.stderr
+    yield Sandbox.existing(NAME)
+    ports = Sandbox.existing(NAME).settings.ports
+    assert command_line("down", "--name", NAME).returncode == 0
+    assert remains(NAME, (ports.ssh, *ports.airflow)) == []
+
+
+def test_an_interrupted_start_leaves_the_sandbox_as_it_was(made: Sandbox) -> None:
+    before = made.init.processes()
+    starting = subprocess.Popen(
+        [sys.executable, "-m", "sandbox", "demo", "--name", NAME],
+        cwd=REPOSITORY,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # Whoever runs tests in the background may have them ignore it, and all that they start.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    assert starting.stdout is not None
+    assert any("starting Airflow's api-server" in line for line in iter(starting.stdout.readline, ""))
+    starting.send_signal(signal.SIGINT)
+    _, stderr = starting.communicate(timeout=30)
+    assert (starting.returncode, stderr) == (130, "sandbox: interrupted; run the same command again to go on\n")
+    airflow = Airflow(made)
+    assert not airflow.exists
+    assert not any(airflow.running().values())
+    after = made.init.processes()
+    assert {name: after[name]["pid"] for name in before} == {name: before[name]["pid"] for name in before}
+
+
+def test_it_runs_and_says_where_to_look(made: Sandbox) -> None:
+    said = command_line("demo", "--name", NAME)
+    assert said.returncode == 0, said.stdout + said.stderr
+    for part in ("prepare    success", "train      success", "4 COMPLETED", "powering up", "loss"):
+        assert part in said.stdout
+    airflow = Airflow(made)
+    assert airflow.home.url in said.stdout
+    # No login is asked for.
+    with urllib.request.urlopen(airflow.home.url) as page:
+        assert page.status == 200
+    status = command_line("status", "--name", NAME)
+    assert status.returncode == 0
+    assert f"127.0.0.1:{airflow.home.ports.api}" in status.stdout
+
+
+def test_what_a_crash_has_ended_is_started_again(made: Sandbox) -> None:
+    airflow = Airflow(made)
+    [run] = airflow.api.call("GET", "/dags/train_pipeline/dagRuns")["dag_runs"]
+    outer = made.init.outer()
+    assert outer is not None
+    outer.kill()
+    eventually("the sandbox has ended", lambda: not made.init.alive())
+    said = command_line("up", "--name", NAME)
+    assert said.returncode == 0, said.stderr
+    assert airflow.running() == dict.fromkeys(COMPONENTS, True)
+    [again] = Airflow(made).api.call("GET", "/dags/train_pipeline/dagRuns")["dag_runs"]
+    assert (again["dag_run_id"], again["state"]) == (run["dag_run_id"], "success")
+
+
+def test_a_sandbox_that_is_too_small_is_refused() -> None:
+    said = command_line("demo", "--name", f"{NAME}-small", "--gpus=4")
+    assert (said.returncode, said.stdout) == (1, "")
+    assert said.stderr == "sandbox: train_pipeline asks for 8 GPUs of a node: use --gpus 8 or more\n"
+    assert remains(f"{NAME}-small") == []
