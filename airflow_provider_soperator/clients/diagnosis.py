@@ -54,14 +54,27 @@ def _queue(part: Job) -> Steps[list[str]]:
     return [line.strip() for line in own.splitlines() if line.strip().startswith(_TELLING)]
 
 
+def suspects(status: JobStatus) -> Steps[list[str]]:
+    """The names of the nodes that the failed part had, those first that something is wrong with."""
+    error = failure(status)
+    if error is None or error.part is None:
+        return []
+    try:
+        return [node.name for node in (yield from _worst_first(error.part))]
+    except (SlurmError, TransportError):
+        return hostlist.expand(error.part.nodelist)
+
+
 def _nodes(part: Job) -> Steps[list[str]]:
-    names = hostlist.expand(part.nodelist) if part.nodelist else []
-    if not names:
-        return ["it had none"]
-    nodes: tuple[Node, ...] = yield ListNodes(tuple(names))
-    # Those that something is wrong with first.
-    said = [_node(node) for node in sorted(nodes, key=lambda node: (not node.reason, node.name))]
-    return _some(said, "nodes")
+    nodes = yield from _worst_first(part)
+    return _some([_node(node) for node in nodes], "nodes") if nodes else ["it had none"]
+
+
+def _worst_first(part: Job) -> Steps[list[Node]]:
+    if not part.nodelist:
+        return []
+    nodes: tuple[Node, ...] = yield ListNodes(tuple(hostlist.expand(part.nodelist)))
+    return sorted(nodes, key=lambda node: (not node.reason, node.name))
 
 
 def _node(node: Node) -> str:

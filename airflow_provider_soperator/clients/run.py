@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from airflow_provider_soperator.clients.client import AsyncSlurmClient
-from airflow_provider_soperator.clients.diagnosis import diagnose
+from airflow_provider_soperator.clients.diagnosis import diagnose, suspects
 from airflow_provider_soperator.clients.steps import run_async
 from airflow_provider_soperator.clients.tails import Tail
 from airflow_provider_soperator.clients.watcher import POLL_INTERVAL
@@ -64,7 +64,8 @@ class JobRun:
 
     ``keys`` are those of the tries that may have submitted it before, and last that of this one. A try goes on with
     what an earlier one has begun, unless that has failed by now. Jobs with keys in ``replaced`` are cancelled: somebody
-    wants the work to be done anew, and whoever was to end them may have died before.
+    wants the work to be done anew, and whoever was to end them may have died before. ``tell_of_nodes`` is asked about
+    the nodes of a job that has failed, for what Slurm does not know.
     """
 
     def __init__(
@@ -77,10 +78,12 @@ class JobRun:
         since: datetime | None = None,
         poll_interval: float = POLL_INTERVAL,
         show_output: bool = True,
+        tell_of_nodes: Callable[[Sequence[str]], Awaitable[list[str]]] | None = None,
     ) -> None:
         self._client, self._job, self._keys, self._since = client, job, tuple(keys), since
         self._replaced = tuple(replaced)
         self._poll_interval, self._show_output = poll_interval, show_output
+        self._tell_of_nodes = tell_of_nodes
         self._outputs: dict[str, _Output] = {}
         self._submission: asyncio.Future[Submitted] | None = None
         #: What was submitted or adopted, once it has been.
@@ -125,9 +128,15 @@ class JobRun:
     async def diagnosis(self, status: JobStatus) -> list[str]:
         """What there is to say about a job that did not succeed, in lines."""
         try:
-            return await asyncio.wait_for(run_async(diagnose(status), self._client.ask), DIAGNOSIS_TIME)
+            lines, nodes = await asyncio.wait_for(self._slurms_view(status), DIAGNOSIS_TIME)
         except asyncio.TimeoutError:
             return [f"There is no diagnosis: the cluster did not answer within {DIAGNOSIS_TIME:g} s"]
+        told = await self._tell_of_nodes(nodes) if nodes and self._tell_of_nodes else []
+        return lines + (["  Kubernetes", *(f"    {line}" for line in told)] if told else [])
+
+    async def _slurms_view(self, status: JobStatus) -> tuple[list[str], list[str]]:
+        lines = await run_async(diagnose(status), self._client.ask)
+        return lines, await run_async(suspects(status), self._client.ask)
 
     async def _find_own(self) -> Submitted:
         return await self._client.find(self._job, self._keys, since=self._since) or Submitted(None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
@@ -10,6 +10,7 @@ from airflow.sdk import BaseHook
 
 from airflow_provider_soperator.clients.client import AsyncSlurmClient, SlurmClient
 from airflow_provider_soperator.hooks import form
+from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
 from airflow_provider_soperator.hooks.settings import Settings, read
 from airflow_provider_soperator.hooks.shared import ASYNC_CLIENTS, CLIENTS
 from airflow_provider_soperator.hooks.ways import open_async_transport, open_transport
@@ -33,6 +34,7 @@ class SlurmHook(BaseHook):
     def __init__(self, slurm_conn_id: str = default_conn_name) -> None:
         super().__init__()
         self.slurm_conn_id = slurm_conn_id
+        self._said: Settings | None = None
 
     @contextmanager
     def client(self) -> Iterator[SlurmClient]:
@@ -43,12 +45,29 @@ class SlurmHook(BaseHook):
     @asynccontextmanager
     async def async_client(self) -> AsyncIterator[AsyncSlurmClient]:
         """The client for the running event loop."""
+        async with ASYNC_CLIENTS.lend(await self.async_settings(), _async_client) as client:
+            yield client
+
+    async def async_settings(self) -> Settings:
+        """What the connection says. It is read once: whoever wants its newest form takes a new hook."""
         from airflow.providers.common.compat.connection import get_async_connection, get_async_extra_dejson
 
-        connection = await get_async_connection(self.slurm_conn_id)
-        settings = read(connection, await get_async_extra_dejson(connection))
-        async with ASYNC_CLIENTS.lend(settings, _async_client) as client:
-            yield client
+        if self._said is None:
+            connection = await get_async_connection(self.slurm_conn_id)
+            self._said = read(connection, await get_async_extra_dejson(connection))
+        return self._said
+
+    @property
+    def reaches_files(self) -> bool:
+        """Whether the connection has a way to the cluster's files. Nothing is opened to find out."""
+        return self._settings().reaches_files
+
+    async def tell_of_pods(self, nodes: Sequence[str]) -> list[str]:
+        """What Kubernetes has to say of some nodes, in lines for people; none without a Kubernetes connection."""
+        settings = await self.async_settings()
+        if not settings.kubernetes_conn_id:
+            return []
+        return await SoperatorClusterHook(settings.kubernetes_conn_id, settings.namespace).tell_of(nodes)
 
     def get_conn(self) -> SlurmClient:
         """A client of its own, which the caller closes."""

@@ -8,12 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
-from airflow_provider_soperator.hooks import login
+from airflow_provider_soperator.hooks import kubernetes, login
 from airflow_provider_soperator.hooks.rest import open_async_rest, open_rest
 from airflow_provider_soperator.hooks.settings import Settings
-from airflow_provider_soperator.hooks.stock import installed, known
 from airflow_provider_soperator.transports.kubernetes import AsyncKubernetesTransport, KubernetesTransport
 from airflow_provider_soperator.transports.local import AsyncLocalTransport, LocalTransport
 from airflow_provider_soperator.transports.native import AsyncNativeTransport, NativeTransport
@@ -21,10 +19,6 @@ from airflow_provider_soperator.transports.pods import CONTROLLER, LOGIN, PodCho
 from airflow_provider_soperator.transports.protocol import AsyncTransport, Transport
 from airflow_provider_soperator.transports.split import AsyncSplitTransport, SplitTransport
 from airflow_provider_soperator.transports.ssh import AsyncSshTransport, SshTransport
-
-if TYPE_CHECKING:
-    import kubernetes.client
-    import kubernetes_asyncio.client
 
 
 def open_transport(settings: Settings) -> Transport:
@@ -50,31 +44,10 @@ def _pods(settings: Settings) -> tuple[PodChoice, ...]:
     return tuple(replace(choice, labels=f"{choice.labels},{mine}") for choice in (LOGIN, CONTROLLER))
 
 
-def _kubernetes(settings: Settings) -> kubernetes.client.ApiClient:
-    with installed("kubernetes"):
-        from airflow.providers.cncf.kubernetes.hooks.kubernetes import KubernetesHook
-    with known(settings.kubernetes_conn_id):
-        hook = KubernetesHook(kubernetes_conn_id=settings.kubernetes_conn_id)
-        client: kubernetes.client.ApiClient = hook.get_conn()
-    return client
-
-
-async def _kubernetes_asyncio(settings: Settings) -> kubernetes_asyncio.client.ApiClient:
-    with installed("kubernetes"):
-        import kubernetes_asyncio.client
-        from airflow.providers.cncf.kubernetes.hooks.kubernetes import AsyncKubernetesHook
-    hook = AsyncKubernetesHook(kubernetes_conn_id=settings.kubernetes_conn_id)
-    # Its client ends with this block; what is wanted is the configuration that it was made from.
-    with known(settings.kubernetes_conn_id):
-        async with hook.get_conn():
-            pass
-    return kubernetes_asyncio.client.ApiClient(configuration=hook.client_configuration)
-
-
 TRANSPORTS: dict[str, Callable[[Settings], Transport]] = {
     "ssh": lambda settings: SshTransport(partial(login.connect, settings.ssh_conn_id)),
     "kubernetes": lambda settings: KubernetesTransport(
-        partial(_kubernetes, settings), settings.namespace, _pods(settings)
+        partial(kubernetes.connect, settings.kubernetes_conn_id), settings.namespace, _pods(settings)
     ),
     "rest": lambda settings: open_rest(settings, lambda: TRANSPORTS[settings.tokens_via](settings)),
     "native": lambda settings: NativeTransport(),
@@ -83,7 +56,7 @@ TRANSPORTS: dict[str, Callable[[Settings], Transport]] = {
 ASYNC_TRANSPORTS: dict[str, Callable[[Settings], AsyncTransport]] = {
     "ssh": lambda settings: AsyncSshTransport(partial(login.connect_async, settings.ssh_conn_id)),
     "kubernetes": lambda settings: AsyncKubernetesTransport(
-        partial(_kubernetes_asyncio, settings), settings.namespace, _pods(settings)
+        partial(kubernetes.connect_async, settings.kubernetes_conn_id), settings.namespace, _pods(settings)
     ),
     "rest": lambda settings: open_async_rest(settings, lambda: ASYNC_TRANSPORTS[settings.tokens_via](settings)),
     "native": lambda settings: AsyncNativeTransport(),

@@ -12,14 +12,16 @@ from airflow_provider_soperator.transports.errors import ConnectFailed, ConnectR
 
 #: Seconds that the API has for an answer.
 PATIENCE = 20.0
+#: What an account may have to be given so that shells can be started.
+_SHELLS = "get and list on pods, and get and create on pods/exec,"
 
 
 @contextlib.contextmanager
-def explained(what: str) -> Iterator[None]:
+def explained(what: str, rights: str = _SHELLS) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise explain(error, what) from error
+        raise explain(error, what, rights) from error
 
 
 @contextlib.contextmanager
@@ -73,7 +75,12 @@ def _words(error: BaseException) -> str:
     return str(innermost).strip().partition("-+-+-")[0].strip() or type(innermost).__name__
 
 
-def explain(error: BaseException, what: str) -> TransportError:
+def is_missing(error: BaseException) -> bool:
+    """Whether there is no such object."""
+    return _status(error) == 404
+
+
+def explain(error: BaseException, what: str, rights: str = _SHELLS) -> TransportError:
     """Why the API did not do what it was asked, in words about the user's settings, whichever client says it."""
     if isinstance(error, TransportError):
         return error
@@ -85,7 +92,7 @@ def explain(error: BaseException, what: str) -> TransportError:
     if status == 403:
         return ConnectFailed(
             f"the Kubernetes API gives no right to {what} ({words})",
-            "bind a Role with get and list on pods, and get and create on pods/exec, to the connection's account",
+            f"bind a Role with {rights} to the connection's account",
         )
     if status in (400, 404, 409, 429) or (status is not None and status >= 500):
         # Of a pod that starts, ends or moves, the API says any of these.

@@ -1,0 +1,73 @@
+"""A Soperator cluster as Kubernetes has it, over the stock connection of type ``kubernetes``."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from airflow.sdk import BaseHook
+
+from airflow_provider_soperator.hooks.kubernetes import connect_async
+from airflow_provider_soperator.hooks.settings import NAMESPACE
+from airflow_provider_soperator.kubernetes.telling import tell
+from airflow_provider_soperator.kubernetes.workers import look_at_all
+from airflow_provider_soperator.transports.errors import TransportError
+from airflow_provider_soperator.transports.kubernetes_errors import PATIENCE, explained
+
+if TYPE_CHECKING:
+    import kubernetes_asyncio.client
+
+#: Workers that are told of; where many have failed they have mostly failed in the same way.
+_MOST_WORKERS = 4
+
+
+class SoperatorClusterHook(BaseHook):
+    """The Kubernetes side of a Soperator cluster.
+
+    Slurm's nodes are Pods there, which run on Nodes that come and go.
+
+        hook = SoperatorClusterHook("kubernetes_default", namespace="soperator")
+        for line in await hook.tell_of(["worker-0"]):
+            print(line)
+    """
+
+    conn_name_attr = "kubernetes_conn_id"
+    default_conn_name = "kubernetes_default"
+
+    def __init__(self, kubernetes_conn_id: str = default_conn_name, namespace: str = NAMESPACE) -> None:
+        super().__init__()
+        self.kubernetes_conn_id = kubernetes_conn_id
+        self.namespace = namespace
+
+    @asynccontextmanager
+    async def async_client(self) -> AsyncIterator[kubernetes_asyncio.client.ApiClient]:
+        """A client for the running event loop."""
+        with explained("connect"):
+            client = await connect_async(self.kubernetes_conn_id)
+        try:
+            yield client
+        finally:
+            await client.close()
+
+    async def tell_of(self, workers: Sequence[str], within: float = PATIENCE) -> list[str]:
+        """What Kubernetes has to say of some of Slurm's nodes, in lines for people; or why it says nothing."""
+        try:
+            return await asyncio.wait_for(self._tell_of(workers), within)
+        except TransportError as error:
+            return [f"Kubernetes was not asked: {error}"]
+        except asyncio.TimeoutError:
+            return [f"Kubernetes was not asked: its API did not answer within {within:g} s"]
+
+    async def _tell_of(self, workers: Sequence[str]) -> list[str]:
+        async with self.async_client() as client:
+            import kubernetes_asyncio.client
+
+            core = kubernetes_asyncio.client.CoreV1Api(client)
+            found = await look_at_all(core, self.namespace, workers[:_MOST_WORKERS])
+        now = datetime.now(timezone.utc)
+        lines = [line for worker in found for line in tell(worker, now)]
+        left = len(workers) - len(found)
+        return [*lines, f"and {left} more"] if left else lines

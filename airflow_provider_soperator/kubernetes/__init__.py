@@ -1,0 +1,1 @@
+"""What Kubernetes knows of a Soperator cluster."""
