@@ -11,7 +11,7 @@ from airflow.sdk import BaseSensorOperator, PokeReturnValue, conf
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.slurm.ids import JobId
 from airflow_provider_soperator.slurm.outcomes import failure
-from airflow_provider_soperator.slurm.queue import QueueFilter, within
+from airflow_provider_soperator.slurm.queue import Lasting, QueueFilter, within
 from airflow_provider_soperator.slurm.report import describe, read
 from airflow_provider_soperator.slurm.states import JobState
 from airflow_provider_soperator.slurm.status import JobStatus
@@ -110,7 +110,7 @@ class SlurmQueueSensor(BaseSensorOperator):
         self.lasting = lasting
         self.slurm_conn_id = slurm_conn_id
         self.deferrable = deferrable
-        self._since: datetime | None = None
+        self._episode = Lasting(lasting)
 
     def execute(self, context: Context) -> Any:
         if not self.deferrable:
@@ -138,7 +138,6 @@ class SlurmQueueSensor(BaseSensorOperator):
         now = datetime.now(timezone.utc)
         found = wanted.tally(jobs, now)
         fits = within(found["count"], self.at_most, self.at_least)
-        self._since = (self._since or now) if fits else None
-        if self._since is None or now - self._since < self.lasting:
+        if not self._episode.look(fits, now):
             return PokeReturnValue(False)
         return PokeReturnValue(True, found)

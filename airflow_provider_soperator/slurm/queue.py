@@ -42,8 +42,10 @@ class QueueFilter:
         return ListJobs(states=tuple(self.states), partition=self.partition, user=self.user)
 
     def admits(self, job: Job, now: datetime) -> bool:
-        if not self.states and job.state.is_finished:
-            return False
+        return (bool(self.states) or not job.state.is_finished) and self.fits(job, now)
+
+    def fits(self, job: Job, now: datetime) -> bool:
+        """Whether all conditions are met that squeue does not know, whatever the job's state."""
         for wanted, has in ((self.account, job.account), (self.qos, job.qos), (self.reason, job.reason)):
             if wanted and wanted != has:
                 return False
@@ -62,6 +64,23 @@ class QueueFilter:
 
 def within(count: int, at_most: int | None, at_least: int | None) -> bool:
     return (at_most is None or count <= at_most) and (at_least is None or count >= at_least)
+
+
+class Lasting:
+    """Since when something is so, and whether for long enough.
+
+    >>> queue, noon = Lasting(timedelta(minutes=5)), datetime(2026, 11, 21, 12)
+    >>> [queue.look(True, noon), queue.look(True, noon + timedelta(minutes=5)), queue.look(False, noon)]
+    [False, True, False]
+    """
+
+    def __init__(self, enough: timedelta) -> None:
+        self._enough = enough
+        self.since: datetime | None = None
+
+    def look(self, is_so: bool, now: datetime) -> bool:
+        self.since = (self.since or now) if is_so else None
+        return self.since is not None and now - self.since >= self._enough
 
 
 def summary(jobs: Iterable[Job]) -> dict[str, int]:

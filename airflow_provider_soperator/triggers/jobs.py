@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -10,21 +9,20 @@ from typing import Any
 from airflow.triggers.base import TriggerEvent
 
 from airflow_provider_soperator.hooks.slurm import SlurmHook
-from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.ids import JobId
-from airflow_provider_soperator.slurm.queue import QueueFilter, within
+from airflow_provider_soperator.slurm.queue import Lasting, QueueFilter, within
 from airflow_provider_soperator.slurm.report import describe
 from airflow_provider_soperator.slurm.states import JobState
-from airflow_provider_soperator.transports.errors import TransportError
 from airflow_provider_soperator.triggers import following
 from airflow_provider_soperator.triggers.base import SlurmTrigger
+from airflow_provider_soperator.triggers.rounds import rounds
 
 
 class SlurmJobTrigger(SlurmTrigger):
     """Fires when a job is over, or is in one of some states."""
 
     def __init__(self, slurm_conn_id: str, job_id: str, states: list[str], poll_interval: float) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.slurm_conn_id = slurm_conn_id
         self.job_id = job_id
         self.states = states
@@ -37,7 +35,7 @@ class SlurmJobTrigger(SlurmTrigger):
             async for status in watch:
                 self.log.info("Job %s %s", status.id, following.describe(status))
                 if status.is_over or status.state.base in wanted:
-                    yield TriggerEvent(describe(status))  # type: ignore[no-untyped-call]
+                    yield await self.resume(describe(status))
                     return
 
 
@@ -53,7 +51,7 @@ class SlurmQueueTrigger(SlurmTrigger):
         for_seconds: float,
         poll_interval: float,
     ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.slurm_conn_id = slurm_conn_id
         self.wanted = wanted
         self.at_most = at_most
@@ -64,29 +62,16 @@ class SlurmQueueTrigger(SlurmTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         waited = self.wanted.get("waited")
         wanted = QueueFilter(**self.wanted | {"waited": None if waited is None else timedelta(seconds=waited)})
-        since: datetime | None = None
-        async with SlurmHook(self.slurm_conn_id).async_client() as client:
-            answered, trouble = False, ""
-            while True:
-                try:
-                    jobs = await client.ask_shared(wanted.request(), self.poll_interval / 2)
-                except (SlurmError, TransportError) as error:
-                    # What has never worked is a mistake; what has will again.
-                    if not answered:
-                        raise
-                    if str(error) != trouble:
-                        trouble = str(error)
-                        self.log.warning("The queue cannot be asked for at present: %s", trouble)
-                    await asyncio.sleep(self.poll_interval)
-                    continue
-                answered, trouble = True, ""
-                now = datetime.now(timezone.utc)
-                found = wanted.tally(jobs, now)
-                if not within(found["count"], self.at_most, self.at_least):
-                    since = None
-                else:
-                    since = since or now
-                    if (now - since).total_seconds() >= self.for_seconds:
-                        yield TriggerEvent(found)  # type: ignore[no-untyped-call]
-                        return
-                await asyncio.sleep(self.poll_interval)
+        episode = Lasting(timedelta(seconds=self.for_seconds))
+        async for jobs in rounds(
+            self.slurm_conn_id,
+            lambda client: client.ask_shared(wanted.request(), self.poll_interval / 2),
+            self.poll_interval,
+            self.log,
+            must_work=True,
+        ):
+            now = datetime.now(timezone.utc)
+            found = wanted.tally(jobs, now)
+            if episode.look(within(found["count"], self.at_most, self.at_least), now):
+                yield await self.resume(found)
+                return

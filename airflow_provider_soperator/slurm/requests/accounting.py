@@ -96,6 +96,8 @@ class Accounting(Request[tuple[AccountingJob, ...]]):
     names: tuple[str, ...] = ()
     name_suffixes: tuple[str, ...] = ()
     user: str = ""
+    #: Those of all users; else, unless root asks, ``sacct`` tells only of the own ones.
+    everyone: bool = False
     #: Jobs that were there at this time or later. Without it and without ids only today's are found.
     since: datetime | None = None
     #: Steps too.
@@ -117,6 +119,8 @@ class Accounting(Request[tuple[AccountingJob, ...]]):
             argv.append(f"--name={','.join(names)}")
         if self.user:
             argv.append(f"--user={plain_word('a user', self.user)}")
+        elif self.everyone:
+            argv.append("--allusers")
         if self.since:
             # Asked for by state, jobs are found that ended before they were ever eligible.
             argv += [f"--starttime={format_time(self.since)}", "--endtime=now+1day", f"--state={','.join(_STATES)}"]

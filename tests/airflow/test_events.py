@@ -1,0 +1,113 @@
+"""DAGs that run because of what happens on the cluster, which a watcher in the triggerer has seen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.airflow.stack import Dag, Stack
+from tests.integration.cluster import Cluster
+
+HEAD = """
+from airflow.sdk import Asset, AssetWatcher
+
+from airflow_provider_soperator.triggers.events import SlurmJobFinishedTrigger, SlurmQueueLongTrigger
+
+watched = Asset("{name}", watchers=[AssetWatcher(name="{name}", trigger={trigger})])
+"""
+TASKS = """
+@task(retries=2, retry_delay=timedelta(0))
+def heard(*, triggering_asset_events):
+    return [event.extra["payload"] for event in triggering_asset_events[watched]]
+
+heard()
+"""
+
+
+def add_dag(stack: Stack, name: str, trigger: str) -> Dag:
+    return stack.add_dag(name, TASKS, head=HEAD.format(name=name, trigger=trigger), schedule="[watched]")
+
+
+@pytest.fixture(scope="module")
+def of_jobs(stack: Stack) -> Dag:
+    # Jobs end as soon as they begin, maybe before the watcher has.
+    return add_dag(stack, "of_jobs", 'SlurmJobFinishedTrigger(name="watched-*", look_back_minutes=5, poll_interval=1)')
+
+
+@pytest.fixture(scope="module")
+def of_queues(stack: Stack) -> Dag:
+    return add_dag(
+        stack, "of_queues", 'SlurmQueueLongTrigger(more_than=1, for_minutes=0.05, name="queued-*", poll_interval=1)'
+    )
+
+
+def asset_of(dag: Dag) -> int:
+    """The id of the asset of the same name."""
+    [asset] = dag.stack.call("GET", "/assets", params={"name_pattern": dag.dag_id})["assets"]
+    return int(asset["id"])
+
+
+def payloads(dag: Dag) -> list[dict[str, Any]]:
+    """Those of all events so far, the oldest first."""
+    params = {"asset_id": asset_of(dag), "order_by": "timestamp", "limit": 100}
+    return [
+        event["extra"]["payload"] for event in dag.stack.call("GET", "/assets/events", params=params)["asset_events"]
+    ]
+
+
+def wait_told(dag: Dag, job: str) -> dict[str, Any]:
+    def told() -> dict[str, Any] | None:
+        return next((report for report in payloads(dag) if report["job_id"] == job), None)
+
+    return dag.stack.wait(f"the watcher of {dag.dag_id} has told of job {job}", told)
+
+
+def wait_remembered(dag: Dag, memory: Any) -> None:
+    """Wait until the watcher of the asset of the same name has come to this."""
+
+    def is_remembered() -> bool:
+        entries = dag.stack.call("GET", f"/assets/{asset_of(dag)}/state-store")["asset_state_store"]
+        return memory in [entry["value"] for entry in entries]
+
+    dag.stack.wait(f"the watcher of {dag.dag_id} remembers {memory}", is_remembered)
+
+
+def test_a_dag_runs_when_a_job_has_finished(of_jobs: Dag, slurm: Cluster) -> None:
+    slurm.wait_job(slurm.sbatch("--job-name=other"), "COMPLETED")
+    job = slurm.sbatch("--job-name=watched-1", wrap="exit 3")
+    [run] = of_jobs.stack.wait("the DAG runs", of_jobs.runs)
+    run.wait("heard", "success")
+    [report] = run.xcom("heard")
+    assert report["job_id"] == job
+    assert report["state"] == "FAILED"
+    assert report["exit_code"] == "3:0"
+    assert report["name"] == "watched-1"
+    assert report["nodes"]
+
+
+def test_nothing_is_lost_or_told_twice_when_the_triggerer_restarts(stack: Stack, of_jobs: Dag, slurm: Cluster) -> None:
+    before = slurm.sbatch("--job-name=watched-before")
+    wait_told(of_jobs, before)
+    stack.components["triggerer"].end()
+    meanwhile = slurm.sbatch("--job-name=watched-meanwhile")
+    slurm.wait_job(meanwhile, "COMPLETED")
+    stack.start_all()
+    wait_told(of_jobs, meanwhile)
+    after = slurm.sbatch("--job-name=watched-after")
+    wait_told(of_jobs, after)
+    assert [report["job_id"] for report in payloads(of_jobs)][-3:] == [before, meanwhile, after]
+
+
+def test_a_dag_runs_once_each_time_that_the_queue_is_long(of_queues: Dag, slurm: Cluster) -> None:
+    for _ in range(2):
+        wait_remembered(of_queues, False)
+        jobs = [slurm.held_job("--job-name=queued-1"), slurm.held_job("--job-name=queued-2")]
+        wait_remembered(of_queues, True)
+        for job in jobs:
+            slurm.let_go(job)
+    wait_remembered(of_queues, False)
+    told = payloads(of_queues)
+    assert [report["count"] for report in told] == [2, 2]
+    assert len({report["since"] for report in told}) == 2
+    of_queues.stack.wait("the DAG has run for each", lambda: len(of_queues.runs()) == 2)

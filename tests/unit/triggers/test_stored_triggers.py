@@ -1,0 +1,43 @@
+"""Event triggers as Airflow stores them: it tells by a hash whether a watcher is there already."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from airflow.models.trigger import Trigger
+from airflow.serialization.encoders import encode_trigger
+from airflow.triggers.base import BaseEventTrigger
+
+from airflow_provider_soperator.triggers.events import (
+    SlurmEventTrigger,
+    SlurmJobFinishedTrigger,
+    SlurmQueueLongTrigger,
+)
+
+TRIGGERS = [
+    SlurmJobFinishedTrigger(),
+    SlurmJobFinishedTrigger(name="train-*", states=("COMPLETED", "FAILED"), look_back_minutes=5, poll_interval=10),
+    SlurmQueueLongTrigger(more_than=100),
+    SlurmQueueLongTrigger(more_than=0, for_minutes=1.5, states=["PENDING"], reason="Priority", partition="main"),
+]
+
+
+@pytest.mark.parametrize("trigger", TRIGGERS)
+def test_a_watcher_that_is_read_again_is_the_same(trigger: SlurmEventTrigger) -> None:
+    path, arguments = trigger.serialize()
+    # As the scheduler has it, of a DAG in the database, and as the row of a trigger has it.
+    encoded = json.loads(json.dumps(encode_trigger(trigger)))
+    stored = Trigger(classpath=path, kwargs=encoded["kwargs"])
+    hashes = {BaseEventTrigger.hash(path, kwargs) for kwargs in (arguments, encoded["kwargs"], stored.kwargs)}
+    assert len(hashes) == 1
+    assert type(trigger)(**stored.kwargs).serialize() == (path, arguments)
+
+
+def test_watchers_of_different_things_are_different() -> None:
+    assert len({BaseEventTrigger.hash(*trigger.serialize()) for trigger in TRIGGERS}) == len(TRIGGERS)
+
+
+def test_a_state_that_is_no_end_is_refused() -> None:
+    with pytest.raises(ValueError, match="no job ends as RUNNING, DONE"):
+        SlurmJobFinishedTrigger(states=["COMPLETED", "RUNNING", "DONE"])
