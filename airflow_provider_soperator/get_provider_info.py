@@ -20,6 +20,33 @@ def get_provider_info() -> dict[str, Any]:
         "description": "`Soperator <https://github.com/nebius/soperator>`__: Slurm on Kubernetes",
         "versions": [__version__],
         "integrations": [{"integration-name": "Soperator", "external-doc-url": "https://github.com/nebius/soperator"}],
-        "hooks": [{"integration-name": "Soperator", "python-modules": ["airflow_provider_soperator.hooks.slurm"]}],
+        "hooks": [
+            {
+                "integration-name": "Soperator",
+                "python-modules": [
+                    "airflow_provider_soperator.hooks.cluster",
+                    "airflow_provider_soperator.hooks.slurm",
+                ],
+            }
+        ],
+        "triggers": [
+            {
+                "integration-name": "Soperator",
+                "python-modules": [
+                    "airflow_provider_soperator.triggers.events",
+                    "airflow_provider_soperator.triggers.jobs",
+                    "airflow_provider_soperator.triggers.sbatch",
+                ],
+            }
+        ],
+        "extra-links": [
+            "airflow_provider_soperator.links.slurm.JobLink",
+            "airflow_provider_soperator.links.slurm.OutputLink",
+            "airflow_provider_soperator.links.slurm.GrafanaLink",
+        ],
         "connection-types": [form.connection_type()],
+        # The schema has "path" for what Airflow reads as "class-name".
+        "task-decorators": [
+            {"name": "sbatch", "class-name": "airflow_provider_soperator.decorators.sbatch.sbatch_task"},
+        ],
     }

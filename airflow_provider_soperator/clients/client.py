@@ -1,19 +1,25 @@
-"""The two clients: one for threads, one for event loops, with the same methods; files are followed in loops only."""
+"""The two clients: one for threads, one for event loops, with the same methods but for two things.
+
+Files are followed in loops only, and copied by threads only, as that waits for disks.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
-from airflow_provider_soperator.clients import work
+from airflow_provider_soperator.clients import transfers, work
 from airflow_provider_soperator.clients.answers import SharedAnswers
 from airflow_provider_soperator.clients.batcher import Batcher
 from airflow_provider_soperator.clients.steps import Steps, run, run_async
 from airflow_provider_soperator.clients.tails import AsyncTails, Tail
+from airflow_provider_soperator.clients.transfers import Copied
 from airflow_provider_soperator.clients.watcher import POLL_INTERVAL, AsyncWatch, AsyncWatcher, Watch, Watcher
 from airflow_provider_soperator.slurm.ids import JobId
 from airflow_provider_soperator.slurm.job import BatchJob
@@ -137,6 +143,17 @@ class SlurmClient:
     def read_file(self, path: str, most: int = work.MOST_OF_A_FILE) -> bytes:
         """A file on the cluster, whole."""
         return self._take(work.read_file(path, most))
+
+    def upload(self, local: Path, target: str, *, tag: str = "") -> Copied:
+        """Copy a file or folder of this machine to an absolute path of the cluster, whole or not at all.
+
+        ``tag``: of the one who copies, so that what an earlier try has left half done is removed.
+        """
+        return self._take(transfers.send(local, target, tag or secrets.token_hex(8)))
+
+    def fetch(self, path: str, local: Path) -> Copied:
+        """Copy a file or folder of the cluster to this machine, whole or not at all."""
+        return self._take(transfers.bring(path, local))
 
     def close(self) -> None:
         """Hang up; whoever still watches a job is told nothing more."""

@@ -1,6 +1,6 @@
 """The fields of a Soperator connection: what Airflow's form shows of them, and what may stand in the extra.
 
-Imports nothing: Airflow reads it in each of its processes.
+Imports nothing heavy: Airflow reads it in each of its processes.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
+
+from airflow_provider_soperator.slurm.links import PLACEHOLDERS
 
 #: How a cluster can be reached, and how the form calls it.
 TRANSPORTS: Mapping[str, str] = MappingProxyType(
@@ -29,6 +31,16 @@ FILE_WAYS: Mapping[str, str] = MappingProxyType(
         "none": "none: no files are needed",
     }
 )
+#: Templates of links, and what the form says of them.
+LINKS: Mapping[str, str] = MappingProxyType(
+    {
+        "job_link": "Where the button Job of a task leads to, such as https://portal.example.com/jobs/{job_id}.",
+        "output_link": "Likewise for the job's output, such as https://portal.example.com/files{output}.",
+        "grafana_link": "Likewise for measurements, such as "
+        "https://grafana.example.com/d/gpus?var-node={nodes}&from={start_ms}&to={end_ms}.",
+    }
+)
+_PLACEHOLDERS = f"It may name {', '.join(f'{{{name}}}' for name in PLACEHOLDERS)}."
 #: What the form shows where nothing is chosen.
 _NOT_CHOSEN = "follows from what else is set"
 
@@ -114,6 +126,10 @@ FIELDS = (
         "How scripts and output are reached, as slurmrestd does not lead to them. If not chosen: the SSH or the "
         "Kubernetes connection, whichever is set.",
         choices=FILE_WAYS,
+    ),
+    *(
+        Field(name, f"{name.removesuffix('_link').capitalize()} link", f"{help} {_PLACEHOLDERS}")
+        for name, help in LINKS.items()
     ),
 )
 

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_provider_soperator.hooks.form import FIELDS, FILE_WAYS, SSH_EXTRAS, TRANSPORTS
+from airflow_provider_soperator.hooks.form import FIELDS, FILE_WAYS, LINKS, SSH_EXTRAS, TRANSPORTS
+from airflow_provider_soperator.slurm.links import problem
 
 #: Where Soperator's recipes put a SlurmCluster.
 NAMESPACE = "soperator"
@@ -33,6 +34,8 @@ class Settings:
     rest_url: str = ""
     jwt_token: str = field(default="", repr=False)
     jwt_secret: str = field(default="", repr=False)
+    #: The templates of links to pages about a job, by the names of their fields.
+    links: tuple[tuple[str, str], ...] = ()
     #: All that the connection holds, so that a client is not shared with a changed one.
     written: tuple[object, ...] = field(default=(), repr=False)
 
@@ -40,6 +43,11 @@ class Settings:
     def files_elsewhere(self) -> bool:
         """Whether files go another way than questions to Slurm."""
         return self.files_via not in ("", "none", self.transport)
+
+    @property
+    def reaches_files(self) -> bool:
+        """Whether there is any way to the cluster's files."""
+        return self.transport != "rest" or self.files_elsewhere
 
     @property
     def tokens_via(self) -> str:
@@ -82,6 +90,10 @@ def read(connection: Any, extra: Mapping[str, Any]) -> Settings:
         )
     if transport == "rest" and said.get("jwt_secret") and not connection.login:
         raise ConnectionMistake("a token is made for a user: set the login beside jwt_secret")
+    links = tuple((name, said[name]) for name in LINKS if name in said)
+    for name, template in links:
+        if wrong := problem(template):
+            raise ConnectionMistake(f"{name} {wrong}")
     return Settings(
         conn_id=connection.conn_id,
         transport=transport,
@@ -94,6 +106,7 @@ def read(connection: Any, extra: Mapping[str, Any]) -> Settings:
         rest_url=url.rstrip("/"),
         jwt_token=said.get("jwt_token", ""),
         jwt_secret=said.get("jwt_secret", ""),
+        links=links,
         written=(connection.host, connection.port, connection.login, connection.password, connection.extra),
     )
 

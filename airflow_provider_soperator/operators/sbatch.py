@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import re
-import time
-from collections.abc import Sequence
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
-from airflow.sdk import BaseOperator, conf
+from airflow.sdk import BaseOperator, XComArg, conf
 from airflow.sdk.exceptions import AirflowFailException, AirflowTaskTimeout
 
+from airflow_provider_soperator.links.slurm import LINKS
 from airflow_provider_soperator.slurm.checks import InvalidJob
 from airflow_provider_soperator.slurm.job import BatchJob
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
+    from airflow_provider_soperator.operators.files import JobFiles
     from airflow_provider_soperator.operators.outcome import Policy
     from airflow_provider_soperator.operators.waiting import Waiting
     from airflow_provider_soperator.triggers.sbatch import SbatchTrigger
@@ -26,12 +25,8 @@ if TYPE_CHECKING:
 #: Fields of a job that are parameters of the operator under other names.
 _OWN = {"script", "script_file", "extra_args"}
 _OPTIONS = tuple(field.name for field in dataclasses.fields(BatchJob) if field.name not in _OWN)
-#: What people would have to quote in the name of a file.
-_ODD = re.compile(r"[^A-Za-z0-9_.-]")
 #: A file whose text is a template; it lies beside the DAG.
 _TEMPLATES = (".sh", ".sbatch")
-#: The clocks of Airflow and Slurm may differ by so much.
-_CLOCKS = timedelta(hours=1)
 
 
 class SbatchOperator(BaseOperator):
@@ -46,11 +41,24 @@ class SbatchOperator(BaseOperator):
 
     ``on_finish`` says what an end of the job means for the task: by Slurm's state (``"PREEMPTED"``), ``"LOST"``, or an
     exit code; one of ``"retry"``, ``"fail"`` (without another try), ``"skip"`` and ``"succeed"``.
+
+    ``upload`` says which files and folders go to the cluster before the job, ``{local: remote}``, and ``fetch`` which
+    come back after it, ``{remote: local}``: local paths begin beside the DAG's file, remote ones in the folder that the
+    job runs in. With ``fetch_on="always"`` what there is comes back from a job that failed, too.
+
+    ``start_from_trigger`` and ``end_from_trigger`` spare the worker before and after the job, wherever the task asks
+    for nothing that needs one; a task that failed always ends in a worker.
     """
 
-    template_fields: Sequence[str] = ("slurm_conn_id", "script", "job")
+    template_fields: Sequence[str] = ("slurm_conn_id", "script", "job", "upload", "fetch")
     template_ext: Sequence[str] = _TEMPLATES
-    template_fields_renderers = {"script": "bash", "job": "json"}  # noqa: RUF012 - as Airflow has it
+    template_fields_renderers = {  # noqa: RUF012 - as Airflow has it
+        "script": "bash",
+        "job": "json",
+        "upload": "json",
+        "fetch": "json",
+    }
+    operator_extra_links = LINKS
     ui_color = "#d9f2e6"
 
     def __init__(
@@ -64,6 +72,11 @@ class SbatchOperator(BaseOperator):
         stream_logs: bool = True,
         on_finish: Policy | None = None,
         cancel_on_kill: bool = True,
+        upload: Mapping[str, str] | None = None,
+        fetch: Mapping[str, str] | None = None,
+        fetch_on: Literal["success", "always"] = "success",
+        start_from_trigger: bool = False,
+        end_from_trigger: bool = False,
         **kwargs: Any,
     ) -> None:
         options = {name: kwargs.pop(name) for name in _OPTIONS if name in kwargs}
@@ -73,11 +86,18 @@ class SbatchOperator(BaseOperator):
         self.script = _text(script)
         self.job: dict[str, Any] = _no_file(options)
         self.slurm_conn_id = slurm_conn_id
-        self.deferrable = deferrable
+        self.deferrable = deferrable or start_from_trigger
         self.poll_interval = poll_interval
         self.stream_logs = stream_logs
         self.on_finish = on_finish or {}
         self.cancel_on_kill = cancel_on_kill
+        self.upload = _paths(upload)
+        self.fetch = _paths(fetch)
+        if fetch_on not in ("success", "always"):
+            raise ValueError(f"fetch_on is {fetch_on!r}, but can be success or always")
+        self.fetch_on = fetch_on
+        self.end_from_trigger = end_from_trigger
+        self._starts_from_trigger = start_from_trigger
         self._waiting: Waiting | None = None
         if self.on_finish:
             from airflow_provider_soperator.operators.outcome import check
@@ -96,21 +116,36 @@ class SbatchOperator(BaseOperator):
     def prepare_template(self) -> None:
         """By now the text of a file has taken the place of its name."""
         self.script = _text(self.script)
+        # Airflow asks whenever it has parsed the DAG.
+        if self._starts_from_trigger and not self._needs_a_worker_at_the_start():
+            from airflow.triggers.base import StartTriggerArgs
+
+            self.start_from_trigger = True
+            self.start_trigger_args = StartTriggerArgs(
+                trigger_cls="airflow_provider_soperator.triggers.starting.SbatchStartTrigger",
+                trigger_kwargs=self._asked(),
+                next_method="execute_complete",
+            )
 
     def execute(self, context: Context) -> Any:
         try:
             trigger = self._trigger(context)
         except InvalidJob as error:
             raise AirflowFailException(str(error)) from None
+        if self.upload or self.fetch:
+            self._files(context).upload(self.upload, trigger)
         if self.deferrable:
             self.defer(trigger=trigger, method_name="execute_complete")
         from airflow_provider_soperator.operators.waiting import Waiting
 
+        trigger.task_instance = context["ti"]  # type: ignore[assignment]
         self._waiting = Waiting(trigger)
         return self.execute_complete(context, self._waiting.event())
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
-        """The job is over, or could not be run."""
+        """The job is over, or could not be run, or is to be started by a worker after all."""
+        if "start" in event:
+            return self.execute(context)
         if "timed_out" in event:
             raise AirflowTaskTimeout(f"{event['timed_out']} did not end within {self.execution_timeout}: cancelled")
         if "error" in event:
@@ -118,7 +153,16 @@ class SbatchOperator(BaseOperator):
         from airflow_provider_soperator.operators.outcome import settle
         from airflow_provider_soperator.slurm.report import read
 
-        settle(read(event["report"]), self.on_finish)
+        status = read(event["report"])
+        folder = next((part.workdir for part in status.parts), "")
+        try:
+            settle(status, self.on_finish)
+        except Exception:
+            if self.fetch and self.fetch_on == "always" and folder:
+                self._files(context).fetch_what_is_there(self.fetch, folder)
+            raise
+        if self.fetch:
+            self._files(context).fetch(self.fetch, folder)
         return event["report"]
 
     def on_kill(self) -> None:
@@ -128,58 +172,76 @@ class SbatchOperator(BaseOperator):
 
     def _trigger(self, context: Context) -> SbatchTrigger:
         # Here, and not above: whoever parses the DAG does not pay for what runs it.
-        from airflow_provider_soperator.slurm.fields import plain
-        from airflow_provider_soperator.triggers.sbatch import SbatchTrigger
+        from airflow_provider_soperator.triggers.starting import trigger_of
 
-        ti, begun = context["ti"], context["dag_run"].start_date
-        replaced, keys = self._keys(ti)
-        timeout = self.execution_timeout
-        return SbatchTrigger(
-            slurm_conn_id=self.slurm_conn_id,
-            job=plain(self._job(ti)),
-            keys=keys,
-            replaced=replaced if self.cancel_on_kill else [],
-            since=(begun - _CLOCKS).isoformat() if begun else None,
-            poll_interval=self.poll_interval,
-            stream_logs=self.stream_logs,
-            deadline=time.time() + timeout.total_seconds() if timeout else None,
-            cancel_on_kill=self.cancel_on_kill,
+        return trigger_of(
+            context["ti"],
+            begun=context["dag_run"].start_date,
+            retries=self.retries or 0,
+            timeout=self.execution_timeout,
+            **self._asked(),
         )
 
-    def _keys(self, ti: Any) -> tuple[list[str], list[str]]:
-        """Those of the tries before the task was last cleared, and those since; the last is this try's."""
-        from airflow_provider_soperator.slurm.keys import SubmissionKey
+    def _files(self, context: Context) -> JobFiles:
+        from pathlib import Path
 
-        index = -1 if ti.map_index is None else ti.map_index
-        keys = [
-            SubmissionKey.derive(ti.dag_id, ti.run_id, ti.task_id, index, number).text
-            for number in range(1, ti.try_number + 1)
-        ]
-        # When a task is cleared, Airflow grants it as many tries as at first. They may be fewer by now in the DAG.
-        before = min(max(0, ti.max_tries - (self.retries or 0)), ti.try_number - 1)
-        return keys[:before], keys[before:]
+        from airflow_provider_soperator.operators.files import JobFiles
 
-    def _job(self, ti: Any) -> BatchJob:
-        from airflow_provider_soperator.slurm import directives
-        from airflow_provider_soperator.slurm.keys import readable_name
+        ti = context["ti"]
+        owner = f"{ti.dag_id}\n{ti.run_id}\n{ti.task_id}\n{ti.map_index}"
+        return JobFiles(self.slurm_conn_id, Path(self.dag.folder), owner, self.log)
 
-        job = BatchJob(script=self.script, **{name: value for name, value in self.job.items() if value is not None})
-        job.check()
-        # What the script says itself is not to be covered up by what is made up here.
-        said = directives.read(job.script)[0].fields if job.script else {}
-        run = f"{readable_name(ti.dag_id, ti.task_id, ti.map_index)}.{ti.run_id}"
-        is_array = job.array is not None or "array" in said
-        file = _ODD.sub("_", run) + ("-%A_%a.out" if is_array else "-%j.out")
-        return job.replace(
-            name=job.name or said.get("name") or run,
-            output=job.output or said.get("output") or file,
-            error=job.error or said.get("error"),
+    def _asked(self) -> dict[str, Any]:
+        """What the triggerer has to know, whoever starts the task."""
+        return {
+            "slurm_conn_id": self.slurm_conn_id,
+            "script": self.script,
+            "job": self.job,
+            "poll_interval": self.poll_interval,
+            "stream_logs": self.stream_logs,
+            "cancel_on_kill": self.cancel_on_kill,
+            "end_from_trigger": self.end_from_trigger and not self._needs_a_worker_at_the_end(),
+        }
+
+    def _needs_a_worker_at_the_start(self) -> bool:
+        """Whether there is something that only workers heed, or that only they have."""
+        from airflow_provider_soperator.operators.templates import need_a_worker
+
+        dag = self.get_dag()
+        return bool(
+            self.upload
+            or self.fetch
+            or self.execution_timeout
+            or self.pool != BaseOperator.pool
+            or self.max_active_tis_per_dag
+            or self.max_active_tis_per_dagrun
+            or self.on_execute_callback
+            or self._pre_execute_hook
+            or any(XComArg.iter_xcom_references([self.script, self.job]))
+            or need_a_worker([self.slurm_conn_id, self.script, self.job])
+            # The triggerer has the DAG as it is stored, without functions.
+            or (dag and (dag.user_defined_macros or dag.user_defined_filters))
+        )
+
+    def _needs_a_worker_at_the_end(self) -> bool:
+        return bool(
+            self.fetch
+            or self.outlets
+            or self.on_success_callback
+            or self._post_execute_hook
+            or self.multiple_outputs
+            or not self.do_xcom_push
         )
 
 
 def _text(script: Any) -> Any:
     """A script that is no name of a file, kept from being taken for one; a script has more than one line."""
     return _no_file(script) if isinstance(script, str) and "\n" in script else script
+
+
+def _paths(files: Any) -> Any:
+    """Pairs of paths, all of which are templates: of a mapping Airflow renders the values only."""
+    return _no_file([list(pair) for pair in files.items()]) if isinstance(files, Mapping) else files or []
 
 
 def _no_file(value: Any) -> Any:

@@ -16,24 +16,39 @@ T = TypeVar("T")
 PIECE = 1024 * 1024
 
 
+#: What is said where nothing more can be written, and where the user may not.
+_REMEDIES = {
+    "no space left": "make room there",
+    "quota exceeded": "make room there, or have the quota raised",
+    "permission denied": "see whose it is, and as which user the connection logs in",
+}
+
+
 class FileError(SlurmError):
     """A file on the cluster could not be read or written; the message has the cluster's own words."""
+
+    def __init__(self, said: str, command: str = "", remedy: str = "") -> None:
+        implied = next((known for words, known in _REMEDIES.items() if words in said.lower()), "")
+        super().__init__(said, command, remedy or implied)
 
 
 class FileRequest(Request[T]):
     """Something about files; not every way to a Slurm leads to them."""
 
 
-def _path(path: str) -> str:
+def absolute(path: str) -> str:
+    """A path that means the same to everybody."""
     if not PurePosixPath(path).is_absolute():
         # Relative to what? The login shell's folder is nobody's intention.
         raise FileError(f"{path!r} is not an absolute path on the cluster")
     return path
 
 
-def _check(answer: CommandOutput, doing: str) -> CommandOutput:
+def done(answer: CommandOutput, doing: str) -> CommandOutput:
+    """The answer of a command that did what it was to do."""
     if answer.status:
-        raise FileError(f"{doing}: {answer.stderr.decode(errors='replace').strip() or f'status {answer.status}'}")
+        first, *more = answer.stderr.decode(errors="replace").strip().splitlines() or [f"status {answer.status}"]
+        raise FileError(f"{doing}: {first}" + (f" (and {len(more)} more lines)" if more else ""))
     return answer
 
 
@@ -71,7 +86,7 @@ while IFS= read -r -d '' line; do sizes[${line#* }]=${line%% *}; done < <(
     stat -L --printf='%s %n\\0' -- "${files[@]}" 2>/dev/null)
 while [ $# -gt 0 ]; do
     size=${sizes[$1]:--1}
-    [ "$size" -gt "$2" ] && tail -c "+$(($2 + 1))" -- "$1" | head -c "$3"
+    [ "$size" -gt "$2" ] && dd if="$1" iflag=skip_bytes,count_bytes skip="$2" count="$3" bs=256K status=none
     printf '\\n%s %s\\n' "$mark" "$size"
     shift 3
 done
@@ -86,7 +101,7 @@ class ReadPieces(FileRequest[list[FilePiece]]):
     _mark: str = field(default_factory=lambda: secrets.token_hex(16), repr=False, compare=False)
 
     def command(self) -> Command:
-        words = [word for p in self.pieces for word in (_path(p.path), str(p.offset), str(p.length))]
+        words = [word for p in self.pieces for word in (absolute(p.path), str(p.offset), str(p.length))]
         return Command(
             ("bash", "-c", _READ, "read", self._mark, *words),
             # Marks, and the pieces as long as they may be.
@@ -94,7 +109,7 @@ class ReadPieces(FileRequest[list[FilePiece]]):
         )
 
     def read(self, answer: CommandOutput) -> list[FilePiece]:
-        _check(answer, "reading files")
+        done(answer, "reading files")
         rest, found = answer.stdout, []
         for piece in self.pieces:
             data, mark, rest = rest.partition(f"\n{self._mark} ".encode())
@@ -126,10 +141,10 @@ class WriteFile(FileRequest[None]):
     mode: int = 0o644
 
     def command(self) -> Command:
-        return Command(("sh", "-c", _WRITE, "write", _path(self.path), f"{self.mode:o}"), stdin=self.data or b"")
+        return Command(("sh", "-c", _WRITE, "write", absolute(self.path), f"{self.mode:o}"), stdin=self.data or b"")
 
     def read(self, answer: CommandOutput) -> None:
-        _check(answer, f"writing {self.path}")
+        done(answer, f"writing {self.path}")
 
 
 @dataclass(frozen=True)
@@ -140,10 +155,10 @@ class MakeFolder(FileRequest[None]):
     mode: int = 0o755
 
     def command(self) -> Command:
-        return Command(("mkdir", "-p", "-m", f"{self.mode:o}", "--", _path(self.path)))
+        return Command(("mkdir", "-p", "-m", f"{self.mode:o}", "--", absolute(self.path)))
 
     def read(self, answer: CommandOutput) -> None:
-        _check(answer, f"making {self.path}")
+        done(answer, f"making {self.path}")
 
 
 @dataclass(frozen=True)
@@ -153,7 +168,7 @@ class RemoveFiles(FileRequest[None]):
     paths: tuple[str, ...]
 
     def command(self) -> Command:
-        return Command(("rm", "-f", "--", *map(_path, self.paths)))
+        return Command(("rm", "-f", "--", *map(absolute, self.paths)))
 
     def read(self, answer: CommandOutput) -> None:
-        _check(answer, "removing files")
+        done(answer, "removing files")

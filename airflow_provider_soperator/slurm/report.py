@@ -50,6 +50,7 @@ def _part(job: Job) -> Json:
         "started": _written(job.started),
         "ended": _written(job.ends) if job.state.is_finished else None,
         "elapsed": elapsed.total_seconds() if isinstance(elapsed, timedelta) else None,
+        "workdir": job.workdir,
         "output": expand(job.stdout, job),
         "raw_id": job.raw_id,
         **({} if job.state.cancelled_by is None else {"cancelled_by": job.state.cancelled_by}),
@@ -78,6 +79,7 @@ def _job(job: JobId, said: Json) -> Job:
         submitted=_moment(said["submitted"]),
         started=_moment(said["started"]),
         ends=_moment(said["ended"]),
+        workdir=said["workdir"],
         stdout=said["output"].replace("%", "%%"),
     )
 

@@ -6,6 +6,7 @@ Both take connections as the stock SSH provider makes them, so that its host-key
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import socket
 import threading
@@ -66,7 +67,9 @@ class _ParamikoPipe:
             self._news.wait(min(left, 0.1))
 
     def close(self) -> None:
-        self._channel.close()
+        # It says so to the other side, which may have gone: whoever closes it for that has an error of their own.
+        with contextlib.suppress(EOFError, OSError):
+            self._channel.close()
 
 
 class SshTransport(ShellTransport["paramiko.SSHClient"]):

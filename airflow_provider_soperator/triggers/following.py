@@ -3,32 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Protocol
 
 from airflow_provider_soperator.clients.run import JobRun, Printed
 from airflow_provider_soperator.slurm.records import Job
 from airflow_provider_soperator.slurm.requests.once import Submitted
 from airflow_provider_soperator.slurm.status import JobStatus
+from airflow_provider_soperator.triggers.published import Logger, Published
 
 #: Lines that make one event of the log. A triggerer passes some thousand events a second, for all of its triggers, and
 #: one that is busy with them for half a minute is taken for dead.
 _BLOCK = 100
 #: Parts of a job that are told of one by one; of more it is said how many are in which state.
 _MOST_TOLD = 8
+#: Characters of a line that stand above a group of them.
+_TITLE = 100
 
 
-class Logger(Protocol):
-    """What is needed of a logger."""
-
-    def info(self, event: str, *args: Any) -> Any: ...
-
-
-async def follow(run: JobRun, log: Logger) -> JobStatus:
-    """Submit and wait, and log what happens and what is printed; the job's end."""
+async def follow(run: JobRun, log: Logger, published: Published) -> JobStatus:
+    """Submit and wait, and tell of what happens and what is printed; the job's end."""
     submitted = await run.submit()
+    assert submitted.id is not None
     for job in run.ended:
         log.info("Job %s of an earlier try was still there: cancelled, as the task has been cleared since", job)
     log.info("%s", _begin(submitted))
+    await published.begin(submitted.id)
     status: JobStatus | None = None
     async for news in run.follow():
         if isinstance(news, Printed):
@@ -36,6 +34,7 @@ async def follow(run: JobRun, log: Logger) -> JobStatus:
         else:
             status = news
             log.info("Job %s %s", status.id, describe(status))
+            await published.update(status)
     assert status is not None, "the last news is the end"
     if not status.succeeded:
         for line in await run.diagnosis(status):
@@ -81,17 +80,23 @@ def _one(part: Job) -> str:
 
 
 async def _print(printed: Printed, log: Logger) -> None:
-    # The marks make a group that Airflow's page folds.
-    grouped = printed.part != printed.part.whole
-    if grouped:
-        log.info("::group::%s", printed.part)
     prefix = "stderr: " if printed.is_error else ""
     lines = [prefix + line for line in printed.lines]
+    if printed.part == printed.part.whole:
+        await _log(lines, log)
+    elif len(lines) == 1:
+        log.info("%s: %s", printed.part, lines[0])
+    else:
+        # The marks make a group that Airflow's page folds. Folded, too, it tells how far this part has come.
+        log.info("::group::%s: %s", printed.part, lines[-1][:_TITLE])
+        await _log(lines, log)
+        log.info("::endgroup::")
+
+
+async def _log(lines: list[str], log: Logger) -> None:
     size = _BLOCK if len(lines) > _BLOCK else 1
     for start in range(0, len(lines), size):
         log.info("%s", "\n".join(lines[start : start + size]))
         if size > 1:
             # Others want their turn.
             await asyncio.sleep(0)
-    if grouped:
-        log.info("::endgroup::")

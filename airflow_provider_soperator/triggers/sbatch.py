@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any
 
-from airflow.triggers.base import TriggerEvent
+from airflow.triggers.base import TaskSuccessEvent, TriggerEvent
 
+from airflow_provider_soperator.clients.client import AsyncSlurmClient
 from airflow_provider_soperator.clients.run import JobRun
 from airflow_provider_soperator.clients.watcher import POLL_INTERVAL
 from airflow_provider_soperator.hooks.settings import ConnectionMistake
@@ -19,10 +19,12 @@ from airflow_provider_soperator.slurm.checks import InvalidJob
 from airflow_provider_soperator.slurm.errors import SlurmError, SubmitRefused
 from airflow_provider_soperator.slurm.fields import job_of
 from airflow_provider_soperator.slurm.keys import SubmissionKey
-from airflow_provider_soperator.slurm.report import describe
+from airflow_provider_soperator.slurm.report import describe, read
 from airflow_provider_soperator.transports.errors import NotSupported, TransportError
 from airflow_provider_soperator.triggers.base import SlurmTrigger
 from airflow_provider_soperator.triggers.following import follow
+from airflow_provider_soperator.triggers.published import Published
+from airflow_provider_soperator.triggers.xcoms import push_result
 
 #: What stays wrong until somebody has changed the task or its connection.
 _FINAL = (ConnectionMistake, InvalidJob, SubmitRefused, NotSupported)
@@ -33,6 +35,7 @@ class SbatchTrigger(SlurmTrigger):
 
     ``job`` has the fields of a ``BatchJob``, ``keys`` those of all tries that can have submitted it, the own one last;
     jobs with keys in ``replaced`` are cancelled. ``deadline`` is when the task's time is over, in seconds since 1970.
+    With ``end_from_trigger`` no worker is called for a job that has succeeded.
     """
 
     def __init__(
@@ -46,8 +49,9 @@ class SbatchTrigger(SlurmTrigger):
         stream_logs: bool = True,
         deadline: float | None = None,
         cancel_on_kill: bool = True,
+        end_from_trigger: bool = False,
     ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.slurm_conn_id = slurm_conn_id
         self.job = job
         self.keys = list(keys)
@@ -57,23 +61,34 @@ class SbatchTrigger(SlurmTrigger):
         self.stream_logs = stream_logs
         self.deadline = deadline
         self.cancel_on_kill = cancel_on_kill
+        self.end_from_trigger = end_from_trigger
         self._begun: JobRun | None = None
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        yield TriggerEvent(await self.event())  # type: ignore[no-untyped-call]
+        event = await self.event()
+        # dag.test() does not say which task it is.
+        ends_here = self.end_from_trigger and self.task_instance is not None
+        if ends_here and "report" in event and read(event["report"]).succeeded:
+            await push_result(self.task_instance, event["report"])
+            yield TaskSuccessEvent()
+        else:
+            yield await self.resume(event)
 
     async def event(self) -> dict[str, Any]:
         """What the task goes on with: a ``report`` of the job's end, that it has ``timed_out``, or an ``error``."""
         try:
-            async with self._job_run() as run:
-                return await self._in_time(run)
+            hook = SlurmHook(self.slurm_conn_id)
+            async with hook.async_client() as client:
+                links = (await hook.async_settings()).links
+                published = Published(self.task_instance, client, dict(links), self.log)
+                return await self._in_time(self._run_with(client), published)
         except (SlurmError, TransportError, ConnectionMistake, InvalidJob) as error:
             return {"error": str(error), "is_final": isinstance(error, _FINAL)}
 
-    async def _in_time(self, run: JobRun) -> dict[str, Any]:
+    async def _in_time(self, run: JobRun, published: Published) -> dict[str, Any]:
         left = None if self.deadline is None else max(0.0, self.deadline - time.time())
         try:
-            return {"report": describe(await asyncio.wait_for(follow(run, self.log), left))}
+            return {"report": describe(await asyncio.wait_for(follow(run, self.log, published), left))}
         except asyncio.TimeoutError:
             if left is None:
                 raise
@@ -108,8 +123,8 @@ class SbatchTrigger(SlurmTrigger):
     async def cancel(self) -> None:
         """End the job, if that is wished for and there is one."""
         if self.cancel_on_kill:
-            async with self._job_run() as run:
-                await run.cancel()
+            async with SlurmHook(self.slurm_conn_id).async_client() as client:
+                await self._run_with(client).cancel()
 
     @property
     def fate(self) -> str:
@@ -119,20 +134,19 @@ class SbatchTrigger(SlurmTrigger):
             return ""
         return f", and job {submitted.id} was {'cancelled' if self.cancel_on_kill else 'left alone'}"
 
-    @asynccontextmanager
-    async def _job_run(self) -> AsyncIterator[JobRun]:
-        async with SlurmHook(self.slurm_conn_id).async_client() as client:
-            # When it is killed, it has begun, and knows best what there is to cancel.
-            self._begun = self._begun or JobRun(
-                client,
-                job_of(self.job),
-                [SubmissionKey(key) for key in self.keys],
-                replaced=[SubmissionKey(key) for key in self.replaced],
-                since=datetime.fromisoformat(self.since) if self.since else None,
-                poll_interval=self.poll_interval,
-                show_output=self.stream_logs,
-            )
-            yield self._begun
+    def _run_with(self, client: AsyncSlurmClient) -> JobRun:
+        # When it is killed, it has begun, and knows best what there is to cancel.
+        self._begun = self._begun or JobRun(
+            client,
+            job_of(self.job),
+            [SubmissionKey(key) for key in self.keys],
+            replaced=[SubmissionKey(key) for key in self.replaced],
+            since=datetime.fromisoformat(self.since) if self.since else None,
+            poll_interval=self.poll_interval,
+            show_output=self.stream_logs,
+            tell_of_nodes=SlurmHook(self.slurm_conn_id).tell_of_pods,
+        )
+        return self._begun
 
 
 _UNDER_WAY: set[asyncio.Future[None]] = set()

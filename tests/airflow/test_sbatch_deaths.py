@@ -20,6 +20,7 @@ SbatchOperator(task_id="killed_whole", retries=2, {COMMON})
 SbatchOperator(task_id="no_retry", {COMMON})
 SbatchOperator(task_id="deferred", deferrable=True, {COMMON})
 SbatchOperator(task_id="deferred_retry", deferrable=True, retries=2, {COMMON})
+SbatchOperator(task_id="no_worker", start_from_trigger=True, end_from_trigger=True, {COMMON})
 """
 
 
@@ -55,7 +56,7 @@ def test_jobs_survive_the_processes_that_wait_for_them(run: Run, stack: Stack, s
     for task_id in ("killed", "killed_whole"):
         run.wait(task_id, "running", least_try=2, timeout=120)
         run.wait_log(task_id, "was submitted by an earlier try: going on with it")
-    for task_id in ("deferred", "deferred_retry"):
+    for task_id in ("deferred", "deferred_retry", "no_worker"):
         run.wait_log(task_id, "was submitted by an earlier try: going on with it")
         assert run.task(task_id)["state"] == "deferred"
     # Nobody is left who could end the job of a task that has no other try.
@@ -72,12 +73,13 @@ def test_a_triggerer_that_is_told_to_end_cancels_nothing(run: Run, stack: Stack,
     triggerer = stack.components["triggerer"]
     triggerer.end(signal.SIGTERM, with_children=False)
     triggerer.start()
-    jobs = Jobs(slurm, run, "deferred")
-    run.wait_log("deferred", "was submitted by an earlier try: going on with it")
-    jobs.wait("RUNNING")
-    jobs.let_go()
-    run.wait("deferred", "success")
-    jobs.wait("COMPLETED")
+    for task_id in ("deferred", "no_worker"):
+        jobs = Jobs(slurm, run, task_id)
+        run.wait_log(task_id, "was submitted by an earlier try: going on with it")
+        jobs.wait("RUNNING")
+        jobs.let_go()
+        run.wait(task_id, "success")
+        jobs.wait("COMPLETED")
 
 
 def test_a_triggerer_that_was_taken_for_dead_cancels_nothing(run: Run, stack: Stack, slurm: Cluster) -> None:

@@ -14,7 +14,14 @@ from tests.airflow.jobs import HELD, Jobs
 from tests.airflow.stack import Run, Stack
 from tests.integration.cluster import Cluster
 
-TASK = f"SbatchOperator(task_id='fit', script='{HELD}', poll_interval=1, deferrable={{}}, {{}})"
+TASK = f"SbatchOperator(task_id='fit', script='{HELD}', poll_interval=1, {{}}, {{}})"
+
+#: Who waits for the job: a worker, the triggerer, or the triggerer alone from first to last.
+MODES = {
+    "worker": "deferrable=False",
+    "deferred": "deferrable=True",
+    "triggerer": "start_from_trigger=True, end_from_trigger=True",
+}
 
 
 @dataclass
@@ -24,11 +31,11 @@ class Killing:
     stack: Stack
     cluster: Cluster
     name: str
-    deferrable: bool
+    mode: str
 
     def start(self, options: str = "", dag_options: str = "") -> tuple[Run, Jobs]:
-        dag_id = f"kill_{self.name}_{self.deferrable}"
-        body = TASK.format(self.deferrable, options)
+        dag_id = f"kill_{self.name}_{self.mode}"
+        body = TASK.format(MODES[self.mode], options)
         run = self.stack.add_dag(dag_id, body, dag_options=dag_options).trigger()
         jobs = Jobs(self.cluster, run, "fit")
         jobs.wait("RUNNING", timeout=120)
@@ -36,7 +43,7 @@ class Killing:
 
     def settle(self, run: Run, number: int = 1) -> None:
         """Wait until the task's newest try follows its job."""
-        run.wait("fit", "deferred" if self.deferrable else "running", least_try=number)
+        run.wait("fit", "running" if self.mode == "worker" else "deferred", least_try=number)
         run.wait_log("fit", "begun", number=number)
 
 
@@ -141,7 +148,7 @@ WAYS = (
     execution_timeout,
     dagrun_timeout,
 )
-CASES = [*((way, mode) for way in WAYS for mode in (False, True)), (worker_told_to_end, False)]
+CASES = [*((way, mode) for way in WAYS for mode in MODES), (worker_told_to_end, "worker")]
 
 
 @pytest.fixture(scope="module")

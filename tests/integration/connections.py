@@ -25,11 +25,14 @@ class Connections:
         for variable, uri in cluster.access["airflow_connections"].items():
             monkeypatch.setenv(variable, uri)
 
+    def add(self, conn_id: str, uri: str) -> None:
+        self._monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", uri)
+
     def define(self, conn_type: str = "soperator", **fields: Any) -> str:
         own = {name: fields.pop(name) for name in ("host", "port", "login", "password") if name in fields}
         conn_id = f"hook_test_{next(self._numbers)}"
         said = {"conn_type": conn_type, **own, "extra": fields}
-        self._monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", json.dumps(said))
+        self.add(conn_id, json.dumps(said))
         return conn_id
 
     def login_node(self, **fields: Any) -> SlurmHook:

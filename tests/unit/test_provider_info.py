@@ -10,6 +10,8 @@ from airflow.providers_manager import ProvidersManager
 
 import airflow_provider_soperator
 from airflow_provider_soperator.get_provider_info import get_provider_info
+from airflow_provider_soperator.hooks import form
+from airflow_provider_soperator.links.slurm import LINKS
 
 PACKAGE = "airflow-provider-soperator"
 
@@ -27,6 +29,12 @@ def test_airflow_lists_the_provider() -> None:
     assert provider.data["name"] == "Soperator"
     # Airflow adds keys of its own.
     assert provider.data == provider.data | get_provider_info()
+
+
+def test_links_are_registered_and_have_a_field_each() -> None:
+    names = {f"{type(link).__module__}.{type(link).__qualname__}" for link in LINKS}
+    assert names <= set(ProvidersManager().extra_links_class_names)
+    assert [link.template for link in LINKS] == list(form.LINKS)
 
 
 def test_one_version_everywhere() -> None:

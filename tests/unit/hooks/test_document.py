@@ -10,8 +10,11 @@ from airflow.sdk import Connection
 
 from airflow_provider_soperator.hooks.form import FIELDS
 from airflow_provider_soperator.hooks.settings import Settings, read
+from airflow_provider_soperator.slurm.links import PLACEHOLDERS, problem
 
-DOCUMENT = (Path(__file__).parents[3] / "docs" / "connection.md").read_text()
+DOCS = Path(__file__).parents[3] / "docs"
+DOCUMENT = (DOCS / "connection.md").read_text()
+LINKS = (DOCS / "files-and-links.md").read_text()
 EXAMPLES = re.findall(r"^### (.+?)\n.*?^```sh\n(.+?)^```", DOCUMENT, re.MULTILINE | re.DOTALL)
 
 
@@ -30,6 +33,7 @@ def settings(said: str) -> Settings:
         ("SSH", "ssh"),
         ("An SSH connection that is there already", "ssh"),
         ("Kubernetes", "kubernetes"),
+        ("SSH, with Kubernetes beside it", "ssh"),
         ("REST", "rest"),
         ("On a node of the cluster", "native"),
     ],
@@ -41,10 +45,17 @@ def test_an_example_means_the_same_in_both_forms(title: str, transport: str) -> 
 
 
 def test_all_examples_are_tested() -> None:
-    assert len(EXAMPLES) == 5
+    assert len(EXAMPLES) == 6
 
 
 @pytest.mark.parametrize("name", [field.name for field in FIELDS])
 def test_each_field_is_in_the_table(name: str) -> None:
     table = DOCUMENT.partition("\n## Fields\n")[2].partition("\n## ")[0]
     assert f"`{name}`" in table
+
+
+def test_each_placeholder_of_a_link_is_told_of_and_the_examples_have_no_others() -> None:
+    assert set(re.findall(r"`\{(\w+)\}`", LINKS)) == PLACEHOLDERS.keys()
+    examples = re.findall(r"`(https://.+?)`", LINKS)
+    assert len(examples) == 3
+    assert not any(map(problem, examples))

@@ -10,6 +10,7 @@ from airflow.sdk import Connection
 
 from airflow_provider_soperator.hooks.form import FIELDS
 from airflow_provider_soperator.hooks.settings import ConnectionMistake, Settings, read
+from airflow_provider_soperator.hooks.slurm import SlurmHook
 
 
 def settings(uri: str = "", **fields: Any) -> Settings:
@@ -102,11 +103,29 @@ def test_a_flag_may_be_a_text() -> None:
         ({"host": "login", "keyfile": "/k"}, "the extra has keyfile, which means nothing: is it to be key_file?"),
         ({"host": "login", "namespaces": "x"}, "is it to be namespace?"),
         ({"ssh_connection_id": "x"}, "is it to be ssh_conn_id?"),
+        (
+            {"host": "login", "job_link": "https://x/{job}"},
+            r"job_link has \{job\}, which means nothing: there are \{job_id\}",
+        ),
+        ({"host": "login", "grafana_link": "grafana.example.com"}, "grafana_link is no link"),
     ],
 )
 def test_what_cannot_work_is_refused(said: dict[str, Any], words: str) -> None:
     with pytest.raises(ConnectionMistake, match=words):
         settings(**said)
+
+
+def test_links_are_those_that_are_set() -> None:
+    found = settings(host="login", job_link="https://x/{job_id}", output_link="", grafana_link=None)
+    assert found.links == (("job_link", "https://x/{job_id}"),)
+
+
+def test_the_test_button_tells_of_a_link_that_cannot_be_filled(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = {"conn_type": "soperator", "host": "login", "extra": {"job_link": "https://x/{job}"}}
+    monkeypatch.setenv("AIRFLOW_CONN_WITH_A_LINK", json.dumps(said))
+    works, words = SlurmHook("with_a_link").test_connection()
+    assert not works
+    assert words.startswith("job_link has {job}, which means nothing: there are {job_id}, ")
 
 
 def test_notes_and_settings_of_the_ssh_provider_may_stand_beside() -> None:

@@ -1,0 +1,1 @@
+"""Links from a task to pages about its job."""

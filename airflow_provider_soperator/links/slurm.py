@@ -1,0 +1,51 @@
+"""The buttons on the page of a task: to the job, to its output and to its measurements.
+
+Where they lead to is up to the connection's templates, which whoever follows the job fills in as it learns of it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from airflow.sdk import BaseOperatorLink
+
+if TYPE_CHECKING:
+    from airflow.sdk import BaseOperator
+    from airflow.sdk.types import TaskInstanceKey
+
+
+class SlurmLink(BaseOperatorLink):
+    """A button of which a field of the connection says where it leads to."""
+
+    #: The field.
+    template: ClassVar[str]
+
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
+        """What is stored already: a worker asks for it at the end of a task, and would store something else."""
+        from airflow.sdk.bases.xcom import BaseXCom
+
+        return BaseXCom.get_value(ti_key=ti_key, key=self.xcom_key) or ""  # type: ignore[arg-type]
+
+
+class JobLink(SlurmLink):
+    """The page that a portal has of the job."""
+
+    name = "Job"
+    template = "job_link"
+
+
+class OutputLink(SlurmLink):
+    """The file that the job writes to, in a browser of files."""
+
+    name = "Output"
+    template = "output_link"
+
+
+class GrafanaLink(SlurmLink):
+    """A dashboard of the job's nodes during its time."""
+
+    name = "Grafana"
+    template = "grafana_link"
+
+
+LINKS: tuple[SlurmLink, ...] = (JobLink(), OutputLink(), GrafanaLink())

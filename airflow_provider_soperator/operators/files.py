@@ -1,0 +1,146 @@
+"""Files that a task takes to the cluster ahead of its job, and brings back after it."""
+
+from __future__ import annotations
+
+import glob
+import posixpath
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from hashlib import sha256
+from pathlib import Path, PurePosixPath
+from typing import Any, Protocol
+
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_provider_soperator.clients.client import SlurmClient
+from airflow_provider_soperator.hooks.settings import ConnectionMistake
+from airflow_provider_soperator.hooks.slurm import SlurmHook
+from airflow_provider_soperator.slurm import directives
+from airflow_provider_soperator.slurm.errors import SlurmError
+from airflow_provider_soperator.slurm.fields import job_of
+from airflow_provider_soperator.slurm.files import FileError
+from airflow_provider_soperator.slurm.keys import SubmissionKey
+from airflow_provider_soperator.slurm.transfers import Match, WorkingFolder
+from airflow_provider_soperator.transports.errors import NotSupported, TransportError
+
+#: From where to where; a mapping, or what Airflow has made of one.
+Pairs = Mapping[str, str] | Sequence[Sequence[str]]
+
+_WILD = frozenset("*?[")
+
+
+class Logger(Protocol):
+    """What is needed of a logger."""
+
+    def info(self, event: str, *args: Any) -> Any: ...
+
+    def warning(self, event: str, *args: Any) -> Any: ...
+
+
+class SubmittedJob(Protocol):
+    """What a trigger knows of the job that it is to submit."""
+
+    job: dict[str, Any]
+    keys: list[str]
+    since: str | None
+
+
+class JobFiles:
+    """Copies between the machine that runs a task and the folder in which its job runs.
+
+    ``here`` is where local paths begin, ``owner`` the same for all tries of a task, and for nobody else.
+    """
+
+    def __init__(self, slurm_conn_id: str, here: Path, owner: str, log: Logger) -> None:
+        self._hook = SlurmHook(slurm_conn_id)
+        self._here, self._owner, self._log = here, owner, log
+
+    def upload(self, files: Pairs, submitted: SubmittedJob) -> None:
+        """Copy all of them, unless the job of an earlier try is there to go on with: it has them, and may read them.
+
+        Where no files can be reached this fails also if there are none, before anything is submitted.
+        """
+        with self._client() as client:
+            working = client.ask(WorkingFolder()) / _folder(submitted.job)
+            if files and (job := _adopted(client, submitted)):
+                self._log.info("Nothing is uploaded, as job %s of an earlier try has its files", job)
+                return
+            for local, remote in pairs(files):
+                source = self._here / local
+                target = _path(working, _within(remote, source.name))
+                tag = sha256(f"{self._owner}\0{target}".encode()).hexdigest()[:16]
+                copied = client.upload(source, target, tag=tag)
+                self._log.info("Uploaded %s to %s: %s", local, target, copied)
+
+    def fetch(self, files: Pairs, working: str) -> None:
+        """Copy all of them from the folder in which the job has run."""
+        with self._client() as client:
+            for remote, local in pairs(files):
+                for path, target in _found(client, PurePosixPath(working), remote, local):
+                    copied = client.fetch(path, self._here / target)
+                    self._log.info("Fetched %s to %s: %s", path, target, copied)
+
+    def fetch_what_is_there(self, files: Pairs, working: str) -> None:
+        """The same after a job that has failed, which is what the task is to fail with."""
+        for pair in pairs(files):
+            try:
+                self.fetch([pair], working)
+            except (SlurmError, TransportError, OSError, AirflowFailException) as error:
+                self._log.warning("%s is not fetched: %s", pair[0], error)
+
+    @contextmanager
+    def _client(self) -> Iterator[SlurmClient]:
+        try:
+            with self._hook.client() as client:
+                yield client
+        except (ConnectionMistake, NotSupported) as error:
+            raise AirflowFailException(str(error)) from error
+
+
+def pairs(files: Pairs) -> list[Sequence[str]]:
+    """What to copy, from where to where."""
+    return list(files.items()) if isinstance(files, Mapping) else list(files)
+
+
+def _folder(job: Mapping[str, Any]) -> str:
+    """Where a job runs, below the folder in which it is submitted."""
+    said = directives.read(job["script"])[0].fields if "script" in job else {}
+    return str(job.get("chdir") or said.get("chdir") or "")
+
+
+def _adopted(client: SlurmClient, submitted: SubmittedJob) -> str:
+    *earlier, _ = map(SubmissionKey, submitted.keys)
+    if not earlier:
+        return ""
+    since = datetime.fromisoformat(submitted.since) if submitted.since else None
+    found = client.find(job_of(submitted.job), earlier, since=since)
+    return str(found.id) if found else ""
+
+
+def _within(target: str, name: str) -> str:
+    """A name that ends in a slash is that of a folder to put it in."""
+    return posixpath.join(target, name) if target.endswith("/") else target
+
+
+def _path(working: PurePosixPath, path: str) -> str:
+    if path.startswith("~"):
+        raise FileError(f"{path!r} is for a shell to understand", remedy="name the folder")
+    return posixpath.normpath(str(working / path))
+
+
+def _found(client: SlurmClient, working: PurePosixPath, remote: str, local: str) -> Iterator[tuple[str, str]]:
+    """What a path or a pattern of the cluster's stands for, and where it is to go."""
+    parts = PurePosixPath(remote).parts
+    wild = next((number for number, part in enumerate(parts) if _WILD & set(part)), None)
+    if wild is None:
+        path = _path(working, remote)
+        yield path, _within(local, posixpath.basename(path))
+        return
+    fixed = _path(working, str(PurePosixPath(*parts[:wild])))
+    matches = client.ask(Match(posixpath.join(glob.escape(fixed), *parts[wild:])))
+    if not matches:
+        raise FileError(f"nothing on the cluster is called {posixpath.join(fixed, *parts[wild:])}")
+    for path in matches:
+        # Below the part that has no wildcards they keep their folders, so that no two of them meet.
+        yield path, posixpath.join(local, posixpath.relpath(path, fixed))

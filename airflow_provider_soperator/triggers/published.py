@@ -1,0 +1,65 @@
+"""What a task shows of its job while that runs: its id, and links to pages about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Protocol
+
+from airflow.sdk.bases.xcom import BaseXCom
+from airflow.sdk.exceptions import AirflowRuntimeError
+from airflow.sdk.execution_time.xcom import XCom
+
+from airflow_provider_soperator.clients.client import AsyncSlurmClient
+from airflow_provider_soperator.links.slurm import LINKS
+from airflow_provider_soperator.slurm import links
+from airflow_provider_soperator.slurm.errors import SlurmError
+from airflow_provider_soperator.slurm.ids import JobId
+from airflow_provider_soperator.slurm.status import JobStatus
+from airflow_provider_soperator.transports.errors import TransportError
+from airflow_provider_soperator.triggers.xcoms import push
+
+
+class Logger(Protocol):
+    """What is needed of a logger."""
+
+    def info(self, event: str, *args: Any) -> Any: ...
+
+
+class Published:
+    """XComs of a task, pushed whenever there is something new to them."""
+
+    def __init__(self, ti: Any, client: AsyncSlurmClient, templates: Mapping[str, str], log: Logger) -> None:
+        self._ti, self._client, self._log = ti, client, log
+        self._links = {link.xcom_key: templates[link.template] for link in LINKS if link.template in templates}
+        self._values: dict[str, str] = {}
+        self._pushed: dict[str, str] = {}
+
+    async def begin(self, job: JobId) -> None:
+        """The job is submitted."""
+        await self._push("job_id", str(job), XCom)
+        if any(links.names(template, "cluster") for template in self._links.values()):
+            # Links that want it are not shown without it, which is no reason to leave the job alone.
+            with suppress(SlurmError, TransportError):
+                self._values["cluster"] = (await self._client.config()).cluster
+        await self.update(JobStatus(id=job))
+
+    async def update(self, status: JobStatus) -> None:
+        """Something about the job has changed."""
+        # What is known of a job can be forgotten, as when it is told of by accounting.
+        self._values |= {name: value for name, value in links.describe(status).items() if value}
+        for key, template in self._links.items():
+            link = links.fill(template, self._values)
+            if link and link != self._pushed.get(key):
+                # The API server reads it as it is stored, whatever keeps other XComs.
+                await self._push(key, link, BaseXCom)
+                self._pushed[key] = link
+
+    async def _push(self, key: str, value: str, backend: type[BaseXCom]) -> None:
+        # dag.test() runs triggers without telling them of their task.
+        if self._ti is None:
+            return
+        try:
+            await push(self._ti, key, value, backend)
+        except AirflowRuntimeError as error:
+            self._log.info("The XCom %s could not be stored, which does the job no harm: %s", key, error)

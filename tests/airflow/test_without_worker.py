@@ -1,0 +1,126 @@
+"""Tasks that start and end in the triggerer: what holds there, and what sends a task to a worker after all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.airflow.jobs import Jobs
+from tests.airflow.stack import Run, Stack
+from tests.integration.cluster import Cluster
+
+FILES = {"free.sh": "#!/bin/bash\necho file of {{ run_id }}\n"}
+#: In each log of a worker's, and in no other.
+WORKER = "::group::Pre Execute"
+#: A script that fails once for each run.
+FAILS_ONCE = 'test -e "/root/seen {{{{ run_id }}}} {}" && exit; touch "/root/seen {{{{ run_id }}}} {}"; exit 1'
+
+
+def tasks(folder: Path) -> str:
+    return f"""
+free = {{"start_from_trigger": True, "end_from_trigger": True, "poll_interval": 1}}
+
+def note(context):
+    Path({str(folder)!r}, context["task"].task_id).write_text(context["run_id"])
+
+def plain(task_id, command="true", **options):
+    return SbatchOperator(task_id=task_id, command=command, **free | options)
+
+@task
+def show(report):
+    print("what came:", type(report).__name__, report["state"])
+
+text = SbatchOperator(
+    task_id="text", script="#!/bin/bash\\necho run {{{{ run_id }}}} $WHAT\\n", env={{"WHAT": "{{{{ 1 + 1 }}}}"}}, **free
+)
+show(text.output)
+SbatchOperator(task_id="file", script="free.sh", **free)
+text >> plain("pulled", "echo job {{{{ ti.xcom_pull('text')['job_id'] }}}}")
+plain("invalid", mem="{{{{ 'much' }}}}", retries=1)
+plain("refused", partition="nowhere", retries=1)
+plain("skipped", "exit 7", on_finish={{7: "skip"}})
+plain("retried", {FAILS_ONCE.format("retried", "retried")!r}, retries=1, retry_delay=timedelta(seconds=1))
+plain("failed", "exit 3", on_failure_callback=note)
+plain("noted", on_success_callback=note)
+plain("limited", execution_timeout=timedelta(minutes=5))
+plain("pooled", pool="default_pool", outlets=[])
+SbatchOperator.partial(task_id="mapped", command="echo $WHAT", **free).expand(env=[{{"WHAT": "x"}}, {{"WHAT": "y"}}])
+SbatchOperator(task_id="from_task", command="true", nodes=task(lambda: 1, task_id="one")(), **free)
+plain("starts", end_from_trigger=False)
+plain("ends", start_from_trigger=False, deferrable=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where callbacks leave their marks."""
+    return tmp_path_factory.mktemp("callbacks")
+
+
+@pytest.fixture(scope="module")
+def run(stack: Stack, folder: Path) -> Run:
+    return stack.add_dag("without_worker", tasks(folder), files=FILES).trigger()
+
+
+def log_of_success(run: Run, task_id: str, index: int = -1) -> str:
+    run.wait(task_id, "success", index=index)
+    return run.wait_log(task_id, "is COMPLETED", index)
+
+
+@pytest.mark.parametrize(
+    ("task_id", "said"), [("text", "run {run_id} 2"), ("file", "file of {run_id}"), ("pooled", "is COMPLETED")]
+)
+def test_no_worker_is_there_and_templates_are_rendered(run: Run, task_id: str, said: str) -> None:
+    log = log_of_success(run, task_id)
+    assert WORKER not in log
+    assert said.format(run_id=run.run_id) in log
+
+
+def test_the_result_is_what_it_would_be_from_a_worker(run: Run) -> None:
+    log_of_success(run, "text")
+    assert run.xcom("text")["state"] == "COMPLETED"
+    run.wait("show", "success")
+    run.wait_log("show", "what came: dict COMPLETED")
+
+
+def test_a_failed_job_is_tried_again_as_a_job_of_its_own(run: Run, slurm: Cluster) -> None:
+    assert run.wait("retried", "success")["try_number"] == 2
+    Jobs(slurm, run, "retried").wait("FAILED", "COMPLETED")
+
+
+@pytest.mark.parametrize(
+    ("task_id", "said"), [("invalid", "mem: "), ("refused", "invalid partition specified: nowhere")]
+)
+def test_what_another_try_would_not_mend_is_not_tried_again(run: Run, task_id: str, said: str) -> None:
+    assert run.wait(task_id, "failed")["try_number"] == 1
+    run.wait_log(task_id, said)
+
+
+def test_an_end_means_what_on_finish_says(run: Run) -> None:
+    run.wait("skipped", "skipped")
+
+
+@pytest.mark.parametrize(("task_id", "state"), [("failed", "failed"), ("noted", "success")])
+def test_callbacks_are_called(run: Run, folder: Path, task_id: str, state: str) -> None:
+    run.wait(task_id, state)
+    run.stack.wait("the callback was called", (folder / task_id).exists)
+    assert (folder / task_id).read_text() == run.run_id
+
+
+@pytest.mark.parametrize(
+    ("task_id", "index"),
+    [("limited", -1), ("pulled", -1), ("mapped", 0), ("mapped", 1), ("from_task", -1), ("ends", -1)],
+)
+def test_what_needs_a_worker_to_start_gets_one(run: Run, task_id: str, index: int) -> None:
+    log = log_of_success(run, task_id, index)
+    assert log.count(WORKER) == 1
+    assert log.index(WORKER) < log.index(" submitted")
+
+
+@pytest.mark.parametrize("task_id", ["noted", "starts"])
+def test_what_needs_a_worker_to_end_gets_one(run: Run, task_id: str) -> None:
+    run.wait(task_id, "success")
+    log = run.wait_log(task_id, WORKER)
+    assert log.count(WORKER) == 1
+    assert log.index(WORKER) > log.index("is COMPLETED")
