@@ -8,7 +8,6 @@ import io
 import json
 import pickle
 import posixpath
-import shlex
 import sys
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
@@ -16,14 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_soperator.functions import remote
+from airflow_provider_soperator.functions.launch import Launch
 
 #: Bytes that a script of Slurm's can have (SchedulerParameters=max_script_size), less what else is in it.
 MOST_TO_SEND = (4 << 20) - (64 << 10)
 #: Bytes of what comes back.
 MOST_TO_RETURN = 16 << 20
 
-#: Where a call keeps its files, in the job's working directory.
+#: Where calls keep their files, in the job's working directory.
 FOLDER = ".airflow-soperator"
+#: Days after which a call removes what earlier ones have left there: of those that failed, or whose task was killed.
+DAYS = 30
 
 _SCRIPT = """\
 #!/bin/bash
@@ -31,15 +33,16 @@ _SCRIPT = """\
 set -eu
 folder=$PWD/{folder}
 mkdir -p -m 700 "$folder"
-rm -f "$folder/result.pickle"
-base64 -d >"$folder/call.zip" <<'END'
+find "$folder" -type f -mtime +{days} -delete || true
+rm -f "$folder/{name}.result"
+base64 -d >"$folder/{name}.zip" <<'END'
 {payload}END
-exec {command} "$folder/call.zip" "$folder/result.pickle" {most}
+{launch}
 """
 
 
-class CannotSend(ValueError):
-    """A function or its arguments cannot be sent to the cluster; the message says which, and what to do."""
+class CallError(ValueError):
+    """A call cannot go to the cluster, or what it returned cannot come back; the message says why, and what to do."""
 
 
 def script(
@@ -48,40 +51,45 @@ def script(
     kwargs: Mapping[str, Any],
     *,
     name: str,
-    python: str = "python3",
-    launcher: Sequence[str] = (),
+    launch: Launch = Launch(),  # noqa: B008
     most: int = MOST_TO_RETURN,
 ) -> str:
     """A batch script that makes the call. ``name`` tells its files from those of other calls.
 
-    ``launcher`` comes before the interpreter, as ``srun`` does; of several ranks the first one's result comes back.
+    Of several ranks the first one's result comes back.
     """
     payload = base64.encodebytes(_archive(function, args, kwargs)).decode()
     if len(payload) > MOST_TO_SEND:
-        raise CannotSend(
+        raise CallError(
             f"the call of {_called(function)} has {len(payload) >> 10} KiB with its arguments, and a script of Slurm's "
             f"can have {MOST_TO_SEND >> 10}: write large arguments to the cluster's shared root, and pass their path"
         )
     return _SCRIPT.format(
         function=_called(function),
-        folder=shlex.quote(posixpath.join(FOLDER, name)),
+        folder=FOLDER,
+        days=DAYS,
+        name=name,
         payload=payload,
-        command=" ".join([*map(shlex.quote, launcher), shlex.quote(python), "-u"]),
-        most=most,
+        launch=launch.lines(f'"$folder/{name}.zip" "$folder/{name}.result" {most}'),
     )
 
 
 def result_path(workdir: str, name: str) -> str:
     """Where the result is, once the job has succeeded."""
-    return posixpath.join(workdir, FOLDER, name, "result.pickle")
+    return posixpath.join(workdir, FOLDER, f"{name}.result")
+
+
+def paths(workdir: str, name: str) -> tuple[str, ...]:
+    """All that a call has written."""
+    return result_path(workdir, name), posixpath.join(workdir, FOLDER, f"{name}.zip")
 
 
 def result(data: bytes) -> Any:
-    """What the function returned."""
+    """What the function returned. It is unpickled, so whoever can write it can run code here."""
     try:
         return pickle.loads(data)
     except Exception as error:
-        raise CannotSend(
+        raise CallError(
             f"what the function returned cannot be read here ({type(error).__name__}: {error}): return plain values, "
             f"or types of packages that are installed on both sides"
         ) from error
@@ -112,7 +120,7 @@ def _pickled(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[
     try:
         data: bytes = cloudpickle.dumps((function, tuple(args), dict(kwargs)))
     except Exception as error:
-        raise CannotSend(
+        raise CallError(
             f"{_called(function)} or its arguments cannot be sent ({error}): make what it needs inside of it"
         ) from error
     finally:

@@ -13,6 +13,9 @@ import traceback
 import zipfile
 from typing import Any, NoReturn
 
+#: The exit code for what another try would not change; sysexits.h calls it a configuration error.
+UNFIT = 78
+
 
 def main(archive: str, result_path: str, most: int) -> None:
     with zipfile.ZipFile(archive) as packed:
@@ -22,11 +25,13 @@ def main(archive: str, result_path: str, most: int) -> None:
     if here != about["python"]:
         fail(
             f"this is Python {here} ({sys.executable}), but the function comes from Python {about['python']}: "
-            f"name an interpreter of that version (python=...), or run Airflow's workers with this one"
+            f"name an interpreter of that version (python=, venv=), or run Airflow's workers with this one"
         )
     for name, text in about["sources"].items():
         # So that a traceback shows the lines of a file that is not here.
         linecache.cache[name] = (len(text), None, text.splitlines(True), name)
+    # By now, as the archive may be gone when a long call ends.
+    cloudpickle = importlib.import_module("cloudpickle")
     try:
         function, args, kwargs = pickle.loads(call)
     except ImportError as error:
@@ -39,13 +44,12 @@ def main(archive: str, result_path: str, most: int) -> None:
         traceback.print_exception(kind, raised, trace and trace.tb_next)
         sys.exit(1)
     if os.environ.get("SLURM_PROCID", "0") == "0":
-        keep(result, result_path, most)
+        keep(result, result_path, most, cloudpickle.dumps)
 
 
-def keep(result: Any, path: str, most: int) -> None:
-    cloudpickle = importlib.import_module("cloudpickle")
+def keep(result: Any, path: str, most: int, dumps: Any) -> None:
     try:
-        data = cloudpickle.dumps(result)
+        data = dumps(result)
     except Exception as error:
         fail(f"what the function returned cannot be sent back: {error}")
     if len(data) > most:
@@ -57,7 +61,8 @@ def keep(result: Any, path: str, most: int) -> None:
 
 
 def fail(why: str) -> NoReturn:
-    sys.exit(f"airflow: {why}")
+    print(f"airflow: {why}", file=sys.stderr)
+    sys.exit(UNFIT)
 
 
 if __name__ == "__main__":

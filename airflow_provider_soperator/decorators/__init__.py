@@ -1,0 +1,1 @@
+"""Functions of DAG files as tasks on a cluster."""

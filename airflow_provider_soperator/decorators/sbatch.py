@@ -1,0 +1,189 @@
+"""``@task.sbatch``: a Python function that runs as a Slurm job, and is a task like those of ``@task``."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator, task_decorator_factory
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_provider_soperator.operators.sbatch import SbatchOperator
+from airflow_provider_soperator.slurm.checks import InvalidJob
+
+if TYPE_CHECKING:
+    from airflow.sdk.definitions.context import Context
+
+    from airflow_provider_soperator.operators.outcome import Policy
+
+#: XCom's key for what became of the job, as the task returns what the function did.
+REPORT = "job"
+
+
+class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
+    """A call of a function as a job. See ``sbatch_task``."""
+
+    custom_operator_name = "@task.sbatch"
+    template_fields: Sequence[str] = (
+        *DecoratedOperator.template_fields,
+        *(name for name in SbatchOperator.template_fields if name != "script"),
+        *("python", "venv", "ranks", "srun_args"),
+    )
+    # An argument of the function that looks like the name of a file is one for the function.
+    template_ext: Sequence[str] = ()
+    template_fields_renderers = {  # noqa: RUF012 - as Airflow has it
+        **DecoratedOperator.template_fields_renderers,
+        **SbatchOperator.template_fields_renderers,
+    }
+
+    def __init__(
+        self,
+        *,
+        python: str | None = None,
+        venv: str | None = None,
+        ranks: int | None = None,
+        srun_args: Sequence[str] = (),
+        on_finish: Policy | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if python and venv:
+            raise ValueError("python and venv both say which interpreter is meant: give one of them")
+        from airflow_provider_soperator.functions.remote import UNFIT
+
+        super().__init__(on_finish={UNFIT: "fail", **(on_finish or {})}, **kwargs)
+        self.python = python
+        self.venv = venv
+        self.ranks = ranks
+        self.srun_args = srun_args
+        #: What the call has left on the cluster, once its result is here.
+        self.left: Sequence[str] = ()
+        # Not before Airflow has the result: if this process dies until then, the next try goes on with the same job.
+        self.on_success_callback = [*self.on_success_callback, _remove]
+
+    def execute(self, context: Context) -> Any:
+        from airflow_provider_soperator.functions.packing import CallError
+        from airflow_provider_soperator.hooks.settings import ConnectionMistake
+        from airflow_provider_soperator.hooks.slurm import SlurmHook
+
+        try:
+            if not SlurmHook(self.slurm_conn_id).reaches_files:
+                raise CallError(
+                    f"the result of a function comes back as a file, and the connection {self.slurm_conn_id} has no "
+                    f"way to the cluster's files: name an SSH or Kubernetes connection in it (files_via)"
+                )
+            self._pack(context)
+        except (CallError, ConnectionMistake, InvalidJob) as error:
+            raise AirflowFailException(str(error)) from None
+        return super().execute(context)
+
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
+        report = super().execute_complete(context, event)
+        from airflow_provider_soperator.slurm.report import read
+
+        context["ti"].xcom_push(REPORT, report)
+        # Of a job that failed, and may do so, there is no result.
+        return self._result(report) if read(report).succeeded else None
+
+    def _pack(self, context: Context) -> None:
+        """Make the call the script of the job."""
+        from airflow_provider_soperator.functions import packing
+        from airflow_provider_soperator.functions.arguments import plain
+        from airflow_provider_soperator.functions.launch import CONTAINER, Launch
+        from airflow_provider_soperator.triggers.starting import key
+
+        if self.job.get("array") is not None:
+            raise packing.CallError("array: all its elements would make the same call; map the task instead (expand)")
+        launch = Launch(
+            python=self.python,
+            venv=self.venv,
+            ranks=self.ranks,
+            srun_args=self.srun_args,
+            container={name: value for name, value in self.job.items() if name in CONTAINER and value is not None},
+        )
+        self.job = {"ntasks": self.ranks} | {name: self.job[name] for name in self.job if name not in CONTAINER}
+        args, kwargs = plain([*self.op_args]), plain({**self._from_context(context), **self.op_kwargs})
+        name = key(context["ti"]).text
+        self.script = packing.script(self.python_callable, args, kwargs, name=name, launch=launch)
+
+    def _from_context(self, context: Mapping[str, Any]) -> dict[str, Any]:
+        """What the function asks for by parameters that are called like variables of Airflow's."""
+        from airflow_provider_soperator.functions.arguments import is_airflows
+        from airflow_provider_soperator.functions.packing import CallError
+
+        parameters = list(inspect.signature(self.python_callable).parameters.values())[len(self.op_args) :]
+        names = {one.name for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)}
+        asked = {name: context[name] for name in names & context.keys() - self.op_kwargs.keys()}
+        for name, value in asked.items():
+            if is_airflows(value):
+                raise CallError(
+                    f"Airflow's {name} cannot go to the cluster: give the function what it needs of it as an argument"
+                )
+        return asked
+
+    def _needs_a_worker_at_the_start(self) -> bool:
+        # The triggerer has not got the function.
+        return True
+
+    def _needs_a_worker_at_the_end(self) -> bool:
+        # The triggerer is no place to unpickle what comes from elsewhere.
+        return True
+
+    def _result(self, report: dict[str, Any]) -> Any:
+        from airflow_provider_soperator.functions import packing
+        from airflow_provider_soperator.hooks.slurm import SlurmHook
+        from airflow_provider_soperator.slurm.files import FileError
+        from airflow_provider_soperator.slurm.keys import key_of
+
+        # That of the job, which an earlier try may have submitted, and not that of this try.
+        key = key_of(report["name"])
+        assert key is not None, "each job that is submitted here has a key in its name"
+        try:
+            with SlurmHook(self.slurm_conn_id).client() as client:
+                data = client.read_file(packing.result_path(report["workdir"], key.text), packing.MOST_TO_RETURN)
+            result = packing.result(data)
+        except FileError as error:
+            raise packing.CallError(
+                f"job {report['job_id']} has succeeded, but left no result ({error}): the function must return, not "
+                f"end its process, and the job's working directory be on the root that all nodes share (chdir); clear "
+                f"the task to have the function called anew"
+            ) from None
+        except packing.CallError as error:
+            raise AirflowFailException(str(error)) from None
+        self.left = packing.paths(report["workdir"], key.text)
+        return result
+
+
+def _remove(context: Mapping[str, Any]) -> None:
+    """Remove the files of a call that has come back."""
+    task = context["task"]
+    if task.left:
+        from airflow_provider_soperator.hooks.slurm import SlurmHook
+        from airflow_provider_soperator.slurm.files import RemoveFiles
+
+        with SlurmHook(task.slurm_conn_id).client() as client:
+            client.ask(RemoveFiles(tuple(task.left)))
+
+
+def sbatch_task(
+    python_callable: Callable[..., Any] | None = None, multiple_outputs: bool | None = None, **kwargs: Any
+) -> TaskDecorator:
+    """Run a function as a Slurm job; as ``@task.sbatch`` in a DAG file.
+
+        @task.sbatch(partition="main", gpus_per_node=1, venv="/shared/venv")
+        def train(rate: float) -> dict:
+            import torch
+            ...
+            return {"loss": loss}
+
+    ``python`` is the interpreter on the cluster (``python3``), or ``venv`` the folder of a virtual environment there;
+    it must be of the same minor version as Airflow's. ``ranks`` starts so many processes by srun, of which the first
+    one's result counts, and ``srun_args`` are further options for it. With ``container_image`` the function runs in a
+    container of pyxis. All else is as for ``SbatchOperator``; docs/task-sbatch.md has the details.
+    """
+    return task_decorator_factory(
+        python_callable=python_callable,
+        multiple_outputs=multiple_outputs,
+        decorated_operator_class=_SbatchDecoratedOperator,
+        **kwargs,
+    )

@@ -1,0 +1,35 @@
+"""A Python on a sandbox's root of the version that the tests run with: Debian's own may be another."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import sysconfig
+from pathlib import Path
+
+from tests.integration.cluster import Cluster
+
+#: Where it is on the cluster.
+HOME = Path("/opt/python")
+PYTHON = str(HOME / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}")
+
+_NOT_NEEDED = shutil.ignore_patterns("site-packages", "dist-packages", "__pycache__", "test", "idlelib", "config-*")
+
+
+def install(cluster: Cluster) -> str:
+    """Copy this machine's interpreter and its standard library; the path of the copy."""
+    root = cluster.sandbox.init.root()
+
+    def inside(path: str | Path) -> Path:
+        return root / Path(path).relative_to("/")
+
+    # It finds the library by where it is itself.
+    shutil.copytree(
+        sysconfig.get_path("stdlib"), inside(HOME / "lib" / Path(PYTHON).name), ignore=_NOT_NEEDED, dirs_exist_ok=True
+    )
+    inside(PYTHON).parent.mkdir(exist_ok=True)
+    shutil.copy2(Path(sys.executable).resolve(), inside(PYTHON))
+    if sysconfig.get_config_var("Py_ENABLE_SHARED"):
+        library = sysconfig.get_config_var("INSTSONAME")
+        shutil.copy2(Path(sysconfig.get_config_var("LIBDIR")) / library, inside("/usr/lib") / library)
+    return PYTHON
