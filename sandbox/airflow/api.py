@@ -29,7 +29,8 @@ class AirflowApi:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self._client = httpx.Client(base_url=f"{url}/api/v2", timeout=30, trust_env=False)
+        # Longer than it waits itself for its turn to write.
+        self._client = httpx.Client(base_url=f"{url}/api/v2", timeout=90, trust_env=False)
 
     def close(self) -> None:
         self._client.close()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -105,6 +107,9 @@ class AirflowHome:
             # The folder may be gone before anybody reads the log.
             last = log.read_text(errors="replace").splitlines()[-1:]
             raise SandboxError(f"`airflow db migrate` failed ({''.join(last)})", "run `make venv`, and try again")
+        # With it, whoever reads does not keep others from writing.
+        with contextlib.closing(sqlite3.connect(self.folder / "airflow.db")) as database:
+            database.execute("PRAGMA journal_mode=WAL")
         stamp.write_text(installed)
 
 
