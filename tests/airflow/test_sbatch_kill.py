@@ -148,7 +148,13 @@ WAYS = (
     execution_timeout,
     dagrun_timeout,
 )
-CASES = [*((way, mode) for way in WAYS for mode in MODES), (worker_told_to_end, "worker")]
+#: What is else than with ``deferrable=True`` when the triggerer has started the task, too.
+STARTED_THERE = (marked_failed, cleared_with_retries, cleared_after_failure, dagrun_timeout)
+CASES = [
+    *((way, mode) for way in WAYS for mode in ("worker", "deferred")),
+    *((way, "triggerer") for way in STARTED_THERE),
+    (worker_told_to_end, "worker"),
+]
 
 
 @pytest.fixture(scope="module")
