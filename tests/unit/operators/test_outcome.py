@@ -1,0 +1,75 @@
+"""What each end of a job means for its task, also of those that a sandbox cannot bring about."""
+
+from __future__ import annotations
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+from airflow_provider_soperator.operators.outcome import Policy, check, settle
+from airflow_provider_soperator.slurm.exits import ExitCode
+from airflow_provider_soperator.slurm.ids import JobId
+from airflow_provider_soperator.slurm.outcomes import JobError
+from airflow_provider_soperator.slurm.records import Job
+from airflow_provider_soperator.slurm.states import JobBase, JobState
+from airflow_provider_soperator.slurm.status import JobStatus
+
+JOB = JobId(7)
+LOST = JobStatus(id=JOB, lost="neither queue nor accounting knows it")
+
+
+def ended(state: JobBase | str, code: int = 0) -> JobStatus:
+    part = Job(id=JOB, state=JobState.parse(state), exit_code=ExitCode(code, 0))
+    return JobStatus(id=JOB, parts=(part,))
+
+
+def raised(status: JobStatus, policy: Policy) -> type[Exception] | None:
+    try:
+        settle(status, policy)
+    except Exception as error:
+        return type(error)
+    return None
+
+
+@pytest.mark.parametrize("state", ["FAILED", "NODE_FAIL", "BOOT_FAIL", "PREEMPTED"])
+def test_what_another_try_may_mend_is_tried_again(state: str) -> None:
+    kind = raised(ended(state, 1), {})
+    assert kind
+    assert issubclass(kind, JobError)
+
+
+@pytest.mark.parametrize("state", ["OUT_OF_MEMORY", "TIMEOUT", "DEADLINE", "CANCELLED"])
+def test_what_would_end_in_the_same_way_fails_for_good(state: str) -> None:
+    assert raised(ended(state), {}) is AirflowFailException
+    assert raised(LOST, {}) is AirflowFailException
+
+
+def test_each_end_has_a_meaning() -> None:
+    unfinished = {JobBase.PENDING, JobBase.RUNNING, JobBase.SUSPENDED}
+    meant = {base: raised(ended(base), {}) for base in set(JobBase) - unfinished}
+    assert [base for base, kind in meant.items() if kind is None] == [JobBase.COMPLETED]
+
+
+@pytest.mark.parametrize("state", ["OUT_OF_MEMORY", "BOOT_FAIL", "LOST"])
+def test_a_policy_says_otherwise(state: str) -> None:
+    status = LOST if state == "LOST" else ended(state)
+    assert raised(status, {state: "succeed"}) is None
+    assert raised(status, {state: "skip"}) is AirflowSkipException
+    assert raised(status, {state: "fail"}) is AirflowFailException
+    kind = raised(status, {state: "retry"})
+    assert kind
+    assert issubclass(kind, JobError)
+
+
+def test_an_exit_code_says_more_than_a_state() -> None:
+    policy: Policy = {"FAILED": "skip", 75: "fail"}
+    assert raised(ended("FAILED", 75), policy) is AirflowFailException
+    assert raised(ended("FAILED", 74), policy) is AirflowSkipException
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [({"OOM": "retry"}, "'OOM' is no state that a job ends in"), ({"TIMEOUT": "restart"}, "'restart' is none of")],
+)
+def test_a_policy_that_would_never_apply_is_refused(policy: Policy, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        check(policy)
