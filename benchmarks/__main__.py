@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
+from functools import partial
 
 from benchmarks import parsing, sandbox_cycles, sandbox_root, transports, watching
 from benchmarks.table import Row, show
+from benchmarks.tasks import run as tasks
 
 BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
     "root": sandbox_root.run,
@@ -15,16 +17,22 @@ BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
     "cycles": sandbox_cycles.run,
     "transports": transports.run,
     "watching": watching.run,
+    "tasks": tasks.run,
 }
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)}; all by default")
-    names = parser.parse_args().names or list(BENCHMARKS)
+    parser.add_argument(
+        "--tasks", type=int, default=tasks.TASKS, metavar="N", help=f"how many wait at once in `tasks` ({tasks.TASKS})"
+    )
+    given = parser.parse_args()
+    names = given.names or list(BENCHMARKS)
     if unknown := set(names) - BENCHMARKS.keys():
         parser.error(f"no such benchmark: {', '.join(sorted(unknown))}")
-    rows = [row for name in names for row in BENCHMARKS[name]()]
+    benchmarks = BENCHMARKS | {"tasks": partial(tasks.run, given.tasks)}
+    rows = [row for name in names for row in benchmarks[name]()]
     show(rows)
     return 1 if any(row.met is False for row in rows) else 0
 

@@ -1,0 +1,127 @@
+"""Each way in turn, with one Airflow beside one sandbox."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.table import Row
+from benchmarks.tasks import database
+from benchmarks.tasks.meter import Meter, Reading
+from benchmarks.tasks.rows import Trial, rows
+from benchmarks.tasks.shape import COMMAND, TASKS_PER_RUN
+from benchmarks.tasks.way import Way
+from sandbox import access
+from sandbox.airflow.beside import Airflow
+from sandbox.errors import SandboxError
+from sandbox.lifecycle import Sandbox
+from sandbox.settings import USER, Settings
+
+TASKS = 1000
+#: Of the ways of others so much less is run, as each task takes so much more.
+LESS = 10
+#: Tasks that workers run at once: Airflow's default.
+SLOTS = 32
+#: Seconds for which it is measured what all costs while there is nothing to do.
+IDLE = 15.0
+_UNTIL_EMPTY = 'while [ -n "$(squeue --noheader)" ]; do sleep 0.5; done'
+_DAGS = Path(__file__).parent / "dags"
+_REPOSITORY = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A way to wait, by the DAG whose tasks wait so."""
+
+    dag_id: str
+    name: str
+    is_ours: bool = False
+    holds_slots: bool = False
+
+
+KINDS = (
+    Kind("worker_free", "worker-free", is_ours=True),
+    Kind("deferred", "deferred", is_ours=True),
+    Kind("ssh_operator", "sbatch --wait", holds_slots=True),
+    Kind("poller", "poller each"),
+)
+
+
+def run(tasks: int = TASKS) -> list[Row]:
+    """``tasks`` of each of our ways, and a tenth of each of the others; both in whole runs of the DAG."""
+    with _field(tasks) as (sandbox, airflow):
+        meter = Meter(sandbox)
+        trials = [_trial(kind, sandbox, airflow, tasks) for kind in KINDS]
+        idle, few = _idle(meter), _runs(tasks / LESS)
+        jobs = _jobs(sandbox, meter, few)
+        return rows(tasks, trials, idle.cores, (jobs.cpu - idle.cores * jobs.seconds) / few)
+
+
+@contextmanager
+def _field(tasks: int) -> Iterator[tuple[Sandbox, Airflow]]:
+    # All nodes are on, and none has to be waited for.
+    sandbox = Sandbox(Settings(name="bench-tasks", workers=1, static=2, slurm_conf=["PrologSlurmctld=/bin/true"]))
+    try:
+        sandbox.up()
+        url = database.start(sandbox)
+        facts = access.describe(sandbox.settings)
+        airflow = Airflow(
+            sandbox,
+            _DAGS,
+            {
+                **access.connections({**facts, "ssh": {**facts["ssh"], "user": USER}}),
+                "PYTHONPATH": str(_REPOSITORY),
+                "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": url,
+                "AIRFLOW__CORE__PARALLELISM": str(SLOTS),
+                "AIRFLOW__CORE__MAX_ACTIVE_RUNS_PER_DAG": str(tasks),
+                "AIRFLOW__CORE__MAX_ACTIVE_TASKS_PER_DAG": str(tasks),
+                "AIRFLOW__TRIGGERER__CAPACITY": str(max(1000, tasks)),
+            },
+        )
+        airflow.up(lambda share, label: None)
+        for kind in KINDS:
+            _wait_for_dag(airflow, kind.dag_id)
+        yield sandbox, airflow
+    finally:
+        sandbox.down()
+
+
+def _wait_for_dag(airflow: Airflow, dag_id: str) -> None:
+    deadline = time.monotonic() + 120
+    while not airflow.api.has_dag(dag_id, f"{dag_id}.py"):
+        if time.monotonic() > deadline:
+            raise SandboxError(f"Airflow does not find {dag_id}", f"see whether {_DAGS / dag_id}.py can be imported")
+        time.sleep(0.3)
+
+
+def _trial(kind: Kind, sandbox: Sandbox, airflow: Airflow, tasks: int) -> Trial:
+    # A triggerer keeps the memory that an earlier way has taken.
+    sandbox.init.signal("airflow-triggerer", signal.SIGKILL)
+    airflow.up(lambda share, label: None)
+    count = _runs(tasks if kind.is_ours else tasks / LESS)
+    outcome = Way(sandbox, airflow.api, kind.dag_id).run(count, min(count, SLOTS) if kind.holds_slots else count)
+    return Trial(kind.name, kind.is_ours, outcome)
+
+
+def _runs(tasks: float) -> int:
+    """As many tasks, or a few more, so that they are whole runs."""
+    return TASKS_PER_RUN * -int(-tasks // TASKS_PER_RUN)
+
+
+def _idle(meter: Meter) -> Reading:
+    before = meter.read()
+    time.sleep(IDLE)
+    return meter.read() - before
+
+
+def _jobs(sandbox: Sandbox, meter: Meter, count: int) -> Reading:
+    """What so many jobs cost Slurm that nobody waits for; who submits them here is not in the figure."""
+    submit = f"for n in $(seq {count}); do sbatch --output=/dev/null --wrap {COMMAND} >/dev/null; done"
+    before = meter.read()
+    said = sandbox.init.run("sshd", ["su", "-", USER, "-c", f"{submit}; {_UNTIL_EMPTY}"], timeout=600)
+    assert said.returncode == 0, said.stderr
+    return meter.read() - before
