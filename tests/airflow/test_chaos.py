@@ -113,13 +113,17 @@ class Chaos:
         self._restart("sshd")
 
     def restart_slurmctld(self) -> None:
-        self._restart("slurmctld")
+        # Not by SIGKILL: a controller forgets what it was told in the seconds before, the ids of jobs among it. Their
+        # tasks fail, as they should, once it is clear that nobody knows these jobs, which takes five minutes.
+        self._restart("slurmctld", signal.SIGTERM)
 
     def restart_slurmdbd(self) -> None:
         self._restart("slurmdbd")
 
-    def _restart(self, daemon: str) -> None:
-        self.cluster.sandbox.init.signal(daemon, signal.SIGKILL)
+    def _restart(self, daemon: str, how: signal.Signals = signal.SIGKILL) -> None:
+        init = self.cluster.sandbox.init
+        init.signal(daemon, how)
+        self.stack.wait(f"{daemon} is gone", lambda: not init.processes()[daemon]["pid"], 30)
         time.sleep(self.dice.uniform(0, 2))
         self.cluster.sandbox.up()
 
