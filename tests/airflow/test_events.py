@@ -63,14 +63,14 @@ def wait_told(dag: Dag, job: str) -> dict[str, Any]:
     return dag.stack.wait(f"the watcher of {dag.dag_id} has told of job {job}", told)
 
 
+def memories(dag: Dag) -> list[Any]:
+    """What the watcher of the asset of the same name goes on with after a restart."""
+    entries = dag.stack.call("GET", f"/assets/{asset_of(dag)}/state-store")["asset_state_store"]
+    return [entry["value"] for entry in entries]
+
+
 def wait_remembered(dag: Dag, memory: Any) -> None:
-    """Wait until the watcher of the asset of the same name has come to this."""
-
-    def is_remembered() -> bool:
-        entries = dag.stack.call("GET", f"/assets/{asset_of(dag)}/state-store")["asset_state_store"]
-        return memory in [entry["value"] for entry in entries]
-
-    dag.stack.wait(f"the watcher of {dag.dag_id} remembers {memory}", is_remembered)
+    dag.stack.wait(f"the watcher of {dag.dag_id} remembers {memory}", lambda: memory in memories(dag))
 
 
 def test_a_dag_runs_when_a_job_has_finished(of_jobs: Dag, slurm: Cluster) -> None:
@@ -89,6 +89,8 @@ def test_a_dag_runs_when_a_job_has_finished(of_jobs: Dag, slurm: Cluster) -> Non
 def test_nothing_is_lost_or_told_twice_when_the_triggerer_restarts(stack: Stack, of_jobs: Dag, slurm: Cluster) -> None:
     before = slurm.sbatch("--job-name=watched-before")
     wait_told(of_jobs, before)
+    # Killed before that it would tell of the job again.
+    stack.wait("the watcher remembers it", lambda: any(before in memory["told"] for memory in memories(of_jobs)))
     stack.components["triggerer"].end()
     meanwhile = slurm.sbatch("--job-name=watched-meanwhile")
     slurm.wait_job(meanwhile, "COMPLETED")

@@ -107,6 +107,8 @@ SbatchOperator(
 @pytest.fixture(scope="module")
 def ended(stack: Stack, slurm: Cluster) -> Run:
     """A run of all cases in both modes, each task at its end or waiting for another try."""
+    # Tests before this one may have powered them up.
+    slurm.reset()
     for node in BROKEN.values():
         slurm.fault("node-no-boot", node=node)
     run = stack.add_dag("ends", TASKS).trigger()
