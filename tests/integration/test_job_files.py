@@ -19,6 +19,8 @@ from airflow_provider_soperator.slurm.keys import SubmissionKey
 from tests.integration.cluster import Cluster
 from tests.integration.connections import Connections
 
+pytestmark = pytest.mark.any_slurm
+
 LOG = logging.getLogger(__name__)
 
 
