@@ -83,8 +83,11 @@ def _cut_login(sandbox: Sandbox, options: Options) -> str:
     cut = 0
     for connection in sandbox.init.outside("sshd").children():
         # The connection breaks as if a cable were pulled; what it had started runs on. More than one process holds it.
-        for process in [connection, *connection.children(recursive=True)]:
-            # It may end by itself meanwhile.
+        held: list[psutil.Process] = [connection]
+        # Any of them may end by itself meanwhile.
+        with contextlib.suppress(psutil.NoSuchProcess):
+            held += connection.children(recursive=True)
+        for process in held:
             with contextlib.suppress(psutil.NoSuchProcess):
                 if process.name().startswith("sshd"):
                     process.kill()

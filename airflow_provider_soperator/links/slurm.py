@@ -21,10 +21,9 @@ class SlurmLink(BaseOperatorLink):
     template: ClassVar[str]
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        """What is stored already: a worker asks for it at the end of a task, and would store something else."""
-        from airflow.sdk.bases.xcom import BaseXCom
-
-        return BaseXCom.get_value(ti_key=ti_key, key=self.xcom_key) or ""  # type: ignore[arg-type]
+        """What is there already: a worker asks for it whenever it lets go of a task, and stores what it is told."""
+        shown: dict[str, str] = getattr(operator, "shown_links", {})
+        return shown.get(self.xcom_key, "")
 
 
 class JobLink(SlurmLink):

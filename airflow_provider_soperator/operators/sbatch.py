@@ -99,6 +99,8 @@ class SbatchOperator(BaseOperator):
         self.end_from_trigger = end_from_trigger
         self._starts_from_trigger = start_from_trigger
         self._waiting: Waiting | None = None
+        #: By their keys.
+        self.shown_links: dict[str, str] = {}
         if self.on_finish:
             from airflow_provider_soperator.operators.outcome import check
 
@@ -140,12 +142,15 @@ class SbatchOperator(BaseOperator):
 
         trigger.task_instance = context["ti"]  # type: ignore[assignment]
         self._waiting = Waiting(trigger)
+        # The same that the trigger fills, also if this does not end well.
+        self.shown_links = trigger.links
         return self.execute_complete(context, self._waiting.event())
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """The job is over, or could not be run, or is to be started by a worker after all."""
         if "start" in event:
             return self.execute(context)
+        self.shown_links = event.get("links", {})
         if "timed_out" in event:
             raise AirflowTaskTimeout(f"{event['timed_out']} did not end within {self.execution_timeout}: cancelled")
         if "error" in event:

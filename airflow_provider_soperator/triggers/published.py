@@ -27,18 +27,20 @@ class Logger(Protocol):
 
 
 class Published:
-    """XComs of a task, pushed whenever there is something new to them."""
+    """XComs of a task, pushed whenever there is something new to them; those that are links are noted in ``pushed``."""
 
-    def __init__(self, ti: Any, client: AsyncSlurmClient, templates: Mapping[str, str], log: Logger) -> None:
+    def __init__(
+        self, ti: Any, client: AsyncSlurmClient, templates: Mapping[str, str], pushed: dict[str, str], log: Logger
+    ) -> None:
         self._ti, self._client, self._log = ti, client, log
-        self._links = {link.xcom_key: templates[link.template] for link in LINKS if link.template in templates}
+        self._templates = {link.xcom_key: templates[link.template] for link in LINKS if link.template in templates}
         self._values: dict[str, str] = {}
-        self._pushed: dict[str, str] = {}
+        self._pushed = pushed
 
     async def begin(self, job: JobId) -> None:
         """The job is submitted."""
         await self._push("job_id", str(job), XCom)
-        if any(links.names(template, "cluster") for template in self._links.values()):
+        if any(links.names(template, "cluster") for template in self._templates.values()):
             # Links that want it are not shown without it, which is no reason to leave the job alone.
             with suppress(SlurmError, TransportError):
                 self._values["cluster"] = (await self._client.config()).cluster
@@ -48,7 +50,7 @@ class Published:
         """Something about the job has changed."""
         # What is known of a job can be forgotten, as when it is told of by accounting.
         self._values |= {name: value for name, value in links.describe(status).items() if value}
-        for key, template in self._links.items():
+        for key, template in self._templates.items():
             link = links.fill(template, self._values)
             if link and link != self._pushed.get(key):
                 # The API server reads it as it is stored, whatever keeps other XComs.

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
 from typing import Any
 
+from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.triggers.base import TaskSuccessEvent, TriggerEvent
 
 from airflow_provider_soperator.clients.client import AsyncSlurmClient
@@ -62,28 +63,41 @@ class SbatchTrigger(SlurmTrigger):
         self.deadline = deadline
         self.cancel_on_kill = cancel_on_kill
         self.end_from_trigger = end_from_trigger
+        #: What has been published of them so far.
+        self.links: dict[str, str] = {}
         self._begun: JobRun | None = None
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         event = await self.event()
+        yield TaskSuccessEvent() if await self._has_ended(event) else await self.resume(event)
+
+    async def _has_ended(self, event: dict[str, Any]) -> bool:
+        """Whether there is nothing left to do for a worker."""
         # dag.test() does not say which task it is.
         ends_here = self.end_from_trigger and self.task_instance is not None
-        if ends_here and "report" in event and read(event["report"]).succeeded:
+        if not ends_here or "report" not in event or not read(event["report"]).succeeded:
+            return False
+        try:
             await push_result(self.task_instance, event["report"])
-            yield TaskSuccessEvent()
-        else:
-            yield await self.resume(event)
+        except AirflowRuntimeError as error:
+            self.log.warning("The result could not be stored from here, so a worker does it: %s", error)
+            return False
+        return True
 
     async def event(self) -> dict[str, Any]:
-        """What the task goes on with: a ``report`` of the job's end, that it has ``timed_out``, or an ``error``."""
+        """What the task goes on with: a ``report`` of the job's end, that it has ``timed_out``, or an ``error``.
+
+        Each with the ``links`` of the task's page.
+        """
         try:
             hook = SlurmHook(self.slurm_conn_id)
             async with hook.async_client() as client:
-                links = (await hook.async_settings()).links
-                published = Published(self.task_instance, client, dict(links), self.log)
-                return await self._in_time(self._run_with(client), published)
+                templates = dict((await hook.async_settings()).links)
+                published = Published(self.task_instance, client, templates, self.links, self.log)
+                outcome = await self._in_time(self._run_with(client), published)
         except (SlurmError, TransportError, ConnectionMistake, InvalidJob) as error:
-            return {"error": str(error), "is_final": isinstance(error, _FINAL)}
+            outcome = {"error": str(error), "is_final": isinstance(error, _FINAL)}
+        return outcome | {"links": self.links}
 
     async def _in_time(self, run: JobRun, published: Published) -> dict[str, Any]:
         left = None if self.deadline is None else max(0.0, self.deadline - time.time())

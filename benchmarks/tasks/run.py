@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.table import Row
-from benchmarks.tasks import database
 from benchmarks.tasks.meter import Meter, Reading
 from benchmarks.tasks.rows import Trial, rows
 from benchmarks.tasks.shape import COMMAND, TASKS_PER_RUN
 from benchmarks.tasks.way import Way
 from sandbox import access
+from sandbox.airflow import database
 from sandbox.airflow.beside import Airflow
 from sandbox.errors import SandboxError
 from sandbox.lifecycle import Sandbox

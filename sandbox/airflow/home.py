@@ -50,8 +50,8 @@ class AirflowHome:
             "AIRFLOW__CORE__DAGS_FOLDER": str(self.dags),
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
             "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
-            # SQLite has one writer at a time. A task whose turn does not come within this time fails.
-            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self.folder}/airflow.db?timeout=60",
+            # SQLite has one writer at a time. Whoever waits for longer fails; while it waits, it looks dead to others.
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self.folder}/airflow.db?timeout=20",
             "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
             # No login: nobody outside this machine can reach it.
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
@@ -107,9 +107,10 @@ class AirflowHome:
             # The folder may be gone before anybody reads the log.
             last = log.read_text(errors="replace").splitlines()[-1:]
             raise SandboxError(f"`airflow db migrate` failed ({''.join(last)})", "run `make venv`, and try again")
-        # With it, whoever reads does not keep others from writing.
-        with contextlib.closing(sqlite3.connect(self.folder / "airflow.db")) as database:
-            database.execute("PRAGMA journal_mode=WAL")
+        if (file := self.folder / "airflow.db").exists():
+            # With it, whoever reads does not keep others from writing.
+            with contextlib.closing(sqlite3.connect(file)) as database:
+                database.execute("PRAGMA journal_mode=WAL")
         stamp.write_text(installed)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from sandbox.airflow import database
 from sandbox.lifecycle import Sandbox
 from sandbox.settings import Settings
 from tests.airflow.stack import Stack
@@ -48,5 +49,6 @@ def slurm() -> Iterator[Cluster]:
 @pytest.fixture(scope="session")
 def stack(slurm: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     folder = tmp_path_factory.mktemp("airflow") / "home"
-    with Stack(folder, slurm.access["airflow_connections"]) as stack:
+    url = database.start(slurm.sandbox)
+    with Stack(folder, slurm.access["airflow_connections"], url) as stack:
         yield stack

@@ -1,6 +1,6 @@
 """A whole Airflow for tests: API server, scheduler, triggerer and DAG processor, on one machine and one sandbox.
 
-with Stack(folder, connections) as stack:
+with Stack(folder, connections, database) as stack:
     run = stack.add_dag("train", SOURCE).trigger()
     run.wait("fit", "success")
     print(run.log("fit"))
@@ -40,12 +40,13 @@ from airflow_provider_soperator.operators.sbatch import SbatchOperator
 class Stack:
     """Airflow's processes around one database, with everything in one folder."""
 
-    def __init__(self, folder: Path, connections: Mapping[str, str], parallelism: int = 16) -> None:
+    def __init__(self, folder: Path, connections: Mapping[str, str], database: str, parallelism: int = 16) -> None:
         self.folder = folder
         self.dags = folder / "dags"
         self._home = AirflowHome(folder, self.dags, AirflowPorts(*free_ports(3)))
         mine = {
             **connections,
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": database,
             "AIRFLOW__CORE__PARALLELISM": str(parallelism),
             "AIRFLOW__CORE__MAX_ACTIVE_TASKS_PER_DAG": "1000",
             # A dead process is missed in seconds where Airflow takes minutes.

@@ -46,6 +46,10 @@ class Killing:
         run.wait("fit", "running" if self.mode == "worker" else "deferred", least_try=number)
         run.wait_log("fit", "begun", number=number)
 
+    def wait_over(self, run: Run) -> None:
+        """What is cleared while the scheduler finds the run to be over is not run again."""
+        self.stack.wait("the run is over", lambda: run.state() in ("success", "failed"))
+
 
 def marked_failed(killing: Killing) -> None:
     _marked(killing, "failed")
@@ -82,6 +86,7 @@ def _cleared(killing: Killing, retries: int) -> None:
     jobs.wait("CANCELLED", "CANCELLED", "RUNNING")
     jobs.let_go()
     run.wait("fit", "success")
+    killing.wait_over(run)
     run.clear("fit")
     jobs.wait("CANCELLED", "CANCELLED", "COMPLETED", "RUNNING")
     jobs.let_go()
@@ -94,6 +99,7 @@ def cleared_after_failure(killing: Killing) -> None:
     run, jobs = killing.start("retries=1, retry_delay=timedelta(seconds=1)")
     jobs.cancel()
     run.wait("fit", "failed")
+    killing.wait_over(run)
     run.clear("fit")
     jobs.wait("CANCELLED", "RUNNING")
     killing.settle(run, 2)

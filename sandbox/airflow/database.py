@@ -1,4 +1,4 @@
-"""A PostgreSQL for Airflow, as a Pod of the sandbox: SQLite's one writer at a time would be all that is measured."""
+"""A PostgreSQL for Airflow, as a Pod of the sandbox, where SQLite's one writer at a time would be in the way."""
 
 from __future__ import annotations
 
