@@ -24,7 +24,7 @@ def new_jobs(count: int = 1, **fields: Any) -> tuple[BatchJob, ...]:
     return tuple(BatchJob(name=key.name("once"), **fields) for key in keys)
 
 
-def ask_until_known(way: Way, jobs: tuple[BatchJob, ...], timeout: float = 60) -> tuple[Submitted, ...]:
+def ask_until_known(way: Way, jobs: tuple[BatchJob, ...], timeout: float = 180) -> tuple[Submitted, ...]:
     """Ask as a client does that gives up only where there is no hope."""
     deadline = time.monotonic() + timeout
     while True:

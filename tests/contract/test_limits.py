@@ -87,7 +87,7 @@ def test_a_command_that_ends_just_in_time_is_not_mistaken_for_the_next() -> None
     rounds = 60
     for number in range(rounds):
         # Without a moment between the two: while the limit of the one strikes, the other begins.
-        shell.stdin.write(encode(Command(("sleep", "0.03"), timeout=0.025 + number % 20 / 500), "close"))
+        shell.stdin.write(encode(Command(("sleep", "0.03"), timeout=0.005 + number % 20 / 200), "close"))
         shell.stdin.write(encode(Command(("sleep", "0.01")), "next"))
     said, _ = shell.communicate(timeout=60)
     statuses = [line.split() for line in said.decode().splitlines() if line]
