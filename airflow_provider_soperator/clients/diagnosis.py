@@ -6,6 +6,7 @@ It is for people, at the end of a log. Whatever cannot be found out is a line of
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from airflow_provider_soperator.clients.steps import Steps
 from airflow_provider_soperator.slurm import hostlist
@@ -25,15 +26,16 @@ _TELLING = (
 _MOST = 16
 
 
-def diagnose(status: JobStatus) -> Steps[list[str]]:
-    """Lines about the job, or about the first of its parts that matters."""
+def diagnose(status: JobStatus) -> Steps[tuple[list[str], list[str]]]:
+    """Lines about the job, or about the first of its parts that matters; and the nodes of that, the worst first."""
     error = failure(status)
     part = error.part if error else None
     if part is None:
-        return []
+        return [], []
+    found: list[Node] = []
     lines = [f"Diagnosis of job {part.id}"]
     sections: tuple[tuple[str, Callable[[Job], Steps[list[str]]]], ...] = (
-        ("slurmctld", _queue), ("Nodes", _nodes), ("Accounting", _accounting),
+        ("slurmctld", _queue), ("Nodes", partial(_nodes, found=found)), ("Accounting", _accounting),
     )  # fmt: skip
     for title, section in sections:
         try:
@@ -41,7 +43,7 @@ def diagnose(status: JobStatus) -> Steps[list[str]]:
         except (SlurmError, TransportError) as trouble:
             said = [f"cannot be told: {trouble}"]
         lines += [f"  {title}", *(f"    {line}" for line in said)]
-    return lines
+    return lines, [node.name for node in found] or hostlist.expand(part.nodelist)
 
 
 def _queue(part: Job) -> Steps[list[str]]:
@@ -54,27 +56,12 @@ def _queue(part: Job) -> Steps[list[str]]:
     return [line.strip() for line in own.splitlines() if line.strip().startswith(_TELLING)]
 
 
-def suspects(status: JobStatus) -> Steps[list[str]]:
-    """The names of the nodes that the failed part had, those first that something is wrong with."""
-    error = failure(status)
-    if error is None or error.part is None:
-        return []
-    try:
-        return [node.name for node in (yield from _worst_first(error.part))]
-    except (SlurmError, TransportError):
-        return hostlist.expand(error.part.nodelist)
-
-
-def _nodes(part: Job) -> Steps[list[str]]:
-    nodes = yield from _worst_first(part)
-    return _some([_node(node) for node in nodes], "nodes") if nodes else ["it had none"]
-
-
-def _worst_first(part: Job) -> Steps[list[Node]]:
+def _nodes(part: Job, found: list[Node]) -> Steps[list[str]]:
     if not part.nodelist:
-        return []
+        return ["it had none"]
     nodes: tuple[Node, ...] = yield ListNodes(tuple(hostlist.expand(part.nodelist)))
-    return sorted(nodes, key=lambda node: (not node.reason, node.name))
+    found += sorted(nodes, key=lambda node: (not node.reason, node.name))
+    return _some([_node(node) for node in found], "nodes")
 
 
 def _node(node: Node) -> str:

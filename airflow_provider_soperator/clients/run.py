@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from airflow_provider_soperator.clients.client import AsyncSlurmClient
-from airflow_provider_soperator.clients.diagnosis import diagnose, suspects
+from airflow_provider_soperator.clients.diagnosis import diagnose
 from airflow_provider_soperator.clients.steps import run_async
 from airflow_provider_soperator.clients.tails import Tail
 from airflow_provider_soperator.clients.watcher import POLL_INTERVAL
@@ -128,15 +128,11 @@ class JobRun:
     async def diagnosis(self, status: JobStatus) -> list[str]:
         """What there is to say about a job that did not succeed, in lines."""
         try:
-            lines, nodes = await asyncio.wait_for(self._slurms_view(status), DIAGNOSIS_TIME)
+            lines, nodes = await asyncio.wait_for(run_async(diagnose(status), self._client.ask), DIAGNOSIS_TIME)
         except asyncio.TimeoutError:
             return [f"There is no diagnosis: the cluster did not answer within {DIAGNOSIS_TIME:g} s"]
         told = await self._tell_of_nodes(nodes) if nodes and self._tell_of_nodes else []
         return lines + (["  Kubernetes", *(f"    {line}" for line in told)] if told else [])
-
-    async def _slurms_view(self, status: JobStatus) -> tuple[list[str], list[str]]:
-        lines = await run_async(diagnose(status), self._client.ask)
-        return lines, await run_async(suspects(status), self._client.ask)
 
     async def _find_own(self) -> Submitted:
         return await self._client.find(self._job, self._keys, since=self._since) or Submitted(None)

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_soperator.clients.client import SlurmClient
+from airflow_provider_soperator.hooks.logger import Logger
 from airflow_provider_soperator.hooks.settings import ConnectionMistake
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.slurm import directives
@@ -28,14 +29,6 @@ from airflow_provider_soperator.transports.errors import NotSupported, Transport
 Pairs = Mapping[str, str] | Sequence[Sequence[str]]
 
 _WILD = frozenset("*?[")
-
-
-class Logger(Protocol):
-    """What is needed of a logger."""
-
-    def info(self, event: str, *args: Any) -> Any: ...
-
-    def warning(self, event: str, *args: Any) -> Any: ...
 
 
 class SubmittedJob(Protocol):

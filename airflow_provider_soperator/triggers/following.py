@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 
 from airflow_provider_soperator.clients.run import JobRun, Printed
+from airflow_provider_soperator.hooks.logger import Logger
 from airflow_provider_soperator.slurm.records import Job
 from airflow_provider_soperator.slurm.requests.once import Submitted
 from airflow_provider_soperator.slurm.status import JobStatus
-from airflow_provider_soperator.triggers.published import Logger, Published
+from airflow_provider_soperator.triggers.published import Published
 
 #: Lines that make one event of the log. A triggerer passes some thousand events a second, for all of its triggers, and
 #: one that is busy with them for half a minute is taken for dead.

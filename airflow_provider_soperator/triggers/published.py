@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 from airflow.sdk.bases.xcom import BaseXCom
 from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.sdk.execution_time.xcom import XCom
 
 from airflow_provider_soperator.clients.client import AsyncSlurmClient
+from airflow_provider_soperator.hooks.logger import Logger
 from airflow_provider_soperator.links.slurm import LINKS
 from airflow_provider_soperator.slurm import links
 from airflow_provider_soperator.slurm.errors import SlurmError
@@ -18,12 +19,6 @@ from airflow_provider_soperator.slurm.ids import JobId
 from airflow_provider_soperator.slurm.status import JobStatus
 from airflow_provider_soperator.transports.errors import TransportError
 from airflow_provider_soperator.triggers.xcoms import push
-
-
-class Logger(Protocol):
-    """What is needed of a logger."""
-
-    def info(self, event: str, *args: Any) -> Any: ...
 
 
 class Published:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack
-from typing import Any, Protocol, TypeVar
+from typing import TypeVar
 
 from airflow_provider_soperator.clients.client import AsyncSlurmClient
+from airflow_provider_soperator.hooks.logger import Logger
 from airflow_provider_soperator.hooks.settings import ConnectionMistake
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.hooks.stock import known
@@ -15,12 +16,6 @@ from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.transports.errors import TransportError
 
 T = TypeVar("T")
-
-
-class Logger(Protocol):
-    """What is needed of a logger."""
-
-    def warning(self, event: str, *args: Any) -> Any: ...
 
 
 async def rounds(

@@ -17,7 +17,6 @@ from benchmarks.tasks.way import Way
 from sandbox import access
 from sandbox.airflow import database
 from sandbox.airflow.beside import Airflow
-from sandbox.errors import SandboxError
 from sandbox.lifecycle import Sandbox
 from sandbox.settings import USER, Settings
 
@@ -84,18 +83,10 @@ def _field(tasks: int) -> Iterator[tuple[Sandbox, Airflow]]:
         )
         airflow.up(lambda share, label: None)
         for kind in KINDS:
-            _wait_for_dag(airflow, kind.dag_id)
+            airflow.wait_for_dag(kind.dag_id, timeout=120)
         yield sandbox, airflow
     finally:
         sandbox.down()
-
-
-def _wait_for_dag(airflow: Airflow, dag_id: str) -> None:
-    deadline = time.monotonic() + 120
-    while not airflow.api.has_dag(dag_id, f"{dag_id}.py"):
-        if time.monotonic() > deadline:
-            raise SandboxError(f"Airflow does not find {dag_id}", f"see whether {_DAGS / dag_id}.py can be imported")
-        time.sleep(0.3)
 
 
 def _trial(kind: Kind, sandbox: Sandbox, airflow: Airflow, tasks: int) -> Trial:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import shutil
 import signal
+import time
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from pathlib import Path
 
 from sandbox import access, daemons
 from sandbox.airflow.api import AirflowApi
 from sandbox.airflow.home import COMPONENTS, AirflowHome, airflow
+from sandbox.errors import SandboxError
 from sandbox.lifecycle import Sandbox
 
 #: The example DAGs.
@@ -62,6 +65,17 @@ class Airflow:
             report((done + 1) / (len(COMPONENTS) + 1), f"starting Airflow's {name}")
             self._wait_for(name)
         report(1.0, "ready")
+
+    def wait_for_dag(self, dag_id: str, since: datetime | None = None, timeout: float = 60) -> None:
+        """Until it has read the file of this name; ``since`` when, if what it knew before does not count."""
+        deadline = time.monotonic() + timeout
+        while not self.api.has_dag(dag_id, f"{dag_id}.py", since):
+            if time.monotonic() > deadline:
+                file = self.home.dags / f"{dag_id}.py"
+                raise SandboxError(
+                    f"Airflow does not find {dag_id}", f"see whether {file} can be imported, and try again"
+                )
+            time.sleep(0.3)
 
     def _wait_for(self, name: str) -> None:
         daemons.wait_for(

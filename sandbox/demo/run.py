@@ -44,7 +44,7 @@ def run(sandbox: Sandbox, console: Console, progress: Callable[[], AbstractConte
         airflow, since = Airflow(sandbox), datetime.now(timezone.utc)
         with _timed(console, "Airflow"), progress() as report:
             airflow.up(report)
-            _wait_for_dag(airflow, since)
+            airflow.wait_for_dag(DAG_ID, since)
         started = DagRun(airflow.api, DAG_ID, airflow.api.trigger(DAG_ID, {}))
         console.print(f"[bold]{DAG_ID}[/] runs: {started.page}\n")
         watched = Watched(started, sandbox)
@@ -70,14 +70,6 @@ def _what_next(sandbox: Sandbox, airflow: Airflow, console: Console) -> None:
         f"  Slurm     {command_line('shell', name)}   or {command_line('status', name)}\n"
         f"  the end   {command_line('down', name)}"
     )
-
-
-def _wait_for_dag(airflow: Airflow, since: datetime) -> None:
-    deadline = time.monotonic() + 60
-    while not airflow.api.has_dag(DAG_ID, f"{DAG_ID}.py", since):
-        if time.monotonic() > deadline:
-            raise SandboxError(f"Airflow does not find {DAG_ID}", f"see whether {DAGS} has it, and try again")
-        time.sleep(0.3)
 
 
 @contextmanager
