@@ -10,6 +10,12 @@ from typing import Any
 from airflow.sdk import conf
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+#: Seconds that a scheduler with much to do needs for one round.
+_ROUND = 5.0
+#: Seconds that a line may need on its way to the task's log. Airflow closes that when the trigger ends, and drops what
+#: comes later.
+_LOG_LAG = 1.0
+
 
 class SlurmTrigger(BaseTrigger):
     """Keeps each of its arguments in an attribute of the same name, from which it can be made anew."""
@@ -29,10 +35,15 @@ class SlurmTrigger(BaseTrigger):
         """The event with which a worker goes on, when it may.
 
         Airflow up to 3.3 fails a task that goes on before the scheduler has seen the end of the part that deferred it
-        (apache/airflow #72716). A supervisor may notice that end as late as this.
+        (apache/airflow #72716). A supervisor may notice that end as late as this, and a scheduler a round later.
         """
         # dag.test() has neither supervisor nor scheduler, and does not say which task it is.
         if self.task_instance is not None:
-            late = conf.getint("workers", "min_heartbeat_interval", fallback=5) + 1
+            late = conf.getint("workers", "min_heartbeat_interval", fallback=5) + _ROUND
             await asyncio.sleep(self._made + late - time.monotonic())
         return TriggerEvent(payload)  # type: ignore[no-untyped-call]
+
+    async def flush(self) -> None:
+        """All that has been logged so far is in the task's log."""
+        if self.task_instance is not None:
+            await asyncio.sleep(_LOG_LAG)

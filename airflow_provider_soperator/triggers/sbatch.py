@@ -69,6 +69,7 @@ class SbatchTrigger(SlurmTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         event = await self.event()
+        await self.flush()
         yield TaskSuccessEvent() if await self._has_ended(event) else await self.resume(event)
 
     async def _has_ended(self, event: dict[str, Any]) -> bool:

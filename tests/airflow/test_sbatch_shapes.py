@@ -57,7 +57,7 @@ def run(stack: Stack, slurm: Cluster) -> Run:
 
 def lines(run: Run, task_id: str, index: int = -1) -> list[str]:
     run.wait(task_id, "success", index=index, timeout=180)
-    return run.wait_log(task_id, "trigger completed", index).splitlines()
+    return run.wait_log(task_id, "is COMPLETED", index).splitlines()
 
 
 def test_a_script_is_a_template(run: Run) -> None:
