@@ -1,8 +1,9 @@
 """Prepare data, train one model per learning rate side by side, evaluate, and return the best.
 
 A pipeline of batch scripts as people have them. The scripts lie beside this file and are Jinja templates, so the
-learning rates can be chosen where a run is triggered. The trainings are one job array, each on a whole GPU node:
-nodes that are off are powered up by Slurm as the array starts.
+learning rates can be chosen where a run is triggered. All jobs are in Slurm's queue from the start, and each begins as
+soon as the one before it has succeeded. The trainings are one job array, each on a whole GPU node: nodes that are off
+are powered up by Slurm as the array starts.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 from airflow.sdk import Param, dag, task
 
 from airflow_provider_soperator.hooks.slurm import SlurmHook
+from airflow_provider_soperator.operators.pipeline import SbatchPipeline
 from airflow_provider_soperator.operators.sbatch import SbatchOperator
 
 
@@ -37,16 +39,19 @@ from airflow_provider_soperator.operators.sbatch import SbatchOperator
     tags=["soperator", "example"],
 )
 def train_pipeline() -> None:
-    prepare = SbatchOperator(task_id="prepare", script="train_pipeline/prepare.sbatch", gpus_per_node=1)
-    train = SbatchOperator(
-        task_id="train",
-        script="train_pipeline/train.sbatch",
-        # One job with an element for each learning rate. If they are to be tasks of their own, see sweep.py.
-        array="0-{{ params.learning_rates | length - 1 }}",
-        nodes=1,
-        gpus_per_node=8,
-    )
-    evaluate = SbatchOperator(task_id="evaluate", script="train_pipeline/evaluate.sbatch", gpus_per_node=1)
+    with SbatchPipeline("model"):
+        prepare = SbatchOperator(task_id="prepare", script="train_pipeline/prepare.sbatch", gpus_per_node=1)
+        train = SbatchOperator(
+            task_id="train",
+            script="train_pipeline/train.sbatch",
+            # One job with an element for each learning rate. If they are to be tasks of their own, see sweep.py.
+            array="0-{{ params.learning_rates | length - 1 }}",
+            nodes=1,
+            gpus_per_node=8,
+        )
+        evaluate = SbatchOperator(task_id="evaluate", script="train_pipeline/evaluate.sbatch", gpus_per_node=1)
+        # In Slurm this is --dependency=afterok. No time of Airflow's passes between two of the jobs.
+        prepare >> train >> evaluate
 
     @task
     def best(evaluated: dict[str, Any]) -> Any:
@@ -55,7 +60,6 @@ def train_pipeline() -> None:
             printed = slurm.read_file(evaluated["output"]).decode()
         return json.loads(printed.splitlines()[-1])
 
-    prepare >> train >> evaluate
     # The result of an SbatchOperator says where the job has run, for how long, and where its output is.
     best(evaluate.output)
 

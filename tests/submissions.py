@@ -9,8 +9,9 @@ from typing import Any
 
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.job import BatchJob
-from airflow_provider_soperator.slurm.keys import SubmissionKey
-from airflow_provider_soperator.slurm.requests.once import SubmitOnce, Submitted
+from airflow_provider_soperator.slurm.keys import SubmissionKey, key_of
+from airflow_provider_soperator.slurm.requests.once import SubmitOnce, Submitted, Together
+from airflow_provider_soperator.slurm.terms import Dependency
 from airflow_provider_soperator.transports.errors import TransportError
 from tests.contract.transports import Way
 from tests.integration.cluster import Cluster
@@ -24,12 +25,20 @@ def new_jobs(count: int = 1, **fields: Any) -> tuple[BatchJob, ...]:
     return tuple(BatchJob(name=key.name("once"), **fields) for key in keys)
 
 
-def ask_until_known(way: Way, jobs: tuple[BatchJob, ...], timeout: float = 180) -> tuple[Submitted, ...]:
+def after(job: BatchJob, *others: BatchJob, kind: str = "afterok") -> BatchJob:
+    """The job, to wait for others by their keys."""
+    keys = [key for other in others if (key := key_of(other.name or ""))]
+    return job.replace(dependency=Dependency(kind, *keys))
+
+
+def ask_until_known(
+    way: Way, jobs: tuple[BatchJob, ...], timeout: float = 180, *, together: Together | None = None
+) -> tuple[Submitted, ...]:
     """Ask as a client does that gives up only where there is no hope."""
     deadline = time.monotonic() + timeout
     while True:
         try:
-            answers = way.ask(SubmitOnce(jobs=jobs))
+            answers = way.ask(SubmitOnce(jobs=jobs, together=together))
             failures: Sequence[SlurmError | TransportError] = [one.error for one in answers if one.error]
             if not failures:
                 return answers

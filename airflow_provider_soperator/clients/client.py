@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from airflow_provider_soperator.clients import transfers, work
+from airflow_provider_soperator.clients import transfers, waiting, work
 from airflow_provider_soperator.clients.answers import SharedAnswers
 from airflow_provider_soperator.clients.batcher import Batcher
 from airflow_provider_soperator.clients.steps import Steps, run, run_async
@@ -117,6 +117,17 @@ class SlurmClient:
         """Submit hundreds of jobs in one go, each exactly once: their names end in keys. One answer for each."""
         return self._take(work.submit_many(jobs, since, fresh, self._limit() if len(jobs) > 1 else None))
 
+    def submit_together(
+        self, jobs: Sequence[BatchJob], *, since: datetime | None = None, fresh: bool = False
+    ) -> tuple[Submitted, ...]:
+        """Submit jobs that depend on each other: all of them, each exactly once, or none.
+
+        Their names end in keys, and a ``Dependency`` can name a job by its key. None starts before all are accepted. If
+        one is refused, the others are cancelled, and ``TogetherRefused`` says which one. Whatever breaks: the next call
+        with the same keys goes on, and one after a success changes nothing.
+        """
+        return self._take(work.submit_together(jobs, since, fresh, self._limit() if len(jobs) > 1 else None))
+
     def cancel(self, job: JobId, *, signal: str = "") -> None:
         """Cancel a job, or send it a signal; one that has ended is no error."""
         self.ask(CancelJobs(ids=(job,), signal=signal))
@@ -124,6 +135,21 @@ class SlurmClient:
     def cancel_many(self, jobs: Iterable[JobId]) -> None:
         """Cancel any number of jobs in one go."""
         self._take(work.cancel_many(jobs))
+
+    def relink(self, jobs: Iterable[JobId], old: JobId, new: JobId) -> tuple[JobId, ...]:
+        """Let those of these jobs that wait for ``old`` wait for ``new`` in its place; the answer is which did.
+
+        All else that they wait for stays. ``old`` may be gone, and the jobs may have been found to wait in vain.
+        """
+        return self._take(waiting.relink(jobs, old, new))
+
+    def let_go(self, job: JobId) -> bool:
+        """Drop what a job waits for in vain (``DependencyNeverSatisfied``), so that it runs; False if there is none."""
+        return self._take(waiting.let_go(job))
+
+    def cancel_waiting(self, jobs: Iterable[JobId]) -> None:
+        """Cancel what has not started of these; elements of an array that run go on."""
+        self._take(waiting.cancel_waiting(jobs))
 
     def status(self, job: JobId) -> JobStatus:
         """Where a job stands, from the queue or from accounting."""
@@ -223,11 +249,26 @@ class AsyncSlurmClient:
     ) -> tuple[Submitted, ...]:
         return await self._take(work.submit_many(jobs, since, fresh, await self._limit() if len(jobs) > 1 else None))
 
+    async def submit_together(
+        self, jobs: Sequence[BatchJob], *, since: datetime | None = None, fresh: bool = False
+    ) -> tuple[Submitted, ...]:
+        limit = await self._limit() if len(jobs) > 1 else None
+        return await self._take(work.submit_together(jobs, since, fresh, limit))
+
     async def cancel(self, job: JobId, *, signal: str = "") -> None:
         await self.ask(CancelJobs(ids=(job,), signal=signal))
 
     async def cancel_many(self, jobs: Iterable[JobId]) -> None:
         await self._take(work.cancel_many(jobs))
+
+    async def relink(self, jobs: Iterable[JobId], old: JobId, new: JobId) -> tuple[JobId, ...]:
+        return await self._take(waiting.relink(jobs, old, new))
+
+    async def let_go(self, job: JobId) -> bool:
+        return await self._take(waiting.let_go(job))
+
+    async def cancel_waiting(self, jobs: Iterable[JobId]) -> None:
+        await self._take(waiting.cancel_waiting(jobs))
 
     async def status(self, job: JobId) -> JobStatus:
         return (await self.statuses([job]))[job]

@@ -80,7 +80,8 @@ class JobRun:
         show_output: bool = True,
         tell_of_nodes: Callable[[Sequence[str]], Awaitable[list[str]]] | None = None,
     ) -> None:
-        self._client, self._job, self._keys, self._since = client, job, tuple(keys), since
+        self.client = self._client = client
+        self._job, self._keys, self._since = job, tuple(keys), since
         self._replaced = tuple(replaced)
         self._poll_interval, self._show_output = poll_interval, show_output
         self._tell_of_nodes = tell_of_nodes
@@ -92,6 +93,11 @@ class JobRun:
         self.ended: list[JobId] = []
         #: Parts whose output is not shown, as there are too many.
         self._unshown: set[JobId] = set()
+
+    @property
+    def earlier(self) -> list[str]:
+        """The keys of the tries before this one."""
+        return [key.text for key in self._keys[:-1]]
 
     async def submit(self) -> Submitted:
         """The job's id; a submission that has begun is finished also if whoever waits for it is cancelled."""

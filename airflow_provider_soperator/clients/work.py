@@ -10,18 +10,19 @@ from datetime import datetime, timezone
 from airflow_provider_soperator.clients.book import JobBook
 from airflow_provider_soperator.clients.steps import Steps
 from airflow_provider_soperator.clients.watched import Patience
-from airflow_provider_soperator.slurm.errors import AccountingDisabled, SlurmError
+from airflow_provider_soperator.slurm.errors import AccountingDisabled, SlurmError, TogetherRefused
 from airflow_provider_soperator.slurm.files import PIECE, FileError, Piece, ReadPieces
 from airflow_provider_soperator.slurm.ids import JobId
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.keys import SubmissionKey
 from airflow_provider_soperator.slurm.records import AccountingJob, Job, RateLimit
-from airflow_provider_soperator.slurm.requests import Accounting, CancelJobs, ListJobs, batches
+from airflow_provider_soperator.slurm.requests import Accounting, CancelJobs, ListJobs, Request, batches
 from airflow_provider_soperator.slurm.requests.accounting import name_in_accounting
 from airflow_provider_soperator.slurm.requests.base import TIMEOUT
-from airflow_provider_soperator.slurm.requests.once import LOOK_BACK, MOST, SubmitOnce, Submitted
+from airflow_provider_soperator.slurm.requests.once import LOOK_BACK, MOST, SubmitOnce, Submitted, Together
 from airflow_provider_soperator.slurm.states import JobBase
 from airflow_provider_soperator.slurm.status import JobStatus
+from airflow_provider_soperator.slurm.waits import in_order, readable
 from airflow_provider_soperator.transports.errors import TransportError
 
 #: Bytes of a file that are read unless more are asked for.
@@ -42,6 +43,38 @@ def submit_many(
     for start in range(0, len(jobs), at_once):
         done += yield SubmitOnce(jobs=tuple(jobs[start : start + at_once]), since=since, fresh=fresh)
     return tuple(done)
+
+
+def submit_together(
+    jobs: Sequence[BatchJob], since: datetime | None, fresh: bool, limit: RateLimit | None
+) -> Steps[tuple[Submitted, ...]]:
+    """All of them or none, and none starts before all are accepted; ``TogetherRefused`` names the one that was not.
+
+    What does not go in one request waits on, held, until the last of it is there. Then all are asked for once more,
+    which finds them and lets them go.
+    """
+    order, at_once = in_order(jobs), jobs_at_once(limit)
+    goes = [order[start : start + at_once] for start in range(0, len(order), at_once)]
+    done: dict[int, Submitted] = {}
+    for places in goes:
+        together = Together.START if len(goes) == 1 else Together.WAIT
+        answers = yield SubmitOnce(
+            jobs=tuple(jobs[place] for place in places), since=since, fresh=fresh, together=together
+        )
+        for place, answer in zip(places, answers, strict=True):
+            if answer.error:
+                yield from _ask_again([jobs[place] for place in sorted(done)], since, Together.END)
+                raise TogetherRefused(readable(jobs[place]), place, answer.error)
+        done |= zip(places, answers, strict=True)
+    if len(goes) > 1:
+        yield from _ask_again(jobs, since, Together.START)
+    return tuple(done[place] for place in range(len(jobs)))
+
+
+def _ask_again(jobs: Sequence[BatchJob], since: datetime | None, together: Together) -> Steps[None]:
+    """For jobs that are there already, which no limit on submissions holds back."""
+    for start in range(0, len(jobs), MOST):
+        yield SubmitOnce(jobs=tuple(jobs[start : start + MOST]), since=since, together=together)
 
 
 def jobs_at_once(limit: RateLimit | None) -> int:
@@ -87,11 +120,15 @@ def accepted(submitted: Submitted) -> Submitted:
 
 
 def cancel_many(ids: Iterable[JobId]) -> Steps[None]:
-    """All of them are tried, also after one that could not be cancelled."""
+    yield from tried(CancelJobs(ids=batch) for batch in batches(dict.fromkeys(ids)))
+
+
+def tried(requests: Iterable[Request[None]]) -> Steps[None]:
+    """All of them are tried, also after one that fails."""
     failure: SlurmError | None = None
-    for batch in batches(dict.fromkeys(ids)):
+    for request in requests:
         try:
-            yield CancelJobs(ids=batch)
+            yield request
         except SlurmError as error:
             failure = failure or error
     if failure:

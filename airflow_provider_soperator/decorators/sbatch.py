@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
     from airflow_provider_soperator.operators.outcome import Policy
+    from airflow_provider_soperator.slurm.keys import SubmissionKey
 
 #: XCom's key for what became of the job, as the task returns what the function did.
 REPORT = "job"
@@ -61,7 +62,16 @@ class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
         # Not before Airflow has the result: if this process dies until then, the next try goes on with the same job.
         self.on_success_callback = [*self.on_success_callback, _remove]
 
-    def execute(self, context: Context) -> Any:
+    def _settled(self, context: Context, event: dict[str, Any]) -> Any:
+        report = super()._settled(context, event)
+        from airflow_provider_soperator.slurm.report import read
+
+        context["ti"].xcom_push(REPORT, report)
+        # Of a job that failed, and may do so, there is no result.
+        return self._result(report) if read(report).succeeded else None
+
+    def _make(self, context: Context, key: SubmissionKey) -> None:
+        """Make the call the script of the job."""
         from airflow_provider_soperator.functions.packing import CallError
         from airflow_provider_soperator.hooks.settings import ConnectionMistake
         from airflow_provider_soperator.hooks.slurm import SlurmHook
@@ -72,25 +82,14 @@ class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
                     f"the result of a function comes back as a file, and the connection {self.slurm_conn_id} has no "
                     f"way to the cluster's files: name an SSH or Kubernetes connection in it (files_via)"
                 )
-            self._pack(context)
+            self._pack(context, key)
         except (CallError, ConnectionMistake, InvalidJob) as error:
             raise AirflowFailException(str(error)) from None
-        return super().execute(context)
 
-    def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
-        report = super().execute_complete(context, event)
-        from airflow_provider_soperator.slurm.report import read
-
-        context["ti"].xcom_push(REPORT, report)
-        # Of a job that failed, and may do so, there is no result.
-        return self._result(report) if read(report).succeeded else None
-
-    def _pack(self, context: Context) -> None:
-        """Make the call the script of the job."""
+    def _pack(self, context: Context, key: SubmissionKey) -> None:
         from airflow_provider_soperator.functions import packing
         from airflow_provider_soperator.functions.arguments import plain
         from airflow_provider_soperator.functions.launch import CONTAINER, Launch
-        from airflow_provider_soperator.triggers.starting import key
 
         if self.job.get("array") is not None:
             raise packing.CallError("array: all its elements would make the same call; map the task instead (expand)")
@@ -103,8 +102,7 @@ class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
         )
         self.job = {"ntasks": self.ranks} | {name: self.job[name] for name in self.job if name not in CONTAINER}
         args, kwargs = plain([*self.op_args]), plain({**self._from_context(context), **self.op_kwargs})
-        name = key(context["ti"]).text
-        self.script = packing.script(self.python_callable, args, kwargs, name=name, launch=launch)
+        self.script = packing.script(self.python_callable, args, kwargs, name=key.text, launch=launch)
 
     def _from_context(self, context: Mapping[str, Any]) -> dict[str, Any]:
         """What the function asks for by parameters that are called like variables of Airflow's."""

@@ -34,7 +34,6 @@ _WILD = frozenset("*?[")
 class SubmittedJob(Protocol):
     """What a trigger knows of the job that it is to submit."""
 
-    job: dict[str, Any]
     keys: list[str]
     since: str | None
 
@@ -49,15 +48,15 @@ class JobFiles:
         self._hook = SlurmHook(slurm_conn_id)
         self._here, self._owner, self._log = here, owner, log
 
-    def upload(self, files: Pairs, submitted: SubmittedJob) -> None:
+    def upload(self, files: Pairs, job: dict[str, Any], submitted: SubmittedJob | None = None) -> None:
         """Copy all of them, unless the job of an earlier try is there to go on with: it has them, and may read them.
 
         Where no files can be reached this fails also if there are none, before anything is submitted.
         """
         with self._client() as client:
-            working = client.ask(WorkingFolder()) / _folder(submitted.job)
-            if files and (job := _adopted(client, submitted)):
-                self._log.info("Nothing is uploaded, as job %s of an earlier try has its files", job)
+            working = client.ask(WorkingFolder()) / _folder(job)
+            if files and submitted and (adopted := _adopted(client, job, submitted)):
+                self._log.info("Nothing is uploaded, as job %s of an earlier try has its files", adopted)
                 return
             for local, remote in pairs(files):
                 source = self._here / local
@@ -102,12 +101,12 @@ def _folder(job: Mapping[str, Any]) -> str:
     return str(job.get("chdir") or said.get("chdir") or "")
 
 
-def _adopted(client: SlurmClient, submitted: SubmittedJob) -> str:
+def _adopted(client: SlurmClient, job: dict[str, Any], submitted: SubmittedJob) -> str:
     *earlier, _ = map(SubmissionKey, submitted.keys)
     if not earlier:
         return ""
     since = datetime.fromisoformat(submitted.since) if submitted.since else None
-    found = client.find(job_of(submitted.job), earlier, since=since)
+    found = client.find(job_of(job), earlier, since=since)
     return str(found.id) if found else ""
 
 

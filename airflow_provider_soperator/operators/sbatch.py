@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow.sdk import BaseOperator, XComArg, conf
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from airflow_provider_soperator.operators.files import JobFiles
     from airflow_provider_soperator.operators.outcome import Policy
     from airflow_provider_soperator.operators.waiting import Waiting
+    from airflow_provider_soperator.pipelines.member import Member
+    from airflow_provider_soperator.slurm.keys import SubmissionKey
     from airflow_provider_soperator.triggers.sbatch import SbatchTrigger
 
 #: Fields of a job that are parameters of the operator under other names.
@@ -99,6 +102,7 @@ class SbatchOperator(BaseOperator):
         self.end_from_trigger = end_from_trigger
         self._starts_from_trigger = start_from_trigger
         self._waiting: Waiting | None = None
+        self._member: Member | None = None
         #: By their keys.
         self.shown_links: dict[str, str] = {}
         if self.on_finish:
@@ -129,13 +133,29 @@ class SbatchOperator(BaseOperator):
                 next_method="execute_complete",
             )
 
+    def prepare(self, context: Context, key: SubmissionKey, *, uploads: bool) -> BatchJob:
+        """The job as somebody else is to submit it under this key, with its files on the cluster if it ``uploads``."""
+        from airflow_provider_soperator.slurm.fields import plain
+        from airflow_provider_soperator.triggers.starting import job_for
+
+        self._make(context, key)
+        job = job_for(context["ti"], self.script, self.job)
+        if uploads and (self.upload or self.fetch):
+            self._files(context).upload(self.upload, plain(job))
+        return job
+
     def execute(self, context: Context) -> Any:
+        from airflow_provider_soperator.pipelines.member import member_of
+
+        self._member = member_of(self, context)
+        if self._member:
+            self._member.check()
         try:
             trigger = self._trigger(context)
         except InvalidJob as error:
             raise AirflowFailException(str(error)) from None
         if self.upload or self.fetch:
-            self._files(context).upload(self.upload, trigger)
+            self._files(context).upload(self.upload, trigger.job, trigger)
         if self.deferrable:
             self.defer(trigger=trigger, method_name="execute_complete")
         from airflow_provider_soperator.operators.waiting import Waiting
@@ -150,6 +170,14 @@ class SbatchOperator(BaseOperator):
         """The job is over, or could not be run, or is to be started by a worker after all."""
         if "start" in event:
             return self.execute(context)
+        from airflow_provider_soperator.pipelines.member import member_of
+
+        member = self._member or member_of(self, context)
+        with member.ending(self) if member else nullcontext():
+            return self._settled(context, event)
+
+    def _settled(self, context: Context, event: dict[str, Any]) -> Any:
+        """What the task returns, now that its job is over."""
         self.shown_links = event.get("links", {})
         if "timed_out" in event:
             raise AirflowTaskTimeout(f"{event['timed_out']} did not end within {self.execution_timeout}: cancelled")
@@ -177,15 +205,22 @@ class SbatchOperator(BaseOperator):
 
     def _trigger(self, context: Context) -> SbatchTrigger:
         # Here, and not above: whoever parses the DAG does not pay for what runs it.
-        from airflow_provider_soperator.triggers.starting import trigger_of
+        from airflow_provider_soperator.triggers.starting import keys_of, trigger_of
 
+        replaced, keys = keys_of(context["ti"], self.retries or 0, self._member)
+        self._make(context, keys[-1])
         return trigger_of(
             context["ti"],
+            keys=keys,
+            replaced=replaced,
             begun=context["dag_run"].start_date,
-            retries=self.retries or 0,
             timeout=self.execution_timeout,
+            chain=self._member.chain() if self._member else None,
             **self._asked(),
         )
+
+    def _make(self, context: Context, key: SubmissionKey) -> None:
+        """Make the script of the job, where that is for the one with this key alone."""
 
     def _files(self, context: Context) -> JobFiles:
         from pathlib import Path
@@ -213,9 +248,12 @@ class SbatchOperator(BaseOperator):
         from airflow_provider_soperator.operators.templates import need_a_worker
 
         dag = self.get_dag()
+        from airflow_provider_soperator.pipelines.member import pipeline_of
+
         return bool(
             self.upload
             or self.fetch
+            or pipeline_of(self)
             or self.execution_timeout
             or self.pool != BaseOperator.pool
             or self.max_active_tis_per_dag
@@ -229,8 +267,12 @@ class SbatchOperator(BaseOperator):
         )
 
     def _needs_a_worker_at_the_end(self) -> bool:
+        from airflow_provider_soperator.pipelines.member import pipeline_of
+
+        pipeline = pipeline_of(self)
         return bool(
             self.fetch
+            or (pipeline and pipeline.graph.doomed_by(self.task_id, "success"))
             or self.outlets
             or self.on_success_callback
             or self._post_execute_hook

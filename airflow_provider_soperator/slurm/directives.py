@@ -23,6 +23,7 @@ class DirectiveError(ValueError):
     """
 
     def __init__(self, line: int, problem: str) -> None:
+        self.problem = problem
         super().__init__(f"line {line}: {problem}")
 
 

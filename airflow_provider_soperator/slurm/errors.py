@@ -119,6 +119,19 @@ class SubmitRefused(SlurmError):
         self.option = option
 
 
+class TogetherRefused(SlurmError):
+    """One of several jobs that were to be submitted together was refused, so none of them is there.
+
+    ``culprit`` is the name of that job without its key, ``number`` its place among them, and ``__cause__`` the refusal.
+    """
+
+    remedy = "none of the jobs that belong together was left in the queue; submit them again once this one can be"
+
+    def __init__(self, culprit: str, number: int, refusal: SlurmError) -> None:
+        super().__init__(f"{culprit}: {refusal}")
+        self.culprit, self.number, self.__cause__ = culprit, number, refusal
+
+
 class TransientSlurmError(SlurmError):
     """Slurm could not answer just now."""
 
@@ -286,6 +299,11 @@ def classify(command: str, said: str) -> SlurmError:
         if rule.pattern.search(said):
             return rule.error(said, command)
     return SlurmError(said, command)
+
+
+def passing() -> str:
+    """What commands say when they could not do it just now, as an extended regular expression for any case."""
+    return "|".join(rule.pattern.pattern for rule in _GENERAL if issubclass(rule.error, TransientSlurmError))
 
 
 def command_name(argv: Sequence[str]) -> str:

@@ -43,10 +43,10 @@ def _plain(name: str, value: Any) -> Any:
 
 
 def job_of(said: Mapping[str, Any]) -> BatchJob:
-    """The job that ``plain`` was given."""
+    """The job that ``plain`` was given; parts of a heterogeneous one may be jobs already."""
     fields = dict(said)
     if "script_file" in fields:
         fields["script_file"] = ScriptFile(**fields["script_file"])
     if "het" in fields:
-        fields["het"] = tuple(job_of(component) for component in fields["het"])
+        fields["het"] = tuple(one if isinstance(one, BatchJob) else job_of(one) for one in fields["het"])
     return BatchJob(**fields)

@@ -73,11 +73,11 @@ def build(job: BatchJob, version: str, environment: Iterable[str]) -> dict[str, 
 def components(job: BatchJob) -> list[BatchJob]:
     """The job and its further components, each with all that its fields, #SBATCH lines and extra options ask for."""
     parts = directives.read(rendering.body(job) or "")
-    found = [_with(job, part) for part in parts[:1]]
+    found = [with_lines(job, part) for part in parts[:1]]
     # As for sbatch, the job's own options hold for each component of its script.
     for part in parts[1:]:
-        found.append(_with(job.replace(env={}, het=()), part))
-    found += (_with(component, directives.Component()) for component in job.het)
+        found.append(with_lines(job.replace(env={}, het=()), part))
+    found += (with_lines(component, directives.Component()) for component in job.het)
     for index, component in enumerate(found[1:], start=1):
         before = found[index - 1]
         missing = {field for field in options.FIELDS if getattr(component, field) is None} - options.PER_COMPONENT
@@ -88,7 +88,8 @@ def components(job: BatchJob) -> list[BatchJob]:
     return found
 
 
-def _with(job: BatchJob, lines: directives.Component) -> BatchJob:
+def with_lines(job: BatchJob, lines: directives.Component) -> BatchJob:
+    """The job with what #SBATCH lines and its own extra words ask for as fields, where it has not said otherwise."""
     try:
         extra = directives.read_words(list(job.extra_args))
     except directives.DirectiveError as wrong:

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_provider_soperator.slurm.keys import SubmissionKey
+
 #: What one job can wait for in others.
 DEPENDENCY_KINDS = (
     *("after", "afterany", "afterburstbuffer", "aftercorr", "afternotok", "afterok"),
@@ -22,22 +24,29 @@ SIGNALS = frozenset(
     }
 )
 
-_JOB = re.compile(r"[1-9]\d*(?:_(?:\d+|\*))?")
+#: A job by its id or by the key of its submission, which no id can be: keys have twelve letters or digits.
+_JOB = re.compile(r"(?:[1-9]\d*|[a-z2-7]{12})(?:_(?:\d+|\*))?")
 
 
 @dataclass(frozen=True)
 class Dependency:
     """What a job waits for in other jobs.
 
+    A job that is submitted once may name others by the keys of their submissions: jobs of the same ``SubmitOnce``, or
+    any of the user's in the queue. ``singleton`` waits there for all jobs of the user that have the same name but for
+    the key that names end in.
+
     >>> str(Dependency("afterok", 12, 13)), str(Dependency("after", 12, minutes=5)), str(Dependency("singleton"))
     ('afterok:12:13', 'after:12+5', 'singleton')
+    >>> str(Dependency("aftercorr", SubmissionKey("q6befiawjvkz")))
+    'aftercorr:q6befiawjvkz'
     """
 
     kind: str
     jobs: tuple[str, ...]
     minutes: int
 
-    def __init__(self, kind: str, *jobs: int | str, minutes: int = 0) -> None:
+    def __init__(self, kind: str, *jobs: int | str | SubmissionKey, minutes: int = 0) -> None:
         object.__setattr__(self, "kind", kind)
         object.__setattr__(self, "jobs", tuple(str(job) for job in jobs))
         object.__setattr__(self, "minutes", minutes)
@@ -49,7 +58,7 @@ class Dependency:
     def problems(self) -> list[str]:
         if self.kind not in DEPENDENCY_KINDS:
             return [f"{self.kind!r} is no kind of dependency; there are {', '.join(DEPENDENCY_KINDS)}"]
-        found = [f"{job!r} is no job id" for job in self.jobs if not _JOB.fullmatch(job)]
+        found = [f"{job!r} is no job id, and no key of a submission" for job in self.jobs if not _JOB.fullmatch(job)]
         if self.kind == "singleton" and self.jobs:
             found.append("singleton waits for jobs of the same name and takes no job id")
         if self.kind != "singleton" and not self.jobs:

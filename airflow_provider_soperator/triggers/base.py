@@ -20,9 +20,10 @@ _LOG_LAG = 1.0
 class SlurmTrigger(BaseTrigger):
     """Keeps each of its arguments in an attribute of the same name, from which it can be made anew."""
 
-    def __init__(self) -> None:
+    def __init__(self, made: float | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._made = time.monotonic()
+        #: When the task was deferred, in seconds since 1970. Who keeps it need not wait again in another triggerer.
+        self.made = made or time.time()
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         names = list(inspect.signature(type(self).__init__).parameters)[1:]
@@ -40,7 +41,7 @@ class SlurmTrigger(BaseTrigger):
         # dag.test() has neither supervisor nor scheduler, and does not say which task it is.
         if self.task_instance is not None:
             late = conf.getint("workers", "min_heartbeat_interval", fallback=5) + _ROUND
-            await asyncio.sleep(self._made + late - time.monotonic())
+            await asyncio.sleep(self.made + late - time.time())
         return TriggerEvent(payload)  # type: ignore[no-untyped-call]
 
     async def flush(self) -> None:

@@ -9,6 +9,7 @@ from airflow_provider_soperator.hooks.logger import Logger
 from airflow_provider_soperator.slurm.records import Job
 from airflow_provider_soperator.slurm.requests.once import Submitted
 from airflow_provider_soperator.slurm.status import JobStatus
+from airflow_provider_soperator.triggers.chained import Chain
 from airflow_provider_soperator.triggers.published import Published
 
 #: Lines that make one event of the log. A triggerer passes some thousand events a second, for all of its triggers, and
@@ -20,22 +21,30 @@ _MOST_TOLD = 8
 _TITLE = 100
 
 
-async def follow(run: JobRun, log: Logger, published: Published) -> JobStatus:
+async def follow(run: JobRun, log: Logger, published: Published, chain: Chain) -> JobStatus:
     """Submit and wait, and tell of what happens and what is printed; the job's end."""
     submitted = await run.submit()
     assert submitted.id is not None
     for job in run.ended:
         log.info("Job %s of an earlier try was still there: cancelled, as the task has been cleared since", job)
-    log.info("%s", _begin(submitted))
+    log.info("%s", _begin(submitted, chain))
+    await chain.relink(run.client, submitted.id, run.earlier, log)
     await published.begin(submitted.id)
     status: JobStatus | None = None
-    async for news in run.follow():
-        if isinstance(news, Printed):
-            await _print(news, log)
-        else:
+    freeing: asyncio.Future[None] | None = None
+    try:
+        async for news in run.follow():
+            if isinstance(news, Printed):
+                await _print(news, log)
+                continue
             status = news
             log.info("Job %s %s", status.id, describe(status))
             await published.update(status)
+            if freeing is None and chain.is_stuck(status):
+                freeing = asyncio.ensure_future(chain.free(run.client, submitted.id, published.ti, log))
+    finally:
+        if freeing:
+            freeing.cancel()
     assert status is not None, "the last news is the end"
     if not status.succeeded:
         for line in await run.diagnosis(status):
@@ -43,7 +52,9 @@ async def follow(run: JobRun, log: Logger, published: Published) -> JobStatus:
     return status
 
 
-def _begin(submitted: Submitted) -> str:
+def _begin(submitted: Submitted, chain: Chain) -> str:
+    if str(submitted.id) == chain.ahead:
+        return f"Job {submitted.id} was submitted ahead"
     if submitted.adopted:
         return f"Job {submitted.id} was submitted by an earlier try: going on with it"
     return f"Job {submitted.id} submitted"

@@ -27,7 +27,7 @@ class Published:
     def __init__(
         self, ti: Any, client: AsyncSlurmClient, templates: Mapping[str, str], pushed: dict[str, str], log: Logger
     ) -> None:
-        self._ti, self._client, self._log = ti, client, log
+        self.ti, self._client, self._log = ti, client, log
         self._templates = {link.xcom_key: templates[link.template] for link in LINKS if link.template in templates}
         self._values: dict[str, str] = {}
         self._pushed = pushed
@@ -54,9 +54,9 @@ class Published:
 
     async def _push(self, key: str, value: str, backend: type[BaseXCom]) -> None:
         # dag.test() runs triggers without telling them of their task.
-        if self._ti is None:
+        if self.ti is None:
             return
         try:
-            await push(self._ti, key, value, backend)
+            await push(self.ti, key, value, backend)
         except AirflowRuntimeError as error:
             self._log.info("The XCom %s could not be stored, which does the job no harm: %s", key, error)

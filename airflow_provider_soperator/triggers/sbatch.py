@@ -10,12 +10,14 @@ from typing import Any
 
 from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.triggers.base import TaskSuccessEvent, TriggerEvent
+from asgiref.sync import sync_to_async
 
 from airflow_provider_soperator.clients.client import AsyncSlurmClient
 from airflow_provider_soperator.clients.run import JobRun
 from airflow_provider_soperator.clients.watcher import POLL_INTERVAL
 from airflow_provider_soperator.hooks.settings import ConnectionMistake
 from airflow_provider_soperator.hooks.slurm import SlurmHook
+from airflow_provider_soperator.pipelines.states import states_of
 from airflow_provider_soperator.slurm.checks import InvalidJob
 from airflow_provider_soperator.slurm.errors import SlurmError, SubmitRefused
 from airflow_provider_soperator.slurm.fields import job_of
@@ -23,6 +25,7 @@ from airflow_provider_soperator.slurm.keys import SubmissionKey
 from airflow_provider_soperator.slurm.report import describe, read
 from airflow_provider_soperator.transports.errors import NotSupported, TransportError
 from airflow_provider_soperator.triggers.base import SlurmTrigger
+from airflow_provider_soperator.triggers.chained import Chain
 from airflow_provider_soperator.triggers.following import follow
 from airflow_provider_soperator.triggers.published import Published
 from airflow_provider_soperator.triggers.xcoms import push_result
@@ -36,7 +39,7 @@ class SbatchTrigger(SlurmTrigger):
 
     ``job`` has the fields of a ``BatchJob``, ``keys`` those of all tries that can have submitted it, the own one last;
     jobs with keys in ``replaced`` are cancelled. ``deadline`` is when the task's time is over, in seconds since 1970.
-    With ``end_from_trigger`` no worker is called for a job that has succeeded.
+    With ``end_from_trigger`` no worker is called for a job that has succeeded. ``chain`` has the fields of a ``Chain``.
     """
 
     def __init__(
@@ -51,8 +54,10 @@ class SbatchTrigger(SlurmTrigger):
         deadline: float | None = None,
         cancel_on_kill: bool = True,
         end_from_trigger: bool = False,
+        chain: dict[str, Any] | None = None,
+        made: float | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(made)
         self.slurm_conn_id = slurm_conn_id
         self.job = job
         self.keys = list(keys)
@@ -63,6 +68,7 @@ class SbatchTrigger(SlurmTrigger):
         self.deadline = deadline
         self.cancel_on_kill = cancel_on_kill
         self.end_from_trigger = end_from_trigger
+        self.chain = chain
         #: What has been published of them so far.
         self.links: dict[str, str] = {}
         self._begun: JobRun | None = None
@@ -103,7 +109,11 @@ class SbatchTrigger(SlurmTrigger):
     async def _in_time(self, run: JobRun, published: Published) -> dict[str, Any]:
         left = None if self.deadline is None else max(0.0, self.deadline - time.time())
         try:
-            return {"report": describe(await asyncio.wait_for(follow(run, self.log, published), left))}
+            return {
+                "report": describe(
+                    await asyncio.wait_for(follow(run, self.log, published, Chain.read(self.chain)), left)
+                )
+            }
         except asyncio.TimeoutError:
             if left is None:
                 raise
@@ -115,31 +125,31 @@ class SbatchTrigger(SlurmTrigger):
         await asyncio.shield(_kept(self._kill()))
 
     async def _kill(self) -> None:
-        if await self._is_deferred():
+        # A triggerer that was taken for dead is told to end its triggers as if the user had wished it. A try that came
+        # after a clear, and waits as well by now, ends the job of this one.
+        if await self._state() == "deferred":
             self.log.info("Another triggerer goes on with this: nothing is cancelled")
-        else:
-            await self.cancel()
-            self.log.info("The task was told to end%s", self.fate)
+            return
+        await self.cancel()
+        self.log.info("The task was told to end%s", self.fate)
 
-    async def _is_deferred(self) -> bool:
-        """A triggerer that was taken for dead is told to end its triggers as if the user had wished it."""
-        from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
-        from asgiref.sync import sync_to_async
-
+    async def _state(self) -> str | None:
+        """What Airflow has the task in."""
         ti = self.task_instance
         if ti is None:
-            return False
-        states = await sync_to_async(RuntimeTaskInstance.get_task_states)(
-            dag_id=ti.dag_id, task_ids=[ti.task_id], run_ids=[ti.run_id], map_index=ti.map_index
-        )
-        # A try that came after a clear, and waits as well by now, ends the job of this one.
-        return "deferred" in states.get(ti.run_id, {}).values()
+            return None
+        states = await sync_to_async(states_of)(ti, [ti.task_id])
+        return states[ti.task_id].get(-1 if ti.map_index is None else ti.map_index)
 
     async def cancel(self) -> None:
-        """End the job, if that is wished for and there is one."""
-        if self.cancel_on_kill:
-            async with SlurmHook(self.slurm_conn_id).async_client() as client:
+        """End the job, if that is wished for and there is one, and those that can never run after that."""
+        async with SlurmHook(self.slurm_conn_id).async_client() as client:
+            if self.cancel_on_kill:
                 await self._run_with(client).cancel()
+            chain = Chain.read(self.chain)
+            # A task that was marked as successful is followed by others. A run that takes too long has all skipped.
+            if chain.doomed and await self._state() in ("failed", "skipped"):
+                await chain.give_up(client)
 
     @property
     def fate(self) -> str:

@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_soperator.slurm import directives
 from airflow_provider_soperator.slurm.checks import InvalidJob
-from airflow_provider_soperator.slurm.fields import plain
+from airflow_provider_soperator.slurm.fields import job_of, plain
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.keys import SubmissionKey, readable_name
 from airflow_provider_soperator.triggers.base import SlurmTrigger
 from airflow_provider_soperator.triggers.sbatch import SbatchTrigger
+
+if TYPE_CHECKING:
+    from airflow_provider_soperator.pipelines.member import Member
 
 #: What people would have to quote in the name of a file.
 _ODD = re.compile(r"[^A-Za-z0-9_.-]")
@@ -32,26 +35,31 @@ def trigger_of(
     script: str | None,
     job: Mapping[str, Any],
     *,
+    keys: Sequence[SubmissionKey],
+    replaced: Sequence[SubmissionKey],
     begun: datetime | None,
-    retries: int,
     timeout: timedelta | None = None,
     cancel_on_kill: bool = True,
     **others: Any,
 ) -> SbatchTrigger:
     """What submits the job of this try and waits for it; ``InvalidJob`` if Slurm could not be asked for it.
 
-    ``begun`` is when the run of the DAG began, ``retries`` what the task is granted each time that it is cleared.
+    ``begun`` is when the run of the DAG began.
     """
-    replaced, keys = _keys(ti, retries)
     return SbatchTrigger(
-        job=plain(_named(_job(script, job), ti)),
-        keys=keys,
-        replaced=replaced if cancel_on_kill else [],
+        job=plain(job_for(ti, script, job)),
+        keys=[key.text for key in keys],
+        replaced=[key.text for key in replaced] if cancel_on_kill else [],
         since=(begun - _CLOCKS).isoformat() if begun else None,
         deadline=time.time() + timeout.total_seconds() if timeout else None,
         cancel_on_kill=cancel_on_kill,
         **others,
     )
+
+
+def job_for(ti: Any, script: str | None, job: Mapping[str, Any]) -> BatchJob:
+    """The job of a task, called so that people see whose it is; ``InvalidJob`` if Slurm could not be asked for it."""
+    return _named(_job(script, job), ti)
 
 
 def key(ti: Any, number: int | None = None) -> SubmissionKey:
@@ -60,16 +68,20 @@ def key(ti: Any, number: int | None = None) -> SubmissionKey:
     return SubmissionKey.derive(ti.dag_id, ti.run_id, ti.task_id, index, number or ti.try_number)
 
 
-def _keys(ti: Any, retries: int) -> tuple[list[str], list[str]]:
-    """Those of the tries before the task was last cleared, and those since; the last is this try's."""
-    keys = [key(ti, number).text for number in range(1, ti.try_number + 1)]
+def keys_of(ti: Any, retries: int, member: Member | None = None) -> tuple[list[SubmissionKey], list[SubmissionKey]]:
+    """Those of the tries before the task was last cleared, and those since; the last is this try's.
+
+    ``retries`` is what the task is granted each time that it is cleared, ``member`` its place in a pipeline.
+    """
+    keys = [key(ti, number) for number in range(1, ti.try_number + 1)]
     # When a task is cleared, Airflow grants it as many tries as at first. They may be fewer by now in the DAG.
     before = min(max(0, ti.max_tries - retries), ti.try_number - 1)
-    return keys[:before], keys[before:]
+    replaced, own = keys[:before], keys[before:]
+    return member.keys(replaced, own) if member else (replaced, own)
 
 
 def _job(script: str | None, fields: Mapping[str, Any]) -> BatchJob:
-    job = BatchJob(script=script, **{name: value for name, value in fields.items() if value is not None})
+    job = job_of({"script": script, **{name: value for name, value in fields.items() if value is not None}})
     job.check()
     return job
 
@@ -141,10 +153,12 @@ class SbatchStartTrigger(SlurmTrigger):
     def _start(self) -> SbatchTrigger:
         if self._started is None:
             ti: Any = self.task_instance
+            replaced, keys = keys_of(ti, retries=ti.max_tries)
             self._started = trigger_of(
                 ti,
+                keys=keys,
+                replaced=replaced,
                 begun=ti.get_template_context()["dag_run"].start_date,
-                retries=ti.max_tries,
                 **self.serialize()[1],
             )
             self._started.task_instance = ti

@@ -57,7 +57,7 @@ def _by_lines(look: Callable[[], Seen], console: Console, deadline: float) -> Se
         lines["nodes"] = ", ".join(f"{names} {state}" for state, names in seen.nodes.items())
         for name, text in lines.items():
             if shown.get(name) != text:
-                console.print(f"{time.monotonic() - started:5.1f} s  {name:<10} {text}", markup=False)
+                console.print(f"{time.monotonic() - started:5.1f} s  {name:<18} {text}", markup=False)
         shown = lines
         if _is_over(seen, deadline):
             return seen

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from graphlib import TopologicalSorter
 from typing import Any
 
 from ClusterShell.NodeSet import NodeSet
@@ -49,13 +50,16 @@ class Watched:
 
     def __init__(self, run: DagRun, sandbox: Sandbox) -> None:
         self._run, self._sandbox = run, sandbox
+        #: The place of each task, after those that it follows.
+        self._places = {name: place for place, name in enumerate(_in_order(run))}
         #: The last line of each task that has ended: it does not change any more.
         self._said: dict[str, str] = {}
 
     def look(self) -> Seen:
         # The run's state first: what is seen of its tasks is then at least as new.
         state, jobs = self._run.state(), self._jobs()
-        tasks = tuple(self._task(task, jobs) for task in self._run.tasks())
+        found = sorted(self._run.tasks(), key=lambda task: self._places[task["task_id"]])
+        tasks = tuple(self._task(task, jobs) for task in found)
         return Seen(state, tasks, self._nodes(), self._block())
 
     def _task(self, task: dict[str, Any], jobs: dict[str, TaskSeen]) -> TaskSeen:
@@ -122,6 +126,16 @@ class Watched:
     def _block(self) -> str:
         block = request(self._sandbox.paths.cloud_control, 10, do="describe")["block"]
         return f"{block['usage']} of {block['limit']} GPUs in use"
+
+
+def _in_order(run: DagRun) -> Iterable[str]:
+    """The tasks of a DAG, each after those that it follows."""
+    order: TopologicalSorter[str] = TopologicalSorter()
+    for task in run.api.call("GET", f"/dags/{run.dag_id}/tasks")["tasks"]:
+        order.add(task["task_id"])
+        for following in task["downstream_task_ids"]:
+            order.add(following, task["task_id"])
+    return order.static_order()
 
 
 def _merged(rows: list[list[str]]) -> TaskSeen:

@@ -198,18 +198,23 @@ class Run(DagRun):
         except AssertionError as error:
             raise AssertionError(f"{error}\n--- the task's log\n{self.log(task_id, index, number)}") from None
 
-    def clear(self, task_id: str) -> None:
+    def clear(self, task_id: str, *, with_downstream: bool = False) -> None:
         body = {
             "dry_run": False,
             "dag_run_id": self.run_id,
             "task_ids": [task_id],
             "only_failed": False,
             "reset_dag_runs": True,
+            "include_downstream": with_downstream,
         }
         self.stack.call("POST", f"/dags/{self.dag_id}/clearTaskInstances", json=body)
 
     def mark(self, task_id: str, state: str) -> None:
         self.stack.call("PATCH", f"{self.path}/taskInstances/{task_id}", json={"new_state": state})
+
+    def end(self, state: str) -> None:
+        """Mark the whole run."""
+        self.stack.call("PATCH", self.path, json={"state": state})
 
 
 def free_ports(count: int) -> list[int]:

@@ -56,7 +56,7 @@ def test_an_interrupted_start_leaves_the_sandbox_as_it_was(made: Sandbox) -> Non
 def test_it_runs_and_says_where_to_look(made: Sandbox) -> None:
     said = command_line("demo", "--name", NAME)
     assert said.returncode == 0, said.stdout + said.stderr
-    for part in ("prepare    success", "train      success", "4 COMPLETED", "powering up", "loss"):
+    for part in ("model.prepare      success", "model.train        success", "4 COMPLETED", "powering up", "loss"):
         assert part in said.stdout
     airflow = Airflow(made)
     assert airflow.home.url in said.stdout

@@ -31,12 +31,14 @@ def test_there_is_no_other(runs: dict[str, Run]) -> None:
 
 def test_train_pipeline(runs: dict[str, Run], slurm: Cluster) -> None:
     run = runs["train_pipeline"]
-    assert states(run) == {task: ["success"] for task in ("prepare", "train", "evaluate", "best")}
-    trained = run.xcom("train")["parts"].values()
+    stages = {f"model.{stage}" for stage in ("prepare", "train", "evaluate")}
+    assert states(run) == {task: ["success"] for task in stages | {"model.submit", "model.cancel_rest", "best"}}
+    assert run.xcom("model.submit").keys() == stages
+    trained = run.xcom("model.train")["parts"].values()
     # Each element had all GPUs of a node, so they ran on several, of which all but one were off at first.
     assert [part["state"] for part in trained] == ["COMPLETED"] * 4
     assert len({part["nodes"] for part in trained}) > 1
-    assert "epoch 20 of 20" in run.log("train")
+    assert "epoch 20 of 20" in run.log("model.train")
     best = run.xcom("best")
     assert best["learning_rate"] == 0.3
     assert best["slope"] == pytest.approx(3, abs=0.1)

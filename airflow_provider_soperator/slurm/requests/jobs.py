@@ -226,6 +226,8 @@ class CancelJobs(Request[None]):
     full: bool = False
     #: Signal the batch script only.
     batch: bool = False
+    #: Only what has not started: elements of an array that run go on.
+    waiting: bool = False
 
     def again(self) -> CancelJobs | None:
         """A job ends once, but a signal may mean something each time."""
@@ -233,20 +235,21 @@ class CancelJobs(Request[None]):
 
     def command(self) -> Command:
         options = [f"--signal={_each(_SIGNAL, 'a signal', (self.signal,))[0]}"] if self.signal else []
-        options += ["--full"] * self.full + ["--batch"] * self.batch
+        options += ["--full"] * self.full + ["--batch"] * self.batch + ["--state=PENDING"] * self.waiting
         return Command(("scancel", *options, *_id_words(self.ids)))
 
     def read(self, answer: CommandOutput) -> None:
         if not answer.status:
             return
         lines = answer.stderr.decode(errors="backslashreplace").splitlines()
-        left = [line for line in lines if not _GONE.search(line)]
+        left = [line for line in lines if not GONE.search(line)]
         if not left and lines:
             return
         raise self.error(CommandOutput(answer.status, answer.stdout, "\n".join(left).encode()))
 
 
-_GONE = re.compile(r"invalid job id specified|already completing or completed|has already finished", re.IGNORECASE)
+#: What is said of a job that has ended, by whoever was to change it.
+GONE = re.compile(r"invalid job id specified|already completing or completed|has already finished", re.IGNORECASE)
 
 
 @dataclass(frozen=True)

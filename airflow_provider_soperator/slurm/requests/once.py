@@ -3,22 +3,37 @@
 On the cluster it is one program: under a lock it asks queue and accounting for the keys, submits what is not there, and
 asks again. It does not end with the connection, so a submission that was cut off is completed, and the next try, which
 waits for the lock, finds it.
+
+Jobs can be submitted together, so that all are there or none. Those that wait for no other of them are held until all
+are accepted, with a comment that says so. It is how the next try knows them from jobs that their user has held: after a
+success nothing is released any more. If one is refused, the others are held, lose their keys, and are cancelled.
 """
 
 from __future__ import annotations
 
 import base64
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
+from enum import Enum
+from functools import cached_property
 from typing import TYPE_CHECKING
 
-from airflow_provider_soperator.slurm.errors import InvalidRequest, SlurmError, UnreadableAnswer, from_output
+from airflow_provider_soperator.slurm import kinds, payload, waits
+from airflow_provider_soperator.slurm.errors import (
+    InvalidRequest,
+    SlurmError,
+    UnreadableAnswer,
+    from_output,
+    passing,
+)
 from airflow_provider_soperator.slurm.ids import JobId
 from airflow_provider_soperator.slurm.keys import MARK, SubmissionKey, key_of
 from airflow_provider_soperator.slurm.requests.accounting import Accounting
 from airflow_provider_soperator.slurm.requests.base import Command, CommandOutput, Request
+from airflow_provider_soperator.slurm.requests.jobs import GONE
+from airflow_provider_soperator.slurm.requests.once_program import PROGRAM
 
 if TYPE_CHECKING:
     from airflow_provider_soperator.slurm.job import BatchJob
@@ -29,108 +44,28 @@ MOST = 500
 #: How far back accounting is searched unless the caller knows better.
 LOOK_BACK = timedelta(days=7)
 
-_PROGRAM = r"""
-# The one who asked may be gone; what has been begun is finished all the same.
-trap '' HUP PIPE
-work=$(mktemp -d) || exit 1
-trap 'rm -rf -- "$work"' EXIT
-# From a file bash reads in blocks, from a pipe byte by byte.
-cat >"$work/in" && exec 8<"$work/in" || exit 1
-field() { IFS= read -r -d '' -u 8 "$1"; }
-field mark; field fresh
-past=()
-field words; for ((word = 0; word < words; word++)); do field one; past+=("$one"); done
-field count
+#: The comment of a job that is held until all that belongs to its submission is there; then it gets its own.
+HELD = "airflow-provider-soperator: held until its submission is complete"
+#: An option in the place of which the program puts what the job waits for, once ids are known.
+PLACEHOLDER = "singleton"
+#: What the name of a job that was refused together with others ends in, in place of its key.
+WITHDRAWN = ".withdrawn"
 
-lock=${HOME:-/tmp}/.cache/airflow-soperator
-mkdir -p -m 700 "$lock" && exec 9>>"$lock/submit.lock" && flock -w 120 9 ||
-    { echo "sbatch: error: the lock $lock/submit.lock cannot be had" >&2; exit 75; }
 
-# Both read lines of an id, the mark and a name; the lowest id of each key is the one that counts.
-declare -A known
-learn() {
-    local id name key
-    while read -r id name; do
-        [[ $id == *"$mark" && $name == *.af-* ]] || continue
-        # Of an array and of a heterogeneous job, the id of the whole.
-        id=${id%"$mark"} id=${id%%[_+]*} key=${name##*.af-}
-        [[ -n ${known[$key]} && ${known[$key]} -le $id ]] || known[$key]=$id
-    done <"$1"
-}
-# The queue has what accounting does not: jobs that were never eligible, and those of the last seconds.
-queue() {
-    squeue --all --states=all --me --noheader --format="%F$mark %j" >"$work/queue" 2>"$work/err" </dev/null
-}
-queue || { status=$?; cat "$work/err" >&2; exit "$status"; }
-learn "$work/queue"
-if [ "$fresh" = no ]; then
-    past+=(--noheader --parsable2 --delimiter="$mark " --format=jobid,jobname)
-    before=${#known[@]}
-    if "${past[@]}" >"$work/past" 2>"$work/err" </dev/null; then
-        learn "$work/past"
-        # What accounting alone has may be the loser of a race on another login node: then the winner is in the queue.
-        if [ ${#known[@]} -gt "$before" ] && queue; then learn "$work/queue"; fi
-    elif ! grep -qi 'accounting storage is disabled' "$work/err"; then
-        cat "$work/err" >&2
-        exit 69
-    fi
-fi
+def unknown_key(key: SubmissionKey | str) -> str:
+    """Why a job is refused that waits for one that is not there."""
+    return f"no job of this user in the queue, and none submitted with this one, has the key {key} of --dependency"
 
-# A few at a time: most of a submission is waiting, here for sbatch to start and there for slurmctld.
-submitted=() under_way=()
-settle() {
-    local line item key status said id
-    wait
-    for line in "${under_way[@]}"; do
-        read -r item key <<<"$line"
-        status=$(<"$work/status.$item")
-        if [ "$status" = 0 ]; then
-            # Plugins of sbatch may print lines of their own before it.
-            mapfile -t said <"$work/out.$item"
-            id=${said[-1]%%;*}
-            known[$key]=$id
-            submitted+=("$item $key $id")
-        else
-            echo "$item failed $status $(base64 -w0 <"$work/err.$item")"
-        fi
-    done
-    under_way=()
-}
-for ((item = 0; item < count; item++)); do
-    field key; field form; field words
-    argv=()
-    for ((word = 0; word < words; word++)); do field one; argv+=("$one"); done
-    field body
-    if [ -n "${known[$key]}" ]; then
-        echo "$item adopted ${known[$key]}"
-        continue
-    fi
-    case $form in
-        text) printf %s "$body" >"$work/body.$item" ;;
-        base64) printf %s "$body" | base64 -d >"$work/body.$item" ;;
-    esac
-    {
-        "${argv[@]}" <"$work/body.$item" >"$work/out.$item" 2>"$work/err.$item"
-        echo $? >"$work/status.$item"
-    } &
-    under_way+=("$item $key")
-    [ ${#under_way[@]} -lt 4 ] || settle
-done
-settle
 
-# A lock is worth what the file system makes of it. If somebody has submitted the same on another login node, the
-# lower id stays: the other one comes to the same conclusion.
-if [ ${#submitted[@]} -gt 0 ] && queue; then learn "$work/queue"; fi
-for line in "${submitted[@]}"; do
-    read -r item key id <<<"$line"
-    if [ "${known[$key]}" != "$id" ]; then
-        scancel "$id" </dev/null
-        echo "$item adopted ${known[$key]}"
-    else
-        echo "$item submitted $id"
-    fi
-done
-"""
+class Together(Enum):
+    """What becomes of jobs that are submitted together."""
+
+    #: None starts before all are accepted.
+    START = "start"
+    #: None starts yet, as more belongs to them: they are to be asked for once more, with ``START``.
+    WAIT = "wait"
+    #: Nothing is submitted, and what is there is cancelled, as something that belongs to it was refused.
+    END = "end"
 
 
 @dataclass(frozen=True)
@@ -149,7 +84,9 @@ class Submitted:
 class SubmitOnce(Request[tuple[Submitted, ...]]):
     """Submit jobs whose names end in a key, but for those that are there already. One answer for each, in order.
 
-    A refusal of one does not keep the others from being submitted. An exception means that nothing is known: ask again.
+    A refusal of one does not keep the others from being submitted, unless they are submitted together. An exception
+    means that nothing is known: ask again. What a job waits for can be named by a key, or be ``singleton``: see
+    ``Dependency``.
     """
 
     jobs: tuple[BatchJob, ...]
@@ -157,6 +94,8 @@ class SubmitOnce(Request[tuple[Submitted, ...]]):
     since: datetime | None = None
     #: There cannot have been an earlier try, so accounting is not asked.
     fresh: bool = False
+    #: All of them or none: the refusal of one cancels the others, also those that were there already.
+    together: Together | None = None
     mark: str = field(default_factory=lambda: f"~{secrets.token_hex(8)}", compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -176,34 +115,79 @@ class SubmitOnce(Request[tuple[Submitted, ...]]):
         """What makes it once: the next try finds what the first has done."""
         return replace(self, fresh=False)
 
+    @cached_property
+    def order(self) -> tuple[int, ...]:
+        """The places of the jobs in the order in which they are submitted: each after those that it waits for."""
+        return waits.in_order(self.jobs)
+
+    def is_held(self, job: BatchJob) -> bool:
+        """Whether a job, submitted together with others, could start at once but for being held."""
+        if not self.together:
+            return False
+        return not waits.asked_for(job).hold and self._keys.isdisjoint(waits.waits_of(job).keys)
+
     def command(self) -> Command:
-        return Command(("bash", "-c", _PROGRAM, "sbatch"), stdin=b"\0".join(self._fields()) + b"\0")
+        return Command(("bash", "-c", PROGRAM, "sbatch"), stdin=b"\0".join(self._fields()) + b"\0")
 
     def read(self, answer: CommandOutput) -> tuple[Submitted, ...]:
         if answer.status:
-            raise from_output(("sbatch", "--parsable"), answer.status, answer.stdout, answer.stderr)
+            raise from_output(("sbatch",), answer.status, answer.stdout, answer.stderr)
         found = dict(self._outcome(line) for line in answer.text.splitlines())
+        refused = {place: one for place, one in found.items() if one.error}
+        if self.together is Together.END or (self.together and refused):
+            found = dict.fromkeys(range(len(self.jobs)), Submitted(None)) | refused
         if found.keys() != set(range(len(self.jobs))):
             raise UnreadableAnswer(f"{len(found)} answers for {len(self.jobs)} jobs", "sbatch")
-        return tuple(found[number] for number in range(len(self.jobs)))
+        return tuple(found[place] for place in range(len(self.jobs)))
+
+    @cached_property
+    def _keys(self) -> frozenset[SubmissionKey]:
+        return frozenset(self.submission_keys())
 
     def _fields(self) -> Iterator[bytes]:
         since = self.since or datetime.now(timezone.utc) - LOOK_BACK
         past = Accounting(names=tuple(job.name or "" for job in self.jobs), since=since).selection()
-        for text in (self.mark, "yes" if self.fresh else "no", str(len(past)), *past, str(len(self.jobs))):
+        together = self.together.value if self.together else ""
+        words = (HELD, WITHDRAWN, unknown_key(self.mark), passing(), GONE.pattern)
+        for text in (self.mark, _yes(self.fresh), together, *words, *_counted(past), str(len(self.jobs))):
             yield text.encode()
-        for job, key in zip(self.jobs, self.submission_keys(), strict=True):
-            submission = job.submission()
-            plain = b"\0" not in submission.stdin
-            yield from (key.text.encode(), b"text" if plain else b"base64", str(len(submission.argv)).encode())
-            yield from (word.encode() for word in submission.argv)
-            yield submission.stdin if plain else base64.b64encode(submission.stdin)
+        keys = self.submission_keys()
+        for place in self.order:
+            yield from self._job_fields(self.jobs[place], keys[place])
+
+    def _job_fields(self, job: BatchJob, key: SubmissionKey) -> Iterator[bytes]:
+        waits_for, asked = waits.waits_of(job), waits.asked_for(job)
+        priority = "" if asked.priority is None else kinds.PRIORITY.write(asked.priority)
+        comments = [part.comment or "" for part in payload.components(job)] if self.together else []
+        if self.is_held(job):
+            # Released, a job gets the priority that Slurm works out, so its own is set afterwards.
+            job = waits.with_extra_args(job).replace(hold=True, comment=HELD, priority=None)
+        if not waits_for.is_plain:
+            job = waits.with_extra_args(job).replace(dependency=PLACEHOLDER)
+        submission = job.submission()
+        place = "" if waits_for.is_plain else str(submission.argv.index(f"--dependency={PLACEHOLDER}"))
+        plain = b"\0" not in submission.stdin
+        for text in (
+            *(key.text, waits.readable(job)),
+            *(_yes(waits_for.is_singleton), waits_for.rest, " ".join(map(str, waits_for.keys)), place),
+            *(priority, *_counted(comments)),
+            *(*_counted(submission.argv), "text" if plain else "base64"),
+        ):
+            yield text.encode()
+        yield submission.stdin if plain else base64.b64encode(submission.stdin)
 
     def _outcome(self, line: str) -> tuple[int, Submitted]:
         number, kind, rest = line.split(" ", 2)
+        place = self.order[int(number)]
         if kind == "failed":
             status, _, said = rest.partition(" ")
-            argv = self.jobs[int(number)].submission().argv
-            error = from_output(("sbatch", *argv[1:]), int(status), b"", base64.b64decode(said))
-            return int(number), Submitted(None, error=error)
-        return int(number), Submitted(JobId.parse(rest), adopted=kind == "adopted")
+            return place, Submitted(None, error=from_output(("sbatch",), int(status), b"", base64.b64decode(said)))
+        return place, Submitted(JobId.parse(rest), adopted=kind == "adopted")
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
+
+
+def _counted(texts: Sequence[str]) -> tuple[str, ...]:
+    return (str(len(texts)), *texts)

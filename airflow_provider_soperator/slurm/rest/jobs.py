@@ -47,6 +47,8 @@ _CUT = "..."
 #: What ends jobs: slurmctld itself begins with SIGTERM then.
 _END = "KILL"
 _GONE = {2017, 2021}
+#: Of a job that is not in the state in which it was to be ended.
+_OTHER_STATE = 2172
 
 #: Fields of ``scontrol update job``, and the options of sbatch that set the same where they are called otherwise.
 _UPDATES: Mapping[str, str] = {
@@ -208,8 +210,11 @@ def cancel(request: CancelJobs, site: Site) -> Steps[None]:
     # It takes the name without the prefix.
     signal = request.signal.removeprefix("SIG") or _END
     body = {"jobs": [job.argument for job in request.ids], "signal": signal, **({"flags": flags} if flags else {})}
+    if request.waiting:
+        body["job_state"] = ["PENDING"]
     data = yield from asked(Call("DELETE", "slurm/jobs/", body=body))
-    refused = [one for one in status_errors(data) if one["code"] not in _GONE]
+    meant = _GONE | {_OTHER_STATE} if request.waiting else _GONE
+    refused = [one for one in status_errors(data) if one["code"] not in meant]
     if refused:
         raise status_error(refused)
 

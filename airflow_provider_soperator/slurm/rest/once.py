@@ -7,34 +7,48 @@ dependency ``singleton`` would not do: it is satisfied as soon as the first job 
 looks, and it makes the elements of an array run one by one.)
 
 A job that waits held because its submitter died says so in its comment, and is let go by whoever asks for the key next.
-The comment that it is to have is set in the same call that lets it go.
+The comment that it is to have is set in the same call that lets it go, or in one after it.
+
+What a job waits for may be named by keys, so two submitters of the same jobs can have had different ids in mind. Those
+that stay are told to wait for those that stay, before the others are cancelled.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
+from airflow_provider_soperator.slurm import waits
 from airflow_provider_soperator.slurm.errors import (
     AccountingDisabled,
     JobFinished,
     SlurmError,
+    SubmitRefused,
     TransientSlurmError,
+    TryAgain,
     UnknownJob,
 )
 from airflow_provider_soperator.slurm.ids import JobId
-from airflow_provider_soperator.slurm.keys import SubmissionKey, key_of
+from airflow_provider_soperator.slurm.keys import SubmissionKey, key_of, strip_key
 from airflow_provider_soperator.slurm.requests.accounting import Accounting
 from airflow_provider_soperator.slurm.requests.jobs import CancelJobs, ListJobs
-from airflow_provider_soperator.slurm.requests.once import LOOK_BACK, SubmitOnce, Submitted
+from airflow_provider_soperator.slurm.requests.once import (
+    HELD,
+    LOOK_BACK,
+    PLACEHOLDER,
+    WITHDRAWN,
+    SubmitOnce,
+    Submitted,
+    Together,
+    unknown_key,
+)
 from airflow_provider_soperator.slurm.rest.accounting import accounting
 from airflow_provider_soperator.slurm.rest.answers import asked
 from airflow_provider_soperator.slurm.rest.calls import Call, Site, Steps, handles
 from airflow_provider_soperator.slurm.rest.jobs import cancel, list_jobs, payload_of, submitted
-
-#: The comment of a job that is held until it is sure that no other has its key.
-HELD = "airflow-provider-soperator: held until no other job has its key"
 
 
 @dataclass
@@ -44,63 +58,129 @@ class _Known:
     lowest: int
     #: Those that have not ended: of their number only the lowest may ever run.
     unfinished: set[int] = field(default_factory=set)
-    #: Those that wait to be let go.
+    #: Those that wait to be let go, or have been and are to get their comments yet.
     held: set[int] = field(default_factory=set)
+    #: What the lowest waits for, as the queue has it.
+    dependency: str = ""
+
+
+@dataclass
+class _Item:
+    """One of the jobs to submit."""
+
+    key: SubmissionKey
+    #: Without its key.
+    name: str
+    waits: waits.Waits
+    body: dict[str, Any]
+    #: For each part of the job, the changes that let it go and make it what it is to be.
+    changes: list[list[dict[str, Any]]]
+
+    @property
+    def parts(self) -> list[dict[str, Any]]:
+        return _parts(self.body)
+
+    def wait_for(self, dependency: str) -> None:
+        for part in self.parts:
+            part["dependency"] = dependency
 
 
 @handles
 def submit_once(request: SubmitOnce, site: Site) -> Steps[tuple[Submitted, ...]]:
     keys = request.submission_keys()
     # Whatever cannot be said to slurmrestd is refused before anything is asked.
-    bodies = [_held(payload_of(job, site)) for job in request.jobs]
-    known = yield from _in_queue(keys, site)
+    items = [_item(request, place, site) for place in request.order]
+    named = {key for item in items for key in item.waits.keys}
+    known = yield from _in_queue({*keys, *named}, site)
     seen_at_first = len(known)
     if not request.fresh:
         yield from _add_past(known, request, site)
     # What accounting alone has may be the loser of a race that has been run since: then the winner is in the queue.
     look_again = len(known) > seen_at_first
+    alike = (yield from _alike(site)) if any(item.waits.is_singleton for item in items) else {}
     mine: dict[SubmissionKey, int] = {}
     refused: dict[SubmissionKey, SlurmError] = {}
-    for key, (body, _) in zip(keys, bodies, strict=True):
-        if key in known:
+    for item in items:
+        if item.key in known or _is_over(request, refused):
             continue
         try:
-            job = mine[key] = (yield from submitted(body)).job
-            known[key] = _Known(job, {job})
+            if not item.waits.is_plain:
+                item.wait_for(item.waits.resolve(_ids(known), alike.get(item.name, ())))
+            job = mine[item.key] = (yield from submitted(item.body)).job
         except TransientSlurmError:
             # It may have been taken all the same.
             raise
         except SlurmError as error:
-            refused[key] = error
-    if mine or look_again:
-        for key, seen in (yield from _in_queue(tuple(known), site)).items():
-            known[key] = _Known(min(known[key].lowest, seen.lowest), seen.unfinished, seen.held)
-    surplus = [JobId(job) for key in known for job in known[key].unfinished - {known[key].lowest}]
-    if surplus:
-        yield from cancel(CancelJobs(ids=tuple(surplus)), site)
-    answers = []
-    for key, (_, changes) in zip(keys, bodies, strict=True):
-        if key in refused:
-            answers.append(Submitted(None, error=refused[key]))
-            continue
-        job = known[key].lowest
-        if job in known[key].held:
-            yield from _let_go(job, changes)
-        answers.append(Submitted(JobId(job), adopted=mine.get(key) != job))
-    return tuple(answers)
+            refused[item.key] = error
+        else:
+            known[item.key] = _Known(job, {job})
+            alike.setdefault(item.name, []).append(job)
+    others_too = False
+    if mine or look_again or _is_over(request, refused):
+        for key, seen in (yield from _in_queue(keys, site)).items():
+            before = known.get(key)
+            others_too = others_too or before is None or seen.lowest < before.lowest
+            seen.lowest = min(seen.lowest, before.lowest if before else seen.lowest)
+            known[key] = seen
+    if _is_over(request, refused):
+        if others_too:
+            raise TryAgain("somebody else submits the same jobs", "sbatch")
+        yield from _withdraw([item for item in items if item.key in known], known, site)
+        return tuple(Submitted(None, error=refused.get(key)) for key in keys)
+    if request.together is not Together.WAIT:
+        surplus = {job for key in keys if key in known for job in known[key].unfinished - {known[key].lowest}}
+        for item in items:
+            if item.key not in refused and known[item.key].lowest in known[item.key].held:
+                yield from _let_go(item, known, surplus, alike.get(item.name, ()))
+        if surplus:
+            yield from cancel(CancelJobs(ids=tuple(map(JobId, sorted(surplus)))), site)
+    return tuple(
+        Submitted(None, error=refused[key])
+        if key in refused
+        else Submitted(JobId(known[key].lowest), adopted=mine.get(key) != known[key].lowest)
+        for key in keys
+    )
 
 
-def _held(body: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The body of a job that is held, and for each part of it the change that makes it what it is to be."""
+def _is_over(request: SubmitOnce, refused: dict[SubmissionKey, SlurmError]) -> bool:
+    """Whether nothing of it is to stay."""
+    return request.together is Together.END or (request.together is not None and bool(refused))
+
+
+def _item(request: SubmitOnce, place: int, site: Site) -> _Item:
+    job = request.jobs[place]
+    waits_for = waits.waits_of(job)
+    if not waits_for.is_plain:
+        job = waits.with_extra_args(job).replace(dependency=PLACEHOLDER)
+    body = payload_of(job, site)
     changes = []
-    for part in body["jobs"] if "jobs" in body else [body["job"]]:
-        release = {} if part.get("hold") else {"hold": False}
-        changes.append({**release, "comment": part.get("comment", "")})
+    for part in _parts(body):
+        own = {"comment": part.get("comment", "")}
+        if part.get("hold"):
+            changes.append([own])
+        elif "priority" in part:
+            # A job that is held keeps the priority 0, whatever else is said in the call that lets it go.
+            changes.append([{"hold": False}, own | {"priority": part.pop("priority")}])
+        else:
+            changes.append([{"hold": False} | own])
         part |= {"hold": True, "comment": HELD}
-    return body, changes
+    return _Item(request.submission_keys()[place], waits.readable(job), waits_for, body, changes)
 
 
-def _in_queue(keys: tuple[SubmissionKey, ...], site: Site) -> Steps[dict[SubmissionKey, _Known]]:
+def _parts(body: dict[str, Any]) -> list[dict[str, Any]]:
+    return body["jobs"] if "jobs" in body else [body["job"]]
+
+
+def _ids(known: dict[SubmissionKey, _Known]) -> waits.IdOf:
+    def id_of(key: SubmissionKey) -> int:
+        if key not in known:
+            raise SubmitRefused(unknown_key(key), option="--dependency")
+        return known[key].lowest
+
+    return id_of
+
+
+def _in_queue(keys: Iterable[SubmissionKey], site: Site) -> Steps[dict[SubmissionKey, _Known]]:
     suffixes = tuple(key.suffix for key in keys)
     jobs = yield from list_jobs(ListJobs(name_suffixes=suffixes, mine=bool(site.user)), site)
     found: dict[SubmissionKey, _Known] = {}
@@ -108,12 +188,22 @@ def _in_queue(keys: tuple[SubmissionKey, ...], site: Site) -> Steps[dict[Submiss
         key = key_of(job.name)
         assert key is not None
         known = found.setdefault(key, _Known(job.id.job))
-        known.lowest = min(known.lowest, job.id.job)
+        if job.id.job <= known.lowest:
+            known.lowest, known.dependency = job.id.job, job.dependency
         if not job.state.is_finished:
             known.unfinished.add(job.id.job)
-        if job.is_held and job.comment == HELD:
-            known.held.add(job.id.job)
+            if job.comment == HELD:
+                known.held.add(job.id.job)
     return found
+
+
+def _alike(site: Site) -> Steps[dict[str, list[int]]]:
+    """The user's jobs that have not ended, by their names without keys."""
+    found: dict[str, dict[int, None]] = {}
+    for job in (yield from list_jobs(ListJobs(mine=True), site)):
+        if not job.state.is_finished:
+            found.setdefault(strip_key(job.name), {})[job.id.job] = None
+    return {name: list(ids) for name, ids in found.items()}
 
 
 def _add_past(known: dict[SubmissionKey, _Known], request: SubmitOnce, site: Site) -> Steps[None]:
@@ -130,11 +220,34 @@ def _add_past(known: dict[SubmissionKey, _Known], request: SubmitOnce, site: Sit
             found.lowest = min(found.lowest, job.id.job)
 
 
-def _let_go(job: int, changes: list[dict[str, Any]]) -> Steps[None]:
+def _let_go(
+    item: _Item, known: dict[SubmissionKey, _Known], surplus: set[int], same_name: Iterable[int]
+) -> Steps[None]:
+    job = known[item.key].lowest
+    of_others = {}
+    if surplus & set(map(int, re.findall(r"[0-9]+", known[item.key].dependency))):
+        before = [other for other in same_name if other < job and other not in surplus]
+        of_others = {"dependency": item.waits.resolve(_ids(known), before)}
+    yield from _change(job, [[changes[0] | of_others, *changes[1:]] for changes in item.changes])
+
+
+def _withdraw(items: list[_Item], known: dict[SubmissionKey, _Known], site: Site) -> Steps[None]:
+    """Held, none starts because another has ended; under another name, none is found by the next try."""
+    gone = [JobId(job) for item in items for job in sorted(known[item.key].unfinished)]
+    for item in items:
+        withdrawn = [[{"hold": True, "name": item.name + WITHDRAWN}] for _ in item.parts]
+        for job in known[item.key].unfinished:
+            yield from _change(job, withdrawn)
+    if gone:
+        yield from cancel(CancelJobs(ids=tuple(gone)), site)
+
+
+def _change(job: int, changes: list[list[dict[str, Any]]]) -> Steps[None]:
     # The numbers of the parts of a heterogeneous job follow each other.
-    for number, change in enumerate(changes, start=job):
+    for number, of_part in enumerate(changes, start=job):
         try:
-            yield from asked(Call("POST", f"slurm/job/{number}", body=change))
+            for change in of_part:
+                yield from asked(Call("POST", f"slurm/job/{number}", body=change))
         except (JobFinished, UnknownJob):
             # Somebody else has let it go, and it has ended since.
             continue

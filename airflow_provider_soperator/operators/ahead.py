@@ -1,0 +1,184 @@
+"""The two tasks that a pipeline adds to its stages: one submits their jobs ahead, the other cancels what is left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+if TYPE_CHECKING:
+    from airflow.sdk.definitions.context import Context
+
+    from airflow_provider_soperator.clients.client import SlurmClient
+    from airflow_provider_soperator.pipelines.graph import Graph, Segment
+    from airflow_provider_soperator.pipelines.plan import Plan
+    from airflow_provider_soperator.pipelines.rendering import Rendered, RenderedStages
+    from airflow_provider_soperator.slurm.ids import JobId
+    from airflow_provider_soperator.slurm.keys import SubmissionKey
+
+#: What a text says that means no.
+_NO = frozenset({"", "0", "false", "no", "none", "off"})
+
+
+class SubmitAheadOperator(BaseOperator):
+    """Submit the jobs of some stages in one go, all of them or none; made by ``SbatchPipeline``.
+
+    In a run that has been cleared in part it submits what is to run again, and has it wait for what there is.
+    """
+
+    template_fields: Sequence[str] = ("slurm_conn_id", "dry_run_only")
+    ui_color = "#d9f2e6"
+
+    def __init__(
+        self, *, graph: Graph, segment: Segment, slurm_conn_id: str, dry_run_only: bool | str = False, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.graph, self.segment = graph, segment
+        self.slurm_conn_id = slurm_conn_id
+        self.dry_run_only = dry_run_only
+
+    def prepare_template(self) -> None:
+        # Airflow asks whenever it has parsed the DAG, so that all edges are there.
+        pipeline: Any = self.task_group
+        if self.task_id == next(iter(pipeline.submits)):
+            pipeline.check()
+
+    def execute(self, context: Context) -> Any:
+        from airflow_provider_soperator.hooks.settings import ConnectionMistake
+        from airflow_provider_soperator.pipelines.rendering import RenderedStages
+        from airflow_provider_soperator.slurm.checks import InvalidJob
+        from airflow_provider_soperator.transports.errors import NotSupported
+
+        is_dry = str(self.dry_run_only).lower() not in _NO
+        try:
+            stages = RenderedStages(self, context, uploads=not is_dry)
+            plan = self._plan(context, stages)
+            rendered = [one for planned in plan.submitted for one in stages.render(planned)]
+            if is_dry:
+                self._show(rendered)
+                raise AirflowSkipException("nothing was submitted, as this was a dry run")
+            return self._submit(context, rendered, plan)
+        except (ConnectionMistake, InvalidJob, NotSupported) as error:
+            raise AirflowFailException(str(error)) from error
+
+    def _plan(self, context: Context, stages: RenderedStages) -> Plan:
+        from airflow_provider_soperator.pipelines.plan import plan
+        from airflow_provider_soperator.pipelines.states import states_of
+
+        names = {link.upstream for name in self.segment.stages for link in self.graph[name].links}
+        known = states_of(context["ti"], sorted(names.union(self.segment.stages)))
+        made = plan(
+            self.graph, self.segment, lambda name: stages.states(name, known[name]), lambda *of: _job_of(context, *of)
+        )
+        for name, reason in made.left_out.items():
+            self.log.info("%s is not submitted ahead: %s", name, reason)
+        return made
+
+    def _submit(self, context: Context, rendered: list[Rendered], plan: Plan) -> dict[str, Any]:
+        from airflow_provider_soperator.hooks.slurm import SlurmHook
+        from airflow_provider_soperator.pipelines.ahead import AHEAD, Ahead, AheadJob
+        from airflow_provider_soperator.slurm.errors import TogetherRefused
+
+        begun = context["dag_run"].start_date
+        ahead = Ahead(context["dag_run"].clear_number or 0)
+        with SlurmHook(self.slurm_conn_id).client() as client:
+            _cancel(client, [key for one in rendered for key in one.stale])
+            try:
+                submitted = client.submit_together([one.job for one in rendered], since=begun) if rendered else ()
+            except TogetherRefused as refused:
+                culprit = rendered[refused.number].name
+                raise AirflowFailException(f"{culprit}: {refused.__cause__}. {refused.remedy}") from refused
+            running = {(name, index): _job_of(context, name, index) for name, index in plan.running}
+            keys = _keys(client, running.values())
+        for (stage, index), job in running.items():
+            if job in keys:
+                ahead.jobs.setdefault(stage, {})[index] = AheadJob(job, keys[job])
+        for one, answer in zip(rendered, submitted, strict=True):
+            ahead.jobs.setdefault(one.stage, {})[one.index] = AheadJob(str(answer.id), one.key.text)
+            self.log.info("%s is job %s%s", one.name, answer.id, f", {one.waits_for}" if one.waits_for else "")
+        context["ti"].xcom_push(AHEAD, ahead.describe())
+        return {one.name: str(answer.id) for one, answer in zip(rendered, submitted, strict=True)}
+
+    def _show(self, rendered: list[Rendered]) -> None:
+        from airflow_provider_soperator.slurm.chains.writing import as_shell
+
+        self.log.info("These stages would be submitted by\n%s", as_shell({one.name: one.job for one in rendered}))
+
+
+class CancelRestOperator(BaseOperator):
+    """Cancel what is left of a pipeline's jobs once all of its tasks have ended; made by ``SbatchPipeline``.
+
+    There is something left when a task has ended before its job could: marked by hand, or failed by a worker that died.
+    """
+
+    template_fields: Sequence[str] = ("submits",)
+    ui_color = "#d9f2e6"
+
+    def __init__(self, *, submits: dict[str, str], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        #: The connections of the tasks that submit.
+        self.submits = submits
+
+    def execute(self, context: Context) -> None:
+        from airflow_provider_soperator.hooks.slurm import SlurmHook
+
+        for submit, cluster in self.submits.items():
+            kept, others = self._left(context, submit)
+            if not kept and not others:
+                continue
+            with SlurmHook(cluster).client() as client:
+                left = [job for job, status in client.statuses([*kept, *others]).items() if not status.is_over]
+                # One that its author wants to go on runs on; if it waits, it can never run.
+                client.cancel_waiting([job for job in left if job in kept])
+                client.cancel_many([job for job in left if job in others])
+            for job in left:
+                self.log.info("Job %s was left over: %s", job, "cancelled if it waits" if job in kept else "cancelled")
+
+    def _left(self, context: Context, submit: str) -> tuple[set[JobId], set[JobId]]:
+        """The jobs of tasks that did not succeed (of the others it is known that they have ended).
+
+        Those first that are not to be cancelled with their tasks.
+        """
+        from airflow_provider_soperator.pipelines.ahead import AHEAD, Ahead
+        from airflow_provider_soperator.pipelines.states import states_of
+        from airflow_provider_soperator.slurm.ids import JobId
+
+        said = context["ti"].xcom_pull(task_ids=submit, key=AHEAD)
+        ahead = Ahead.read(said) if said else Ahead(0)
+        states = states_of(context["ti"], list(ahead.jobs)) if ahead.jobs else {}
+        left: tuple[set[JobId], set[JobId]] = set(), set()
+        for stage, jobs in ahead.jobs.items():
+            task: Any = self.dag.get_task(stage)
+            given = task.partial_kwargs.get("cancel_on_kill", True) if task.is_mapped else task.cancel_on_kill
+            left[bool(given)].update(
+                JobId.parse(one.job) for index, one in jobs.items() if states[stage].get(index) != "success"
+            )
+        return left
+
+
+def _job_of(context: Context, stage: str, index: int) -> str | None:
+    """The job of a task that is under way, as it says itself."""
+    job = context["ti"].xcom_pull(task_ids=stage, map_indexes=index, key="job_id")
+    return str(job) if job else None
+
+
+def _keys(client: SlurmClient, jobs: Iterable[str | None]) -> dict[str, str]:
+    """The keys in the names of jobs that are in the queue, by their ids."""
+    from airflow_provider_soperator.slurm.ids import JobId
+    from airflow_provider_soperator.slurm.keys import key_of
+    from airflow_provider_soperator.slurm.requests import ListJobs
+
+    ids = tuple(JobId.parse(job) for job in jobs if job)
+    known = client.ask(ListJobs(ids=ids)) if ids else ()
+    return {str(job.id.whole): key.text for job in known if (key := key_of(job.name))}
+
+
+def _cancel(client: SlurmClient, keys: Sequence[SubmissionKey]) -> None:
+    """End what was submitted ahead for the same tasks before they were cleared."""
+    from airflow_provider_soperator.slurm.requests import ListJobs
+
+    if keys:
+        jobs = client.ask(ListJobs(mine=True, name_suffixes=tuple(key.suffix for key in keys)))
+        client.cancel_many(sorted({job.id.whole for job in jobs if not job.state.is_finished}))

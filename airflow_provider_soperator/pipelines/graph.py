@@ -1,0 +1,202 @@
+"""Which stage of a pipeline waits for which, and what can therefore be submitted together: pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from airflow_provider_soperator.slurm.terms import array_text
+
+#: What one stage can wait for in another: its success, its end, its failure, its start, or for each element of its
+#: array the success of that one.
+KINDS = ("afterok", "afterany", "afternotok", "after", "aftercorr")
+#: Kinds with which a job can begin while the other one runs.
+EARLY = frozenset({"after", "aftercorr"})
+_WANT_SUCCESS = frozenset({"afterok", "aftercorr"})
+_FAILED = frozenset({"failed", "upstream_failed"})
+_ENDED = _FAILED | {"success", "skipped", "removed"}
+
+_TERM = re.compile(rf"({'|'.join(KINDS)})(?:\+(\d+))?")
+
+
+class PipelineError(ValueError):
+    """A pipeline that cannot be one."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """What a stage waits for in another.
+
+    >>> str(Link("fit", "after", 10)), Link.parse("fit", "after+10") == Link("fit", "after", 10)
+    ('after+10', True)
+    """
+
+    upstream: str
+    kind: str = "afterok"
+    minutes: int = 0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.minutes, int) or self.minutes < 0:
+            raise PipelineError(f"{self.minutes!r} are no minutes to wait: give a whole number of them")
+        if self.minutes and self.kind != "after":
+            raise PipelineError(f"only after takes minutes, {self.kind} does not")
+
+    @classmethod
+    def parse(cls, upstream: str, term: str) -> Link | None:
+        """From the label of an edge; None if that says something else."""
+        found = _TERM.fullmatch(term)
+        return cls(upstream, found[1], int(found[2] or 0)) if found else None
+
+    def __str__(self) -> str:
+        return f"{self.kind}+{self.minutes}" if self.minutes else self.kind
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A task whose job is submitted ahead."""
+
+    name: str
+    #: The connection of the cluster that it runs on.
+    cluster: str
+    links: tuple[Link, ...] = ()
+    #: Tasks right before it that are no stages: it cannot be submitted until they have succeeded.
+    gates: frozenset[str] = frozenset()
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        return frozenset(link.kind for link in self.links)
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Stages that are submitted together: on one cluster, and after the same tasks."""
+
+    cluster: str
+    gates: frozenset[str]
+    #: Each after those that it waits for.
+    stages: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """The stages of a pipeline.
+
+    >>> late = Stage("d", "c", gates=frozenset({"x"}))
+    >>> graph = Graph({"a": Stage("a", "c"), "b": Stage("b", "c", (Link("a"),)), "d": late})
+    >>> [segment.stages for segment in graph.segments]
+    [('a', 'b'), ('d',)]
+    >>> graph.doomed_by("a")
+    ('b',)
+    """
+
+    stages: Mapping[str, Stage] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Stage:
+        return self.stages[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.stages
+
+    @cached_property
+    def order(self) -> tuple[str, ...]:
+        """All stages, each after those that it waits for; ``PipelineError`` if they wait for each other in a circle."""
+        return ordered({name: [link.upstream for link in stage.links] for name, stage in self.stages.items()})
+
+    @cached_property
+    def segments(self) -> tuple[Segment, ...]:
+        """What is submitted together, in the order in which it can be."""
+        gates: dict[str, frozenset[str]] = {}
+        found: dict[tuple[str, frozenset[str]], list[str]] = {}
+        for name in self.order:
+            stage = self.stages[name]
+            gates[name] = stage.gates.union(*(gates[link.upstream] for link in stage.links))
+            found.setdefault((stage.cluster, gates[name]), []).append(name)
+        return tuple(Segment(cluster, before, tuple(stages)) for (cluster, before), stages in found.items())
+
+    def after(self, name: str) -> tuple[str, ...]:
+        """The stages that wait for this one and for nobody in between."""
+        return tuple(self._following.get(name, ()))
+
+    def doomed_by(self, name: str, state: str = "failed") -> tuple[str, ...]:
+        """The stages that can never run once this one has ended so, each before those that it follows."""
+        states = {name: state}
+        ended = [name]
+        while ended:
+            one = ended.pop()
+            for following, links in self._following.get(one, {}).items():
+                unmet = [link for link in links if not is_met(link.kind, states[one])]
+                if unmet and following not in states:
+                    skips = states[one] == "skipped" or unmet[0].kind == "afternotok"
+                    states[following] = "skipped" if skips else "upstream_failed"
+                    ended.append(following)
+        return tuple(one for one in reversed(self.order) if one in states and one != name)
+
+    @cached_property
+    def _following(self) -> dict[str, dict[str, list[Link]]]:
+        """For each stage those that wait for it, and by which links."""
+        following: dict[str, dict[str, list[Link]]] = {}
+        for stage in self.stages.values():
+            for link in stage.links:
+                following.setdefault(link.upstream, {}).setdefault(stage.name, []).append(link)
+        return following
+
+
+def ordered(upstream: Mapping[str, Iterable[str]]) -> tuple[str, ...]:
+    """All names, each after those that it waits for; ``PipelineError`` if they wait for each other in a circle."""
+    done: dict[str, None] = {}
+    for start in upstream:
+        # Without recursion: a chain may be longer than Python's stack.
+        path = {start: iter(upstream[start])}
+        while path and start not in done:
+            name, rest = next(reversed(path.items()))
+            before = next((one for one in rest if one not in done), None)
+            if before is None:
+                done[name] = None
+                del path[name]
+            elif before in path:
+                names = list(path)
+                circle = " >> ".join([before, *reversed(names[names.index(before) :])])
+                raise PipelineError(f"these wait for each other in a circle: {circle}")
+            else:
+                path[before] = iter(upstream[before])
+    return tuple(done)
+
+
+def is_ended(state: str | None) -> bool:
+    """Whether a task in this state is over, but for what somebody may clear."""
+    return state in _ENDED
+
+
+def is_met(kind: str, state: str | None) -> bool:
+    """Whether a task that has ended so is what another one was to follow.
+
+    >>> is_met("afternotok", "upstream_failed"), is_met("afterok", "skipped")
+    (True, False)
+    """
+    if kind in _WANT_SUCCESS:
+        return state == "success"
+    return state in _FAILED if kind == "afternotok" else True
+
+
+def check_arrays(graph: Graph, arrays: Mapping[str, Iterable[int] | None]) -> None:
+    """Refuse ``aftercorr`` between what are no arrays of the same indices.
+
+    ``arrays`` has the indices of a stage's array, or None for a job that is none, where that is known.
+    """
+    for stage in graph.stages.values():
+        for link in stage.links:
+            if link.kind != "aftercorr" or not {stage.name, link.upstream} <= arrays.keys():
+                continue
+            this, other = arrays[stage.name], arrays[link.upstream]
+            for name, indices in ((stage.name, this), (link.upstream, other)):
+                if indices is None:
+                    raise PipelineError(
+                        f"aftercorr joins the elements of two arrays, but {name} is none: say afterok() or give it one"
+                    )
+            if this is not None and other is not None and set(this) != set(other):
+                raise PipelineError(
+                    f"aftercorr joins each element of {link.upstream} with that of the same index of {stage.name}, but "
+                    f"the first has {array_text(other)} and the second {array_text(this)}: give both the same array="
+                )

@@ -1,0 +1,150 @@
+"""A task's place in its pipeline, as the worker that runs it sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import TriggerRule
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+from airflow_provider_soperator.pipelines.ahead import AHEAD, Ahead, AheadJob
+from airflow_provider_soperator.pipelines.graph import EARLY, is_met
+from airflow_provider_soperator.pipelines.states import states_of
+from airflow_provider_soperator.slurm.keys import SubmissionKey
+
+if TYPE_CHECKING:
+    from airflow.sdk.definitions.context import Context
+
+    from airflow_provider_soperator.operators.pipeline import SbatchPipeline
+    from airflow_provider_soperator.operators.sbatch import SbatchOperator
+
+
+def pipeline_of(task: Any) -> SbatchPipeline | None:
+    """The pipeline that a task is a stage of."""
+    pipeline = pipeline_around(task)
+    return pipeline if pipeline and task.task_id in pipeline.followed else None
+
+
+def pipeline_around(task: Any) -> SbatchPipeline | None:
+    """The pipeline whose ``with`` block a task or group is in."""
+    from airflow_provider_soperator.operators.pipeline import SbatchPipeline
+
+    group = task.task_group
+    while group is not None and not isinstance(group, SbatchPipeline):
+        group = group.parent_group
+    return group
+
+
+def member_of(task: Any, context: Context) -> Member | None:
+    pipeline = pipeline_of(task)
+    return Member(pipeline, task, context) if pipeline else None
+
+
+class Member:
+    """A stage while it runs: its job, and those that wait for it."""
+
+    def __init__(self, pipeline: SbatchPipeline, task: Any, context: Context) -> None:
+        self._pipeline, self._task, self._context = pipeline, task, context
+        self._ti: Any = context["ti"]
+        published = self._ti.xcom_pull(task_ids=list(pipeline.submits), key=AHEAD) or []
+        self._ahead = [Ahead.read(one) for one in published if one]
+
+    def check(self) -> None:
+        """End the task if it is not to run: Airflow's trigger rules cannot say what two kinds of edges ask for."""
+        links = self._pipeline.followed[self._task.task_id]
+        if self._task.task_id not in self._pipeline.graph and self._is_dry():
+            raise AirflowSkipException("this is not run, as the pipeline is on a dry run")
+        if self._task.trigger_rule != TriggerRule.ALL_DONE or all(link.kind == "afterany" for link in links):
+            return
+        states = states_of(self._ti, [link.upstream for link in links])
+        for link in links:
+            for state in states[link.upstream].values():
+                if not is_met(link.kind, state):
+                    said = f"{link.upstream}, which this was to follow ({link.kind}), is {state}"
+                    raise (AirflowSkipException if link.kind == "afternotok" else AirflowFailException)(said)
+
+    def _is_dry(self) -> bool:
+        submits = states_of(self._ti, list(self._pipeline.submits))
+        return any(state == "skipped" for of_task in submits.values() for state in of_task.values())
+
+    def job(self) -> AheadJob | None:
+        """The job that was submitted ahead for this task."""
+        for ahead in self._ahead:
+            if job := ahead.jobs.get(self._task.task_id, {}).get(self._index):
+                return job
+        return None
+
+    def keys(
+        self, replaced: list[SubmissionKey], own: list[SubmissionKey]
+    ) -> tuple[list[SubmissionKey], list[SubmissionKey]]:
+        """Those of jobs that are to be ended, and of the tries that may have submitted the one to go on with.
+
+        Given are what they would be for a task by itself: of the tries before it was last cleared, and since then.
+        """
+        job = self.job()
+        if job is None:
+            return replaced, own
+        ahead = SubmissionKey(job.key)
+        if self._is_of_this_time(job):
+            return replaced, [ahead, *own[1:]]
+        # Something has been cleared, but not what submits.
+        return ([*replaced, ahead], own) if replaced else (replaced, [ahead, *own])
+
+    def chain(self) -> dict[str, Any]:
+        """What the trigger has to know of the jobs around this one."""
+        graph, name, job = self._pipeline.graph, self._task.task_id, self.job()
+        links = self._pipeline.followed[name]
+        is_early = any(link.kind in EARLY for link in links)
+        return {
+            "ahead": job.job if job else "",
+            "waiting": self._jobs(graph.after(name)),
+            "doomed": self._jobs(graph.doomed_by(name)),
+            # A task that begins early may wait rightly; of any other all that it follows is done.
+            "follows": [[link.upstream, link.kind] for link in links] if is_early else [],
+        }
+
+    @contextmanager
+    def ending(self, task: SbatchOperator) -> Iterator[None]:
+        """Around the end of the task's job: what is to become of those that wait for it."""
+        try:
+            yield
+        except AirflowSkipException:
+            self._give_up(task, "skipped")
+            raise
+        except Exception as error:
+            if isinstance(error, AirflowFailException) or self._ti.try_number > self._ti.max_tries:
+                self._give_up(task, "failed")
+            raise
+        self._give_up(task, "success")
+
+    def _give_up(self, task: SbatchOperator, state: str) -> None:
+        """Take the jobs out of the queue that can never run once the task has ended so."""
+        from airflow_provider_soperator.hooks.slurm import SlurmHook
+        from airflow_provider_soperator.slurm.errors import SlurmError
+        from airflow_provider_soperator.slurm.ids import JobId
+        from airflow_provider_soperator.transports.errors import TransportError
+
+        doomed = self._jobs(self._pipeline.graph.doomed_by(task.task_id, state))
+        if not doomed:
+            return
+        try:
+            with SlurmHook(task.slurm_conn_id).client() as client:
+                client.cancel_waiting(map(JobId.parse, doomed))
+            task.log.info("Jobs %s, which can never run after this, are out of the queue", ", ".join(doomed))
+        except (SlurmError, TransportError) as error:
+            # The pipeline's last task does it once more.
+            task.log.warning("Jobs %s could not be taken out of the queue: %s", ", ".join(doomed), error)
+
+    def _is_of_this_time(self, job: AheadJob) -> bool:
+        cleared = self._context["dag_run"].clear_number or 0
+        return any(ahead.cleared == cleared and job in ahead.all() for ahead in self._ahead)
+
+    @property
+    def _index(self) -> int:
+        return -1 if self._ti.map_index is None else int(self._ti.map_index)
+
+    def _jobs(self, stages: Iterable[str]) -> list[str]:
+        stages = list(stages)
+        return [job for ahead in self._ahead for job in ahead.of(stages)]

@@ -1,0 +1,273 @@
+"""What a call of sbatch in a shell script asks for: a stage of the pipeline that the script is."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_provider_soperator.slurm import directives, options, terms
+from airflow_provider_soperator.slurm.chains import texts
+from airflow_provider_soperator.slurm.chains.syntax import ShellChainError
+from airflow_provider_soperator.slurm.job import BatchJob
+
+
+@dataclass(frozen=True)
+class After:
+    """What a stage waits for in others of its script; all of it must come.
+
+    >>> After("after", ("prepare",), minutes=5).kind
+    'after'
+    """
+
+    kind: str
+    #: Their names; none for singleton.
+    stages: tuple[str, ...] = ()
+    minutes: int = 0
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One call of sbatch. Of `script`, `stdin_script` and `command` it has one."""
+
+    name: str
+    line: int
+    #: Of a BatchJob, but for its body, its arguments, and its dependencies on other stages.
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    #: A path, relative to where the shell script is run.
+    script: str | None = None
+    stdin_script: str | None = None
+    command: str | None = None
+    args: tuple[str, ...] = ()
+    after: tuple[After, ...] = ()
+
+
+@dataclass
+class Call:
+    """A call of sbatch as the script makes it, with all variables replaced."""
+
+    line: int
+    words: Sequence[str]
+    environment: Mapping[str, str]
+    #: Where the script has gone with cd; "" is where it has begun.
+    folder: str
+    stdin: str | None
+    stdin_path: str | None
+    #: The variable that the id is put into.
+    variable: str | None = None
+
+    def __post_init__(self) -> None:
+        first, *others, rest = self._components()
+        try:
+            self.said = directives.read_words(first)
+            het = [directives.read_words(words) for words in others]
+        except directives.DirectiveError as wrong:
+            raise self._error(f"sbatch would refuse this: {wrong.problem}", "mend it") from None
+        self.fields = dict(self.said.fields)
+        self.extra_args = list(self.said.extra_args)
+        if het:
+            self.fields["het"] = tuple(BatchJob(**part.fields, extra_args=tuple(part.extra_args)) for part in het)
+        self.parsable = self._taken("parsable") is not None
+        command = self._taken("wrap")
+        self.command = None if command is None else command.removeprefix("--wrap=")
+        self._taken("quiet")
+        for name, reason in options.REFUSED.items():
+            if name in self.said.lines and name not in ("parsable", "wrap", "quiet"):
+                raise self._error(f"--{name} cannot be used: {reason}", "take it away")
+        self._body(rest)
+        self._environment()
+        self._place()
+        self.dependency = self.fields.pop("dependency", None)
+        self._refuse_ids()
+
+    def printed(self, job: str) -> str:
+        """What the call prints for a job's id."""
+        if self.parsable:
+            return f"{job};{self.fields['clusters']}\n" if "clusters" in self.fields else f"{job}\n"
+        return f"Submitted batch job {job}\n"
+
+    def _error(self, problem: str, remedy: str) -> ShellChainError:
+        return ShellChainError(self.line, f"{problem}: {remedy}")
+
+    # Options
+
+    def _components(self) -> list[list[str]]:
+        """The words of the options, one list for each component of the job, and those of the script."""
+        found: list[list[str]] = []
+        rest = list(self.words)
+        while True:
+            end = self._end_of_options(rest)
+            found.append(rest[:end])
+            if rest[end : end + 1] == [":"]:
+                rest = rest[end + 1 :]
+                continue
+            return [*found, rest[end + 1 if rest[end : end + 1] == ["--"] else end :]]
+
+    def _end_of_options(self, words: Sequence[str]) -> int:
+        at = 0
+        while at < len(words) and words[at].startswith("-") and words[at] not in ("-", "--"):
+            word = words[at]
+            takes, value = self._argument(word, words[at + 1 : at + 2])
+            at += 2 if takes == "required" and not value else 1
+        return min(at, len(words))
+
+    def _argument(self, word: str, following: Sequence[str]) -> tuple[str, str]:
+        """Whether the option that a word ends with takes an argument, and the one that it has in the word."""
+        if word.startswith("--"):
+            name, equals, _ = word[2:].partition("=")
+            resolved = options.resolve_long(name)
+            if resolved is None and not equals and following and not following[0].startswith("-"):
+                raise self._error(
+                    f"--{name} is no option that is known here, and {following[0]!r} may be its value or the script",
+                    f"write --{name}=VALUE, or other options after it",
+                )
+            return (resolved[1] if resolved else "no"), equals
+        for at, letter in enumerate(word[1:], start=2):
+            resolved = options.resolve_short(letter)
+            if resolved is None or resolved[1] != "no":
+                return (resolved[1] if resolved else "no"), word[at:]
+        return "no", ""
+
+    def _taken(self, name: str) -> str | None:
+        found = [word for word in self.extra_args if word == f"--{name}" or word.startswith(f"--{name}=")]
+        self.extra_args = [word for word in self.extra_args if word not in found]
+        return found[-1] if found else None
+
+    # Body, environment and folder
+
+    def _body(self, rest: Sequence[str]) -> None:
+        self.script, self.args = (rest[0] if rest else self.stdin_path), tuple(rest[1:])
+        if self.script == "/dev/stdin":
+            self.script = self.stdin_path
+        self.stdin_script = self.stdin if self.script is None and self.command is None else None
+        if self.command is not None and rest:
+            raise self._error("--wrap and a script are given", "sbatch takes one of them")
+        if self.script is None and self.stdin_script is None and self.command is None:
+            raise self._error("sbatch is given no script", "name it, or give it as sbatch <<'EOF'")
+
+    def _environment(self) -> None:
+        """Which of the script's variables the job gets is said by --export."""
+        said = self.fields.get("export")
+        names = None if said is None else terms.as_words(said)
+        inherited = {
+            name: value
+            for name, value in self.environment.items()
+            if names is None or name in names or "ALL" in map(str.upper, names)
+        }
+        if env := inherited | self.fields.get("env", {}):
+            self.fields["env"] = env
+        if names is not None and (others := [name for name in names if name not in self.environment]) != names:
+            # NONE with variables is what a job means that gets these and nothing else.
+            self.fields["export"] = ",".join(others) or "NONE"
+
+    def _place(self) -> None:
+        if not self.folder:
+            return
+        self.fields["chdir"] = posixpath.normpath(posixpath.join(self.folder, self.fields.get("chdir", "")))
+        if self.script is not None:
+            self.script = posixpath.join(self.folder, self.script)
+
+    def _refuse_ids(self) -> None:
+        if "Submitted" in (self.dependency or ""):
+            raise self._error("the dependency has sbatch's whole message in place of an id", "use sbatch --parsable")
+        for arg in self.args:
+            if texts.jobs_in(arg) and arg.startswith("-"):
+                raise self._error("an option stands after the script, where sbatch takes it for an argument", "move it")
+        values = [*self.fields.values(), *self.extra_args, *self.args, self.command, self.script, self.stdin_script]
+        values += self.fields.get("env", {}).values()
+        if any(texts.jobs_in(str(value)) for value in values if not isinstance(value, Mapping)):
+            raise self._error(
+                "the id of a job is used for something else than --dependency, and Airflow has no id yet",
+                "let the job find the other one by a file or a name",
+            )
+
+    # Dependencies
+
+    def after(self, names: Sequence[str]) -> tuple[tuple[After, ...], str | None]:
+        """What it waits for in other stages, and in jobs that are no stages."""
+        text = self.dependency
+        if text is None or ("?" in text and not texts.jobs_in(text)):
+            return (), text
+        if "?" in text:
+            raise self._error("'?' in a dependency is not understood", "say what all must come before, with ','")
+        found: list[After] = []
+        others: list[str] = []
+        try:
+            said = terms.dependency_terms(text)
+        except ValueError as wrong:
+            raise self._error(f"--dependency: {wrong}", "mend it") from None
+        for term in said:
+            found += self._after(term, names)
+            plain = [job for job in term.jobs if not texts.jobs_in(job)]
+            if plain:
+                others.append(str(terms.Dependency(term.kind, *plain, minutes=term.minutes)))
+        return tuple(found), ",".join(others) or None
+
+    def _after(self, term: terms.Dependency, names: Sequence[str]) -> Iterator[After]:
+        for job in term.jobs:
+            if texts.jobs_in(job) and not texts.is_stand_in(job):
+                raise self._error("--dependency has something behind the id of a job", "wait for all of the array")
+        # To the checks of ids a stand-in is as good as any number.
+        checked = terms.Dependency(
+            term.kind, *("1" if texts.is_stand_in(job) else job for job in term.jobs), minutes=term.minutes
+        )
+        if problems := checked.problems():
+            raise self._error(f"--dependency: {'; '.join(problems)}", "mend it")
+        stages = [names[number] for job in term.jobs for number in texts.jobs_in(job)]
+        if stages or not term.jobs:
+            yield After(term.kind, tuple(dict.fromkeys(stages)), term.minutes)
+
+
+# Names
+
+#: Variables that say nothing of the job whose id they hold, such as JOB1 or jid.
+_NO_NAME = re.compile(r"(?:(?:slurm|job|j|id|out|output|result|res|info)_?)+\d*")
+
+
+def staged(calls: Sequence[Call]) -> tuple[Stage, ...]:
+    """The calls of a script as stages with names."""
+    names = _names(calls)
+    found = []
+    for call, name in zip(calls, names, strict=True):
+        after, dependency = call.after(names)
+        fields = dict(call.fields)
+        if dependency is not None:
+            fields["dependency"] = dependency
+        if call.extra_args:
+            fields["extra_args"] = tuple(call.extra_args)
+        body = {"script": call.script, "stdin_script": call.stdin_script, "command": call.command}
+        found.append(Stage(name, call.line, fields, **body, args=call.args, after=after))
+    return tuple(found)
+
+
+def _names(calls: Sequence[Call]) -> list[str]:
+    uses = Counter(call.variable for call in calls)
+    found: list[str] = []
+    for call in calls:
+        variable = (call.variable or "").lower()
+        names: list[str | None] = [variable] if uses[call.variable] == 1 and not _NO_NAME.fullmatch(variable) else []
+        names += [call.fields.get("name"), _name_in(call), _stem(call.script), variable, "job"]
+        name = next(clean for name in names if name and (clean := re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("_")))
+        unique, number = name, 1
+        while unique in found:
+            number += 1
+            unique = f"{name}_{number}"
+        found.append(unique)
+    return found
+
+
+def _name_in(call: Call) -> str | None:
+    """The name that a script on sbatch's stdin gives itself."""
+    if call.stdin_script is None:
+        return None
+    try:
+        return directives.read(call.stdin_script)[0].fields.get("name")
+    except directives.DirectiveError as wrong:
+        raise ShellChainError(call.line, f"the script that is given to sbatch has a mistake in its {wrong}") from None
+
+
+def _stem(path: str | None) -> str | None:
+    return posixpath.splitext(posixpath.basename(path))[0] if path else None

@@ -1,0 +1,241 @@
+"""What ``SubmitOnce`` runs on the cluster: a program for bash, which is sent its questions as fields that end in NUL.
+
+It prints a line for each job: its number, what has become of it, and its id or why it was refused.
+"""
+
+PROGRAM = r"""
+# The one who asked may be gone; what has been begun is finished all the same.
+trap '' HUP PIPE
+work=$(mktemp -d) || exit 1
+trap 'rm -rf -- "$work"' EXIT
+# From a file bash reads in blocks, from a pipe byte by byte.
+cat >"$work/in" && exec 8<"$work/in" || exit 1
+field() { IFS= read -r -d '' -u 8 "$1"; }
+fields() {
+    local count number one
+    field count
+    list=()
+    for ((number = 0; number < count; number++)); do field one; list+=("$one"); done
+}
+field mark; field fresh; field together; field held_note; field withdrawn_suffix
+field unknown; field passing; field gone
+fields; past=("${list[@]}")
+field count
+
+lock=${HOME:-/tmp}/.cache/airflow-soperator
+mkdir -p -m 700 "$lock" && exec 9>>"$lock/submit.lock" && flock -w 120 9 ||
+    { echo "sbatch: error: the lock $lock/submit.lock cannot be had" >&2; exit 75; }
+
+# Reads lines of an id, the mark and more that ends in a name; the lowest id of each key is the one that counts.
+declare -A known
+learn() {
+    local id said key
+    while read -r id said; do
+        [[ $id == *"$mark" && $said == *.af-* ]] || continue
+        # Of an array and of a heterogeneous job, the id of the whole.
+        id=${id%"$mark"} id=${id%%[_+]*} key=${said##*.af-}
+        [[ -n ${known[$key]} && ${known[$key]} -le $id ]] || known[$key]=$id
+    done <"$1"
+}
+# The queue has what accounting does not: jobs that were never eligible, and those of the last seconds.
+queue() {
+    squeue --all --states=all --me --noheader --format="%F$mark %T$mark %k$mark %j" \
+        >"$work/queue" 2>"$work/err" </dev/null
+}
+unfinished='@(PENDING|CONFIGURING|RUNNING|SUSPENDED|STOPPED|COMPLETING|REQUEUED|RESIZING|SIGNALING|STAGE_OUT|SPECIAL_EXIT)'
+# Those that wait, held, for all that belongs to them.
+declare -A held
+learn_held() {
+    local id said
+    held=()
+    while read -r id said; do
+        [[ $said == $unfinished"$mark $held_note$mark "*.af-* ]] && held[${said##*.af-}]=yes
+    done <"$work/queue"
+}
+# Unfinished jobs by their names without keys, as ":1:2"; those of this submission come to them.
+declare -A alike
+names_learnt=
+learn_names() {
+    local id said name
+    [ -z "$names_learnt" ] || return 0
+    names_learnt=yes
+    while read -r id said; do
+        [[ $id == *"$mark" && $said == $unfinished"$mark "* ]] || continue
+        id=${id%"$mark"} name=${said#*"$mark "} name=${name#*"$mark "}
+        [[ $name =~ \.af-[a-z2-7]{12}$ ]] && name=${name%.af-*}
+        [[ ${alike["=$name"]}: == *":$id:"* ]] || alike["=$name"]+=:$id
+    done <"$work/queue"
+}
+# Do to jobs what cannot be done to one that has ended; whatever else is refused ends the program, to be tried again.
+change() {
+    local status
+    "$@" >"$work/out" 2>"$work/err" </dev/null && return
+    status=$?
+    if [ -s "$work/err" ] && ! grep -Eiv -- "$gone" "$work/err" >"$work/left"; then return; fi
+    cat "$work/left" >&2
+    exit "$status"
+}
+joined() { local IFS=,; echo "$*"; }
+
+queue || { status=$?; cat "$work/err" >&2; exit "$status"; }
+learn "$work/queue"
+if [ "$fresh" = no ]; then
+    past+=(--noheader --parsable2 --delimiter="$mark " --format=jobid,jobname)
+    before=${#known[@]}
+    if "${past[@]}" >"$work/past" 2>"$work/err" </dev/null; then
+        learn "$work/past"
+        # What accounting alone has may be the loser of a race on another login node: then the winner is in the queue.
+        if [ ${#known[@]} -gt "$before" ] && queue; then learn "$work/queue"; fi
+    elif ! grep -qi 'accounting storage is disabled' "$work/err"; then
+        cat "$work/err" >&2
+        exit 69
+    fi
+fi
+
+# A few at a time: most of a submission is waiting, here for sbatch to start and there for slurmctld.
+submitted=() under_way=() refused=
+[ "$together" != end ] || refused=yes
+settle() {
+    local one item key process status said
+    for one in "${under_way[@]}"; do
+        read -r item key process <<<"$one"
+        wait "$process"
+        status=$?
+        if [ "$status" = 0 ]; then
+            # Plugins of sbatch may print lines of their own before it.
+            mapfile -t said <"$work/out.$item"
+            known[$key]=${said[-1]%%;*}
+            alike["=${names[$item]}"]+=:${known[$key]}
+            submitted+=("$item $key ${known[$key]}")
+        elif [ -n "$together" ] && grep -Eiq -- "$passing" "$work/err.$item"; then
+            # Not refused: the next try goes on from here.
+            cat "$work/err.$item" >&2
+            wait
+            exit "$status"
+        else
+            refuse "$item" "$status" "$work/err.$item"
+        fi
+    done
+    under_way=()
+}
+refuse() { echo "$1 failed $2 $(base64 -w0 <"$3")"; refused=yes; }
+# Ids in the place of keys.
+resolve() {
+    local key
+    resolved=$1
+    for key in $2; do resolved=${resolved//":$key"/":${known[$key]}"}; done
+}
+is_under_way() {
+    local one
+    for one in "${under_way[@]}"; do [ "${names[${one%% *}]}" != "$1" ] || return 0; done
+    return 1
+}
+
+keys=() names=() waits=() waits_for=() restore=()
+for ((item = 0; item < count; item++)); do
+    field key; field name; field singleton; field text; field needed; field place
+    field priority; fields; printf -v "restore[item]" '%s\n' "$priority" "${list[@]}"
+    fields; argv=("${list[@]}"); field form; field body
+    keys+=("$key") names+=("$name")
+    if [ -n "${known[$key]}" ]; then
+        echo "$item adopted ${known[$key]}"
+        continue
+    fi
+    for other in $needed; do [ -n "${known[$other]}" ] || { settle; break; }; done
+    if [ "$singleton" = yes ]; then
+        learn_names
+        ! is_under_way "$name" || settle
+        if [ -n "${alike["=$name"]}" ]; then text+=${text:+,}afterany${alike["=$name"]}; fi
+    fi
+    # What belongs to one that was refused is not submitted, but may be there already.
+    [[ -z $together || -z $refused ]] || continue
+    for other in $needed; do
+        [ -z "${known[$other]}" ] || continue
+        echo "sbatch: error: ${unknown/"$mark"/"$other"}" >"$work/err.$item"
+        refuse "$item" 1 "$work/err.$item"
+        continue 2
+    done
+    if [ -n "$place" ]; then
+        waits[item]=$text waits_for[item]=$needed
+        resolve "$text" "$needed"
+        if [ -n "$resolved" ]; then argv[place]=--dependency=$resolved; else unset "argv[place]"; fi
+    fi
+    case $form in
+        text) printf %s "$body" >"$work/body.$item" ;;
+        base64) printf %s "$body" | base64 -d >"$work/body.$item" ;;
+    esac
+    "${argv[@]}" <"$work/body.$item" >"$work/out.$item" 2>"$work/err.$item" &
+    under_way+=("$item $key $!")
+    [ ${#under_way[@]} -lt 4 ] || settle
+done
+settle
+
+if [[ -n $together && -n $refused ]]; then
+    withdrawn=()
+    for ((item = 0; item < count; item++)); do
+        id=${known[${keys[item]}]}
+        [ -z "$id" ] || withdrawn+=("$id")
+    done
+    if [ ${#withdrawn[@]} -gt 0 ]; then
+        # Held, none starts because another has ended; under another name, it is not found by the next try.
+        change scontrol hold "$(joined "${withdrawn[@]}")"
+        for ((item = 0; item < count; item++)); do
+            id=${known[${keys[item]}]}
+            [ -z "$id" ] || change scontrol update JobId="$id" JobName="${names[item]}$withdrawn_suffix"
+        done
+        change scancel "${withdrawn[@]}"
+    fi
+    exit 0
+fi
+
+# A lock is worth what the file system makes of it. If somebody has submitted the same on another login node, the
+# lower id stays: the other one comes to the same conclusion.
+if [ ${#submitted[@]} -gt 0 ]; then
+    if queue; then learn "$work/queue"; elif [ -n "$together" ]; then cat "$work/err" >&2; exit 69; fi
+fi
+lost=()
+for line in "${submitted[@]}"; do
+    read -r item key id <<<"$line"
+    if [ "${known[$key]}" != "$id" ]; then
+        lost+=("$id")
+        echo "$item adopted ${known[$key]}"
+    else
+        echo "$item submitted $id"
+    fi
+done
+if [ ${#lost[@]} -gt 0 ]; then
+    # Those that stay are not to wait for those that go.
+    for line in "${submitted[@]}"; do
+        read -r item key id <<<"$line"
+        [[ ${known[$key]} == "$id" && -n ${waits_for[item]} ]] || continue
+        resolve "${waits[item]}" "${waits_for[item]}"
+        change scontrol update JobId="$id" Dependency="$resolved"
+    done
+    change scancel "${lost[@]}"
+fi
+
+if [ "$together" = start ]; then
+    learn_held
+    released=()
+    declare -A changes
+    for ((item = 0; item < count; item++)); do
+        key=${keys[item]} id=${known[$key]}
+        [ -n "${held[$key]}" ] || continue
+        released+=("$id")
+        mapfile -t said <<<"${restore[item]%$'\n'}"
+        for ((part = 1; part < ${#said[@]}; part++)); do
+            # Each part of a heterogeneous job has a comment of its own.
+            [ ${#said[@]} -eq 2 ] || id=${known[$key]}+$((part - 1))
+            changes["${said[0]} ${said[part]}"]+=,$id
+        done
+    done
+    if [ ${#released[@]} -gt 0 ]; then
+        # Only then their comments: as long as one has ours, the next try knows that it may have to be released.
+        change scontrol release "$(joined "${released[@]}")"
+        for said in "${!changes[@]}"; do
+            priority=${said%% *}
+            change scontrol update JobId="${changes[$said]#,}" ${priority:+Priority="$priority"} Comment="${said#* }"
+        done
+    fi
+fi
+"""

@@ -1,0 +1,1 @@
+"""Jobs that depend on each other: how fast they are submitted."""

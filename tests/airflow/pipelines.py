@@ -1,0 +1,129 @@
+"""A pipeline of a run, as Airflow and as Slurm's accounting have it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+
+from sandbox.airflow.api import ENDS
+from tests.airflow.jobs import HELD as HELD_SCRIPT
+from tests.airflow.stack import Run
+from tests.integration.cluster import Cluster
+
+#: Each element of an array waits for its own sign.
+_ID = "${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}"
+HELD = HELD_SCRIPT.replace("$SLURM_JOB_ID", _ID)
+HEAD = f"""
+from airflow_provider_soperator.operators.pipeline import (
+    SbatchPipeline, after, afterany, aftercorr, afternotok, afterok
+)
+
+HELD = "{HELD}"
+
+def job(task_id, command="true", **options):
+    body = {{"script": command}} if command.startswith("#!") else {{"command": command}}
+    return SbatchOperator(task_id=task_id, **body, **options)
+
+"""
+OPTIONS = "default_args={'deferrable': True, 'poll_interval': 1}"
+
+
+@dataclass(frozen=True)
+class PastJob:
+    """A job in accounting; of an array each element."""
+
+    id: str
+    state: str
+    started: datetime
+    ended: datetime
+    submitted: datetime
+
+    @property
+    def whole(self) -> str:
+        return re.split("[_+]", self.id)[0]
+
+
+class Pipeline:
+    """One group of a run."""
+
+    def __init__(self, run: Run, cluster: Cluster, group: str) -> None:
+        self.run, self._cluster, self.group = run, cluster, group
+
+    def states(self) -> dict[str, str]:
+        """Of the tasks, without those that the pipeline adds; of a mapped one each."""
+        found: dict[str, str] = {}
+        for task in self.run.tasks():
+            group, _, name = task["task_id"].rpartition(".")
+            if group == self.group and not re.fullmatch(r"submit(ted)?(_\d+)?|cancel_rest", name):
+                index = task["map_index"]
+                found[name if index < 0 else f"{name}[{index}]"] = task["state"]
+        return found
+
+    def wait_ends(self, timeout: float = 180) -> None:
+        """Until all tasks of the group have ended, and what was left has been cancelled."""
+        last = f"{self.group}.cancel_rest"
+        self.run.stack.wait(
+            f"all of {self.group} has ended",
+            lambda: self.run.task(last)["state"] in ENDS and set(self.states().values()) <= set(ENDS),
+            timeout,
+        )
+
+    def jobs(self, stage: str) -> list[PastJob]:
+        """Those of a stage, in the order in which they were submitted."""
+        name = f"{self.run.dag_id}.{self.group}.{stage}."
+        ahead = self._ahead(stage)
+        said = self._cluster.run(
+            "sacct", "--noheader", "--parsable2", "--allocations", "--duplicates", "--array", "--starttime=now-1hours",
+            "--endtime=now", "--state=PD,R,CD,F,CA,TO,NF,PR,S", "--format=jobid,state,start,end,submit,jobname",
+        )  # fmt: skip
+        rows = [line.split("|") for line in said.splitlines()]
+        jobs = [
+            PastJob(job, state.partition(" ")[0], _moment(start), _moment(end), _moment(submitted))
+            for job, state, start, end, submitted, job_name in rows
+            if (job_name.startswith(name) and self.run.run_id in job_name) or job == ahead
+        ]
+        return sorted(jobs, key=lambda job: [int(part) for part in re.findall(r"\d+", job.id)])
+
+    def let_go(self, job: str) -> None:
+        self._cluster.let_go(job)
+
+    def ahead_jobs(self, submit: str = "submit") -> dict[str, str]:
+        """What a task has submitted ahead."""
+        return {name.rpartition(".")[2]: job for name, job in self.run.xcom(f"{self.group}.{submit}").items()}
+
+    def ahead(self, stage: str) -> str:
+        return self.ahead_jobs()[stage]
+
+    def began(self, stage: str) -> datetime:
+        """When the task of a stage did, in the cluster's time."""
+        return datetime.fromisoformat(self.run.task(f"{self.group}.{stage}")["start_date"]).replace(tzinfo=None)
+
+    def waiting(self) -> list[str]:
+        """Names of the pipeline's jobs that are in the queue."""
+        said = self._cluster.run("squeue", "--noheader", "--all", "--format=%j")
+        return [name for name in said.splitlines() if name.startswith(f"{self.run.dag_id}.{self.group}.")]
+
+    def wait_job(self, stage: str, number: int, state: str) -> PastJob:
+        """The job of this number of a stage, once accounting has it in a state."""
+
+        def reached() -> PastJob | None:
+            jobs = self.jobs(stage)
+            return jobs[number] if len(jobs) > number and jobs[number].state == state else None
+
+        return self.run.stack.wait(f"job {number} of {stage} is {state}", reached, 60)
+
+    def _ahead(self, stage: str) -> str | None:
+        """The job of a stage that was submitted ahead, whatever it is called."""
+        pattern = rf"{self.group}\.submit(_\d+)?"
+        submits = [
+            task["task_id"]
+            for task in self.run.tasks()
+            if re.fullmatch(pattern, task["task_id"]) and task["state"] == "success"
+        ]
+        found = (self.run.xcom(task_id) for task_id in submits)
+        return next((jobs[f"{self.group}.{stage}"] for jobs in found if f"{self.group}.{stage}" in jobs), None)
+
+
+def _moment(text: str) -> datetime:
+    return datetime.max if text in ("Unknown", "None") else datetime.fromisoformat(text)

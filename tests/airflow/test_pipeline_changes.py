@@ -1,0 +1,183 @@
+"""What a pipeline makes of what happens to it: retries, clears, kills, requeues, and jobs that are refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from tests.airflow.pipelines import HEAD, OPTIONS, Pipeline
+from tests.airflow.stack import Run, Stack
+from tests.integration.cluster import Cluster
+
+#: Each pipeline is of the same three stages in a row, of which the first one or two want to be let go.
+BODY = """
+once = "mkdir /root/failed-once-{{ run_id | replace(':', '_') }} || exit 0; exit 1"
+
+def chain(name, a="true", b="true", c="true", **options):
+    with SbatchPipeline(name, **options) as group:
+        fails = {"retries": 1, "retry_delay": timedelta(seconds=1)} if a is once else {}
+        job("a", a, **fails) >> job("b", b) >> job("c", c)
+    return group
+
+chain("retried", once)
+chain("cleared")
+chain("alone")
+chain("marked_failed", HELD)
+chain("marked_success", HELD)
+chain("in_worker", HELD, default_args={"deferrable": False})
+chain("cancelled", HELD)
+chain("requeued", HELD)
+chain("held_back", HELD)
+chain("dry", dry_run="{{ 1 == 1 }}")
+
+with SbatchPipeline("refused"):
+    job("a") >> job("b", partition="nowhere") >> job("c")
+
+with SbatchPipeline("asks"):
+    job("a") >> job("b", "echo {{ ti.xcom_pull('asks.a') }}")
+
+with SbatchPipeline("sides"):
+    job("a", "exit 1")
+    job("other", HELD) >> job("end")
+"""
+
+
+@dataclass
+class Pipelines:
+    run: Run
+    cluster: Cluster
+
+    def __getitem__(self, name: str) -> Pipeline:
+        return Pipeline(self.run, self.cluster, name)
+
+    def running(self, name: str, stage: str = "a") -> tuple[Pipeline, str]:
+        """A pipeline once the job of its first stage runs, and that job."""
+        pipeline = self[name]
+        self.run.wait_log(f"{name}.{stage}", "begun", number=1)
+        return pipeline, pipeline.ahead(stage)
+
+
+@pytest.fixture(scope="module")
+def pipelines(stack: Stack, slurm: Cluster) -> Pipelines:
+    return Pipelines(stack.add_dag("changes", BODY, head=HEAD, dag_options=OPTIONS).trigger(), slurm)
+
+
+def states_of_jobs(pipeline: Pipeline) -> dict[str, list[str]]:
+    return {stage: [job.state for job in pipeline.jobs(stage)] for stage in "abc"}
+
+
+def test_a_retry_takes_those_along_that_wait(pipelines: Pipelines) -> None:
+    retried = pipelines["retried"]
+    retried.wait_ends()
+    assert retried.states() == {"a": "success", "b": "success", "c": "success"}
+    assert states_of_jobs(retried) == {"a": ["FAILED", "COMPLETED"], "b": ["COMPLETED"], "c": ["COMPLETED"]}
+    [failed, second], [b] = retried.jobs("a"), retried.jobs("b")
+    # The job of b is that of the beginning, and began when the second job of a had ended, not when Airflow knew.
+    assert [failed.id, b.id] == [retried.ahead("a"), retried.ahead("b")]
+    assert 0 <= (b.started - second.ended).total_seconds() <= 3
+    assert f"Job {b.id} waits for job {second.id} now" in retried.run.log("retried.a", number=2)
+
+
+def test_a_refusal_leaves_nothing(pipelines: Pipelines) -> None:
+    refused = pipelines["refused"]
+    refused.run.wait("refused.submit", "failed", timeout=120)
+    log = refused.run.wait_log("refused.submit", "refused.b: ")
+    assert "invalid partition specified: nowhere" in log
+    assert "none of the jobs" in log
+    refused.run.stack.wait("all are done", lambda: set(refused.states().values()) == {"upstream_failed"}, 60)
+    assert refused.waiting() == []
+    assert {job.state for stage in "abc" for job in refused.jobs(stage)} <= {"CANCELLED"}
+
+
+def test_a_template_cannot_ask_for_what_is_yet_to_come(pipelines: Pipelines) -> None:
+    run = pipelines.run
+    run.wait("asks.submit", "failed", timeout=120)
+    assert "asks.b asks in its templates for what asks.a leaves behind" in run.wait_log("asks.submit", "asks.b asks")
+
+
+def test_a_dry_run_tells_what_it_would_do(pipelines: Pipelines) -> None:
+    dry = pipelines["dry"]
+    dry.run.wait("dry.submit", "skipped", timeout=120)
+    log = dry.run.wait_log("dry.submit", "sbatch --parsable")
+    assert "--dependency=afterok:$" in log
+    dry.run.stack.wait("all are skipped", lambda: set(dry.states().values()) == {"skipped"}, 60)
+
+
+def test_what_cannot_run_any_more_leaves_the_queue_while_others_go_on(pipelines: Pipelines) -> None:
+    sides, other = pipelines.running("sides", "other")
+    sides.run.wait("sides.a", "failed", timeout=120)
+    assert sides.states()["end"] is None
+    sides.let_go(other)
+    sides.wait_ends()
+    assert sides.states() == {"a": "failed", "other": "success", "end": "success"}
+
+
+@pytest.mark.parametrize("name", ["marked_failed", "in_worker"])
+def test_a_stage_that_is_marked_as_failed_takes_the_rest_along(pipelines: Pipelines, name: str) -> None:
+    pipeline, _ = pipelines.running(name)
+    pipeline.run.mark(f"{name}.a", "failed")
+    pipeline.run.stack.wait("the queue has none of them", lambda: pipeline.waiting() == [], 15)
+    pipeline.wait_ends()
+    assert pipeline.states() == {"a": "failed", "b": "upstream_failed", "c": "upstream_failed"}
+    assert states_of_jobs(pipeline) == {stage: ["CANCELLED"] for stage in "abc"}
+
+
+def test_after_a_stage_that_is_marked_as_successful_the_next_one_runs(pipelines: Pipelines) -> None:
+    pipeline, _ = pipelines.running("marked_success")
+    pipeline.run.mark("marked_success.a", "success")
+    pipeline.wait_ends()
+    assert pipeline.states() == dict.fromkeys("abc", "success")
+    assert states_of_jobs(pipeline) == {"a": ["CANCELLED"], "b": ["COMPLETED"], "c": ["COMPLETED"]}
+    assert [job.id for job in pipeline.jobs("b")] == [pipeline.ahead("b")]
+
+
+def test_a_job_that_somebody_cancels_takes_the_rest_along(pipelines: Pipelines, slurm: Cluster) -> None:
+    pipeline, job = pipelines.running("cancelled")
+    slurm.run("scancel", job)
+    pipeline.wait_ends()
+    assert pipeline.states() == {"a": "failed", "b": "upstream_failed", "c": "upstream_failed"}
+    assert states_of_jobs(pipeline) == {stage: ["CANCELLED"] for stage in "abc"}
+    assert pipeline.waiting() == []
+
+
+def test_a_requeue_keeps_the_chain(pipelines: Pipelines, slurm: Cluster) -> None:
+    pipeline, job = pipelines.running("requeued")
+    slurm.run("scontrol", "requeue", job)
+    pipeline.run.wait_log("requeued.a", "requeued once")
+    # Slurm lets two minutes pass, which is a matter of its own.
+    slurm.run("scontrol", "update", f"jobid={job}", "starttime=now")
+    slurm.let_go(job)
+    pipeline.wait_ends(240)
+    assert pipeline.states() == dict.fromkeys("abc", "success")
+    assert [job.id for job in pipeline.jobs("b")] == [pipeline.ahead("b")]
+    assert [job.state for job in pipeline.jobs("c")] == ["COMPLETED"]
+
+
+def test_a_stage_and_what_follows_it_is_cleared(pipelines: Pipelines) -> None:
+    pipeline = pipelines["cleared"]
+    pipeline.wait_ends()
+    pipeline.run.clear("cleared.b", with_downstream=True)
+    pipeline.run.wait("cleared.c", "success", least_try=2)
+    assert pipeline.states() == dict.fromkeys("abc", "success")
+    assert states_of_jobs(pipeline) == {"a": ["COMPLETED"], "b": ["COMPLETED"] * 2, "c": ["COMPLETED"] * 2}
+    b, c = pipeline.jobs("b")[1], pipeline.jobs("c")[1]
+    assert [b.id, c.id] == [pipeline.ahead("b"), pipeline.ahead("c")]
+    assert 0 <= (c.started - b.ended).total_seconds() <= 3
+    assert c.started < pipeline.began("c")
+
+
+def test_a_stage_is_cleared_alone(pipelines: Pipelines) -> None:
+    pipeline = pipelines["alone"]
+    pipeline.wait_ends()
+    pipeline.run.clear("alone.b")
+    pipeline.run.wait("alone.b", "success", least_try=2)
+    assert states_of_jobs(pipeline) == {"a": ["COMPLETED"], "b": ["COMPLETED"] * 2, "c": ["COMPLETED"]}
+
+
+def test_a_run_that_is_ended_leaves_nothing(pipelines: Pipelines) -> None:
+    """The last of all, as it ends whatever still goes on."""
+    pipeline, _ = pipelines.running("held_back")
+    pipeline.run.end("failed")
+    pipeline.run.stack.wait("the queue has none of them", lambda: pipeline.waiting() == [], 60)
+    assert states_of_jobs(pipeline) == {stage: ["CANCELLED"] for stage in "abc"}

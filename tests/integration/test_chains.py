@@ -1,0 +1,364 @@
+"""Jobs that wait for each other: submitted together or not at all, whatever breaks, and changed while they wait."""
+
+from __future__ import annotations
+
+import random
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from itertools import pairwise
+
+import pytest
+
+from airflow_provider_soperator.clients import work
+from airflow_provider_soperator.clients.client import SlurmClient
+from airflow_provider_soperator.clients.steps import run
+from airflow_provider_soperator.slurm.errors import SlurmError, SubmitRefused, TogetherRefused
+from airflow_provider_soperator.slurm.ids import JobId
+from airflow_provider_soperator.slurm.job import BatchJob
+from airflow_provider_soperator.slurm.keys import SubmissionKey, key_of
+from airflow_provider_soperator.slurm.records import Job, RateLimit
+from airflow_provider_soperator.slurm.requests import ListJobs
+from airflow_provider_soperator.slurm.requests.once import SubmitOnce, Together
+from airflow_provider_soperator.slurm.terms import Dependency
+from airflow_provider_soperator.slurm.unmet import Unmet
+from airflow_provider_soperator.transports.local import LocalTransport
+from tests.contract.transports import SyncWay, Way, inside
+from tests.integration.cluster import Cluster
+from tests.integration.conftest import ConnectClient
+from tests.integration.test_exactly_once_under_fire import over_ssh, stop_controller
+from tests.submissions import after, ask_until_known, ids_of, new_jobs
+
+DRAINED = "worker-cpu-0"
+
+
+@pytest.fixture(params=["ssh", "rest"])
+def way(request: pytest.FixtureRequest, connect: Callable[[str], Way]) -> Way:
+    """A way that runs commands, and one that does not."""
+    return connect(request.param)
+
+
+@pytest.fixture
+def slurm(way: Way) -> SlurmClient:
+    return SlurmClient(way)
+
+
+@pytest.fixture
+def nothing_starts(cluster: Cluster) -> None:
+    """``waiting`` jobs want a node that takes none, so that they can be looked at in peace."""
+    cluster.run("scontrol", "update", f"nodename={DRAINED}", "state=drain", "reason=chains")
+
+
+def waiting(count: int) -> tuple[BatchJob, ...]:
+    return new_jobs(count, nodelist=DRAINED)
+
+
+def diamond(jobs: Sequence[BatchJob]) -> tuple[BatchJob, ...]:
+    """One, two that wait for it, and one that waits for both; the last comes first."""
+    first, left, right, last = jobs
+    return after(last, after(left, first), right), after(left, first), after(right, first), first
+
+
+def queued(slurm: SlurmClient | Way, jobs: Sequence[BatchJob]) -> dict[str, Job]:
+    """What the queue has of these jobs and has not ended, by name; each is there once, if at all."""
+    listed = slurm.ask(ListJobs(mine=True, names=tuple(job.name or "" for job in jobs)))
+    found = [job for job in listed if not job.state.is_finished]
+    assert len({job.name for job in found}) == len(found), f"there twice: {found}"
+    return {job.name: job for job in found}
+
+
+def waits_for(job: Job) -> set[int]:
+    return {term.job.job for term in Unmet.parse(job.dependency).terms if term.job}
+
+
+def check_diamond(way: Way, jobs: tuple[BatchJob, ...], ids: dict[str, str]) -> None:
+    """Each waits for the ids that the others have, and none is held."""
+    found = queued(way, jobs)
+    last, left, right, first = (found[str(job.name)] for job in jobs)
+    assert {name: str(job.id.whole) for name, job in found.items()} == ids
+    assert waits_for(last) == {left.id.job, right.id.job}
+    assert waits_for(left) == waits_for(right) == {first.id.job}
+    assert not any(job.is_held or job.comment for job in found.values())
+
+
+# Submitted together
+
+
+def test_jobs_run_in_their_order(connect_client: ConnectClient, cluster: Cluster) -> None:
+    log = f"/root/{uuid.uuid4().hex}"
+    names = ("first", "left", "right", "last")
+    jobs = [job.replace(command=f"echo {name} >>{log}") for job, name in zip(new_jobs(4), names, strict=True)]
+    submitted = connect_client(cluster).do("submit_together", diamond(jobs))
+    assert [one.adopted for one in submitted] == [False] * 4
+    cluster.wait_job(str(submitted[0].id), "COMPLETED")
+    said = cluster.run("cat", log).split()
+    assert (said[0], sorted(said[1:3]), said[3]) == ("first", ["left", "right"], "last")
+
+
+def test_one_that_is_refused_takes_the_others_with_it(slurm: SlurmClient, cluster: Cluster) -> None:
+    first, left, right, last = new_jobs(4)
+    bad = right.replace(name=key_of(right.name or "").name("wrong"), partition="nowhere")  # type: ignore[union-attr]
+    # Were the first cancelled before it, this one could run.
+    left = after(left, first, kind="afterany")
+    with pytest.raises(TogetherRefused, match=r"wrong: .*partition") as refused:
+        slurm.submit_together((first, left, after(bad, left), after(last, bad)))
+    assert (refused.value.culprit, refused.value.number) == ("wrong", 2)
+    assert isinstance(refused.value.__cause__, SubmitRefused)
+    everything = slurm.ask(ListJobs(mine=True))
+    assert not [job for job in everything if not job.state.is_finished]
+    assert not [job for job in everything if job.name.endswith(".withdrawn") and job.nodelist]
+    # The keys are free again.
+    submitted = slurm.submit_together((first, left, after(right, left), after(last, right)))
+    assert [one.adopted for one in submitted] == [False] * 4
+    cluster.wait_job(str(submitted[3].id), "COMPLETED")
+
+
+@pytest.mark.usefixtures("nothing_starts")
+def test_after_a_success_nothing_changes(slurm: SlurmClient, cluster: Cluster) -> None:
+    first, second, own = waiting(3)
+    jobs = (first.replace(priority=77, comment="it's mine"), after(second, first), own.replace(hold=True, comment="x"))
+    ids = [one.id for one in slurm.submit_together(jobs)]
+    found = queued(slurm, jobs)
+    assert [(found[str(job.name)].is_held, found[str(job.name)].comment) for job in jobs] == [
+        *((False, "it's mine"), (False, ""), (True, "x"))
+    ]
+    assert found[str(first.name)].priority == 77
+    cluster.run("scontrol", "uhold", str(ids[0]))
+    again = slurm.submit_together(jobs)
+    assert [(one.id, one.adopted) for one in again] == [(job, True) for job in ids]
+    assert queued(slurm, jobs)[str(first.name)].is_held, "what its user has held was released"
+
+
+@pytest.mark.usefixtures("nothing_starts")
+def test_what_a_cut_has_left_is_completed(slurm: SlurmClient, way: Way) -> None:
+    jobs = diamond(waiting(4))
+    begun = slurm.ask(SubmitOnce(jobs=jobs[2:], together=Together.WAIT))
+    assert queued(slurm, jobs)[str(jobs[3].name)].is_held
+    submitted = slurm.submit_together(jobs)
+    assert [one.adopted for one in submitted] == [False, False, True, True]
+    assert [one.id for one in submitted[2:]] == [one.id for one in begun]
+    check_diamond(way, jobs, ids_of(jobs, submitted))
+
+
+@pytest.mark.usefixtures("nothing_starts")
+def test_more_than_go_at_once_are_all_there_or_none(way: Way) -> None:
+    slow = RateLimit(bucket=40, refill=1, period=timedelta(seconds=25))
+    assert work.jobs_at_once(slow) == 3
+    jobs = waiting(7)
+    chain = (jobs[0], *(after(job, before) for before, job in pairwise(jobs)))
+    submitted = run(work.submit_together(chain, None, False, slow), way.ask)
+    found = queued(way, chain)
+    assert [found[str(job.name)].id for job in chain] == [one.id for one in submitted]
+    assert not any(job.is_held or job.comment for job in found.values())
+    refused = [job.replace(name=SubmissionKey.derive("dag", job.name or "", "t", -1, 1).name("once")) for job in jobs]
+    chain = (*refused[:6], after(refused[6], refused[2]).replace(partition="nowhere"))
+    with pytest.raises(TogetherRefused):
+        run(work.submit_together(chain, None, False, slow), way.ask)
+    assert not queued(way, chain)
+
+
+@pytest.mark.usefixtures("nothing_starts")
+def test_arrays_and_heterogeneous_jobs(slurm: SlurmClient) -> None:
+    array, parts, last = waiting(3)
+    array = array.replace(array="0-3", comment="array")
+    parts = parts.replace(het=(BatchJob(nodes=1, comment="second"),), comment="first")
+    jobs = (array, parts, after(last, array, parts))
+    submitted = slurm.submit_together(jobs)
+    found = slurm.ask(ListJobs(mine=True, ids=tuple(one.id for one in submitted if one.id)))
+    assert not any(job.is_held for job in found)
+    assert sorted(job.comment for job in found) == ["", "array", "first", "second"]
+    assert waits_for(queued(slurm, [last])[str(last.name)]) == {submitted[0].id.job, submitted[1].id.job}  # type: ignore[union-attr]
+
+
+@pytest.mark.usefixtures("nothing_starts")
+def test_the_connection_is_cut_at_any_moment(cluster: Cluster) -> None:
+    way, dice = over_ssh(cluster), random.Random(20)
+    for _ in range(8):
+        jobs = diamond(waiting(4))
+        # A submission of these takes about 70 ms; the cut comes before, within, or after it.
+        cut = threading.Timer(dice.uniform(0, 0.1), cluster.fault, ("login-cut",))
+        cut.start()
+        ids = ids_of(jobs, ask_until_known(way, jobs, together=Together.START))
+        cut.join()
+        ask_until_known(way, jobs, together=Together.START)
+        check_diamond(way, jobs, ids)
+    way.close()
+
+
+@pytest.mark.usefixtures("nothing_starts")
+def test_slurmctld_restarts(cluster: Cluster, way: Way) -> None:
+    known: list[tuple[tuple[BatchJob, ...], dict[str, str]]] = []
+    over = threading.Event()
+
+    def submit() -> None:
+        while not over.is_set():
+            jobs = diamond(waiting(4))
+            known.append((jobs, ids_of(jobs, ask_until_known(way, jobs, together=Together.START))))
+
+    with ThreadPoolExecutor(1) as pool:
+        submitting = pool.submit(submit)
+        try:
+            cluster.wait("jobs are being submitted", lambda: submitting.done() or len(known) > 2)
+            stop_controller(cluster)
+            cluster.sandbox.up()
+            enough = len(known) + 2
+            cluster.wait("jobs are being submitted", lambda: submitting.done() or len(known) > enough)
+        finally:
+            over.set()
+        submitting.result()
+    for jobs, ids in known:
+        check_diamond(way, jobs, ids)
+
+
+@pytest.fixture(params=["rest", "locks of their own"])
+def racers(request: pytest.FixtureRequest, connect: Callable[[str], Way], cluster: Cluster) -> Iterator[list[Way]]:
+    """Ways whose submissions know nothing of each other until they look into the queue."""
+    if request.param == "rest":
+        yield [connect("rest") for _ in range(3)]
+        return
+    homes = [f"/root/home-{number}" for number in range(3)]
+    ways = [SyncWay(LocalTransport(inside(cluster, "env", f"HOME={home}", "/bin/sh"))) for home in homes]
+    yield list(ways)
+    for way in ways:
+        way.close()
+
+
+@pytest.mark.usefixtures("nothing_starts")
+def test_many_who_race_agree_on_one_chain(racers: list[Way]) -> None:
+    for _ in range(2):
+        jobs = diamond(waiting(4))
+        with ThreadPoolExecutor(len(racers)) as pool:
+            asked = pool.map(lambda way, jobs=jobs: ask_until_known(way, jobs, together=Together.START), racers)
+            answers = [ids_of(jobs, answer) for answer in asked]
+        # Who was first may have been told before there was a lower id.
+        final = ids_of(jobs, ask_until_known(racers[0], jobs, together=Together.START))
+        assert answers == [final] * len(racers)
+        check_diamond(racers[0], jobs, final)
+
+
+# By keys and names
+
+
+@pytest.mark.usefixtures("nothing_starts")
+def test_a_key_names_a_job_that_is_in_the_queue(slurm: SlurmClient) -> None:
+    first, second = waiting(2)
+    [before] = slurm.submit_many([first])
+    [submitted] = slurm.submit_many([after(second, first)])
+    assert submitted.error is None
+    assert before.id is not None
+    assert waits_for(queued(slurm, [second])[str(second.name)]) == {before.id.job}
+
+
+@pytest.mark.usefixtures("nothing_starts")
+def test_a_key_that_nobody_has_is_refused(slurm: SlurmClient) -> None:
+    nobody, lost, other = waiting(3)
+    refused, submitted = slurm.submit_many([after(lost, nobody), other])
+    assert isinstance(refused.error, SubmitRefused)
+    assert refused.error.option == "--dependency"
+    assert str(key_of(nobody.name or "")) in str(refused.error)
+    assert submitted.id is not None
+
+
+@pytest.mark.usefixtures("nothing_starts")
+def test_singleton_means_the_name_without_its_key(slurm: SlurmClient, cluster: Cluster) -> None:
+    name = f"train {uuid.uuid4().hex[:6]}"
+    keys = [SubmissionKey.derive("dag", name, "task", index, 1) for index in range(5)]
+    script = "#!/bin/sh\n#SBATCH --dependency=singleton\ntrue\n"
+    single = [BatchJob(script=script, name=key.name(name), nodelist=DRAINED) for key in keys[:3]]
+    plain = cluster.sbatch(f"--job-name={name}", f"--nodelist={DRAINED}")
+    ended = cluster.sbatch(f"--job-name={name}", "--hold")
+    cluster.run("scancel", ended)
+    one, two = slurm.submit_many(single[:2])
+    slurm.submit_many(single[2:])
+    found = queued(slurm, single)
+    expected = [{int(plain)}]
+    for before in (one, two):
+        assert before.id is not None
+        expected.append(expected[-1] | {before.id.job})
+    assert [waits_for(found[str(job.name)]) for job in single] == expected
+    # Where no job has the name there is nothing to wait for, and what else is waited for stays.
+    alone = BatchJob(command="true", name=keys[3].name(name + "-"), nodelist=DRAINED, dependency="singleton")
+    with_more = alone.replace(name=keys[4].name(name + "+"), dependency=[Dependency("afterok", keys[0]), "singleton"])
+    assert not [one.error for one in slurm.submit_many([alone, with_more]) if one.error]
+    found = queued(slurm, [alone, with_more])
+    assert waits_for(found[str(alone.name)]) == set()
+    assert waits_for(found[str(with_more.name)]) == {one.id.job}  # type: ignore[union-attr]
+
+
+# Changed while they wait
+
+
+def is_in_vain(slurm: SlurmClient, job: JobId) -> bool:
+    """Whether a part of the job waits for what can never come."""
+    return any(part.reason == "DependencyNeverSatisfied" for part in slurm.status(job).parts)
+
+
+def test_another_job_takes_the_place_of_one_that_failed(slurm: SlurmClient, cluster: Cluster) -> None:
+    failed, other = cluster.sbatch(wrap="false"), cluster.held_job()
+    kept = f"afterok:{failed},after:{other}"
+    one, array = (
+        cluster.sbatch(f"--dependency={kept}"),
+        cluster.sbatch("--array=1-2", f"--dependency=aftercorr:{failed}"),
+    )
+    bystander = cluster.sbatch(f"--dependency=afterany:{other}")
+    waits = [JobId.parse(job) for job in (one, array, bystander)]
+    cluster.wait("they wait in vain", lambda: all(is_in_vain(slurm, job) for job in waits[:2]))
+    new = cluster.sbatch("--array=1-2", wrap="true")
+    assert sorted(slurm.relink(waits, JobId.parse(failed), JobId.parse(new))) == waits[:2]
+    assert slurm.relink(waits, JobId.parse(failed), JobId.parse(new)) == ()
+    cluster.wait("both have run", lambda: all(slurm.status(job).succeeded for job in waits[:2]))
+    assert slurm.status(waits[2]).parts[0].dependency == f"afterany:{other}(unfulfilled)"
+    cluster.let_go(other)
+
+
+def test_the_place_can_be_taken_of_a_job_that_is_forgotten(connect_kind: ConnectClient, forgetful: Cluster) -> None:
+    slurm = connect_kind("loop", forgetful)
+    failed = forgetful.sbatch(wrap="false")
+    one = forgetful.sbatch(f"--dependency=afterok:{failed}")
+    forgetful.wait("it is forgotten", lambda: not slurm.ask(ListJobs(ids=(JobId.parse(failed),))))
+    new = forgetful.sbatch("--hold")
+    waits = JobId.parse(one)
+    assert slurm.do("relink", [waits], JobId.parse(failed), JobId.parse(new)) == (waits,)
+    [job] = slurm.ask(ListJobs(ids=(waits,)))
+    assert job.dependency == f"afterok:{new}(unfulfilled)"
+    with pytest.raises(SlurmError, match="dependency problem"):
+        slurm.do("relink", [waits], JobId.parse(new), JobId.parse(failed))
+
+
+def test_a_job_that_waits_in_vain_can_be_let_go(slurm: SlurmClient, cluster: Cluster) -> None:
+    failed, other = cluster.sbatch(wrap="false"), cluster.held_job()
+    one = JobId.parse(cluster.sbatch(f"--dependency=afterok:{failed},afterany:{other}"))
+    assert not slurm.let_go(one)
+    cluster.wait("it waits in vain", lambda: is_in_vain(slurm, one))
+    assert slurm.let_go(one)
+    [part] = slurm.status(one).parts
+    assert part.dependency == f"afterany:{other}(unfulfilled)"
+    cluster.let_go(other)
+    cluster.wait("it has run", lambda: slurm.status(one).succeeded)
+    assert not slurm.let_go(one)
+
+
+def test_elements_whose_counterpart_failed_are_let_go_alone(slurm: SlurmClient, cluster: Cluster) -> None:
+    source = cluster.sbatch("--array=0-2%2", wrap="case $SLURM_ARRAY_TASK_ID in 1) false;; 2) sleep 100;; esac")
+    array = cluster.sbatch("--array=0-2", f"--dependency=aftercorr:{source}")
+
+    def states() -> list[str]:
+        return [str(part.state) for part in sorted(slurm.status(JobId.parse(array)).parts, key=lambda part: part.id)]
+
+    cluster.wait("one element waits in vain", lambda: is_in_vain(slurm, JobId.parse(array)))
+    assert slurm.let_go(JobId.parse(array))
+    cluster.wait("two elements have run", lambda: states().count("COMPLETED") == 2)
+    assert states().count("PENDING") == 1, "the third was let go before its time"
+
+
+def test_what_has_started_goes_on_when_the_waiting_is_cancelled(slurm: SlurmClient, cluster: Cluster) -> None:
+    array, running = cluster.sbatch("--array=1-4%1", wrap="sleep 100"), cluster.held_job()
+    waits, ended = cluster.sbatch(f"--dependency=afterok:{running}"), cluster.sbatch()
+    cluster.wait_job(running, "RUNNING")
+    cluster.wait_job(ended, "COMPLETED")
+    cluster.wait("an element runs", lambda: "RUNNING" in cluster.run("squeue", "-h", f"--jobs={array}", "--format=%T"))
+    slurm.cancel_waiting(map(JobId.parse, (array, running, waits, ended)))
+    left = cluster.run("squeue", "--noheader", "--format=%i").split()
+    assert sorted(left) == sorted([f"{array}_1", running])

@@ -1,0 +1,39 @@
+"""What the task that submits leaves for the others, by way of XCom."""
+
+from __future__ import annotations
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_soperator.pipelines.ahead import Ahead, AheadJob, ahead_key
+
+NAMES = st.text("abc._-", min_size=1, max_size=5)
+JOBS = st.builds(AheadJob, st.integers(1, 10**9).map(str), st.just("abcdefghijkl"))
+
+
+@given(st.integers(0, 5), st.dictionaries(NAMES, st.dictionaries(st.integers(-1, 5), JOBS)))
+def test_it_is_read_as_it_was_left(cleared: int, jobs: dict[str, dict[int, AheadJob]]) -> None:
+    left = Ahead(cleared, jobs)
+    assert Ahead.read(json.loads(json.dumps(left.describe()))) == left
+
+
+def test_the_jobs_of_some_stages() -> None:
+    jobs = {name: {index: AheadJob(f"{name}{index}", "k") for index in (0, 1)} for name in "ab"}
+    left = Ahead(0, jobs)
+    assert list(left.of(["b", "unknown"])) == ["b0", "b1"]
+    assert [one.job for one in left.all()] == ["a0", "a1", "b0", "b1"]
+
+
+def test_each_job_has_a_key_of_its_own() -> None:
+    keys = {
+        ahead_key(dag, run, task, index, cleared).text
+        for dag in ("d", "e")
+        for run in ("r", "s")
+        for task in ("a", "b")
+        for index in (-1, 0, 1)
+        for cleared in (0, 1)
+    }
+    assert len(keys) == 2 * 2 * 2 * 3 * 2
+    assert ahead_key("d", "r", "a", -1, 0) == ahead_key("d", "r", "a", -1, 0)
