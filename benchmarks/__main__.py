@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 
 from benchmarks import parsing, sandbox_cycles, sandbox_root, transports, watching
-from benchmarks.chains import submitting
+from benchmarks.chains import gaps, submitting
 from benchmarks.table import Row, show
 from benchmarks.tasks import run as tasks
 
@@ -19,7 +19,7 @@ BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
     "transports": transports.run,
     "watching": watching.run,
     "tasks": tasks.run,
-    "chains": submitting.run,
+    "chains": lambda: [*submitting.run(), *gaps.run()],
 }
 
 

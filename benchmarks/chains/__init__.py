@@ -1,1 +1,1 @@
-"""Jobs that depend on each other: how fast they are submitted."""
+"""Jobs that depend on each other: how fast they are submitted, and how they follow each other."""

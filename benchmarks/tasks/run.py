@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.airflow import airflow_beside
 from benchmarks.table import Row
 from benchmarks.tasks.meter import Meter, Reading
 from benchmarks.tasks.rows import Trial, rows
 from benchmarks.tasks.shape import COMMAND, TASKS_PER_RUN
 from benchmarks.tasks.way import Way
-from sandbox import access
-from sandbox.airflow import database
 from sandbox.airflow.beside import Airflow
 from sandbox.lifecycle import Sandbox
-from sandbox.settings import USER, Settings
+from sandbox.settings import USER
 
 TASKS = 1000
 #: Of the ways of others so much less is run, as each task takes so much more.
@@ -29,7 +26,6 @@ SLOTS = 32
 IDLE = 15.0
 _UNTIL_EMPTY = 'while [ -n "$(squeue --noheader)" ]; do sleep 0.5; done'
 _DAGS = Path(__file__).parent / "dags"
-_REPOSITORY = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True)
@@ -52,41 +48,18 @@ KINDS = (
 
 def run(tasks: int = TASKS) -> list[Row]:
     """``tasks`` of each of our ways, and a tenth of each of the others; both in whole runs of the DAG."""
-    with _field(tasks) as (sandbox, airflow):
+    more = {
+        "AIRFLOW__CORE__PARALLELISM": str(SLOTS),
+        "AIRFLOW__CORE__MAX_ACTIVE_RUNS_PER_DAG": str(tasks),
+        "AIRFLOW__CORE__MAX_ACTIVE_TASKS_PER_DAG": str(tasks),
+        "AIRFLOW__TRIGGERER__CAPACITY": str(max(1000, tasks)),
+    }
+    with airflow_beside("bench-tasks", _DAGS, [kind.dag_id for kind in KINDS], more) as (sandbox, airflow):
         meter = Meter(sandbox)
         trials = [_trial(kind, sandbox, airflow, tasks) for kind in KINDS]
         idle, few = _idle(meter), _runs(tasks / LESS)
         jobs = _jobs(sandbox, meter, few)
         return rows(tasks, trials, idle.cores, (jobs.cpu - idle.cores * jobs.seconds) / few)
-
-
-@contextmanager
-def _field(tasks: int) -> Iterator[tuple[Sandbox, Airflow]]:
-    # All nodes are on, and none has to be waited for.
-    sandbox = Sandbox(Settings(name="bench-tasks", workers=1, static=2, slurm_conf=["PrologSlurmctld=/bin/true"]))
-    try:
-        sandbox.up()
-        url = database.start(sandbox)
-        facts = access.describe(sandbox.settings)
-        airflow = Airflow(
-            sandbox,
-            _DAGS,
-            {
-                **access.connections({**facts, "ssh": {**facts["ssh"], "user": USER}}),
-                "PYTHONPATH": str(_REPOSITORY),
-                "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": url,
-                "AIRFLOW__CORE__PARALLELISM": str(SLOTS),
-                "AIRFLOW__CORE__MAX_ACTIVE_RUNS_PER_DAG": str(tasks),
-                "AIRFLOW__CORE__MAX_ACTIVE_TASKS_PER_DAG": str(tasks),
-                "AIRFLOW__TRIGGERER__CAPACITY": str(max(1000, tasks)),
-            },
-        )
-        airflow.up(lambda share, label: None)
-        for kind in KINDS:
-            airflow.wait_for_dag(kind.dag_id, timeout=120)
-        yield sandbox, airflow
-    finally:
-        sandbox.down()
 
 
 def _trial(kind: Kind, sandbox: Sandbox, airflow: Airflow, tasks: int) -> Trial:

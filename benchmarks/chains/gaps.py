@@ -1,0 +1,96 @@
+"""How long nothing runs between two jobs of a chain: one that lives in Slurm, and chains of Airflow's tasks."""
+
+from __future__ import annotations
+
+import shlex
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.airflow import airflow_beside
+from benchmarks.chains.shape import NOTES, STAGES, WORK, command
+from benchmarks.table import Row
+from sandbox.airflow.api import DagRun
+from sandbox.airflow.beside import Airflow
+from sandbox.lifecycle import Sandbox
+from sandbox.settings import USER
+
+ROUNDS = 3
+#: By the DAG of each.
+WAYS = {
+    "pipeline": "SbatchPipeline",
+    "plain": "SbatchOperators joined by >>",
+    "ssh_operator": "SSHOperators with sbatch --wait",
+}
+_DAGS = Path(__file__).parent / "dags"
+_LONGEST = 900.0
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """Seconds between jobs, and of each whole chain from its first job's begin to its last one's end."""
+
+    between: list[float]
+    whole: list[float]
+
+    def __str__(self) -> str:
+        return (
+            f"{statistics.median(self.between):.2f} s (at most {max(self.between):.2f} s), "
+            f"all {STAGES} jobs in {statistics.median(self.whole):.0f} s"
+        )
+
+
+def run() -> list[Row]:
+    with airflow_beside("bench-chains", _DAGS, [*WAYS], {}) as (sandbox, airflow):
+        alone = _gaps(sandbox, "alone", lambda number: _alone(sandbox, number))
+        gaps = {way: _gaps(sandbox, way, lambda number, way=way: _run(airflow, way, number)) for way in WAYS}  # type: ignore[misc]
+    ours = gaps.pop("pipeline")
+    ratio = statistics.median(ours.between) / statistics.median(alone.between)
+    others = "\n".join(f"{WAYS[way]}: {found}" for way, found in gaps.items())
+    return [
+        Row(
+            "chains",
+            f"between two jobs of a chain of {STAGES}, each of {WORK} s: median of {ROUNDS} chains",
+            f"{WAYS['pipeline']}: {ours}\n{ratio:.2f} times what Slurm alone takes",
+            f"Slurm alone: {alone}\n{others}",
+            ratio <= 1.1,
+        )
+    ]
+
+
+def _gaps(sandbox: Sandbox, way: str, run_one: Callable[[int], None]) -> Gaps:
+    between: list[float] = []
+    whole: list[float] = []
+    for number in range(ROUNDS):
+        run_one(number)
+        rows = [line.split() for line in _shell(sandbox, f"cat {NOTES}-{way}-{number}").splitlines()]
+        moments = [float(moment) for _, moment in sorted(rows, key=lambda row: (int(row[0]), float(row[1])))]
+        assert len(moments) == 2 * STAGES, f"{way}: {len(moments) / 2:g} of {STAGES} jobs have run"
+        # Of each job its begin and its end.
+        between += [begin - end for end, begin in zip(moments[1:-1:2], moments[2::2], strict=True)]
+        whole.append(moments[-1] - moments[0])
+    return Gaps(between, whole)
+
+
+def _run(airflow: Airflow, way: str, number: int) -> None:
+    run = DagRun(airflow.api, way, airflow.api.trigger(way, {"round": number}))
+    deadline = time.monotonic() + _LONGEST
+    while run.state() not in ("success", "failed"):
+        assert time.monotonic() < deadline, f"the run of {way} takes too long"
+        time.sleep(1)
+
+
+def _alone(sandbox: Sandbox, number: int) -> None:
+    lines = ["after="]
+    for stage in range(STAGES):
+        job = shlex.quote(command("alone", stage, str(number)))
+        lines += [f"after=$(sbatch --parsable --output=/dev/null ${{after:+--dependency=afterok:$after}} --wrap {job})"]
+    _shell(sandbox, "\n".join([*lines, 'while [ -n "$(squeue --noheader)" ]; do sleep 0.5; done']))
+
+
+def _shell(sandbox: Sandbox, script: str) -> str:
+    said = sandbox.init.run("sshd", ["su", "-", USER, "-c", script], timeout=_LONGEST)
+    assert said.returncode == 0, said.stderr
+    return said.stdout
