@@ -111,8 +111,13 @@ class DagRun:
         return str(self.api.call("GET", self.path)["state"])
 
     def tasks(self) -> list[Json]:
-        found: list[Json] = self.api.call("GET", f"{self.path}/taskInstances", params={"limit": 1000})["task_instances"]
-        return found
+        found: list[Json] = []
+        # However many are asked for, Airflow gives a page.
+        while True:
+            page = self.api.call("GET", f"{self.path}/taskInstances", params={"limit": 100, "offset": len(found)})
+            found += page["task_instances"]
+            if len(found) >= page["total_entries"] or not page["task_instances"]:
+                return found
 
     def task(self, task_id: str, index: int = -1) -> Json:
         found: Json = self.api.call("GET", self._task(task_id) + (f"/{index}" if index >= 0 else ""))

@@ -31,6 +31,12 @@ chain("requeued", HELD)
 chain("held_back", HELD)
 chain("dry", dry_run="{{ 1 == 1 }}")
 
+SbatchPipeline.from_shell("imported", '''
+A=$(sbatch --parsable --wrap 'echo ${#HOME}')
+B=$(sbatch --parsable -d afterok:$A --wrap true)
+sbatch --dependency=afterany:$A:$B --job-name=c --wrap true
+''')
+
 with SbatchPipeline("refused"):
     job("a") >> job("b", partition="nowhere") >> job("c")
 
@@ -102,6 +108,13 @@ def test_a_dry_run_tells_what_it_would_do(pipelines: Pipelines) -> None:
     log = dry.run.wait_log("dry.submit", "sbatch --parsable")
     assert "--dependency=afterok:$" in log
     dry.run.stack.wait("all are skipped", lambda: set(dry.states().values()) == {"skipped"}, 60)
+
+
+def test_a_shell_script_is_run_as_a_pipeline(pipelines: Pipelines) -> None:
+    imported = pipelines["imported"]
+    imported.wait_ends()
+    assert imported.states() == dict.fromkeys("abc", "success")
+    assert imported.ahead_jobs().keys() == set("abc")
 
 
 def test_what_cannot_run_any_more_leaves_the_queue_while_others_go_on(pipelines: Pipelines) -> None:

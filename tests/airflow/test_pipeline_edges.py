@@ -57,6 +57,7 @@ with SbatchPipeline("shapes") as shapes:
     prepare >> fan >> job("joined") >> job("mixed", het=parts) >> square(3) >> last
     prepare >> between() >> job("cut", "echo {{ ti.xcom_pull('shapes.between') }}") >> last
     late >> last
+    prepare >> job("elsewhere", slurm_conn_id="soperator_kubernetes") >> last
     square.override(task_id="of_square")(square.override(task_id="first_square")(2)) >> last
 
 @task
@@ -148,7 +149,8 @@ def test_shapes(run: Run, slurm: Cluster) -> None:
     # Submitted together, up to the tasks of Airflow's that stand between.
     together = set(shapes.ahead_jobs("submit"))
     assert {"prepare", "fan[0]", "fan[2]", "joined", "mixed", "square", "first_square"} <= together
-    assert not {"cut", "late[0]", "last", "of_square"} & together
+    assert not {"cut", "late[0]", "last", "of_square", "elsewhere"} & together
+    assert {"elsewhere"} in [set(shapes.ahead_jobs(f"submit_{number}")) for number in range(2, 7)]
     assert len(shapes.jobs("fan")) == 3
     assert max(job.ended for job in shapes.jobs("fan")) <= shapes.jobs("joined")[0].started
     assert run.xcom("shapes.square") == 9

@@ -9,6 +9,8 @@ from airflow_provider_soperator.transports.errors import OutputTooLarge
 from tests.contract.transports import Run, Way
 from tests.integration.cluster import Cluster
 
+pytestmark = pytest.mark.any_slurm
+
 ODD_WORDS = (
     "", " ", "it's", '"', "$(touch /root/canary)", "`touch /root/canary`", "; touch /root/canary", "a\nb", "\\", "*",
     "~", "-n", "ünïcødé 日本", "\x7f\x01", "&& exit 3", "#", "!!", "%s\\n",

@@ -28,6 +28,8 @@ from tests.contract.transports import (
 )
 from tests.integration.cluster import Cluster, is_ready
 
+pytestmark = pytest.mark.any_slurm
+
 HOSTNAME = Run(("hostname",))
 LOGIN_POD = "login-0"
 

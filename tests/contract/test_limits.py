@@ -20,6 +20,8 @@ from tests.contract.transports import Run, Way, outcomes
 from tests.forks import forked
 from tests.integration.cluster import Cluster
 
+pytestmark = pytest.mark.any_slurm
+
 
 def is_gone(cluster: Cluster, *pids: str) -> bool:
     return not any(cluster.try_run("test", "-d", f"/proc/{pid}").returncode == 0 for pid in pids)

@@ -131,6 +131,7 @@ def test_after_a_success_nothing_changes(slurm: SlurmClient, cluster: Cluster) -
     assert queued(slurm, jobs)[str(first.name)].is_held, "what its user has held was released"
 
 
+@pytest.mark.any_slurm
 @pytest.mark.usefixtures("nothing_starts")
 def test_what_a_cut_has_left_is_completed(slurm: SlurmClient, way: Way) -> None:
     jobs = diamond(waiting(4))
@@ -142,6 +143,7 @@ def test_what_a_cut_has_left_is_completed(slurm: SlurmClient, way: Way) -> None:
     check_diamond(way, jobs, ids_of(jobs, submitted))
 
 
+@pytest.mark.any_slurm
 @pytest.mark.usefixtures("nothing_starts")
 def test_more_than_go_at_once_are_all_there_or_none(way: Way) -> None:
     slow = RateLimit(bucket=40, refill=1, period=timedelta(seconds=25))
@@ -172,6 +174,7 @@ def test_arrays_and_heterogeneous_jobs(slurm: SlurmClient) -> None:
     assert waits_for(queued(slurm, [last])[str(last.name)]) == {submitted[0].id.job, submitted[1].id.job}  # type: ignore[union-attr]
 
 
+@pytest.mark.any_slurm
 @pytest.mark.usefixtures("nothing_starts")
 def test_the_connection_is_cut_at_any_moment(cluster: Cluster) -> None:
     way, dice = over_ssh(cluster), random.Random(20)
@@ -187,6 +190,7 @@ def test_the_connection_is_cut_at_any_moment(cluster: Cluster) -> None:
     way.close()
 
 
+@pytest.mark.any_slurm
 @pytest.mark.usefixtures("nothing_starts")
 def test_slurmctld_restarts(cluster: Cluster, way: Way) -> None:
     known: list[tuple[tuple[BatchJob, ...], dict[str, str]]] = []
@@ -225,6 +229,7 @@ def racers(request: pytest.FixtureRequest, connect: Callable[[str], Way], cluste
         way.close()
 
 
+@pytest.mark.any_slurm
 @pytest.mark.usefixtures("nothing_starts")
 def test_many_who_race_agree_on_one_chain(racers: list[Way]) -> None:
     for _ in range(2):
