@@ -1,0 +1,48 @@
+"""What a stage's task says of itself when the DAG is parsed, mapped or not."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from airflow.sdk import BaseOperator, XComArg
+from airflow.sdk.definitions.mappedoperator import MappedOperator
+
+from airflow_provider_soperator.operators.sbatch import SbatchOperator
+
+Task = BaseOperator | MappedOperator
+
+
+def is_sbatch(task: Any) -> bool:
+    kind = task.operator_class if isinstance(task, MappedOperator) else type(task)
+    return issubclass(kind, SbatchOperator)
+
+
+def option(task: Task, name: str) -> Any:
+    """A parameter of a stage, where it is the same for all of a mapped one's instances."""
+    if isinstance(task, MappedOperator):
+        # Airflow looks these up only when it makes the instances.
+        defaults = {**task.dag.default_args, **task.task_group.default_args}  # type: ignore[union-attr]
+        return task.partial_kwargs.get(name, defaults.get(name))
+    assert isinstance(task, SbatchOperator)
+    return task.job.get(name) if name != "slurm_conn_id" else task.slurm_conn_id
+
+
+def mapped_over(task: Task) -> Collection[str]:
+    """The parameters in which a stage's instances differ, where that is known."""
+    if not isinstance(task, MappedOperator):
+        return ()
+    given = task._get_specified_expand_input().value
+    of_each = [given] if isinstance(given, Mapping) else given if isinstance(given, (list, tuple)) else ()
+    return {name for one in of_each if isinstance(one, Mapping) for name in one}
+
+
+def cluster_of(task: Task) -> str:
+    return str(option(task, "slurm_conn_id") or "soperator_default")
+
+
+def references(task: Task) -> Iterable[tuple[Any, str]]:
+    """The tasks whose results a stage is made of."""
+    if isinstance(task, MappedOperator):
+        return XComArg.iter_xcom_references([task._get_specified_expand_input(), task.partial_kwargs])
+    return XComArg.iter_xcom_references([getattr(task, name, None) for name in task.template_fields])
