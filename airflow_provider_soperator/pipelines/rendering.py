@@ -54,6 +54,7 @@ class RenderedStages:
         self._inside = frozenset(submit.segment.stages)
         self._ti: Any = context["ti"]
         self._cleared: int = context["dag_run"].clear_number or 0
+        self._counts: dict[str, int] = {}
         self._before = range(max(0, self._cleared - _MOST_CLEARED), self._cleared)
 
     def states(self, stage: str, known: States) -> States:
@@ -61,8 +62,10 @@ class RenderedStages:
         task = self._dag.get_task(stage)
         if not isinstance(task, MappedOperator):
             return {-1: known.get(-1)}
+        if stage not in self._counts:
+            self._counts[stage] = self._count(task)
         # One without any is skipped.
-        return {index: known.get(index) for index in range(self._count(task))} or {-1: "skipped"}
+        return {index: known.get(index) for index in range(self._counts[stage])} or {-1: "skipped"}
 
     def render(self, planned: Planned) -> Iterator[Rendered]:
         for index in planned.indices:

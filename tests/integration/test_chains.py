@@ -333,9 +333,10 @@ def test_the_place_can_be_taken_of_a_job_that_is_forgotten(connect_kind: Connect
 
 
 def test_a_job_that_waits_in_vain_can_be_let_go(slurm: SlurmClient, cluster: Cluster) -> None:
-    failed, other = cluster.sbatch(wrap="false"), cluster.held_job()
+    failed, other = cluster.sbatch("--hold", wrap="false"), cluster.held_job()
     one = JobId.parse(cluster.sbatch(f"--dependency=afterok:{failed},afterany:{other}"))
     assert not slurm.let_go(one)
+    cluster.run("scontrol", "release", failed)
     cluster.wait("it waits in vain", lambda: is_in_vain(slurm, one))
     assert slurm.let_go(one)
     [part] = slurm.status(one).parts

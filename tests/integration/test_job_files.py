@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
@@ -28,8 +27,7 @@ LOG = logging.getLogger(__name__)
 class Submitted:
     """As a trigger says it."""
 
-    job: dict[str, Any] = field(default_factory=lambda: {"command": "true", "name": "files"})
-    keys: list[str] = field(default_factory=lambda: [key().text])
+    keys: list[str]
     since: str | None = None
 
 
@@ -63,7 +61,7 @@ def test_paths_begin_where_the_job_runs(
     job: dict[str, str], remote: str, place: str, files: JobFiles, cluster: Cluster, tmp_path: Path
 ) -> None:
     (tmp_path / "input").write_text("x")
-    files.upload({"input": remote}, Submitted(job=job))
+    files.upload({"input": remote}, job)
     assert cluster.run("cat", place) == "x"
     cluster.run("rm", "-r", place)
 
@@ -112,11 +110,11 @@ def test_files_of_a_job_that_goes_on_are_left_alone(
         earlier = slurm.submit(job_of(job), key(1, run))
         if not hold:
             slurm.watch(earlier.id).end()
-    files.upload({"input": "input"}, Submitted(job, [key(1, run).text, key(2, run).text]))
+    files.upload({"input": "input"}, job, Submitted([key(1, run).text, key(2, run).text]))
     assert (cluster.try_run("rm", "/root/input").returncode == 0) is is_sent
 
 
 def test_without_a_way_to_files_nothing_begins(connections: Connections, cluster: Cluster, tmp_path: Path) -> None:
     rest = connections.other(rest_url=cluster.access["rest"]["url"], jwt_token="a.b.c")
     with pytest.raises(AirflowFailException, match="name an SSH or Kubernetes connection"):
-        JobFiles(rest.slurm_conn_id, tmp_path, "owner", LOG).upload([], Submitted())
+        JobFiles(rest.slurm_conn_id, tmp_path, "owner", LOG).upload([], {"command": "true"})

@@ -178,7 +178,8 @@ def _job(row: tuple[str, ...]) -> Job:
         partition=partition,
         qos=clean(qos),
         state=JobState.parse(state),
-        reason=clean(reason),
+        # As slurmrestd and scontrol write it.
+        reason=clean(reason).replace(" ", "_"),
         nodelist=clean(nodes),
         batch_host=clean(host),
         submitted=parse_time(submitted),
