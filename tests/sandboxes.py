@@ -49,7 +49,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "sandbox" in metafunc.fixturenames:
         root = metafunc.config.getoption("--slurm-root")
-        versions = [max(SUITES)] if metafunc.definition.get_closest_marker("any_slurm") else [*SUITES]
+        any_slurm = metafunc.definition.get_closest_marker("any_slurm")
+        versions = [*SUITES]
+        if any_slurm:
+            # The oldest and the newest are tested side by side, and are to take as long.
+            versions = [min(SUITES) if "oldest" in any_slurm.args else max(SUITES)]
         chosen = [own_root(root)] if root else [{"slurm": version} for version in versions]
         ids = [f"slurm-{one['slurm']}" for one in chosen]
         metafunc.parametrize("sandbox", chosen, indirect=True, scope="session", ids=ids)

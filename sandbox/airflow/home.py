@@ -65,8 +65,7 @@ class AirflowHome:
             "AIRFLOW__API_AUTH__JWT_SECRET": secret,
             "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(self.ports.worker_logs),
             "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(self.ports.triggerer_logs),
-            # So many seconds late is the end of a task seen at times, and Airflow fails a deferred task that goes on
-            # before the end of its first part is seen (apache/airflow #71580, #72716). Jobs here last only seconds.
+            # Triggers wait for as long before a task goes on (triggers/base.py), and jobs here last only seconds.
             "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
             # A new file is seen in seconds where Airflow takes minutes.
             "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "1",

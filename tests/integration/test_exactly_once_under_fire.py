@@ -124,7 +124,7 @@ def kill_after(seconds: float, cluster: Cluster, jobs: tuple[BatchJob, ...], *, 
         time.sleep(seconds)
 
 
-@pytest.mark.any_slurm
+@pytest.mark.any_slurm("oldest")
 @pytest.mark.parametrize(
     ("lines", "span", "kills", "connected"),
     [

@@ -126,6 +126,7 @@ def test_a_memory_that_is_too_old_does_not_bring_back_the_past(cluster: Cluster,
     assert listener.jobs.memory()["horizon"] >= (yesterday - HOUR).timestamp()
 
 
+@pytest.mark.any_slurm("oldest")
 def test_what_the_queue_has_forgotten_is_found_in_accounting(
     forgetful: Cluster, connect_kind: ConnectClient, forgotten: Callable[[str], bool]
 ) -> None:

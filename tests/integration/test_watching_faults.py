@@ -11,7 +11,7 @@ from airflow_provider_soperator.slurm.requests import ListJobs
 from tests.integration.clients import ClientUnderTest
 from tests.integration.cluster import Cluster
 
-pytestmark = pytest.mark.any_slurm
+pytestmark = pytest.mark.any_slurm("oldest")
 
 ConnectBoth = Callable[[Cluster], list[ClientUnderTest]]
 

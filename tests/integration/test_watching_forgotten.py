@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from airflow_provider_soperator.clients.watched import Patience
 from airflow_provider_soperator.slurm.ids import JobId
 from airflow_provider_soperator.slurm.requests import ListJobs
@@ -64,6 +66,7 @@ def test_an_array_whose_elements_are_forgotten_one_by_one(forgetful: Cluster, co
         assert len(end.parts) == 2
 
 
+@pytest.mark.any_slurm("oldest")
 def test_slurmdbd_is_down_while_a_job_leaves_the_queue(forgetful: Cluster, connect_both: ConnectBoth) -> None:
     leaving, staying = forgetful.held_job(), forgetful.held_job()
     clients = connect_both(forgetful)

@@ -77,7 +77,7 @@ def strict_sandbox(sandbox: Sandbox) -> Iterator[Sandbox]:
         made.down()
 
 
-@pytest.mark.any_slurm
+@pytest.mark.any_slurm("oldest")
 def test_a_rate_limit_is_kept(strict_sandbox: Sandbox, connect_client: Callable[..., ClientUnderTest]) -> None:
     cluster = Cluster(strict_sandbox)
     administrator, slurm = connect_client(cluster), connect_client(cluster, user="alice")
