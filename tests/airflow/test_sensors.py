@@ -1,4 +1,4 @@
-"""Sensors of jobs and queues, in a worker and in the triggerer."""
+"""Sensors of jobs and queues: in a worker, in a worker again and again, and in the triggerer."""
 
 from __future__ import annotations
 
@@ -7,19 +7,23 @@ import pytest
 from tests.airflow.stack import Run, Stack
 from tests.integration.cluster import Cluster
 
+WAYS = ("poke", "reschedule", "defer")
 TASKS = """
 from datetime import timedelta
 
 from airflow_provider_soperator.sensors.jobs import SlurmJobSensor, SlurmQueueSensor
 
-for deferrable in (False, True):
-    common = {"deferrable": deferrable, "poke_interval": 1}
-    SlurmJobSensor(task_id=f"over_{deferrable}", job_id="{{ params.good }}", **common)
-    SlurmJobSensor(task_id=f"running_{deferrable}", job_id="{{ params.held }}", states=["RUNNING"], **common)
-    SlurmJobSensor(task_id=f"failed_{deferrable}", job_id="{{ params.bad }}", **common)
+ways = {"poke": {}, "reschedule": {"mode": "reschedule"}, "defer": {"deferrable": True}}
+for way, options in ways.items():
+    common = {**options, "poke_interval": 1}
+    # No look of a sensor that is rescheduled knows of the one before.
+    lasting = timedelta(seconds=0 if way == "reschedule" else 2)
+    SlurmJobSensor(task_id=f"over_{way}", job_id="{{ params.good }}", **common)
+    SlurmJobSensor(task_id=f"running_{way}", job_id="{{ params.held }}", states=["RUNNING"], **common)
+    SlurmJobSensor(task_id=f"failed_{way}", job_id="{{ params.bad }}", **common)
     waits = {"name": "sensed-*", "states": ["RUNNING"]}
-    SlurmQueueSensor(task_id=f"some_{deferrable}", jobs=waits, at_least=1, lasting=timedelta(seconds=2), **common)
-    SlurmQueueSensor(task_id=f"none_{deferrable}", jobs={"name": "sensed-*", "partition": "main"}, at_most=0, **common)
+    SlurmQueueSensor(task_id=f"some_{way}", jobs=waits, at_least=1, lasting=lasting, **common)
+    SlurmQueueSensor(task_id=f"none_{way}", jobs={"name": "sensed-*", "partition": "main"}, at_most=0, **common)
 """
 
 
@@ -30,33 +34,33 @@ def run(stack: Stack, slurm: Cluster) -> Run:
     held = slurm.held_job("--job-name=sensed-1")
     params = f"params={{'good': '{good}', 'bad': '{bad}', 'held': '{held}'}}"
     run = stack.add_dag("sensors", TASKS, dag_options=params).trigger()
-    for deferrable in (False, True):
-        run.wait(f"running_{deferrable}", "success")
-        run.wait(f"some_{deferrable}", "success")
-        assert run.task(f"none_{deferrable}")["state"] != "success"
+    for way in WAYS:
+        run.wait(f"running_{way}", "success")
+        run.wait(f"some_{way}", "success")
+        assert run.task(f"none_{way}")["state"] != "success"
     slurm.let_go(held)
     return run
 
 
-@pytest.mark.parametrize("deferrable", [False, True])
-def test_a_job_that_is_over_is_told_of(run: Run, deferrable: bool) -> None:
-    run.wait(f"over_{deferrable}", "success")
-    assert run.xcom(f"over_{deferrable}")["state"] == "COMPLETED"
+@pytest.mark.parametrize("way", WAYS)
+def test_a_job_that_is_over_is_told_of(run: Run, way: str) -> None:
+    run.wait(f"over_{way}", "success")
+    assert run.xcom(f"over_{way}")["state"] == "COMPLETED"
 
 
-@pytest.mark.parametrize("deferrable", [False, True])
-def test_a_state_before_the_end_can_be_waited_for(run: Run, deferrable: bool) -> None:
-    assert run.xcom(f"running_{deferrable}")["state"] == "RUNNING"
+@pytest.mark.parametrize("way", WAYS)
+def test_a_state_before_the_end_can_be_waited_for(run: Run, way: str) -> None:
+    assert run.xcom(f"running_{way}")["state"] == "RUNNING"
 
 
-@pytest.mark.parametrize("deferrable", [False, True])
-def test_a_job_that_failed_fails_the_sensor(run: Run, deferrable: bool) -> None:
-    run.wait(f"failed_{deferrable}", "failed")
-    assert "with exit code 3" in run.wait_log(f"failed_{deferrable}", "JobFailed")
+@pytest.mark.parametrize("way", WAYS)
+def test_a_job_that_failed_fails_the_sensor(run: Run, way: str) -> None:
+    run.wait(f"failed_{way}", "failed")
+    assert "with exit code 3" in run.wait_log(f"failed_{way}", "JobFailed")
 
 
-@pytest.mark.parametrize("deferrable", [False, True])
-def test_a_queue_is_counted(run: Run, deferrable: bool) -> None:
-    assert run.xcom(f"some_{deferrable}") == {"count": 1, "states": {"RUNNING": 1}}
-    run.wait(f"none_{deferrable}", "success")
-    assert run.xcom(f"none_{deferrable}") == {"count": 0, "states": {}}
+@pytest.mark.parametrize("way", WAYS)
+def test_a_queue_is_counted(run: Run, way: str) -> None:
+    assert run.xcom(f"some_{way}") == {"count": 1, "states": {"RUNNING": 1}}
+    run.wait(f"none_{way}", "success")
+    assert run.xcom(f"none_{way}") == {"count": 0, "states": {}}
