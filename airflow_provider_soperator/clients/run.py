@@ -80,7 +80,7 @@ class JobRun:
         show_output: bool = True,
         tell_of_nodes: Callable[[Sequence[str]], Awaitable[list[str]]] | None = None,
     ) -> None:
-        self.client = self._client = client
+        self.client = client
         self._job, self._keys, self._since = job, tuple(keys), since
         self._replaced = tuple(replaced)
         self._poll_interval, self._show_output = poll_interval, show_output
@@ -110,17 +110,17 @@ class JobRun:
         await self._end_replaced()
         *earlier, own = self._keys
         if earlier:
-            adopted = await self._client.find(self._job, earlier, since=self._since)
+            adopted = await self.client.find(self._job, earlier, since=self._since)
             if adopted:
                 return adopted
-        return await self._client.submit(self._job, own, since=self._since)
+        return await self.client.submit(self._job, own, since=self._since)
 
     async def _end_replaced(self) -> None:
         if self._replaced:
             suffixes = tuple(key.suffix for key in self._replaced)
-            jobs = await self._client.ask(ListJobs(mine=True, name_suffixes=suffixes))
+            jobs = await self.client.ask(ListJobs(mine=True, name_suffixes=suffixes))
             self.ended = sorted({job.id.whole for job in jobs if not job.state.is_finished})
-            await self._client.cancel_many(self.ended)
+            await self.client.cancel_many(self.ended)
 
     async def cancel(self) -> None:
         """The job is gone, also if its submission is under way."""
@@ -129,25 +129,25 @@ class JobRun:
             self._submission = asyncio.ensure_future(self._find_own())
         self.submitted = await asyncio.shield(self._submission)
         if self.submitted.id:
-            await self._client.cancel(self.submitted.id)
+            await self.client.cancel(self.submitted.id)
 
     async def diagnosis(self, status: JobStatus) -> list[str]:
         """What there is to say about a job that did not succeed, in lines."""
         try:
-            lines, nodes = await asyncio.wait_for(run_async(diagnose(status), self._client.ask), DIAGNOSIS_TIME)
+            lines, nodes = await asyncio.wait_for(run_async(diagnose(status), self.client.ask), DIAGNOSIS_TIME)
         except asyncio.TimeoutError:
             return [f"There is no diagnosis: the cluster did not answer within {DIAGNOSIS_TIME:g} s"]
         told = await self._tell_of_nodes(nodes) if nodes and self._tell_of_nodes else []
         return lines + (["  Kubernetes", *(f"    {line}" for line in told)] if told else [])
 
     async def _find_own(self) -> Submitted:
-        return await self._client.find(self._job, self._keys, since=self._since) or Submitted(None)
+        return await self.client.find(self._job, self._keys, since=self._since) or Submitted(None)
 
     async def follow(self) -> AsyncIterator[JobStatus | Printed]:
         """News and lines as they come; the last of all is the job's end, after whatever it has printed."""
         submitted = self.submitted or await self.submit()
         assert submitted.id is not None
-        watch = self._client.watch(submitted.id, mine=True, poll_interval=self._poll_interval)
+        watch = self.client.watch(submitted.id, mine=True, poll_interval=self._poll_interval)
         news = asyncio.ensure_future(watch.next())
         reads: dict[asyncio.Future[bytes], _Output] = {}
         status: JobStatus | None = None
@@ -181,7 +181,7 @@ class JobRun:
                 output.tail.close()
         async for printed in self._rest():
             yield printed
-        yield await run_async(attributed(status), self._client.ask)
+        yield await run_async(attributed(status), self.client.ask)
 
     def _new_outputs(self, status: JobStatus) -> list[_Output]:
         if not self._show_output:
@@ -197,7 +197,7 @@ class JobRun:
                 if len(self._outputs) >= MOST_SHOWN:
                     self._unshown.add(part.id)
                 else:
-                    self._outputs[path] = _Output(part.id, self._client.tail(path), is_error)
+                    self._outputs[path] = _Output(part.id, self.client.tail(path), is_error)
                     found.append(self._outputs[path])
         return found
 

@@ -143,6 +143,7 @@ class CancelRestOperator(BaseOperator):
         """
         from airflow_provider_soperator.pipelines.ahead import AHEAD, Ahead
         from airflow_provider_soperator.pipelines.states import states_of
+        from airflow_provider_soperator.pipelines.tasks import option
         from airflow_provider_soperator.slurm.ids import JobId
 
         said = context["ti"].xcom_pull(task_ids=submit, key=AHEAD)
@@ -150,9 +151,8 @@ class CancelRestOperator(BaseOperator):
         states = states_of(context["ti"], list(ahead.jobs)) if ahead.jobs else {}
         left: tuple[set[JobId], set[JobId]] = set(), set()
         for stage, jobs in ahead.jobs.items():
-            task: Any = self.dag.get_task(stage)
-            given = task.partial_kwargs.get("cancel_on_kill", True) if task.is_mapped else task.cancel_on_kill
-            left[bool(given)].update(
+            given = option(self.dag.get_task(stage), "cancel_on_kill")
+            left[given is None or bool(given)].update(
                 JobId.parse(one.job) for index, one in jobs.items() if states[stage].get(index) != "success"
             )
         return left

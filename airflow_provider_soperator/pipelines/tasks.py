@@ -25,7 +25,7 @@ def option(task: Task, name: str) -> Any:
         defaults = {**task.dag.default_args, **task.task_group.default_args}  # type: ignore[union-attr]
         return task.partial_kwargs.get(name, defaults.get(name))
     assert isinstance(task, SbatchOperator)
-    return task.job.get(name) if name != "slurm_conn_id" else task.slurm_conn_id
+    return task.job[name] if name in task.job else getattr(task, name, None)
 
 
 def mapped_over(task: Task) -> Collection[str]:
