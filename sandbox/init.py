@@ -140,8 +140,7 @@ class Supervisor:
             self._signal_inner(pid, signal.SIGTERM)
             if not self._changed.wait_for(lambda: self._gone(name, pid), grace):
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-                self._changed.wait_for(lambda: self._gone(name, pid), 5.0)
+                    self._kill(name, pid)
             self._processes.pop(name, None)
 
     def send_signal(self, name: str, number: int) -> None:
@@ -152,8 +151,7 @@ class Supervisor:
             if pid is None:
                 raise ProcessLookupError(f"{name} does not run")
             if number == signal.SIGKILL:
-                os.kill(pid, number)
-                self._changed.wait_for(lambda: self._gone(name, pid), 5.0)
+                self._kill(name, pid)
             else:
                 self._signal_inner(pid, signal.Signals(number))
 
@@ -184,6 +182,14 @@ class Supervisor:
     def _gone(self, name: str, pid: int | None) -> bool:
         process = self._processes.get(name)
         return process is None or process.pid != pid
+
+    def _kill(self, name: str, pid: int) -> None:
+        """Kill a process and wait for the end of all that is in its Pod, which goes down after it."""
+        first = self.inner(pid)
+        os.kill(pid, signal.SIGKILL)
+        self._changed.wait_for(
+            lambda: self._gone(name, pid) and not (first and Path(f"/proc/{first}").exists()), timeout=5.0
+        )
 
     def _signal_inner(self, pid: int, number: signal.Signals) -> None:
         # unshare passes no signals on, and tini cannot pass SIGSTOP on: go to the daemon.

@@ -33,7 +33,8 @@ class FinishedJobs:
     """
 
     def __init__(self, wanted: QueueFilter, since: datetime) -> None:
-        self._wanted, self._since = wanted, since
+        # Slurm writes down whole seconds: what ends in the one that has begun is not to seem earlier.
+        self._wanted, self._since = wanted, since.replace(microsecond=0)
         #: Whatever ended before this has been dealt with, and what ended later if it is among those told.
         self._horizon = _step(since - _OVERLAP)
         self._told: dict[int, datetime] = {}

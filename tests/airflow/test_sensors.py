@@ -13,9 +13,13 @@ from datetime import timedelta
 
 from airflow_provider_soperator.sensors.jobs import SlurmJobSensor, SlurmQueueSensor
 
-ways = {"poke": {}, "reschedule": {"mode": "reschedule"}, "defer": {"deferrable": True}}
-for way, options in ways.items():
-    common = {**options, "poke_interval": 1}
+# Airflow fails a task that it has rescheduled and that comes back before the scheduler has noticed.
+ways = {
+    "poke": {"poke_interval": 1},
+    "reschedule": {"mode": "reschedule", "poke_interval": 8},
+    "defer": {"deferrable": True, "poke_interval": 1},
+}
+for way, common in ways.items():
     # No look of a sensor that is rescheduled knows of the one before.
     lasting = timedelta(seconds=0 if way == "reschedule" else 2)
     SlurmJobSensor(task_id=f"over_{way}", job_id="{{ params.good }}", **common)
