@@ -11,9 +11,15 @@ from urllib.parse import quote, urlencode
 from sandbox.cloud import landscape
 from sandbox.settings import CLUSTER, LOOPBACK, NAMESPACE, USER, Settings
 
-#: Bearer tokens of the two doubles. They guard nothing: they are there so that clients must send one.
+#: Bearer tokens of the doubles. They guard nothing: they are there so that clients must send one.
 KUBERNETES_TOKEN = "sandbox-kubernetes-token"
+INFERENCE_TOKEN = "sandbox-inference-token"
+#: On either Kubernetes API this one may read, and no more.
+VIEWER_TOKEN = "sandbox-viewer-token"
 NEBIUS_TOKEN = "sandbox-nebius-token"
+#: What the kubeconfig of either cluster calls it.
+KUBERNETES_CONTEXT = "sandbox"
+INFERENCE_CONTEXT = "sandbox-inference"
 
 
 def write(settings: Settings) -> dict[str, Any]:
@@ -48,10 +54,19 @@ def describe(settings: Settings) -> dict[str, Any]:
         },
         "kubernetes": {
             "kubeconfig": str(paths.kubeconfig),
-            "context": "sandbox",
+            "context": KUBERNETES_CONTEXT,
             "namespace": NAMESPACE,
             "server": f"https://{LOOPBACK}:{ports.kubernetes}",
             "token": KUBERNETES_TOKEN,
+            "viewer_token": VIEWER_TOKEN,
+        },
+        "inference_kubernetes": {
+            "kubeconfig": str(paths.inference_kubeconfig),
+            "context": INFERENCE_CONTEXT,
+            "namespace": landscape.INFERENCE_NAMESPACE,
+            "server": f"https://{LOOPBACK}:{ports.inference_kubernetes}",
+            "token": INFERENCE_TOKEN,
+            "viewer_token": VIEWER_TOKEN,
         },
         "nebius": {
             "endpoint": f"{LOOPBACK}:{ports.nebius}",
@@ -74,11 +89,6 @@ def connections(facts: dict[str, Any]) -> dict[str, str]:
     ssh, kubernetes, rest, nebius = facts["ssh"], facts["kubernetes"], facts["rest"], facts["nebius"]
     login = f"{ssh['user']}@{ssh['host']}:{ssh['port']}"
     shell = {"key_file": ssh["key_file"], "host_key": ssh["host_key"], "no_host_key_check": "false"}
-    cluster = {
-        "kube_config_path": kubernetes["kubeconfig"],
-        "cluster_context": kubernetes["context"],
-        "namespace": kubernetes["namespace"],
-    }
     pods = {"kubernetes_conn_id": "kubernetes_default", "namespace": kubernetes["namespace"]}
     key = b64encode(Path(rest["jwt_key_file"]).read_bytes()).decode()
     tokens = {"rest_url": rest["url"], "jwt_secret": key, "ssh_conn_id": "ssh_default"}
@@ -87,6 +97,16 @@ def connections(facts: dict[str, Any]) -> dict[str, str]:
         "AIRFLOW_CONN_SOPERATOR_KUBERNETES": f"soperator:///?{urlencode(pods)}",
         "AIRFLOW_CONN_SOPERATOR_REST": f"soperator://{rest['user']}@/?{urlencode(tokens)}",
         "AIRFLOW_CONN_SSH_DEFAULT": f"ssh://{login}/?{urlencode(shell)}",
-        "AIRFLOW_CONN_KUBERNETES_DEFAULT": f"kubernetes:///?{urlencode(cluster)}",
+        "AIRFLOW_CONN_KUBERNETES_DEFAULT": _kubernetes(kubernetes),
+        "AIRFLOW_CONN_KUBERNETES_INFERENCE": _kubernetes(facts["inference_kubernetes"]),
         "AIRFLOW_CONN_NEBIUS_DEFAULT": (f"nebius://:{quote(nebius['token'])}@{nebius['endpoint']}/?insecure=true"),
     }
+
+
+def _kubernetes(cluster: dict[str, str]) -> str:
+    extra = {
+        "kube_config_path": cluster["kubeconfig"],
+        "cluster_context": cluster["context"],
+        "namespace": cluster["namespace"],
+    }
+    return f"kubernetes:///?{urlencode(extra)}"

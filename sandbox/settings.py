@@ -86,8 +86,12 @@ class Ports:
         """Of the Airflow beside it, if there is one."""
         return AirflowPorts(self.base + 6, self.base + 7, self.base + 8)
 
+    @property
+    def inference_kubernetes(self) -> int:
+        return self.base + 9
+
     def services(self) -> dict[str, int]:
-        names = ("ssh", "slurmctld", "slurmdbd", "slurmrestd", "kubernetes", "nebius")
+        names = ("ssh", "slurmctld", "slurmdbd", "slurmrestd", "kubernetes", "inference_kubernetes", "nebius")
         return {name: getattr(self, name) for name in names}
 
     def first_slurmd(self, nodeset: str) -> int:
@@ -241,6 +245,10 @@ class Paths:
     @property
     def kubeconfig(self) -> Path:
         return self.state / "kubeconfig"
+
+    @property
+    def inference_kubeconfig(self) -> Path:
+        return self.state / "kubeconfig-inference"
 
     @property
     def airflow(self) -> Path:

@@ -55,7 +55,11 @@ def _daemons(sandbox: Sandbox) -> tuple[Table, set[str]]:
         port = ports.get(port_of.get(daemon.name, ""))
         table.add_row(daemon.name, daemon.pod, f"127.0.0.1:{port}" if port else "a socket", _state(up, hung))
     cloud_up = bool(processes.get("cloud", {}).get("pid"))
-    for double, service in (("Kubernetes API (a double)", "kubernetes"), ("Nebius API (a double)", "nebius")):
+    for double, service in (
+        ("Kubernetes API (a double)", "kubernetes"),
+        ("Kubernetes API for inference (a double)", "inference_kubernetes"),
+        ("Nebius API (a double)", "nebius"),
+    ):
         table.add_row(double, "", f"127.0.0.1:{ports[service]}", _state(cloud_up, False))
     airflow = Airflow(sandbox)
     if airflow.exists:

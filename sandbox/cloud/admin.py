@@ -110,10 +110,14 @@ class Admin:
             block.claim(SOMEBODY_ELSE, gpus)
         return gpus
 
-    async def do_limit(self, gpus: int) -> None:
+    async def do_limit(self, gpus: int, after: float = 0) -> None:
+        """Give the block another limit, or announce one for so many seconds from now."""
         if gpus < 0:
             raise ValueError(f"a block cannot have {gpus} GPUs")
-        self._world.block.set_limit(gpus)
+        if after:
+            self._world.block.schedule_limit(self._world.fleet.now() + after, gpus)
+        else:
+            self._world.block.set_limit(gpus)
 
     async def do_usage_unknown(self) -> None:
         self._world.block.usage_known = False
@@ -126,6 +130,7 @@ class Admin:
         world.kubelet.lost.clear()
         world.block.release(SOMEBODY_ELSE)
         world.block.usage_known = True
+        world.block.next_change = None
         if world.block.limit != world.settings.block:
             world.block.set_limit(world.settings.block)
 

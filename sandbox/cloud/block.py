@@ -25,8 +25,8 @@ class LimitChange:
 class CapacityBlock:
     """GPUs that were paid for in advance. What is claimed beyond the limit does not exist.
 
-    Every claim and release is appended to the ledger, so that a test can prove afterwards that at no instant
-    more was held than the block has.
+    Every claim, release and refusal is appended to the ledger, so that a test can prove afterwards that at no instant
+    more was held than the block has, or asked for.
     """
 
     def __init__(
@@ -93,6 +93,10 @@ class CapacityBlock:
     def note_payg(self, holder: str, gpus: int) -> None:
         """Write down GPUs that were bought beside the block, so that the ledger can prove that none were."""
         self._record("payg", holder, gpus)
+
+    def note_refused(self, holder: str, gpus: int) -> None:
+        """Write down GPUs that were asked for and not there, so that the ledger can prove that nobody asked."""
+        self._record("refused", holder, gpus)
 
     def _record(self, entry: str, holder: str, gpus: int) -> None:
         if self._ledger is None:

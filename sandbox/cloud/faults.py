@@ -7,7 +7,8 @@ from fnmatch import fnmatchcase
 from typing import Any, Literal, get_args
 
 Api = Literal["kubernetes", "nebius"]
-Effect = Literal["error", "hang", "conflict"]
+#: ``lost`` is a call that was carried out, and whose answer never came.
+Effect = Literal["error", "hang", "conflict", "lost"]
 
 
 @dataclass
@@ -29,6 +30,8 @@ class ApiFault:
             raise ValueError(f"no such API: {self.api!r} (one of {', '.join(get_args(Api))})")
         if self.effect not in get_args(Effect):
             raise ValueError(f"no such effect: {self.effect!r} (one of {', '.join(get_args(Effect))})")
+        if self.effect == "lost" and self.api != "nebius":
+            raise ValueError("only answers of the Nebius API can be lost")
         if self.count is not None and self.count < 1:
             raise ValueError("a fault strikes at least one call")
 

@@ -87,6 +87,8 @@ class NodeGroup:
     #: Why the group is smaller than its target; None when nothing keeps it.
     problem: str | None = None
     problem_since: float | None = None
+    #: Machines that the block has been asked for in vain, and that are still wanted.
+    refused: int = 0
 
 
 @dataclass(frozen=True)
@@ -209,7 +211,8 @@ class Fleet:
         return [machine for _, machine in sorted(idle, key=lambda pair: pair[0])]
 
     def _grow(self, group: NodeGroup, now: float) -> None:
-        for _ in range(group.target - len(self._alive(group.id))):
+        missing = group.target - len(self._alive(group.id))
+        for made in range(missing):
             self._serial += 1
             machine = Machine(
                 f"computeinstance-e00sandbox{self._serial:05d}",
@@ -225,9 +228,17 @@ class Fleet:
                 self._serial -= 1
                 group.problem = f"NotEnoughResources: {exhausted}"
                 group.problem_since = now if group.problem_since is None else group.problem_since
+                self._note_refused(group, missing - made)
                 return
             self.machines[machine.id] = machine
         group.problem = group.problem_since = None
+        group.refused = 0
+
+    def _note_refused(self, group: NodeGroup, machines: int) -> None:
+        """Tell the ledger once of each machine that cannot be made, however often it is tried."""
+        for _ in range(machines - group.refused):
+            self.block.note_refused(group.id, group.gpus_per_node)
+        group.refused = machines
 
     def _reserve(self, machine: Machine, reservation: Reservation) -> bool:
         """Find the machine's GPUs; True if it is the block that gave them."""

@@ -8,9 +8,9 @@ from collections.abc import Coroutine
 from typing import Any
 
 from sandbox import daemons
-from sandbox.cloud.conditions import condition, timestamp, with_conditions
 from sandbox.cloud.events import Recorder
 from sandbox.cloud.landscape import SYSTEM_PODS
+from sandbox.cloud.pod_states import report
 from sandbox.cloud.slurm import Slurm
 from sandbox.cloud.soperator import NODESET_LABEL, WORKER_LABEL
 from sandbox.control import Init
@@ -87,7 +87,7 @@ class Kubelet:
     async def _start(self, pod: dict[str, Any]) -> None:
         name, uid, node = pod["metadata"]["name"], pod["metadata"]["uid"], pod["spec"]["nodeName"]
         if name in self._started:
-            self._report(pod, ready=False, message="slurmd has ended and is started again")
+            report(self._store, pod, ready=False, message="slurmd has ended and is started again")
         await self._slurm.wait_controller()
         if name in self.not_booting:
             message = "Back-off restarting failed container slurmd"
@@ -112,7 +112,7 @@ class Kubelet:
             if not self._still_there(name, uid):
                 return
             await asyncio.sleep(0.05)
-        self._report(pod, ready=True, message="slurmd runs")
+        report(self._store, pod, ready=True, message="slurmd runs")
         self._events.tell(pod, "Started", "Started container slurmd", kubelet_of=node)
 
     async def _missed(self, name: str) -> bool:
@@ -137,37 +137,4 @@ class Kubelet:
         """A Pod without a slurmd runs as soon as it has a Node, or as long as its daemons do."""
         behind = SYSTEM_PODS.get(pod["metadata"]["name"], {}).values()
         ready = all(daemon in alive for daemon in behind)
-        self._report(pod, ready=ready, message="runs" if ready else "a daemon of this Pod is down")
-
-    def _report(self, pod: dict[str, Any], *, ready: bool, message: str) -> None:
-        metadata = pod["metadata"]
-        # As it is now: the caller's copy may be from before it waited.
-        old = self._store.get("pods", metadata["name"], metadata["namespace"]).get("status", {})
-        was_ready = any(c["type"] == "Ready" and c["status"] == "True" for c in old.get("conditions") or [])
-        if old.get("phase") == "Running" and was_ready == ready:
-            return
-        reason = "PodReady" if ready else "ContainersNotReady"
-        status = with_conditions(
-            {
-                **old,
-                "phase": "Running",
-                "podIP": "127.0.0.1",
-                "hostIP": "127.0.0.1",
-                "startTime": old.get("startTime") or timestamp(),
-                "containerStatuses": [
-                    {
-                        "name": container["name"],
-                        "ready": ready,
-                        "restartCount": 0,
-                        "image": container["image"],
-                        "imageID": "",  # clients refuse a status without one
-                        "state": {"running": {"startedAt": timestamp()}},
-                    }
-                    for container in pod["spec"]["containers"]
-                ],
-            },
-            condition("PodScheduled", True, "PodScheduled"),
-            condition("ContainersReady", ready, reason, message),
-            condition("Ready", ready, reason, message),
-        )
-        self._store.patch("pods", metadata["name"], {"status": status}, metadata["namespace"], part="status")
+        report(self._store, pod, ready=ready, message="runs" if ready else "a daemon of this Pod is down")

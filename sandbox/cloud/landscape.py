@@ -69,6 +69,12 @@ def create_objects(store: ObjectStore, settings: Settings) -> None:
     store.create("deployments", _inference_deployment(settings), INFERENCE_NAMESPACE)
 
 
+def create_inference_objects(store: ObjectStore, settings: Settings) -> None:
+    """What there is in the second cluster from the start: the same service, and nothing else."""
+    store.create("namespaces", {"metadata": {"name": INFERENCE_NAMESPACE}})
+    store.create("deployments", _inference_deployment(settings), INFERENCE_NAMESPACE)
+
+
 def labels(component: str) -> dict[str, str]:
     """The labels that Soperator gives all it makes."""
     return {

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from asyncio.subprocess import Process
+from typing import Protocol
 
-from sandbox.cloud.kubelet import Kubelet
 from sandbox.control import Init, enter_pod
 from sandbox.kube.execution import Stdio
 from sandbox.kube.objects import Object
 from sandbox.settings import Settings
 
 
+class Daemons(Protocol):
+    """Knows which process runs in a Pod's container; None for a Pod that is only an object."""
+
+    def daemon_of(self, pod: Object, container: str) -> str | None: ...
+
+
 class Runner:
     """Enters the namespaces of the daemon behind a container."""
 
-    def __init__(self, kubelet: Kubelet, init: Init) -> None:
+    def __init__(self, kubelet: Daemons, init: Init) -> None:
         self._kubelet, self._init = kubelet, init
 
     async def spawn(self, pod: Object, container: str, argv: list[str], stdio: Stdio) -> Process:
@@ -36,7 +42,7 @@ class Runner:
 class Logs:
     """What the daemon behind a container has printed."""
 
-    def __init__(self, kubelet: Kubelet, settings: Settings) -> None:
+    def __init__(self, kubelet: Daemons, settings: Settings) -> None:
         self._kubelet, self._settings = kubelet, settings
 
     async def __call__(self, pod: Object, container: str, tail_lines: int | None) -> bytes:

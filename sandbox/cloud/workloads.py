@@ -9,6 +9,7 @@ from sandbox.cloud.conditions import condition, timestamp, with_conditions
 from sandbox.cloud.events import Recorder
 from sandbox.cloud.fleet import Fleet, Machine, MachineState, NodeGroup
 from sandbox.cloud.landscape import GPU_RESOURCE
+from sandbox.cloud.pod_states import report_unschedulable
 from sandbox.cloud.soperator import WORKER_LABEL, is_ready
 from sandbox.kube.store import ObjectStore
 
@@ -53,14 +54,14 @@ class DeploymentController:
         namespace, wanted = metadata["namespace"], spec.get("replicas", 1)
         matching = spec["selector"]["matchLabels"]
         selector = ",".join(f"{key}={value}" for key, value in matching.items())
-        pods = self._store.list("pods", namespace, labels=selector)
+        pods = self._replicas(namespace, selector)
         # Those that wait for a Node go first: nothing is lost with them.
         pods.sort(key=lambda pod: not pod["spec"].get("nodeName"))
         for pod in pods[wanted:] if wanted else pods:
             self._store.delete("pods", pod["metadata"]["name"], namespace)
         for _ in range(wanted - len(pods)):
             self._store.create("pods", _replica(deployment), namespace)
-        kept = self._store.list("pods", namespace, labels=selector)
+        kept = self._replicas(namespace, selector)
         ready = sum(map(is_ready, kept))
         status = with_conditions(
             {
@@ -76,6 +77,11 @@ class DeploymentController:
         )
         if status != deployment.get("status"):
             self._store.patch("deployments", metadata["name"], {"status": status}, namespace, part="status")
+
+    def _replicas(self, namespace: str, selector: str) -> list[dict[str, Any]]:
+        """Without those that are being deleted: they are replaced before they are gone."""
+        pods = self._store.list("pods", namespace, labels=selector)
+        return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
 
 
 class Scheduler:
@@ -120,6 +126,7 @@ class Scheduler:
                 if group.problem:
                     message += f" Node group {group.name} cannot grow: {group.problem}"
                 self._events.tell(pod, "FailedScheduling", message, warning=True)
+                report_unschedulable(self._store, pod, message)
                 return
 
 

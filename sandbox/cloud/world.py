@@ -8,22 +8,19 @@ import logging
 import os
 from typing import Any
 
-from sandbox.access import KUBERNETES_TOKEN, NEBIUS_TOKEN
+from sandbox.access import INFERENCE_CONTEXT, INFERENCE_TOKEN, KUBERNETES_CONTEXT, KUBERNETES_TOKEN, NEBIUS_TOKEN
 from sandbox.cloud import landscape
 from sandbox.cloud.block import CapacityBlock
-from sandbox.cloud.events import Recorder
+from sandbox.cloud.cluster import Access, KubernetesCluster
 from sandbox.cloud.faults import ApiFaults
 from sandbox.cloud.fleet import Fleet, Timing
 from sandbox.cloud.kubelet import Kubelet
-from sandbox.cloud.pods import Logs, Runner
+from sandbox.cloud.pod_states import PlainKubelet
+from sandbox.cloud.pods import Daemons, Logs, Runner
 from sandbox.cloud.slurm import Slurm
 from sandbox.cloud.soperator import NodeSetController, SlurmClusterController, is_ready
-from sandbox.cloud.workloads import DeploymentController, NodeController, Scheduler, busy_machines
 from sandbox.control import Init
-from sandbox.kube import kubeconfig
 from sandbox.kube.server import KubernetesDouble
-from sandbox.kube.server import serve as serve_kubernetes
-from sandbox.kube.store import ObjectStore
 from sandbox.nebius.catalogue import Catalogue, GroupTemplate
 from sandbox.nebius.server import Server as NebiusDouble
 from sandbox.nebius.server import serve as serve_nebius
@@ -48,17 +45,14 @@ class World:
         self.fleet = Fleet(self.block, timing)
         for group in landscape.node_groups(settings):
             self.fleet.add_group(group)
-        self.store = ObjectStore()
+        self.soperator = KubernetesCluster(landscape.SOPERATOR_CLUSTER, self.fleet)
+        self.inference = KubernetesCluster(landscape.INFERENCE_CLUSTER, self.fleet)
+        self.store = self.soperator.store
         self.slurm = Slurm(settings)
-        events = Recorder(self.store)
-        cluster = landscape.SOPERATOR_CLUSTER
         self.nodesets = NodeSetController(self.store, settings)
-        self._cluster = SlurmClusterController(self.store)
-        self._nodes = NodeController(self.store, self.fleet, events, cluster)
-        self._deployments = DeploymentController(self.store)
-        self._scheduler = Scheduler(self.store, self.fleet, events, cluster)
-        self.kubelet = Kubelet(self.store, self.slurm, self.init, events, settings)
-        self._kubernetes: KubernetesDouble | None = None
+        self._slurm_cluster = SlurmClusterController(self.store)
+        self.kubelet = Kubelet(self.store, self.slurm, self.init, self.soperator.events, settings)
+        self._inference_kubelet = PlainKubelet(self.inference.store)
         self._nebius: NebiusDouble | None = None
         self._kept = ""
 
@@ -77,17 +71,30 @@ class World:
             self._load(json.loads(paths.cloud_state.read_text()))
         else:
             landscape.create_objects(self.store, self.settings)
-        self._kubernetes = await serve_kubernetes(
-            self.store,
-            host=LOOPBACK,
+            landscape.create_inference_objects(self.inference.store, self.settings)
+        for_slurm = Access(
             port=ports.kubernetes,
             token=KUBERNETES_TOKEN,
             certificates=paths.secrets / "kubernetes",
-            runner=Runner(self.kubelet, self.init),
-            logs=Logs(self.kubelet, self.settings),
-            faults=self.faults,
+            kubeconfig=paths.kubeconfig,
+            context=KUBERNETES_CONTEXT,
+            namespace=NAMESPACE,
         )
-        self._hand_out_access(self._kubernetes)
+        for_inference = Access(
+            port=ports.inference_kubernetes,
+            token=INFERENCE_TOKEN,
+            certificates=paths.secrets / "kubernetes-inference",
+            kubeconfig=paths.inference_kubeconfig,
+            context=INFERENCE_CONTEXT,
+            namespace=landscape.INFERENCE_NAMESPACE,
+        )
+        double = await self._open(self.soperator, for_slurm, self.kubelet)
+        await self._open(self.inference, for_inference, self._inference_kubelet)
+        self._hand_out_access(double)
+
+    async def _open(self, cluster: KubernetesCluster, access: Access, kubelet: Daemons) -> KubernetesDouble:
+        runner, logs = Runner(kubelet, self.init), Logs(kubelet, self.settings)
+        return await cluster.open(access, runner, logs, self.faults)
 
     async def run(self) -> None:
         last = ""
@@ -107,12 +114,11 @@ class World:
         processes = await asyncio.to_thread(self.init.processes)
         await self.slurm.render(self.nodesets.replicas())
         self.nodesets.sync()
-        self._deployments.sync()
-        self._nodes.sync()
-        pending = self._scheduler.sync()
+        pending = self.soperator.sync() | self.inference.sync()
         self.kubelet.sync(processes)
-        self._cluster.sync({name for name, process in processes.items() if process["pid"]})
-        self.fleet.step(pending, busy_machines(self.store))
+        self._inference_kubelet.sync()
+        self._slurm_cluster.sync({name for name, process in processes.items() if process["pid"]})
+        self.fleet.step(pending, self.soperator.busy_machines() | self.inference.busy_machines())
         self._keep()
 
     def ready(self) -> bool:
@@ -123,20 +129,13 @@ class World:
 
     async def close(self) -> None:
         await self.kubelet.close()
-        if self._kubernetes:
-            await self._kubernetes.close()
+        await self.soperator.close()
+        await self.inference.close()
         if self._nebius:
             await self._nebius.stop()
 
     def _hand_out_access(self, kubernetes: KubernetesDouble) -> None:
-        """The kubeconfig for users, and the same for the power manager, which lives inside the root."""
-        kubeconfig.write_kubeconfig(
-            self.settings.paths.kubeconfig,
-            server=kubernetes.url,
-            ca_file=kubernetes.ca_file,
-            token=KUBERNETES_TOKEN,
-            namespace=NAMESPACE,
-        )
+        """What leads the power manager, which lives inside the root, to the API."""
         inside = self.settings.paths.root / "opt/soperator/etc"
         (inside / "ca.crt").write_bytes(kubernetes.ca_file.read_bytes())
         manager = {"server": kubernetes.url, "token": KUBERNETES_TOKEN, "namespace": NAMESPACE}
@@ -149,7 +148,8 @@ class World:
         state = {
             "block": self.block.dump(),
             "fleet": self.fleet.dump(),
-            "store": self.store.dump(),
+            "store": self.soperator.dump(),
+            "inference_store": self.inference.dump(),
             "nebius": self._nebius.dump(),
         }
         text = json.dumps(state)
@@ -163,7 +163,8 @@ class World:
         assert self._nebius is not None
         self.block.load(state["block"])
         self.fleet.load(state["fleet"])
-        self.store.load(state["store"])
+        self.soperator.load(state["store"])
+        self.inference.load(state["inference_store"])
         self._nebius.load(state["nebius"])
         self.kubelet.adopt()
 

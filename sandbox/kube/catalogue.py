@@ -240,6 +240,36 @@ SCALED_OBJECT = Kind(
         AGE,
     ),
 )
+HORIZONTAL_POD_AUTOSCALER = Kind(
+    "autoscaling",
+    "v2",
+    "HorizontalPodAutoscaler",
+    "horizontalpodautoscalers",
+    short_names=("hpa",),
+    categories=("all",),
+    columns=(
+        Column("MinPods", "spec.minReplicas", "integer"),
+        Column("MaxPods", "spec.maxReplicas", "integer"),
+        Column("Replicas", "status.currentReplicas", "integer"),
+        AGE,
+    ),
+    defaults={"spec.minReplicas": 1},
+)
+LEADER_WORKER_SET = Kind(
+    "leaderworkerset.x-k8s.io",
+    "v1",
+    "LeaderWorkerSet",
+    "leaderworkersets",
+    short_names=("lws",),
+    custom=True,
+    scale=ScalePaths(selector="status.hpaPodSelector"),
+    columns=(
+        Column("Ready", "status.readyReplicas", "integer"),
+        Column("Desired", "spec.replicas", "integer"),
+        AGE,
+    ),
+    defaults={"spec.replicas": 1},
+)
 
 KINDS = Kinds(
     (
@@ -259,5 +289,7 @@ KINDS = Kinds(
         NODE_SET_POWER_STATE,
         ACTIVE_CHECK,
         SCALED_OBJECT,
+        HORIZONTAL_POD_AUTOSCALER,
+        LEADER_WORKER_SET,
     )
 )

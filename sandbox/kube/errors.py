@@ -48,6 +48,13 @@ def unauthorized() -> ApiError:
     return ApiError(401, "Unauthorized", "Unauthorized")
 
 
+def forbidden(resource: str, name: str, subresource: str, verb: str) -> ApiError:
+    plural, _, group = resource.partition(".")
+    what = f"{plural}/{subresource}" if subresource else plural
+    message = f'{resource} "{name}" is forbidden: User "viewer" cannot {verb} resource "{what}" in API group "{group}"'
+    return ApiError(403, "Forbidden", message, _about(resource, name))
+
+
 def not_found(resource: str, name: str) -> ApiError:
     return ApiError(404, "NotFound", f'{resource} "{name}" not found', _about(resource, name))
 

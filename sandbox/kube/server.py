@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from sandbox.kube.pods import PodLogs, Pods
 from sandbox.kube.requests import Target, parse_target
 from sandbox.kube.resources import Resources, json_answer
 from sandbox.kube.store import ObjectStore
+from sandbox.kube.tokens import Tokens
 
 #: On every answer, so that nobody takes this for a cluster.
 DOUBLE_HEADER = {"X-Sandbox-Double": "kubernetes"}
@@ -50,10 +50,14 @@ async def serve(
     runner: PodRunner,
     logs: PodLogs,
     faults: ApiFaults,
+    viewer_token: str = "",
 ) -> KubernetesDouble:
-    """Serve a store over HTTPS in the running event loop; port 0 takes a free one."""
+    """Serve a store over HTTPS in the running event loop; port 0 takes a free one.
+
+    Who comes with ``token`` may do anything, who comes with ``viewer_token`` may read.
+    """
     made = ensure_certificates(certificates)
-    api = _Api(store, token, runner, logs, faults)
+    api = _Api(store, Tokens(token, viewer_token), runner, logs, faults)
     app = web.Application(client_max_size=64 * 1024**2)
     app.router.add_route("*", "/{path:.*}", api.handle)
     app.on_response_prepare.append(_sign)
@@ -77,8 +81,8 @@ async def _sign(request: web.Request, response: web.StreamResponse) -> None:
 
 
 class _Api:
-    def __init__(self, store: ObjectStore, token: str, runner: PodRunner, logs: PodLogs, faults: ApiFaults) -> None:
-        self._store, self._token, self._faults = store, token, faults
+    def __init__(self, store: ObjectStore, tokens: Tokens, runner: PodRunner, logs: PodLogs, faults: ApiFaults) -> None:
+        self._store, self._tokens, self._faults = store, tokens, faults
         self._resources = Resources(store)
         self._pods = Pods(store, runner, logs, DOUBLE_HEADER)
         self._held: set[asyncio.Task[object]] = set()
@@ -90,8 +94,8 @@ class _Api:
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         try:
-            if request.path not in ("/readyz", "/livez", "/healthz") and not self._may_enter(request):
-                raise errors.unauthorized()
+            if request.path not in ("/readyz", "/livez", "/healthz"):
+                self._tokens.admit(request)
             return await self._dispatch(request)
         except errors.ApiError as problem:
             return json_answer(problem.status(), problem.code)
@@ -101,14 +105,11 @@ class _Api:
             _log.exception("%s %s failed", request.method, request.path)
             return json_answer(errors.internal(repr(problem)).status(), 500)
 
-    def _may_enter(self, request: web.Request) -> bool:
-        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-        return scheme.lower() == "bearer" and hmac.compare_digest(token.strip().encode(), self._token.encode())
-
     async def _dispatch(self, request: web.Request) -> web.StreamResponse:
         target = parse_target(self._store.kinds, request.path)
         if target is None:
             return self._describe(request)
+        self._tokens.authorize(request, target)
         await self._strike(request, target)
         if target.kind.plural == "pods" and target.subresource in ("exec", "log"):
             with self._holding():

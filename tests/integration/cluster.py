@@ -346,6 +346,8 @@ def check_ledger(entries: list[dict[str, Any]]) -> None:
             assert held.pop(holder, None) == gpus, f"gave back what it did not have: {entry}"
         elif kind == "limit":
             limit = gpus
+        elif kind == "refused":
+            assert gpus > limit - sum(held.values()), f"refused what there was: {entry}"
         else:
             raise AssertionError(f"bought beside the block: {entry}")
         assert entry["usage"] == sum(held.values()), f"the block counts otherwise: {entry}"

@@ -25,6 +25,7 @@ from sandbox.kube.server import KubernetesDouble, serve
 from sandbox.kube.store import ObjectStore
 
 TOKEN = "sandbox-token"
+VIEWER_TOKEN = "viewer-token"
 NAMESPACE = "soperator"
 
 R = TypeVar("R")
@@ -189,6 +190,7 @@ class KubeWorld:
             serve(
                 self.store,
                 token=TOKEN,
+                viewer_token=VIEWER_TOKEN,
                 certificates=self.certificates,
                 runner=self.runner,
                 logs=three_lines,

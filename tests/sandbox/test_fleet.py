@@ -269,6 +269,32 @@ def test_only_a_strict_group_never_buys(
     assert (site.block.usage, site.fleet.payg) == (0, payg)
 
 
+def test_each_machine_that_cannot_be_made_is_written_down_once(tmp_path: Path) -> None:
+    ledger = tmp_path / "ledger.jsonl"
+    site = Site(ledger=ledger)
+
+    def refused() -> list[str]:
+        entries = [json.loads(line) for line in ledger.read_text().splitlines()]
+        return [entry["holder"] for entry in entries if entry["entry"] == "refused"]
+
+    site.group("serve", Fixed(4))
+    site.after(0)
+    assert refused() == []
+    site.group("more", Fixed(2))
+    site.after(0)
+    site.after(1)
+    assert refused() == ["more", "more"]
+    site.fleet.resize("more", Fixed(3))
+    site.after(1)
+    site.after(1)
+    assert refused() == ["more"] * 3
+    site.block.set_limit(56)
+    site.after(0)
+    site.fleet.resize("more", Fixed(4))
+    site.after(0)
+    assert refused() == ["more"] * 4
+
+
 def test_machines_without_gpus_need_no_block(site: Site) -> None:
     site.group("login", Fixed(50), gpus=0)
     site.after(0)
@@ -393,13 +419,15 @@ class Turmoil(RuleBasedStateMachine):
         held: dict[str, int] = {}
         for line in self.ledger.read_text().splitlines():
             entry = json.loads(line)
-            assert entry["entry"] in {"claim", "release", "limit"}
+            assert entry["entry"] in {"claim", "release", "limit", "refused"}
             if entry["entry"] == "claim":
                 assert entry["holder"] not in held
                 held[entry["holder"]] = entry["gpus"]
                 assert sum(held.values()) <= entry["limit"]
             elif entry["entry"] == "release":
                 assert held.pop(entry["holder"]) == entry["gpus"]
+            elif entry["entry"] == "refused":
+                assert entry["gpus"] > entry["limit"] - sum(held.values())
             assert entry["usage"] == sum(held.values())
         assert held == {}
 
