@@ -1,0 +1,261 @@
+"""Which target has how many units when: a value that DAG files make, and the timetable, planner and pages read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timedelta
+from difflib import get_close_matches
+from functools import cached_property
+from typing import Any
+
+from pendulum import DateTime, Timezone
+
+from airflow_provider_soperator.capacity import clock
+from airflow_provider_soperator.capacity.dated import Dates, refuse_overlap
+from airflow_provider_soperator.capacity.errors import CapacityMistake
+from airflow_provider_soperator.capacity.timeline import OTHERWISE, Change, Segment, cut, handovers, lay_out
+from airflow_provider_soperator.capacity.weekly import Window as Window
+from airflow_provider_soperator.capacity.weekly import checked, gaps, in_words, overlaps
+
+#: In this time each change that comes back weekly is met, also one that clocks jump over once.
+_TWO_WEEKS = timedelta(days=15)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CapacitySchedule:
+    """Who has how much of a capacity block in each week, and on which dates something else holds.
+
+    Whatever could never be carried out is refused here, with ``CapacityMistake``.
+
+    >>> nights = CapacitySchedule(
+    ...     timezone="Europe/Amsterdam",
+    ...     windows=[Window("mon-fri 20:00 - 08:00", {"training": 8, "inference": 0}, name="night")],
+    ...     otherwise={"training": 4, "inference": 4},
+    ...     exceptions={"2026-12-24": "night", "2026-12-25/2026-12-27": {"training": 0, "inference": 8}},
+    ...     gpus={"training": 8, "inference": 8},
+    ...     limit=64,
+    ...     lead="30m",
+    ... )
+    >>> change = nights.next_change(datetime.fromisoformat("2026-11-21T12:00+01:00"))
+    >>> change.at.isoformat(), change.begins.isoformat(), change.after.name
+    ('2026-11-23T19:00:00+00:00', '2026-11-23T18:30:00+00:00', 'night')
+    >>> nights.at(change.at).allocation
+    {'training': 8, 'inference': 0}
+    >>> CapacitySchedule.read(nights.describe()) == nights
+    True
+    """
+
+    #: Whose wall clocks all times here are of, by its name in the IANA database.
+    timezone: str
+    windows: Sequence[Window]
+    #: What holds outside of all windows. Without it they have to cover the week.
+    otherwise: Mapping[str, int] | None = field(default=None, hash=False)
+    #: By dates (``2026-12-24``, ``2026-12-25/2026-12-27``: whole days) or times (``2026-12-31T12:00/2027-01-02T08:00``)
+    #: an allocation, or the name of a window whose allocation holds then, or ``otherwise``.
+    exceptions: Mapping[str, str | Mapping[str, int]] = field(default_factory=dict, hash=False)
+    #: How many GPUs a unit of each target has.
+    gpus: Mapping[str, int] = field(default_factory=dict, hash=False)
+    #: How many GPUs the block has.
+    limit: int | None = None
+    #: How long before a handover its shift begins: ``30m``, ``1h``, or a ``timedelta``.
+    lead: timedelta | str = "0m"
+
+    def __post_init__(self) -> None:
+        # All fields are what JSON has, so that equal schedules are equal however they were written.
+        normal = {
+            "windows": tuple(self.windows),
+            "otherwise": None if self.otherwise is None else checked(self.otherwise, OTHERWISE),
+            "exceptions": {
+                dates: holds if isinstance(holds, str) else checked(holds, f"the exception {dates!r}")
+                for dates, holds in self.exceptions.items()
+            },
+            "gpus": dict(self.gpus),
+            "lead": clock.duration_text(clock.seconds(self.lead)),
+        }
+        for name, value in normal.items():
+            object.__setattr__(self, name, value)
+        _ = self.zone
+        self._check_windows()
+        refuse_overlap(dates for dates, _, _ in self._exceptions)
+        self._check_targets()
+        self._check_lead()
+        if self.limit is not None:
+            self.refuse_over_commitment(self.gpus, self.limit)
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The names of all targets."""
+        return tuple(self.windows[0].allocation)
+
+    @cached_property
+    def zone(self) -> Timezone:
+        return clock.zone(self.timezone)
+
+    @cached_property
+    def lead_time(self) -> timedelta:
+        return timedelta(seconds=clock.seconds(self.lead))
+
+    def at(self, moment: datetime) -> Segment:
+        """What holds at a moment."""
+        moment = clock.utc(moment)
+        return next(one for one in reversed(self._around(moment, moment)) if one.since <= moment)
+
+    def segments(self, start: datetime, end: datetime) -> list[Segment]:
+        """All that holds between two moments, in order; the first and the last one whole."""
+        start, end = clock.utc(start), clock.utc(end)
+        return [one for one in self._around(start, end) if one.since < end and start < one.until]
+
+    def changes(self, start: datetime, end: datetime) -> Iterator[Change]:
+        """All handovers from a moment on and before another one."""
+        start, end = clock.utc(start), clock.utc(end)
+        return (one for one in handovers(self._around(start, end), self.lead_time) if start <= one.at < end)
+
+    def next_change(self, moment: datetime) -> Change | None:
+        """The first handover after a moment; None if all stays as it is for ever."""
+        moment = clock.utc(moment)
+        later = [bound for bound in self._bounds if bound > moment]
+        # Where no exception begins or ends, and nothing has changed for so long, nothing will.
+        for start in (moment, *later):
+            for change in self.changes(start, start + _TWO_WEEKS):
+                if change.at > moment:
+                    return change
+        return None
+
+    def last_change(self, moment: datetime) -> Change | None:
+        """The newest handover up to a moment; None if all has always been so."""
+        moment = clock.utc(moment)
+        earlier = [bound for bound in self._bounds if bound < moment]
+        for end in (moment, *reversed(earlier)):
+            found = list(self.changes(end - _TWO_WEEKS, end + datetime.resolution))
+            if found:
+                return found[-1]
+        return None
+
+    def due(self, moment: datetime) -> Change | None:
+        """The newest handover whose shift is to have begun by a moment: all older ones are superseded."""
+        return self.last_change(clock.utc(moment) + self.lead_time)
+
+    def refuse_over_commitment(self, gpus: Mapping[str, int], limit: int) -> None:
+        """Raise ``CapacityMistake`` if an allocation needs more GPUs than a block has, with so many to a unit."""
+        if missing := sorted(set(self.targets) - set(gpus)):
+            raise CapacityMistake(
+                f"nothing says how many GPUs a unit of {' and '.join(missing)} has", "give gpus= for each target"
+            )
+        for whose, allocation in self._allocations():
+            needed = sum(units * gpus[target] for target, units in allocation.items())
+            if needed > limit:
+                terms = " + ".join(f"{target} {units} x {gpus[target]}" for target, units in allocation.items())
+                raise CapacityMistake(
+                    f"{whose} needs {needed} GPUs ({terms}), but the block has {limit}", "give fewer units to a target"
+                )
+
+    def describe(self) -> dict[str, Any]:
+        """As plain values, which JSON can carry."""
+        said = asdict(self)
+        return {**said, "windows": list(said["windows"])}
+
+    @classmethod
+    def read(cls, said: Mapping[str, Any]) -> CapacitySchedule:
+        """From what ``describe`` has made."""
+        return cls(**{**said, "windows": [Window(**window) for window in said["windows"]]})
+
+    @cached_property
+    def _exceptions(self) -> list[tuple[Dates, str, Mapping[str, int]]]:
+        """Dates, name and allocation of each, in order."""
+        named: dict[str, Mapping[str, int]] = {window.name: window.allocation for window in self.windows}
+        if self.otherwise is not None:
+            named[OTHERWISE] = self.otherwise
+        found: list[tuple[Dates, str, Mapping[str, int]]] = []
+        for text, holds in self.exceptions.items():
+            dates = Dates.parse(text)
+            if not isinstance(holds, str):
+                found.append((dates, text, holds))
+            elif holds in named:
+                found.append((dates, holds, named[holds]))
+            else:
+                near = get_close_matches(holds, named, 1)
+                raise CapacityMistake(
+                    f"the exception {text!r} is to be as {holds!r}, but there is no such window",
+                    f"did you mean {near[0]!r}?" if near else f"there are {', '.join(map(repr, named))}",
+                )
+        return sorted(found, key=lambda one: one[0])
+
+    @cached_property
+    def _dated(self) -> list[Segment]:
+        """The exceptions, less those that clocks jump over."""
+        laid = [
+            Segment(
+                name=name,
+                allocation=allocation,
+                since=clock.instant(dates.start, self.zone),
+                until=clock.instant(dates.end, self.zone),
+                exception=dates.text,
+            )
+            for dates, name, allocation in self._exceptions
+        ]
+        return [one for one in laid if one.since < one.until]
+
+    @cached_property
+    def _bounds(self) -> list[DateTime]:
+        """When exceptions begin and end, in order."""
+        return [bound for one in self._dated for bound in (one.since, one.until)]
+
+    def _around(self, start: DateTime, end: DateTime) -> list[Segment]:
+        """All that holds between two moments, and at least what is right before and after it."""
+        first, last = (moment.in_timezone(self.zone).date() for moment in (start, end))
+        return cut(lay_out(self.windows, self.otherwise, first, last, self.zone), self._dated)
+
+    def _allocations(self) -> Iterator[tuple[str, Mapping[str, int]]]:
+        """All that there are, and how to call them in a message."""
+        for window in self.windows:
+            yield repr(window.name), window.allocation
+        if self.otherwise is not None:
+            yield OTHERWISE, self.otherwise
+        for dates, _, allocation in self._exceptions:
+            yield f"the exception {dates.text!r}", allocation
+
+    def _check_windows(self) -> None:
+        if not self.windows:
+            raise CapacityMistake("a schedule without windows hands nothing over", "give it some")
+        names = [window.name for window in self.windows]
+        for name in names:
+            if names.count(name) > 1:
+                raise CapacityMistake(f"two windows are called {name!r}", "give each a name of its own")
+        if OTHERWISE in names:
+            raise CapacityMistake(f"a window is called {OTHERWISE!r}, as what holds outside of all", "rename it")
+        for (one, other), spans in overlaps(self.windows).items():
+            both = f"{one!r} overlaps itself" if one == other else f"{one!r} and {other!r} overlap"
+            raise CapacityMistake(f"{both} {in_words(spans)}", "let one end before the other begins")
+        if self.otherwise is None and (uncovered := gaps(self.windows)):
+            raise CapacityMistake(
+                f"no window says what holds {in_words(uncovered)}", "add one, or say otherwise= for all such times"
+            )
+
+    def _check_targets(self) -> None:
+        first = repr(self.windows[0].name)
+        known = [("gpus", self.gpus)] if self.gpus else []
+        for whose, named in (*self._allocations(), *known):
+            for target in sorted(set(named) ^ set(self.targets)):
+                has, lacks = (whose, first) if target in named else (first, whose)
+                raise CapacityMistake(
+                    f"{has} names the target {target!r}, but {lacks} does not",
+                    "name all targets everywhere, with 0 units where they have none",
+                )
+
+    def _check_lead(self) -> None:
+        """Shifts that begin one before the end of the other would work against each other."""
+        lengths = [((end - begin) * 60, repr(window.name)) for window in self.windows for begin, end in window.spans]
+        if self.otherwise is not None:
+            lengths += [
+                ((end - begin) * 60, f"what holds {OTHERWISE} {in_words([(begin, end)])}")
+                for begin, end in gaps(self.windows)
+            ]
+        for dates, _, _ in self._exceptions:
+            lengths.append((int((dates.end - dates.start).total_seconds()), f"the exception {dates.text!r}"))
+        shortest, whose = min(lengths, key=lambda one: one[0])
+        if self.lead_time.total_seconds() > shortest:
+            raise CapacityMistake(
+                f"the lead of {self.lead} is longer than {whose}, which lasts {clock.duration_text(shortest)}",
+                "make the lead shorter, or that longer",
+            )

@@ -1,0 +1,109 @@
+"""A DAG that runs at the handovers of a schedule, also after Airflow was down over some of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta, timezone
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from airflow_provider_soperator.capacity.schedule import CapacitySchedule, Change, Window
+from tests.airflow.stack import Dag, Run, Stack
+
+LEAD = timedelta(seconds=20)
+#: One whose clocks are never changed.
+ZONE = "Asia/Kolkata"
+HEAD = """
+from airflow_provider_soperator.capacity.schedule import CapacitySchedule
+from airflow_provider_soperator.timetables.capacity import CapacityTimetable
+
+schedule = CapacitySchedule.read({schedule!r})
+"""
+BODY = """
+@task
+def handover(data_interval_end=None):
+    return data_interval_end.isoformat()
+
+handover()
+"""
+
+
+def now() -> datetime:
+    return datetime.now(timezone.utc)
+
+
+@pytest.fixture(scope="module")
+def schedule() -> CapacitySchedule:
+    """Three handovers, a minute after each other, of which the first is soon."""
+    # Airflow gets the DAG before the first shift is to begin.
+    first = (now() + timedelta(seconds=90)).astimezone(ZoneInfo(ZONE)).replace(second=0, tzinfo=None)
+    times = [f"{first + timedelta(minutes=minutes):%Y-%m-%dT%H:%M}" for minutes in range(3)]
+    exceptions: Mapping[str, Mapping[str, int]] = {
+        f"{times[0]}/{times[1]}": {"training": 1},
+        f"{times[1]}/{times[2]}": {"training": 2},
+        f"{times[2]}/{first + timedelta(days=100):%Y-%m-%dT%H:%M}": {"training": 3},
+    }
+    return CapacitySchedule(
+        timezone=ZONE, windows=[Window("daily 00:00 - 24:00", {"training": 0})], exceptions=exceptions, lead=LEAD
+    )
+
+
+@pytest.fixture(scope="module")
+def handovers(schedule: CapacitySchedule) -> list[Change]:
+    return list(schedule.changes(now(), now() + timedelta(minutes=10)))
+
+
+def add_dag(stack: Stack, name: str, schedule: CapacitySchedule, options: str) -> Dag:
+    head = HEAD.format(schedule=schedule.describe())
+    return stack.add_dag(name, BODY, head=head, schedule="CapacityTimetable(schedule)", dag_options=options)
+
+
+@pytest.fixture(scope="module")
+def newest_only(stack: Stack, schedule: CapacitySchedule) -> Dag:
+    return add_dag(stack, "handovers", schedule, "catchup=False")
+
+
+@pytest.fixture(scope="module")
+def all_of_them(stack: Stack, schedule: CapacitySchedule, newest_only: Dag) -> Dag:
+    return add_dag(stack, "all_handovers", schedule, "catchup=True, start_date=datetime(2026, 1, 1)")
+
+
+def carried_out(run: Run) -> datetime:
+    """The moment of the handover that a run is for, as its task knows it."""
+    run.wait("handover", "success")
+    return datetime.fromisoformat(run.xcom("handover"))
+
+
+def test_the_page_of_the_dag_says_when_it_runs(stack: Stack, newest_only: Dag) -> None:
+    page = stack.call("GET", f"/dags/{newest_only.dag_id}")
+    assert page["timetable_summary"] == f"daily 00:00 - 24:00 ({ZONE})"
+    assert page["timetable_description"].startswith("daily 00:00 - 24:00: training 0; ")
+    assert page["timetable_description"].endswith(f"times of {ZONE}, shifts begin 20s before")
+
+
+def test_each_handover_has_its_run_but_for_those_that_are_superseded(
+    stack: Stack, newest_only: Dag, all_of_them: Dag, handovers: list[Change]
+) -> None:
+    first, _, last = handovers
+    [run] = stack.wait("the first handover has its run", newest_only.runs, 180)
+    assert carried_out(run) == first.at
+    made = stack.call("GET", run.path)
+    assert datetime.fromisoformat(made["run_after"]) == first.begins
+    assert datetime.fromisoformat(made["logical_date"]) == first.begins
+    assert first.begins <= datetime.fromisoformat(made["queued_at"])
+    [run] = stack.wait("the first handover has its run where all have", all_of_them.runs)
+    assert carried_out(run) == first.at
+
+    # What comes next has been noted, and nobody is there who could note that it is superseded.
+    for name in ("scheduler", "dag-processor"):
+        stack.components[name].end()
+    try:
+        stack.wait("two more shifts were to begin", lambda: now() > last.begins, 180)
+        stack.components["scheduler"].start()
+        stack.wait("the handovers have their runs", lambda: len(all_of_them.runs()) == 3)
+        stack.wait("the newest handover has its run", lambda: len(newest_only.runs()) > 1)
+    finally:
+        stack.start_all()
+    assert [carried_out(run) for run in all_of_them.runs()] == [one.at for one in handovers]
+    assert [carried_out(run) for run in newest_only.runs()] == [first.at, last.at]

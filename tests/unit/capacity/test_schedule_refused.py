@@ -1,0 +1,224 @@
+"""What is wrong with a schedule is said when it is made, in the words that it is written in."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from airflow_provider_soperator.capacity.errors import CapacityMistake
+from airflow_provider_soperator.capacity.schedule import CapacitySchedule, Window
+
+NIGHT = Window("mon-fri 20:00 - 08:00", {"training": 8, "inference": 0}, name="night")
+DAY = Window("mon-fri 08:00 - 20:00", {"training": 4, "inference": 4}, name="day")
+OTHERWISE = {"training": 4, "inference": 4}
+
+
+def refused(**fields: Any) -> str:
+    """What is said to a schedule that is right but for these fields."""
+    right: dict[str, Any] = {"timezone": "Europe/Amsterdam", "windows": [NIGHT, DAY], "otherwise": OTHERWISE}
+    CapacitySchedule(**right)
+    with pytest.raises(CapacityMistake) as said:
+        CapacitySchedule(**{**right, **fields})
+    return str(said.value)
+
+
+def window(when: str, name: str = "") -> Window:
+    return Window(when, {"training": 1, "inference": 1}, name)
+
+
+@pytest.mark.parametrize(
+    ("zone", "said"),
+    [
+        ("Europe/Amsterdm", "there is no time zone 'Europe/Amsterdm': did you mean 'Europe/Amsterdam'?"),
+        ("CEST/CET", "there is no time zone 'CEST/CET': "),
+        ("Europe", "there is no time zone 'Europe': "),
+        ("", "there is no time zone '': give a name of the IANA database, such as \"Europe/Amsterdam\""),
+        (2, "there is no time zone 2: "),
+    ],
+)
+def test_time_zones(zone: str, said: str) -> None:
+    assert refused(timezone=zone).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("windows", "said"),
+    [
+        (
+            [NIGHT, window("mon-fri 07:00 - 20:00", "day")],
+            "'night' and 'day' overlap on Tuesdays to Fridays from 07:00 to 08:00: ",
+        ),
+        ([NIGHT, window("sat 06:00 - 10:00", "early")], "'night' and 'early' overlap on Saturdays from 06:00 to 08:00"),
+        (
+            [window("sun 20:00 - mon 09:00", "late"), window("mon 08:00 - 12:00", "early")],
+            "'late' and 'early' overlap on Mondays from 08:00 to 09:00",
+        ),
+        (
+            [window("fri 18:00 - mon 08:00", "weekend"), window("sat,sun 10:00 - 12:00", "noon")],
+            "'weekend' and 'noon' overlap on Saturdays from 10:00 to 12:00",
+        ),
+        (
+            [window("fri 18:00 - mon 08:00", "weekend"), window("sat 20:00 - sun 08:00", "night")],
+            "'weekend' and 'night' overlap from Saturdays 20:00 to Sundays 08:00",
+        ),
+        (
+            [window("mon 08:00 - mon 08:00"), window("wed 08:00 - 09:00", "w")],
+            "'mon 08:00 - mon 08:00' and 'w' overlap",
+        ),
+        ([NIGHT, NIGHT], "two windows are called 'night': give each a name of its own"),
+        ([window("mon 08:00 - 09:00", "otherwise")], "a window is called 'otherwise'"),
+        ([], "a schedule without windows hands nothing over"),
+    ],
+)
+def test_windows_that_do_not_go_together(windows: list[Window], said: str) -> None:
+    assert refused(windows=windows).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("windows", "said"),
+    [
+        ([NIGHT, DAY], "no window says what holds from Saturdays 08:00 to Mondays 08:00: add one, or say otherwise="),
+        (
+            [window("mon,wed,fri 00:00 - 24:00"), window("sat 00:00 - mon 00:00")],
+            "no window says what holds on Tuesdays and Thursdays from 00:00 to 24:00: ",
+        ),
+        ([window("tue 10:00 - sun 23:30")], "no window says what holds from Sundays 23:30 to Tuesdays 10:00: "),
+        ([window("daily 00:00 - 23:00")], "no window says what holds on Mondays to Sundays from 23:00 to 24:00: "),
+    ],
+)
+def test_gaps(windows: list[Window], said: str) -> None:
+    assert refused(windows=windows, otherwise=None).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("when", "said"),
+    [
+        ("weekdays 08:00 - 20:00", "'weekdays' in 'weekdays 08:00 - 20:00' is no day: days are mon, tue,"),
+        ("mon 8 - 20", "'mon 8 - 20' is no part of a week: write "),
+        ("mon-fri 08:00", "'mon-fri 08:00' is no part of a week: write "),
+        ("mon 08:00 - someday 10:00", "'someday' in "),
+        ("mon 08:60 - 10:00", "08:60 in 'mon 08:60 - 10:00' is no time of day"),
+        ("mon 08:00 - 24:30", "24:30 in 'mon 08:00 - 24:30' is no time of day"),
+        ("mon 24:00 - tue 08:00", "'mon 24:00 - tue 08:00' begins at 24:00"),
+        ("mon-wed 08:00 - fri 08:00", "'mon-wed 08:00 - fri 08:00' begins on several days, and ends on one"),
+        ("", "'' is no part of a week"),
+        (None, "None is no part of a week"),
+    ],
+)
+def test_windows_that_cannot_be_read(when: str, said: str) -> None:
+    with pytest.raises(CapacityMistake) as refusal:
+        window(when)
+    assert str(refusal.value).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("allocation", "said"),
+    [
+        ({"training": -1}, "'day' gives -1 units to 'training'"),
+        ({"training": 1.5}, "'day' gives 1.5 units to 'training'"),
+        ({"training": "4"}, "'day' gives '4' units to 'training'"),
+        ({"training": True}, "'day' gives True units to 'training'"),
+        ({}, "'day' has {} where units of targets are to be"),
+        (4, "'day' has 4 where units of targets are to be"),
+    ],
+)
+def test_allocations_that_are_none(allocation: Any, said: str) -> None:
+    with pytest.raises(CapacityMistake) as refusal:
+        Window("mon 08:00 - 20:00", allocation, name="day")
+    assert str(refusal.value).startswith(said)
+
+
+def test_targets_that_are_not_named_everywhere() -> None:
+    remedy = ": name all targets everywhere, with 0 units where they have none"
+    other = Window("sat 08:00 - 20:00", {"training": 8}, name="saturday")
+    said = "'night' names the target 'inference', but 'saturday' does not"
+    assert refused(windows=[NIGHT, other]) == said + remedy
+    said = "otherwise names the target 'batch', but 'night' does not"
+    assert refused(otherwise={**OTHERWISE, "batch": 1}) == said + remedy
+    said = "the exception '2026-12-24' names the target 'serving', but 'night' does not"
+    assert refused(exceptions={"2026-12-24": {**OTHERWISE, "serving": 1}}) == said + remedy
+    assert refused(gpus={"training": 8, "inferenc": 8}).startswith("gpus names the target 'inferenc'")
+
+
+@pytest.mark.parametrize(
+    ("exceptions", "said"),
+    [
+        (
+            {"2026-12-24": "nigth"},
+            "the exception '2026-12-24' is to be as 'nigth', but there is no such window: did you",
+        ),
+        (
+            {"2026-12-24": "xmas"},
+            "the exception '2026-12-24' is to be as 'xmas', but there is no such window: there are",
+        ),
+        ({"24.12.2026": "night"}, "the exception '24.12.2026' is at no date: write "),
+        ({"2026-02-30": "night"}, "the exception '2026-02-30' is at a date that no calendar has ("),
+        (
+            {"2026-12-24T25:00/2026-12-26T08:00": "day"},
+            "the exception '2026-12-24T25:00/2026-12-26T08:00' is at a date",
+        ),
+        ({"2026-12-24/2026-12-26T08:00": "night"}, "the exception '2026-12-24/2026-12-26T08:00' is at no date: write "),
+        ({"2026-12-24T08:00": "night"}, "the exception '2026-12-24T08:00' ends before it has begun"),
+        ({"2026-12-24T08:00+01:00/2026-12-25T08:00+01:00": "night"}, "the exception '2026-12-24T08:00+01:00/2026-"),
+        ({"2026-12-26/2026-12-24": "night"}, "the exception '2026-12-26/2026-12-24' ends before it has begun"),
+        (
+            {"2026-12-24/2026-12-26": "night", "2026-12-26": "day"},
+            "the exceptions '2026-12-24/2026-12-26' and '2026-12-26' overlap from 2026-12-26 00:00 to 2026-12-27 00:00",
+        ),
+        ({"2026-12-24": {}}, "the exception '2026-12-24' has {} where units of targets are to be"),
+    ],
+)
+def test_exceptions(exceptions: dict[str, Any], said: str) -> None:
+    assert refused(exceptions=exceptions).startswith(said)
+
+
+def test_an_exception_as_otherwise_where_there_is_none() -> None:
+    always = window("daily 00:00 - 24:00", "always")
+    with pytest.raises(
+        CapacityMistake, match="is to be as 'otherwise', but there is no such window: there are 'always'"
+    ):
+        CapacitySchedule(timezone="UTC", windows=[always], exceptions={"2026-12-24": "otherwise"})
+
+
+def test_more_than_the_block_has() -> None:
+    gpus = {"training": 8, "inference": 4}
+    said = (
+        "'night' needs 64 GPUs (training 8 x 8 + inference 0 x 4), but the block has 60: give fewer units to a target"
+    )
+    assert refused(gpus=gpus, limit=60) == said
+    exceptions = {"2026-12-24": {"training": 8, "inference": 1}}
+    assert refused(gpus=gpus, limit=64, exceptions=exceptions).startswith("the exception '2026-12-24' needs 68 GPUs")
+    assert refused(gpus=gpus, limit=64, otherwise={"training": 4, "inference": 9}).startswith("otherwise needs 68 GPUs")
+    CapacitySchedule(timezone="UTC", windows=[NIGHT, DAY], otherwise=OTHERWISE, gpus=gpus, limit=64)
+
+
+def test_a_limit_for_units_of_unknown_size() -> None:
+    assert refused(limit=64) == (
+        "nothing says how many GPUs a unit of inference and training has: give gpus= for each target"
+    )
+
+
+@pytest.mark.parametrize(
+    ("lead", "said"),
+    [
+        ("12h1m", "the lead of 12h1m is longer than 'night', which lasts 12h: make the lead shorter, or that longer"),
+        (timedelta(days=3), "the lead of 3d is longer than 'night', which lasts 12h"),
+        ("half an hour", "'half an hour' is no duration: write "),
+        ("", "'' is no duration"),
+        (30, "30 is no duration"),
+        (timedelta(minutes=-1), "-1 day, 23:59:00 is no whole number of seconds"),
+        (timedelta(seconds=1.5), "0:00:01.500000 is no whole number of seconds"),
+    ],
+)
+def test_leads(lead: Any, said: str) -> None:
+    assert refused(lead=lead).startswith(said)
+
+
+def test_a_lead_longer_than_what_lies_between_windows() -> None:
+    lunch = [window("daily 00:00 - 12:00", "morning"), window("daily 13:00 - 24:00", "afternoon")]
+    said = "the lead of 2h is longer than what holds otherwise on Mondays from 12:00 to 13:00, which lasts 1h"
+    assert refused(windows=lunch, lead="2h").startswith(said)
+    short = {"2026-12-24T10:00/2026-12-24T11:00": "night"}
+    said = "the lead of 2h is longer than the exception '2026-12-24T10:00/2026-12-24T11:00', which lasts 1h"
+    assert refused(exceptions=short, lead="2h").startswith(said)
