@@ -11,7 +11,7 @@ from itertools import pairwise
 from airflow_provider_soperator.capacity.errors import CapacityMistake
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
-_TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d")
+_TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?")
 _HOW = (
     'write "2026-12-24", "2026-12-25/2026-12-27" (whole days, the last one too), or "2026-12-31T12:00/2027-01-02T08:00"'
 )
