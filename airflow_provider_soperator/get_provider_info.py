@@ -6,6 +6,7 @@ from typing import Any
 
 from airflow_provider_soperator import __version__
 from airflow_provider_soperator.hooks import form
+from airflow_provider_soperator.nebius import settings as nebius
 
 
 def get_provider_info() -> dict[str, Any]:
@@ -25,6 +26,7 @@ def get_provider_info() -> dict[str, Any]:
                 "integration-name": "Soperator",
                 "python-modules": [
                     "airflow_provider_soperator.hooks.cluster",
+                    "airflow_provider_soperator.hooks.nebius",
                     "airflow_provider_soperator.hooks.slurm",
                 ],
             }
@@ -33,9 +35,13 @@ def get_provider_info() -> dict[str, Any]:
             {
                 "integration-name": "Soperator",
                 "python-modules": [
+                    "airflow_provider_soperator.triggers.blocks",
+                    "airflow_provider_soperator.triggers.capacity",
                     "airflow_provider_soperator.triggers.events",
                     "airflow_provider_soperator.triggers.jobs",
+                    "airflow_provider_soperator.triggers.nodes",
                     "airflow_provider_soperator.triggers.sbatch",
+                    "airflow_provider_soperator.triggers.scaling",
                 ],
             }
         ],
@@ -44,7 +50,7 @@ def get_provider_info() -> dict[str, Any]:
             "airflow_provider_soperator.links.slurm.OutputLink",
             "airflow_provider_soperator.links.slurm.GrafanaLink",
         ],
-        "connection-types": [form.connection_type()],
+        "connection-types": [form.connection_type(), nebius.connection_type()],
         # The schema has "path" for what Airflow reads as "class-name".
         "task-decorators": [
             {"name": "sbatch", "class-name": "airflow_provider_soperator.decorators.sbatch.sbatch_task"},

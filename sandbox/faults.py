@@ -132,8 +132,9 @@ def _exhaust(sandbox: Sandbox, options: Options) -> str:
 
 
 def _limit(sandbox: Sandbox, options: Options) -> str:
-    _cloud(sandbox, "limit", gpus=options.gpus)
-    return f"the block has {options.gpus} GPUs now"
+    _cloud(sandbox, "limit", gpus=options.gpus, after=options.after)
+    when = f"is to have {options.gpus} GPUs in {options.after:g} s" if options.after else f"has {options.gpus} GPUs now"
+    return f"the block {when}"
 
 
 def _usage_unknown(sandbox: Sandbox, options: Options) -> str:
@@ -217,7 +218,10 @@ FAULTS = [
         "block-limit",
         "change the number of GPUs that the block has",
         _limit,
-        [(("gpus",), {"type": int, "help": "the new limit"})],
+        [
+            (("gpus",), {"type": int, "help": "the new limit"}),
+            (("--after",), {"type": float, "default": 0, "help": "seconds until then, for which it is announced"}),
+        ],
     ),
     Fault("block-unknown", "report the block's usage as unknown", _usage_unknown),
     Fault(

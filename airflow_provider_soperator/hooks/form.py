@@ -6,10 +6,11 @@ Imports nothing heavy: Airflow reads it in each of its processes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from airflow_provider_soperator.hooks import extras
+from airflow_provider_soperator.hooks.extras import Field
 from airflow_provider_soperator.slurm.links import PLACEHOLDERS
 
 #: How a cluster can be reached, and how the form calls it.
@@ -41,21 +42,6 @@ LINKS: Mapping[str, str] = MappingProxyType(
     }
 )
 _PLACEHOLDERS = f"It may name {', '.join(f'{{{name}}}' for name in PLACEHOLDERS)}."
-#: What the form shows where nothing is chosen.
-_NOT_CHOSEN = "follows from what else is set"
-
-
-@dataclass(frozen=True)
-class Field:
-    """One field of the extra. Airflow masks what a secret is called, see its ``sensitive_var_conn_names``."""
-
-    name: str
-    label: str
-    help: str
-    choices: Mapping[str, str] = field(default_factory=dict)
-    is_secret: bool = False
-    is_flag: bool = False
-
 
 FIELDS = (
     Field(
@@ -150,13 +136,8 @@ SSH_EXTRAS = (
 
 def connection_type() -> dict[str, Any]:
     """The entry of ``connection-types`` in the provider's description."""
-    return {
-        "connection-type": "soperator",
-        "hook-class-name": "airflow_provider_soperator.hooks.slurm.SlurmHook",
-        "hook-name": "Soperator (Slurm)",
-        "conn-fields": {field.name: _described(field) for field in FIELDS},
-        "ui-field-behaviour": {name.replace("_", "-"): value for name, value in behaviour().items()},
-    }
+    hook = "airflow_provider_soperator.hooks.slurm.SlurmHook"
+    return extras.connection_type("soperator", hook, "Soperator (Slurm)", FIELDS, behaviour())
 
 
 def behaviour() -> dict[str, Any]:
@@ -168,24 +149,6 @@ def behaviour() -> dict[str, Any]:
     }
 
 
-def _described(field: Field) -> dict[str, Any]:
-    schema: dict[str, Any] = {"type": ["boolean" if field.is_flag else "string", "null"]}
-    if field.choices:
-        schema["enum"] = [None, *field.choices]
-        schema["values_display"] = {"null": _NOT_CHOSEN, **field.choices}
-    if field.is_secret:
-        schema["format"] = "password"
-    return {"label": field.label, "description": field.help, "schema": schema}
-
-
 def widgets() -> dict[str, Any]:
     """The same fields for Airflow 3.1, which does not take them from the provider's description."""
-    from wtforms import BooleanField, PasswordField, StringField
-    from wtforms.validators import Optional, any_of
-
-    def widget(field: Field) -> Any:
-        kind = BooleanField if field.is_flag else PasswordField if field.is_secret else StringField
-        choices = [any_of(list(field.choices))] if field.choices else []
-        return kind(field.label, description=field.help, validators=[Optional(), *choices])
-
-    return {field.name: widget(field) for field in FIELDS}
+    return extras.widgets(FIELDS)

@@ -39,7 +39,7 @@ def straightened(extra: Mapping[str, Any]) -> dict[str, Any]:
     if "host_key" in kept:
         kept["host_key"] = _host_key(kept["host_key"])
     if "private_key" in kept:
-        kept["private_key"] = _private_key(kept["private_key"])
+        kept["private_key"] = lines_of_key(kept["private_key"])
     return kept
 
 
@@ -50,7 +50,8 @@ def _host_key(said: str) -> str:
     return " ".join(words[start : start + 2])
 
 
-def _private_key(said: str) -> str:
+def lines_of_key(said: str) -> str:
+    """A private key with its lines, which it may have lost on its way."""
     found = _PRIVATE_KEY.fullmatch(said)
     if not found:
         return said

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from airflow_provider_soperator.hooks.extras import ConnectionMistake, at_most_one, filled
 from airflow_provider_soperator.hooks.form import FIELDS, FILE_WAYS, LINKS, SSH_EXTRAS, TRANSPORTS
 from airflow_provider_soperator.slurm.links import problem
 
+__all__ = ["NAMESPACE", "ConnectionMistake", "Settings", "read"]
+
 #: Where Soperator's recipes put a SlurmCluster.
 NAMESPACE = "soperator"
-
-
-class ConnectionMistake(ValueError):
-    """A connection that cannot work as it is written; the message names the field."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,15 +58,15 @@ def read(connection: Any, extra: Mapping[str, Any]) -> Settings:
 
     Its extra is given beside it, as threads and event loops read one in different ways.
     """
-    said = _known(extra)
+    said = filled(extra, FIELDS, "soperator", SSH_EXTRAS)
     host = (connection.host or "").strip()
     # In a URI, soperator://http%3A%2F%2F..., or in the form's field.
     is_address = host.startswith(("http://", "https://"))
     is_login_node = bool(host) and not is_address
-    _at_most_one({"rest_url": said.get("rest_url"), "an http(s) host": is_address})
-    _at_most_one({"ssh_conn_id": said.get("ssh_conn_id"), "a login node as host": is_login_node})
+    at_most_one({"rest_url": said.get("rest_url"), "an http(s) host": is_address})
+    at_most_one({"ssh_conn_id": said.get("ssh_conn_id"), "a login node as host": is_login_node})
     for pair in (("jwt_token", "jwt_secret"), ("key_file", "private_key"), ("host_key", "no_host_key_check")):
-        _at_most_one({name: said.get(name) for name in pair})
+        at_most_one({name: said.get(name) for name in pair})
     url = said.get("rest_url") or (_with_port(host, connection.port) if is_address else "")
     ssh = said.get("ssh_conn_id") or (connection.conn_id if is_login_node else "")
     kubernetes = said.get("kubernetes_conn_id", "")
@@ -109,27 +107,6 @@ def read(connection: Any, extra: Mapping[str, Any]) -> Settings:
         links=links,
         written=(connection.host, connection.port, connection.login, connection.password, connection.extra),
     )
-
-
-def _known(extra: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that are set: a form sends all of them, those that were left empty as null or as an empty text."""
-    # Forms before Airflow 2 wrote the type into the names.
-    given = {name.removeprefix("extra__soperator__"): value for name, value in extra.items()}
-    fields = {field.name: field for field in FIELDS}
-    for name in given.keys() - {*fields, *SSH_EXTRAS}:
-        # People keep notes of their own in an extra, but hardly under a name that is nearly one of these.
-        if near := difflib.get_close_matches(name, fields, 1, 0.75):
-            raise ConnectionMistake(f"the extra has {name}, which means nothing: is it to be {near[0]}?")
-    said = {name: value.strip() if isinstance(value, str) else value for name, value in given.items()}
-    # In a URI a flag is a text.
-    is_off = {name for name in said if name in fields and fields[name].is_flag and str(said[name]).lower() != "true"}
-    return {name: value for name, value in said.items() if value and name not in is_off}
-
-
-def _at_most_one(said: Mapping[str, object]) -> None:
-    both = [name for name, value in said.items() if value]
-    if len(both) > 1:
-        raise ConnectionMistake(f"{' and '.join(both)} are both set, and only one of them can count: remove the other")
 
 
 def _implied(url: str, ssh: str, kubernetes: str) -> str:

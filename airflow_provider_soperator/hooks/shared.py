@@ -6,15 +6,24 @@ import asyncio
 import os
 import threading
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Hashable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from airflow_provider_soperator.clients.client import AsyncSlurmClient, SlurmClient
 from airflow_provider_soperator.hooks.settings import Settings
 
+
+class _Closable(Protocol):
+    """What is closed in an event loop."""
+
+    async def close(self) -> None: ...
+
+
 C = TypeVar("C")
+S = TypeVar("S", bound=Hashable)
+A = TypeVar("A", bound=_Closable)
 
 #: Seconds for which a loop keeps a connection that nobody uses: the next task of the same DAG comes soon.
 KEPT = 60.0
@@ -59,11 +68,11 @@ class SharedClients:
         self._leases, self._lock = {}, threading.Lock()
 
 
-class _Loop:
+class _Loop(Generic[S, A]):
     """The clients of one event loop."""
 
     def __init__(self) -> None:
-        self.leases: dict[Settings, _Lease[AsyncSlurmClient]] = {}
+        self.leases: dict[S, _Lease[A]] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._at_end = self._close_all()
 
@@ -71,10 +80,10 @@ class _Loop:
         # A loop that ends closes the generators that were begun in it, as the last that it does.
         await self._at_end.__anext__()
 
-    def close_soon(self, settings: Settings) -> asyncio.TimerHandle:
+    def close_soon(self, settings: S) -> asyncio.TimerHandle:
         return asyncio.get_running_loop().call_later(KEPT, self._close, settings)
 
-    def _close(self, settings: Settings) -> None:
+    def _close(self, settings: S) -> None:
         # Whoever comes from here on gets another, while this one waits for the other side.
         lease = self.leases.pop(settings)
         if lease.closing:
@@ -92,20 +101,18 @@ class _Loop:
             await asyncio.gather(*self._closing, return_exceptions=True)
 
 
-class AsyncSharedClients:
+class AsyncSharedClients(Generic[S, A]):
     """The clients of each event loop, closed some time after their last user has gone, or with the loop."""
 
     def __init__(self) -> None:
-        self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Loop] = weakref.WeakKeyDictionary()
+        self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Loop[S, A]] = weakref.WeakKeyDictionary()
 
     @asynccontextmanager
-    async def lend(
-        self, settings: Settings, make: Callable[[Settings], AsyncSlurmClient]
-    ) -> AsyncIterator[AsyncSlurmClient]:
+    async def lend(self, settings: S, make: Callable[[S], A]) -> AsyncIterator[A]:
         loop = asyncio.get_running_loop()
         if loop not in self._loops:
-            self._loops[loop] = mine = _Loop()
-            await mine.start()
+            self._loops[loop] = _Loop()
+            await self._loops[loop].start()
         mine = self._loops[loop]
         if settings not in mine.leases:
             mine.leases[settings] = _Lease(make(settings))
@@ -123,4 +130,4 @@ class AsyncSharedClients:
 
 
 CLIENTS = SharedClients()
-ASYNC_CLIENTS = AsyncSharedClients()
+ASYNC_CLIENTS: AsyncSharedClients[Settings, AsyncSlurmClient] = AsyncSharedClients()

@@ -59,7 +59,9 @@ class CapacityBlockGroups:
         return self._message()
 
     def list(self, request: ListCapacityBlockGroupsRequest, headers: Headers) -> ListCapacityBlockGroupsResponse:
-        found = [self._message()] if request.parent_id == self._catalogue.tenant else []
+        own = self._catalogue
+        others = [CapacityBlockGroups(CapacityBlock(block_id, 8), own)._message() for block_id in own.other_blocks]
+        found = [self._message(), *others] if request.parent_id == own.tenant else []
         some, token = page(SERVICE, found, request.page_size, request.page_token)
         return ListCapacityBlockGroupsResponse(items=some, next_page_token=token)
 

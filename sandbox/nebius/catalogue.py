@@ -43,6 +43,8 @@ class Catalogue:
     fabric: str = "fabric-2"
     platform: str = "gpu-h100-sxm"
     block_name: str = "sandbox"
+    #: Blocks of the same kind that the tenant has besides, by their ids. Nothing in them moves.
+    other_blocks: tuple[str, ...] = ()
     clusters: tuple[ClusterEntry, ...] = CLUSTERS
     templates: Mapping[str, GroupTemplate] = field(default_factory=dict)
 

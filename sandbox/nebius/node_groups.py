@@ -179,9 +179,8 @@ class NodeGroups:
             low, high = _bounds(spec)
             if not 0 <= low <= MAX_NODES:
                 raise invalid(SERVICE, "spec.autoscaling.min_node_count", f"must be from 0 to {MAX_NODES}")
-            if not max(low, 1) <= high <= MAX_NODES:
-                field = "spec.autoscaling.max_node_count"
-                raise invalid(SERVICE, field, f"must be from {max(low, 1)} to {MAX_NODES}")
+            if not low <= high <= MAX_NODES:
+                raise invalid(SERVICE, "spec.autoscaling.max_node_count", f"must be from {low} to {MAX_NODES}")
         reservation = spec.template.reservation_policy
         field = "spec.template.reservation_policy.reservation_ids"
         if reservation.policy not in RESERVATIONS:

@@ -18,7 +18,7 @@ from sandbox.cloud.fleet import Fleet
 from sandbox.nebius.clock import moment
 from sandbox.nebius.errors import not_found, operation_aborted, pack
 from sandbox.nebius.paging import page
-from sandbox.nebius.rpc import Headers, Method
+from sandbox.nebius.rpc import CALLER, Headers, Method
 from sandbox.nebius.state import NebiusState, OperationRecord, encoded
 
 SERVICE = "mk8s"
@@ -58,6 +58,7 @@ class Operations:
             created_at=self._fleet.now(),
             request=encoded(pack(request).SerializeToString()),
             headers={name: headers[name] for name in KEPT_HEADERS if name in headers},
+            created_by=headers[CALLER],
         )
         self._state.operations[operation.id] = operation
         return operation
@@ -87,7 +88,7 @@ class Operations:
             id=record.id,
             description="Update node group",
             created_at=moment(record.created_at),
-            created_by="serviceaccount-e00sandbox",
+            created_by=record.created_by,
             request=AnyMessage.FromString(b64decode(record.request)),
             request_headers={name: Operation.RequestHeader(values=[value]) for name, value in record.headers.items()},
             resource_id=record.resource_id,

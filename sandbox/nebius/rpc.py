@@ -22,6 +22,10 @@ Behaviour = Callable[[Any, Context], Awaitable[Message]]
 #: Says that an answer is not from Nebius, wherever it is met.
 DOUBLE = ("x-sandbox-double", "nebius")
 EXCHANGE = "TokenExchangeService/Exchange"
+#: Whose token a sandbox starts with.
+ACCOUNT = "serviceaccount-e00sandbox"
+#: The header in which the gate tells the methods whose token a call came with.
+CALLER = "x-sandbox-caller"
 
 
 class Gate:
@@ -29,12 +33,12 @@ class Gate:
 
     def __init__(self, faults: ApiFaults, token: str) -> None:
         self._faults = faults
-        self._tokens = {token}
+        self._accounts = {token: ACCOUNT}
 
-    def issue(self) -> str:
+    def issue(self, account: str) -> str:
         """One more token that is let in."""
         token = f"sandbox-{uuid4()}"
-        self._tokens.add(token)
+        self._accounts[token] = account
         return token
 
     def guard(self, call: str, method: Method | None) -> Behaviour:
@@ -53,24 +57,28 @@ class Gate:
                     raise unavailable(call, request_id)
                 headers = _headers(context)
                 if call != EXCHANGE:
-                    self._authenticate(headers)
+                    headers = {**headers, CALLER: self._authenticate(headers)}
                 if effect == "conflict":
                     raise resource_conflict("sandbox", _resource(request), "a fault of the sandbox")
                 if method is None:
                     raise unimplemented(call)
-                return method(request, headers)
+                answer = method(request, headers)
+                if effect == "lost":
+                    raise unavailable(call, request_id)
+                return answer
             except ApiError as error:
                 details = ("grpc-status-details-bin", error.status().SerializeToString())
                 await context.abort(error.code, error.message, (*own, details))
 
         return behaviour
 
-    def _authenticate(self, headers: Headers) -> None:
+    def _authenticate(self, headers: Headers) -> str:
         scheme, _, token = headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not token:
             raise unauthenticated("the call has no bearer token in its authorization header")
-        if token not in self._tokens:
+        if token not in self._accounts:
             raise unauthenticated("the bearer token is not one that this sandbox has given out")
+        return self._accounts[token]
 
 
 def service(name: str, methods: Mapping[str, Method], gate: Gate) -> grpc.GenericRpcHandler:

@@ -8,6 +8,7 @@ import grpc
 
 from sandbox.cloud.faults import ApiFaults
 from sandbox.cloud.fleet import Fleet
+from sandbox.nebius.accounts import Profiles, Projects
 from sandbox.nebius.capacity import CapacityBlockGroups
 from sandbox.nebius.catalogue import Catalogue
 from sandbox.nebius.clusters import Clusters
@@ -46,6 +47,8 @@ class Server:
                 ),
                 service("nebius.compute.v1.InstanceService", Instances(fleet, catalogue).methods(), gate),
                 service("nebius.iam.v1.TokenExchangeService", Tokens(gate).methods(), gate),
+                service("nebius.iam.v1.ProfileService", Profiles(catalogue).methods(), gate),
+                service("nebius.iam.v2.ProjectService", Projects(catalogue).methods(), gate),
                 Rest(gate),
             )
         )

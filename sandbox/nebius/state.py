@@ -32,6 +32,7 @@ class OperationRecord:
     #: The request, serialised and base64-encoded.
     request: str
     headers: dict[str, str]
+    created_by: str
     finished_at: float | None = None
     #: The final google.rpc.Status, serialised and base64-encoded; None while the operation runs.
     status: str | None = None

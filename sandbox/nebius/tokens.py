@@ -31,7 +31,7 @@ class Tokens:
         if signed["header"].get("alg") != "RS256" or not signed["header"].get("kid"):
             raise unauthenticated("the subject token must be signed with RS256 and name its key (kid)")
         return CreateTokenResponse(
-            access_token=self._gate.issue(),
+            access_token=self._gate.issue(signed["payload"]["sub"]),
             issued_token_type="urn:ietf:params:oauth:token-type:access_token",
             token_type="Bearer",
             expires_in=LIFETIME,

@@ -27,11 +27,33 @@ def imported_by(program: str, names: tuple[str, ...]) -> list[str]:
     return said.stdout.split()
 
 
-def test_the_hook_imports_nothing_that_connects() -> None:
-    airflows_own = imported_by("import airflow.sdk.bases.hook", HEAVY)
-    assert imported_by("import airflow_provider_soperator.hooks.slurm", HEAVY) == airflows_own
+@pytest.fixture(scope="module")
+def airflows_own() -> list[str]:
+    return imported_by("import airflow.sdk.bases.hook", HEAVY)
 
 
-@pytest.mark.parametrize("module", ["hooks.form", "hooks.settings", "get_provider_info"])
+@pytest.mark.parametrize(
+    "module",
+    [
+        "operators.capacity",
+        "operators.capacity_dag",
+        "operators.nodes",
+        "capacity.targets.slurm",
+        "timetables.capacity",
+    ],
+)
+def test_what_dag_files_import_reads_no_hostlists_either(module: str, airflows_own: list[str]) -> None:
+    found = imported_by(f"import airflow_provider_soperator.{module}", ("ClusterShell", *HEAVY))
+    assert set(found) <= set(airflows_own)
+
+
+@pytest.mark.parametrize(
+    "module", ["hooks.nebius", "hooks.slurm", "capacity.targets.nebius", "sensors.capacity", "triggers.blocks"]
+)
+def test_nothing_is_imported_that_connects(module: str, airflows_own: list[str]) -> None:
+    assert set(imported_by(f"import airflow_provider_soperator.{module}", HEAVY)) <= set(airflows_own)
+
+
+@pytest.mark.parametrize("module", ["hooks.form", "hooks.settings", "nebius.settings", "get_provider_info"])
 def test_what_every_process_of_airflow_reads_does_not_import_airflow(module: str) -> None:
     assert imported_by(f"import airflow_provider_soperator.{module}", ("airflow", *HEAVY)) == []

@@ -1,0 +1,90 @@
+"""Fields of a connection's extra, of any of our connection types: what a form shows of them, and what was written.
+
+Imports nothing heavy: Airflow reads it in each of its processes.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+#: What a form shows where nothing is chosen.
+_NOT_CHOSEN = "follows from what else is set"
+
+
+class ConnectionMistake(ValueError):
+    """A connection that cannot work as it is written; the message names the field."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """One field of an extra. Airflow masks what a secret is called, see its ``sensitive_var_conn_names``."""
+
+    name: str
+    label: str
+    help: str
+    choices: Mapping[str, str] = field(default_factory=dict)
+    is_secret: bool = False
+    is_flag: bool = False
+
+
+def connection_type(
+    name: str, hook_class: str, hook_name: str, fields: Iterable[Field], behaviour: Mapping[str, Any]
+) -> dict[str, Any]:
+    """An entry of ``connection-types`` in the provider's description."""
+    return {
+        "connection-type": name,
+        "hook-class-name": hook_class,
+        "hook-name": hook_name,
+        "conn-fields": {field.name: _described(field) for field in fields},
+        "ui-field-behaviour": {name.replace("_", "-"): value for name, value in behaviour.items()},
+    }
+
+
+def _described(field: Field) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": ["boolean" if field.is_flag else "string", "null"]}
+    if field.choices:
+        schema["enum"] = [None, *field.choices]
+        schema["values_display"] = {"null": _NOT_CHOSEN, **field.choices}
+    if field.is_secret:
+        schema["format"] = "password"
+    return {"label": field.label, "description": field.help, "schema": schema}
+
+
+def widgets(fields: Iterable[Field]) -> dict[str, Any]:
+    """The same fields for Airflow 3.1, which does not take them from the provider's description."""
+    from wtforms import BooleanField, PasswordField, StringField
+    from wtforms.validators import Optional, any_of
+
+    def widget(field: Field) -> Any:
+        kind = BooleanField if field.is_flag else PasswordField if field.is_secret else StringField
+        choices = [any_of(list(field.choices))] if field.choices else []
+        return kind(field.label, description=field.help, validators=[Optional(), *choices])
+
+    return {field.name: widget(field) for field in fields}
+
+
+def filled(
+    extra: Mapping[str, Any], fields: Iterable[Field], conn_type: str, others: Iterable[str] = ()
+) -> dict[str, Any]:
+    """The fields that are set: a form sends all of them, those that were left empty as null or as an empty text."""
+    # Forms before Airflow 2 wrote the type into the names.
+    found = {name.removeprefix(f"extra__{conn_type}__"): value for name, value in extra.items()}
+    ours = {field.name: field for field in fields}
+    for name in found.keys() - {*ours, *others}:
+        # People keep notes of their own in an extra, but hardly under a name that is nearly one of these.
+        if near := difflib.get_close_matches(name, ours, 1, 0.75):
+            raise ConnectionMistake(f"the extra has {name}, which means nothing: is it to be {near[0]}?")
+    said = {name: value.strip() if isinstance(value, str) else value for name, value in found.items()}
+    # In a URI a flag is a text.
+    is_off = {name for name in said if name in ours and ours[name].is_flag and str(said[name]).lower() != "true"}
+    return {name: value for name, value in said.items() if value and name not in is_off}
+
+
+def at_most_one(said: Mapping[str, object]) -> None:
+    """Refuse what says the same in two ways."""
+    both = [name for name, value in said.items() if value]
+    if len(both) > 1:
+        raise ConnectionMistake(f"{' and '.join(both)} are both set, and only one of them can count: remove the other")

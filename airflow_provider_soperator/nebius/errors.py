@@ -1,0 +1,142 @@
+"""What the Nebius API can refuse or fail to do: each with what it said, and what to do about it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_soperator.transports.errors import TransportError
+
+if TYPE_CHECKING:
+    from nebius.aio.service_error import RequestError
+
+
+class NebiusError(TransportError):
+    """The Nebius API was asked and did not do it."""
+
+
+class NebiusUnreachable(NebiusError):
+    """There was no answer, or none in time. What was asked may have been done all the same."""
+
+    retryable = True
+    unsettled = True
+
+
+class NebiusBusy(NebiusError):
+    """Too much is asked of it at a time."""
+
+    retryable = True
+
+
+class NebiusUnauthenticated(NebiusError):
+    """It does not know who asks."""
+
+
+class NebiusDenied(NebiusError):
+    """It knows who asks, and that they may not."""
+
+
+class NebiusMissing(NebiusError):
+    """What was asked about is not there."""
+
+
+class NebiusConflict(NebiusError):
+    """Something else is being done to the same thing, or has been done since it was read."""
+
+    retryable = True
+
+
+class NebiusShortage(NebiusError):
+    """There are not enough machines, GPUs or disks at present."""
+
+    retryable = True
+
+
+class NebiusQuota(NebiusError):
+    """A quota stands against it."""
+
+
+@contextmanager
+def explained(verb: str, thing: str) -> Iterator[None]:
+    """Turn what the SDK raises into our own errors. ``thing`` is what was asked about, with its id."""
+    try:
+        yield
+    except TransportError:
+        raise
+    except Exception as error:
+        raise explain(error, verb, thing) from error
+
+
+def explain(error: Exception, verb: str, thing: str) -> NebiusError:
+    """Why the API did not ``verb`` a ``thing``."""
+    from nebius.aio.service_error import RequestError
+    from nebius.base.error import SDKError
+
+    if isinstance(error, RequestError):
+        return _refusal(error, verb, thing)
+    if isinstance(error, (TimeoutError, asyncio.TimeoutError)):
+        return NebiusUnreachable(f"could not {verb} {thing}: no answer in time", _IS_IT_THERE)
+    if isinstance(error, SDKError):
+        return NebiusError(f"could not {verb} {thing} ({error})", "check the Nebius connection")
+    return NebiusUnauthenticated(
+        f"could not {verb} {thing} ({type(error).__name__}: {error})", "check the credentials of the Nebius connection"
+    )
+
+
+_IS_IT_THERE = "check host and port of the Nebius connection, whether it speaks TLS, and firewalls"
+_RENEW = "put a new token into the Nebius connection (they live for 12 hours), or the key of a service account"
+
+
+def _refusal(error: RequestError, verb: str, thing: str) -> NebiusError:
+    status = error.status
+    code, kinds = status.code.name, {said.WhichOneof("details") for said in status.service_errors}
+    words = f"could not {verb} {thing} ({_words(status)})"
+    if code == "UNAUTHENTICATED":
+        return NebiusUnauthenticated(f"Nebius refused the credentials ({_words(status)})", _RENEW)
+    if code == "PERMISSION_DENIED":
+        return NebiusDenied(
+            f"the account may not {verb} {thing} ({_words(status)})",
+            "give it a role such as viewer (to read) or editor (to change) on the project, and for capacity blocks "
+            "viewer on the tenant",
+        )
+    if code == "NOT_FOUND":
+        return NebiusMissing(f"there is no {thing}", "see its id, and whether the connection's account may see it")
+    if "quota_failure" in kinds:
+        return NebiusQuota(words, "have the quota raised, or free what it counts")
+    if "not_enough_resources" in kinds:
+        return NebiusShortage(words, "see what holds the rest of the capacity block, and its limit")
+    if kinds & {"resource_conflict", "operation_conflict", "operation_aborted"} or code == "ABORTED":
+        return NebiusConflict(words, "look again and decide anew")
+    if code in ("UNAVAILABLE", "DEADLINE_EXCEEDED"):
+        return NebiusUnreachable(words, _IS_IT_THERE)
+    if code == "RESOURCE_EXHAUSTED":
+        # A shortage without details may be anything: public addresses, disks, calls for each second.
+        return NebiusBusy(words, "see the project's quotas, and how often it is asked")
+    return NebiusError(words, "see what it says of the request")
+
+
+def _words(status: Any) -> str:
+    """All that the API said; the SDK's own text of an error leaves details out."""
+    details = [line for said in status.service_errors for line in _details(said)]
+    request = f"request {status.request_id}" if status.request_id else ""
+    return "; ".join(filter(None, (status.message or status.code.name, *details, request)))
+
+
+def _details(said: Any) -> Iterator[str]:
+    kind = said.WhichOneof("details")
+    detail: Any = getattr(said, kind or "details")
+    if kind == "quota_failure":
+        for one in detail.violations:
+            yield f"quota {one.quota}: {one.requested} asked for, the limit is {one.limit}. {one.message}".strip(". ")
+    elif kind == "not_enough_resources":
+        for one in detail.violations:
+            yield f"not enough {one.resource_type}{f' ({one.requested} asked for)' if one.requested else ''}"
+    elif kind == "bad_request":
+        for one in detail.violations:
+            yield f"{one.field} {one.message}"
+    elif kind == "operation_conflict":
+        yield f"operation {detail.conflicting_operation_id} is running"
+    elif kind == "bad_resource_state":
+        yield detail.message

@@ -1,0 +1,128 @@
+"""A node group as the API has it, its operations, and the one call that resizes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timezone
+
+from nebius.api.nebius.common.v1 import ListOperationsRequest, Operation, ResourceEvent
+from nebius.api.nebius.iam.v2 import GetProjectRequest, ProjectServiceClient
+from nebius.api.nebius.mk8s.v1 import (
+    ClusterServiceClient,
+    GetClusterRequest,
+    GetNodeGroupRequest,
+    NodeGroup,
+    NodeGroupAutoscalingSpec,
+    NodeGroupServiceClient,
+    NodeGroupStatus,
+    ProgressData,
+    UpdateNodeGroupRequest,
+)
+from nebius.base.protos.dynamic import REGISTRY
+from nebius.sdk import SDK
+
+from airflow_provider_soperator.nebius.calls import LIMITS, answer
+from airflow_provider_soperator.nebius.sizes import Size
+
+_LONG_AGO = datetime.min.replace(tzinfo=timezone.utc)
+
+
+class NodeGroups:
+    """Reads and resizes one node group. A group is passed back as it was read, so that nothing of it gets lost."""
+
+    def __init__(self, sdk: SDK, group_id: str) -> None:
+        self._sdk = sdk
+        self._id = group_id
+        self._thing = f"node group {group_id}"
+        self._client = NodeGroupServiceClient(sdk)
+
+    async def read(self) -> NodeGroup:
+        return await answer(self._client.get(GetNodeGroupRequest(id=self._id), **LIMITS), "read", self._thing)
+
+    async def operations(self) -> list[Operation]:
+        """All that the service still knows of, the newest first."""
+        service, found, token = self._client.operation_service(), [], ""
+        while True:
+            request = ListOperationsRequest(resource_id=self._id, page_token=token)
+            page = await answer(service.list(request, **LIMITS), "list", f"operations of {self._thing}")
+            found += page.operations
+            token = page.next_page_token
+            if not token:
+                return sorted(found, key=lambda operation: operation.created_at or _LONG_AGO, reverse=True)
+
+    async def resize(self, group: NodeGroup, size: Size, key: str) -> str:
+        """Order a size, unless the group has changed since it was read, and return the operation's id.
+
+        The whole spec goes back: of one that was sent in part the SDK would have the rest reset.
+        """
+        if size.least is None:
+            group.spec.fixed_node_count = size.most
+        else:
+            group.spec.autoscaling = NodeGroupAutoscalingSpec(min_node_count=size.least, max_node_count=size.most)
+        request = UpdateNodeGroupRequest(metadata=group.metadata, spec=group.spec)
+        metadata = [("X-Idempotency-Key", key)]
+        operation = await answer(
+            self._client.update(request, metadata=metadata, **LIMITS), "resize", f"{self._thing} to {size}"
+        )
+        return str(operation.id)
+
+    async def region(self, group: NodeGroup) -> str:
+        """Where it is: only its cluster's project says."""
+        clusters, projects = ClusterServiceClient(self._sdk), ProjectServiceClient(self._sdk)
+        of_cluster = GetClusterRequest(id=group.metadata.parent_id)
+        cluster = await answer(clusters.get(of_cluster, **LIMITS), "read", f"cluster {of_cluster.id}")
+        of_project = GetProjectRequest(id=cluster.metadata.parent_id)
+        project = await answer(projects.get(of_project, **LIMITS), "read", f"project {of_project.id}")
+        return project.spec.region
+
+
+def size_of(group: NodeGroup) -> Size:
+    """What the group's spec says now."""
+    if (bounds := group.spec.autoscaling) is not None:
+        return Size(bounds.max_node_count, bounds.min_node_count)
+    return Size(group.spec.fixed_node_count or 0)
+
+
+def running(operations: list[Operation]) -> Operation | None:
+    """The one that is not over; a group has no more of them."""
+    return next((operation for operation in operations if operation.status is None), None)
+
+
+def is_settled(group: NodeGroup, operation: Operation | None) -> bool:
+    """Nothing is on its way in or out. ``operation`` is the running one."""
+    status = group.status
+    is_complete = status.node_count == status.target_node_count
+    return (
+        operation is None
+        and status.state == NodeGroupStatus.State.RUNNING
+        and is_complete
+        and not status.reconciling
+        # A size that has just been ordered may not have reached the status yet.
+        and (size_of(group).least is not None or status.target_node_count == size_of(group).most)
+    )
+
+
+def problems(group: NodeGroup, operation: Operation | None) -> tuple[str, ...]:
+    """What keeps a group that is not settled from its size. A full block is no error: the operation just goes on."""
+    if is_settled(group, operation):
+        return ()
+    # The group keeps the events of earlier changes, too.
+    since = operation.created_at if operation else group.metadata.updated_at
+    found = [*_of_operation(operation), *_of_events(group, since)]
+    return tuple(dict.fromkeys(found))
+
+
+def _of_operation(operation: Operation | None) -> Iterator[str]:
+    if operation is None or not operation.progress_data.type_url:
+        return
+    data = REGISTRY.unpack_any(operation.progress_data)
+    if isinstance(data, ProgressData):
+        yield from (problem.message or problem.stage for problem in data.problems)
+
+
+def _of_events(group: NodeGroup, since: datetime | None) -> Iterator[str]:
+    for event in group.status.events:
+        last = event.last_occurrence
+        is_recent = since is None or last.occurred_at is None or last.occurred_at >= since
+        if is_recent and last.level in (ResourceEvent.Level.WARN, ResourceEvent.Level.ERROR):
+            yield last.message or last.code

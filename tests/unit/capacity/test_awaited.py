@@ -1,0 +1,59 @@
+"""Whether a capacity block is as somebody waits for it."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from airflow_provider_soperator.capacity.awaited import BlockAwaited, told
+from airflow_provider_soperator.capacity.block import BlockSeen
+from airflow_provider_soperator.capacity.errors import CapacityMistake
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
+HOUR = timedelta(hours=1)
+
+
+def block(**changed: Any) -> BlockSeen:
+    return BlockSeen(**{"id": "block", "limit": 64, "usage": 40, **changed})
+
+
+@pytest.mark.parametrize(
+    ("awaited", "seen", "lacks"),
+    [
+        (BlockAwaited(), block(), ""),
+        (BlockAwaited(), block(usage=None), ""),
+        (BlockAwaited(), block(state="allocating"), "it is allocating, and not active"),
+        (BlockAwaited(state=None), block(state="allocating"), ""),
+        (BlockAwaited(state="inactive"), block(state="inactive"), ""),
+        (BlockAwaited(at_least=24), block(), ""),
+        (BlockAwaited(at_least=25), block(), "24 of its 64 GPUs are free, and not 25"),
+        (BlockAwaited(at_least=1), block(usage=None), "how many GPUs are free is not known just now"),
+        (BlockAwaited(at_least=1), block(limit=32), "0 of its 32 GPUs are free, and not 1"),
+        (BlockAwaited(no_change_before=HOUR), block(), ""),
+        (BlockAwaited(no_change_before=HOUR), block(next_change_at=NOW + HOUR, next_change_to=0), ""),
+        (
+            BlockAwaited(no_change_before=2 * HOUR),
+            block(next_change_at=NOW + HOUR, next_change_to=32),
+            "its limit falls from 64 to 32 GPUs at 2026-11-21 13:00 UTC",
+        ),
+        (BlockAwaited(no_change_before=2 * HOUR), block(next_change_at=NOW + HOUR, next_change_to=128), ""),
+        (BlockAwaited(), block(next_change_at=NOW + HOUR, next_change_to=0), ""),
+    ],
+)
+def test_what_it_lacks(awaited: BlockAwaited, seen: BlockSeen, lacks: str) -> None:
+    assert awaited.lacks(seen, NOW) == lacks
+
+
+def test_a_state_or_number_that_can_never_be_is_refused() -> None:
+    with pytest.raises(CapacityMistake, match="state is 'free': a block is allocating, active"):
+        BlockAwaited(state="free")
+    with pytest.raises(CapacityMistake, match="at_least is 0"):
+        BlockAwaited(at_least=0)
+
+
+def test_it_is_told_in_json() -> None:
+    said = json.loads(json.dumps(told(block(next_change_at=NOW, next_change_to=8))))
+    assert (said["free"], said["next_change_at"]) == (24, "2026-11-21T12:00:00+00:00")
