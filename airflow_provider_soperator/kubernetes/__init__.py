@@ -1,1 +1,1 @@
-"""What Kubernetes knows of a Soperator cluster."""
+"""What Kubernetes knows of a Soperator cluster, and of what runs beside it."""

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
+from airflow_provider_soperator.operators.switches import is_on
+
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
@@ -17,9 +19,6 @@ if TYPE_CHECKING:
     from airflow_provider_soperator.pipelines.rendering import Rendered, RenderedStages
     from airflow_provider_soperator.slurm.ids import JobId
     from airflow_provider_soperator.slurm.keys import SubmissionKey
-
-#: What a text says that means no.
-_NO = frozenset({"", "0", "false", "no", "none", "off"})
 
 
 class SubmitAheadOperator(BaseOperator):
@@ -51,7 +50,7 @@ class SubmitAheadOperator(BaseOperator):
         from airflow_provider_soperator.slurm.checks import InvalidJob
         from airflow_provider_soperator.transports.errors import NotSupported
 
-        is_dry = str(self.dry_run_only).lower() not in _NO
+        is_dry = is_on(self.dry_run_only)
         try:
             stages = RenderedStages(self, context, uploads=not is_dry)
             plan = self._plan(context, stages)

@@ -4,21 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from airflow.sdk.exceptions import AirflowException
-
-if TYPE_CHECKING:
-    from airflow_provider_soperator.triggers.sbatch import SbatchTrigger
 
 #: Seconds for which Airflow's own alarm is put off, so that it strikes only if all else has failed.
 _GRACE = 60.0
 
 
+class Work(Protocol):
+    """What a worker needs of a trigger to be its triggerer."""
+
+    async def event(self) -> dict[str, Any]: ...
+
+    async def cancel(self) -> None:
+        """The task was killed: end what is to end with it."""
+
+    @property
+    def fate(self) -> str:
+        """What has become of that, as the rest of a sentence."""
+        ...
+
+
 class Waiting:
     """Runs a trigger to its event, in a loop that a signal handler can end in good order."""
 
-    def __init__(self, trigger: SbatchTrigger) -> None:
+    def __init__(self, trigger: Work) -> None:
         self._trigger = trigger
         self._loop: asyncio.AbstractEventLoop | None = None
         self._work: asyncio.Future[dict[str, Any]] | None = None

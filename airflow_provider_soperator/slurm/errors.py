@@ -57,6 +57,24 @@ class UnknownNode(SlurmError):
     remedy = "no node has that name: `sinfo --Node` lists them"
 
 
+class StaticNode(SlurmError):
+    """A node that power saving leaves alone (SuspendExcNodes): Slurm would take the order and lose the node."""
+
+    remedy = (
+        "a static node runs for as long as its NodeSet does: drain it, or have its NodeSet made ephemeral "
+        "(NodeSet spec.ephemeralNodes)"
+    )
+
+
+class PowerSavingOff(SlurmError):
+    """The cluster powers no node up or down."""
+
+    remedy = (
+        "set slurmConfig.suspendTime of the SlurmCluster to a large number, such as Soperator's 1000000000: "
+        "then nothing is powered down by itself, and all can be by hand"
+    )
+
+
 class UnknownJob(SlurmError):
     """No such job, or none any more: the queue forgets a job some minutes after its end (MinJobAge)."""
 

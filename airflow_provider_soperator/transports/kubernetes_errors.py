@@ -14,14 +14,16 @@ from airflow_provider_soperator.transports.errors import ConnectFailed, ConnectR
 PATIENCE = 20.0
 #: What an account may have to be given so that shells can be started.
 _SHELLS = "get and list on pods, and get and create on pods/exec,"
+#: What to do about an API that refuses for now. Of a pod that starts, ends or moves, it says the same.
+_POD_MOVES = "see whether the pod runs and the API is not overloaded"
 
 
 @contextlib.contextmanager
-def explained(what: str, rights: str = _SHELLS) -> Iterator[None]:
+def explained(what: str, rights: str = _SHELLS, for_now: str = _POD_MOVES) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise explain(error, what, rights) from error
+        raise explain(error, what, rights, for_now) from error
 
 
 @contextlib.contextmanager
@@ -80,7 +82,17 @@ def is_missing(error: BaseException) -> bool:
     return _status(error) == 404
 
 
-def explain(error: BaseException, what: str, rights: str = _SHELLS) -> TransportError:
+def is_forbidden(error: BaseException) -> bool:
+    """Whether it is a right that is missing."""
+    return _status(error) == 403
+
+
+def is_conflict(error: BaseException) -> bool:
+    """Whether the object is no longer the one that was to be changed."""
+    return _status(error) == 409
+
+
+def explain(error: BaseException, what: str, rights: str = _SHELLS, for_now: str = _POD_MOVES) -> TransportError:
     """Why the API did not do what it was asked, in words about the user's settings, whichever client says it."""
     if isinstance(error, TransportError):
         return error
@@ -95,8 +107,7 @@ def explain(error: BaseException, what: str, rights: str = _SHELLS) -> Transport
             f"bind a Role with {rights} to the connection's account",
         )
     if status in (400, 404, 409, 429) or (status is not None and status >= 500):
-        # Of a pod that starts, ends or moves, the API says any of these.
-        return ConnectRefused(f"could not {what} ({words})", "see whether the pod runs and the API is not overloaded")
+        return ConnectRefused(f"could not {what} ({words})", for_now)
     if status is not None:
         return ConnectFailed(f"could not {what} ({status}: {words})", "check the Kubernetes connection")
     names = {type(one).__name__ for one in _chain(error)}

@@ -10,23 +10,21 @@ from typing import Any
 
 from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.triggers.base import TaskSuccessEvent, TriggerEvent
-from asgiref.sync import sync_to_async
 
 from airflow_provider_soperator.clients.client import AsyncSlurmClient
 from airflow_provider_soperator.clients.run import JobRun
 from airflow_provider_soperator.clients.watcher import POLL_INTERVAL
 from airflow_provider_soperator.hooks.settings import ConnectionMistake
 from airflow_provider_soperator.hooks.slurm import SlurmHook
-from airflow_provider_soperator.pipelines.states import states_of
 from airflow_provider_soperator.slurm.checks import InvalidJob
 from airflow_provider_soperator.slurm.errors import SlurmError, SubmitRefused
 from airflow_provider_soperator.slurm.fields import job_of
 from airflow_provider_soperator.slurm.keys import SubmissionKey
 from airflow_provider_soperator.slurm.report import describe, read
 from airflow_provider_soperator.transports.errors import NotSupported, TransportError
-from airflow_provider_soperator.triggers.base import SlurmTrigger
 from airflow_provider_soperator.triggers.chained import Chain
 from airflow_provider_soperator.triggers.following import follow
+from airflow_provider_soperator.triggers.killed import EndedWithItsTask
 from airflow_provider_soperator.triggers.published import Published
 from airflow_provider_soperator.triggers.xcoms import push_result
 
@@ -34,7 +32,7 @@ from airflow_provider_soperator.triggers.xcoms import push_result
 _FINAL = (ConnectionMistake, InvalidJob, SubmitRefused, NotSupported)
 
 
-class SbatchTrigger(SlurmTrigger):
+class SbatchTrigger(EndedWithItsTask):
     """One job, from its submission to its end.
 
     ``job`` has the fields of a ``BatchJob``, ``keys`` those of all tries that can have submitted it, the own one last;
@@ -120,27 +118,6 @@ class SbatchTrigger(SlurmTrigger):
         await run.cancel()
         return {"timed_out": f"job {run.submitted.id}" if run.submitted else "the submission"}
 
-    async def on_kill(self) -> None:
-        # The triggerer cancels whoever is being killed once more in each of its rounds.
-        await asyncio.shield(_kept(self._kill()))
-
-    async def _kill(self) -> None:
-        # A triggerer that was taken for dead is told to end its triggers as if the user had wished it. A try that came
-        # after a clear, and waits as well by now, ends the job of this one.
-        if await self._state() == "deferred":
-            self.log.info("Another triggerer goes on with this: nothing is cancelled")
-            return
-        await self.cancel()
-        self.log.info("The task was told to end%s", self.fate)
-
-    async def _state(self) -> str | None:
-        """What Airflow has the task in."""
-        ti = self.task_instance
-        if ti is None:
-            return None
-        states = await sync_to_async(states_of)(ti, [ti.task_id])
-        return states[ti.task_id].get(-1 if ti.map_index is None else ti.map_index)
-
     async def cancel(self) -> None:
         """End the job, if that is wished for and there is one, and those that can never run after that."""
         async with SlurmHook(self.slurm_conn_id).async_client() as client:
@@ -148,7 +125,7 @@ class SbatchTrigger(SlurmTrigger):
                 await self._run_with(client).cancel()
             chain = Chain.read(self.chain)
             # A task that was marked as successful is followed by others. A run that takes too long has all skipped.
-            if chain.doomed and await self._state() in ("failed", "skipped"):
+            if chain.doomed and await self.state() in ("failed", "skipped"):
                 await chain.give_up(client)
 
     @property
@@ -172,14 +149,3 @@ class SbatchTrigger(SlurmTrigger):
             tell_of_nodes=SlurmHook(self.slurm_conn_id).tell_of_pods,
         )
         return self._begun
-
-
-_UNDER_WAY: set[asyncio.Future[None]] = set()
-
-
-def _kept(work: Any) -> asyncio.Future[None]:
-    """Something that goes on until it is done, also when nobody waits for it any more."""
-    task: asyncio.Future[None] = asyncio.ensure_future(work)
-    _UNDER_WAY.add(task)
-    task.add_done_callback(_UNDER_WAY.discard)
-    return task

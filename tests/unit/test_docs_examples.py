@@ -14,7 +14,7 @@ EXAMPLES = {
     f"{page.name}:{number}": code
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
     for number, code in enumerate(re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE))
-    if "@dag(" in code
+    if "@dag(" in code or "capacity_dag(" in code
 }
 
 
@@ -37,4 +37,4 @@ def test_it_makes_a_dag(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_each_operator_has_a_page_with_one() -> None:
     pages = {name.partition(":")[0] for name in EXAMPLES}
-    assert {"sbatch.md", "task-sbatch.md", "pipelines.md", "sensors.md", "failures.md", "events.md"} <= pages
+    assert {"sbatch.md", "task-sbatch.md", "pipelines.md", "sensors.md", "failures.md", "events.md", "capacity.md"} <= pages

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from importlib import metadata, resources
+from importlib import import_module, metadata, resources
 
 import jsonschema
+import pytest
 from airflow.providers_manager import ProvidersManager
 
 import airflow_provider_soperator
@@ -14,6 +15,30 @@ from airflow_provider_soperator.hooks import form
 from airflow_provider_soperator.links.slurm import LINKS
 
 PACKAGE = "airflow-provider-soperator"
+
+#: What DAGs import, which stays where it is.
+PUBLIC = {
+    "capacity.schedule": ("CapacitySchedule", "Window"),
+    "capacity.targets": ("KubernetesScaleTarget", "NebiusNodeGroupTarget", "SlurmNodesTarget"),
+    "hooks.nebius": ("NebiusHook",),
+    "hooks.slurm": ("SlurmHook",),
+    "operators.capacity": ("ScaleTargetOperator", "ShiftCapacityOperator"),
+    "operators.capacity_dag": ("capacity_dag",),
+    "operators.nodes": (
+        "CreateReservationOperator",
+        "DeleteReservationOperator",
+        "DrainNodesOperator",
+        "PowerDownNodesOperator",
+        "PowerUpNodesOperator",
+        "UndrainNodesOperator",
+    ),
+    "operators.pipeline": ("SbatchPipeline",),
+    "operators.sbatch": ("SbatchOperator",),
+    "sensors.capacity": ("CapacityBlockSensor",),
+    "sensors.jobs": ("SlurmJobSensor", "SlurmQueueSensor"),
+    "sensors.nodes": ("NodeStateSensor",),
+    "timetables.capacity": ("CapacityTimetable",),
+}
 
 
 def test_valid_against_the_schema_of_the_installed_airflow() -> None:
@@ -41,3 +66,16 @@ def test_one_version_everywhere() -> None:
     assert metadata.version(PACKAGE) == airflow_provider_soperator.__version__
     assert get_provider_info()["versions"] == [airflow_provider_soperator.__version__]
     assert get_provider_info()["package-name"] == PACKAGE
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_what_dags_import_is_there(module: str) -> None:
+    found = import_module(f"airflow_provider_soperator.{module}")
+    assert [name for name in PUBLIC[module] if not hasattr(found, name)] == []
+
+
+@pytest.mark.parametrize("kind", ["hooks", "triggers"])
+def test_all_modules_that_airflow_is_told_of_are_there(kind: str) -> None:
+    for group in get_provider_info()[kind]:
+        for module in group["python-modules"]:
+            import_module(module)

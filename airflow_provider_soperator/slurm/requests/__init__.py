@@ -7,6 +7,7 @@ from airflow_provider_soperator.slurm.requests.cluster import (
     Ping,
     SchedulerDiagnostics,
     ShowConfig,
+    ShowTopology,
     WhoAmI,
 )
 from airflow_provider_soperator.slurm.requests.jobs import (
@@ -68,6 +69,7 @@ __all__ = [
     "SchedulerDiagnostics",
     "ShowConfig",
     "ShowRights",
+    "ShowTopology",
     "Submit",
     "TopJobs",
     "Undrain",

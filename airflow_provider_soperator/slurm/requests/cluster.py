@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from datetime import timedelta
 
+from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.errors import ControllerUnreachable, UnreadableAnswer
 from airflow_provider_soperator.slurm.records import ClusterConfig, Controller, RpcCount, SchedulerStats
 from airflow_provider_soperator.slurm.requests.base import Command, CommandOutput, Request, clean, listed, plain_word
@@ -130,6 +131,24 @@ class SchedulerDiagnostics(Request[SchedulerStats]):
             rpcs=tuple(rpcs["type"]),
             rpcs_by_user=tuple(rpcs["user"]),
         )
+
+
+@dataclass(frozen=True)
+class ShowTopology(Request[dict[str, str]]):
+    """The block or leaf switch that each node hangs on, by the nodes' names; empty where Slurm knows of none."""
+
+    def command(self) -> Command:
+        return Command(("scontrol", "--oneliner", "show", "topology"))
+
+    def read(self, answer: CommandOutput) -> dict[str, str]:
+        said = [dict(word.partition("=")[::2] for word in line.split()) for line in self.check(answer).text.splitlines()]
+        # Switches above the leaves have all nodes below them.
+        leaves = [fields for fields in said if fields.get("Level", "0") == "0" and fields.get("Nodes")]
+        return {
+            node: fields.get("BlockName") or fields.get("SwitchName", "")
+            for fields in leaves
+            for node in hostlist.expand(fields["Nodes"])
+        }
 
 
 @dataclass(frozen=True)

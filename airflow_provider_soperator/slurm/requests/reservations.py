@@ -133,6 +133,7 @@ class UpdateReservation(Request[None]):
     accounts: tuple[str, ...] = ()
     #: ``+NAME`` and ``-NAME`` add and remove one.
     flags: tuple[str, ...] = ()
+    comment: str = ""
 
     def command(self) -> Command:
         words = [
@@ -140,6 +141,7 @@ class UpdateReservation(Request[None]):
             *_times(self.start, self.end),
             *_whose(self.users, self.accounts),
             *([f"Flags={','.join(_flags(self.flags))}"] if self.flags else []),
+            *([f"Comment={free_text('a comment', self.comment)}"] if self.comment else []),
         ]
         if not words:
             raise InvalidRequest("nothing is to be changed")

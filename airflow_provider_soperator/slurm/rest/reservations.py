@@ -55,7 +55,6 @@ def create(request: CreateReservation, site: Site) -> Steps[str]:
     if request.end is None:
         said["duration"] = {"set": True, "infinite": True, "number": 0}
     said |= {"partition": request.partition} if request.partition else {}
-    said |= {"comment": request.comment} if request.comment else {}
     try:
         yield from asked(Call("POST", "slurm/reservation", body=said))
     except NotPermitted as error:
@@ -102,6 +101,8 @@ def _changes(request: CreateReservation | UpdateReservation) -> dict[str, Any]:
             said[name] = list(names)
     if request.flags:
         said["flags"] = [_flag(flag) for flag in request.flags]
+    if request.comment:
+        said["comment"] = request.comment
     return said
 
 

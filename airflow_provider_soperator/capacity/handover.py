@@ -1,0 +1,76 @@
+"""The reservation that empties nodes for a handover: Slurm keeps jobs off them that would run into it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from datetime import datetime, timedelta, timezone
+
+from airflow_provider_soperator.capacity.asking import Ask
+from airflow_provider_soperator.slurm import hostlist
+from airflow_provider_soperator.slurm.errors import ReservationConflict
+from airflow_provider_soperator.slurm.records import Reservation
+from airflow_provider_soperator.slurm.requests import (
+    CreateReservation,
+    DeleteReservation,
+    ListReservations,
+    UpdateReservation,
+)
+
+#: It ends by itself if nobody is left to end it.
+_LONGEST = timedelta(days=2)
+
+
+def handover_name(block: str, key: str) -> str:
+    """The reservation of one shift on one block."""
+    return f"airflow-handover-{hashlib.sha256(f'{block} {key}'.encode()).hexdigest()[:12]}"
+
+
+class Handover:
+    """The nodes that one shift takes from Slurm, reserved from the moment at which they are to go."""
+
+    def __init__(self, ask: Ask, block: str, key: str, user: str) -> None:
+        self._ask = ask
+        self._name, self._user = handover_name(block, key), user
+
+    async def nodes(self) -> tuple[str, ...]:
+        """The nodes that are reserved by now."""
+        found = await self._find()
+        return tuple(hostlist.expand(found.nodelist)) if found else ()
+
+    async def reserve(self, nodes: Sequence[str], start: datetime, why: str) -> bool:
+        """Reserve these nodes, and no others, from a moment on; answers whether anything had to be done."""
+        found = await self._find()
+        wanted = tuple(hostlist.expand(hostlist.fold(nodes)))
+        if not wanted:
+            await self.end()
+            return found is not None
+        if found is None:
+            # Slurm refuses one that begins in the past.
+            start = max(start, datetime.now(timezone.utc))
+            try:
+                await self._ask(
+                    CreateReservation(
+                        name=self._name,
+                        nodes=wanted,
+                        start=start,
+                        end=start + _LONGEST,
+                        users=(self._user,),
+                        comment=why,
+                    )
+                )
+            except ReservationConflict:
+                # It was made, and the answer lost.
+                if await self._find() is None:
+                    raise
+            return True
+        if tuple(hostlist.expand(found.nodelist)) == wanted:
+            return False
+        await self._ask(UpdateReservation(name=self._name, nodes=wanted))
+        return True
+
+    async def end(self) -> None:
+        await self._ask(DeleteReservation(self._name))
+
+    async def _find(self) -> Reservation | None:
+        return next((one for one in await self._ask(ListReservations()) if one.name == self._name), None)

@@ -1,0 +1,139 @@
+"""Which nodes to give away: those that lose least by it, with a reason for each that a person can check."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any
+
+from airflow_provider_soperator.capacity.targets.slurm import Order
+from airflow_provider_soperator.slurm import hostlist
+from airflow_provider_soperator.slurm.nodes import is_busy, is_going_off, is_off
+from airflow_provider_soperator.slurm.records import Job, Node, count_gpus
+from airflow_provider_soperator.slurm.times import NoDuration
+
+#: The end of what may run forever. (Slurm takes jobs without a limit to run for a year.)
+_NEVER = datetime.max.replace(tzinfo=timezone.utc)
+_LONG_AGO = datetime.min.replace(tzinfo=timezone.utc)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A node that is to go, and why this one."""
+
+    node: str
+    why: str
+    #: When its jobs have ended at the latest; None if they may run forever.
+    free_at: datetime | None
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a node has to do."""
+
+    node: Node
+    jobs: tuple[Job, ...] = ()
+
+    @property
+    def free_at(self) -> datetime:
+        """When the last of its jobs is over at the latest."""
+        ends = [job.ends if job.time_limit is not NoDuration.UNLIMITED else None for job in self.jobs]
+        return max((end or _NEVER for end in ends), default=_LONG_AGO)
+
+    def work(self, now: datetime) -> float:
+        """GPU-seconds that its jobs have used up: what would be lost if they were killed."""
+        return sum(work_of(job, now) for job in self.jobs)
+
+
+def work_of(job: Job, now: datetime) -> float:
+    """The GPU-seconds that a job has used up in this run; for one without GPUs the seconds of its nodes."""
+    ran = (now - job.started).total_seconds() if job.started else 0.0
+    return max(0.0, ran) * (count_gpus(job.tres) or 1)
+
+
+@dataclass(frozen=True)
+class Wish:
+    """By what nodes are chosen."""
+
+    by: Order = "end"
+    #: The block of each node in the network: nodes of one block go together, so that large jobs keep whole ones.
+    blocks: Mapping[str, str] = field(default_factory=dict)
+
+
+def choose(
+    nodes: Iterable[Node],
+    jobs: Sequence[Job],
+    count: int,
+    *,
+    now: datetime,
+    wish: Wish = Wish(),
+    leaving: AbstractSet[str] = frozenset(),
+) -> list[Choice]:
+    """As many of these nodes as are to go, the first ones first.
+
+    ``leaving``: those that were chosen before. They stay chosen, so that whoever asks again is not told otherwise.
+    """
+    loads = _loads(nodes, jobs)
+    # A stable sort: nodes that are equal go in the order of their numbers.
+    ranked = sorted(loads, key=lambda load: _rank(load, now, wish.by))
+    stay = [load for load in ranked if load.node.name in leaving]
+    others = [load for load in ranked if load.node.name not in leaving]
+    if wish.blocks:
+        others = _by_block(others, wish.blocks, count - len(stay), lambda load: _rank(load, now, wish.by))
+    return [_choice(load, wish, leaving) for load in (stay + others)[:count]]
+
+
+def _loads(nodes: Iterable[Node], jobs: Sequence[Job]) -> list[Load]:
+    on: dict[str, list[Job]] = {}
+    for job in jobs:
+        for name in hostlist.expand(job.nodelist):
+            on.setdefault(name, []).append(job)
+    return [Load(node, tuple(on.get(node.name, ()))) for node in nodes]
+
+
+def _rank(load: Load, now: datetime, by: Order) -> tuple[int, float]:
+    node = load.node
+    if is_off(node):
+        return (1, 0)
+    if is_going_off(node):
+        return (2, 0)
+    if not load.jobs and not is_busy(node):
+        return (3, 0)
+    return (4, (load.free_at - now).total_seconds() if by == "end" else load.work(now))
+
+
+def _by_block(ranked: list[Load], blocks: Mapping[str, str], count: int, rank: Callable[[Load], Any]) -> list[Load]:
+    """The same nodes, those of one block after those of another; first the block whose nodes lose least."""
+    groups: dict[str, list[Load]] = {}
+    for load in ranked:
+        groups.setdefault(blocks.get(load.node.name, load.node.name), []).append(load)
+    ordered: list[Load] = []
+    while groups:
+        left = count - len(ordered)
+        # Of two blocks that are equally well rid of, the smaller: it leaves more blocks whole.
+        best = min(groups, key=lambda name: (rank(groups[name][: max(1, left)][-1]), len(groups[name])))
+        ordered += groups.pop(best)
+    return ordered
+
+
+def _choice(load: Load, wish: Wish, leaving: AbstractSet[str]) -> Choice:
+    block = wish.blocks.get(load.node.name)
+    why = _why(load, leaving) + (f", in block {block}" if block else "")
+    return Choice(load.node.name, why, None if load.free_at == _NEVER else load.free_at)
+
+
+def _why(load: Load, leaving: AbstractSet[str]) -> str:
+    if load.node.name in leaving:
+        return "was chosen before"
+    if is_off(load.node):
+        return "is off"
+    if is_going_off(load.node):
+        return "is going off already"
+    if not load.jobs:
+        return "is idle"
+    names = ", ".join(f"{job.id} ({job.name})" for job in load.jobs)
+    if load.free_at == _NEVER:
+        return f"runs {names}, without a time limit"
+    return f"runs {names} until {load.free_at:%d %b %H:%M:%S} UTC at the latest"

@@ -1,0 +1,268 @@
+"""A shift: capacity on its way from what it is to what it shall be, in steps that anybody can go on with.
+
+Nothing of how far a shift has come is kept here. Each round looks at the world and does what can be done now, so that
+whoever takes over from a process that has died does the same. What the world does not show, as what there was before,
+is kept with the shift's lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from typing import Any, TypeVar
+
+from airflow_provider_soperator.capacity.block import BlockSeen
+from airflow_provider_soperator.capacity.errors import CapacityError, CapacityMistake
+from airflow_provider_soperator.capacity.figures import Figures, Meter
+from airflow_provider_soperator.capacity.flow import Allocation, World, may_have
+from airflow_provider_soperator.capacity.lease import LeaseLost, Record
+from airflow_provider_soperator.capacity.order import ShiftOrder
+from airflow_provider_soperator.capacity.patience import PartTookTooLong, Patience
+from airflow_provider_soperator.capacity.plan import Plan, plan
+from airflow_provider_soperator.capacity.targets.base import Purpose, Session
+from airflow_provider_soperator.capacity.turn import IsAlive, Turn
+from airflow_provider_soperator.hooks.logger import Logger
+from airflow_provider_soperator.slurm.errors import SlurmError
+from airflow_provider_soperator.transports.errors import ConnectFailed, TransportError
+
+T = TypeVar("T")
+
+#: What the cloud says of a block.
+BlockReader = Callable[[], Awaitable[BlockSeen]]
+#: As much of an error as a lease has room for.
+_MOST_OF_A_CAUSE = 200
+
+
+class ShiftFailed(CapacityError):
+    """A shift did not get where it was to go; the message says why, what was undone, and what is where."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A shift that is over."""
+
+    allocation: dict[str, int]
+    figures: Figures
+
+    def describe(self) -> dict[str, Any]:
+        """As JSON."""
+        return {"allocation": self.allocation, "figures": self.figures.describe()}
+
+
+class Shift:
+    """One order at work, with its targets open.
+
+    async with Shift.open(order, block, log) as shift:
+        print(await shift.plan(await shift.check()))
+        outcome = await shift.run()
+    """
+
+    def __init__(self, order: ShiftOrder, block: BlockReader, sessions: Mapping[str, Session], log: Logger) -> None:
+        self._order, self._block, self._sessions, self._log = order, block, sessions, log
+        self._gpus = {target.name: target.gpus_per_unit for target in order.targets}
+        leases = [lease for session in sessions.values() if (lease := session.lease())]
+        self._turn = Turn(Record(key=order.key, task=order.task), leases, log)
+        self._meter = Meter(self._gpus)
+        self._patience = Patience(order.timeouts)
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, order: ShiftOrder, block: BlockReader, log: Logger) -> AsyncIterator[Shift]:
+        """A shift with its targets open."""
+        purpose = Purpose(block=order.block, key=order.key, why=order.why)
+        async with AsyncExitStack() as opened:
+            sessions = {
+                target.name: await opened.enter_async_context(target.open(purpose, log)) for target in order.targets
+            }
+            yield cls(order, block, sessions, log)
+
+    # Before anything is moved
+
+    async def look(self) -> World:
+        """What everybody has now."""
+        seen = await asyncio.gather(*(session.look() for session in self._sessions.values()))
+        # The block last: what a target is seen to hold, the block then knows of.
+        return World(await self._block(), dict(zip(self._sessions, seen, strict=True)), self._gpus)
+
+    async def check(self) -> World:
+        """Raise ``CapacityMistake`` for what could never work; the world as it is, if all could."""
+        block = await self._block()
+        self._check_block(block)
+        for name, session in self._sessions.items():
+            await session.check(self._order.goal[name], block)
+        return await self.look()
+
+    def _check_block(self, block: BlockSeen) -> None:
+        wanted = sum(units * self._gpus[name] for name, units in self._order.goal.items())
+        if block.state != "active":
+            raise CapacityMistake(f"block {block.id} is {block.state}", "nothing can be taken from it in this state")
+        if wanted > block.limit:
+            raise CapacityMistake(
+                f"{wanted} GPUs are wanted, and block {block.id} has {block.limit}", "ask for less, or extend the block"
+            )
+        # What follows has what it needs from the first moment of its own.
+        last = self._order.until - datetime.resolution if self._order.until else self._order.wanted_at
+        later = block.limit_at(max(last, datetime.now(timezone.utc)))
+        if wanted > later:
+            raise CapacityMistake(
+                f"{wanted} GPUs are wanted, and block {block.id} has only {later} from {block.next_change_at} on",
+                "have the reservation extended, or ask for less",
+            )
+
+    async def plan(self, world: World) -> Plan:
+        """What would be done, in words, for people to agree to."""
+        goal = self._order.goal
+        reasons = {name: await self._sessions[name].explain(goal[name]) for name in world.donors(goal)}
+        return plan(world, self._order, reasons)
+
+    # The way there
+
+    async def run(self, is_alive: IsAlive | None = None) -> Outcome:
+        """Move everything; when it fails, move it back. Raises ``ShiftFailed`` with what is where."""
+        try:
+            await self._until(lambda now: self._take_turn(now, is_alive))
+            outcome = await self._there_or_back()
+        # Not when this process is told to end: then another goes on.
+        except Exception:
+            await self._leave_if_possible()
+            raise
+        await self._leave_if_possible()
+        return outcome
+
+    async def leave(self) -> None:
+        """Take away what was only for the shift. What has been moved stays where it is."""
+        for session in self._sessions.values():
+            await session.finish()
+        await self._turn.give_back()
+
+    async def _take_turn(self, now: datetime, is_alive: IsAlive | None) -> bool | None:
+        taken = await self._turn.take(is_alive)
+        if taken is None:
+            await self._turn.begin(await self.look(), now)
+            return True
+        if not self._order.wait_for_turn:
+            raise self._turn.refuse(taken, self._order.block)
+        self._turn.tell(taken)
+        return None
+
+    async def _there_or_back(self) -> Outcome:
+        record = self._turn.record
+        if not record.undone:
+            try:
+                return await self._until(lambda now: self._round(now, self._order.goal))
+            except LeaseLost:
+                # Whoever has the block now decides.
+                raise
+            except CapacityError as error:
+                if not self._order.rollback:
+                    raise await self._failed(str(error), "nothing was moved back") from error
+                self._log.warning("The shift has failed, and is undone: %s", error)
+                record = replace(self._turn.record, undone=str(error)[:_MOST_OF_A_CAUSE])
+                self._patience = Patience(self._order.timeouts)
+                await self._until(lambda now: _done(self._turn.keep(record)))
+        try:
+            await self._until(lambda now: self._round(now, record.before, back=record.ready))
+        except LeaseLost:
+            raise
+        except CapacityError as error:
+            raise await self._failed(record.undone, f"it could not be undone: {error}") from error
+        raise await self._failed(record.undone, "everything is back where it was")
+
+    async def _round(self, now: datetime, goal: Allocation, *, back: Allocation | None = None) -> Outcome | None:
+        """Look, and do what can be done now; ``back`` says how many are to be ready when it is undone."""
+        await self._turn.confirm()
+        world = await self.look()
+        self._meter.see(world, now)
+        has_begun = back is not None or self._order.release(now).mode is not None
+        donors, receivers = world.donors(goal), world.receivers(goal, back)
+        if not donors and not receivers and self._is_settled(world, goal):
+            return await self._end(world, now)
+        try:
+            self._patience.see(world, goal, now, started=has_begun, ready=back)
+        except PartTookTooLong as error:
+            if donors or receivers:
+                raise
+            # It was only to be given up, and is. Others may have taken it at once.
+            self._log.warning("%s", error)
+            return await self._end(world, now)
+        for name in donors:
+            await self._sessions[name].shrink(goal[name], self._order.release(now, back=back is not None))
+        if has_begun:
+            await self._turn.mark("leaving", now)
+            await self._grow(world, goal, [name for name in receivers if name not in donors], back)
+            if not donors:
+                await self._turn.mark("released", now)
+        return None
+
+    async def _grow(self, world: World, goal: Allocation, names: list[str], back: Allocation | None) -> None:
+        ready = goal if back is None else back
+        may, late = may_have(world, ready), [name for name in names if world.holdings[name].ready < ready[name]]
+        for name in late:
+            await self._sessions[name].grow(min(may[name], ready[name]))
+        # What was allowed and not at work needs nothing of the block; but it may take it, and so comes last.
+        for name in [] if late else names:
+            await self._sessions[name].allow(goal[name])
+
+    def _is_settled(self, world: World, goal: Allocation) -> bool:
+        """Nothing is on its way any more, and the block has back what nobody takes up: the machines are gone."""
+        if not all(seen.is_settled for seen in world.holdings.values()):
+            return False
+        before, others = self._turn.record.before, self._turn.record.others
+        given_up = sum((before[name] - goal[name]) * self._gpus[name] for name in goal)
+        return given_up <= 0 or others is None or (world.others is not None and world.others <= max(others, 0))
+
+    async def _end(self, world: World, now: datetime) -> Outcome:
+        await self._turn.mark("ready", now)
+        tolls = [await session.toll() for session in self._sessions.values()]
+        figures = self._meter.figures(self._turn.record.marks, self._order.wanted_at, tolls)
+        return Outcome({name: seen.allowed for name, seen in world.holdings.items()}, figures)
+
+    async def _failed(self, why: str, what: str) -> ShiftFailed:
+        try:
+            where = self._describe(await self.look())
+        except (SlurmError, TransportError) as error:
+            where = f"nobody knows what is where: {error}"
+        return ShiftFailed(f"{why}; {what}. {where}")
+
+    def _describe(self, world: World) -> str:
+        lines = [
+            f"{name} may have {seen.allowed} {self._order.units(name)}, of which {seen.ready} are ready"
+            + (f" ({', '.join(seen.problems)})" if seen.problems else "")
+            for name, seen in world.holdings.items()
+        ]
+        free = "an unknown number of" if world.block.free is None else world.block.free
+        return f"Now {'; '.join(lines)}; {free} GPUs of the block are free"
+
+    async def _leave_if_possible(self) -> None:
+        self._patience = Patience(self._order.timeouts)
+        try:
+            await self._until(lambda now: _done(self.leave()))
+        except CapacityError as error:
+            self._log.warning("What was only for the shift could not be taken away: %s", error)
+
+    async def _until(self, step: Callable[[datetime], Awaitable[T | None]]) -> T:
+        """Take a step again and again, until it comes to something.
+
+        A network that is away, or a cluster that is restarted, is waited out: it is no reason to undo anything.
+        """
+        while True:
+            now = datetime.now(timezone.utc)
+            try:
+                answer = await step(now)
+            except (SlurmError, TransportError) as error:
+                if not error.retryable and not isinstance(error, ConnectFailed):
+                    raise CapacityError(str(error)) from error
+                self._patience.wait_out(error, now, self._log)
+            else:
+                self._patience.worked()
+                if answer is not None:
+                    return answer
+            await asyncio.sleep(self._order.poll_interval)
+
+
+async def _done(work: Awaitable[None]) -> bool:
+    await work
+    return True

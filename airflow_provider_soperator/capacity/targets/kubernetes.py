@@ -1,0 +1,251 @@
+"""Replicas of a Kubernetes workload, as a holder of the GPUs that their Pods have."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_soperator.capacity.block import BlockSeen
+from airflow_provider_soperator.capacity.errors import CapacityBusy, CapacityMistake
+from airflow_provider_soperator.capacity.holding import Holding, Release
+from airflow_provider_soperator.capacity.targets.base import Purpose, Session
+from airflow_provider_soperator.hooks.kubernetes import connect_async
+from airflow_provider_soperator.hooks.logger import Logger
+from airflow_provider_soperator.kubernetes import autoscalers, replicas
+from airflow_provider_soperator.kubernetes.kinds import Resource, check_kind, find_scalable
+from airflow_provider_soperator.kubernetes.objects import Object, Objects
+from airflow_provider_soperator.transports.errors import TransportError
+from airflow_provider_soperator.transports.kubernetes_errors import explained, is_conflict, is_forbidden
+
+_RIGHTS = (
+    "get and patch on the workload and its scale, list on pods and horizontalpodautoscalers, and, where there is KEDA, "
+    "list and patch on scaledobjects.keda.sh,"
+)
+#: Tries of a change while others, mostly controllers, change the same object.
+_TRIES = 5
+#: Times that an autoscaler may be found to have acted once more after it was pinned: it may have been at it just then.
+_AFTERSHOCKS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class KubernetesScaleTarget:
+    """Replicas of anything that has a scale subresource.
+
+        KubernetesScaleTarget(
+            name="inference", resource="vllm", namespace="inference",
+            kubernetes_conn_id="kubernetes_inference", gpus_per_unit=8,
+        )
+
+    ``kind`` is Deployment, StatefulSet, or another with its group: ``leaderworkersets.leaderworkerset.x-k8s.io``, or
+    ``group/version/Kind``. Machines are not its affair: an autoscaled node group follows, one of a fixed size is a
+    target of its own.
+
+    KEDA is paused at the number that is set. It rules again at the end of a shift that has given at least as many
+    replicas as it may ever make (``maxReplicaCount``). With ``pin_hpa`` the bounds of a HorizontalPodAutoscaler are
+    moved, and come back, in the same way.
+    """
+
+    name: str
+    #: The workload's own name.
+    resource: str
+    #: GPUs of one replica, in all its Pods.
+    gpus_per_unit: int
+    namespace: str = "default"
+    kind: str = "Deployment"
+    kubernetes_conn_id: str = "kubernetes_default"
+    pin_hpa: bool = False
+    units: str = "replicas"
+
+    def __post_init__(self) -> None:
+        if self.gpus_per_unit < 1:
+            raise CapacityMistake(f"{self.name}: a replica has at least one GPU, not {self.gpus_per_unit}")
+        check_kind(self.kind)
+
+    @asynccontextmanager
+    async def open(self, purpose: Purpose, log: Logger) -> AsyncIterator[Session]:
+        with explained("connect", _RIGHTS):
+            client = await connect_async(self.kubernetes_conn_id)
+        try:
+            workload = Workload(self, await find_scalable(client, self.kind), Objects(client, self.namespace, _RIGHTS))
+            yield KubernetesScaleSession(self, workload, log)
+        finally:
+            await client.close()
+
+
+class Workload:
+    """The one object that has the replicas, and the autoscaler that it may have."""
+
+    def __init__(self, target: KubernetesScaleTarget, resource: Resource, objects: Objects) -> None:
+        self._name, self._may_pin_hpa = target.resource, target.pin_hpa
+        self._resource, self._objects = resource, objects
+
+    def __str__(self) -> str:
+        return f"{self._resource.kind} {self._name}"
+
+    async def read(self) -> Object:
+        return await self._objects.read(self._resource, self._name)
+
+    async def scale(self) -> Object:
+        return await self._objects.read_scale(self._resource, self._name)
+
+    async def pods(self, scale: Object) -> list[Any]:
+        selector = (scale.get("status") or {}).get("selector")
+        return await self._objects.list_pods(selector) if selector else []
+
+    async def autoscaler(self) -> autoscalers.Autoscaler | None:
+        return await autoscalers.find(self._objects, self._resource, self._name, may_pin_hpa=self._may_pin_hpa)
+
+    async def set_replicas(self, scale: Object, wanted: int, *, dry_run: bool = False) -> None:
+        """Raises what ``is_conflict`` knows if the object has changed since its scale was read."""
+        version = {"metadata": {"resourceVersion": scale["metadata"]["resourceVersion"]}}
+        body = {"spec": {"replicas": wanted}} | ({} if dry_run else version)
+        await self._objects.patch_scale(self._resource, self._name, body, dry_run=dry_run)
+
+    async def change(self, autoscaler: autoscalers.Autoscaler, patch: Object | None, *, dry_run: bool = False) -> None:
+        if patch is not None:
+            await self._objects.patch(autoscaler.resource, autoscaler.name, patch, dry_run=dry_run)
+
+
+class KubernetesScaleSession(Session):
+    """The replicas at work."""
+
+    def __init__(self, target: KubernetesScaleTarget, workload: Workload, log: Logger) -> None:
+        self._target, self._workload, self._log = target, workload, log
+        #: What the number of replicas can be if nobody else has set it; empty before we have.
+        self._known: set[int] = set()
+        self._goal = 0
+        self._aftershocks = 0
+
+    async def check(self, units: int, block: BlockSeen) -> None:
+        target = self._target
+        thing, scale, autoscaler = await self._see()
+        declared = replicas.gpus_of(thing)
+        if declared not in (None, target.gpus_per_unit):
+            raise CapacityMistake(
+                f"{target.name}: a replica of {self._workload} asks for {declared} GPUs, and gpus_per_unit says "
+                f"{target.gpus_per_unit}",
+                f"set gpus_per_unit={declared}, or correct the limits of its Pods",
+            )
+        if units < 0 or units * target.gpus_per_unit > block.limit:
+            raise CapacityMistake(
+                f"{target.name}: {units} replicas of {target.gpus_per_unit} GPUs do not fit into {block.id}, which has "
+                f"{block.limit}",
+                "ask for fewer",
+            )
+        try:
+            # Whoever may do this without an effect may also do it with one.
+            await self._workload.set_replicas(scale, _replicas(scale), dry_run=True)
+            if autoscaler:
+                autoscaler.check()
+                await self._workload.change(autoscaler, {"metadata": {"annotations": {}}}, dry_run=True)
+        except TransportError as error:
+            if is_forbidden(error):
+                raise CapacityMistake(f"{target.name}: {error.what}", error.remedy) from error
+            raise
+
+    async def look(self) -> Holding:
+        thing, scale, autoscaler = await self._see()
+        pods = await self._workload.pods(scale)
+        wanted, made = _replicas(scale), int((scale.get("status") or {}).get("replicas") or 0)
+        status = thing.get("status") or {}
+        if (scale.get("status") or {}).get("selector"):
+            staying = [pod for pod in pods if not replicas.is_leaving(pod)]
+            placed = sum(map(replicas.is_on_a_node, staying))
+            leaving = sum(replicas.is_on_a_node(pod) for pod in pods if replicas.is_leaving(pod))
+            ready = sum(map(replicas.is_ready, staying))
+        else:
+            # All that is known of its Pods is what it says itself.
+            placed, leaving, ready = made, 0, made
+        return Holding(
+            allowed=max(wanted, autoscaler.ceiling(wanted)) if autoscaler else wanted,
+            held=placed + leaving,
+            # A replica may be more than one Pod, of which the selector finds the first.
+            ready=min(ready, int(status["readyReplicas"])) if "readyReplicas" in status else ready,
+            finishing=leaving,
+            is_settled=replicas.is_seen(thing) and wanted == made == placed and not leaving,
+            problems=replicas.problems(thing, pods),
+        )
+
+    async def shrink(self, to: int, release: Release) -> None:
+        if release.mode is None:
+            return
+        scale, autoscaler = await self._see_scale()
+        now = _replicas(scale)
+        if max(now, autoscaler.ceiling(now) if autoscaler else now) > to:
+            await self._set(scale, min(now, to), autoscaler)
+
+    async def grow(self, to: int) -> None:
+        scale, autoscaler = await self._see_scale()
+        if _replicas(scale) < to:
+            await self._set(scale, to, autoscaler)
+
+    async def finish(self) -> None:
+        scale, autoscaler = await asyncio.gather(self._workload.scale(), self._workload.autoscaler())
+        if autoscaler and (patch := autoscaler.release(_replicas(scale))):
+            await self._workload.change(autoscaler, patch)
+            self._log.info("%s: %s %s rules again", self._target.name, autoscaler.resource.kind, autoscaler.name)
+
+    async def _see(self) -> tuple[Object, Object, autoscalers.Autoscaler | None]:
+        workload = self._workload
+        return await asyncio.gather(workload.read(), workload.scale(), workload.autoscaler())
+
+    async def _see_scale(self) -> tuple[Object, autoscalers.Autoscaler | None]:
+        """The same, for who is about to change it: nobody else may have since we did."""
+        scale, autoscaler = await asyncio.gather(self._workload.scale(), self._workload.autoscaler())
+        await self._refuse_others(_replicas(scale), autoscaler)
+        return scale, autoscaler
+
+    async def _set(self, scale: Object, wanted: int, autoscaler: autoscalers.Autoscaler | None) -> None:
+        # The answer may be lost, and then either may be so.
+        self._known, self._goal = {_replicas(scale), wanted}, wanted
+        if autoscaler:
+            # First, or it would undo the rest.
+            await self._pin(autoscaler, wanted)
+        for _ in range(_TRIES):
+            now = _replicas(scale)
+            await self._refuse_others(now, autoscaler)
+            if now == wanted:
+                break
+            try:
+                await self._workload.set_replicas(scale, wanted)
+            except TransportError as error:
+                if not is_conflict(error):
+                    raise
+                scale = await self._workload.scale()
+                continue
+            self._log.info("%s: %s goes from %s to %s replicas", self._target.name, self._workload, now, wanted)
+            break
+        else:
+            raise CapacityBusy(
+                f"{self._target.name}: {self._workload} was changed by others each time that it was to be scaled",
+                "see who changes it, and try again",
+            )
+        self._known = {wanted}
+
+    async def _pin(self, autoscaler: autoscalers.Autoscaler, wanted: int) -> None:
+        autoscaler.check()
+        if patch := autoscaler.pin(wanted):
+            await self._workload.change(autoscaler, patch)
+            words = (self._target.name, autoscaler.resource.kind, autoscaler.name, wanted)
+            self._log.info("%s: %s %s is kept at %s replicas", *words)
+
+    async def _refuse_others(self, now: int, autoscaler: autoscalers.Autoscaler | None) -> None:
+        """Raise if somebody sets the replicas at the same time: one of the two has to know better."""
+        if not self._known or now in self._known:
+            return
+        if autoscaler and self._aftershocks < _AFTERSHOCKS:
+            self._aftershocks += 1
+            return
+        who = replicas.last_scaled_by(await self._workload.read()) or "somebody else"
+        raise CapacityBusy(
+            f"{self._target.name}: {who} has set {self._workload} to {now} replicas, while it is being moved to "
+            f"{self._goal}",
+            "let only one of them scale it, and try again",
+        )
+
+
+def _replicas(scale: Object) -> int:
+    return int((scale.get("spec") or {}).get("replicas") or 0)

@@ -1,0 +1,267 @@
+"""Nodes of a Soperator cluster at work as a holder of GPUs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from airflow_provider_soperator.capacity.block import BlockSeen
+from airflow_provider_soperator.capacity.errors import CapacityMistake
+from airflow_provider_soperator.capacity.handover import Handover
+from airflow_provider_soperator.capacity.holding import Holding, Release
+from airflow_provider_soperator.capacity.lease import Lease
+from airflow_provider_soperator.capacity.selection import Choice, Wish, choose
+from airflow_provider_soperator.capacity.targets.base import Purpose, Session
+from airflow_provider_soperator.capacity.targets.slurm import SlurmNodesTarget
+from airflow_provider_soperator.capacity.toll import Toll, Witness
+from airflow_provider_soperator.clients.client import AsyncSlurmClient
+from airflow_provider_soperator.hooks.logger import Logger
+from airflow_provider_soperator.slurm import hostlist
+from airflow_provider_soperator.slurm.errors import NotPermitted, SlurmError
+from airflow_provider_soperator.slurm.ids import JobId
+from airflow_provider_soperator.slurm.nodes import (
+    DrainReason,
+    failed_to_resume,
+    is_busy,
+    is_coming_up,
+    is_going_off,
+    is_off,
+    is_ours,
+    is_usable,
+)
+from airflow_provider_soperator.slurm.power import kept_off, refuse_power, refuse_unknown, up
+from airflow_provider_soperator.slurm.records import ClusterConfig, Job, Node
+from airflow_provider_soperator.slurm.requests import (
+    CancelJobs,
+    ListJobs,
+    ListNodes,
+    PowerDownMode,
+    ShowConfig,
+    ShowRights,
+    ShowTopology,
+    Undrain,
+)
+from airflow_provider_soperator.slurm.states import NodeFlag
+
+if TYPE_CHECKING:
+    from airflow_provider_soperator.nebius.machines import Machines
+
+
+class SlurmNodesSession(Session):
+    """The nodes at work."""
+
+    def __init__(
+        self,
+        target: SlurmNodesTarget,
+        client: AsyncSlurmClient,
+        user: str,
+        machines: Machines | None,
+        purpose: Purpose,
+        log: Logger,
+    ) -> None:
+        self._target, self._client, self._user, self._machines, self._log = target, client, user, machines, log
+        try:
+            self._names = tuple(hostlist.expand(target.nodes))
+        except hostlist.HostlistError as error:
+            raise CapacityMistake(f"{target.name}: {error}") from None
+        # Of the block, and not of the shift: what one shift has drained, a later one undrains.
+        self._reason = DrainReason(f"capacity/{re.sub('[^A-Za-z0-9._-]', '-', purpose.block)}", purpose.why)
+        self._handover = Handover(client.ask, purpose.block, purpose.key, user)
+        self._lease = Lease(client.ask, purpose.block, purpose.key, self._names[0], user)
+        self._began = datetime.now(timezone.utc)
+        self._witness = Witness()
+        #: When each job was warned.
+        self._warned: dict[JobId, datetime] = {}
+        self._told: dict[str, str] = {}
+        self._blocks: dict[str, str] | None = None
+        self._problems: tuple[str, ...] = ()
+
+    async def check(self, units: int, block: BlockSeen) -> None:
+        target = self._target
+        try:
+            known = {node.name: node for node in await self._client.ask(ListNodes())}
+            refuse_unknown(self._names, known)
+            config = await self._client.ask(ShowConfig())
+            refuse_power(self._names, config)
+            await self._refuse_ordinary_users(config)
+        except SlurmError as error:
+            if error.retryable:
+                raise
+            raise CapacityMistake(f"{target.name}: {error}") from error
+        nodes = [known[name] for name in self._names]
+        if self._machines:
+            await self._machines.check(units, target.gpus_per_unit, block)
+        others = {node.gpus for node in nodes} - {target.gpus_per_unit}
+        if others:
+            raise CapacityMistake(
+                f"{target.name}: there are nodes with {', '.join(map(str, sorted(others)))} GPUs among {target.nodes}, "
+                f"and gpus_per_unit says {target.gpus_per_unit}",
+                "give each shape of nodes a target of its own",
+            )
+        if not 0 <= units <= len(nodes):
+            raise CapacityMistake(
+                f"{target.name}: it has {len(nodes)} nodes ({target.nodes}), so it cannot have {units}"
+            )
+
+    async def _refuse_ordinary_users(self, config: ClusterConfig) -> None:
+        # Of these two nobody keeps account.
+        if self._user in ("root", config.slurm_user):
+            return
+        if not (await self._client.ask(ShowRights(self._user))).may_change_nodes:
+            raise NotPermitted(f"{self._user} may not power nodes up and down")
+
+    async def look(self) -> Holding:
+        nodes = await self._nodes()
+        on = [node for node in nodes if not is_off(node)]
+        return Holding(
+            allowed=sum(not _is_kept_off(node) for node in nodes),
+            # Slurm alone does not know if one that boots has its machine yet: its GPUs are promised until it is up.
+            held=await self._machines.count() if self._machines else sum(not is_coming_up(node) for node in on),
+            ready=sum(map(is_usable, nodes)),
+            finishing=sum(is_busy(node) and not is_usable(node) for node in on),
+            is_settled=not any(is_coming_up(node) or is_going_off(node) for node in nodes),
+            problems=self._problems + tuple(f"{node.name}: {node.reason}" for node in nodes if failed_to_resume(node)),
+        )
+
+    async def explain(self, to: int) -> tuple[str, ...]:
+        nodes = await self._nodes()
+        chosen = await self._choose(nodes, await self._jobs(), to)
+        return _together({choice.node: f"to go, as it {choice.why}" for choice in chosen})
+
+    async def shrink(self, to: int, release: Release) -> None:
+        nodes = await self._nodes()
+        jobs = await self._jobs()
+        chosen = await self._choose(nodes, jobs, to)
+        leaving = [choice.node for choice in chosen]
+        self._tell({choice.node: f"to go, as it {choice.why}" for choice in chosen if choice.node not in self._told})
+        await self._reserve([node.name for node in nodes if node.name in leaving and not is_off(node)], release)
+        if release.mode is None:
+            return
+        there = [job for job in jobs if hostlist.intersect(job.nodelist, leaving)]
+        self._witness.see(there)
+        mode = release.mode
+        if mode is PowerDownMode.FORCE and not await self._warned_long_enough(there, release):
+            mode = PowerDownMode.ASAP
+        move = kept_off([node for node in nodes if node.name in leaving], mode, reason=self._reason)
+        if mode is PowerDownMode.FORCE and any(hostlist.intersect(job.nodelist, list(move.waiting)) for job in there):
+            self._witness.forced = self._witness.forced or datetime.now(timezone.utc)
+        for order in move.orders:
+            await self._client.ask(order)
+        self._tell(move.waiting)
+
+    async def grow(self, to: int) -> None:
+        nodes = await self._nodes()
+        # What is on has its GPUs, whoever has drained it, and whether or not it is to stay: no other may take them.
+        anothers = sum(self._is_anothers(node) and not is_off(node) for node in nodes)
+        mine = [node for node in nodes if not self._is_anothers(node)]
+        chosen = sorted(mine, key=_nearness)[: max(0, to - anothers)]
+        move = up(chosen, owner=self._reason.owner, since=self._began)
+        for order in move.orders:
+            await self._client.ask(order)
+        lost = tuple(f"{name}: {why}" for name, why in move.lost.items())
+        few = (f"only {len(mine)} of its nodes are not drained by others",) if len(chosen) < to else ()
+        self._problems = lost + few
+        self._tell({**move.waiting, **move.lost})
+
+    async def allow(self, to: int) -> None:
+        nodes = await self._nodes()
+        allowed = sum(not _is_kept_off(node) for node in nodes)
+        ours = [node.name for node in nodes if _is_kept_off(node) and is_ours(node, self._reason.owner)]
+        if back := ours[: max(0, to - allowed)]:
+            await self._client.ask(Undrain(tuple(back)))
+
+    async def finish(self) -> None:
+        await self._handover.end()
+
+    async def toll(self) -> Toll:
+        jobs = self._witness.jobs
+        return self._witness.toll(await self._client.statuses(jobs) if jobs else {})
+
+    def lease(self) -> Lease:
+        return self._lease
+
+    async def _nodes(self) -> tuple[Node, ...]:
+        return await self._client.ask(ListNodes(self._names))
+
+    async def _jobs(self) -> list[Job]:
+        """Those that are on nodes."""
+        return [job for job in await self._client.ask(ListJobs()) if job.state.is_active and job.nodelist]
+
+    async def _choose(self, nodes: Sequence[Node], jobs: Sequence[Job], to: int) -> list[Choice]:
+        """The nodes that are to go, the same ones each time; what others have drained is theirs."""
+        given = sum(self._is_anothers(node) and is_off(node) for node in nodes)
+        free = [node for node in nodes if not self._is_anothers(node)]
+        wanted = len(nodes) - to - given
+        leaving = {node.name for node in free if is_ours(node, self._reason.owner)}.union(await self._handover.nodes())
+        wish = Wish(self._target.order, await self._blocks_of_nodes())
+        now = datetime.now(timezone.utc)
+        chosen = choose(free, jobs, max(0, wanted), now=now, wish=wish, leaving=leaving)
+        short = wanted - len(chosen)
+        self._problems = (f"{short} more are drained by others, and stay as they are",) if short > 0 else ()
+        return chosen
+
+    async def _reserve(self, nodes: Sequence[str], release: Release) -> None:
+        """Ahead of its time only: what is powered down drains by itself, and in the order of Slurm's choice."""
+        if release.mode is not None or not release.ahead or not nodes:
+            return
+        if await self._handover.reserve(nodes, release.wanted_at, self._reason.why):
+            self._log.info(
+                "%s: %s reserved from %s on: jobs start there that end by then, and no others",
+                self._target.name,
+                hostlist.fold(nodes),
+                f"{release.wanted_at:%d %b %H:%M:%S} UTC",
+            )
+
+    async def _warned_long_enough(self, jobs: Sequence[Job], release: Release) -> bool:
+        """Warn those that have not been; whoever goes on for a process that died warns once more, which hurts less."""
+        now = datetime.now(timezone.utc)
+        new = tuple(job.id for job in jobs if job.id not in self._warned)
+        if new and release.signal:
+            names = ", ".join(map(str, new))
+            self._log.warning("%s: jobs %s get SIG%s, and %s", self._target.name, names, release.signal, release.grace)
+            await self._client.ask(CancelJobs(ids=new, signal=release.signal))
+        self._warned |= dict.fromkeys(new, now)
+        return all(now - self._warned[job.id] >= release.grace for job in jobs)
+
+    def _is_anothers(self, node: Node) -> bool:
+        """Somebody else has drained it, who knows why: nothing is done to it."""
+        return node.state.has(NodeFlag.DRAIN) and not is_going_off(node) and not is_ours(node, self._reason.owner)
+
+    def _tell(self, waiting: Mapping[str, str]) -> None:
+        """Say what is waited for, once for each node and cause."""
+        for line in _together({name: why for name, why in waiting.items() if self._told.get(name) != why}):
+            self._log.info("%s: %s", self._target.name, line)
+        self._told.update(waiting)
+
+    async def _blocks_of_nodes(self) -> dict[str, str]:
+        if not self._target.whole_blocks:
+            return {}
+        if self._blocks is None:
+            self._blocks = await self._client.ask(ShowTopology())
+        return self._blocks
+
+
+def _together(said: Mapping[str, str]) -> tuple[str, ...]:
+    """A line for each thing that is said of nodes."""
+    nodes: dict[str, list[str]] = {}
+    for name, what in said.items():
+        nodes.setdefault(what, []).append(name)
+    return tuple(f"{hostlist.fold(names)} {what}" for what, names in nodes.items())
+
+
+def _is_kept_off(node: Node) -> bool:
+    return is_off(node) and node.state.has(NodeFlag.DRAIN)
+
+
+def _nearness(node: Node) -> int:
+    """How far a node is from being usable."""
+    if is_usable(node):
+        return 0
+    if failed_to_resume(node):
+        return 4
+    if is_coming_up(node):
+        return 1
+    # One that is to go cannot be told to stay; but it has its GPUs yet, which one that is off has not.
+    return 3 if is_off(node) else 2

@@ -1,0 +1,149 @@
+"""Autoscalers of a workload: what they may make of it by themselves, and how they are kept from it for a while.
+
+KEDA is paused by an annotation of its own. A HorizontalPodAutoscaler has no such thing: both its bounds are set to the
+number of replicas, and what they were is kept in an annotation. An autoscaler is let go again once the workload has
+been given all that the autoscaler could ever take; until then it would take what others have been given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from airflow_provider_soperator.capacity.errors import CapacityMistake
+from airflow_provider_soperator.kubernetes.kinds import Resource, serves
+from airflow_provider_soperator.kubernetes.objects import MANAGER, Object, Objects
+
+_SCALED_OBJECT = Resource("keda.sh", "v1alpha1", "scaledobjects", "ScaledObject")
+_HPA = Resource("autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler")
+
+_PAUSED = "autoscaling.keda.sh/paused"
+_PAUSED_REPLICAS = "autoscaling.keda.sh/paused-replicas"
+#: The pause is ours as long as it is at this number.
+_OUR_PAUSE = f"{MANAGER}/paused-replicas"
+#: An HPA's own bounds while it has ours.
+_BOUNDS = f"{MANAGER}/bounds"
+#: What KEDA takes for ``maxReplicaCount`` if nobody says.
+_KEDA_MOST = 100
+
+
+class Autoscaler(Protocol):
+    """Whatever changes the replicas of a workload by itself."""
+
+    def check(self) -> None:
+        """Raise ``CapacityMistake`` if it cannot be kept from the workload."""
+
+    def ceiling(self, replicas: int) -> int:
+        """The most that it may make of these replicas while it is left as it is now."""
+
+    def pin(self, replicas: int) -> Object | None:
+        """The change that keeps the workload at this number; None if it is made."""
+
+    def release(self, replicas: int) -> Object | None:
+        """The change that lets it go, if we have pinned it and it could never take more than this; else None."""
+
+    @property
+    def resource(self) -> Resource: ...
+
+    @property
+    def name(self) -> str: ...
+
+
+class Keda:
+    """A ScaledObject."""
+
+    resource = _SCALED_OBJECT
+
+    def __init__(self, found: Object) -> None:
+        self.name = str(found["metadata"]["name"])
+        self._annotations: Mapping[str, str] = found["metadata"].get("annotations") or {}
+        self._most = int(found["spec"].get("maxReplicaCount", _KEDA_MOST))
+
+    def check(self) -> None:
+        pinned = self._annotations.get(_PAUSED_REPLICAS)
+        if pinned is not None and not self._is_ours:
+            raise CapacityMistake(
+                f"somebody has paused ScaledObject {self.name} at {pinned} replicas",
+                f"remove its annotation {_PAUSED_REPLICAS} once the reason for it is gone",
+            )
+
+    def ceiling(self, replicas: int) -> int:
+        if pinned := self._annotations.get(_PAUSED_REPLICAS):
+            return int(pinned)
+        return replicas if self._annotations.get(_PAUSED) == "true" else self._most
+
+    def pin(self, replicas: int) -> Object | None:
+        said = str(replicas)
+        if self._is_ours and self._annotations[_PAUSED_REPLICAS] == said:
+            return None
+        return _annotated({_PAUSED_REPLICAS: said, _OUR_PAUSE: said})
+
+    def release(self, replicas: int) -> Object | None:
+        if not self._is_ours or replicas < self._most:
+            return None
+        return _annotated({_PAUSED_REPLICAS: None, _OUR_PAUSE: None})
+
+    @property
+    def _is_ours(self) -> bool:
+        ours = self._annotations.get(_OUR_PAUSE)
+        return ours is not None and ours == self._annotations.get(_PAUSED_REPLICAS)
+
+
+class Hpa:
+    """A HorizontalPodAutoscaler. Of a workload with no replicas it does nothing, whatever its bounds."""
+
+    resource = _HPA
+
+    def __init__(self, found: Object, *, may_pin: bool) -> None:
+        self.name = str(found["metadata"]["name"])
+        self._may_pin = may_pin
+        spec = found["spec"]
+        self._bounds = (int(spec.get("minReplicas", 1)), int(spec["maxReplicas"]))
+        noted = (found["metadata"].get("annotations") or {}).get(_BOUNDS)
+        # Bounds that differ are somebody's new ones.
+        self._is_pinned = noted is not None and self._bounds[0] == self._bounds[1]
+        least, _, most = (noted or "").partition("-")
+        self._own = (int(least), int(most)) if self._is_pinned else self._bounds
+
+    def check(self) -> None:
+        if not self._may_pin:
+            raise CapacityMistake(
+                f"HorizontalPodAutoscaler {self.name} changes the same replicas",
+                "delete it, or let its bounds be moved (pin_hpa=True)",
+            )
+
+    def ceiling(self, replicas: int) -> int:
+        return self._bounds[1] if replicas else 0
+
+    def pin(self, replicas: int) -> Object | None:
+        least = max(1, replicas)
+        if self._is_pinned and self._bounds == (least, least):
+            return None
+        return self._changed((least, least), "{}-{}".format(*self._own))
+
+    def release(self, replicas: int) -> Object | None:
+        return self._changed(self._own, None) if self._is_pinned and replicas >= self._own[1] else None
+
+    @staticmethod
+    def _changed(bounds: tuple[int, int], noted: str | None) -> Object:
+        return _annotated({_BOUNDS: noted}) | {"spec": {"minReplicas": bounds[0], "maxReplicas": bounds[1]}}
+
+
+async def find(objects: Objects, workload: Resource, name: str, *, may_pin_hpa: bool) -> Autoscaler | None:
+    """The one that scales a workload, if there is one."""
+
+    def scales(found: Object) -> bool:
+        reference = found["spec"].get("scaleTargetRef") or {}
+        return reference.get("name") == name and workload.is_meant_by(reference)
+
+    if await serves(objects.client, _SCALED_OBJECT.group, _SCALED_OBJECT.version):
+        for found in filter(scales, await objects.list_all(_SCALED_OBJECT)):
+            return Keda(found)
+    for found in filter(scales, await objects.list_all(_HPA)):
+        return Hpa(found, may_pin=may_pin_hpa)
+    return None
+
+
+def _annotated(annotations: Mapping[str, str | None]) -> Object:
+    """A merge patch, in which None removes."""
+    return {"metadata": {"annotations": dict(annotations)}}

@@ -1,0 +1,93 @@
+"""Plain objects of a namespace, of whichever kind, read and changed one call at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Any
+
+from airflow_provider_soperator.capacity.errors import CapacityMistake
+from airflow_provider_soperator.kubernetes.kinds import Resource
+from airflow_provider_soperator.transports.errors import TransportError
+from airflow_provider_soperator.transports.kubernetes_errors import PATIENCE, explained, is_missing
+
+Object = dict[str, Any]
+
+#: Who has changed an object, for those who look at its ``managedFields``.
+MANAGER = "airflow-provider-soperator"
+#: With a dict for a body the client would call it a JSON patch, which is a list.
+_MERGE = "application/merge-patch+json"
+_FOR_NOW = "see whether the API is not overloaded"
+
+
+class Objects:
+    """The objects of one namespace, through a client of kubernetes_asyncio."""
+
+    def __init__(self, client: Any, namespace: str, rights: str) -> None:
+        import kubernetes_asyncio.client
+
+        self.client, self.namespace, self._rights = client, namespace, rights
+        self._custom = kubernetes_asyncio.client.CustomObjectsApi(client)
+        self._core = kubernetes_asyncio.client.CoreV1Api(client)
+
+    async def read(self, resource: Resource, name: str) -> Object:
+        group, version, plural = resource.path
+        call = self._custom.get_namespaced_custom_object(
+            group, version, self.namespace, plural, name, _request_timeout=PATIENCE
+        )
+        return await self._answer(call, "get", resource, name)
+
+    async def read_scale(self, resource: Resource, name: str) -> Object:
+        group, version, plural = resource.path
+        call = self._custom.get_namespaced_custom_object_scale(
+            group, version, self.namespace, plural, name, _request_timeout=PATIENCE
+        )
+        return await self._answer(call, "get the scale of", resource, name)
+
+    async def list_all(self, resource: Resource) -> list[Object]:
+        group, version, plural = resource.path
+        with self._explained(f"list {plural}"):
+            listed = await self._custom.list_namespaced_custom_object(
+                group, version, self.namespace, plural, _request_timeout=PATIENCE
+            )
+        return list(listed["items"])
+
+    async def list_pods(self, selector: str) -> list[Any]:
+        with self._explained("list pods"):
+            listed = await self._core.list_namespaced_pod(
+                self.namespace, label_selector=selector, _request_timeout=PATIENCE
+            )
+        return list(listed.items)
+
+    async def patch(self, resource: Resource, name: str, body: Object, *, dry_run: bool = False) -> None:
+        group, version, plural = resource.path
+        call = self._custom.patch_namespaced_custom_object(
+            group, version, self.namespace, plural, name, body, **_how(dry_run)
+        )
+        await self._answer(call, "patch", resource, name)
+
+    async def patch_scale(self, resource: Resource, name: str, body: Object, *, dry_run: bool = False) -> None:
+        group, version, plural = resource.path
+        call = self._custom.patch_namespaced_custom_object_scale(
+            group, version, self.namespace, plural, name, body, **_how(dry_run)
+        )
+        await self._answer(call, "scale", resource, name)
+
+    async def _answer(self, call: Awaitable[Object], verb: str, resource: Resource, name: str) -> Object:
+        try:
+            with self._explained(f"{verb} {resource.kind} {name}"):
+                return await call
+        except TransportError as error:
+            if is_missing(error):
+                raise CapacityMistake(
+                    f"there is no {resource.kind} {name} in namespace {self.namespace}",
+                    "correct the target's resource and namespace, or its Kubernetes connection",
+                ) from error
+            raise
+
+    def _explained(self, what: str) -> Any:
+        return explained(f"{what} in namespace {self.namespace}", self._rights, _FOR_NOW)
+
+
+def _how(dry_run: bool) -> dict[str, Any]:
+    how = {"field_manager": MANAGER, "_content_type": _MERGE, "_request_timeout": PATIENCE}
+    return how | {"dry_run": "All"} if dry_run else how

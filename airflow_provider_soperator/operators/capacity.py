@@ -1,0 +1,234 @@
+"""Move reserved GPUs between training and inference, as a task: by a schedule, or to what somebody asks for."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta, timezone
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Literal
+
+from airflow.sdk import BaseOperator, conf
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, AirflowTaskTimeout
+
+from airflow_provider_soperator.capacity.errors import CapacityError, CapacityMistake
+from airflow_provider_soperator.operators.scaling import ScaleTargetOperator
+from airflow_provider_soperator.operators.switches import is_on
+
+if TYPE_CHECKING:
+    from airflow.sdk.definitions.context import Context
+
+    from airflow_provider_soperator.capacity.order import Hurry, ShiftOrder
+    from airflow_provider_soperator.capacity.patience import Timeouts
+    from airflow_provider_soperator.capacity.schedule import CapacitySchedule
+    from airflow_provider_soperator.capacity.targets.base import Target
+    from airflow_provider_soperator.capacity.wanted import Wanted
+    from airflow_provider_soperator.operators.waiting import Waiting
+
+__all__ = ["ScaleTargetOperator", "ShiftCapacityOperator"]
+
+
+class ShiftCapacityOperator(BaseOperator):
+    """Bring each target to the number of units that it shall have, within one capacity block.
+
+        ShiftCapacityOperator(
+            task_id="shift",
+            targets=[
+                SlurmNodesTarget(name="training", nodes="worker-[0-7]"),
+                NebiusNodeGroupTarget(name="inference", node_group="mk8snodegroup-e00inference", gpus_per_unit=8),
+            ],
+            block="capacityblockgroup-e00example",
+            desired={"training": 4, "inference": 4},
+        )
+
+    ``desired`` has units, or GPUs (``"32 gpus"``), for each target; what is not named (one at most) gets the rest of
+    the block. With a ``schedule`` it is what holds there ``at`` the moment for which the DAG runs, unless ``desired``
+    says anything. A run whose handover is not the newest one any more is skipped.
+
+    Targets that give something up do so first, and each GPU goes on as soon as the block has it back. From ``transfer``
+    before the moment on, nodes leave; until then Slurm keeps jobs off them that would run longer. ``hurry`` is how far
+    one may go: ``idle`` nodes only; nodes once the jobs on them have ended (``asap``); or, so long after the moment, at
+    once (``force``: jobs are warned by ``signal``, and requeued after a ``grace``).
+
+    With ``plan_only`` the plan is shown, returned, and not carried out. A shift that fails is undone, unless
+    ``rollback=False``. Whatever dies meanwhile: the next try goes on with the same shift. While another task moves the
+    same block, this one waits, or fails (``when_busy="fail"``).
+
+    It returns the ``allocation`` that there is in the end, and the shift's ``figures``, which are gauges of Airflow's
+    metrics, too (``soperator.shift.*``). Its plan is the XCom ``plan``.
+    """
+
+    template_fields: Sequence[str] = ("block", "nebius_conn_id", "desired", "at", "plan_only")
+    template_fields_renderers = {"desired": "json"}  # noqa: RUF012 - as Airflow has it
+    ui_color = "#fde8c8"
+
+    def __init__(
+        self,
+        *,
+        targets: Sequence[Target],
+        block: str,
+        desired: Mapping[str, int | str | None] | str | None = None,
+        schedule: CapacitySchedule | None = None,
+        at: datetime | str | None = None,
+        transfer: timedelta = timedelta(0),
+        hurry: Hurry = "asap",
+        force_after: timedelta = timedelta(0),
+        grace: timedelta = timedelta(minutes=2),
+        signal: str = "TERM",
+        timeouts: Timeouts | None = None,
+        rollback: bool = True,
+        when_busy: Literal["wait", "fail"] = "wait",
+        plan_only: bool | str = False,
+        nebius_conn_id: str = "nebius_default",
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        poll_interval: float = 10.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if desired is None and schedule is None:
+            raise CapacityMistake("neither `desired` nor a `schedule` says what is to be moved where")
+        if hurry not in ("idle", "asap", "force"):
+            raise CapacityMistake(f"hurry={hurry!r} is none of 'idle', 'asap' and 'force'")
+        if force_after and hurry != "force":
+            raise CapacityMistake(f"force_after is of no use with hurry={hurry!r}")
+        if when_busy not in ("wait", "fail"):
+            raise CapacityMistake(f"when_busy={when_busy!r} is neither 'wait' nor 'fail'")
+        self.targets = tuple(targets)
+        _refuse_strangers(self.targets, schedule)
+        self.block, self.nebius_conn_id = block, nebius_conn_id
+        self.desired, self.schedule, self.at = desired, schedule, at
+        self.transfer, self.hurry, self.force_after = transfer, hurry, force_after
+        self.grace, self.signal = grace, signal
+        self.timeouts, self.rollback, self.when_busy = timeouts, rollback, when_busy
+        self.plan_only = plan_only
+        self.deferrable, self.poll_interval = deferrable, poll_interval
+        self._waiting: Waiting | None = None
+
+    def execute(self, context: Context) -> Any:
+        from airflow_provider_soperator.capacity.beginning import begin
+        from airflow_provider_soperator.operators.waiting import Waiting
+        from airflow_provider_soperator.triggers.capacity import ShiftTrigger
+
+        look = begin(lambda limit: self._order(context, limit), self.block, self.nebius_conn_id, self.log)
+        try:
+            order, plan = asyncio.run(look)
+        except CapacityMistake as error:
+            raise AirflowFailException(str(error)) from None
+        except CapacityError as error:
+            raise AirflowException(str(error)) from None
+        self.log.info("The plan:\n%s", plan)
+        context["ti"].xcom_push("plan", plan.describe())
+        if is_on(self.plan_only):
+            return plan.describe()
+        limit = self.execution_timeout
+        trigger = ShiftTrigger(order.write(), deadline=time.time() + limit.total_seconds() if limit else None)
+        if self.deferrable:
+            self.defer(trigger=trigger, method_name="resume")
+        trigger.task_instance = context["ti"]  # type: ignore[assignment]
+        self._waiting = Waiting(trigger)
+        return self.resume(context, self._waiting.event())
+
+    def resume(self, context: Context, event: dict[str, Any]) -> Any:
+        """The shift is over, or cannot go on."""
+        if "mistake" in event:
+            raise AirflowFailException(event["mistake"])
+        if "timed_out" in event:
+            raise AirflowTaskTimeout(event["timed_out"])
+        if "failure" in event:
+            raise AirflowException(event["failure"])
+        outcome: dict[str, Any] = event["outcome"]
+        self.log.info("Everything is where it shall be: %s", _listed(outcome["allocation"]))
+        self.log.info("Figures: %s", _listed(outcome["figures"]))
+        self._emit(outcome["figures"])
+        return outcome
+
+    def on_kill(self) -> None:
+        """The worker is told to end the task."""
+        if self._waiting:
+            self._waiting.kill()
+
+    def _emit(self, figures: Mapping[str, float | None]) -> None:
+        """As metrics of Airflow's."""
+        from airflow.providers.common.compat.sdk import Stats
+
+        for name, value in figures.items():
+            if value is not None:
+                Stats.gauge(f"soperator.shift.{name}", value, tags={"dag_id": self.dag_id, "task_id": self.task_id})
+
+    def _order(self, context: Context, limit: int) -> ShiftOrder:
+        """What this task is to do, of a block with so many GPUs."""
+        from airflow_provider_soperator.capacity.order import ShiftOrder
+        from airflow_provider_soperator.capacity.patience import Timeouts
+
+        ti = context["ti"]
+        wanted = self._wanted(context, limit)
+        task = "/".join(map(str, (ti.dag_id, ti.run_id, ti.task_id, ti.map_index)))
+        return ShiftOrder(
+            key=sha256(task.encode()).hexdigest()[:16],
+            task=task,
+            block=self.block,
+            nebius_conn_id=self.nebius_conn_id,
+            targets=self.targets,
+            goal=wanted.units,
+            wanted_at=wanted.at,
+            until=wanted.until,
+            transfer=self.transfer,
+            hurry=self.hurry,
+            force_after=self.force_after,
+            grace=self.grace,
+            signal=self.signal,
+            timeouts=self.timeouts or Timeouts(),
+            rollback=self.rollback,
+            wait_for_turn=self.when_busy == "wait",
+            poll_interval=self.poll_interval,
+            why=f"{wanted.why} ({ti.dag_id})",
+        )
+
+    def _wanted(self, context: Context, limit: int) -> Wanted:
+        from airflow_provider_soperator.capacity.wanted import Superseded, by_hand, by_schedule, is_by_hand
+
+        now = datetime.now(timezone.utc)
+        at = _moment(self.at)
+        if self.schedule is None or is_by_hand(self.desired):
+            # What a schedule does not give away is not to be had through its DAG either.
+            most = limit if self.schedule is None or self.schedule.limit is None else min(limit, self.schedule.limit)
+            return by_hand(self.desired, self.targets, most, max(now, at or now))
+        try:
+            return by_schedule(self.schedule, at or context["dag_run"].data_interval_end or now, now)
+        except Superseded as error:
+            raise AirflowSkipException(str(error)) from None
+
+
+def _refuse_strangers(targets: Sequence[Target], schedule: CapacitySchedule | None) -> None:
+    """Refuse what could never be carried out as soon as the DAG is read."""
+    names = [target.name for target in targets]
+    if len(set(names)) < len(names):
+        raise CapacityMistake(f"two targets have one name: {', '.join(names)}")
+    if schedule is None:
+        return
+    if missing := sorted({*names} ^ {*schedule.targets}):
+        raise CapacityMistake(
+            f"the schedule is of {', '.join(schedule.targets)}, and the targets are {', '.join(names)}",
+            f"name {' and '.join(missing)} in both",
+        )
+    if schedule.limit is not None:
+        schedule.refuse_over_commitment({target.name: target.gpus_per_unit for target in targets}, schedule.limit)
+
+
+def _moment(said: datetime | str | None) -> datetime | None:
+    """A moment, also one that a template has made; None if it has made nothing."""
+    if said is None or (isinstance(said, str) and said.strip() in ("", "None")):
+        return None
+    try:
+        # Python 3.10 does not read the Z.
+        moment = datetime.fromisoformat(said.strip().replace("Z", "+00:00")) if isinstance(said, str) else said
+    except ValueError:
+        raise CapacityMistake(f"at={said!r} is no moment", "write it as 2026-11-21T20:00+01:00") from None
+    if moment.tzinfo is None:
+        raise CapacityMistake(f"at={str(said)!r} has no time zone", "write it as 2026-11-21T20:00+01:00")
+    return moment
+
+
+def _listed(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in values.items() if value is not None)

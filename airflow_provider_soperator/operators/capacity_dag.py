@@ -1,0 +1,94 @@
+"""A whole DAG from a schedule: it moves capacity at each handover, and to whatever somebody types into its form."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import DAG, Param
+
+from airflow_provider_soperator.operators.capacity import ShiftCapacityOperator
+from airflow_provider_soperator.timetables.capacity import CapacityTimetable
+
+if TYPE_CHECKING:
+    from airflow_provider_soperator.capacity.schedule import CapacitySchedule
+    from airflow_provider_soperator.capacity.targets.base import Target
+
+#: The parameter with which the plan is all that there is.
+_PLAN_ONLY = "plan_only"
+#: Of the plan as the task before has returned it. Airflow's page shows the lines of a plain text as one.
+_PLAN = "{{ ti.xcom_pull(task_ids='plan')['markdown'] }}"
+_MOVES = (
+    "{% for target, move in ti.xcom_pull(task_ids='plan')['moves'].items() %}"
+    "{{ ', ' if not loop.first }}{{ target }} from {{ move.now }} to {{ move.then }}"
+    "{% endfor %}"
+)
+
+
+def capacity_dag(
+    dag_id: str,
+    schedule: CapacitySchedule,
+    targets: Sequence[Target],
+    block: str,
+    *,
+    approve: bool = False,
+    approve_within: timedelta | None = None,
+    nebius_conn_id: str = "nebius_default",
+    shift: dict[str, Any] | None = None,
+    **dag_options: Any,
+) -> DAG:
+    """Move capacity by a schedule.
+
+        dag = capacity_dag("gpu_shifts", nights, [training, inference], "capacityblockgroup-e00example")
+
+    Its tasks are ``plan``, which shows what is about to be done, and ``shift``. With ``approve`` a person agrees in
+    between; who does not answer ``approve_within`` a time has not agreed. ``shift`` has options of
+    ``ShiftCapacityOperator``. Started by hand, the DAG's form asks how much each target shall have; left empty, the
+    schedule is put into force.
+    """
+    fields = {target.name: _amount(target) for target in targets} | {_PLAN_ONLY: _plan_only()}
+    options: dict[str, Any] = {"schedule": CapacityTimetable(schedule), "catchup": False, "max_active_runs": 1}
+    options |= dag_options | {"params": fields | dag_options.get("params", {})}
+    with DAG(dag_id, **options) as dag:
+        common: dict[str, Any] = {
+            "targets": targets,
+            "block": block,
+            "schedule": schedule,
+            "desired": {target.name: f"{{{{ params[{target.name!r}] }}}}" for target in targets},
+            "nebius_conn_id": nebius_conn_id,
+            **(shift or {}),
+        }
+        plan = ShiftCapacityOperator(task_id="plan", **common | {"plan_only": True})
+        move = ShiftCapacityOperator(task_id="shift", **{"plan_only": f"{{{{ params.{_PLAN_ONLY} }}}}"} | common)
+        if approve:
+            plan >> _approval(approve_within) >> move
+        else:
+            plan >> move
+    return dag
+
+
+def _approval(within: timedelta | None) -> Any:
+    from airflow.providers.standard.operators.hitl import ApprovalOperator
+
+    return ApprovalOperator(task_id="approve", subject=f"Move capacity: {_MOVES}?", body=_PLAN, response_timeout=within)
+
+
+def _amount(target: Target) -> Param:
+    unit = target.units.removesuffix("s")
+    return Param(
+        None,
+        type=["null", "string"],
+        title=f"{target.name}: how many {target.units}",
+        description=(
+            f'As "2" or "{2 * target.gpus_per_unit} gpus". Left empty, it has what the others leave of the block; if '
+            "all are empty, the schedule decides."
+        ),
+        pattern=rf"^\s*(\d+ *([gG][pP][uU][sS]?|{unit}s?)?)?\s*$",
+    )
+
+
+def _plan_only() -> Param:
+    return Param(
+        False, type="boolean", title="Only show the plan", description="The plan is in the log, and nothing is moved."
+    )

@@ -1,0 +1,239 @@
+"""Reserve nodes for a time, and let them go again, as tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_provider_soperator.operators.node_lists import check_count, check_nodes, names_of
+from airflow_provider_soperator.slurm.errors import InvalidRequest, ReservationConflict, SlurmError
+from airflow_provider_soperator.slurm.requests.reservations import HANDOVER_FLAGS
+
+if TYPE_CHECKING:
+    from airflow.sdk.definitions.context import Context
+
+    from airflow_provider_soperator.clients.client import SlurmClient
+    from airflow_provider_soperator.slurm.records import Node, Reservation
+    from airflow_provider_soperator.slurm.requests import CreateReservation
+
+
+class CreateReservationOperator(BaseOperator):
+    """Reserve nodes for some users or accounts.
+
+        CreateReservationOperator(
+            task_id="reserve",
+            name="night-{{ ds }}",
+            nodes="worker-[0-3]",
+            start="{{ data_interval_end }}",
+            duration=timedelta(hours=8),
+            users=["root"],
+        )
+
+    ``count`` takes nodes of a ``partition`` that are usable, idle ones first. Unless ``flags`` say otherwise
+    (``MAINT,IGNORE_JOBS``), jobs that run already go on, and none starts that would run into it. One that is there
+    with the same nodes and times is a success; if it differs, the task fails and says in what.
+    """
+
+    template_fields: Sequence[str] = (
+        "slurm_conn_id", "name", "nodes", "count", "partition", "start", "end", "users", "accounts", "flags", "comment",
+    )  # fmt: skip
+    ui_color = "#fde8c8"
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        nodes: str | Sequence[str] | None = None,
+        count: int | str | None = None,
+        partition: str | None = None,
+        start: datetime | str | None = None,
+        end: datetime | str | None = None,
+        duration: timedelta | None = None,
+        users: Sequence[str] = (),
+        accounts: Sequence[str] = (),
+        flags: Sequence[str] = HANDOVER_FLAGS,
+        comment: str = "",
+        slurm_conn_id: str = "soperator_default",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if (nodes is None) == (count is None):
+            raise ValueError("say which nodes are meant, or how many: nodes or count, and not both")
+        if end is not None and duration is not None:
+            raise ValueError("say when it ends, or how long it lasts: end or duration, and not both")
+        if not users and not accounts:
+            raise ValueError("say who may use it: users or accounts")
+        check_nodes(nodes)
+        if count is not None:
+            check_count(count)
+        self.name = name
+        self.nodes, self.count, self.partition = nodes, count, partition
+        self.start, self.end, self.duration = start, end, duration
+        self.users, self.accounts, self.flags = _listed(users), _listed(accounts), _listed(flags)
+        self.comment = comment
+        self.slurm_conn_id = slurm_conn_id
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        from airflow_provider_soperator.hooks.slurm import SlurmHook
+
+        with SlurmHook(self.slurm_conn_id).client() as slurm:
+            try:
+                made, was_there = self._make(slurm)
+            except (SlurmError, ValueError) as error:
+                if isinstance(error, SlurmError) and error.retryable:
+                    raise
+                raise AirflowFailException(str(error)) from error
+        self.log.info(
+            "Reservation %s of %s %s", made.name, made.nodelist, "is there already" if was_there else "is made"
+        )
+        return {
+            "name": made.name,
+            "nodes": list(names_of(made.nodelist)),
+            "start": made.start and made.start.isoformat(),
+            "end": made.end and made.end.isoformat(),
+            "already": was_there,
+        }
+
+    def _make(self, slurm: SlurmClient) -> tuple[Reservation, bool]:
+        """The reservation, and whether it was there."""
+        from airflow_provider_soperator.slurm.power import refuse_unknown
+        from airflow_provider_soperator.slurm.requests import ListNodes
+
+        known = slurm.ask(ListNodes())
+        names = names_of(self.nodes)
+        refuse_unknown(names, {node.name for node in known})
+        there = _find(slurm, self.name)
+        if there is not None:
+            self._compare(there, self._wanted(names or self._taken(there)))
+            return there, True
+        wanted = self._wanted(names or self._choose(known))
+        try:
+            slurm.ask(wanted)
+        except ReservationConflict:
+            # The answer to the first time may have been lost on its way.
+            there = _find(slurm, self.name)
+            if there is None:
+                raise
+            self._compare(there, wanted)
+        made = there or _find(slurm, self.name)
+        if made is None:
+            raise InvalidRequest(f"reservation {self.name} was made, and is gone again: is its end over?")
+        return made, False
+
+    def _wanted(self, names: Sequence[str]) -> CreateReservation:
+        from airflow_provider_soperator.slurm.requests import CreateReservation
+
+        # Slurm knows no smaller unit than a second.
+        start = (_moment("start", self.start) or datetime.now(timezone.utc)).replace(microsecond=0)
+        end = start + self.duration if self.duration else _moment("end", self.end)
+        return CreateReservation(
+            name=self.name,
+            nodes=tuple(names),
+            start=start,
+            end=end.replace(microsecond=0) if end else None,
+            users=tuple(self.users),
+            accounts=tuple(self.accounts),
+            flags=tuple(self.flags),
+            partition=self.partition or "",
+            comment=self.comment,
+        )
+
+    def _choose(self, known: Sequence[Node]) -> tuple[str, ...]:
+        from airflow_provider_soperator.slurm.nodes import is_busy, is_usable
+
+        count = int(self.count or 0)
+        fitting = [node for node in known if is_usable(node) and (self.partition or "") in ("", *node.partitions)]
+        if len(fitting) < count:
+            raise InvalidRequest(f"{count} nodes are wanted, and {len(fitting)} are usable")
+        return tuple(node.name for node in sorted(fitting, key=is_busy)[:count])
+
+    def _taken(self, there: Reservation) -> tuple[str, ...]:
+        """Those that the first try has taken, if they are as many as wanted."""
+        names = names_of(there.nodelist or None)
+        if len(names) != int(self.count or 0):
+            raise InvalidRequest(
+                f"there is a reservation {self.name} already, of {len(names)} nodes ({there.nodelist})"
+            )
+        return names
+
+    def _compare(self, there: Reservation, wanted: CreateReservation) -> None:
+        """Raise if what is there is not what is wanted."""
+        pairs: list[tuple[str, Any, Any]] = [
+            ("nodes", set(names_of(there.nodelist or None)), set(wanted.nodes)),
+            ("users", set(there.users), set(wanted.users)),
+            ("accounts", set(there.accounts), set(wanted.accounts)),
+        ]
+        # Without a start it begins when it is made, which is another moment in each try.
+        if self.start:
+            pairs += [("start", there.start, wanted.start)]
+            pairs += [("end", there.end, wanted.end)] if wanted.end else []
+        different = [f"{what} {_shown(has)}, not {_shown(wants)}" for what, has, wants in pairs if has != wants]
+        if different:
+            raise InvalidRequest(
+                f"there is a reservation {self.name} already, with {'; '.join(different)}: "
+                "delete it, or take another name"
+            )
+
+
+class DeleteReservationOperator(BaseOperator):
+    """Delete a reservation; one that is gone is a success. Jobs that run in it go on.
+
+    DeleteReservationOperator(task_id="release", name="night-{{ ds }}", trigger_rule="all_done")
+
+    Returns whether it was there.
+    """
+
+    template_fields: Sequence[str] = ("slurm_conn_id", "name")
+    ui_color = "#fde8c8"
+
+    def __init__(self, *, name: str, slurm_conn_id: str = "soperator_default", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.name = name
+        self.slurm_conn_id = slurm_conn_id
+
+    def execute(self, context: Context) -> bool:
+        from airflow_provider_soperator.hooks.slurm import SlurmHook
+        from airflow_provider_soperator.slurm.requests import DeleteReservation
+
+        with SlurmHook(self.slurm_conn_id).client() as slurm:
+            try:
+                was_there = slurm.ask(DeleteReservation(self.name))
+            except SlurmError as error:
+                if error.retryable:
+                    raise
+                raise AirflowFailException(str(error)) from error
+        self.log.info("Reservation %s %s", self.name, "is deleted" if was_there else "was not there")
+        return was_there
+
+
+def _find(slurm: SlurmClient, name: str) -> Reservation | None:
+    from airflow_provider_soperator.slurm.requests import ListReservations
+
+    return next((one for one in slurm.ask(ListReservations()) if one.name == name), None)
+
+
+def _shown(value: Any) -> str:
+    return (",".join(sorted(value)) or "none") if isinstance(value, set) else str(value)
+
+
+def _listed(said: Sequence[str]) -> list[str]:
+    return [one.strip() for one in said.split(",")] if isinstance(said, str) else list(said)
+
+
+def _moment(what: str, said: datetime | str | None) -> datetime | None:
+    """A moment that a template may have made."""
+    if said is None or said in ("", "None"):
+        return None
+    import pendulum
+
+    try:
+        parsed = pendulum.parse(said) if isinstance(said, str) else said
+    except ValueError:
+        raise InvalidRequest(f"{what}={said!r} is no moment, such as 2026-11-21T20:00:00+01:00") from None
+    if not isinstance(parsed, datetime) or parsed.tzinfo is None:
+        raise InvalidRequest(f"{what}={said!r} is no moment with a time zone")
+    return parsed

@@ -1,0 +1,115 @@
+"""States of nodes in people's words, and how many of some nodes are in one."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_soperator.slurm.errors import InvalidRequest, UnknownNode, UnknownPartition
+from airflow_provider_soperator.slurm.nodes import (
+    failed_to_resume,
+    is_busy,
+    is_coming_up,
+    is_drained,
+    is_draining,
+    is_going_off,
+    is_off,
+    is_up,
+    is_usable,
+)
+from airflow_provider_soperator.slurm.power import refuse_unknown
+from airflow_provider_soperator.slurm.records import Node
+from airflow_provider_soperator.slurm.states import NodeBase, NodeFlag
+
+#: What each word means. A node can be in several of these states at once.
+WORDS: dict[str, Callable[[Node], bool]] = {
+    "usable": is_usable,
+    "up": is_up,
+    "off": is_off,
+    "idle": lambda node: is_usable(node) and not is_busy(node),
+    "busy": is_busy,
+    "drained": is_drained,
+    "draining": is_draining,
+    "booting": is_coming_up,
+    "going off": is_going_off,
+    "failed to boot": failed_to_resume,
+    "down": lambda node: node.state.base is NodeBase.DOWN,
+    "not responding": lambda node: node.state.has(NodeFlag.NOT_RESPONDING) and not is_coming_up(node),
+    "reserved": lambda node: node.state.has(NodeFlag.RESERVED, NodeFlag.MAINTENANCE),
+}
+#: What else people call them.
+_ALIASES = {
+    "ready": "usable",
+    "powered down": "off",
+    "powered off": "off",
+    "on": "up",
+    "free": "idle",
+    "allocated": "busy",
+    "powering up": "booting",
+    "powering down": "going off",
+    "going down": "going off",
+    "resume failed": "failed to boot",
+}
+
+
+#: What can be wrong with a question about nodes, however often it is put.
+MISTAKES = (InvalidRequest, UnknownNode, UnknownPartition)
+
+
+def word(said: str) -> str:
+    """The state that is meant; ``ValueError`` with one that may be, if there is none of that name.
+
+    >>> word("Powered_Down"), word("going-off")
+    ('off', 'going off')
+    >>> word("drianed")
+    Traceback (most recent call last):
+    ValueError: 'drianed' is no state of nodes: did you mean 'drained'?
+    """
+    plain = " ".join(said.lower().replace("_", " ").replace("-", " ").split())
+    meant = _ALIASES.get(plain, plain)
+    if meant in WORDS:
+        return meant
+    near = difflib.get_close_matches(plain, [*WORDS, *_ALIASES], n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(WORDS)}"
+    raise ValueError(f"{said!r} is no state of nodes: {hint}")
+
+
+def check_how(how: str | int) -> None:
+    """Raise unless it is ``all``, ``any`` or a number of nodes."""
+    if how not in ("all", "any") and (isinstance(how, (str, bool)) or how < 1):
+        raise ValueError(f"how={how!r} is neither 'all' nor 'any' nor a number of nodes")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watched:
+    """Some nodes, and the state that all, any or so many of them are to be in; of plain values."""
+
+    state: str
+    nodes: tuple[str, ...] = ()
+    partition: str = ""
+    how: str | int = "all"
+
+    @classmethod
+    def read(cls, written: Mapping[str, Any]) -> Watched:
+        return cls(**{**written, "nodes": tuple(written["nodes"])})
+
+    def write(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    def look(self, nodes: Iterable[Node]) -> dict[str, Any]:
+        """Which of them are in the state, of how many, and whether these are enough."""
+        known = {node.name: node for node in nodes}
+        refuse_unknown(self.nodes, known)
+        meant = [known[name] for name in self.nodes]
+        if not self.nodes:
+            meant = [node for node in known.values() if self.partition in ("", *node.partitions)]
+            if not meant:
+                raise UnknownPartition(f"no node is in a partition {self.partition}")
+        found = [node.name for node in meant if WORDS[self.state](node)]
+        wanted = {"all": len(meant), "any": 1}.get(str(self.how)) or int(self.how)
+        if wanted > len(meant):
+            raise InvalidRequest(f"how={self.how}: there are {len(meant)} nodes only")
+        return {"nodes": found, "of": len(meant), "is_reached": len(found) >= wanted}

@@ -1,0 +1,114 @@
+"""Carries out a shift of capacity in the triggerer, or goes on with one that another triggerer has begun."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from airflow.triggers.base import TriggerEvent
+from asgiref.sync import sync_to_async
+
+from airflow_provider_soperator.capacity.errors import CapacityError, CapacityMistake
+from airflow_provider_soperator.capacity.lease import Record
+from airflow_provider_soperator.capacity.order import ShiftOrder
+from airflow_provider_soperator.capacity.shift import Shift
+from airflow_provider_soperator.hooks.nebius import NebiusHook
+from airflow_provider_soperator.hooks.settings import ConnectionMistake
+from airflow_provider_soperator.pipelines.states import states_of
+from airflow_provider_soperator.slurm.errors import SlurmError
+from airflow_provider_soperator.transports.errors import TransportError
+from airflow_provider_soperator.triggers.killed import EndedWithItsTask
+
+#: States of tasks that will do nothing more, unless they are cleared.
+_ENDED = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
+
+
+class ShiftTrigger(EndedWithItsTask):
+    """One shift; ``order`` has the fields of a ``ShiftOrder``, ``deadline`` is in seconds since 1970.
+
+    Fires with the ``outcome``, with a ``mistake`` that no other try can mend, with a ``failure``, or says that its time
+    is over.
+    """
+
+    def __init__(self, order: dict[str, Any], deadline: float | None = None, made: float | None = None) -> None:
+        super().__init__(made)
+        self.order = order
+        self.deadline = deadline
+        self._is_given_up = True
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        event = await self.event()
+        await self.flush()
+        yield await self.resume(event)
+
+    async def event(self) -> dict[str, Any]:
+        """What the task goes on with."""
+        left = None if self.deadline is None else max(0.0, self.deadline - time.time())
+        try:
+            async with self._open() as shift:
+                try:
+                    outcome = await asyncio.wait_for(shift.run(_is_under_way), left)
+                except asyncio.TimeoutError:
+                    if left is None:
+                        raise
+                    await shift.leave()
+                    return {"timed_out": "the time of the task was over" + self.fate}
+            return {"outcome": outcome.describe()}
+        except (CapacityMistake, ConnectionMistake) as error:
+            return {"mistake": str(error)}
+        except (CapacityError, SlurmError, TransportError) as error:
+            return {"failure": str(error)}
+
+    async def cancel(self) -> None:
+        # A task that will be tried again goes on with this shift, and needs to know how it began.
+        self._is_given_up = _will_rest(self.task_instance, await self.state())
+        if self._is_given_up:
+            async with self._open() as shift:
+                await shift.leave()
+
+    @property
+    def fate(self) -> str:
+        if self._is_given_up:
+            return "; what the shift has moved by now stays where it is, and the next one goes on from there"
+        return "; its next try goes on with the shift"
+
+    def _open(self) -> AbstractAsyncContextManager[Shift]:
+        order = ShiftOrder.read(self.order)
+        hook = NebiusHook(order.nebius_conn_id)
+        return Shift.open(order, lambda: hook.block(order.block), self.log)
+
+
+def _will_rest(ti: Any, state: str | None) -> bool:
+    """Whether a task that is told to end has no further try. One that was marked is in that state by now."""
+    if state == "running":
+        return bool(ti.try_number > ti.max_tries)
+    return state in _ENDED
+
+
+@dataclass(frozen=True)
+class _Task:
+    """A task as the record of a shift names it."""
+
+    dag_id: str
+    run_id: str
+    task_id: str
+    map_index: int
+
+    @classmethod
+    def read(cls, name: str) -> _Task:
+        # Of these a run's id alone may have slashes.
+        dag_id, _, rest = name.partition("/")
+        run_id, task_id, map_index = rest.rsplit("/", 2)
+        return cls(dag_id, run_id, task_id, int(map_index))
+
+
+async def _is_under_way(record: Record) -> bool:
+    """Whether the task that has a block can still give it back; of another Airflow's nobody knows, so it can."""
+    task = _Task.read(record.task)
+    states = (await sync_to_async(states_of)(task, [task.task_id]))[task.task_id]
+    # One that was cleared, and has not been scheduled again, does nothing; once it is, it waits for its turn.
+    return task.map_index not in states or states[task.map_index] not in {*_ENDED, None}

@@ -1,0 +1,143 @@
+"""Operators and sensors of nodes on a real Slurm, without Airflow's processes: what they do, and what they refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from airflow_provider_soperator.operators.nodes import (
+    CreateReservationOperator,
+    DeleteReservationOperator,
+    DrainNodesOperator,
+    NodesLate,
+    PowerDownNodesOperator,
+    PowerUpNodesOperator,
+    UndrainNodesOperator,
+)
+from airflow_provider_soperator.sensors.nodes import NodeStateSensor
+from tests.integration.cluster import Cluster
+from tests.integration.connections import Connections
+
+Perform = Callable[..., Any]
+
+
+@pytest.fixture
+def perform(connections: Connections) -> Perform:
+    """Executes a task as a worker would, over a connection to the sandbox."""
+    conn_id = connections.login_node().slurm_conn_id
+
+    def perform(operator: type[Any], **options: Any) -> Any:
+        pace: dict[str, Any] = {}
+        if operator is NodeStateSensor:
+            pace = {"poke_interval": 0.2}
+        elif "Reservation" not in operator.__name__:
+            pace = {"poll_interval": 0.2, "drain_owner": "night"}
+        return operator(task_id="task", **{"slurm_conn_id": conn_id, **pace, **options}).execute({"ti": None})
+
+    return perform
+
+
+def test_a_count_means_the_same_nodes_in_each_try(perform: Perform, cluster: Cluster) -> None:
+    up = {"count": 3, "partition": "main"}
+    first = perform(PowerUpNodesOperator, **up)
+    assert first["already"] == ["worker-0"]
+    assert perform(PowerUpNodesOperator, **up)["already"] == first["nodes"]
+    job = cluster.held_job("--nodelist=worker-0")
+    cluster.wait_job(job, "RUNNING")
+    # One is off, and of the others the one with a job stays.
+    down = {"count": 3, "partition": "main", "stay_down": True}
+    gone = perform(PowerDownNodesOperator, **down)
+    assert gone["nodes"] == ["worker-1", "worker-2", "worker-3"]
+    assert perform(PowerDownNodesOperator, **down)["already"] == gone["nodes"]
+    assert cluster.job_state(job) == "RUNNING"
+
+
+@pytest.mark.any_slurm
+def test_drains_of_others_are_undone_by_force_only(perform: Perform, cluster: Cluster) -> None:
+    perform(DrainNodesOperator, nodes="worker-0", reason="new driver", drain_owner="day")
+    assert cluster.node("worker-0").reason == "airflow:day: new driver"
+    with pytest.raises(AirflowException, match=r"is drained by root: airflow:day: new driver.*name their owner: day"):
+        perform(UndrainNodesOperator, nodes="worker-0")
+    with pytest.raises(AirflowException, match="is drained by root"):
+        perform(PowerUpNodesOperator, nodes="worker-[0-1]")
+    # Nothing was half done.
+    assert "POWERED_DOWN" in cluster.node("worker-1").state
+    assert perform(UndrainNodesOperator, nodes="worker-0", force=True)["already"] == []
+    assert "DRAIN" not in cluster.node("worker-0").state
+
+
+@pytest.mark.any_slurm
+def test_who_is_late_says_where_the_nodes_are(perform: Perform, cluster: Cluster) -> None:
+    job = cluster.held_job("--nodelist=worker-0")
+    cluster.wait_job(job, "RUNNING")
+    with pytest.raises(NodesLate, match=r"not done within 0:00:02: worker-cpu-0: there; worker-0 has jobs"):
+        perform(
+            DrainNodesOperator,
+            nodes=["worker-0", "worker-cpu-0"],
+            reason="r",
+            wait_for_jobs=True,
+            timeout=timedelta(seconds=2),
+        )
+    cluster.let_go(job)
+
+
+@pytest.mark.any_slurm
+@pytest.mark.parametrize(
+    ("operator", "options", "says"),
+    [
+        (PowerUpNodesOperator, {"nodes": "worker-[0,9]"}, "there is no node worker-9: did you mean worker-"),
+        (PowerDownNodesOperator, {"nodes": "worker-cpu-0"}, "worker-cpu-0 cannot be powered up or down"),
+        (PowerDownNodesOperator, {"count": 40, "partition": "main"}, "40 nodes are wanted, and there are 4"),
+        (PowerUpNodesOperator, {"count": 1, "partition": "mian"}, "there is no partition mian"),
+        (PowerUpNodesOperator, {"count": 1, "features": ["h900"]}, "1 nodes are wanted, and there are 0"),
+        (CreateReservationOperator, {"nodes": "nowhere", "name": "x", "users": ["root"]}, "there is no node nowhere"),
+        (NodeStateSensor, {"nodes": "worker-9", "state": "up"}, "there is no node worker-9"),
+        (NodeStateSensor, {"nodes": "worker-0", "state": "up", "how": 2}, "there are 1 nodes only"),
+    ],
+)
+def test_what_can_never_be_is_not_tried_again(
+    perform: Perform, operator: type[Any], options: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(AirflowFailException) as refused:
+        perform(operator, **options)
+    assert says in str(refused.value)
+
+
+@pytest.mark.any_slurm
+def test_who_has_no_rights_is_named(perform: Perform, connections: Connections, cluster: Cluster) -> None:
+    alice = connections.login_node(login="alice").slurm_conn_id
+    with pytest.raises(AirflowFailException, match=r"alice may not change nodes .*AdminLevel"):
+        perform(DrainNodesOperator, nodes="worker-0", reason="mine", slurm_conn_id=alice)
+    assert "DRAIN" not in cluster.node("worker-0").state
+
+
+@pytest.mark.any_slurm
+def test_a_reservation_is_made_once(perform: Perform) -> None:
+    start = datetime.now(timezone.utc).replace(microsecond=0) + timedelta(hours=2)
+    night = {"name": "night", "users": ["root"], "start": start.isoformat(), "duration": timedelta(hours=1)}
+    made = perform(CreateReservationOperator, nodes="worker-3", **night)
+    assert (made["nodes"], made["already"], made["start"]) == (["worker-3"], False, start.isoformat())
+    assert perform(CreateReservationOperator, count=1, **night) == {**made, "already": True}
+    with pytest.raises(AirflowFailException, match="with nodes worker-3, not worker-2: delete it"):
+        perform(CreateReservationOperator, nodes="worker-2", **night)
+    with pytest.raises(AirflowFailException, match="with users root, not alice"):
+        perform(CreateReservationOperator, nodes="worker-3", **{**night, "users": ["alice"]})
+    assert perform(DeleteReservationOperator, name="night") is True
+    assert perform(DeleteReservationOperator, name="night") is False
+
+
+@pytest.mark.any_slurm
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        ({"nodes": "worker-[0-3]", "state": "powered down", "how": 3}, ["worker-1", "worker-2", "worker-3"]),
+        ({"nodes": "worker-[0-1]", "state": "usable", "how": "any"}, ["worker-0"]),
+        ({"nodes": "worker-0", "state": "idle"}, ["worker-0"]),
+    ],
+)
+def test_sensors_see_nodes(perform: Perform, options: dict[str, Any], found: list[str]) -> None:
+    assert perform(NodeStateSensor, **options)["nodes"] == found

@@ -1,0 +1,334 @@
+"""Replicas of a Kubernetes workload as a target, in either layout, among autoscalers and others who scale it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from typing import Any
+
+import kubernetes.client
+import pytest
+
+from airflow_provider_soperator.capacity.block import BlockSeen
+from airflow_provider_soperator.capacity.errors import CapacityBusy, CapacityError, CapacityMistake
+from airflow_provider_soperator.capacity.holding import Holding, Release
+from airflow_provider_soperator.capacity.targets.base import Session, Target
+from airflow_provider_soperator.capacity.targets.kubernetes import Workload
+from airflow_provider_soperator.capacity.targets.nebius import NebiusNodeGroupTarget
+from airflow_provider_soperator.slurm.requests import PowerDownMode
+from airflow_provider_soperator.transports.errors import ConnectFailed
+from sandbox.cloud.landscape import BLOCK_ID, INFERENCE_NAMESPACE, NODESET_NAME_LABEL
+from tests.integration.cluster import Cluster
+from tests.integration.connections import Connections
+from tests.integration.scaling import KEDA, Service, at_work, bring, look, service
+
+pytestmark = pytest.mark.any_slurm
+
+BLOCK = BlockSeen(id="block", limit=32, usage=0)
+PAUSED = f"{KEDA}/paused-replicas"
+
+
+@pytest.fixture
+def vllm(cluster: Cluster, connections: Connections) -> Iterator[Service]:
+    """The service in a cluster of its own."""
+    with service(cluster, "own cluster") as one:
+        yield one
+
+
+def release(mode: PowerDownMode | None) -> Release:
+    return Release(wanted_at=datetime.now(timezone.utc), mode=mode)
+
+
+# Replicas
+
+
+@pytest.mark.parametrize("layout", ["own cluster", "same cluster"])
+def test_replicas_come_and_go_in_either_layout(cluster: Cluster, connections: Connections, layout: str) -> None:
+    with service(cluster, layout) as vllm:
+        vllm.machines(2)
+        assert bring(vllm.target(), 2) == Holding(allowed=2, held=2, ready=2)
+        machines = {pod.spec.node_name for pod in vllm.pods if pod.metadata.labels.get("app") == "vllm"}
+        assert len(machines) == 2
+        assert {cluster.ledger_of(machine)[0]["entry"] for machine in machines} == {"claim"}
+        assert bring(vllm.target(), 0) == Holding(allowed=0, held=0, ready=0)
+
+
+def test_a_replica_that_has_no_machine_holds_nothing_and_says_why(vllm: Service) -> None:
+    vllm.machines(1)
+    with pytest.raises(CapacityError, match=r"1 of 2 replicas are ready, 1 hold GPUs \(0 nodes are available") as late:
+        bring(vllm.target(), 2, within=3)
+    assert "it is left as it is" in str(late.value)
+    seen = look(vllm.target())
+    assert (seen.allowed, seen.held, seen.ready, seen.promised, seen.is_settled) == (2, 1, 1, 1, False)
+    vllm.machines(2)
+    assert bring(vllm.target(), 2).ready == 2
+
+
+def test_a_replica_that_is_being_deleted_holds_its_gpus_until_it_is_gone(vllm: Service) -> None:
+    vllm.machines(1)
+    bring(vllm.target(), 1)
+    [pod] = vllm.pods
+    slow = ("patch", "pod", pod.metadata.name, "--type=merge", "--patch")
+    vllm.kubectl(*slow, '{"metadata": {"finalizers": ["example.com/slow"]}}')
+    with pytest.raises(CapacityError, match="1 hold GPUs, 1 are on their way out"):
+        bring(vllm.target(), 0, within=2)
+    assert look(vllm.target()) == Holding(allowed=0, held=1, ready=0, finishing=1, is_settled=False)
+    vllm.kubectl(*slow, '{"metadata": {"finalizers": null}}')
+    assert bring(vllm.target(), 0).held == 0
+
+
+def test_a_node_group_asks_for_no_more_than_the_block_has_free(vllm: Service) -> None:
+    cluster = vllm.cluster
+    cluster.settle()
+    machines = NebiusNodeGroupTarget(name="machines", node_group=vllm.group, gpus_per_unit=cluster.settings.gpus)
+    before = len(cluster.ledger())
+    cluster.fault("block-exhausted", leave=cluster.settings.gpus)
+    with pytest.raises(CapacityError, match="2 nodes, and its time is over: 1 of 2 nodes are ready"):
+        bring(machines, 2, within=4, block=BLOCK_ID)
+    cluster.fault("clear")
+    assert bring(machines, 2, block=BLOCK_ID).ready == 2
+    assert "refused" not in {entry["entry"] for entry in cluster.ledger()[before:]}
+
+
+def test_nothing_goes_while_it_is_only_prepared(vllm: Service) -> None:
+    vllm.scale(1)
+    at_work(vllm.target(), lambda session: session.shrink(0, release(None)))
+    assert vllm.replicas == 1
+
+
+def test_a_kind_that_has_only_a_scale_is_counted_by_its_pods(vllm: Service) -> None:
+    vllm.machines(1)
+    name = "leaderworkersets.leaderworkerset.x-k8s.io"
+    template = {"spec": {"containers": [{"name": "vllm", "resources": {"limits": {"nvidia.com/gpu": "4"}}}]}}
+    spec = {"replicas": 2, "leaderWorkerTemplate": {"size": 2, "workerTemplate": template}}
+    group, version, kind = "leaderworkerset.x-k8s.io", "v1", "LeaderWorkerSet"
+    vllm.create({"apiVersion": f"{group}/{version}", "kind": kind, "metadata": {"name": "llm"}, "spec": spec})
+    custom = kubernetes.client.CustomObjectsApi(vllm.api)
+    status = {"replicas": 2, "hpaPodSelector": "role=leader"}
+    where = (group, version, INFERENCE_NAMESPACE, "leaderworkersets", "llm")
+    custom.patch_namespaced_custom_object_status(*where, {"status": status})
+    for number in range(2):
+        vllm.create(leader(f"llm-{number}"))
+    try:
+        for said in (name, f"{group}/{version}/{kind}"):
+            target = vllm.target(kind=said, resource="llm", gpus_per_unit=8)
+            at_work(target, lambda session: session.check(2, BLOCK))
+            seen = vllm.cluster.wait(
+                "one of them runs", lambda target=target: one if (one := look(target)).ready else None
+            )
+            assert (seen.allowed, seen.held, seen.ready, seen.is_settled) == (2, 1, 1, False)
+        at_work(target, lambda session: session.shrink(1, release(PowerDownMode.ASAP)))
+        assert vllm.get("leaderworkersets", "llm")["spec"]["replicas"] == 1
+    finally:
+        vllm.kubectl("delete", "pod", "llm-0", "llm-1")
+
+
+def wait_ready(vllm: Service, target: Target) -> Holding:
+    def ready() -> Holding | None:
+        seen = look(target)
+        return seen if seen.ready else None
+
+    return vllm.cluster.wait("a replica is ready", ready)
+
+
+def leader(name: str) -> dict[str, Any]:
+    limits = {"limits": {"nvidia.com/gpu": "8"}}
+    container = {"name": "vllm", "image": "vllm", "resources": limits}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": {"role": "leader"}},
+        "spec": {"containers": [container], "nodeSelector": {NODESET_NAME_LABEL: "inference"}},
+    }
+
+
+# Autoscalers
+
+
+def keda(vllm: Service, desired: int, most: int, **annotations: str) -> None:
+    trigger = {"type": "cron", "metadata": {"desiredReplicas": str(desired)}}
+    vllm.create(
+        {
+            "apiVersion": "keda.sh/v1alpha1",
+            "kind": "ScaledObject",
+            "metadata": {"name": "vllm", "annotations": annotations},
+            "spec": {
+                "scaleTargetRef": {"name": "vllm"},
+                "minReplicaCount": 0,
+                "maxReplicaCount": most,
+                "triggers": [trigger],
+            },
+        }
+    )
+    if PAUSED not in annotations:
+        vllm.cluster.wait("KEDA has scaled the service", lambda: vllm.replicas == desired)
+
+
+def test_keda_is_paused_and_rules_again_once_all_is_given_that_it_could_take(vllm: Service) -> None:
+    vllm.machines(2)
+    keda(vllm, desired=2, most=2)
+    bring(vllm.target(), 2)
+    assert PAUSED not in vllm.get("scaledobject")["metadata"].get("annotations", {})
+    # Whoever does not pause it, fights it.
+    vllm.scale(1)
+    vllm.cluster.wait("KEDA has undone that", lambda: vllm.replicas == 2)
+
+    assert bring(vllm.target(), 1) == Holding(allowed=1, held=1, ready=1)
+    assert vllm.get("scaledobject")["metadata"]["annotations"][PAUSED] == "1"
+    generation = vllm.get("deployment")["metadata"]["generation"]
+    vllm.cluster.wait("KEDA knows", lambda: "Paused True" in conditions(vllm))
+    assert vllm.get("deployment")["metadata"]["generation"] == generation
+    assert bring(vllm.target(), 0).allowed == 0
+
+    assert bring(vllm.target(), 2).ready == 2
+    assert not vllm.get("scaledobject")["metadata"].get("annotations")
+    vllm.cluster.wait("KEDA rules", lambda: "Paused False" in conditions(vllm))
+
+
+def conditions(vllm: Service) -> list[str]:
+    return [f"{one['type']} {one['status']}" for one in vllm.get("scaledobject")["status"]["conditions"]]
+
+
+def test_what_keda_may_take_by_itself_counts_as_promised(vllm: Service) -> None:
+    vllm.machines(1)
+    keda(vllm, desired=1, most=3)
+    seen = wait_ready(vllm, vllm.target())
+    assert (seen.allowed, seen.held, seen.promised) == (3, 1, 2)
+
+
+def test_a_pause_of_somebody_elses_is_not_touched(vllm: Service) -> None:
+    keda(vllm, desired=1, most=3, **{PAUSED: "0"})
+    with pytest.raises(CapacityMistake, match="somebody has paused ScaledObject vllm at 0 replicas: remove"):
+        bring(vllm.target(), 1)
+    assert vllm.get("scaledobject")["metadata"]["annotations"] == {PAUSED: "0"}
+
+
+def hpa(vllm: Service, least: int, most: int) -> None:
+    vllm.create(
+        {
+            "apiVersion": "autoscaling/v2",
+            "kind": "HorizontalPodAutoscaler",
+            "metadata": {"name": "by-load"},
+            "spec": {
+                "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "vllm"},
+                "minReplicas": least,
+                "maxReplicas": most,
+            },
+        }
+    )
+
+
+def test_a_horizontal_autoscaler_is_a_mistake_unless_its_bounds_may_be_moved(vllm: Service) -> None:
+    vllm.machines(2)
+    hpa(vllm, 1, 2)
+    with pytest.raises(CapacityMistake, match=r"by-load changes the same replicas: delete it, or .*pin_hpa=True"):
+        bring(vllm.target(), 1)
+    target = vllm.target(pin_hpa=True)
+    bring(target, 1)
+    assert bounds(vllm) == (1, 1)
+    bring(target, 0)
+    assert bounds(vllm) == (1, 1)
+    bring(target, 2)
+    assert bounds(vllm) == (1, 2)
+    assert not vllm.get("hpa", "by-load")["metadata"].get("annotations")
+
+
+def bounds(vllm: Service) -> tuple[int, int]:
+    spec = vllm.get("hpa", "by-load")["spec"]
+    return spec["minReplicas"], spec["maxReplicas"]
+
+
+# Others
+
+
+def test_two_who_scale_the_same_are_told(vllm: Service) -> None:
+    async def work(session: Session) -> None:
+        await session.grow(2)
+        vllm.scale(1)
+        await session.grow(2)
+
+    with pytest.raises(CapacityBusy, match=r"has set Deployment vllm to 1 replicas, while it is being moved to 2"):
+        at_work(vllm.target(), work)
+    assert vllm.replicas == 1
+
+
+def test_who_comes_in_between_is_not_overruled(vllm: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    change = Workload.set_replicas
+
+    async def late(workload: Workload, scale: dict[str, Any], wanted: int) -> None:
+        vllm.scale(3)
+        await change(workload, scale, wanted)
+
+    monkeypatch.setattr(Workload, "set_replicas", late)
+    with pytest.raises(CapacityBusy, match="somebody else has set Deployment vllm to 3 replicas"):
+        at_work(vllm.target(), lambda session: session.grow(2))
+    assert vllm.replicas == 3
+
+
+def test_a_change_that_meets_another_is_made_again(vllm: Service) -> None:
+    scaling = {"api": "kubernetes", "effect": "conflict", "matching": "PATCH deployments/vllm/scale"}
+    vllm.cluster.fault("api", **scaling, count=2)
+    at_work(vllm.target(), lambda session: session.grow(1))
+    assert vllm.replicas == 1
+    vllm.cluster.fault("api", **scaling, count=100)
+    with pytest.raises(CapacityBusy, match="was changed by others each time"):
+        at_work(vllm.target(), lambda session: session.grow(2))
+    vllm.cluster.fault("clear")
+
+
+def test_a_lost_answer_is_no_harm(vllm: Service) -> None:
+    async def work(session: Session) -> None:
+        await session.grow(1)
+        vllm.cluster.fault("api", api="kubernetes", effect="error", matching="PATCH deployments/vllm/scale", count=1)
+        with pytest.raises(ConnectFailed, match="could not scale Deployment vllm in namespace inference"):
+            await session.grow(2)
+        await session.grow(2)
+
+    at_work(vllm.target(), work)
+    assert vllm.replicas == 2
+
+
+# Mistakes, before anything is moved
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"resource": "vlm"}, "there is no Deployment vlm in namespace inference: correct the target's resource"),
+        ({"namespace": "inferenz"}, "there is no Deployment vllm in namespace inferenz"),
+        ({"kind": "rollouts.argoproj.io"}, "the cluster has no kind rollouts.argoproj.io"),
+        ({"kind": "example.com/v1/Model"}, "the cluster has no kind example.com/v1/Model"),
+        ({"kind": "batch/v1/CronJob"}, "CronJob of batch/v1 cannot be scaled"),
+        ({"gpus_per_unit": 4}, "a replica of Deployment vllm asks for 8 GPUs, and gpus_per_unit says 4"),
+    ],
+)
+def test_what_could_never_be_scaled_is_named(vllm: Service, fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(CapacityMistake, match=words):
+        at_work(vllm.target(**fields), lambda session: session.check(1, BLOCK))
+
+
+def test_more_than_the_block_has_is_refused(vllm: Service) -> None:
+    with pytest.raises(CapacityMistake, match="5 replicas of 8 GPUs do not fit into block, which has 32"):
+        at_work(vllm.target(), lambda session: session.check(5, BLOCK))
+
+
+def test_a_missing_right_is_named_before_anything_is_moved(vllm: Service, connections: Connections) -> None:
+    access = vllm.cluster.access["inference_kubernetes"]
+    config = json.loads(vllm.kubectl("config", "view", "--raw", "--output=json"))
+    config["users"][0]["user"]["token"] = access["viewer_token"]
+    viewer = connections.define("kubernetes", kube_config=json.dumps(config))
+    target = vllm.target(kubernetes_conn_id=viewer)
+    assert look(target).allowed == 0
+    with pytest.raises(CapacityMistake, match=r"no right to scale Deployment vllm .*: bind a Role with get and patch"):
+        at_work(target, lambda session: session.check(1, BLOCK))
+    config["users"][0]["user"]["token"] = "wrong"
+    nobody = connections.define("kubernetes", kube_config=json.dumps(config))
+    with pytest.raises(ConnectFailed, match="refused the token"):
+        look(vllm.target(kubernetes_conn_id=nobody))
+    config["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1"
+    nowhere = connections.define("kubernetes", kube_config=json.dumps(config))
+    with pytest.raises(ConnectFailed, match="the Kubernetes API does not answer"):
+        look(vllm.target(kubernetes_conn_id=nowhere))
+    with pytest.raises(ConnectFailed, match="there is no connection no_such_id: add it"):
+        look(vllm.target(kubernetes_conn_id="no_such_id"))

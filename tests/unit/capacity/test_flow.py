@@ -1,0 +1,181 @@
+"""Nobody is ever allowed more than will be free, however late what is given up goes and what is allowed is taken."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from airflow_provider_soperator.capacity.block import BlockSeen
+from airflow_provider_soperator.capacity.flow import World, may_have
+from airflow_provider_soperator.capacity.holding import Holding
+from airflow_provider_soperator.slurm.requests import PowerDownMode
+from tests.unit.capacity.world import Cloud, Pace, State
+
+LIMIT = 64
+LONGEST = 12
+
+
+@st.composite
+def allocations(draw: st.DrawFn, gpus: Mapping[str, int]) -> dict[str, int]:
+    left, units = LIMIT, {}
+    for name in draw(st.permutations(list(gpus))):
+        units[name] = draw(st.integers(0, left // gpus[name]))
+        left -= units[name] * gpus[name]
+    return units
+
+
+@st.composite
+def clouds(draw: st.DrawFn) -> tuple[Cloud, dict[str, int]]:
+    """A block in some state, and what it is to come to."""
+    names = ["training", "inference", "research"][: draw(st.integers(2, 3))]
+    gpus = {name: draw(st.sampled_from([1, 4, 8, 16])) for name in names}
+    before, goal = draw(allocations(gpus)), draw(allocations(gpus))
+    chance = random.Random(draw(st.integers(0, 2**32)))
+    longest = draw(st.sampled_from([0, 1, LONGEST]))
+    cloud = Cloud(LIMIT)
+
+    def some(unit: int) -> int:
+        return chance.randint(0, longest)
+
+    for name in names:
+        sleeping = draw(st.integers(0, before[name]))
+        cloud.add(
+            name,
+            gpus=gpus[name],
+            pace=Pace(some, some, some, some),
+            ready=before[name] - sleeping,
+            sleeping=sleeping,
+            off=max(0, goal[name] - before[name]),
+        )
+    return cloud, goal
+
+
+def step(cloud: Cloud, goal: Mapping[str, int], *, passes: int = 0) -> World:
+    """What a shift does in a round. Time may pass between its looks, and before it acts."""
+    seen = {}
+    for name, target in cloud.targets.items():
+        seen[name] = target.see()
+        for _ in range(passes):
+            cloud.tick()
+    world = World(cloud.block(), seen, {name: target.gpus for name, target in cloud.targets.items()})
+    for _ in range(passes):
+        cloud.tick()
+    may = may_have(world, goal)
+    donors = world.donors(goal)
+    for name in donors:
+        cloud.targets[name].shrink(goal[name], PowerDownMode.ASAP)
+    for name in world.receivers(goal):
+        if name not in donors:
+            cloud.targets[name].grow(may[name])
+    return world
+
+
+@settings(max_examples=80, deadline=None)
+@given(clouds(), st.data())
+def test_no_claim_is_ever_refused_and_everything_arrives(
+    made: tuple[Cloud, dict[str, int]], data: st.DataObject
+) -> None:
+    cloud, goal = made
+    passes = data.draw(st.integers(0, 3), label="ticks between looks")
+    for _ in range(40 * LONGEST):
+        step(cloud, goal, passes=passes)
+        cloud.tick()
+        assert cloud.taken <= LIMIT
+        assert cloud.refused == 0
+        if cloud.ready() == cloud.allowed() == goal:
+            return
+    pytest.fail(f"{cloud.ready()} and not {goal}")
+
+
+@settings(max_examples=30, deadline=None)
+@given(clouds(), st.sets(st.integers(0, 60)))
+def test_while_nobody_knows_what_is_free_nobody_gets_more(
+    made: tuple[Cloud, dict[str, int]], unknown: set[int]
+) -> None:
+    cloud, goal = made
+    for _ in range(60):
+        is_unknown = cloud.now in unknown
+        cloud.unknown = [range(cloud.now, cloud.now + 1)] if is_unknown else []
+        before = cloud.allowed()
+        step(cloud, goal)
+        if is_unknown:
+            assert all(units <= before[name] for name, units in cloud.allowed().items())
+        cloud.tick()
+        assert cloud.refused == 0
+
+
+def world(usage: int | None, gpus: int = 8, **holdings: Holding) -> World:
+    return World(BlockSeen(id="b", limit=LIMIT, usage=usage), holdings, dict.fromkeys(holdings, gpus))
+
+
+def test_what_was_promised_before_is_not_free() -> None:
+    seen = world(
+        24,
+        training=Holding(allowed=4, held=0, ready=0),
+        inference=Holding(allowed=3, held=3, ready=3),
+    )
+    assert may_have(seen, {"training": 4, "inference": 6}) == {"training": 4, "inference": 4}
+
+
+def test_promises_that_cannot_be_kept_take_nothing_from_others() -> None:
+    seen = world(
+        56,
+        training=Holding(allowed=4, held=1, ready=1),
+        inference=Holding(allowed=2, held=2, ready=1),
+    )
+    assert may_have(seen, {"training": 4, "inference": 4}) == {"training": 2, "inference": 2}
+
+
+def test_two_receivers_share_what_is_free() -> None:
+    seen = world(
+        40,
+        training=Holding(allowed=1, held=1, ready=1),
+        inference=Holding(allowed=1, held=1, ready=1),
+        research=Holding(allowed=1, held=3, ready=1, finishing=2),
+    )
+    assert may_have(seen, {"training": 3, "inference": 3, "research": 1}) == {
+        "training": 3,
+        "inference": 2,
+        "research": 1,
+    }
+
+
+def test_what_a_target_holds_is_taken_though_the_cloud_is_late_to_say_so() -> None:
+    seen = world(
+        32,
+        training=Holding(allowed=4, held=4, ready=4),
+        inference=Holding(allowed=3, held=3, ready=0),
+    )
+    assert may_have(seen, {"training": 4, "inference": 4})["inference"] == 4
+    assert may_have(seen, {"training": 4, "inference": 6})["inference"] == 4
+
+
+def test_a_block_that_was_cut_has_nothing_free() -> None:
+    seen = world(72, training=Holding(allowed=8, held=8, ready=8), inference=Holding(allowed=1, held=1, ready=1))
+    assert seen.block.free == 0
+    assert may_have(seen, {"training": 7, "inference": 2}) == {"training": 8, "inference": 1}
+
+
+def test_donors_and_receivers() -> None:
+    seen = world(
+        40,
+        leaving=Holding(allowed=2, held=3, ready=2, finishing=1),
+        asleep=Holding(allowed=4, held=1, ready=1),
+        coming=Holding(allowed=2, held=2, ready=1),
+        as_it_shall_be=Holding(allowed=2, held=2, ready=2),
+    )
+    goal = {"leaving": 2, "asleep": 2, "coming": 2, "as_it_shall_be": 2}
+    assert seen.donors(goal) == ["leaving", "asleep"]
+    assert seen.receivers(goal) == ["asleep", "coming"]
+
+
+def test_the_world_that_claims_are_tried_in_does_refuse_them() -> None:
+    cloud = Cloud(LIMIT)
+    greedy = cloud.add("training", ready=8, off=1)
+    greedy.grow(9)
+    cloud.tick()
+    assert (cloud.refused, greedy.count(State.ASKED)) == (1, 1)

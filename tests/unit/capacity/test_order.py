@@ -1,0 +1,142 @@
+"""An order is the same after it has gone through JSON, and says at each moment how far one may go."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, replace
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_soperator.capacity.errors import CapacityMistake
+from airflow_provider_soperator.capacity.order import ShiftOrder
+from airflow_provider_soperator.capacity.patience import Timeouts
+from airflow_provider_soperator.capacity.targets import KubernetesScaleTarget, NebiusNodeGroupTarget, SlurmNodesTarget
+from airflow_provider_soperator.slurm.requests import PowerDownMode
+
+AT = datetime(2026, 11, 21, 20, tzinfo=timezone.utc)
+MINUTE = timedelta(minutes=1)
+SECOND = timedelta(seconds=1)
+
+PLAIN = ShiftOrder(
+    key="shifts/scheduled__1/shift/-1",
+    task="shifts/scheduled__1/shift/-1",
+    block="capacityblockgroup-1",
+    nebius_conn_id="nebius_default",
+    targets=(
+        SlurmNodesTarget(name="training", nodes="worker-[0-7]"),
+        KubernetesScaleTarget(name="inference", resource="vllm", gpus_per_unit=8),
+    ),
+    goal={"training": 4, "inference": 4},
+    wanted_at=AT,
+)
+#: Nothing here is as it is by itself.
+FULL = ShiftOrder(
+    key="a/b/c/3",
+    task="a/b/c/4",
+    block="capacityblockgroup-2",
+    nebius_conn_id="nebius_other",
+    targets=(
+        SlurmNodesTarget(name="training", nodes="worker-[0-7]", gpus_per_unit=4, order="work", whole_blocks=True),
+        NebiusNodeGroupTarget(name="inference", node_group="mk8snodegroup-1", min_nodes=1),
+    ),
+    goal={"training": 4, "inference": 0},
+    wanted_at=datetime(2026, 11, 21, 20, 0, 0, 123457, tzinfo=timezone(timedelta(hours=1))),
+    transfer=12.5 * MINUTE,
+    until=AT + timedelta(hours=12),
+    hurry="force",
+    force_after=7 * MINUTE,
+    grace=90 * SECOND,
+    signal="USR1",
+    timeouts=Timeouts(release=MINUTE, free=2 * MINUTE, ready=3 * MINUTE, out_of_reach=4 * MINUTE),
+    rollback=False,
+    wait_for_turn=False,
+    poll_interval=2.5,
+    why="night (shifts)",
+)
+
+
+def through_json(order: ShiftOrder) -> ShiftOrder:
+    return ShiftOrder.read(json.loads(json.dumps(order.write())))
+
+
+@pytest.mark.parametrize("order", [PLAIN, FULL], ids=["plain", "full"])
+def test_it_is_the_same_after_json(order: ShiftOrder) -> None:
+    assert through_json(order) == order
+
+
+def test_nothing_is_left_out_of_that() -> None:
+    assert [one.name for one in fields(ShiftOrder) if getattr(FULL, one.name) == getattr(PLAIN, one.name)] == []
+
+
+@given(
+    st.datetimes(datetime(2020, 1, 1), datetime(2100, 1, 1), timezones=st.just(timezone.utc)), st.timedeltas(0 * SECOND)
+)
+def test_no_moment_is_moved(moment: datetime, span: timedelta) -> None:
+    span = min(span, timedelta(days=30))
+    order = replace(PLAIN, wanted_at=moment, until=moment, transfer=span)
+    assert through_json(order) == order
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"goal": {"training": 4}}, "nothing is said of inference: the targets are training, inference"),
+        ({"goal": {"training": 4, "inference": 4, "chat": 1}}, "there is no target chat"),
+        ({"goal": {"training": 4, "chat": 4}}, "there is no target chat; nothing is said of inference"),
+        ({"goal": {"training": -1, "inference": 4}}, "training cannot have less than nothing"),
+        ({"targets": PLAIN.targets[:1] * 2}, "two targets have one name: training, training"),
+    ],
+)
+def test_what_could_never_be_is_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(CapacityMistake, match=said):
+        replace(PLAIN, **changes)
+
+
+def test_units_are_called_as_their_target_calls_them() -> None:
+    assert (PLAIN.units("training"), PLAIN.units("inference")) == ("nodes", "replicas")
+
+
+def modes(order: ShiftOrder, *minutes: float) -> list[PowerDownMode | None]:
+    """How far one may go, so many minutes after the units are wanted."""
+    return [order.release(order.wanted_at + after * MINUTE).mode for after in minutes]
+
+
+IDLE, ASAP, FORCE = PowerDownMode.IDLE, PowerDownMode.ASAP, PowerDownMode.FORCE
+
+
+@pytest.mark.parametrize(("hurry", "mode"), [("idle", IDLE), ("asap", ASAP)])
+def test_units_leave_so_long_before_as_they_need(hurry: Any, mode: PowerDownMode) -> None:
+    order = replace(PLAIN, hurry=hurry, transfer=5 * MINUTE)
+    assert order.leaves_at == AT - 5 * MINUTE
+    assert modes(order, -60, -5.01, -5, 0, 600) == [None, None, mode, mode, mode]
+    assert {order.release(AT + after * MINUTE).wanted_at for after in (-60, 0, 60)} == {order.leaves_at}
+
+
+def test_force_begins_with_the_warning() -> None:
+    order = replace(PLAIN, hurry="force", transfer=5 * MINUTE, force_after=10 * MINUTE, grace=2 * MINUTE, signal="USR1")
+    assert modes(order, -6, -5, 0, 7.99, 8, 10, 60) == [None, ASAP, ASAP, ASAP, FORCE, FORCE, FORCE]
+    forced = order.release(AT + 8 * MINUTE)
+    assert (forced.signal, forced.grace) == ("USR1", 2 * MINUTE)
+
+
+def test_nobody_is_forced_before_units_are_to_leave() -> None:
+    order = replace(PLAIN, hurry="force", grace=10 * MINUTE)
+    assert modes(order, -5, -0.01, 0) == [None, None, FORCE]
+    assert order.release(AT).grace == 10 * MINUTE
+
+
+@pytest.mark.parametrize("hurry", ["idle", "asap", "force"])
+def test_the_way_back_waits_for_jobs_and_begins_at_once(hurry: Any) -> None:
+    order = replace(PLAIN, hurry=hurry)
+    for after in (-60, 60):
+        now = AT + after * MINUTE
+        assert (order.release(now, back=True).mode, order.release(now, back=True).wanted_at) == (ASAP, now)
+
+
+@pytest.mark.parametrize(("hurry", "ahead"), [("idle", False), ("asap", True), ("force", True)])
+def test_work_is_kept_off_ahead_unless_only_idle_units_go(hurry: Any, ahead: bool) -> None:
+    assert replace(PLAIN, hurry=hurry).release(AT - MINUTE).ahead is ahead

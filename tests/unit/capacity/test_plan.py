@@ -1,0 +1,104 @@
+"""A plan says in words what is going to be done, and when."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from airflow_provider_soperator.capacity.block import BlockSeen
+from airflow_provider_soperator.capacity.flow import World
+from airflow_provider_soperator.capacity.holding import Holding
+from airflow_provider_soperator.capacity.order import ShiftOrder
+from airflow_provider_soperator.capacity.plan import Plan, plan
+from airflow_provider_soperator.capacity.targets import KubernetesScaleTarget, SlurmNodesTarget
+
+TOMORROW = datetime(2096, 11, 21, 20, tzinfo=timezone.utc)
+MINUTE = timedelta(minutes=1)
+ORDER = ShiftOrder(
+    key="k",
+    task="t",
+    block="b",
+    nebius_conn_id="n",
+    targets=(
+        SlurmNodesTarget(name="training", nodes="worker-[0-7]"),
+        KubernetesScaleTarget(name="inference", resource="vllm", gpus_per_unit=8),
+    ),
+    goal={"training": 6, "inference": 2},
+    wanted_at=TOMORROW,
+    transfer=15 * MINUTE,
+)
+
+
+def planned(training: int, inference: int, usage: int | None = 64, **changes: Any) -> Plan:
+    holdings = {
+        name: Holding(allowed=units, held=units, ready=units)
+        for name, units in (("training", training), ("inference", inference))
+    }
+    world = World(BlockSeen(id="b", limit=64, usage=usage), holdings, {"training": 8, "inference": 8})
+    return plan(world, replace(ORDER, **changes), {"training": ["worker-3 goes: it is idle"]} if training > 6 else {})
+
+
+def test_there() -> None:
+    found = planned(8, 0)
+    assert not found.is_empty
+    lines = str(found).split("\n")
+    assert lines[:3] == [
+        "training goes from 8 to 6 nodes",
+        "    worker-3 goes: it is idle",
+        "inference goes from 0 to 2 replicas",
+    ]
+    assert [line.partition(". ")[0] for line in lines[3:]] == ["1", "2", "3", "4"]
+    leaves, wanted = "21 Nov 19:45:00 UTC", "21 Nov 20:00:00 UTC"
+    assert found.steps[0].startswith(f"until {leaves}: work that would last longer is kept off")
+    assert found.steps[1].startswith(f"at {leaves}: training gives up what is idle")
+    assert found.steps[2].endswith("inference gets one more")
+    assert found.steps[3].startswith(f"by {wanted}: inference")
+
+
+def test_idle_nodes_only_need_nothing_ahead() -> None:
+    assert not any(step.startswith("until") for step in planned(8, 0, hurry="idle").steps)
+
+
+def test_force_is_announced() -> None:
+    found = planned(8, 0, hurry="force", force_after=10 * MINUTE, grace=2 * MINUTE, signal="USR1")
+    assert any("SIGUSR1" in step and "20:10:00" in step for step in found.steps)
+
+
+def test_what_is_wanted_by_now_begins_now() -> None:
+    past = datetime(2020, 1, 1, tzinfo=timezone.utc)
+    found = planned(8, 0, wanted_at=past)
+    assert found.steps[0].startswith("now: training gives up")
+    assert not any("2020" in step or "01 Jan" in step for step in found.steps)
+
+
+def test_growing_alone_needs_nobody_to_leave() -> None:
+    found = planned(6, 0, 48)
+    assert str(found).startswith("training keeps its 6 nodes\n")
+    assert found.steps[0].endswith("inference gets as much as is free in the block")
+    assert "gives up" not in str(found)
+
+
+def test_shrinking_alone_gives_to_nobody() -> None:
+    assert "gets" not in str(planned(8, 2))
+
+
+def test_nothing() -> None:
+    found = planned(6, 2)
+    assert found.is_empty
+    assert found.steps == ("nothing: everything is as it shall be",)
+
+
+@pytest.mark.parametrize(("usage", "free"), [(40, 24), (None, None)])
+def test_as_json(usage: int | None, free: int | None) -> None:
+    found = planned(8, 0, usage)
+    said = found.describe()
+    assert said.pop("markdown")
+    assert said == {
+        "text": str(found),
+        "moves": {"training": {"now": 8, "then": 6}, "inference": {"now": 0, "then": 2}},
+        "steps": list(found.steps),
+        "free_gpus": free,
+    }

@@ -1,0 +1,59 @@
+"""What the objects of a workload tell of its replicas, where the sandbox's API has nothing to tell."""
+
+from __future__ import annotations
+
+import doctest
+from typing import Any
+
+import pytest
+from kubernetes_asyncio.client import (
+    V1ContainerState,
+    V1ContainerStateWaiting,
+    V1ContainerStatus,
+    V1ObjectMeta,
+    V1Pod,
+    V1PodStatus,
+)
+
+from airflow_provider_soperator.kubernetes import kinds, replicas
+from airflow_provider_soperator.kubernetes.replicas import last_scaled_by, problems
+
+
+@pytest.mark.parametrize("module", [kinds, replicas])
+def test_examples_in_docstrings_run(module: Any) -> None:
+    assert doctest.testmod(module).failed == 0
+
+
+def change(manager: str, day: int, field: str = "f:replicas") -> dict[str, Any]:
+    return {"manager": manager, "time": f"2026-01-0{day}T00:00:00Z", "fieldsV1": {"f:spec": {field: {}}}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "who"),
+    [
+        ([change("kubectl", 1), change("argocd", 2), change("airflow-provider-soperator", 3)], "argocd"),
+        ([change("kubectl", 2), change("argocd", 1), change("helm", 3, "f:template")], "kubectl"),
+        ([change("airflow-provider-soperator", 1)], ""),
+        (None, ""),
+    ],
+)
+def test_who_else_has_scaled_last_is_in_the_managed_fields(changes: Any, who: str) -> None:
+    assert last_scaled_by({"metadata": {"managedFields": changes}}) == who
+
+
+def waiting(reason: str) -> V1Pod:
+    state = V1ContainerState(waiting=V1ContainerStateWaiting(reason=reason, message="of vllm:latest"))
+    status = V1ContainerStatus(name="vllm", image="vllm", image_id="", ready=False, restart_count=0, state=state)
+    return V1Pod(metadata=V1ObjectMeta(name="vllm-0"), status=V1PodStatus(container_statuses=[status]))
+
+
+def test_what_keeps_replicas_from_being_ready_is_said_once() -> None:
+    refused = {"type": "ReplicaFailure", "status": "True", "message": "exceeded quota: gpus"}
+    late = {"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded", "message": "has timed out"}
+    fine = {"type": "Available", "status": "False", "message": "does not have minimum availability"}
+    pods = [waiting("ImagePullBackOff"), waiting("ImagePullBackOff"), waiting("ContainerCreating")]
+    assert problems({"status": {"conditions": [refused, late, fine]}}, pods) == (
+        "exceeded quota: gpus",
+        "has timed out",
+        "container vllm waits (ImagePullBackOff: of vllm:latest)",
+    )

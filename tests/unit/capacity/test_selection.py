@@ -1,0 +1,186 @@
+"""The nodes that go are those that lose least by it, and those that were chosen once stay chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from airflow_provider_soperator.capacity.selection import Choice, Wish, choose, work_of
+from airflow_provider_soperator.slurm.ids import JobId
+from airflow_provider_soperator.slurm.records import Job, Node
+from airflow_provider_soperator.slurm.states import JobState, NodeState
+from airflow_provider_soperator.slurm.times import NoDuration
+
+NOW = datetime(2026, 11, 21, 20, tzinfo=timezone.utc)
+HOUR = timedelta(hours=1)
+
+OFF, GOING, IDLE, BUSY, ENDING = (
+    "IDLE+CLOUD+POWERED_DOWN",
+    "MIXED+CLOUD+POWER_DOWN",
+    "IDLE+CLOUD",
+    "MIXED+CLOUD",
+    "IDLE+CLOUD+COMPLETING",
+)
+
+
+def node(number: int, state: str = BUSY) -> Node:
+    return Node(name=f"worker-{number}", state=NodeState.parse(state), gres="gpu:8")
+
+
+def job(number: int, nodes: str, *, left: timedelta | None = HOUR, ran: timedelta = HOUR, gpus: int = 8) -> Job:
+    return Job(
+        id=JobId(number),
+        name="train",
+        state=JobState.parse("RUNNING"),
+        nodelist=nodes,
+        started=NOW - ran,
+        ends=NOW + (left or timedelta(days=365)),
+        time_limit=ran + left if left else NoDuration.UNLIMITED,
+        tres=f"cpu=16,gres/gpu={gpus}" if gpus else "cpu=16",
+    )
+
+
+def chosen(
+    nodes: Sequence[Node],
+    jobs: Sequence[Job],
+    count: int,
+    wish: Wish = Wish(),  # noqa: B008
+    leaving: AbstractSet[str] = frozenset(),
+) -> list[Choice]:
+    return choose(nodes, jobs, count, now=NOW, wish=wish, leaving=leaving)
+
+
+def numbers(choices: Sequence[Choice]) -> list[int]:
+    return [int(choice.node.rpartition("-")[2]) for choice in choices]
+
+
+def test_what_is_off_goes_first_then_what_goes_off_then_what_is_idle_then_what_ends_first() -> None:
+    nodes = [node(0), node(1), node(2, IDLE), node(3, GOING), node(4, OFF)]
+    jobs = [job(7, "worker-0", left=2 * HOUR), job(8, "worker-1", left=HOUR), job(9, "worker-3")]
+    found = chosen(nodes, jobs, 5)
+    assert numbers(found) == [4, 3, 2, 1, 0]
+    assert [choice.why for choice in found] == [
+        "is off",
+        "is going off already",
+        "is idle",
+        "runs 8 (train) until 21 Nov 21:00:00 UTC at the latest",
+        "runs 7 (train) until 21 Nov 22:00:00 UTC at the latest",
+    ]
+
+
+def test_a_node_is_free_when_the_last_of_its_jobs_has_ended() -> None:
+    nodes = [node(0), node(1)]
+    jobs = [job(7, "worker-0", left=HOUR), job(8, "worker-[0-1]", left=3 * HOUR), job(9, "worker-1", left=4 * HOUR)]
+    found = chosen(nodes, jobs, 2)
+    assert numbers(found) == [0, 1]
+    assert [choice.free_at for choice in found] == [NOW + 3 * HOUR, NOW + 4 * HOUR]
+
+
+def test_what_may_run_for_ever_goes_last() -> None:
+    found = chosen([node(0), node(1)], [job(7, "worker-0", left=None), job(8, "worker-1", left=1000 * HOUR)], 2)
+    assert numbers(found) == [1, 0]
+    assert found[1].free_at is None
+    assert found[1].why == "runs 7 (train), without a time limit"
+
+
+def test_by_work_that_would_be_lost() -> None:
+    nodes = [node(0), node(1), node(2)]
+    jobs = [
+        job(7, "worker-0", left=HOUR, ran=3 * HOUR),
+        job(8, "worker-1", left=9 * HOUR, ran=HOUR),
+        job(9, "worker-2", left=5 * HOUR, ran=3 * HOUR, gpus=1),
+    ]
+    assert numbers(chosen(nodes, jobs, 3, Wish("work"))) == [2, 1, 0]
+    assert numbers(chosen(nodes, jobs, 3, Wish("end"))) == [0, 2, 1]
+
+
+def test_work_is_gpu_seconds_of_this_run() -> None:
+    assert work_of(job(7, "worker-0", ran=HOUR, gpus=8), NOW) == 8 * 3600
+    assert work_of(job(7, "worker-0", ran=HOUR, gpus=0), NOW) == 3600
+    assert work_of(Job(id=JobId(7)), NOW) == 0
+
+
+def test_a_node_whose_job_is_being_ended_is_not_idle() -> None:
+    assert numbers(chosen([node(0, ENDING), node(1, IDLE)], [], 2)) == [1, 0]
+
+
+def test_those_chosen_before_stay_chosen_whatever_is_idle_by_now() -> None:
+    nodes = [node(0, IDLE), node(1), node(2, IDLE)]
+    found = chosen(nodes, [job(7, "worker-1")], 1, leaving={"worker-1"})
+    assert numbers(found) == [1]
+    assert found[0].why == "was chosen before"
+
+
+def test_when_fewer_are_to_go_than_were_chosen_before_those_stay_that_have_most_to_lose() -> None:
+    nodes = [node(0), node(1, IDLE), node(2, OFF)]
+    leaving = {"worker-0", "worker-1", "worker-2"}
+    jobs = [job(7, "worker-0")]
+    assert numbers(chosen(nodes, jobs, 1, leaving=leaving)) == [2]
+    assert numbers(chosen(nodes, jobs, 2, leaving=leaving)) == [2, 1]
+
+
+BLOCKS = {f"worker-{number}": f"rack{number // 2}" for number in range(6)}
+
+
+def test_nodes_of_one_block_go_together() -> None:
+    # One idle node in each of two blocks, and a block whose two nodes are free soon.
+    nodes = [node(0, IDLE), node(1), node(2), node(3), node(4, IDLE), node(5)]
+    jobs = [
+        job(7, "worker-1", left=9 * HOUR),
+        job(8, "worker-[2-3]", left=HOUR),
+        job(9, "worker-5", left=8 * HOUR),
+    ]
+    assert numbers(chosen(nodes, jobs, 2)) == [0, 4]
+    found = chosen(nodes, jobs, 2, Wish(blocks=BLOCKS))
+    assert numbers(found) == [2, 3]
+    assert found[0].why.endswith(", in block rack1")
+
+
+def test_of_blocks_that_lose_the_same_the_smallest_goes() -> None:
+    nodes = [node(number, IDLE) for number in range(3)]
+    blocks = {"worker-0": "large", "worker-1": "large", "worker-2": "small"}
+    assert numbers(chosen(nodes, [], 1, Wish(blocks=blocks))) == [2]
+
+
+def test_a_node_that_is_gone_already_is_not_replaced_by_a_whole_block() -> None:
+    nodes = [node(0, OFF), node(1), node(2, IDLE), node(3, IDLE)]
+    found = chosen(nodes, [job(7, "worker-1", left=9 * HOUR)], 2, Wish(blocks=BLOCKS), {"worker-0"})
+    assert numbers(found) == [0, 2]
+
+
+@pytest.mark.parametrize("wish", [Wish("end"), Wish("work"), Wish(blocks=BLOCKS)], ids=["end", "work", "blocks"])
+@settings(max_examples=30)
+@given(data=st.data())
+def test_whoever_asks_again_is_told_the_same(wish: Wish, data: st.DataObject) -> None:
+    loads = st.tuples(st.sampled_from([OFF, GOING, IDLE, BUSY, ENDING]), st.integers(1, 9), st.integers(0, 9))
+    count = data.draw(st.integers(0, 6))
+
+    def world() -> tuple[list[Node], list[Job]]:
+        said = data.draw(st.lists(loads, min_size=6, max_size=6))
+        nodes = [node(number, state) for number, (state, _, _) in enumerate(said)]
+        busy = {number: load for number, load in enumerate(said) if load[0] in (BUSY, GOING)}
+        return nodes, [
+            job(number + 1, f"worker-{number}", left=left * HOUR, ran=ran * HOUR)
+            for number, (_, left, ran) in busy.items()
+        ]
+
+    first = [choice.node for choice in chosen(*world(), count, wish)]
+    assert len(first) == len(set(first)) == count
+    # Whatever has become of the nodes meanwhile.
+    nodes, jobs = world()
+    assert {choice.node for choice in chosen(nodes, jobs, count, wish, set(first))} == set(first)
+    more = {choice.node for choice in chosen(nodes, jobs, min(6, count + 1), wish, set(first))}
+    assert more >= set(first)
+
+
+@given(st.permutations(range(6)), st.integers(0, 6))
+def test_nobody_goes_who_loses_more_than_one_who_stays(ends: Sequence[int], count: int) -> None:
+    nodes = [node(number) for number in range(6)]
+    left: Mapping[int, timedelta] = {number: (1 + ends[number]) * HOUR for number in range(6)}
+    found = numbers(chosen(nodes, [job(number + 1, f"worker-{number}", left=left[number]) for number in left], count))
+    assert found == sorted(left, key=lambda number: left[number])[:count]

@@ -1,0 +1,422 @@
+"""A shift gets there, or goes back, whatever dies or fails on the way; and never asks for a GPU that is not free."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from airflow_provider_soperator.capacity import shift as engine
+from airflow_provider_soperator.capacity.errors import CapacityBusy, CapacityError, CapacityMistake
+from airflow_provider_soperator.capacity.lease import LeaseLost, Record
+from airflow_provider_soperator.capacity.order import ShiftOrder
+from airflow_provider_soperator.capacity.patience import Timeouts
+from airflow_provider_soperator.capacity.shift import Outcome, Shift, ShiftFailed
+from airflow_provider_soperator.capacity.targets import KubernetesScaleTarget, SlurmNodesTarget
+from airflow_provider_soperator.slurm.errors import NotPermitted
+from tests.unit.capacity.world import NEVER, SECOND, START, Cloud, Death, Pace, Process, State
+
+TARGETS = (
+    SlurmNodesTarget(name="training", nodes="worker-[0-7]"),
+    KubernetesScaleTarget(name="inference", resource="vllm", gpus_per_unit=8),
+)
+DAY, NIGHT = {"training": 4, "inference": 4}, {"training": 8, "inference": 0}
+ORDER = ShiftOrder(
+    key="shifts/scheduled__1/shift/-1",
+    task="shifts/scheduled__1/shift/-1",
+    block="capacityblockgroup-1",
+    nebius_conn_id="nebius_default",
+    targets=TARGETS,
+    goal=DAY,
+    wanted_at=START,
+    poll_interval=0,
+    timeouts=Timeouts(release=200 * SECOND, free=200 * SECOND, ready=200 * SECOND, out_of_reach=200 * SECOND),
+)
+OTHER = replace(ORDER, key="shifts/manual__2/shift/-1", task="shifts/manual__2/shift/-1")
+HASTY = Timeouts(release=30 * SECOND, free=30 * SECOND, ready=30 * SECOND, out_of_reach=30 * SECOND)
+
+STAGGERED = Pace(work=lambda unit: 2 * unit, machine=lambda unit: 1, claim=lambda unit: 1, boot=lambda unit: 1)
+
+
+def by_chance(seed: int, longest: int = 12) -> Pace:
+    chance = random.Random(seed)
+
+    def some(unit: int) -> int:
+        return chance.randint(0, longest)
+
+    return Pace(some, some, some, some)
+
+
+@pytest.fixture
+def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
+    """Night: all GPUs are at work in training."""
+    made = made_cloud(monkeypatch)
+    yield made
+    # Whatever else has happened.
+    assert made.refused == 0
+    assert made.taken <= made.limit
+
+
+def made_cloud(monkeypatch: pytest.MonkeyPatch, pace: Pace = STAGGERED) -> Cloud:
+    made = Cloud(64)
+    made.add("training", pace=pace, ready=8)
+    made.add("inference", pace=pace, off=8)
+    use_clock(monkeypatch, made)
+    return made
+
+
+def use_clock(monkeypatch: pytest.MonkeyPatch, cloud: Cloud) -> None:
+    monkeypatch.setattr(engine, "datetime", cloud.clock())
+
+
+def shift(cloud: Cloud, order: ShiftOrder, process: Process | None = None) -> Shift:
+    process = process or Process()
+    return Shift(order, cloud.reader(process), cloud.sessions(process, order.key), cloud.log)
+
+
+def carry(cloud: Cloud, order: ShiftOrder = ORDER, process: Process | None = None, **how: Any) -> Outcome:
+    return asyncio.run(shift(cloud, order, process).run(**how))
+
+
+def is_as(cloud: Cloud, expected: Mapping[str, int]) -> bool:
+    return cloud.ready() == cloud.allowed() == expected
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_there_and_back(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    cloud = made_cloud(monkeypatch, by_chance(seed))
+    for goal in (DAY, NIGHT, {"training": 0, "inference": 8}, {"training": 3, "inference": 5}):
+        outcome = carry(cloud, replace(ORDER, goal=goal))
+        assert outcome.allocation == goal
+        assert is_as(cloud, goal)
+        assert cloud.reservations.known == {}
+    assert cloud.refused == 0
+
+
+def test_units_flow_one_by_one(cloud: Cloud) -> None:
+    cloud.targets["training"].pace = Pace(work=lambda unit: 20 * unit)
+    carry(cloud)
+    left, came = cloud.targets["training"].gone, cloud.targets["inference"].come
+    assert len(left) == len(came) == 4
+    # Each has come before the next one left.
+    assert [come < gone for come, gone in zip(came, left[1:], strict=False)] == [True] * 3
+
+
+def test_what_is_as_it_shall_be_is_left_alone(cloud: Cloud) -> None:
+    outcome = carry(cloud, replace(ORDER, goal=NIGHT))
+    assert outcome.allocation == NIGHT
+    assert cloud.now < 10
+    figures = outcome.describe()["figures"]
+    assert (figures["release_seconds"], figures["arrive_seconds"]) == (None, None)
+
+
+def test_nothing_leaves_and_nothing_comes_before_its_time(cloud: Cloud) -> None:
+    order = replace(ORDER, wanted_at=START + 100 * SECOND, transfer=20 * SECOND)
+    outcome = carry(cloud, order)
+    assert min(cloud.targets["training"].gone) >= 80
+    figures = outcome.figures
+    assert figures.release_seconds is not None
+    assert figures.arrive_seconds is not None
+    assert figures.release_seconds + figures.arrive_seconds <= figures.total_seconds - 70
+
+
+def test_growth_alone_waits_for_its_time_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    cloud = Cloud(64)
+    cloud.add("training", ready=4)
+    cloud.add("inference", off=4)
+    use_clock(monkeypatch, cloud)
+    outcome = carry(cloud, replace(ORDER, wanted_at=START + 50 * SECOND))
+    assert min(cloud.targets["inference"].come) >= 50
+    assert is_as(cloud, DAY)
+    assert outcome.figures.release_seconds in (None, 0)
+    assert outcome.figures.arrive_seconds is not None
+    assert 0 <= outcome.figures.arrive_seconds < 20
+
+
+def test_a_shrink_alone_is_over_when_the_machines_are_gone(cloud: Cloud) -> None:
+    outcome = carry(cloud, replace(ORDER, goal={"training": 6, "inference": 0}))
+    assert outcome.allocation == {"training": 6, "inference": 0}
+    assert cloud.taken == 48
+
+
+def test_gpus_of_others_are_left_to_them(cloud: Cloud) -> None:
+    cloud.foreign, cloud.limit = 24, 88
+    carry(cloud)
+    assert is_as(cloud, DAY)
+    assert cloud.taken == 24 + 64
+
+
+# Failures
+
+
+def test_what_cannot_be_brought_there_is_brought_back(cloud: Cloud) -> None:
+    cloud.targets["inference"].pace = Pace(boot=lambda unit: NEVER)
+    with pytest.raises(
+        ShiftFailed, match=r"inference is not ready.*back where it was.*training may have 8 nodes"
+    ) as failed:
+        carry(cloud, replace(ORDER, timeouts=HASTY))
+    assert "0 GPUs of the block are free" in str(failed.value)
+    assert is_as(cloud, NIGHT)
+    assert cloud.reservations.known == {}
+
+
+def test_who_does_not_want_that_is_told_what_is_where(cloud: Cloud) -> None:
+    cloud.targets["inference"].pace = Pace(boot=lambda unit: NEVER)
+    with pytest.raises(ShiftFailed, match=r"nothing was moved back"):
+        carry(cloud, replace(ORDER, timeouts=HASTY, rollback=False))
+    assert cloud.ready() == {"training": 4, "inference": 0}
+    assert cloud.allowed() == DAY
+
+
+def test_jobs_that_do_not_end_are_not_killed_by_a_shift_that_may_not(cloud: Cloud) -> None:
+    cloud.targets["training"].pace = Pace(work=lambda unit: NEVER if unit == 2 else 0)
+    with pytest.raises(ShiftFailed, match=r"training still has more than it shall have"):
+        carry(cloud, replace(ORDER, timeouts=HASTY))
+    # The one that was told to go goes when its job ends, and comes back when it is asked again.
+    assert cloud.targets["training"].count(State.GOING) == 1
+    assert cloud.ready() == {"training": 7, "inference": 0}
+
+
+def test_a_refusal_is_no_trouble_that_passes(cloud: Cloud) -> None:
+    target = cloud.targets["inference"]
+
+    def refuse(to: int) -> None:
+        raise NotPermitted("Access denied", "scontrol")
+
+    target.grow = refuse  # type: ignore[method-assign]
+    with pytest.raises(ShiftFailed, match=r"Access denied.*back where it was"):
+        carry(cloud)
+    assert is_as(cloud, NIGHT)
+
+
+def test_while_usage_is_unknown_nothing_grows_and_then_it_goes_on(cloud: Cloud) -> None:
+    cloud.unknown = [range(100)]
+    carry(cloud)
+    assert min(cloud.targets["inference"].come) >= 100
+    assert is_as(cloud, DAY)
+
+
+def test_if_usage_stays_unknown_the_shift_fails_and_says_so(cloud: Cloud) -> None:
+    cloud.unknown = [range(NEVER)]
+    with pytest.raises(
+        ShiftFailed, match=r"nobody knows how many GPUs.*could not be undone.*an unknown number of GPUs"
+    ):
+        carry(cloud, replace(ORDER, timeouts=HASTY))
+    assert cloud.targets["inference"].come == []
+
+
+def test_what_was_allowed_and_asleep_before_is_so_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than the block has may be allowed, as long as nobody wakes it."""
+    cloud = Cloud(64)
+    cloud.add("training", ready=4, sleeping=4)
+    cloud.add("inference", ready=4, off=2, pace=Pace(boot=lambda unit: NEVER))
+    use_clock(monkeypatch, cloud)
+    with pytest.raises(ShiftFailed, match="back where it was"):
+        carry(cloud, replace(ORDER, goal={"training": 2, "inference": 6}, timeouts=HASTY))
+    assert cloud.ready() == DAY
+    assert cloud.allowed() == {"training": 8, "inference": 4}
+    assert cloud.refused == 0
+
+
+def test_what_is_asleep_beyond_the_block_does_not_keep_a_shift_from_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    cloud = Cloud(64)
+    cloud.add("training", ready=4, sleeping=4)
+    cloud.add("inference", ready=4)
+    use_clock(monkeypatch, cloud)
+    assert carry(cloud, replace(ORDER, timeouts=HASTY)).allocation == DAY
+
+
+# Trouble
+
+
+@pytest.mark.parametrize("start", [0, 1, 7, 20])
+def test_trouble_that_passes_undoes_nothing(cloud: Cloud, start: int) -> None:
+    cloud.trouble = [range(start, start + 100)]
+    assert carry(cloud).allocation == DAY
+    assert is_as(cloud, DAY)
+    assert cloud.reservations.known == {}
+
+
+def test_trouble_that_lasts_is_a_failure_and_is_undone_once_it_is_over(cloud: Cloud) -> None:
+    cloud.trouble = [range(10, 60)]
+    with pytest.raises(ShiftFailed, match=r"nothing could be done for 0:00:30.*back where it was"):
+        carry(cloud, replace(ORDER, timeouts=HASTY))
+    assert is_as(cloud, NIGHT)
+
+
+def test_trouble_that_never_ends_is_told(cloud: Cloud) -> None:
+    cloud.trouble = [range(10, NEVER)]
+    with pytest.raises(CapacityError, match=r"nothing could be done"):
+        carry(cloud, replace(ORDER, timeouts=HASTY))
+
+
+def test_two_short_troubles_while_waiting_for_a_turn_are_not_a_long_one(cloud: Cloud) -> None:
+    with pytest.raises(Death):
+        carry(cloud, OTHER, Process(dies_at=60))
+    began = cloud.now
+    cloud.trouble = [range(began + 5, began + 8), range(began + 95, began + 98)]
+
+    async def is_alive(record: Record) -> bool:
+        return cloud.now < began + 150
+
+    assert carry(cloud, replace(ORDER, timeouts=HASTY), is_alive=is_alive).allocation == DAY
+
+
+# Turns
+
+
+async def _yes(record: Record) -> bool:
+    return True
+
+
+async def _no(record: Record) -> bool:
+    return False
+
+
+def test_two_shifts_wait_for_each_other(cloud: Cloud) -> None:
+    back = replace(OTHER, goal=NIGHT)
+
+    async def both() -> None:
+        first = asyncio.ensure_future(shift(cloud, ORDER).run(_yes))
+        while not cloud.targets["training"].gone:
+            await asyncio.sleep(0)
+        second = asyncio.ensure_future(shift(cloud, back).run(_yes))
+        assert (await first).allocation == DAY
+        assert (await second).allocation == NIGHT
+
+    asyncio.run(both())
+    assert is_as(cloud, NIGHT)
+    assert cloud.targets["training"].come[0] > cloud.targets["inference"].come[-1]
+    assert sum("Waiting for task" in line for line in cloud.log.said) == 1
+
+
+def test_who_does_not_want_to_wait_is_told_who_has_the_block(cloud: Cloud) -> None:
+    with pytest.raises(Death):
+        carry(cloud, OTHER, Process(dies_at=60))
+    at_work, allowed = cloud.ready()["training"], cloud.allowed()["inference"]
+    with pytest.raises(CapacityBusy, match="task shifts/manual__2/shift/-1"):
+        carry(cloud, replace(ORDER, wait_for_turn=False), is_alive=_yes)
+    assert (cloud.ready()["training"], cloud.allowed()["inference"]) == (at_work, allowed)
+    assert len(cloud.reservations.known) == 1
+
+
+def test_a_shift_that_is_no_more_is_taken_over(cloud: Cloud) -> None:
+    with pytest.raises(Death):
+        carry(cloud, OTHER, Process(dies_at=60))
+    assert carry(cloud, is_alive=_no).allocation == DAY
+    assert cloud.reservations.known == {}
+
+
+def test_who_has_lost_the_block_moves_nothing_more(cloud: Cloud) -> None:
+    async def go() -> None:
+        running = asyncio.ensure_future(shift(cloud, ORDER).run())
+        while not cloud.targets["training"].gone:
+            await asyncio.sleep(0)
+        cloud.reservations.known.clear()
+        before = cloud.allowed()
+        with pytest.raises(LeaseLost, match="has been deleted"):
+            await running
+        assert sum(cloud.allowed().values()) <= sum(before.values()) + 1
+
+    asyncio.run(go())
+    assert cloud.targets["training"].come == []
+
+
+# Deaths
+
+
+def deaths(cloud: Cloud, order: ShiftOrder) -> int:
+    """How many steps a process has to live for a whole shift."""
+    process = Process()
+    with suppress(ShiftFailed):
+        carry(cloud, order, process)
+    return process.steps
+
+
+def test_whoever_goes_on_after_a_death_at_any_step_gets_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = deaths(made_cloud(monkeypatch), ORDER)
+    assert steps > 100
+    for step in range(1, steps + 1):
+        cloud = made_cloud(monkeypatch)
+        with pytest.raises(Death):
+            carry(cloud, ORDER, Process(dies_at=step))
+        assert carry(cloud).allocation == DAY
+        assert is_as(cloud, DAY)
+        assert cloud.refused == 0
+        assert cloud.reservations.known == {}
+
+
+def test_whoever_goes_on_after_a_death_goes_on_with_the_way_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    hasty = replace(ORDER, timeouts=Timeouts(release=9 * SECOND, free=9 * SECOND, ready=9 * SECOND))
+
+    def doomed() -> Cloud:
+        cloud = made_cloud(monkeypatch)
+        cloud.targets["inference"].pace = Pace(boot=lambda unit: NEVER)
+        return cloud
+
+    steps = deaths(doomed(), hasty)
+    for step in range(1, steps + 1, 3):
+        cloud = doomed()
+        with pytest.raises(Death):
+            carry(cloud, hasty, Process(dies_at=step))
+        with pytest.raises(ShiftFailed, match=r"inference is not ready.*back where it was"):
+            carry(cloud, hasty)
+        assert is_as(cloud, NIGHT), step
+        assert cloud.refused == 0
+        assert cloud.reservations.known == {}
+
+
+def test_many_deaths(monkeypatch: pytest.MonkeyPatch) -> None:
+    cloud = made_cloud(monkeypatch, by_chance(1))
+    for life in range(1, 1000):
+        try:
+            outcome = carry(cloud, ORDER, Process(dies_at=20 + life))
+            break
+        except Death:
+            continue
+    assert outcome.allocation == DAY
+    assert cloud.refused == 0
+
+
+# Before anything is moved
+
+
+@pytest.mark.parametrize(
+    ("goal", "said"),
+    [
+        ({"training": 8, "inference": 1}, "72 GPUs are wanted, and block capacityblockgroup-1 has 64"),
+        ({"training": 6, "inference": 2}, "has only 32 from"),
+    ],
+)
+def test_what_does_not_fit_is_refused(cloud: Cloud, goal: dict[str, int], said: str) -> None:
+    async def shrinking() -> Any:
+        return replace(cloud.block(), next_change_at=START + timedelta(hours=1), next_change_to=32)
+
+    order = replace(ORDER, goal=goal, until=START + timedelta(hours=2))
+    with pytest.raises(CapacityMistake, match=said):
+        asyncio.run(Shift(order, shrinking, cloud.sessions(Process(), "k"), cloud.log).check())
+    assert is_as(cloud, NIGHT)
+
+
+def test_a_block_that_is_not_active_is_refused(cloud: Cloud) -> None:
+    async def shutting() -> Any:
+        return replace(cloud.block(), state="shutting")
+
+    with pytest.raises(CapacityMistake, match="is shutting"):
+        asyncio.run(Shift(ORDER, shutting, cloud.sessions(Process(), "k"), cloud.log).check())
+
+
+def test_the_plan_is_of_the_world_as_it_is(cloud: Cloud) -> None:
+    async def go() -> str:
+        one = shift(cloud, ORDER)
+        return str(await one.plan(await one.check()))
+
+    said = asyncio.run(go())
+    assert said.startswith("training goes from 8 to 4 nodes\ninference goes from 0 to 4 replicas\n1. ")
+    assert is_as(cloud, NIGHT)

@@ -1,0 +1,121 @@
+"""What is wanted where: in units or in GPUs, from a form, from a template, or from a schedule."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from airflow_provider_soperator.capacity.errors import CapacityMistake
+from airflow_provider_soperator.capacity.schedule import CapacitySchedule, Window
+from airflow_provider_soperator.capacity.targets import KubernetesScaleTarget, SlurmNodesTarget
+from airflow_provider_soperator.capacity.wanted import Wanted, by_hand, by_schedule, is_by_hand
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
+TRAINING = SlurmNodesTarget(name="training", nodes="worker-[0-7]")
+INFERENCE = KubernetesScaleTarget(name="inference", resource="vllm", gpus_per_unit=4)
+
+
+def units(desired: Any, *targets: Any, limit: int = 64) -> dict[str, int]:
+    return by_hand(desired, targets or (TRAINING, INFERENCE), limit, NOW).units
+
+
+@pytest.mark.parametrize(
+    ("desired", "expected"),
+    [
+        ({"training": 4, "inference": 8}, {"training": 4, "inference": 8}),
+        ({"training": "4", "inference": "8 replicas"}, {"training": 4, "inference": 8}),
+        ({"training": "1 node", "inference": "1 Replica"}, {"training": 1, "inference": 1}),
+        ({"training": "32 gpus", "inference": "32GPUs"}, {"training": 4, "inference": 8}),
+        ({"training": " 5 ", "inference": "1 replica"}, {"training": 5, "inference": 1}),
+        ({"training": 0, "inference": 0}, {"training": 0, "inference": 0}),
+        ('{"training": 4, "inference": "8"}', {"training": 4, "inference": 8}),
+    ],
+)
+def test_what_is_said_is_meant(desired: Any, expected: dict[str, int]) -> None:
+    assert units(desired) == expected
+
+
+@pytest.mark.parametrize("nothing", [None, "", "None", " none ", "null"])
+def test_what_is_not_named_gets_the_rest_of_the_block(nothing: Any) -> None:
+    assert units({"training": 5, "inference": nothing}) == units({"training": 5}) == {"training": 5, "inference": 6}
+
+
+def test_a_rest_is_whole_units_and_never_less_than_none() -> None:
+    assert units({"inference": 3}, limit=64) == {"training": 6, "inference": 3}
+    # Too much is refused where the block is known, and not turned into less than nothing here.
+    assert units({"training": 9}, limit=64) == {"training": 9, "inference": 0}
+
+
+def test_targets_come_in_their_own_order() -> None:
+    assert list(units({"inference": 8, "training": 4})) == ["training", "inference"]
+
+
+@pytest.mark.parametrize(
+    ("desired", "said"),
+    [
+        ({"trainign": 4}, "no target trainign"),
+        ({}, "nothing is said of training and inference"),
+        ({"training": None, "inference": ""}, "nothing is said of training and inference"),
+        ({"training": -1}, "'?-1'? is no number of nodes"),
+        ({"training": 4.5}, "no number of nodes"),
+        ({"training": True}, "no number of nodes"),
+        ({"training": "half"}, "no number of nodes"),
+        ({"training": "12 gpus"}, "12 GPUs cannot be had, as its nodes have 8 each"),
+        ({"training": "4 replicas"}, "it has nodes, not replicas"),
+        ({"training": "4 s"}, "it has nodes, not s"),
+        ({"training": "4 no"}, "it has nodes, not no"),
+        ("4 nodes", "no JSON object"),
+        ("[4, 4]", "does not say how many units"),
+        (4, "does not say how many units"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(desired: Any, said: str) -> None:
+    with pytest.raises(CapacityMistake, match=said):
+        units(desired)
+
+
+def test_of_three_all_but_one_need_a_number() -> None:
+    third = SlurmNodesTarget(name="research", nodes="gb-[0-3]")
+    with pytest.raises(CapacityMistake, match="nothing is said of inference and research"):
+        units({"training": 4}, TRAINING, INFERENCE, third)
+    assert units({"training": 4, "inference": 4}, TRAINING, INFERENCE, third)["research"] == 2
+
+
+@pytest.mark.parametrize(
+    ("desired", "is_said"),
+    [
+        (None, False),
+        ("", False),
+        ("None", False),
+        ({}, False),
+        ({"training": "None", "inference": ""}, False),
+        ('{"training": null}', False),
+        ({"training": 0}, True),
+        ({"training": "None", "inference": "0"}, True),
+    ],
+)
+def test_an_empty_form_asks_for_nothing(desired: Any, is_said: bool) -> None:
+    assert is_by_hand(desired) is is_said
+
+
+NIGHTS = CapacitySchedule(
+    timezone="UTC",
+    windows=[Window("mon-sun 20:00 - 08:00", {"training": 8, "inference": 0}, name="night")],
+    otherwise={"training": 4, "inference": 4},
+)
+
+
+def test_a_schedule_says_what_holds_and_until_when() -> None:
+    tonight = NOW.replace(hour=20)
+    wanted = by_schedule(NIGHTS, tonight, NOW)
+    assert wanted == Wanted(
+        {"training": 8, "inference": 0}, tonight, tonight + timedelta(hours=12), "night, as scheduled"
+    )
+
+
+def test_what_was_to_be_so_before_is_wanted_now() -> None:
+    wanted = by_schedule(NIGHTS, NOW - timedelta(hours=1), NOW)
+    assert (wanted.units, wanted.at) == ({"training": 4, "inference": 4}, NOW)
+    assert wanted.until == NOW.replace(hour=20)
