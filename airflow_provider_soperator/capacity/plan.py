@@ -92,10 +92,13 @@ def _steps(order: ShiftOrder, donors: Sequence[Move], receivers: Sequence[Move])
         if order.hurry == "force":
             forced = _moment(order.wanted_at + order.force_after)
             steps.append(f"at {forced}: what is left is taken, {order.grace} after its jobs got SIG{order.signal}")
-    if donors and receivers:
-        steps.append(f"as each machine is gone and its GPUs are free in the block: {_names(receivers)} gets one more")
-    elif receivers:
-        steps.append(f"{leaves}: {_names(receivers)} gets as much as is free in the block")
+    growing = [move for move in receivers if move.then > move.now]
+    if waking := [move for move in receivers if move not in growing]:
+        steps.append(f"{leaves}: {_names(waking)} brings up what it may have and is not ready")
+    if donors and growing:
+        steps.append(f"as each machine is gone and its GPUs are free in the block: {_names(growing)} gets one more")
+    elif growing:
+        steps.append(f"{leaves}: {_names(growing)} gets as much as is free in the block")
     if receivers and not is_late:
         steps.append(f"by {_moment(order.wanted_at)}: {_names(receivers)} is to have all of it")
     return steps or ["nothing: everything is as it shall be"]

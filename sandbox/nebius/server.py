@@ -34,7 +34,9 @@ class Server:
         self._groups = NodeGroups(fleet, catalogue, self.state, self._operations, abort_running=abort_running)
         gate = Gate(faults, token)
         # A second server on the same port must fail, not share its calls.
-        self._grpc = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+        # The SDK asks more often than a server would take by itself whether its connection is alive.
+        patience = ("grpc.http2.min_ping_interval_without_data_ms", 10_000)
+        self._grpc = grpc.aio.server(options=[("grpc.so_reuseport", 0), patience])
         self._grpc.add_generic_rpc_handlers(
             (
                 service("nebius.mk8s.v1.NodeGroupService", self._groups.methods(), gate),

@@ -260,8 +260,11 @@ def _nearness(node: Node) -> int:
     if is_usable(node):
         return 0
     if failed_to_resume(node):
-        return 4
+        return 5
     if is_coming_up(node):
         return 1
+    # One that may come at any time comes before one that is drained, and may stay so.
+    if is_off(node) and node.state.has(NodeFlag.DRAIN):
+        return 4
     # One that is to go cannot be told to stay; but it has its GPUs yet, which one that is off has not.
     return 3 if is_off(node) else 2
