@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 
 from benchmarks import parsing, sandbox_cycles, sandbox_root, transports, watching
+from benchmarks.capacity import run as capacity
 from benchmarks.chains import gaps, submitting
 from benchmarks.table import Row, show
 from benchmarks.tasks import run as tasks
@@ -20,6 +21,7 @@ BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
     "watching": watching.run,
     "tasks": tasks.run,
     "chains": lambda: [*submitting.run(), *gaps.run()],
+    "capacity": capacity.run,
 }
 
 
@@ -29,11 +31,15 @@ def main() -> int:
     parser.add_argument(
         "--tasks", type=int, default=tasks.TASKS, metavar="N", help=f"how many wait at once in `tasks` ({tasks.TASKS})"
     )
+    parser.add_argument("--quick", action="store_true", help="two ways only in `capacity`, under shorter jobs")
     given = parser.parse_args()
     names = given.names or list(BENCHMARKS)
     if unknown := set(names) - BENCHMARKS.keys():
         parser.error(f"no such benchmark: {', '.join(sorted(unknown))}")
-    benchmarks = BENCHMARKS | {"tasks": partial(tasks.run, given.tasks)}
+    benchmarks = BENCHMARKS | {
+        "tasks": partial(tasks.run, given.tasks),
+        "capacity": partial(capacity.run, quick=given.quick),
+    }
     rows = [row for name in names for row in benchmarks[name]()]
     show(rows)
     return 1 if any(row.met is False for row in rows) else 0

@@ -260,7 +260,12 @@ class Shift:
                 self._patience.worked()
                 if answer is not None:
                     return answer
-            await asyncio.sleep(self._order.poll_interval)
+            await asyncio.sleep(self._pause(now))
+
+    def _pause(self, now: datetime) -> float:
+        """Seconds until the next step; when units are to leave is not to be slept through."""
+        left = (self._order.leaves_at - now).total_seconds()
+        return min(self._order.poll_interval, left) if left > 0 else self._order.poll_interval
 
 
 async def _done(work: Awaitable[None]) -> bool:

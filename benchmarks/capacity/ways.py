@@ -1,0 +1,133 @@
+"""Ways of handing nodes over: what a script would do with Slurm's own commands, and a shift of this provider."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
+from typing import Protocol
+from unittest import mock
+
+from airflow_provider_soperator.capacity.block import BlockSeen
+from airflow_provider_soperator.capacity.order import ShiftOrder
+from airflow_provider_soperator.capacity.shift import Shift
+from airflow_provider_soperator.capacity.targets import NebiusNodeGroupTarget, SlurmNodesTarget
+from airflow_provider_soperator.hooks.nebius import NebiusHook
+from benchmarks.capacity.shape import GPUS, MOVED, NODES, POLL
+from benchmarks.capacity.stage import ALL, Stage
+from sandbox.settings import EPHEMERAL_SET
+
+_log = logging.getLogger(__name__)
+# What a shift does step by step is for the logs of tasks.
+_log.setLevel(logging.WARNING)
+
+
+class Way(Protocol):
+    """Hands the nodes over so that they are where they are wanted at a moment, or as soon after as it can."""
+
+    @property
+    def name(self) -> str: ...
+
+    #: Whether it is the one that the claims are made of.
+    @property
+    def is_promised(self) -> bool: ...
+
+    def run(self, stage: Stage, wanted_at: float, transfer: float) -> None:
+        """Return when it is done, or given up. ``transfer``: seconds that a node is known to need."""
+
+
+@dataclass(frozen=True)
+class Script:
+    """What the manual says, by hand: power down at the moment, keep what is off from being powered up, resize once."""
+
+    name: str
+    #: ``asap`` or ``force``; empty: wait until nodes are idle.
+    mode: str
+    #: Seconds after the moment at which it gives up.
+    patience: float = 300.0
+    is_promised: bool = False
+
+    def run(self, stage: Stage, wanted_at: float, transfer: float) -> None:
+        time.sleep(max(0.0, wanted_at - time.time()))
+        names = [f"{EPHEMERAL_SET}-{number}" for number in range(NODES - MOVED, NODES)]
+        power_down(stage, names, self.mode)
+        while stage.free() < MOVED * GPUS:
+            if time.time() > wanted_at + self.patience:
+                return
+            keep_off(stage, names)
+            time.sleep(POLL)
+        stage.resize(MOVED)
+        while stage.ready() < MOVED:
+            time.sleep(0.1)
+
+
+def power_down(stage: Stage, names: list[str], mode: str) -> None:
+    stage.slurm("scontrol", "power", "down", *([mode] if mode else []), ",".join(names))
+
+
+def keep_off(stage: Stage, names: list[str]) -> None:
+    """Drain what is powering down, or queued jobs would power it up again; earlier the drain would not last."""
+    for node in stage.nodes():
+        if node.name in names and node.is_going and not node.is_drained:
+            stage.slurm("scontrol", "update", f"nodename={node.name}", "state=drain", "reason=lent")
+
+
+@dataclass(frozen=True)
+class Shifted:
+    """A shift that is told of the moment ahead."""
+
+    name: str
+    #: The receiver grows once and by all; else by each machine as it becomes free.
+    at_once: bool = False
+
+    @property
+    def is_promised(self) -> bool:
+        return not self.at_once
+
+    def run(self, stage: Stage, wanted_at: float, transfer: float) -> None:
+        nebius = stage.access["nebius"]
+        order = ShiftOrder(
+            key=self.name,
+            task="bench/capacity/shift/-1",
+            block=nebius["capacity_block_group"],
+            nebius_conn_id="nebius_default",
+            targets=(
+                SlurmNodesTarget(name="training", nodes=ALL, gpus_per_unit=GPUS),
+                NebiusNodeGroupTarget(
+                    name="inference", node_group=nebius["node_groups"]["inference"], gpus_per_unit=GPUS
+                ),
+            ),
+            goal={"training": NODES - MOVED, "inference": MOVED},
+            wanted_at=datetime.fromtimestamp(wanted_at, timezone.utc),
+            transfer=timedelta(seconds=transfer),
+            poll_interval=POLL,
+            why="a benchmark",
+        )
+        with mock.patch.dict(os.environ, stage.access["airflow_connections"]):
+            asyncio.run(self._shift(order))
+
+    async def _shift(self, order: ShiftOrder) -> None:
+        async def block() -> BlockSeen:
+            seen = await NebiusHook(order.nebius_conn_id).block(order.block)
+            # As if none were free before all are.
+            return replace(seen, usage=seen.limit) if self.at_once and (seen.free or 0) < MOVED * GPUS else seen
+
+        async with Shift.open(order, block, _log) as shift:
+            await shift.check()
+            await shift.run()
+
+
+_ASAP = Script("asap at T", "asap")
+_AHEAD = Shifted("a shift, told ahead")
+WAYS: tuple[Way, ...] = (
+    # Under such a queue a node need never be idle.
+    Script("wait for idle at T", "", patience=60.0),
+    _ASAP,
+    Script("force at T", "force"),
+    _AHEAD,
+    Shifted("the same, but all machines at once", at_once=True),
+)
+QUICK_WAYS = (_ASAP, _AHEAD)
