@@ -37,4 +37,5 @@ def test_it_makes_a_dag(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_each_operator_has_a_page_with_one() -> None:
     pages = {name.partition(":")[0] for name in EXAMPLES}
-    assert {"sbatch.md", "task-sbatch.md", "pipelines.md", "sensors.md", "failures.md", "events.md", "capacity.md"} <= pages
+    runs = {"sbatch.md", "task-sbatch.md", "pipelines.md", "sensors.md", "failures.md", "events.md"}
+    assert runs | {"capacity.md", "nodes.md", "nebius.md"} <= pages

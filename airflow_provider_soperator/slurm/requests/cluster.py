@@ -141,7 +141,8 @@ class ShowTopology(Request[dict[str, str]]):
         return Command(("scontrol", "--oneliner", "show", "topology"))
 
     def read(self, answer: CommandOutput) -> dict[str, str]:
-        said = [dict(word.partition("=")[::2] for word in line.split()) for line in self.check(answer).text.splitlines()]
+        lines = self.check(answer).text.splitlines()
+        said = [dict(word.partition("=")[::2] for word in line.split()) for line in lines]
         # Switches above the leaves have all nodes below them.
         leaves = [fields for fields in said if fields.get("Level", "0") == "0" and fields.get("Nodes")]
         return {
