@@ -17,6 +17,7 @@ from airflow_provider_soperator.slurm.requests import (
     SchedulerDiagnostics,
     ShowConfig,
     ShowRights,
+    ShowTopology,
     UpdateReservation,
 )
 from tests.integration.answers import ask, submit_held
@@ -44,7 +45,9 @@ def test_the_life_of_a_reservation(cluster: Cluster) -> None:
             ask(cluster, asked)
         ask(cluster, UpdateReservation(name="airflow-night", end=start + timedelta(hours=2), flags=("-MAINT",)))
         ask(cluster, UpdateReservation(name="airflow-night", nodes=("worker-1",)))
+        ask(cluster, UpdateReservation(name="airflow-night", comment="for another; b=c"))
         (changed,) = ask(cluster, ListReservations())
+        assert changed.comment == "for another; b=c"
         assert (changed.end, changed.nodelist) == (start + timedelta(hours=2), "worker-1")
         assert "MAINT" not in changed.flags
         assert "airflow-night" in submit_held(cluster, reservation="airflow-night").reservation
@@ -75,3 +78,9 @@ def test_what_the_cluster_says_of_itself(cluster: Cluster) -> None:
     assert (alice.is_known, alice.may_change_nodes) == (True, False)
     assert not ask(cluster, ShowRights("nobody-here")).is_known
     assert ask(cluster, MintToken(timedelta(minutes=5), "alice")).count(".") == 2
+
+
+def test_the_switch_above_each_node(cluster: Cluster) -> None:
+    switches = ask(cluster, ShowTopology())
+    assert {switches[f"worker-{number}"] for number in range(4)} == {"worker-leaf0"}
+    assert "root" not in switches.values()

@@ -32,6 +32,7 @@ from airflow_provider_soperator.slurm.requests import (
     SchedulerDiagnostics,
     ShowConfig,
     ShowRights,
+    ShowTopology,
     Submit,
     UpdateJob,
     UpdateReservation,
@@ -395,3 +396,9 @@ def test_tokens() -> None:
     assert MintToken(timedelta(hours=1)).read(CommandOutput(0, b"SLURM_JWT=a.b.c\n")) == "a.b.c"
     with pytest.raises(errors.UnreadableAnswer):
         MintToken(timedelta(hours=1)).read(CommandOutput(0, b"\n"))
+
+
+def test_blocks_of_a_topology_are_those_of_their_nodes() -> None:
+    said = b"BlockName=b1 BlockIndex=0 Nodes=gb-[0-1] BlockSize=18\nBlockName=b2 BlockIndex=1 Nodes=gb-2 BlockSize=18\n"
+    assert ShowTopology().read(CommandOutput(0, said)) == {"gb-0": "b1", "gb-1": "b1", "gb-2": "b2"}
+    assert ShowTopology().read(CommandOutput(0, b"")) == {}
