@@ -37,9 +37,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             continue
         item.add_marker(pytest.mark.sandbox)
         shared = getattr(item, "callspec", None) and item.callspec.params.get("sandbox")  # type: ignore[attr-defined]
+        lane = item.get_closest_marker("lane")
         # A browser costs more than a sandbox, so it is the browser that is shared.
         group = shared["slurm"] if shared and folder != "ui" else FOLDERS[folder]
-        item.add_marker(pytest.mark.xdist_group(group))
+        item.add_marker(pytest.mark.xdist_group(lane.args[0] if lane else group))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -197,6 +197,8 @@ class ShiftCapacityOperator(BaseOperator):
         try:
             return by_schedule(self.schedule, at or context["dag_run"].data_interval_end or now, now)
         except Superseded as error:
+            # Airflow does not log why a task is skipped.
+            self.log.info("Nothing is moved: %s", error)
             raise AirflowSkipException(str(error)) from None
 
 

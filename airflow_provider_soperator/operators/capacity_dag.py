@@ -21,7 +21,8 @@ _PLAN_ONLY = "plan_only"
 _PLAN = "{{ ti.xcom_pull(task_ids='plan')['markdown'] }}"
 _MOVES = (
     "{% for target, move in ti.xcom_pull(task_ids='plan')['moves'].items() %}"
-    "{{ ', ' if not loop.first }}{{ target }} from {{ move.now }} to {{ move.then }}"
+    "{{ ', ' if not loop.first }}{{ target }} "
+    "{{ 'keeps ' ~ move.now if move.now == move.then else 'from ' ~ move.now ~ ' to ' ~ move.then }}"
     "{% endfor %}"
 )
 
@@ -84,7 +85,7 @@ def _amount(target: Target) -> Param:
             f'As "2" or "{2 * target.gpus_per_unit} gpus". Left empty, it has what the others leave of the block; if '
             "all are empty, the schedule decides."
         ),
-        pattern=rf"^\s*(\d+ *([gG][pP][uU][sS]?|{unit}s?)?)?\s*$",
+        pattern=rf"^(\d+ *({unit}s?|gpus?|GPUs?)?)?$",
     )
 
 

@@ -8,6 +8,8 @@ from sandbox.cloud.landscape import BLOCK_ID
 from tests.airflow.stack import Run, Stack
 from tests.integration.cluster import Cluster
 
+pytestmark = pytest.mark.lane("airflow of shifts")
+
 WAYS = ("poke", "reschedule", "defer")
 TASKS = f"""
 from airflow_provider_soperator.sensors.capacity import CapacityBlockSensor

@@ -11,6 +11,8 @@ import pytest
 from airflow_provider_soperator.capacity.schedule import CapacitySchedule, Change, Window
 from tests.airflow.stack import Dag, Run, Stack
 
+pytestmark = pytest.mark.lane("airflow of shifts")
+
 LEAD = timedelta(seconds=5)
 #: When the handovers are, from the moment on at which the tests begin.
 HANDOVERS = [timedelta(seconds=seconds) for seconds in (45, 75, 90)]

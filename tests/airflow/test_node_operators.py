@@ -11,6 +11,8 @@ import pytest
 from tests.airflow.stack import Run, Stack
 from tests.integration.cluster import Cluster
 
+pytestmark = pytest.mark.lane("airflow of shifts")
+
 HEAD = """\
 from airflow_provider_soperator.operators.nodes import PowerDownNodesOperator, PowerUpNodesOperator
 from airflow_provider_soperator.sensors.nodes import NodeStateSensor

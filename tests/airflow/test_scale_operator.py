@@ -12,6 +12,8 @@ from tests.airflow.stack import Run, Stack
 from tests.integration.cluster import Cluster
 from tests.integration.scaling import Service
 
+pytestmark = pytest.mark.lane("airflow of shifts")
+
 HEAD = """
 from airflow_provider_soperator.capacity.targets import KubernetesScaleTarget, NebiusNodeGroupTarget
 from airflow_provider_soperator.operators.scaling import ScaleTargetOperator

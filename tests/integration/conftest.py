@@ -12,8 +12,9 @@ from sandbox.lifecycle import Sandbox
 from sandbox.settings import Settings
 from tests.contract.transports import connection_id
 from tests.integration.clients import KINDS, ClientUnderTest
-from tests.integration.cluster import Cluster
+from tests.integration.cluster import Cluster, check_ledger
 from tests.integration.connections import Connections
+from tests.integration.shifts import Shifts
 
 ConnectClient = Callable[..., ClientUnderTest]
 
@@ -78,3 +79,29 @@ def forgetful(forgetful_sandbox: Sandbox) -> Iterator[Cluster]:
     yield cluster
     cluster.close()
     forgetful_sandbox.up()  # starts what the test has killed
+
+
+@pytest.fixture(scope="session")
+def shift_sandbox(sandbox: Sandbox) -> Iterator[Sandbox]:
+    """One whose nodes are all on, and whose machines go soon."""
+    name = f"shifts-{sandbox.settings.name}"[:32].rstrip("-")
+    all_on = Settings(name=name, slurm=sandbox.settings.slurm, root=sandbox.settings.root, workers=4, initial=4)
+    made = Sandbox(
+        replace(all_on, static=1, resume_timeout=6, suspend_timeout=1, vm_boot=0.5, vm_lag=1, vm_removal=0.5)
+    )
+    try:
+        made.up()
+        yield made
+        check_ledger(Cluster(made).ledger())
+    finally:
+        made.down()
+
+
+@pytest.fixture
+def shifts(shift_sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shifts]:
+    cluster = Cluster(shift_sandbox)
+    shifts = Shifts(cluster, monkeypatch)
+    shifts.restore()
+    yield shifts
+    shifts.close()
+    cluster.close()

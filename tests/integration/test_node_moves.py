@@ -132,6 +132,7 @@ def test_a_node_that_boots_is_powered_down(over_ssh: Mover, cluster: Cluster) ->
     cluster.wait_gone("worker-1")
 
 
+@pytest.mark.any_slurm
 def test_what_does_not_boot_is_lost_once_and_tried_again_by_the_next(over_ssh: Mover, cluster: Cluster) -> None:
     cluster.settle()
     cluster.fault("block-exhausted", leave=0)

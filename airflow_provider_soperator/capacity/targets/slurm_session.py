@@ -77,6 +77,8 @@ class SlurmNodesSession(Session):
         self._told: dict[str, str] = {}
         self._blocks: dict[str, str] | None = None
         self._problems: tuple[str, ...] = ()
+        #: Nodes that did not boot, and why.
+        self._failed: dict[str, str] = {}
 
     async def check(self, units: int, block: BlockSeen) -> None:
         target = self._target
@@ -156,14 +158,18 @@ class SlurmNodesSession(Session):
         # What is on has its GPUs, whoever has drained it, and whether or not it is to stay: no other may take them.
         anothers = sum(self._is_anothers(node) and not is_off(node) for node in nodes)
         mine = [node for node in nodes if not self._is_anothers(node)]
-        chosen = sorted(mine, key=_nearness)[: max(0, to - anothers)]
-        move = up(chosen, owner=self._reason.owner, since=self._began)
-        for order in move.orders:
+        self._failed |= {node.name: node.reason for node in mine if self._has_failed(node)}
+        # Up to Soperator 4.1 the Pod of a node that did not boot stays, and keeps its machine from the one that is
+        # powered up in its place.
+        failed = kept_off([node for node in mine if node.name in self._failed], PowerDownMode.ASAP, reason=self._reason)
+        chosen = sorted((node for node in mine if node.name not in self._failed), key=_nearness)
+        move = up(chosen[: max(0, to - anothers)], owner=self._reason.owner, since=self._began)
+        for order in (*failed.orders, *move.orders):
             await self._client.ask(order)
-        lost = tuple(f"{name}: {why}" for name, why in move.lost.items())
-        few = (f"only {len(mine)} of its nodes are not drained by others",) if len(chosen) < to else ()
+        lost = tuple(f"{name}: {why}" for name, why in {**self._failed, **move.lost}.items())
+        few = (f"only {len(mine)} of its nodes are not drained by others",) if len(mine) < to else ()
         self._problems = lost + few
-        self._tell({**move.waiting, **move.lost})
+        self._tell({**move.waiting, **move.lost, **{name: f"is given up: {why}" for name, why in self._failed.items()}})
 
     async def allow(self, to: int) -> None:
         nodes = await self._nodes()
@@ -224,6 +230,10 @@ class SlurmNodesSession(Session):
             await self._client.ask(CancelJobs(ids=new, signal=release.signal))
         self._warned |= dict.fromkeys(new, now)
         return all(now - self._warned[job.id] >= release.grace for job in jobs)
+
+    def _has_failed(self, node: Node) -> bool:
+        """It was to come since this began, and did not."""
+        return failed_to_resume(node) and node.reason_since is not None and node.reason_since > self._began
 
     def _is_anothers(self, node: Node) -> bool:
         """Somebody else has drained it, who knows why: nothing is done to it."""

@@ -1,0 +1,124 @@
+"""A shift in a process of its own, as a triggerer has it, which can be killed at any of its steps and at any moment.
+
+Its process is forked from one that has imported all and begun nothing: a fork of the test's own would have half of its
+gRPC, and a Python that begins with nothing would take seconds to get to its work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import signal
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext, ForkServerProcess
+from typing import Any
+
+from airflow_provider_soperator.capacity.order import ShiftOrder
+from airflow_provider_soperator.clients.client import AsyncSlurmClient
+from airflow_provider_soperator.nebius.groups import NodeGroups
+from airflow_provider_soperator.slurm.requests import (
+    CancelJobs,
+    CreateReservation,
+    DeleteReservation,
+    Drain,
+    PowerDown,
+    PowerUp,
+    Undrain,
+    UpdateReservation,
+)
+from tests.integration.shifts import Said, run
+
+_ORDERS = (CancelJobs, CreateReservation, DeleteReservation, Drain, PowerDown, PowerUp, Undrain, UpdateReservation)
+_PROCESSES: ForkServerContext = multiprocessing.get_context("forkserver")
+_PROCESSES.set_forkserver_preload([__name__])
+
+
+@dataclass(frozen=True)
+class Step:
+    """The order at which a process dies, and on which side of it."""
+
+    number: int
+    #: When it has been carried out, and before anybody knows; else when it is about to be given.
+    done: bool
+
+
+@dataclass
+class Life:
+    """What is known of a process: that it has begun, and at the end what it came to, or at which order it died."""
+
+    process: ForkServerProcess
+    news: Connection
+    outcome: dict[str, Any] = field(default_factory=dict)
+    died_at: str = ""
+
+    def begin(self) -> None:
+        assert self.news.poll(60), "the process does not begin"
+        assert self.news.recv() == "begun"
+
+    def end(self, timeout: float) -> bool:
+        """Whether it has ended after so long."""
+        self.process.join(timeout)
+        if self.process.exitcode is None:
+            return False
+        try:
+            while True:
+                kind, said = self.news.recv()
+                setattr(self, kind, said)
+        except EOFError:
+            return True
+
+    @property
+    def was_killed(self) -> bool:
+        return self.process.exitcode == -signal.SIGKILL
+
+
+@contextmanager
+def alive(order: ShiftOrder, connections: Mapping[str, str], step: Step | None = None) -> Iterator[Life]:
+    """A process that carries out an order, until it is killed at the latest."""
+    news, telling = _PROCESSES.Pipe(duplex=False)
+    process = _PROCESSES.Process(target=_carry_out, args=(order.write(), dict(connections), step, telling))
+    process.start()
+    telling.close()
+    try:
+        with news:
+            yield Life(process, news)
+    finally:
+        process.kill()
+        process.join()
+
+
+def _carry_out(said: dict[str, Any], connections: dict[str, str], step: Step | None, news: Connection) -> None:
+    os.environ.update(connections)
+    if step:
+        _die_at(step, news)
+    news.send("begun")
+    heard = Said()
+    outcome = asyncio.run(run(ShiftOrder.read(said), heard.log))
+    news.send(("outcome", outcome.describe()))
+
+
+def _die_at(step: Step, news: Connection) -> None:
+    """Count what is ordered of Slurm and of Nebius, and end as a process does to which SIGKILL is sent."""
+    given = 0
+
+    def deadly(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def call(self: Any, *arguments: Any, **options: Any) -> Any:
+            nonlocal given
+            kind = type(arguments[0])
+            is_order = method.__name__ == "resize" or issubclass(kind, _ORDERS)
+            given += is_order
+            is_last = is_order and given == step.number
+            answer = None if is_last and not step.done else await method(self, *arguments, **options)
+            if is_last:
+                news.send(("died_at", kind.__name__))
+                os.kill(os.getpid(), signal.SIGKILL)
+            return answer
+
+        return call
+
+    AsyncSlurmClient.ask = deadly(AsyncSlurmClient.ask)  # type: ignore[method-assign, assignment]
+    NodeGroups.resize = deadly(NodeGroups.resize)  # type: ignore[method-assign, assignment]

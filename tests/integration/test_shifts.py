@@ -1,0 +1,162 @@
+"""Shifts of capacity as they are meant to go: nobody loses anything, and the block is never asked for what it lacks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from airflow_provider_soperator.capacity.targets import KubernetesScaleTarget
+from sandbox.cloud.landscape import INFERENCE_NAMESPACE, REMOTE_INFERENCE_GROUP
+from tests.integration.cluster import check_ledger
+from tests.integration.shifts import WHOLE_NODE, Queue, Shifts, at
+
+pytestmark = pytest.mark.lane("shifts")
+
+
+def test_nights_and_days_under_a_queue(shifts: Shifts) -> None:
+    queue = Queue(shifts)
+    day = shifts.start(shifts.order(2, 2))
+    shifts.wait_said(day, "has been told to power down, and has jobs")
+    queue.let_go()
+    outcome = day.end()
+    assert outcome.allocation == {"training": 2, "inference": 2}
+    shifts.check(2, same_cluster=2)
+    figures = outcome.figures
+    assert (figures.jobs_ended, figures.jobs_requeued, figures.jobs_killed, figures.lost_gpu_seconds) == (2, 0, 0, 0)
+    assert figures.limbo_gpu_seconds > 0
+    assert figures.bought_gpus == 0
+    night = shifts.run(shifts.order(4, 0))
+    assert night.allocation == {"training": 4, "inference": 0}
+    shifts.check_at_rest()
+    queue.end()
+    check_ledger(shifts.cluster.ledger())
+
+
+@pytest.mark.any_slurm("oldest")
+def test_three_targets_of_three_kinds_in_both_layouts(shifts: Shifts) -> None:
+    """The replicas in the other cluster bring their machines by themselves: its node group is autoscaled."""
+    replicas = KubernetesScaleTarget(
+        name="far",
+        resource="vllm",
+        namespace=INFERENCE_NAMESPACE,
+        kubernetes_conn_id="kubernetes_inference",
+        gpus_per_unit=8,
+    )
+    targets = (shifts.training(), shifts.inference(), replicas)
+    with shifts.autoscaled(REMOTE_INFERENCE_GROUP, most=4):
+        goal = {"training": 1, "inference": 2, "far": 1}
+        assert shifts.run(shifts.order(1, 2, targets=targets, goal=goal)).allocation == goal
+        shifts.check(1, same_cluster=2, own_cluster=1)
+        # From one inference to the other, and training stays out of it.
+        goal = {"training": 1, "inference": 1, "far": 2}
+        assert shifts.run(shifts.order(1, 1, targets=targets, goal=goal)).allocation == goal
+        shifts.check(1, same_cluster=1, own_cluster=2)
+        goal = {"training": 4, "inference": 0, "far": 0}
+        assert shifts.run(shifts.order(4, 0, targets=targets, goal=goal)).allocation == goal
+    shifts.check_at_rest()
+
+
+def test_nothing_is_done_where_everything_is_as_it_shall_be(shifts: Shifts) -> None:
+    before = shifts.cluster.ledger()
+    outcome = shifts.run(shifts.order(4, 0))
+    assert (outcome.allocation, outcome.figures.limbo_gpu_seconds) == ({"training": 4, "inference": 0}, 0)
+    assert shifts.cluster.ledger() == before
+    shifts.check_at_rest()
+
+
+# Ahead of the handover
+
+
+@pytest.mark.any_slurm
+def test_ahead_of_it_only_jobs_start_that_end_by_then(shifts: Shifts) -> None:
+    cluster = shifts.cluster
+    # Slurm counts time limits in minutes.
+    ahead = shifts.order(2, 2, wanted_at=at(100), transfer=timedelta(seconds=5))
+    first = shifts.start(ahead)
+    shifts.wait_said(first, "reserved from")
+    (handover,) = [name for name in shifts.reservations() if "handover" in name]
+    leaving = shifts.nodes_of(handover)
+    assert len(leaving) == 2
+    staying = [name for name in shifts.workers if name not in leaving]
+    for name in staying:
+        cluster.wait_job(cluster.held_job(WHOLE_NODE, f"--nodelist={name}"), "RUNNING")
+    long = cluster.held_job(WHOLE_NODE, "--time=3")
+    short = cluster.held_job(WHOLE_NODE, "--time=1")
+    cluster.wait_job(short, "RUNNING")
+    assert cluster.job(short)["nodes"] in leaving
+    cluster.wait("the long one waits for the others", lambda: cluster.job(long)["state_reason"] != "None")
+    assert cluster.job_state(long) == "PENDING"
+    assert len(shifts.usable()) == 4
+    assert not shifts.drained()
+    # The one that goes on with it finds that its time has come.
+    first.die()
+    second = shifts.start(replace(ahead, wanted_at=at(0)))
+    shifts.wait_said(second, "has been told to power down, and has jobs")
+    cluster.let_go(short)
+    outcome = second.end()
+    assert set(shifts.drained()) == set(leaving)
+    shifts.check(2, same_cluster=2)
+    assert (outcome.figures.jobs_ended, outcome.figures.jobs_requeued, outcome.figures.jobs_killed) == (1, 0, 0)
+    assert shifts.fates([short]) == {short: ("COMPLETED", 0)}
+    assert cluster.job_state(long) == "PENDING"
+    cluster.run("scancel", "--full", "--partition=main")
+    shifts.run(shifts.order(4, 0))
+    shifts.check_at_rest()
+
+
+# How far nodes may be hurried
+
+
+@pytest.mark.any_slurm("oldest")
+def test_idle_waits_and_lets_jobs_start_until_a_node_is_idle(shifts: Shifts) -> None:
+    cluster = shifts.cluster
+    half = {name: cluster.held_job("--gpus-per-node=4", f"--nodelist={name}") for name in shifts.workers}
+    for job in half.values():
+        cluster.wait_job(job, "RUNNING")
+    running = shifts.start(shifts.order(3, 1, hurry="idle"))
+    shifts.wait_said(running, "has been told to power down, and has jobs")
+    assert not shifts.drained()
+    (going,) = [name for name, node in cluster.nodes().items() if "POWER_DOWN" in node.state]
+    more = cluster.held_job("--gpus-per-node=4", f"--nodelist={going}")
+    cluster.wait_job(more, "RUNNING")
+    cluster.let_go(half[going])
+    cluster.wait_job(half[going], "COMPLETED")
+    assert "POWERING_DOWN" not in cluster.node(going).state
+    cluster.let_go(more)
+    outcome = running.end()
+    assert set(shifts.drained()) == {going}
+    shifts.check(3, same_cluster=1)
+    assert (outcome.figures.jobs_ended, outcome.figures.jobs_requeued, outcome.figures.jobs_killed) == (2, 0, 0)
+    assert {state for state, _ in shifts.fates(half.values()).values()} == {"COMPLETED", "RUNNING"}
+    shifts.run(shifts.order(4, 0))
+    shifts.check_at_rest()
+
+
+def test_force_warns_gives_the_grace_and_requeues(shifts: Shifts) -> None:
+    cluster, grace = shifts.cluster, 3.0
+    # As Slurm's own preemption does, the signal goes to steps: this one notes it, and works on.
+    note, live = "date +%s.%N >> /root/warned-$SLURM_JOB_ID", "date +%s.%N > /root/alive-$SLURM_JOB_ID; sleep 0.2"
+    stubborn = f"srun bash -c \"trap '{note}' TERM; while :; do {live}; done\""
+    tidy = "srun bash -c \"trap 'exit 0' TERM; touch /root/alive-$SLURM_JOB_ID; while :; do sleep 0.2; done\""
+    jobs = [
+        cluster.sbatch(WHOLE_NODE, f"--nodelist={name}", wrap=tidy if name == "worker-3" else stubborn)
+        for name in shifts.workers
+    ]
+    for job in jobs:
+        cluster.wait(
+            f"{job} is at work", lambda job=job: cluster.try_run("test", "-e", f"/root/alive-{job}").returncode == 0
+        )
+    *requeued, ended = jobs
+    figures = shifts.run(shifts.order(0, 4, hurry="force", grace=timedelta(seconds=grace))).figures
+    shifts.check(0, same_cluster=4)
+    assert shifts.fates(jobs) == {ended: ("COMPLETED", 0)} | dict.fromkeys(requeued, ("PENDING", 1))
+    assert (figures.jobs_ended, figures.jobs_requeued, figures.jobs_killed) == (1, 3, 0)
+    assert figures.lost_gpu_seconds > 3 * 8 * grace
+    for job in requeued:
+        alive, warned = (cluster.run("cat", f"/root/{what}-{job}").split() for what in ("alive", "warned"))
+        assert float(alive[0]) - float(warned[0]) > grace - 0.5, "it did not get its grace"
+    cluster.run("scancel", *requeued)
+    shifts.run(shifts.order(4, 0))
+    shifts.check_at_rest()

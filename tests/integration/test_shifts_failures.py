@@ -1,0 +1,313 @@
+"""Shifts that go wrong: each says what is wrong once and clearly, and leaves nothing half-moved."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from nebius.api.nebius.mk8s.v1 import (
+    GetNodeGroupRequest,
+    NodeGroupServiceClient,
+    ReservationPolicy,
+    UpdateNodeGroupRequest,
+)
+
+from airflow_provider_soperator.capacity.errors import CapacityBusy
+from airflow_provider_soperator.capacity.order import ShiftOrder
+from airflow_provider_soperator.nebius import calls
+from sandbox.cloud.landscape import BLOCK_ID, CPU_GROUP, INFERENCE_GROUP
+from tests.integration.cluster import check_ledger
+from tests.integration.shifts import PATIENT, WHOLE_NODE, Running, Shifts, at, is_dead
+
+pytestmark = [pytest.mark.any_slurm, pytest.mark.lane("shifts")]
+
+Trouble = Callable[[Shifts, Running], None]
+
+# What could never work is found before anything is moved
+
+
+def unknown_nodes(shifts: Shifts) -> ShiftOrder:
+    return with_training(shifts, nodes="worker-[0-3],worker-7")
+
+
+def static_nodes(shifts: Shifts) -> ShiftOrder:
+    return with_training(shifts, nodes="worker-[0-3],worker-cpu-0")
+
+
+def nodes_of_another_shape(shifts: Shifts) -> ShiftOrder:
+    return with_training(shifts, gpus_per_unit=4)
+
+
+def without_the_right(shifts: Shifts) -> ShiftOrder:
+    return with_training(shifts, slurm_conn_id="soperator_alice")
+
+
+def another_platform(shifts: Shifts) -> ShiftOrder:
+    policy(CPU_GROUP, ReservationPolicy.Policy.STRICT, shifts)
+    return with_group(shifts, CPU_GROUP)
+
+
+def no_such_group(shifts: Shifts) -> ShiftOrder:
+    return with_group(shifts, "mk8snodegroup-e00nobody")
+
+
+def a_group_that_buys(shifts: Shifts) -> ShiftOrder:
+    policy(INFERENCE_GROUP, ReservationPolicy.Policy.AUTO, shifts)
+    return shifts.order(2, 2)
+
+
+def too_much(shifts: Shifts) -> ShiftOrder:
+    return shifts.order(3, 2)
+
+
+def too_many_nodes(shifts: Shifts) -> ShiftOrder:
+    shifts.cluster.fault("block-limit", gpus=48, after=0)
+    return shifts.order(5, 0)
+
+
+def a_block_about_to_shrink(shifts: Shifts) -> ShiftOrder:
+    shifts.cluster.fault("block-limit", gpus=16, after=3600)
+    return shifts.order(2, 2, until=at(7200))
+
+
+def with_training(shifts: Shifts, **fields: Any) -> ShiftOrder:
+    return shifts.order(2, 2, targets=(shifts.training(**fields), shifts.inference()))
+
+
+def with_group(shifts: Shifts, group: str) -> ShiftOrder:
+    return shifts.order(2, 2, targets=(shifts.training(), shifts.inference(group)))
+
+
+def policy(group: str, policy: ReservationPolicy.Policy, shifts: Shifts) -> None:
+    client = NodeGroupServiceClient(shifts.cluster.nebius)
+    found = client.get(GetNodeGroupRequest(id=group)).wait()
+    found.spec.template.reservation_policy = ReservationPolicy(policy=policy)
+    client.update(UpdateNodeGroupRequest(metadata=found.metadata, spec=found.spec)).wait().sync_wait(interval=0.1)
+
+
+@pytest.fixture
+def policies(shifts: Shifts) -> Iterator[None]:
+    yield
+    policy(INFERENCE_GROUP, ReservationPolicy.Policy.STRICT, shifts)
+
+
+MISTAKES: dict[Callable[[Shifts], ShiftOrder], str] = {
+    too_much: f"40 GPUs are wanted, and block {BLOCK_ID} has 32",
+    too_many_nodes: "training: it has 4 nodes (worker-[0-3]), so it cannot have 5",
+    unknown_nodes: "there is no node worker-7",
+    static_nodes: "training: worker-cpu-0 cannot be powered up or down",
+    nodes_of_another_shape: "training: there are nodes with 8 GPUs among worker-[0-3], and gpus_per_unit says 4",
+    without_the_right: "training: alice may not power nodes up and down",
+    no_such_group: "there is no node group mk8snodegroup-e00nobody",
+    another_platform: f"node group {CPU_GROUP} has machines of cpu-d3, and block {BLOCK_ID} is of gpu-h100-sxm",
+    a_group_that_buys: f"node group {INFERENCE_GROUP} has the reservation policy AUTO: it buys what the block lacks",
+    a_block_about_to_shrink: f"32 GPUs are wanted, and block {BLOCK_ID} has only 16 from",
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+@pytest.mark.usefixtures("policies")
+def test_a_mistake_is_found_before_anything_is_moved(
+    mistake: Callable[[Shifts], ShiftOrder], shifts: Shifts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alice = shifts.connections["AIRFLOW_CONN_SOPERATOR_DEFAULT"].replace("root@", "alice@")
+    monkeypatch.setenv("AIRFLOW_CONN_SOPERATOR_ALICE", alice)
+    before = len(shifts.cluster.ledger())
+    assert MISTAKES[mistake] in shifts.refused(mistake(shifts))
+    assert not [entry for entry in shifts.cluster.ledger()[before:] if entry["entry"] != "limit"]
+    shifts.check_at_rest()
+
+
+# Others have the capacity
+
+
+def test_capacity_that_others_take_meanwhile_never_comes(shifts: Shifts) -> None:
+    cluster = shifts.cluster
+    cluster.fault("block-limit", gpus=40, after=0)
+    order = shifts.order(3, 2, timeouts=replace(PATIENT, free=timedelta(seconds=3)))
+    shifts.accepted(order)
+    cluster.fault("block-exhausted", leave=0)
+    said = shifts.start(order).failure()
+    assert "only 0 GPUs of the block are free, too few for inference" in said
+    assert "everything is back where it was. Now training may have 4 nodes, of which 4 are ready" in said
+    shifts.check_at_rest()
+    check_ledger(cluster.ledger())
+
+
+def test_a_block_that_shrinks_meanwhile_leaves_nothing_to_go_back_to(shifts: Shifts) -> None:
+    cluster = shifts.cluster
+    running = shifts.start(shifts.order(3, 1, timeouts=replace(PATIENT, free=timedelta(seconds=3))))
+    shifts.wait_said(running, "is powering down")
+    cluster.fault("block-limit", gpus=24, after=0)
+    said = running.failure()
+    assert "only 0 GPUs of the block are free, too few for inference" in said
+    assert "it could not be undone: only 0 GPUs of the block are free, too few for training" in said
+    assert "3 are ready" in said
+    shifts.check(3, same_cluster=0)
+    cluster.fault("clear")
+    shifts.run(shifts.order(4, 0))
+    shifts.check_at_rest()
+
+
+def test_somebody_who_goes_on_changing_the_group_is_named(shifts: Shifts) -> None:
+    cluster = shifts.cluster
+    busy = [cluster.held_job(WHOLE_NODE, f"--nodelist={name}") for name in shifts.workers[1:]]
+    for job in busy:
+        cluster.wait_job(job, "RUNNING")
+    running = shifts.start(shifts.order(2, 2))
+    for _ in range(2):
+        # One node has come, and the other one has a job yet.
+        cluster.wait("inference has a node", lambda: shifts.machines() == 1 or running.is_over)
+        cluster.resize(INFERENCE_GROUP, 0).sync_wait(interval=0.1, timeout=30)
+    shifts.wait_said(running, "is undone")
+    for job in busy:
+        cluster.let_go(job)
+    said = running.failure()
+    assert f"node group {INFERENCE_GROUP} was set to 0 nodes by " in said
+    assert "and not for the first time" in said
+    assert "everything is back where it was" in said
+    shifts.check_at_rest()
+    assert set(shifts.fates(busy).values()) == {("COMPLETED", 0)}
+
+
+# What passes by itself is waited out
+
+OUT_OF_REACH = "Nothing can be done at present"
+
+
+def usage_unknown(shifts: Shifts, running: Running) -> None:
+    """What nobody knows is not free, whoever gave it up."""
+    cluster, before = shifts.cluster, len(shifts.cluster.ledger())
+    cluster.fault("block-unknown")
+    cluster.wait("both machines are gone", lambda: cluster.usage() == 16)
+    assert {entry["entry"] for entry in cluster.ledger()[before:]} == {"release"}
+    assert cluster.group(INFERENCE_GROUP).target_node_count == 0
+
+
+def nebius_fails(shifts: Shifts, running: Running) -> None:
+    shifts.cluster.fault("api", api="nebius", effect="error", matching="*", count=0)
+    shifts.wait_said(running, OUT_OF_REACH)
+
+
+def nebius_hangs(shifts: Shifts, running: Running) -> None:
+    shifts.cluster.fault("api", api="nebius", effect="hang", matching="CapacityBlockGroupService/*", count=0)
+    shifts.wait_said(running, OUT_OF_REACH)
+
+
+def nebius_loses_answers(shifts: Shifts, running: Running) -> None:
+    """The order is given once, as often as it is said."""
+    tries = calls.LIMITS["retries"] + 1
+    shifts.cluster.fault("api", api="nebius", effect="lost", matching="NodeGroupService/Update", count=tries)
+    shifts.wait_said(running, OUT_OF_REACH)
+
+
+def slurmctld_restarts(shifts: Shifts, running: Running) -> None:
+    # Killed, it would forget the last seconds, which is not what a restart does.
+    cluster = shifts.cluster
+    cluster.sandbox.init.signal("slurmctld", signal.SIGTERM)
+    cluster.wait("slurmctld has ended", lambda: not cluster.sandbox.init.processes()["slurmctld"]["pid"])
+
+
+def slurmctld_hangs(shifts: Shifts, running: Running) -> None:
+    shifts.cluster.fault("slurmctld-hung")
+    assert shifts.cluster.try_run("timeout", "3", "squeue").returncode == 124
+
+
+@pytest.mark.parametrize(
+    ("out", "back"),
+    [
+        (usage_unknown, slurmctld_restarts),
+        (nebius_hangs, slurmctld_hangs),
+        (nebius_loses_answers, nebius_fails),
+    ],
+)
+def test_what_passes_by_itself_is_waited_out(
+    out: Trouble, back: Trouble, shifts: Shifts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(calls.LIMITS, "per_retry_timeout", 0.5)
+    for order, trouble in ((shifts.order(2, 2), out), (shifts.order(4, 0), back)):
+        running = shifts.start(order)
+        shifts.wait_said(running, "worker-")
+        trouble(shifts, running)
+        assert not running.is_over
+        shifts.cluster.sandbox.up()
+        shifts.cluster.fault("clear")
+        assert running.end().allocation == dict(order.goal)
+    shifts.check_at_rest()
+    check_ledger(shifts.cluster.ledger())
+
+
+# Nodes
+
+
+@pytest.mark.any_slurm("oldest")
+def test_nodes_that_die_on_their_way_are_replaced_or_gone(shifts: Shifts) -> None:
+    cluster = shifts.cluster
+    # Slurm does not know yet, and takes it for idle.
+    cluster.fault("node-dies", node="worker-0")
+    assert shifts.run(shifts.order(2, 2)).allocation == {"training": 2, "inference": 2}
+    assert "worker-0" in shifts.drained()
+    shifts.check(2, same_cluster=2)
+    running = shifts.start(shifts.order(4, 0))
+    cluster.wait("it has a machine again", lambda: cluster.machine_of("worker-0"))
+    cluster.fault("node-dies", node="worker-0")
+    assert running.end().allocation == {"training": 4, "inference": 0}
+    shifts.check_at_rest()
+    check_ledger(cluster.ledger())
+
+
+# With the habits of Soperator 4.1, where it keeps its Pod, and so its machine.
+@pytest.mark.any_slurm("oldest")
+def test_another_comes_for_a_node_that_does_not_boot_and_without_one_it_is_undone(shifts: Shifts) -> None:
+    cluster = shifts.cluster
+    shifts.run(shifts.order(2, 2))
+    broken, spare = sorted(shifts.drained())
+    cluster.fault("node-no-boot", node=broken)
+    assert shifts.run(shifts.order(3, 1)).allocation == {"training": 3, "inference": 1}
+    assert spare in shifts.usable()
+    assert set(shifts.drained()) == {broken}
+    shifts.check(3, same_cluster=1)
+    # Long enough to find that it does not boot, too short for a second try.
+    said = shifts.start(shifts.order(4, 0, timeouts=replace(PATIENT, ready=timedelta(seconds=10)))).failure()
+    assert "training is not ready" in said
+    assert f"{broken}: " in said
+    assert "ResumeTimeout reached" in said
+    assert "everything is back where it was" in said
+    shifts.check(3, same_cluster=1)
+    cluster.fault("clear")
+    shifts.run(shifts.order(4, 0))
+    shifts.check_at_rest()
+
+
+# One at a time
+
+
+def test_two_shifts_of_one_block_go_one_after_the_other(shifts: Shifts) -> None:
+    order = shifts.order(2, 2)
+    first = shifts.start(order)
+    shifts.wait_said(first, "worker-")
+    second = shifts.start(shifts.order(4, 0))
+    shifts.wait_said(second, f"Waiting for task {order.task} (reservation airflow-shift-")
+    with pytest.raises(CapacityBusy, match=rf"task {order.task} \(reservation .*\) is moving block {BLOCK_ID}"):
+        shifts.run(shifts.order(3, 1, wait_for_turn=False))
+    assert first.end().allocation == {"training": 2, "inference": 2}
+    assert second.end().allocation == {"training": 4, "inference": 0}
+    shifts.check_at_rest()
+
+
+def test_what_a_dead_shift_holds_is_taken_over_from_it_alone(shifts: Shifts) -> None:
+    first = shifts.start(shifts.order(2, 2, wanted_at=at(3600)))
+    shifts.wait_said(first, "reserved from")
+    first.die()
+    # As long as nobody says that it is dead, it may come back.
+    second = shifts.start(shifts.order(4, 0))
+    shifts.wait_said(second, "Waiting for task")
+    second.die()
+    third = shifts.start(shifts.order(4, 0), is_dead)
+    assert third.end().allocation == {"training": 4, "inference": 0}
+    shifts.wait_said(third, "has ended without giving the block back: it is taken over")
+    shifts.check_at_rest()
