@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from sandbox.airflow import database
 from sandbox.lifecycle import Sandbox
 from sandbox.settings import Settings
+from tests.airflow.shifts import Capacity
 from tests.airflow.stack import Stack
 from tests.integration.cluster import Cluster
 
@@ -47,8 +49,33 @@ def slurm() -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="session")
-def stack(slurm: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+def metrics() -> Iterator[socket.socket]:
+    """Where Airflow sends those of its metrics that are ours, a datagram for each."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(("127.0.0.1", 0))
+        receiver.setblocking(False)
+        yield receiver
+
+
+@pytest.fixture(scope="session")
+def stack(slurm: Cluster, metrics: socket.socket, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     folder = tmp_path_factory.mktemp("airflow") / "home"
     url = database.start(slurm.sandbox)
-    with Stack(folder, slurm.access["airflow_connections"], url) as stack:
+    host, port = metrics.getsockname()
+    more = {
+        "AIRFLOW__METRICS__STATSD_ON": "True",
+        "AIRFLOW__METRICS__STATSD_HOST": host,
+        "AIRFLOW__METRICS__STATSD_PORT": str(port),
+        "AIRFLOW__METRICS__METRICS_ALLOW_LIST": "soperator",
+    }
+    with Stack(folder, slurm.access["airflow_connections"] | more, url) as stack:
         yield stack
+
+
+@pytest.fixture(scope="module")
+def capacity(slurm: Cluster) -> Iterator[Capacity]:
+    """The sandbox's block, which a module moves as it likes."""
+    slurm.reset()
+    capacity = Capacity(slurm)
+    yield capacity
+    capacity.end()

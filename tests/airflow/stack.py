@@ -106,17 +106,22 @@ class Stack:
             (self.dags / name).write_text(text)
         # An indented body would be a sign of something left out.
         inner = "\n".join(f"    {line}" if line else "" for line in body.strip("\n").splitlines())
+        made = f"with DAG({dag_id!r}, schedule={schedule}, {dag_options}) as dag:"
+        return self.add_source(dag_id, f"{_HEAD}{head}\n{made}\n{inner}\n")
+
+    def add_source(self, dag_id: str, source: str) -> Dag:
+        """The DAG that a Python source makes."""
         # What the DAG processor reads is a whole file.
         partial = self.folder / f"{dag_id}.part"
-        made = f"with DAG({dag_id!r}, schedule={schedule}, {dag_options}) as dag:"
-        partial.write_text(f"{_HEAD}{head}\n{made}\n{inner}\n")
+        partial.write_text(source)
         partial.rename(self.dags / f"{dag_id}.py")
         self.wait(f"Airflow has the DAG {dag_id}", lambda: self.api.has_dag(dag_id, f"{dag_id}.py"), 60)
         return Dag(self, dag_id)
 
     def add_file(self, file: Path) -> Dag:
-        """The DAG of a file, which has its name, and the folder of this name beside it that its scripts are in."""
-        shutil.copytree(file.with_suffix(""), self.dags / file.stem)
+        """The DAG of a file, which has its name, and the folder beside it for its scripts, if there is one."""
+        if file.with_suffix("").exists():
+            shutil.copytree(file.with_suffix(""), self.dags / file.stem)
         shutil.copy(file, self.dags)
         self.wait(f"Airflow has the DAG {file.stem}", lambda: self.api.has_dag(file.stem, file.name), 60)
         return Dag(self, file.stem)

@@ -15,6 +15,8 @@ from tests.integration.cluster import Cluster
 SOURCE = """
 import json
 from airflow.sdk import DAG, task
+from airflow_provider_soperator.capacity.targets import NebiusNodeGroupTarget, SlurmNodesTarget
+from airflow_provider_soperator.operators.capacity import ShiftCapacityOperator
 from airflow_provider_soperator.operators.sbatch import SbatchOperator
 from airflow_provider_soperator.sensors.jobs import SlurmJobSensor
 
@@ -27,6 +29,18 @@ with DAG("debugged", schedule=None) as dag:
     sensor = SlurmJobSensor(task_id="sensor", job_id="{{ ti.xcom_pull('worker')['job_id'] }}", deferrable=True)
     worker >> sensor
     failing >> SbatchOperator(task_id="after", **common)
+    block = {
+        "block": "capacityblockgroup-e00sandbox",
+        "targets": [
+            SlurmNodesTarget(name="training", nodes="worker-[0-3]"),
+            NebiusNodeGroupTarget(name="inference", node_group="mk8snodegroup-e00inference"),
+        ],
+        "poll_interval": 0.5,
+    }
+    there = ShiftCapacityOperator(
+        task_id="there", desired={"training": 3, "inference": 1}, deferrable=True, **block
+    )
+    there >> ShiftCapacityOperator(task_id="back", desired={"training": 4, "inference": 0}, **block)
 
 if __name__ == "__main__":
     run = dag.test()
@@ -54,8 +68,11 @@ def test_a_dag_is_debugged(slurm: Cluster, tmp_path: Path) -> None:
         "sensor": "success",
         "failing": "failed",
         "after": "upstream_failed",
+        "there": "success",
+        "back": "success",
     }, said.stdout[-6000:]
     log = said.stdout + said.stderr
     assert log.count("I am ") == 3
     assert "failed on worker-" in log
     assert "with exit code 3" in log
+    assert "Everything is where it shall be: training 3, inference 1" in log

@@ -1,0 +1,162 @@
+"""Processes die, and people change their minds, in the midst of a shift: it goes on, or the next one does."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from tests.airflow.shifts import HEAD, Capacity, in_an_hour
+from tests.airflow.stack import Dag, Run, Stack
+
+pytestmark = pytest.mark.lane("airflow of shifts")
+
+#: What a shift says that has come as far as to wait for a job.
+WAITS = "worker-0 has been told to power down, and has jobs"
+
+
+@pytest.fixture
+def job(capacity: Capacity) -> Iterator[str]:
+    """On worker-0: a shift that takes this node has to wait for it, and is in its midst for as long."""
+    capacity.bring(4, 0)
+    job = capacity.cluster.held_job("--nodelist=worker-0", "--exclusive", "--time=60")
+    capacity.cluster.wait_job(job, "RUNNING")
+    yield job
+    capacity.cluster.let_go(job)
+
+
+def add_dag(stack: Stack, name: str, body: str) -> Dag:
+    return stack.add_dag(name, body, head=HEAD, dag_options="default_args={'retry_delay': timedelta(seconds=1)}")
+
+
+def in_its_midst(run: Run, capacity: Capacity) -> None:
+    """Three nodes have gone, and the fourth one waits for its job."""
+    run.wait("move", "running", "deferred")
+    capacity.wait_for_inference(1)
+    capacity.cluster.wait_node("worker-0", has={"DRAIN"})
+
+
+def began(capacity: Capacity) -> float:
+    """When the shift began that has the block, as its lease remembers it."""
+    [lease] = capacity.leases()
+    shown = capacity.cluster.run("scontrol", "show", "--oneliner", "reservation", lease)
+    found = re.search(r"Comment=({.*})", shown)
+    assert found, shown
+    return float(json.loads(found[1])["marks"]["began"])
+
+
+def test_a_shift_survives_its_triggerer_and_others_wait_for_it(stack: Stack, capacity: Capacity, job: str) -> None:
+    run = add_dag(stack, "holding", "shift('move', 0, 1, deferrable=True)").trigger()
+    in_its_midst(run, capacity)
+    refused = add_dag(stack, "refused", "shift('move', 4, 0, when_busy='fail')").trigger()
+    waiting = add_dag(stack, "waiting", "shift('move', 3, 1)").trigger()
+    holder = f"task holding/{run.run_id}/move/-1"
+    refused.wait("move", "failed")
+    refused.wait_log("move", f"{holder} (reservation {capacity.leases()[0]}) is moving block")
+    waiting.wait_log("move", f"Waiting for {holder}")
+
+    since = began(capacity)
+    triggerer = stack.components["triggerer"]
+    triggerer.end(signal.SIGKILL)
+    triggerer.start()
+    # Both triggerers have said what they were waiting for.
+    stack.wait("another triggerer goes on", lambda: run.log("move").count(WAITS) > 1, 120)
+    assert began(capacity) == since
+    assert run.task("move")["state"] == "deferred"
+    capacity.cluster.let_go(job)
+    run.wait("move", "success")
+    outcome = run.xcom("move")
+    assert outcome["allocation"] == {"training": 0, "inference": 1}
+    assert (outcome["figures"]["jobs_killed"], outcome["figures"]["jobs_requeued"]) == (0, 0)
+    assert capacity.cluster.job_state(job) == "COMPLETED"
+    waiting.wait("move", "success")
+    assert capacity.allocation() == {"training": 3, "inference": 1}
+    assert not capacity.reservations()
+
+
+def test_a_worker_that_dies_is_followed_by_another(stack: Stack, capacity: Capacity, job: str) -> None:
+    run = add_dag(stack, "worker_dies", "shift('move', 0, 1, retries=1)").trigger()
+    in_its_midst(run, capacity)
+    since = began(capacity)
+    os.kill(run.task("move")["pid"], signal.SIGKILL)
+    run.wait("move", "running", least_try=2, timeout=120)
+    run.wait_log("move", WAITS, number=2)
+    assert began(capacity) == since
+    capacity.cluster.let_go(job)
+    run.wait("move", "success", least_try=2)
+    assert run.xcom("move")["allocation"] == {"training": 0, "inference": 1} == capacity.allocation()
+    assert capacity.cluster.job_state(job) == "COMPLETED"
+    assert not capacity.reservations()
+
+
+@pytest.mark.parametrize("deferrable", [False, True])
+def test_a_cleared_task_goes_on_with_its_shift(stack: Stack, capacity: Capacity, job: str, deferrable: bool) -> None:
+    run = add_dag(stack, f"cleared_{deferrable}", f"shift('move', 0, 1, deferrable={deferrable})").trigger()
+    in_its_midst(run, capacity)
+    since = began(capacity)
+    run.clear("move")
+    run.wait("move", "deferred" if deferrable else "running", least_try=2)
+    run.wait_log("move", WAITS, number=2)
+    assert began(capacity) == since
+    capacity.cluster.let_go(job)
+    run.wait("move", "success", least_try=2)
+    assert capacity.allocation() == {"training": 0, "inference": 1}
+    assert not capacity.reservations()
+
+
+@pytest.mark.parametrize("deferrable", [False, True])
+def test_a_task_that_is_marked_failed_leaves_nothing_behind(stack: Stack, capacity: Capacity, deferrable: bool) -> None:
+    capacity.bring(4, 0)
+    dag = add_dag(stack, f"marked_{deferrable}", f"shift('move', 0, 1, at={in_an_hour()!r}, deferrable={deferrable})")
+    run = dag.trigger()
+    capacity.cluster.wait("nodes are reserved", capacity.handovers)
+    assert len(capacity.leases()) == 1
+    run.mark("move", "failed")
+    capacity.cluster.wait("nothing is reserved", lambda: not capacity.reservations())
+    assert capacity.allocation() == {"training": 4, "inference": 0}
+
+
+def test_a_shift_that_was_ended_half_way_is_gone_on_with_by_the_next(
+    stack: Stack, capacity: Capacity, job: str
+) -> None:
+    run = add_dag(stack, "half_way", "shift('move', 0, 1, deferrable=True)").trigger()
+    in_its_midst(run, capacity)
+    run.mark("move", "failed")
+    capacity.cluster.wait("nothing is reserved", lambda: not capacity.reservations())
+    run = add_dag(stack, "the_next", "shift('move', 0, 1, deferrable=True)").trigger()
+    run.wait_log("move", WAITS)
+    capacity.cluster.let_go(job)
+    run.wait("move", "success")
+    assert capacity.allocation() == {"training": 0, "inference": 1}
+
+
+def test_who_is_no_more_holds_nothing(stack: Stack, capacity: Capacity) -> None:
+    capacity.bring(4, 0)
+    gone = add_dag(stack, "gone", f"shift('move', 0, 1, at={in_an_hour()!r}, deferrable=True)").trigger()
+    capacity.cluster.wait("nodes are reserved", capacity.handovers)
+    gone.wait("move", "deferred")
+    triggerer = stack.components["triggerer"]
+    triggerer.end(signal.SIGKILL)
+    try:
+        # Nobody is there who could give the block back.
+        gone.mark("move", "failed")
+        heir = add_dag(stack, "heir", "shift('move', 3, 1)").trigger()
+        heir.wait("move", "success")
+    finally:
+        stack.start_all()
+    heir.wait_log("move", f"The shift of task gone/{gone.run_id}/move/-1")
+    assert capacity.allocation() == {"training": 3, "inference": 1}
+    assert not capacity.reservations()
+
+
+def test_the_time_of_a_task_is_over(stack: Stack, capacity: Capacity) -> None:
+    capacity.bring(4, 0)
+    body = f"shift('move', 2, 2, at={in_an_hour()!r}, deferrable=True, execution_timeout=timedelta(seconds=10))"
+    run = add_dag(stack, "too_long", body).trigger()
+    run.wait("move", "failed")
+    run.wait_log("move", "the time of the task was over; what the shift has moved by now stays where it is")
+    assert not capacity.reservations()

@@ -1,0 +1,229 @@
+"""Capacity is moved by DAGs: by a schedule, by hand, after somebody has agreed; and what is wrong is said at once."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Mapping
+from datetime import datetime, timedelta, timezone
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from airflow_provider_soperator.capacity.schedule import CapacitySchedule, Window
+from sandbox.airflow.beside import DAGS
+from sandbox.errors import SandboxError
+from tests.airflow.shifts import HEAD, Capacity
+from tests.airflow.stack import Dag, Run, Stack
+
+pytestmark = pytest.mark.lane("airflow of shifts")
+
+#: One whose clocks are never changed.
+ZONE = "Asia/Kolkata"
+LEAD = timedelta(seconds=15)
+BY_SCHEDULE = """
+dag = capacity_dag(
+    {name!r}, CapacitySchedule.read({schedule!r}), [training, inference], BLOCK,
+    shift={{"poll_interval": 0.5, "deferrable": True}}, {options}
+)
+"""
+ALWAYS = CapacitySchedule(timezone="UTC", windows=[Window("daily 00:00 - 24:00", {"training": 4, "inference": 0})])
+
+
+def now() -> datetime:
+    return datetime.now(timezone.utc)
+
+
+def add_capacity_dag(stack: Stack, name: str, schedule: CapacitySchedule, options: str = "") -> Dag:
+    return stack.add_source(name, HEAD + BY_SCHEDULE.format(name=name, schedule=schedule.describe(), options=options))
+
+
+# By a schedule
+
+
+@pytest.fixture(scope="module")
+def handover() -> datetime:
+    """The next minute at which Airflow has had time to get to know the DAG."""
+    return (now() + timedelta(seconds=90)).replace(second=0, microsecond=0)
+
+
+@pytest.fixture(scope="module")
+def scheduled(stack: Stack, capacity: Capacity, handover: datetime) -> Dag:
+    """A DAG for a day on which GPUs train until the handover, and half of them serve from then on."""
+    begin = handover.astimezone(ZoneInfo(ZONE)).replace(tzinfo=None)
+    dates = f"{begin:%Y-%m-%dT%H:%M}/{begin + timedelta(days=30):%Y-%m-%dT%H:%M}"
+    schedule = CapacitySchedule(
+        timezone=ZONE,
+        windows=ALWAYS.windows,
+        exceptions={dates: {"training": 2, "inference": 2}},
+        gpus={"training": 8, "inference": 8},
+        limit=32,
+        lead=LEAD,
+    )
+    return add_capacity_dag(stack, "scheduled", schedule)
+
+
+MISTAKES = {
+    "a_block_that_is_not_there": (
+        'shift("{}", 4, 0, block="capacityblockgroup-e00none")',
+        "capacityblockgroup-e00none",
+    ),
+    "more_than_the_block_has": (
+        'shift("{}", 4, 1)',
+        "40 GPUs are wanted, and block capacityblockgroup-e00sandbox has 32",
+    ),
+    "what_is_no_number": ('shift("{}", "abc", None)', "training: 'abc' is no number of nodes, nor of GPUs"),
+    "what_is_no_moment": ('shift("{}", 4, 0, at="tomorrow")', "at='tomorrow' is no moment"),
+    "a_node_that_is_not_there": (
+        'shift("{}", 4, 0, targets=[SlurmNodesTarget(name="training", nodes="worker-[0-9]"), inference])',
+        "worker-[4-9]",
+    ),
+    "a_static_node": (
+        'shift("{}", 1, 0, targets=[SlurmNodesTarget(name="training", nodes="worker-cpu-0"), inference])',
+        "worker-cpu-0",
+    ),
+    "a_group_of_others": (
+        'shift("{}", 4, 0, targets=[training, NebiusNodeGroupTarget(name="inference", node_group="mk8snodegroup-x")])',
+        "mk8snodegroup-x",
+    ),
+}
+
+
+def test_mistakes_are_said_at_once_and_not_tried_again(scheduled: Dag, stack: Stack, capacity: Capacity) -> None:
+    body = "\n".join(made.format(name) for name, (made, _) in MISTAKES.items())
+    options = "default_args={'retries': 3, 'retry_delay': timedelta(seconds=1)}"
+    run = stack.add_dag("mistakes", body, head=HEAD, dag_options=options).trigger()
+    assert set(run.wait_all().values()) == {"failed"}
+    for name, (_, said) in MISTAKES.items():
+        assert run.task(name)["try_number"] == 1, name
+        log = run.wait_log(name, "AirflowFailException: ")
+        assert said in log.partition("AirflowFailException: ")[2], log
+    assert not capacity.reservations()
+
+
+def test_a_handover_takes_place_when_it_is_scheduled(
+    scheduled: Dag, stack: Stack, capacity: Capacity, handover: datetime, metrics: socket.socket
+) -> None:
+    [run] = stack.wait("the handover has its run", scheduled.runs, 180)
+    run.wait("shift", "deferred", "success")
+    plan = run.xcom("plan")
+    assert plan["moves"] == {"training": {"now": 4, "then": 2}, "inference": {"now": 0, "then": 2}}
+    assert "training goes from 4 to 2 nodes" in plan["text"]
+    assert plan["text"] in run.log("plan")
+    assert run.xcom("shift", key="plan")["moves"] == plan["moves"]
+    run.wait("shift", "success")
+    outcome = run.xcom("shift")
+    assert outcome["allocation"] == {"training": 2, "inference": 2} == capacity.allocation()
+    released = [entry["at"] for entry in capacity.cluster.ledger() if entry["entry"] == "release"]
+    assert all(at >= handover.timestamp() for at in released[-2:]), (released, handover)
+    assert outcome["figures"]["bought_gpus"] == outcome["figures"]["jobs_killed"] == 0
+    assert not capacity.reservations()
+    gauges = sent(metrics)
+    for name, value in outcome["figures"].items():
+        if value is not None:
+            assert gauges[f"airflow.soperator.shift.{name}"] == pytest.approx(value)
+
+
+def sent(metrics: socket.socket) -> dict[str, float]:
+    """The newest of each gauge."""
+    found: dict[str, float] = {}
+    while True:
+        try:
+            line = metrics.recv(65536).decode()
+        except BlockingIOError:
+            return found
+        for name, value in re.findall(r"(\S+):([\d.]+)\|g", line):
+            found[name] = float(value)
+
+
+# By hand
+
+
+def test_what_the_form_says_is_moved(scheduled: Dag, stack: Stack, capacity: Capacity) -> None:
+    capacity.bring(2, 2)
+    run = scheduled.trigger(training="3")
+    run.wait("shift", "success")
+    assert run.xcom("shift")["allocation"] == {"training": 3, "inference": 1} == capacity.allocation()
+    shown = scheduled.trigger(inference="16 gpus", plan_only=True)
+    shown.wait("shift", "success")
+    assert shown.xcom("shift")["moves"]["inference"] == {"now": 1, "then": 2}
+    assert capacity.allocation() == {"training": 3, "inference": 1}
+    # What the schedule says, as nothing else was said.
+    run = scheduled.trigger()
+    run.wait("shift", "success")
+    assert run.xcom("shift")["allocation"] == {"training": 2, "inference": 2} == capacity.allocation()
+
+
+@pytest.mark.parametrize("said", ["abc", "-1", "4 replicas", "2.5"])
+def test_the_form_refuses_what_is_no_amount(scheduled: Dag, said: str) -> None:
+    with pytest.raises(SandboxError, match=r"400 .*training"):
+        scheduled.trigger(training=said)
+
+
+def test_a_run_whose_handover_is_not_the_newest_does_nothing(
+    scheduled: Dag, stack: Stack, capacity: Capacity, handover: datetime
+) -> None:
+    stack.wait("the handover is past", lambda: now() > handover, 180)
+    yesterday = (now() - timedelta(days=1)).isoformat()
+    made = stack.call("POST", f"/dags/{scheduled.dag_id}/dagRuns", json={"logical_date": yesterday, "conf": {}})
+    run = next(run for run in scheduled.runs() if run.run_id == made["dag_run_id"])
+    run.wait("plan", "skipped")
+    run.wait("shift", "skipped")
+    run.wait_log("plan", "is in force, and not daily 00:00 - 24:00")
+    assert not capacity.reservations()
+
+
+# With somebody who agrees, or does not
+
+
+@pytest.fixture(scope="module")
+def answered(stack: Stack, capacity: Capacity) -> Mapping[str, Run]:
+    """Runs that wait for an answer, all of them at the same time."""
+    slow = add_capacity_dag(stack, "approved", ALWAYS, "approve=True, max_active_runs=2")
+    fast = add_capacity_dag(stack, "unanswered", ALWAYS, "approve=True, approve_within=timedelta(seconds=3)")
+    capacity.bring(2, 2)
+    return {
+        "Approve": slow.trigger(training="3"),
+        "Reject": slow.trigger(training="0"),
+        "": fast.trigger(training="0"),
+    }
+
+
+def answer(run: Run, said: str) -> dict[str, Any]:
+    """What was asked, once it is answered."""
+    run.wait("approve", "awaiting_input")
+    path = f"{run.path}/taskInstances/approve/-1/hitlDetails"
+    asked: dict[str, Any] = run.stack.call("GET", path)
+    run.stack.call("PATCH", path, json={"chosen_options": [said]})
+    return asked
+
+
+def test_nothing_moves_that_nobody_has_agreed_to(answered: Mapping[str, Run], capacity: Capacity) -> None:
+    answered[""].wait("approve", "failed")
+    answered[""].wait("shift", "upstream_failed")
+    asked = answer(answered["Reject"], "Reject")
+    assert asked["subject"] == "Move capacity: training from 2 to 0, inference from 2 to 4?"
+    assert "- training goes from 2 to 0 nodes\n" in asked["body"]
+    assert "\n\n1. now: training gives up what is idle" in asked["body"]
+    answered["Reject"].wait("shift", "skipped")
+    assert capacity.allocation() == {"training": 2, "inference": 2}
+
+
+def test_what_was_agreed_to_is_moved(answered: Mapping[str, Run], capacity: Capacity) -> None:
+    answer(answered["Approve"], "Approve")
+    answered["Approve"].wait("shift", "success")
+    assert capacity.allocation() == {"training": 3, "inference": 1}
+
+
+# The example
+
+
+def test_the_example_runs_as_it_stands(stack: Stack, capacity: Capacity) -> None:
+    dag = stack.add_file(DAGS / "gpu_shifts.py")
+    assert not dag.runs(), "it is to wait until somebody switches it on"
+    stack.call("PATCH", f"/dags/{dag.dag_id}", json={"is_paused": False})
+    [run] = stack.wait("it puts the schedule into force", dag.runs)
+    run.wait("shift", "success", timeout=180)
+    assert run.xcom("shift")["allocation"] == capacity.allocation()
+    assert sum(capacity.allocation().values()) == 4

@@ -1,0 +1,47 @@
+"""What tests do on any of Airflow's pages, in a real browser."""
+
+from __future__ import annotations
+
+from selenium import webdriver
+from selenium.common.exceptions import ElementClickInterceptedException, StaleElementReferenceException
+from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support.ui import WebDriverWait
+
+#: Seconds that a page has to show something, on a machine that is busy with other tests.
+PATIENCE = 30
+
+
+class Page:
+    """One of Airflow's pages; elements are told by XPath."""
+
+    def __init__(self, browser: webdriver.Chrome, address: str) -> None:
+        self._browser = browser
+        browser.get(address)
+
+    def find(self, xpath: str) -> WebElement:
+        def found(browser: webdriver.Chrome) -> WebElement | None:
+            shown = [element for element in browser.find_elements(By.XPATH, xpath) if element.is_displayed()]
+            return shown[0] if shown else None
+
+        element: WebElement = WebDriverWait(self._browser, PATIENCE).until(found, f"nothing is shown at {xpath}")
+        return element
+
+    def click(self, xpath: str) -> None:
+        """What unfolds is in the way of others for a moment, and pages draw their elements anew."""
+
+        def clicked(browser: webdriver.Chrome) -> bool:
+            self.find(xpath).click()
+            return True
+
+        moving = [ElementClickInterceptedException, StaleElementReferenceException]
+        WebDriverWait(self._browser, PATIENCE, ignored_exceptions=moving).until(clicked, f"in the way of {xpath}")
+
+    def paste(self, xpath: str, text: str) -> None:
+        """Put a text into a field at once: of keys that are pressed too fast the form loses some."""
+        self.click(xpath)
+        self._browser.execute_cdp_cmd("Input.insertText", {"text": text})
+
+    def choose(self, xpath: str, text: str) -> None:
+        self.paste(xpath, text)
+        self.click(f"//*[@role='option'][. = '{text}']")
