@@ -29,9 +29,11 @@ def handover_name(block: str, key: str) -> str:
 class Handover:
     """The nodes that one shift takes from Slurm, reserved from the moment at which they are to go."""
 
-    def __init__(self, ask: Ask, block: str, key: str, user: str) -> None:
+    def __init__(self, ask: Ask, block: str, key: str, user: str, among: Sequence[str]) -> None:
         self._ask = ask
         self._name, self._user = handover_name(block, key), user
+        #: Other nodes in the reservation are those of another target of the same shift, in the same Slurm.
+        self._among = frozenset(among)
 
     async def nodes(self) -> tuple[str, ...]:
         """The nodes that are reserved by now."""
@@ -39,12 +41,10 @@ class Handover:
         return tuple(hostlist.expand(found.nodelist)) if found else ()
 
     async def reserve(self, nodes: Sequence[str], start: datetime, why: str) -> bool:
-        """Reserve these nodes, and no others, from a moment on; answers whether anything had to be done."""
+        """Reserve these nodes, and no others of theirs, from a moment on; answers whether anything had to be done."""
         found = await self._find()
-        wanted = tuple(hostlist.expand(hostlist.fold(nodes)))
-        if not wanted:
-            await self.end()
-            return found is not None
+        reserved = hostlist.expand(found.nodelist) if found else []
+        wanted = tuple(hostlist.expand(hostlist.fold([*nodes, *(set(reserved) - self._among)])))
         if found is None:
             # Slurm refuses one that begins in the past.
             start = max(start, datetime.now(timezone.utc))
@@ -64,7 +64,7 @@ class Handover:
                 if await self._find() is None:
                     raise
             return True
-        if tuple(hostlist.expand(found.nodelist)) == wanted:
+        if tuple(reserved) == wanted:
             return False
         await self._ask(UpdateReservation(name=self._name, nodes=wanted))
         return True

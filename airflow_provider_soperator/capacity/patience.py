@@ -72,11 +72,12 @@ class Patience:
             names = " and ".join(donors)
             left = tuple(max(world.holdings[name].held, world.holdings[name].allowed) for name in donors)
             return ("release", left, ready), self._timeouts.release, f"{names} still has more than it shall have"
-        if receivers and not promised:
+        short = [name for name in receivers if world.block.free is None or world.block.free < world.gpus[name]]
+        if short and not promised:
             free = "nobody knows how many GPUs of the block are free"
             if world.block.free is not None:
                 free = f"only {world.block.free} GPUs of the block are free"
-            for_whom = " and ".join(receivers)
+            for_whom = " and ".join(short)
             what = f"{free}, too few for {for_whom}: have the machines gone (does their group scale down?)"
             return ("free", world.block.usage, ready), self._timeouts.free, what
         if receivers:

@@ -20,8 +20,6 @@ from airflow_provider_soperator.transports.errors import TransportError
 
 ReadBlock = Callable[[], Awaitable[BlockSeen]]
 
-#: Jobs on nodes that are to go are waited for, or are not.
-MODES = {"idle": PowerDownMode.IDLE, "asap": PowerDownMode.ASAP, "force": PowerDownMode.FORCE}
 #: Where nobody has named a block, none sets a limit.
 _NO_BLOCK = BlockSeen(id="", limit=2**31, usage=None)
 

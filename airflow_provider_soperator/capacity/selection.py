@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow_provider_soperator.capacity.targets.slurm import Order
 from airflow_provider_soperator.slurm import hostlist
-from airflow_provider_soperator.slurm.nodes import is_busy, is_going_off, is_off
+from airflow_provider_soperator.slurm.nodes import is_going_off, is_off, loss_rank
 from airflow_provider_soperator.slurm.records import Job, Node, count_gpus
 from airflow_provider_soperator.slurm.times import NoDuration
 
@@ -94,14 +94,8 @@ def _loads(nodes: Iterable[Node], jobs: Sequence[Job]) -> list[Load]:
 
 
 def _rank(load: Load, now: datetime, by: Order) -> tuple[int, float]:
-    node = load.node
-    if is_off(node):
-        return (1, 0)
-    if is_going_off(node):
-        return (2, 0)
-    if not load.jobs and not is_busy(node):
-        return (3, 0)
-    return (4, (load.free_at - now).total_seconds() if by == "end" else load.work(now))
+    lost = (load.free_at - now).total_seconds() if by == "end" else load.work(now)
+    return (loss_rank(load.node, has_jobs=bool(load.jobs)), lost)
 
 
 def _by_block(ranked: list[Load], blocks: Mapping[str, str], count: int, rank: Callable[[Load], Any]) -> list[Load]:

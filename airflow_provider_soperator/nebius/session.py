@@ -48,6 +48,7 @@ class NodeGroupSession(Session):
 
     async def check(self, units: int, block: BlockSeen) -> None:
         """Raise ``CapacityMistake`` if it could never have so many nodes of this block."""
+        block.refuse_unnamed(f"node group {self._group_id}")
         try:
             group = await self._groups.read()
         except NebiusMissing as error:

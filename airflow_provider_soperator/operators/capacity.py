@@ -7,14 +7,16 @@ import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from hashlib import sha256
+from signal import Signals
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow.sdk import BaseOperator, conf
+from airflow.sdk import conf
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, AirflowTaskTimeout
 
 from airflow_provider_soperator.capacity.errors import CapacityError, CapacityMistake
 from airflow_provider_soperator.operators.scaling import ScaleTargetOperator
 from airflow_provider_soperator.operators.switches import is_on
+from airflow_provider_soperator.operators.waiting import WaitingOperator
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
@@ -24,12 +26,11 @@ if TYPE_CHECKING:
     from airflow_provider_soperator.capacity.schedule import CapacitySchedule
     from airflow_provider_soperator.capacity.targets.base import Target
     from airflow_provider_soperator.capacity.wanted import Wanted
-    from airflow_provider_soperator.operators.waiting import Waiting
 
 __all__ = ["ScaleTargetOperator", "ShiftCapacityOperator"]
 
 
-class ShiftCapacityOperator(BaseOperator):
+class ShiftCapacityOperator(WaitingOperator):
     """Bring each target to the number of units that it shall have, within one capacity block.
 
         ShiftCapacityOperator(
@@ -94,6 +95,11 @@ class ShiftCapacityOperator(BaseOperator):
             raise CapacityMistake(f"force_after is of no use with hurry={hurry!r}")
         if when_busy not in ("wait", "fail"):
             raise CapacityMistake(f"when_busy={when_busy!r} is neither 'wait' nor 'fail'")
+        signal = signal.removeprefix("SIG")
+        if signal and f"SIG{signal}" not in Signals.__members__:
+            raise CapacityMistake(f"signal={signal!r} is no signal", 'name one, such as "TERM" or "USR1"')
+        if hurry == "force":
+            _refuse_force_too_late(transfer + force_after, timeouts)
         self.targets = tuple(targets)
         _refuse_strangers(self.targets, schedule)
         self.block, self.nebius_conn_id = block, nebius_conn_id
@@ -103,11 +109,9 @@ class ShiftCapacityOperator(BaseOperator):
         self.timeouts, self.rollback, self.when_busy = timeouts, rollback, when_busy
         self.plan_only = plan_only
         self.deferrable, self.poll_interval = deferrable, poll_interval
-        self._waiting: Waiting | None = None
 
     def execute(self, context: Context) -> Any:
         from airflow_provider_soperator.capacity.beginning import begin
-        from airflow_provider_soperator.operators.waiting import Waiting
         from airflow_provider_soperator.triggers.capacity import ShiftTrigger
 
         look = begin(lambda limit: self._order(context, limit), self.block, self.nebius_conn_id, self.log)
@@ -123,11 +127,7 @@ class ShiftCapacityOperator(BaseOperator):
             return plan.describe()
         limit = self.execution_timeout
         trigger = ShiftTrigger(order.write(), deadline=time.time() + limit.total_seconds() if limit else None)
-        if self.deferrable:
-            self.defer(trigger=trigger, method_name="resume")
-        trigger.task_instance = context["ti"]  # type: ignore[assignment]
-        self._waiting = Waiting(trigger)
-        return self.resume(context, self._waiting.event())
+        return self.wait_for(trigger, context, self.resume)
 
     def resume(self, context: Context, event: dict[str, Any]) -> Any:
         """The shift is over, or cannot go on."""
@@ -142,11 +142,6 @@ class ShiftCapacityOperator(BaseOperator):
         self.log.info("Figures: %s", _listed(outcome["figures"]))
         self._emit(outcome["figures"])
         return outcome
-
-    def on_kill(self) -> None:
-        """The worker is told to end the task."""
-        if self._waiting:
-            self._waiting.kill()
 
     def _emit(self, figures: Mapping[str, float | None]) -> None:
         """As metrics of Airflow's."""
@@ -216,6 +211,19 @@ def _refuse_strangers(targets: Sequence[Target], schedule: CapacitySchedule | No
         )
     if schedule.limit is not None:
         schedule.refuse_over_commitment({target.name: target.gpus_per_unit for target in targets}, schedule.limit)
+
+
+def _refuse_force_too_late(after: timedelta, timeouts: Timeouts | None) -> None:
+    """Refuse to end jobs at a time at which the shift has been undone by then."""
+    from airflow_provider_soperator.capacity.patience import Timeouts
+
+    patience = (timeouts or Timeouts()).release
+    if after >= patience:
+        raise CapacityMistake(
+            f"jobs are ended {after} after nodes begin to leave (transfer + force_after), and a shift that has waited "
+            f"{patience} for a node is undone",
+            f"make force_after shorter, or timeouts.release longer than {after}",
+        )
 
 
 def _moment(said: datetime | str | None) -> datetime | None:

@@ -8,17 +8,17 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow.sdk import BaseOperator, conf
+from airflow.sdk import conf
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_soperator.operators.node_lists import check_count, check_nodes, is_template, names_of
 from airflow_provider_soperator.operators.reservations import CreateReservationOperator, DeleteReservationOperator
 from airflow_provider_soperator.operators.switches import is_on
+from airflow_provider_soperator.operators.waiting import WaitingOperator
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
-    from airflow_provider_soperator.operators.waiting import Waiting
     from airflow_provider_soperator.triggers.moves import Wish
     from airflow_provider_soperator.triggers.nodes import NodeMoveTrigger
 
@@ -37,7 +37,7 @@ class NodesLate(AirflowException):
     """Nodes were not in time where they were to be."""
 
 
-class _MoveNodesOperator(BaseOperator):
+class _MoveNodesOperator(WaitingOperator):
     """Has nodes moved by a trigger, in the triggerer or in the worker.
 
     ``drain_owner`` is whose drains these are, and whose are undone; without one it is the DAG. A task that is ended, or
@@ -65,21 +65,13 @@ class _MoveNodesOperator(BaseOperator):
         self.slurm_conn_id = slurm_conn_id
         self.deferrable = deferrable
         self.poll_interval = poll_interval
-        self._waiting: Waiting | None = None
 
     @abstractmethod
     def wish(self, **common: Any) -> Wish:
         """What is wanted, of which the nodes' names and the owner are known."""
 
     def execute(self, context: Context) -> Any:
-        trigger = self._trigger()
-        if self.deferrable:
-            self.defer(trigger=trigger, method_name="resume")
-        from airflow_provider_soperator.operators.waiting import Waiting
-
-        trigger.task_instance = context["ti"]  # type: ignore[assignment]
-        self._waiting = Waiting(trigger)
-        return self.resume(context, self._waiting.event())
+        return self.wait_for(self._trigger(), context, self.resume)
 
     def resume(self, context: Context, event: dict[str, Any]) -> Any:
         """The nodes are there, or it is known why they are not."""
@@ -90,11 +82,6 @@ class _MoveNodesOperator(BaseOperator):
         if "lost" in event:
             raise AirflowException(event["lost"])
         return event["result"]
-
-    def on_kill(self) -> None:
-        """The worker is told to end the task."""
-        if self._waiting:
-            self._waiting.kill()
 
     def _trigger(self) -> NodeMoveTrigger:
         from airflow_provider_soperator.triggers.nodes import NodeMoveTrigger

@@ -103,6 +103,8 @@ class CreateReservationOperator(BaseOperator):
         from airflow_provider_soperator.slurm.power import refuse_unknown
         from airflow_provider_soperator.slurm.requests import ListNodes
 
+        if self.count is not None:
+            check_count(self.count)
         known = slurm.ask(ListNodes())
         names = names_of(self.nodes)
         refuse_unknown(names, {node.name for node in known})

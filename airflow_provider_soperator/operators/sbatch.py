@@ -12,6 +12,7 @@ from airflow.sdk import BaseOperator, XComArg, conf
 from airflow.sdk.exceptions import AirflowFailException, AirflowTaskTimeout
 
 from airflow_provider_soperator.links.slurm import LINKS
+from airflow_provider_soperator.operators.waiting import WaitingOperator
 from airflow_provider_soperator.slurm.checks import InvalidJob
 from airflow_provider_soperator.slurm.job import BatchJob
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
     from airflow_provider_soperator.operators.files import JobFiles
     from airflow_provider_soperator.operators.outcome import Policy
-    from airflow_provider_soperator.operators.waiting import Waiting
     from airflow_provider_soperator.pipelines.member import Member
     from airflow_provider_soperator.slurm.keys import SubmissionKey
     from airflow_provider_soperator.triggers.sbatch import SbatchTrigger
@@ -32,7 +32,7 @@ _OPTIONS = tuple(field.name for field in dataclasses.fields(BatchJob) if field.n
 _TEMPLATES = (".sh", ".sbatch")
 
 
-class SbatchOperator(BaseOperator):
+class SbatchOperator(WaitingOperator):
     """Run a batch job, wait for its end, and show what it prints.
 
         SbatchOperator(task_id="train", script="train.sbatch", partition="main", nodes=2, gpus_per_node=8)
@@ -101,7 +101,6 @@ class SbatchOperator(BaseOperator):
         self.fetch_on = fetch_on
         self.end_from_trigger = end_from_trigger
         self._starts_from_trigger = start_from_trigger
-        self._waiting: Waiting | None = None
         self._member: Member | None = None
         #: By their keys.
         self.shown_links: dict[str, str] = {}
@@ -156,15 +155,9 @@ class SbatchOperator(BaseOperator):
             raise AirflowFailException(str(error)) from None
         if self.upload or self.fetch:
             self._files(context).upload(self.upload, trigger.job, trigger)
-        if self.deferrable:
-            self.defer(trigger=trigger, method_name="execute_complete")
-        from airflow_provider_soperator.operators.waiting import Waiting
-
-        trigger.task_instance = context["ti"]  # type: ignore[assignment]
-        self._waiting = Waiting(trigger)
         # The same that the trigger fills, also if this does not end well.
         self.shown_links = trigger.links
-        return self.execute_complete(context, self._waiting.event())
+        return self.wait_for(trigger, context, self.execute_complete)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """The job is over, or could not be run, or is to be started by a worker after all."""
@@ -197,11 +190,6 @@ class SbatchOperator(BaseOperator):
         if self.fetch:
             self._files(context).fetch(self.fetch, folder)
         return event["report"]
-
-    def on_kill(self) -> None:
-        """The worker is told to end the task: the job goes with it."""
-        if self._waiting:
-            self._waiting.kill()
 
     def _trigger(self, context: Context) -> SbatchTrigger:
         # Here, and not above: whoever parses the DAG does not pay for what runs it.

@@ -7,21 +7,21 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperator, conf
+from airflow.sdk import conf
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_soperator.capacity.errors import CapacityMistake
+from airflow_provider_soperator.operators.waiting import WaitingOperator
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
     from airflow_provider_soperator.capacity.order import Hurry
     from airflow_provider_soperator.capacity.targets.base import Target
-    from airflow_provider_soperator.operators.waiting import Waiting
     from airflow_provider_soperator.triggers.scaling import ScaleTargetTrigger
 
 
-class ScaleTargetOperator(BaseOperator):
+class ScaleTargetOperator(WaitingOperator):
     """Bring one target to a number of units, and wait until it has just these and they can work.
 
         ScaleTargetOperator(
@@ -61,17 +61,9 @@ class ScaleTargetOperator(BaseOperator):
         self.target, self.units, self.timeout = target, units, timeout
         self.hurry, self.block, self.nebius_conn_id = hurry, block, nebius_conn_id
         self.deferrable, self.poll_interval = deferrable, poll_interval
-        self._waiting: Waiting | None = None
 
     def execute(self, context: Context) -> Any:
-        trigger = self._trigger(context)
-        if self.deferrable:
-            self.defer(trigger=trigger, method_name="resume")
-        from airflow_provider_soperator.operators.waiting import Waiting
-
-        trigger.task_instance = context["ti"]  # type: ignore[assignment]
-        self._waiting = Waiting(trigger)
-        return self.resume(context, self._waiting.event())
+        return self.wait_for(self._trigger(context), context, self.resume)
 
     def resume(self, context: Context, event: dict[str, Any]) -> Any:
         """It is there, or it is known why it is not."""
@@ -80,11 +72,6 @@ class ScaleTargetOperator(BaseOperator):
         if "failure" in event:
             raise AirflowException(event["failure"])
         return event["outcome"]
-
-    def on_kill(self) -> None:
-        """The worker is told to end the task; the target stays where it is."""
-        if self._waiting:
-            self._waiting.kill()
 
     def _trigger(self, context: Context) -> ScaleTargetTrigger:
         from airflow_provider_soperator.capacity.targets.stored import write

@@ -1,35 +1,28 @@
-"""A trigger that runs in the worker, in the process of its task, for those who do not defer."""
+"""Operators that leave their work to a trigger: in the triggerer, or in the worker for those who do not defer."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
+from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException
+
+if TYPE_CHECKING:
+    from airflow.sdk.definitions.context import Context
+
+    from airflow_provider_soperator.triggers.base import WorkTrigger
 
 #: Seconds for which Airflow's own alarm is put off, so that it strikes only if all else has failed.
 _GRACE = 60.0
 
 
-class Work(Protocol):
-    """What a worker needs of a trigger to be its triggerer."""
-
-    async def event(self) -> dict[str, Any]: ...
-
-    async def cancel(self) -> None:
-        """The task was killed: end what is to end with it."""
-
-    @property
-    def fate(self) -> str:
-        """What has become of that, as the rest of a sentence."""
-        ...
-
-
 class Waiting:
     """Runs a trigger to its event, in a loop that a signal handler can end in good order."""
 
-    def __init__(self, trigger: Work) -> None:
+    def __init__(self, trigger: WorkTrigger) -> None:
         self._trigger = trigger
         self._loop: asyncio.AbstractEventLoop | None = None
         self._work: asyncio.Future[dict[str, Any]] | None = None
@@ -61,3 +54,23 @@ class Waiting:
                 raise
         await self._trigger.cancel()
         raise AirflowException("the task was told to end" + self._trigger.fate)
+
+
+class WaitingOperator(BaseOperator):
+    """Waits for what a trigger does."""
+
+    deferrable: bool
+    _waiting: Waiting | None = None
+
+    def wait_for(self, trigger: WorkTrigger, context: Context, resume: Callable[[Context, dict[str, Any]], Any]) -> Any:
+        """Go on with ``resume``, a method of the operator, once the trigger has come to its event."""
+        if self.deferrable:
+            self.defer(trigger=trigger, method_name=resume.__name__)
+        trigger.task_instance = context["ti"]  # type: ignore[assignment]
+        self._waiting = Waiting(trigger)
+        return resume(context, self._waiting.event())
+
+    def on_kill(self) -> None:
+        """The worker is told to end the task: the trigger ends what is to end with it."""
+        if self._waiting:
+            self._waiting.kill()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.errors import InvalidRequest, UnknownNode, UnknownPartition
 from airflow_provider_soperator.slurm.nodes import (
     failed_to_resume,
@@ -54,7 +55,6 @@ _ALIASES = {
     "resume failed": "failed to boot",
 }
 
-
 #: What can be wrong with a question about nodes, however often it is put.
 MISTAKES = (InvalidRequest, UnknownNode, UnknownPartition)
 
@@ -75,6 +75,18 @@ def word(said: str) -> str:
     near = difflib.get_close_matches(plain, [*WORDS, *_ALIASES], n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(WORDS)}"
     raise ValueError(f"{said!r} is no state of nodes: {hint}")
+
+
+def in_lines(said: Mapping[str, str]) -> tuple[str, ...]:
+    """What is said of nodes, by name, with a line for each thing that is said.
+
+    >>> in_lines({"worker-0": "boots", "worker-2": "has jobs", "worker-1": "boots"})
+    ('worker-[0-1] boots', 'worker-2 has jobs')
+    """
+    nodes: dict[str, list[str]] = {}
+    for name, what in said.items():
+        nodes.setdefault(what, []).append(name)
+    return tuple(f"{hostlist.fold(names)} {what}" for what, names in nodes.items())
 
 
 def check_how(how: str | int) -> None:

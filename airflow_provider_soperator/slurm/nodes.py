@@ -117,6 +117,19 @@ def is_ours(node: Node, owner: str = "") -> bool:
     return node.state.has(NodeFlag.DRAIN) and reason is not None and owner in ("", reason.owner)
 
 
+def is_anothers(node: Node, owner: str) -> bool:
+    """Somebody else has drained the node, who knows why; a drain that came with a power down is nobody's."""
+    return node.state.has(NodeFlag.DRAIN) and not is_going_off(node) and not is_ours(node, owner)
+
+
+def loss_rank(node: Node, *, has_jobs: bool = False) -> int:
+    """Of nodes that are to power down those with the least go first: off, about to be, idle, and busy ones.
+
+    ``has_jobs``: jobs have been seen on it, which its state may not show yet.
+    """
+    return 0 if is_off(node) else 1 if is_going_off(node) else 3 if has_jobs or is_busy(node) else 2
+
+
 @dataclass(frozen=True)
 class KnownReason:
     """A reason that Soperator or Slurm gives, and what becomes of the node without anybody's doing."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
+from abc import abstractmethod
+from collections.abc import AsyncIterator
 from typing import Any
 
 from airflow.sdk import conf
@@ -48,3 +50,25 @@ class SlurmTrigger(BaseTrigger):
         """All that has been logged so far is in the task's log."""
         if self.task_instance is not None:
             await asyncio.sleep(_LOG_LAG)
+
+
+class WorkTrigger(SlurmTrigger):
+    """Does the work of a task to its end, in the triggerer, or in the worker for those who do not defer."""
+
+    @abstractmethod
+    async def event(self) -> dict[str, Any]:
+        """What the task goes on with."""
+
+    @abstractmethod
+    async def cancel(self) -> None:
+        """The task was killed: end what is to end with it."""
+
+    @property
+    @abstractmethod
+    def fate(self) -> str:
+        """What has become of that, as the rest of a sentence."""
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        event = await self.event()
+        await self.flush()
+        yield await self.resume(event)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from airflow.triggers.base import TriggerEvent
 from asgiref.sync import sync_to_async
 
 from airflow_provider_soperator.capacity.errors import CapacityError, CapacityMistake
@@ -39,11 +37,6 @@ class ShiftTrigger(EndedWithItsTask):
         self.order = order
         self.deadline = deadline
         self._is_given_up = True
-
-    async def run(self) -> AsyncIterator[TriggerEvent]:
-        event = await self.event()
-        await self.flush()
-        yield await self.resume(event)
 
     async def event(self) -> dict[str, Any]:
         """What the task goes on with."""

@@ -8,20 +8,11 @@ from typing import Any
 from asgiref.sync import sync_to_async
 
 from airflow_provider_soperator.pipelines.states import states_of
-from airflow_provider_soperator.triggers.base import SlurmTrigger
+from airflow_provider_soperator.triggers.base import WorkTrigger
 
 
-class EndedWithItsTask(SlurmTrigger):
+class EndedWithItsTask(WorkTrigger):
     """A trigger whose work is cancelled with its task: marked, cleared, or in a run that takes too long."""
-
-    async def cancel(self) -> None:
-        """End what is to end with the task."""
-        raise NotImplementedError
-
-    @property
-    def fate(self) -> str:
-        """What has become of that, as the rest of a sentence."""
-        raise NotImplementedError
 
     async def on_kill(self) -> None:
         # The triggerer cancels whoever is being killed once more in each of its rounds.

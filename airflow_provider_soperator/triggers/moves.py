@@ -15,7 +15,8 @@ from airflow_provider_soperator.hooks.logger import Logger
 from airflow_provider_soperator.slurm import hostlist, power
 from airflow_provider_soperator.slurm.drains import drained, undrained
 from airflow_provider_soperator.slurm.errors import NotPermitted, SlurmError, UnknownPartition
-from airflow_provider_soperator.slurm.nodes import DrainReason, is_busy, is_coming_up, is_going_off, is_off, is_ours
+from airflow_provider_soperator.slurm.node_words import in_lines
+from airflow_provider_soperator.slurm.nodes import DrainReason, is_anothers, is_coming_up, is_ours, loss_rank
 from airflow_provider_soperator.slurm.power import Move
 from airflow_provider_soperator.slurm.records import Node
 from airflow_provider_soperator.slurm.requests import ListNodes, WhoAmI
@@ -109,7 +110,7 @@ class Journey:
         chosen = self._choose(known)
         move = self.wish.decide(chosen, self.since)
         if move.lost and (first or move.is_settled):
-            raise NodesLost(self._in_words(move.lost) + self._remedy(move, known))
+            raise NodesLost(_in_words(move.lost) + self._remedy(move, known))
         if first:
             self.already = move.there
             self._warn(chosen, move)
@@ -131,9 +132,9 @@ class Journey:
     @property
     def place(self) -> str:
         """Where the nodes are, and why those that are not there are not."""
-        there = [f"{_fold(self.move.there)}: there"] if self.move.there else []
+        there = [f"{hostlist.fold(self.move.there)}: there"] if self.move.there else []
         elsewhere = {**self.move.waiting, **self.move.lost}
-        return "; ".join([*there, *([self._in_words(elsewhere)] if elsewhere else [])]) or "nothing has been done"
+        return "; ".join([*there, *([_in_words(elsewhere)] if elsewhere else [])]) or "nothing has been done"
 
     async def _check(self, client: AsyncSlurmClient, known: Mapping[str, Node]) -> frozenset[str]:
         """Refuse what could never be, and find out which nodes run whatever Slurm says."""
@@ -157,10 +158,10 @@ class Journey:
             return tuple(known[name] for name in self.wish.nodes)
         ranked = [(rank, node) for node in self._fitting(known) if (rank := self._rank(node)) is not None]
         if len(ranked) < self.wish.count:
+            names = f" ({hostlist.fold([node.name for _, node in ranked])})" if ranked else ""
             raise (NodesLost if self._told else TooFewNodes)(
-                f"{self.wish.count} nodes are wanted, and there are {len(ranked)} of the kind"
-                f"{f' ({_fold([node.name for _, node in ranked])})' if ranked else ''}: static nodes do not count, nor "
-                "do those that others have drained, or that did not boot just now"
+                f"{self.wish.count} nodes are wanted, and there are {len(ranked)} of the kind{names}: static nodes do "
+                "not count, nor do those that others have drained, or that did not boot just now"
             )
         # One that was chosen stays so, whatever it goes through, until it is lost.
         ranked.sort(key=lambda pair: (pair[1].name not in self._chosen, pair[0]))
@@ -186,27 +187,21 @@ class Journey:
             return 0
         if self.wish.deed == "up":
             return 1 if is_coming_up(node) else 2 if move.orders else 3
-        if node.state.has(NodeFlag.DRAIN) and not (
-            is_going_off(node) or is_off(node) or is_ours(node, self.wish.owner)
-        ):
-            return None
-        if self.wish.stay_down and is_off(node):
-            return 1
-        return 1 if is_going_off(node) else 3 if is_busy(node) else 2
+        return None if is_anothers(node, self.wish.owner) else 1 + loss_rank(node)
 
     def _tell(self, move: Move) -> None:
         """What is waited for, once, and who has arrived."""
         new = {name: text for name, text in move.waiting.items() if self._told.get(name) != text}
         if new:
-            self.log.info("%s", self._in_words(new))
+            self.log.info("%s", _in_words(new))
         arrived = [name for name in move.there if name in self._told]
         if arrived:
-            self.log.info("%s: there", _fold(arrived))
+            self.log.info("%s: there", hostlist.fold(arrived))
         self._told = {**move.waiting}
 
     def _warn(self, chosen: Sequence[Node], move: Move) -> None:
         if move.there:
-            self.log.info("%s: there already", _fold(move.there))
+            self.log.info("%s: there already", hostlist.fold(move.there))
         if self.wish.deed != "down":
             return
         for node in chosen:
@@ -218,15 +213,9 @@ class Journey:
         owners -= {self.wish.owner}
         return f". To undo drains of this provider, name their owner: {', '.join(sorted(owners))}" if owners else ""
 
-    def _in_words(self, texts: Mapping[str, str]) -> str:
-        by_text: dict[str, list[str]] = {}
-        for name, text in texts.items():
-            by_text.setdefault(text, []).append(name)
-        return "; ".join(f"{_fold(names)} {text}" for text, names in by_text.items())
 
-
-def _fold(names: Sequence[str]) -> str:
-    return hostlist.fold(names)
+def _in_words(texts: Mapping[str, str]) -> str:
+    return "; ".join(in_lines(texts))
 
 
 async def _whose(client: AsyncSlurmClient, error: NotPermitted) -> NotPermitted:

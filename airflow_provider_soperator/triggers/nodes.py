@@ -16,12 +16,12 @@ from airflow_provider_soperator.slurm.errors import InvalidStateTransition, Slur
 from airflow_provider_soperator.slurm.node_words import MISTAKES, Watched
 from airflow_provider_soperator.slurm.requests import ListNodes
 from airflow_provider_soperator.transports.errors import NotSupported, TransportError
-from airflow_provider_soperator.triggers.base import SlurmTrigger
+from airflow_provider_soperator.triggers.base import SlurmTrigger, WorkTrigger
 from airflow_provider_soperator.triggers.moves import Journey, NodesLost, TooFewNodes, Wish
 from airflow_provider_soperator.triggers.rounds import rounds
 
 
-class NodeMoveTrigger(SlurmTrigger):
+class NodeMoveTrigger(WorkTrigger):
     """Fires with the ``result``; with ``late`` or ``lost``, which another try may mend, or with a ``mistake``.
 
     ``wish`` has the fields of a ``Wish``, ``since`` is when the task began, and ``deadline`` when its time is over, in
@@ -44,11 +44,6 @@ class NodeMoveTrigger(SlurmTrigger):
         self.deadline = deadline
         self.poll_interval = poll_interval
         self._journey: Journey | None = None
-
-    async def run(self) -> AsyncIterator[TriggerEvent]:
-        event = await self.event()
-        await self.flush()
-        yield await self.resume(event)
 
     async def event(self) -> dict[str, Any]:
         """What the task goes on with."""

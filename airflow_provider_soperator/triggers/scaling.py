@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
 
-from airflow.triggers.base import TriggerEvent
-
 from airflow_provider_soperator.capacity.errors import CapacityError, CapacityMistake
-from airflow_provider_soperator.capacity.scaling import MODES, Scaling
+from airflow_provider_soperator.capacity.scaling import Scaling
 from airflow_provider_soperator.capacity.targets import stored
 from airflow_provider_soperator.capacity.targets.base import Purpose
 from airflow_provider_soperator.hooks.nebius import NebiusHook
 from airflow_provider_soperator.hooks.settings import ConnectionMistake
 from airflow_provider_soperator.slurm.errors import SlurmError
+from airflow_provider_soperator.slurm.power import MODES
 from airflow_provider_soperator.transports.errors import TransportError
-from airflow_provider_soperator.triggers.base import SlurmTrigger
+from airflow_provider_soperator.triggers.base import WorkTrigger
 
 
-class ScaleTargetTrigger(SlurmTrigger):
+class ScaleTargetTrigger(WorkTrigger):
     """Fires with the ``outcome``, with a ``mistake`` that no other try can mend, or with a ``failure``.
 
     ``target`` is one that was written, ``deadline`` when its time is over, in seconds since 1970, and ``key`` the same
@@ -48,11 +46,6 @@ class ScaleTargetTrigger(SlurmTrigger):
         self.key = key
         self.deadline = deadline
         self.poll_interval = poll_interval
-
-    async def run(self) -> AsyncIterator[TriggerEvent]:
-        event = await self.event()
-        await self.flush()
-        yield await self.resume(event)
 
     async def event(self) -> dict[str, Any]:
         """What the task goes on with."""

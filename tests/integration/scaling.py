@@ -18,10 +18,11 @@ import kubernetes.client
 import kubernetes.config
 
 from airflow_provider_soperator.capacity.holding import Holding
-from airflow_provider_soperator.capacity.scaling import MODES, Scaling
+from airflow_provider_soperator.capacity.scaling import Scaling
 from airflow_provider_soperator.capacity.targets.base import Purpose, Session, Target
 from airflow_provider_soperator.capacity.targets.kubernetes import KubernetesScaleTarget
 from airflow_provider_soperator.hooks.nebius import NebiusHook
+from airflow_provider_soperator.slurm.power import MODES
 from sandbox.cloud.landscape import INFERENCE_GROUP, INFERENCE_NAMESPACE, REMOTE_INFERENCE_GROUP
 from tests.integration.cluster import Cluster
 

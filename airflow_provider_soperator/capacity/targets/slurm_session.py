@@ -21,9 +21,11 @@ from airflow_provider_soperator.hooks.logger import Logger
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.errors import NotPermitted, SlurmError
 from airflow_provider_soperator.slurm.ids import JobId
+from airflow_provider_soperator.slurm.node_words import in_lines
 from airflow_provider_soperator.slurm.nodes import (
     DrainReason,
     failed_to_resume,
+    is_anothers,
     is_busy,
     is_coming_up,
     is_going_off,
@@ -68,7 +70,7 @@ class SlurmNodesSession(Session):
             raise CapacityMistake(f"{target.name}: {error}") from None
         # Of the block, and not of the shift: what one shift has drained, a later one undrains.
         self._reason = DrainReason(f"capacity/{re.sub('[^A-Za-z0-9._-]', '-', purpose.block)}", purpose.why)
-        self._handover = Handover(client.ask, purpose.block, purpose.key, user)
+        self._handover = Handover(client.ask, purpose.block, purpose.key, user, self._names)
         self._lease = Lease(client.ask, purpose.block, purpose.key, self._names[0], user)
         self._began = datetime.now(timezone.utc)
         self._witness = Witness()
@@ -82,6 +84,7 @@ class SlurmNodesSession(Session):
 
     async def check(self, units: int, block: BlockSeen) -> None:
         target = self._target
+        block.refuse_unnamed(target.name)
         try:
             known = {node.name: node for node in await self._client.ask(ListNodes())}
             refuse_unknown(self._names, known)
@@ -117,10 +120,11 @@ class SlurmNodesSession(Session):
     async def look(self) -> Holding:
         nodes = await self._nodes()
         on = [node for node in nodes if not is_off(node)]
+        # Slurm alone does not know if one that boots has its machine yet: its GPUs are promised until it is up.
+        sure = sum(not is_coming_up(node) for node in on)
         return Holding(
             allowed=sum(not _is_kept_off(node) for node in nodes),
-            # Slurm alone does not know if one that boots has its machine yet: its GPUs are promised until it is up.
-            held=await self._machines.count() if self._machines else sum(not is_coming_up(node) for node in on),
+            held=max(sure, await self._machines_under(self._machines)) if self._machines else sure,
             ready=sum(map(is_usable, nodes)),
             finishing=sum(is_busy(node) and not is_usable(node) for node in on),
             is_settled=not any(is_coming_up(node) or is_going_off(node) for node in nodes),
@@ -130,7 +134,7 @@ class SlurmNodesSession(Session):
     async def explain(self, to: int) -> tuple[str, ...]:
         nodes = await self._nodes()
         chosen = await self._choose(nodes, await self._jobs(), to)
-        return _together({choice.node: f"to go, as it {choice.why}" for choice in chosen})
+        return in_lines({choice.node: f"to go, as it {choice.why}" for choice in chosen})
 
     async def shrink(self, to: int, release: Release) -> None:
         nodes = await self._nodes()
@@ -191,6 +195,15 @@ class SlurmNodesSession(Session):
     async def _nodes(self) -> tuple[Node, ...]:
         return await self._client.ask(ListNodes(self._names))
 
+    async def _machines_under(self, machines: Machines) -> int:
+        """Those of the node groups, less what other nodes of the same kind have: they may stand on them, too."""
+        count, everyone = await machines.count(), await self._client.ask(ListNodes())
+        others = sum(
+            node.name not in self._names and node.gpus == self._target.gpus_per_unit and not is_off(node)
+            for node in everyone
+        )
+        return min(count - others, len(self._names))
+
     async def _jobs(self) -> list[Job]:
         """Those that are on nodes."""
         return [job for job in await self._client.ask(ListJobs()) if job.state.is_active and job.nodelist]
@@ -236,12 +249,12 @@ class SlurmNodesSession(Session):
         return failed_to_resume(node) and node.reason_since is not None and node.reason_since > self._began
 
     def _is_anothers(self, node: Node) -> bool:
-        """Somebody else has drained it, who knows why: nothing is done to it."""
-        return node.state.has(NodeFlag.DRAIN) and not is_going_off(node) and not is_ours(node, self._reason.owner)
+        """Nothing is done to what somebody else has drained."""
+        return is_anothers(node, self._reason.owner)
 
     def _tell(self, waiting: Mapping[str, str]) -> None:
         """Say what is waited for, once for each node and cause."""
-        for line in _together({name: why for name, why in waiting.items() if self._told.get(name) != why}):
+        for line in in_lines({name: why for name, why in waiting.items() if self._told.get(name) != why}):
             self._log.info("%s: %s", self._target.name, line)
         self._told.update(waiting)
 
@@ -251,14 +264,6 @@ class SlurmNodesSession(Session):
         if self._blocks is None:
             self._blocks = await self._client.ask(ShowTopology())
         return self._blocks
-
-
-def _together(said: Mapping[str, str]) -> tuple[str, ...]:
-    """A line for each thing that is said of nodes."""
-    nodes: dict[str, list[str]] = {}
-    for name, what in said.items():
-        nodes.setdefault(what, []).append(name)
-    return tuple(f"{hostlist.fold(names)} {what}" for what, names in nodes.items())
 
 
 def _is_kept_off(node: Node) -> bool:

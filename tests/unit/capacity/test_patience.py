@@ -71,7 +71,7 @@ def test_each_unit_that_comes_or_goes_has_the_whole_time() -> None:
         (world(holding(6), holding(2)), TIMEOUTS.release),
         (world(holding(5), holding(2)), TIMEOUTS.release),
         (world(holding(4), holding(2)), TIMEOUTS.free),
-        (world(holding(4), holding(2), 56), TIMEOUTS.free),
+        (world(holding(4), holding(2), 60), TIMEOUTS.free),
         (world(holding(4), holding(4, 3, 2), 56), TIMEOUTS.ready),
         (world(holding(4), holding(4, 4, 3)), TIMEOUTS.ready),
     ]

@@ -1,0 +1,49 @@
+"""What could never be carried out is refused when the DAG is parsed."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from airflow_provider_soperator.capacity.errors import CapacityMistake
+from airflow_provider_soperator.capacity.patience import Timeouts
+from airflow_provider_soperator.capacity.targets import NebiusNodeGroupTarget, SlurmNodesTarget
+from airflow_provider_soperator.operators.capacity import ShiftCapacityOperator
+
+HOUR = timedelta(hours=1)
+
+
+def shift(**options: Any) -> ShiftCapacityOperator:
+    return ShiftCapacityOperator(
+        task_id="shift",
+        targets=[
+            SlurmNodesTarget(name="training", nodes="worker-[0-7]"),
+            NebiusNodeGroupTarget(name="inference", node_group="mk8snodegroup-e00inference"),
+        ],
+        block="capacityblockgroup-e00example",
+        desired={"training": 4},
+        **options,
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"hurry": "now"}, "hurry='now' is none of 'idle', 'asap' and 'force'"),
+        ({"force_after": HOUR}, "force_after is of no use with hurry='asap'"),
+        ({"when_busy": "queue"}, "when_busy='queue' is neither 'wait' nor 'fail'"),
+        ({"hurry": "force", "signal": "TREM"}, "signal='TREM' is no signal"),
+        ({"hurry": "force", "force_after": 2 * HOUR}, "jobs are ended 2:00:00 after nodes begin to leave"),
+        ({"hurry": "force", "force_after": HOUR, "transfer": HOUR}, "for a node is undone: make force_after shorter"),
+    ],
+)
+def test_mistakes_are_found_when_the_dag_is_parsed(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(CapacityMistake, match=said):
+        shift(**options)
+
+
+def test_jobs_may_be_ended_as_late_as_the_shift_waits_for() -> None:
+    operator = shift(hurry="force", force_after=2 * HOUR, timeouts=Timeouts(release=3 * HOUR), signal="SIGUSR1")
+    assert operator.signal == "USR1"
