@@ -125,8 +125,9 @@ class ShiftCapacityOperator(WaitingOperator):
         context["ti"].xcom_push("plan", plan.describe())
         if is_on(self.plan_only):
             return plan.describe()
-        limit = self.execution_timeout
-        trigger = ShiftTrigger(order.write(), deadline=time.time() + limit.total_seconds() if limit else None)
+        ti, limit = context["ti"], self.execution_timeout
+        deadline = time.time() + limit.total_seconds() if limit else None
+        trigger = ShiftTrigger(order.write(), deadline, is_last_try=ti.try_number > ti.max_tries)
         return self.wait_for(trigger, context, self.resume)
 
     def resume(self, context: Context, event: dict[str, Any]) -> Any:

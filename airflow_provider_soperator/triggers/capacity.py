@@ -28,14 +28,22 @@ _ENDED = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"
 class ShiftTrigger(EndedWithItsTask):
     """One shift; ``order`` has the fields of a ``ShiftOrder``, ``deadline`` is in seconds since 1970.
 
+    ``is_last_try``: the task has no other with which the shift could go on once its time is over.
     Fires with the ``outcome``, with a ``mistake`` that no other try can mend, with a ``failure``, or says that its time
     is over.
     """
 
-    def __init__(self, order: dict[str, Any], deadline: float | None = None, made: float | None = None) -> None:
+    def __init__(
+        self,
+        order: dict[str, Any],
+        deadline: float | None = None,
+        is_last_try: bool = True,
+        made: float | None = None,
+    ) -> None:
         super().__init__(made)
         self.order = order
         self.deadline = deadline
+        self.is_last_try = is_last_try
         self._is_given_up = True
 
     async def event(self) -> dict[str, Any]:
@@ -48,7 +56,9 @@ class ShiftTrigger(EndedWithItsTask):
                 except asyncio.TimeoutError:
                     if left is None:
                         raise
-                    await shift.leave()
+                    self._is_given_up = self.is_last_try
+                    if self._is_given_up:
+                        await shift.leave()
                     return {"timed_out": "the time of the task was over" + self.fate}
             return {"outcome": outcome.describe()}
         except (CapacityMistake, ConnectionMistake) as error:

@@ -155,8 +155,10 @@ def test_who_is_no_more_holds_nothing(stack: Stack, capacity: Capacity) -> None:
 
 def test_the_time_of_a_task_is_over(stack: Stack, capacity: Capacity) -> None:
     capacity.bring(4, 0)
-    body = f"shift('move', 2, 2, at={in_an_hour()!r}, deferrable=True, execution_timeout=timedelta(seconds=10))"
-    run = add_dag(stack, "too_long", body).trigger()
+    limits = "execution_timeout=timedelta(seconds=8), retries=1"
+    run = add_dag(stack, "too_long", f"shift('move', 2, 2, at={in_an_hour()!r}, deferrable=True, {limits})").trigger()
+    run.wait_log("move", "the time of the task was over; its next try goes on with the shift", number=1)
+    assert capacity.leases()
     run.wait("move", "failed")
-    run.wait_log("move", "the time of the task was over; what the shift has moved by now stays where it is")
+    run.wait_log("move", "the time of the task was over; what the shift has moved by now stays where it is", number=2)
     assert not capacity.reservations()
