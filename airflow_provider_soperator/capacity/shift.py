@@ -97,6 +97,8 @@ class Shift:
 
     def _check_block(self, block: BlockSeen) -> None:
         wanted = sum(units * self._gpus[name] for name, units in self._order.goal.items())
+        if block.state == "allocating":
+            raise CapacityError(f"block {block.id} is being allocated", "its GPUs can be had once it is active")
         if block.state != "active":
             raise CapacityMistake(f"block {block.id} is {block.state}", "nothing can be taken from it in this state")
         if wanted > block.limit:
