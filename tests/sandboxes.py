@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -60,6 +61,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("sandbox", chosen, indirect=True, scope="session", ids=ids)
 
 
+@contextmanager
+def kept_up(settings: Settings) -> Iterator[Sandbox]:
+    """A sandbox for many tests, whose ledger is proved to be in order at their end."""
+    made = Sandbox(settings)
+    try:
+        made.up()
+        yield made
+        check_ledger(Cluster(made).ledger())
+    finally:
+        made.down()
+
+
 @pytest.fixture(scope="session")
 def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
     """A sandbox of one Slurm version; tests that use it run on each."""
@@ -69,13 +82,8 @@ def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
     # Its own name: a sandbox that the developer has running stays out of it.
     name = f"test-{slurm['slurm'].replace('.', '')}-{os.getpid()}"
     settings = Settings(name=name, **slurm, workers=4, resume_timeout=6, suspend_timeout=1)
-    made = Sandbox(replace(settings, vm_boot=0.5, vm_lag=3, vm_removal=0.5))
-    try:
-        made.up()
+    with kept_up(replace(settings, vm_boot=0.5, vm_lag=3, vm_removal=0.5)) as made:
         yield made
-        check_ledger(Cluster(made).ledger())
-    finally:
-        made.down()
 
 
 @pytest.fixture

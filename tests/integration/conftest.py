@@ -12,9 +12,10 @@ from sandbox.lifecycle import Sandbox
 from sandbox.settings import Settings
 from tests.contract.transports import connection_id
 from tests.integration.clients import KINDS, ClientUnderTest
-from tests.integration.cluster import Cluster, check_ledger
+from tests.integration.cluster import Cluster
 from tests.integration.connections import Connections
 from tests.integration.shifts import Shifts
+from tests.sandboxes import kept_up
 
 ConnectClient = Callable[..., ClientUnderTest]
 
@@ -86,15 +87,9 @@ def shift_sandbox(sandbox: Sandbox) -> Iterator[Sandbox]:
     """One whose nodes are all on, and whose machines go soon."""
     name = f"shifts-{sandbox.settings.name}"[:32].rstrip("-")
     all_on = Settings(name=name, slurm=sandbox.settings.slurm, root=sandbox.settings.root, workers=4, initial=4)
-    made = Sandbox(
-        replace(all_on, static=1, resume_timeout=6, suspend_timeout=1, vm_boot=0.5, vm_lag=1, vm_removal=0.5)
-    )
-    try:
-        made.up()
+    soon = replace(all_on, static=1, resume_timeout=6, suspend_timeout=1, vm_boot=0.5, vm_lag=1, vm_removal=0.5)
+    with kept_up(soon) as made:
         yield made
-        check_ledger(Cluster(made).ledger())
-    finally:
-        made.down()
 
 
 @pytest.fixture
