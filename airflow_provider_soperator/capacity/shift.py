@@ -217,6 +217,9 @@ class Shift:
         return given_up <= 0 or others is None or (world.others is not None and world.others <= max(others, 0))
 
     async def _end(self, world: World, now: datetime) -> Outcome:
+        if "leaving" in self._turn.record.marks:
+            # What was given up may have been all that there was to do, or have gone with the last look.
+            await self._turn.mark("released", now)
         await self._turn.mark("ready", now)
         tolls = [await session.toll() for session in self._sessions.values()]
         figures = self._meter.figures(self._turn.record.marks, self._order.wanted_at, tolls)
