@@ -12,6 +12,7 @@ from airflow.sdk import BaseHook
 
 from airflow_provider_soperator.hooks.kubernetes import connect_async
 from airflow_provider_soperator.hooks.settings import NAMESPACE
+from airflow_provider_soperator.kubernetes.objects import Objects
 from airflow_provider_soperator.kubernetes.telling import tell
 from airflow_provider_soperator.kubernetes.workers import look_at_all
 from airflow_provider_soperator.transports.errors import TransportError
@@ -20,6 +21,7 @@ from airflow_provider_soperator.transports.kubernetes_errors import PATIENCE, ex
 if TYPE_CHECKING:
     import kubernetes_asyncio.client
 
+_RIGHTS = "get, list and patch on slurmclusters, nodesets and activechecks, and get, list and create on jobs,"
 #: Workers that are told of; where many have failed they have mostly failed in the same way.
 _MOST_WORKERS = 4
 
@@ -51,6 +53,12 @@ class SoperatorClusterHook(BaseHook):
             yield client
         finally:
             await client.close()
+
+    @asynccontextmanager
+    async def objects(self) -> AsyncIterator[Objects]:
+        """The cluster's objects, for the running event loop."""
+        async with self.async_client() as client:
+            yield Objects(client, self.namespace, _RIGHTS)
 
     async def tell_of(self, workers: Sequence[str], within: float = PATIENCE) -> list[str]:
         """What Kubernetes has to say of some of Slurm's nodes, in lines for people; or why it says nothing."""

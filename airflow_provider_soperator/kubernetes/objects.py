@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Any
 
-from airflow_provider_soperator.capacity.errors import CapacityMistake
 from airflow_provider_soperator.kubernetes.kinds import Resource
-from airflow_provider_soperator.transports.errors import TransportError
+from airflow_provider_soperator.transports.errors import ConnectFailed, TransportError
 from airflow_provider_soperator.transports.kubernetes_errors import PATIENCE, explained, is_missing
 
 Object = dict[str, Any]
@@ -16,7 +15,13 @@ Object = dict[str, Any]
 MANAGER = "airflow-provider-soperator"
 #: With a dict for a body the client would call it a JSON patch, which is a list.
 _MERGE = "application/merge-patch+json"
+#: Server-side apply. JSON is YAML, too.
+_APPLY = "application/apply-patch+yaml"
 _FOR_NOW = "see whether the API is not overloaded"
+
+
+class ObjectMissing(ConnectFailed):
+    """There is no such object, or no such kind of objects."""
 
 
 class Objects:
@@ -43,13 +48,42 @@ class Objects:
         )
         return await self._answer(call, "get the scale of", resource, name)
 
-    async def list_all(self, resource: Resource) -> list[Object]:
+    async def list_all(self, resource: Resource, selector: str = "") -> list[Object]:
         group, version, plural = resource.path
         with self._explained(f"list {plural}"):
             listed = await self._custom.list_namespaced_custom_object(
-                group, version, self.namespace, plural, _request_timeout=PATIENCE
+                group, version, self.namespace, plural, label_selector=selector, _request_timeout=PATIENCE
             )
         return list(listed["items"])
+
+    async def create(self, resource: Resource, body: Object, *, dry_run: bool = False) -> Object:
+        group, version, plural = resource.path
+        how: dict[str, Any] = {"dry_run": "All"} if dry_run else {}
+        call = self._custom.create_namespaced_custom_object(
+            group, version, self.namespace, plural, body, field_manager=MANAGER, _request_timeout=PATIENCE, **how
+        )
+        return await self._answer(call, "create", resource, str(body["metadata"].get("name", "")))
+
+    async def apply(self, resource: Resource, body: Object, *, force: bool = False, dry_run: bool = False) -> Object:
+        """Server-side apply: what is given is so, whether or not the object is there; what is not given is left alone.
+
+        Raises what ``is_conflict`` knows if others rule over a field that would change, unless ``force`` takes it.
+        """
+        group, version, plural = resource.path
+        name = str(body["metadata"]["name"])
+        whole = {"apiVersion": f"{group}/{version}", "kind": resource.kind, **body}
+        call = self._custom.patch_namespaced_custom_object(
+            group, version, self.namespace, plural, name, whole, force=force, **_how(dry_run, _APPLY)
+        )
+        return await self._answer(call, "apply", resource, name)
+
+    async def delete(self, resource: Resource, name: str) -> None:
+        """Whoever has made objects for it has them deleted, too, in the background."""
+        group, version, plural = resource.path
+        call = self._custom.delete_namespaced_custom_object(
+            group, version, self.namespace, plural, name, propagation_policy="Background", _request_timeout=PATIENCE
+        )
+        await self._answer(call, "delete", resource, name)
 
     async def list_pods(self, selector: str) -> list[Any]:
         with self._explained("list pods"):
@@ -78,9 +112,9 @@ class Objects:
                 return await call
         except TransportError as error:
             if is_missing(error):
-                raise CapacityMistake(
+                raise ObjectMissing(
                     f"there is no {resource.kind} {name} in namespace {self.namespace}",
-                    "correct the target's resource and namespace, or its Kubernetes connection",
+                    "correct its name, the namespace, or the Kubernetes connection",
                 ) from error
             raise
 
@@ -88,6 +122,6 @@ class Objects:
         return explained(f"{what} in namespace {self.namespace}", self._rights, _FOR_NOW)
 
 
-def _how(dry_run: bool) -> dict[str, Any]:
-    how = {"field_manager": MANAGER, "_content_type": _MERGE, "_request_timeout": PATIENCE}
+def _how(dry_run: bool, content_type: str = _MERGE) -> dict[str, Any]:
+    how = {"field_manager": MANAGER, "_content_type": content_type, "_request_timeout": PATIENCE}
     return how | {"dry_run": "All"} if dry_run else how

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from airflow_provider_soperator.hooks.kubernetes import connect_async
 from airflow_provider_soperator.hooks.logger import Logger
 from airflow_provider_soperator.kubernetes import autoscalers, replicas
 from airflow_provider_soperator.kubernetes.kinds import Resource, check_kind, find_scalable
-from airflow_provider_soperator.kubernetes.objects import Object, Objects
+from airflow_provider_soperator.kubernetes.objects import Object, ObjectMissing, Objects
 from airflow_provider_soperator.transports.errors import TransportError
 from airflow_provider_soperator.transports.kubernetes_errors import explained, is_conflict, is_forbidden
 
@@ -86,10 +86,12 @@ class Workload:
         return f"{self._resource.kind} {self._name}"
 
     async def read(self) -> Object:
-        return await self._objects.read(self._resource, self._name)
+        with _there():
+            return await self._objects.read(self._resource, self._name)
 
     async def scale(self) -> Object:
-        return await self._objects.read_scale(self._resource, self._name)
+        with _there():
+            return await self._objects.read_scale(self._resource, self._name)
 
     async def pods(self, scale: Object) -> list[Any]:
         selector = (scale.get("status") or {}).get("selector")
@@ -102,11 +104,24 @@ class Workload:
         """Raises what ``is_conflict`` knows if the object has changed since its scale was read."""
         version = {"metadata": {"resourceVersion": scale["metadata"]["resourceVersion"]}}
         body = {"spec": {"replicas": wanted}} | ({} if dry_run else version)
-        await self._objects.patch_scale(self._resource, self._name, body, dry_run=dry_run)
+        with _there():
+            await self._objects.patch_scale(self._resource, self._name, body, dry_run=dry_run)
 
     async def change(self, autoscaler: autoscalers.Autoscaler, patch: Object | None, *, dry_run: bool = False) -> None:
         if patch is not None:
-            await self._objects.patch(autoscaler.resource, autoscaler.name, patch, dry_run=dry_run)
+            with _there():
+                await self._objects.patch(autoscaler.resource, autoscaler.name, patch, dry_run=dry_run)
+
+
+@contextmanager
+def _there() -> Iterator[None]:
+    """What the target names must be there."""
+    try:
+        yield
+    except ObjectMissing as error:
+        raise CapacityMistake(
+            error.what, "correct the target's resource and namespace, or its Kubernetes connection"
+        ) from error
 
 
 class KubernetesScaleSession(Session):
