@@ -56,6 +56,16 @@ class NebiusHook(BaseHook):
         # Reading the extra tells Airflow's secrets masker what is in it.
         return read(connection, await get_async_extra_dejson(connection))
 
+    async def async_token(self) -> str:
+        """An access token, which lives for some hours: the connection's own, or one for its service account's key."""
+        settings = await self.async_settings()
+        if settings.token:
+            return settings.token
+        async with _lent(settings) as sdk:
+            from airflow_provider_soperator.nebius.profile import access_token
+
+            return await access_token(sdk)
+
     async def block(self, block_id: str) -> BlockSeen:
         """A capacity block as it is now."""
         async with self.async_client() as sdk:

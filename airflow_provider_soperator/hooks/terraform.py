@@ -1,0 +1,115 @@
+"""Terraform for clusters, with the credentials of a Nebius connection."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from airflow.sdk import BaseHook
+
+from airflow_provider_soperator.hooks.nebius import NebiusHook
+from airflow_provider_soperator.terraform.command import Terraform, environment, find
+from airflow_provider_soperator.terraform.sources import Source
+from airflow_provider_soperator.terraform.workspace import Options, Workspace, checked_name
+
+#: Under Airflow's home.
+_HOME = "soperator/terraform"
+
+
+class TerraformHook(BaseHook):
+    """Terraform, or OpenTofu, with which a recipe such as Soperator's is planned and applied.
+
+        hook = TerraformHook(nebius_conn_id="nebius_default")
+        with hook.workspace("/opt/recipes/soperator/installations/example", "training") as workspace:
+            workspace.init()
+            plan = workspace.plan({"company_name": "acme"})
+            plan.refuse_destruction()
+            print(workspace.apply(plan))
+
+    :param terraform: The binary's name or path; if none, ``terraform`` on PATH, or ``tofu``.
+    :param nebius_conn_id: The connection whose token Terraform gets, as ``NEBIUS_IAM_TOKEN`` and ``TF_VAR_iam_token``;
+        with none it has what the worker's environment has.
+    :param env: What else is in Terraform's environment, such as ``AWS_ACCESS_KEY_ID`` for a backend on object storage,
+        or ``TF_VAR_backups_password`` for a secret that is to be in no file of ours.
+    :param parallelism: How many resources Terraform works on at a time; the published recipe suggests 20.
+    :param lock_timeout: For how long the state's lock is waited for.
+    """
+
+    conn_name_attr = "nebius_conn_id"
+    default_conn_name = NebiusHook.default_conn_name
+
+    def __init__(
+        self,
+        terraform: str | None = None,
+        nebius_conn_id: str | None = default_conn_name,
+        *,
+        env: Mapping[str, str] | None = None,
+        parallelism: int | None = None,
+        lock_timeout: timedelta = timedelta(minutes=10),
+    ) -> None:
+        super().__init__()
+        self.terraform = terraform
+        self.nebius_conn_id = nebius_conn_id
+        self.env = dict(env or {})
+        self.parallelism = parallelism
+        self.lock_timeout = lock_timeout
+
+    def workspace(
+        self,
+        source: str,
+        name: str,
+        *,
+        subfolder: str = "",
+        ref: str | None = None,
+        home: str | Path | None = None,
+        backend: Mapping[str, Mapping[str, Any]] | None = None,
+        terraform_workspace: str | None = None,
+    ) -> Workspace:
+        """The folder in which one cluster is kept, with all that Terraform leaves there.
+
+        :param source: A folder with the recipe, a git repository, or a module of a registry.
+        :param name: The cluster's.
+        :param subfolder: Where in the source the root module is.
+        :param ref: A tag, a commit or a branch of the repository, or the version of a registry's module. It is fetched
+            once; without it the recipe is fetched anew each time.
+        :param home: Where workspaces are; if none, ``soperator/terraform`` under Airflow's home. All workers that may
+            run the task have to see it, unless the recipe has a backend elsewhere.
+        :param backend: A backend in place of the recipe's, such as ``{"s3": {"bucket": ...}}``. It has no secrets.
+        :param terraform_workspace: Terraform's own workspace, which is made if it is not there.
+        """
+        folder = _home(home) / checked_name(name)
+        options = Options(
+            terraform_workspace=terraform_workspace,
+            backend=backend,
+            parallelism=self.parallelism,
+            lock_timeout=self.lock_timeout.total_seconds(),
+        )
+        binary = Terraform(find(self.terraform), environment(os.environ, {**self._credentials(), **self.env}))
+        for key, value in self.env.items():
+            _mask(value, key)
+        return Workspace(folder, Source(source, subfolder, ref), binary, self.log, options, _mask)
+
+    def _credentials(self) -> dict[str, str]:
+        if self.nebius_conn_id is None:
+            return {}
+        token = asyncio.run(NebiusHook(self.nebius_conn_id).async_token())
+        _mask(token)
+        # Providers and the command line tool read the first; recipes of old have a variable for it.
+        return {"NEBIUS_IAM_TOKEN": token, "TF_VAR_iam_token": token}
+
+
+def _home(said: str | Path | None) -> Path:
+    if said:
+        return Path(said).expanduser().absolute()
+    return Path(os.environ.get("AIRFLOW_HOME") or "~/airflow").expanduser().absolute() / _HOME
+
+
+def _mask(value: str, name: str | None = None) -> None:
+    """Keep a text out of logs; of one that has a name, if that is a secret's by Airflow's rules."""
+    from airflow.sdk.log import mask_secret
+
+    mask_secret(value, name)

@@ -1,0 +1,96 @@
+"""The binary: where it is, the environment that it is given, and its short commands."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_soperator.terraform.diagnosis import explain
+from airflow_provider_soperator.terraform.diagnostics import Diagnostic, from_text
+from airflow_provider_soperator.terraform.errors import NoTerraform
+
+_NAMES = ("terraform", "tofu")
+#: What would change Terraform's output, its arguments or where it works, and all that is Airflow's own: a recipe's
+#: scripts have no business with the password of Airflow's database.
+_DROPPED = re.compile(r"TF_(LOG|CLI_ARGS|INPUT|WORKSPACE|DATA_DIR|REATTACH).*|_*AIRFLOW_.*")
+_SET = {"CHECKPOINT_DISABLE": "1", "TF_IN_AUTOMATION": "1", "TF_INPUT": "0", "GIT_TERMINAL_PROMPT": "0"}
+
+
+def find(name: str | None) -> str:
+    """The binary's path: of a name or a path, or of the first that there is."""
+    for one in [name] if name else _NAMES:
+        if path := shutil.which(os.path.expanduser(one)):
+            return path
+    raise NoTerraform(f"there is no {name or 'terraform'} on PATH of this machine")
+
+
+def environment(base: Mapping[str, str], added: Mapping[str, str]) -> dict[str, str]:
+    """What Terraform and a recipe's scripts see: that of the worker, cleaned, and what is added to it."""
+    kept = {name: value for name, value in base.items() if not _DROPPED.fullmatch(name)}
+    return {**kept, **_SET, **added}
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A command that has run."""
+
+    status: int
+    output: str
+    said: str
+
+    @property
+    def diagnostics(self) -> tuple[Diagnostic, ...]:
+        """From what it has printed for people."""
+        found = from_text(f"{self.output}\n{self.said}")
+        words = (self.said or self.output).strip()
+        return found or ((Diagnostic("error", words.splitlines()[0], words),) if words else ())
+
+
+@dataclass(frozen=True)
+class Terraform:
+    """A binary with an environment."""
+
+    path: str
+    env: Mapping[str, str] = field(repr=False)
+
+    def run(self, *args: str, cwd: Path) -> Finished:
+        """Run a command that takes moments, and does nothing that would be missed if it were cut off."""
+        try:
+            # A session of its own: what is killed with the worker's group may not be halfway through a file.
+            done = subprocess.run(
+                [self.path, *args],
+                cwd=cwd,
+                env=dict(self.env),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise NoTerraform(f"{self.path} cannot be run ({error})") from error
+        return Finished(done.returncode, done.stdout, done.stderr)
+
+    def must(self, *args: str, cwd: Path) -> str:
+        """What a command prints; its error if it fails."""
+        done = self.run(*args, cwd=cwd)
+        if done.status:
+            raise explain(done.diagnostics, args[0])
+        return done.output
+
+    def document(self, *args: str, cwd: Path) -> Any:
+        """What a command prints as JSON."""
+        return json.loads(self.must(*args, cwd=cwd))
+
+    @cached_property
+    def version(self) -> str:
+        """Such as ``Terraform 1.12.0``."""
+        return self.must("version", cwd=Path("/")).partition("\n")[0].replace(" v", " ")

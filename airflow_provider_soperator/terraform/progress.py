@@ -1,0 +1,115 @@
+"""How far Terraform is, from the lines of JSON that it prints: resources as they come and go, and a bar."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from airflow_provider_soperator.terraform.diagnostics import Diagnostic
+
+#: How many steps each planned action takes; the rest take none that is counted.
+_STEPS = {"create": 1, "update": 1, "delete": 1, "replace": 2}
+_DOING = {"create": "creating", "update": "changing", "delete": "destroying", "read": "reading"}
+_DONE = {"create": "created", "update": "changed", "delete": "destroyed", "read": "read"}
+_WIDTH = 20
+#: Resources that a bar names; of hundreds under way the oldest are what people wait for.
+_NAMED = 2
+
+
+@dataclass
+class Progress:
+    """What is known of a run, event by event. Times are seconds since the epoch, by Terraform's clock."""
+
+    #: Steps in all.
+    total: int = 0
+    done: int = 0
+    #: What is under way: its action, and since when.
+    current: dict[str, tuple[str, float]] = field(default_factory=dict)
+    failed: list[str] = field(default_factory=list)
+    diagnostics: list[Diagnostic] = field(default_factory=list)
+    #: Of an apply that has ended: how many were added, changed, removed and imported.
+    summary: Mapping[str, int] = field(default_factory=dict)
+    began: float = 0.0
+    ended: float = 0.0
+    #: When a resource last gave a sign of life: the state was locked by this run then.
+    last_sign: float = 0.0
+
+    def take(self, event: Mapping[str, Any]) -> Iterator[str]:
+        """Note an event, and say what of it is worth a line of a log."""
+        at = _seconds(event.get("@timestamp", ""))
+        self.began, self.ended = self.began or at, max(self.ended, at)
+        match event.get("type"):
+            case "planned_change":
+                self.total += _STEPS.get(event["change"]["action"], 0)
+            case "apply_start":
+                address, action = _hook(event)
+                self.last_sign = at
+                self.current[address] = (action, at)
+                yield f"{_DOING.get(action, action)} {address}"
+            case "apply_progress" | "provision_start" | "provision_progress" | "refresh_start" | "refresh_complete":
+                # These come every ten seconds for each resource, and more often with every line of a script.
+                self.last_sign = at
+            case "apply_complete":
+                address, action = _hook(event)
+                self.last_sign = at
+                self.done += action in _STEPS
+                yield f"{_DONE.get(action, action)} {address}{self._took(address, at)}"
+            case "apply_errored":
+                address, action = _hook(event)
+                self.last_sign = at
+                self.failed.append(address)
+                yield f"FAILED: {_DOING.get(action, action)} {address}{self._took(address, at)}"
+            case "change_summary":
+                changes = event["changes"]
+                if changes.get("operation") != "plan":
+                    self.summary = {name: n for name, n in changes.items() if isinstance(n, int)}
+            case "diagnostic":
+                self.diagnostics.append(Diagnostic.read(event["diagnostic"]))
+            case "log":
+                if event.get("@level") in ("warn", "error") or "nterrupt" in event.get("@message", ""):
+                    yield " ".join(event.get("@message", "").split())
+
+    def bar(self, now: float) -> str:
+        """How far it is, in a line.
+
+        >>> Progress(total=4, done=1, current={"module.k8s.x.y": ("create", 100.0)}, began=40.0).bar(230.0)
+        '[#####---------------] 1/4 · 3:10 · creating module.k8s.x.y (2:10)'
+        """
+        total = max(self.total, self.done)
+        full = _WIDTH * self.done // total if total else 0
+        oldest = sorted(self.current.items(), key=lambda one: one[1][1])
+        told = [f"{_DOING.get(action, action)} {name} ({clock(now - at)})" for name, (action, at) in oldest[:_NAMED]]
+        more = f" and {len(oldest) - _NAMED} more" if len(oldest) > _NAMED else ""
+        parts = [f"[{'#' * full:-<{_WIDTH}}] {self.done}/{total}", clock(now - self.began), ", ".join(told) + more]
+        return " · ".join(filter(None, parts))
+
+    def _took(self, address: str, at: float) -> str:
+        _, began = self.current.pop(address, ("", at))
+        return f" in {clock(at - began)}"
+
+
+def clock(seconds: float) -> str:
+    """Minutes and seconds, and hours if there are any.
+
+    >>> clock(130), clock(3725)
+    ('2:10', '1:02:05')
+    """
+    minutes, second = divmod(max(0, int(seconds)), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
+
+
+def _hook(event: Mapping[str, Any]) -> tuple[str, str]:
+    hook = event["hook"]
+    return hook["resource"]["addr"], hook["action"]
+
+
+def _seconds(timestamp: str) -> float:
+    # Python 3.10 reads neither a Z nor fractions of another length than 3 or 6.
+    whole, _, fraction = timestamp.rstrip("Z").partition(".")
+    try:
+        return datetime.fromisoformat(f"{whole}.{fraction[:6]:0<6}+00:00").timestamp()
+    except ValueError:
+        return 0.0

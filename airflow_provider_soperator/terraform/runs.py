@@ -1,0 +1,262 @@
+"""Terraform in a process that outlives whoever started it, and the folder by which anybody finds it again.
+
+A worker may be killed with all that it has started. So Terraform runs in a session of its own, below a shell that
+writes down how it ended; its lines of JSON go to a file, from which they are read by the try that started it or by any
+that comes after it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+#: The shell waits for a word before it runs anything: nothing may run that is not written down. While Terraform runs
+#: it touches a file, by which another machine with the same storage sees that it does.
+_WRAPPER = r"""
+read -r word || exit 0
+exec </dev/null
+run=$1; shift
+while [ ! -e "$run/rc" ] && kill -0 $$ 2>/dev/null; do touch "$run/beat"; sleep 5; done &
+sh -c 'echo $$ >"$0/pid.new" && mv "$0/pid.new" "$0/pid" && exec "$@"' "$run" "$@" >"$run/out" 2>"$run/err"
+echo $? >"$run/rc.new" && mv "$run/rc.new" "$run/rc"
+"""
+#: Seconds after which a run on another machine counts as dead if nothing is seen of it.
+_SILENCE = 60.0
+#: Runs that are kept, for people to look at.
+_KEPT = 20
+_NAME = re.compile(r"(\d+)-(\w+)")
+
+
+class State(Enum):
+    """What has become of a run."""
+
+    RUNNING = "running"
+    ENDED = "ended"
+    #: It has not written how it ended, and will not.
+    DEAD = "dead"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a process id means what it says."""
+
+    host: str
+    boot: str
+    pids: str
+
+    @classmethod
+    def here(cls) -> Place:
+        """This machine, since it was booted, and in this container."""
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return cls(socket.gethostname(), boot, os.readlink("/proc/self/ns/pid"))
+
+
+@dataclass(frozen=True)
+class Record:
+    """What is written down of a run before it runs."""
+
+    kind: str
+    argv: tuple[str, ...]
+    place: Place
+    #: As Terraform writes it into a lock.
+    who: str
+    started: float
+    #: Of the shell, and when that began by the kernel's clock: the number alone may be another process's by now.
+    pid: int
+    began: int
+    #: Of the plan that is applied.
+    digest: str = ""
+
+
+class Run:
+    """One run of Terraform, by its folder."""
+
+    def __init__(self, folder: Path, process: subprocess.Popen[bytes] | None = None) -> None:
+        self.folder = folder
+        # Ours to wait for, if it is a child of ours: else it would stay a zombie.
+        self._process = process
+        document = json.loads((folder / "record.json").read_text())
+        place, argv = Place(**document.pop("place")), tuple(document.pop("argv"))
+        self.record = Record(place=place, argv=argv, **document)
+
+    @property
+    def status(self) -> int | None:
+        """With what Terraform has ended; nothing if it has not, or nobody knows."""
+        with suppress(FileNotFoundError, ValueError):
+            return int((self.folder / "rc").read_text())
+        return None
+
+    @property
+    def state(self) -> State:
+        """What has become of it."""
+        if self._process:
+            self._process.poll()
+        # Whether it lives is asked first: it may end in between.
+        lives = self._lives()
+        if self.status is not None:
+            return State.ENDED
+        return State.RUNNING if lives else State.DEAD
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether it could not end in good order, as a process to which SIGKILL is sent."""
+        return self.state is State.DEAD or (self.status or 0) > 128
+
+    @property
+    def is_here(self) -> bool:
+        """Whether its processes are of this machine."""
+        return self.record.place == Place.here()
+
+    @property
+    def was_noticed(self) -> bool:
+        """Whether somebody has seen how it ended."""
+        return (self.folder / "noticed").exists()
+
+    def notice(self) -> None:
+        """Say that somebody has."""
+        (self.folder / "noticed").touch()
+
+    @property
+    def errors(self) -> str:
+        """What Terraform has printed beside its JSON."""
+        return (self.folder / "err").read_text(errors="replace") if (self.folder / "err").exists() else ""
+
+    def interrupt(self) -> bool:
+        """Tell Terraform to finish what it has begun, and to end; whether it could be told."""
+        pid = self._terraform()
+        if not self.is_here or not pid:
+            return False
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGINT)
+            return True
+        return False
+
+    def lines(self) -> Iterator[Mapping[str, Any] | None]:
+        """What Terraform prints, from its first line on; ``None`` where there is no more at present, without end."""
+        rest = b""
+        with (self.folder / "out").open("rb") as out:
+            while True:
+                *whole, rest = (rest + out.read()).split(b"\n")
+                for line in whole:
+                    # A provider may print what it likes in between.
+                    with suppress(ValueError):
+                        event = json.loads(line)
+                        if isinstance(event, dict):
+                            yield event
+                yield None
+
+    def _lives(self) -> bool:
+        if not self.is_here:
+            return self._beats()
+        return _began(self.record.pid) == self.record.began or self._terraform() is not None
+
+    def _terraform(self) -> int | None:
+        """Terraform's process, which is of the session that the shell leads."""
+        with suppress(FileNotFoundError, ValueError):
+            pid = int((self.folder / "pid").read_text())
+            fields = _stat(pid)
+            if fields and int(fields[3]) == self.record.pid:
+                return pid
+        return None
+
+    def _beats(self) -> bool:
+        # By the clock of the storage, which both machines see.
+        probe = self.folder / f"probe-{os.getpid()}"
+        probe.touch()
+        now = probe.stat().st_mtime
+        probe.unlink()
+        beat = self.folder / "beat"
+        last = beat.stat().st_mtime if beat.exists() else self.record.started
+        return now - last < _SILENCE
+
+
+def start(runs: Path, kind: str, argv: Sequence[str], cwd: Path, env: Mapping[str, str], *, digest: str = "") -> Run:
+    """Run a command in a session of its own. ``{run}`` in it stands for the run's folder."""
+    folder = _folder(runs, kind)
+    argv = [word.replace("{run}", str(folder)) for word in argv]
+    (folder / "out").touch()
+    process = subprocess.Popen(
+        ["/bin/sh", "-c", _WRAPPER, "sh", str(folder), *argv],
+        cwd=cwd,
+        env=dict(env),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    place = Place.here()
+    record = Record(
+        kind=kind,
+        argv=tuple(argv),
+        place=place,
+        who=f"{_user()}@{place.host}",
+        started=time.time(),
+        pid=process.pid,
+        began=_began(process.pid) or 0,
+        digest=digest,
+    )
+    new = folder / "record.new"
+    new.write_text(json.dumps(asdict(record), indent=1))
+    os.replace(new, folder / "record.json")
+    assert process.stdin is not None
+    process.stdin.write(b"go\n")
+    process.stdin.close()
+    return Run(folder, process)
+
+
+def earlier(runs: Path) -> list[Run]:
+    """The runs that are written down, the newest first."""
+    return [Run(folder) for folder in _folders(runs) if (folder / "record.json").exists()]
+
+
+def _folders(runs: Path) -> list[Path]:
+    named = [folder for folder in runs.iterdir() if _NAME.fullmatch(folder.name)] if runs.exists() else []
+    return sorted(named, key=lambda folder: int(folder.name.partition("-")[0]), reverse=True)
+
+
+def _folder(runs: Path, kind: str) -> Path:
+    runs.mkdir(exist_ok=True)
+    there = _folders(runs)
+    for old in there[_KEPT:]:
+        shutil.rmtree(old, ignore_errors=True)
+    number = int(there[0].name.partition("-")[0]) + 1 if there else 1
+    folder = runs / f"{number:04}-{kind}"
+    folder.mkdir()
+    return folder
+
+
+def _user() -> str:
+    """By the name that Terraform finds: in a container a user may have none."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return ""
+
+
+def _began(pid: int) -> int | None:
+    fields = _stat(pid)
+    return int(fields[19]) if fields else None
+
+
+def _stat(pid: int) -> list[str] | None:
+    """What the kernel says of a process from its state on, see proc(5); nothing of one that has ended."""
+    try:
+        said = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    # Before it is the command's name, which may have blanks and parentheses.
+    fields = said.rpartition(")")[2].split()
+    return None if fields[0] in "ZX" else fields

@@ -1,0 +1,136 @@
+"""Bringing a recipe into a workspace, with all that it refers to: from a folder, a git repository or a registry.
+
+``terraform init -from-module`` cannot do this for the published recipe, which names modules above its own folder
+(``../../modules``): Terraform copies the folder alone, and refuses. As a module of another recipe it brings the whole
+package, so that is what is asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from airflow_provider_soperator.terraform.command import Terraform
+from airflow_provider_soperator.terraform.errors import RecipeMissing, StateElsewhere
+from airflow_provider_soperator.terraform.recipe import Recipe, reach
+from airflow_provider_soperator.terraform.state import LOCAL, has_resources
+
+#: What tells where a copy came from, and which files it has.
+_NOTE = "source.json"
+_MODULE = "recipe"
+_LEFT_OUT = re.compile(r"\.git|\.terraform|.*\.tfstate(\..*)?|terraform\.tfstate\.d")
+#: After what begins an address, such as ``git::https://``, two slashes are where the package ends.
+_ADDRESS = re.compile(r"(?P<package>(?:\w+::)*(?:\w+://)?.*?)(?://(?P<inner>.*))?", re.DOTALL)
+_REGISTRY = re.compile(r"([\w-]+(\.[\w-]+)+/)?[\w-]+/[\w-]+/[\w-]+")
+_GIT = re.compile(r"(ssh|https?|file)://.*\.git|ssh://.*")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a recipe is, as the user says it."""
+
+    address: str
+    subfolder: str = ""
+    #: A tag, a commit or a branch of a repository; a version of a module in a registry.
+    ref: str | None = None
+
+    @property
+    def folder(self) -> Path | None:
+        """The recipe's folder, if it is on this machine."""
+        path = Path(self.address).expanduser()
+        return path / self.subfolder if path.is_dir() else None
+
+    def module(self) -> dict[str, str]:
+        """How Terraform is told of it.
+
+        >>> Source("https://example.org/lib.git", "soperator", "v1").module()
+        {'source': 'git::https://example.org/lib.git//soperator?ref=v1'}
+        >>> Source("acme/cluster/nebius", ref="1.2.0").module()
+        {'source': 'acme/cluster/nebius', 'version': '1.2.0'}
+        """
+        rest, _, query = self.address.partition("?")
+        package, inner = _ADDRESS.fullmatch(rest).group("package", "inner")  # type: ignore[union-attr] # all match
+        within = "/".join(filter(None, (inner, self.subfolder)))
+        registry = _REGISTRY.fullmatch(package) and not package.startswith(("github.com/", "bitbucket.org/"))
+        module = {}
+        if registry and self.ref:
+            module["version"] = self.ref
+        elif self.ref:
+            query = "&".join(filter(None, (query, f"ref={self.ref}")))
+        package = f"git::{package}" if _GIT.fullmatch(package) else package
+        return {"source": package + (f"//{within}" if within else "") + (f"?{query}" if query else ""), **module}
+
+
+def bring(terraform: Terraform, source: Source, into: Path) -> Path:
+    """Have a recipe in a folder as it is at its source now; the root module's place in it.
+
+    What the source does not have stays: a local state, the providers that are installed, what scripts have made. A
+    version that is named is brought once.
+    """
+    note = into / _NOTE
+    known = json.loads(note.read_text()) if note.exists() else {}
+    folder, module = source.folder, source.module()
+    if folder and not folder.is_dir():
+        raise RecipeMissing(f"{folder} is not there")
+    if not folder and source.ref and known.get("module") == module:
+        return into / str(known["root"])
+    if folder:
+        tree = reach(folder)
+        root = os.path.relpath(folder.absolute(), tree)
+        _refuse_to_forget(folder, into / root)
+        # Workspaces may lie in the tree, this one too.
+        files = _mirror(tree, root, into, known.get("files", []), but=into.parent.parent)
+    else:
+        with TemporaryDirectory(dir=into.parent, prefix=".bringing-") as staging:
+            tree, root = _download(terraform, source, Path(staging))
+            files = _mirror(tree, root, into, known.get("files", []))
+    note.write_text(json.dumps({"module": module, "root": root, "files": files}, indent=1))
+    return into / root
+
+
+def _download(terraform: Terraform, source: Source, staging: Path) -> tuple[Path, str]:
+    (staging / "main.tf.json").write_text(json.dumps({"module": {_MODULE: source.module()}}))
+    terraform.must("get", "-no-color", cwd=staging)
+    modules = staging / ".terraform/modules"
+    listed = json.loads((modules / "modules.json").read_text())["Modules"]
+    root = next(staging / one["Dir"] for one in listed if one["Key"] == _MODULE)
+    if not root.is_relative_to(modules / _MODULE):
+        raise RecipeMissing(f"{source.address} is not in a package of its own")
+    return modules / _MODULE, os.path.relpath(root, modules / _MODULE)
+
+
+def _refuse_to_forget(folder: Path, root: Path) -> None:
+    state = folder / LOCAL
+    if has_resources(state) and not (root / LOCAL).exists() and Recipe.read(folder).backend == "local":
+        raise StateElsewhere(
+            f"{state} knows of a cluster, and a copy of the recipe would make it a second time",
+            f"give the recipe a backend that both can use, or copy the state to {root / LOCAL} and use it only there",
+        )
+
+
+def _mirror(tree: Path, root: str, into: Path, earlier: list[str], but: Path | None = None) -> list[str]:
+    """Copy a tree with a recipe over an earlier copy of it; the files that it has."""
+    Recipe.read(tree / root)
+    files = sorted(_files(tree, but))
+    for name in set(earlier) - set(files):
+        (into / name).unlink(missing_ok=True)
+    for name in files:
+        target = into / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.unlink(missing_ok=True)
+        shutil.copy2(tree / name, target, follow_symlinks=False)
+    return files
+
+
+def _files(tree: Path, but: Path | None) -> Iterator[str]:
+    for folder, names, files in os.walk(tree):
+        names[:] = [name for name in names if not _LEFT_OUT.fullmatch(name) and Path(folder, name) != but]
+        for name in files:
+            if not _LEFT_OUT.fullmatch(name):
+                yield os.path.relpath(os.path.join(folder, name), tree)

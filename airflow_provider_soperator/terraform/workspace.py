@@ -1,0 +1,388 @@
+"""A folder for one cluster, in which a recipe is planned and applied: once, whoever dies meanwhile."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from airflow_provider_soperator.hooks.logger import Logger
+from airflow_provider_soperator.terraform import runs
+from airflow_provider_soperator.terraform.command import Terraform
+from airflow_provider_soperator.terraform.diagnosis import explain, undeclared
+from airflow_provider_soperator.terraform.diagnostics import Diagnostic, errors
+from airflow_provider_soperator.terraform.errors import (
+    Interrupted,
+    NotARecipe,
+    PlanOutdated,
+    StateLocked,
+    UnknownVariable,
+    WorkspaceBusy,
+)
+from airflow_provider_soperator.terraform.following import Following, Outcome, read
+from airflow_provider_soperator.terraform.locks import Lock, LockPatience
+from airflow_provider_soperator.terraform.plan import Plan
+from airflow_provider_soperator.terraform.recipe import Recipe, Variable
+from airflow_provider_soperator.terraform.runs import Run, State
+from airflow_provider_soperator.terraform.sources import Source, bring
+from airflow_provider_soperator.terraform.state import is_passing, save_errored, texts_of, values_of
+
+_BACKEND = "terraform_backend_override.tf.json"
+_VARIABLES = "variables.tfvars.json"
+
+
+def checked_name(name: str) -> str:
+    """A cluster's name, of which a folder can be made."""
+    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name):
+        raise ValueError(f"{name!r} is no name of a workspace: it has letters, digits, dots, hyphens and underscores")
+    return name
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a workspace goes about it."""
+
+    #: Terraform's own workspace, in which one recipe has several states.
+    terraform_workspace: str | None = None
+    #: A backend in place of the recipe's: its type, and its settings.
+    backend: Mapping[str, Mapping[str, Any]] | None = None
+    parallelism: int | None = None
+    #: Seconds for which the state's lock is waited for.
+    lock_timeout: float = 600.0
+    #: Seconds after which Terraform is told a second time to end, and then leaves things half done.
+    interrupt_grace: float = 1800.0
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What an apply has done."""
+
+    added: int = 0
+    changed: int = 0
+    destroyed: int = 0
+    imported: int = 0
+    seconds: float = 0.0
+    #: Whether an earlier try had begun it.
+    was_begun_before: bool = False
+
+    def __str__(self) -> str:
+        done = f"{self.added} added, {self.changed} changed, {self.destroyed} destroyed"
+        return f"{done}, {self.imported} imported" if self.imported else done
+
+
+class Workspace:
+    """A recipe for one cluster, in a folder of its own that outlives tasks.
+
+    with workspace:
+        workspace.init()
+        plan = workspace.plan({"company_name": "acme"})
+        plan.refuse_destruction()
+        workspace.apply(plan)
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        source: Source,
+        terraform: Terraform,
+        log: Logger,
+        options: Options,
+        mask: Callable[[str], None],
+    ) -> None:
+        self.folder = folder
+        self.source = source
+        self._terraform = terraform
+        self._log = log
+        self._options = options
+        self._mask = mask
+        self._root: Path | None = None
+        self._following: Following | None = None
+        self._is_interrupted = False
+
+    def __enter__(self) -> Workspace:
+        self.settle()
+        self._forget_plans()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """What runs goes on, and the folder stays."""
+        self._forget_plans()
+
+    def settle(self) -> Applied | None:
+        """Follow what an earlier try has left running to its end, and take note of what one has come to.
+
+        An apply that has ended well since anybody looked is returned. One that fails while it is followed raises its
+        error; one that had failed before is told, and can be planned anew.
+        """
+        latest = next(iter(runs.earlier(self._runs)), None)
+        applied = None
+        if latest and not latest.was_noticed:
+            applied = self._settle(latest)
+            latest.notice()
+        self._rescue()
+        return applied
+
+    def init(self) -> None:
+        """Bring the recipe here, and have its backend, modules and providers ready."""
+        self.settle()
+        self._log.info("%s, in %s", self._terraform.version, self.folder)
+        with self._alone():
+            self._root = bring(self._terraform, self.source, self.folder / "recipe")
+            self._write_backend()
+        self._must("init", "-input=false", "-no-color")
+        if name := self._options.terraform_workspace:
+            self._must("workspace", "select", "-or-create", name)
+        self._say_where_state_is()
+
+    def validate(self) -> None:
+        """Have Terraform check the recipe; raises what is wrong with it."""
+        done = self._terraform.run("validate", "-json", cwd=self.root)
+        found = [Diagnostic.read(one) for one in json.loads(done.output)["diagnostics"]]
+        if errors(found):
+            raise explain(found, "validate")
+
+    def plan(self, variables: Mapping[str, Any], *, destroy: bool = False) -> Plan:
+        """What would be done to have the recipe with these values; all other variables are as the recipe has them.
+
+        An earlier plan cannot be applied any more.
+        """
+        self.settle()
+        self._forget_plans()
+        self.recipe.check(variables)
+        self._write_variables(variables)
+        arguments = ["-out={run}/plan", f"-var-file={self.folder / _VARIABLES}", *(["-destroy"] if destroy else [])]
+        outcome = self._run("plan", arguments)
+        if ignored := undeclared(outcome.diagnostics):
+            raise UnknownVariable("; ".join(one.words for one in ignored), diagnostics=ignored)
+        path = outcome.run.folder / "plan"
+        document = self._terraform.document("show", "-json", str(path), cwd=self.root)
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        plan = Plan.read(document, is_destroy=destroy, path=path, digest=digest)
+        for line in plan.lines():
+            self._log.info("%s", line)
+        return plan
+
+    def apply(self, plan: Plan) -> Applied:
+        """Carry out a plan, once: what an earlier try has done or begun is not done again."""
+        self.settle()
+        latest = next((run for run in runs.earlier(self._runs) if run.record.kind == "apply"), None)
+        if latest and plan.digest and latest.record.digest == plan.digest and latest.status == 0:
+            self._log.info("this plan was applied before, by %s: it is not applied again", latest.folder)
+            return replace(self._applied(read(latest)), was_begun_before=True)
+        if plan.is_empty:
+            self._log.info("There is nothing to do.")
+            return Applied()
+        if plan.path is None or not plan.path.exists():
+            raise PlanOutdated("there is a newer plan, or this one was applied")
+        applied = self._applied(self._run("apply", [str(plan.path)], digest=plan.digest))
+        self._forget_plans()
+        self._log.info("Apply complete: %s.", applied)
+        return applied
+
+    def outputs(self) -> dict[str, Any]:
+        """The recipe's outputs. What it calls sensitive does not appear in logs from here on."""
+        said = self._terraform.document("output", "-json", cwd=self.root)
+        for one in said.values():
+            if one["sensitive"]:
+                for text in texts_of(one["value"]):
+                    self._mask(text)
+        return {name: one["value"] for name, one in said.items()}
+
+    def show_state_address(self, address: str) -> dict[str, Any]:
+        """The attributes of a resource in the state, such as ``module.login_script.terraform_data.lb_service_ip``."""
+        return values_of(self._terraform.document("show", "-json", cwd=self.root), address)
+
+    def interrupt(self) -> str:
+        """Have Terraform end what it has begun, save the state, release its lock and end; what was left how, in words.
+
+        Returns at once, and may be called by a signal handler. Whoever waits gets ``Interrupted`` at the end.
+        """
+        self._is_interrupted = True
+        following = self._following
+        if following is None:
+            return "Terraform was not at work"
+        following.interrupt()
+        run = following.run
+        if not run.is_here:
+            return f"Terraform goes on on {run.record.place.host}, where alone it can be told to end; see {run.folder}"
+        return f"Terraform ends what it has begun, saves the state and releases its lock; see {run.folder}"
+
+    @property
+    def root(self) -> Path:
+        """The folder of the root module, in which Terraform works."""
+        if self._root is None:
+            raise NotARecipe(f"{self.folder} has no recipe yet", "call init() first")
+        return self._root
+
+    @property
+    def recipe(self) -> Recipe:
+        """What the recipe declares."""
+        return Recipe.read(self.root)
+
+    @property
+    def variables(self) -> Mapping[str, Variable]:
+        """The variables that the recipe has."""
+        return self.recipe.variables
+
+    @property
+    def _runs(self) -> Path:
+        return self.folder / "runs"
+
+    # ------------------------------------------------------------------------------ runs
+
+    def _settle(self, latest: Run) -> Applied | None:
+        kind, at = latest.record.kind, _utc(latest.record.started)
+        if latest.state is State.RUNNING:
+            host = latest.record.place.host
+            self._log.info("the %s of an earlier try runs on %s since %s: following it", kind, host, at)
+            outcome = self._follow(latest, is_late=True)
+            if kind == "plan":
+                return None
+            return replace(self._applied(self._checked(outcome)), was_begun_before=True)
+        outcome = read(latest)
+        if outcome.status == 0:
+            if kind == "plan":
+                return None
+            applied = replace(self._applied(outcome), was_begun_before=True)
+            self._log.info("the apply of an earlier try, of %s, has ended well meanwhile: %s", at, applied)
+            return applied
+        how = "died" if outcome.status is None else "failed"
+        done = f"{outcome.progress.done} of {outcome.progress.total} steps"
+        self._log.warning("the %s of an earlier try, of %s, %s after %s; see %s", kind, at, how, done, latest.folder)
+        for address in outcome.progress.current:
+            self._log.warning("it was at work on %s, which may be there without being in the state", address)
+        return None
+
+    def _run(self, kind: str, arguments: Sequence[str], *, digest: str = "") -> Outcome:
+        """Run plan or apply to its end, once nobody else holds the state's lock."""
+        options = ["-json", "-input=false", "-lock-timeout=0s"]
+        if self._options.parallelism:
+            options.append(f"-parallelism={self._options.parallelism}")
+        argv = [self._terraform.path, kind, *options, *arguments]
+        patience = LockPatience(self._options.lock_timeout, self._log)
+        while True:
+            if self._is_interrupted:
+                raise Interrupted(f"{kind} was not begun: the task was told to end")
+            with self._alone():
+                latest = next(iter(runs.earlier(self._runs)), None)
+                if latest and latest.state is State.RUNNING:
+                    raise WorkspaceBusy(f"another task works in {self.folder}")
+                run = runs.start(self._runs, kind, argv, self.root, self._terraform.env, digest=digest)
+            outcome = self._follow(run)
+            try:
+                return self._checked(outcome)
+            except StateLocked as error:
+                lock = Lock.read(error.diagnostics)
+                if lock and self._is_ours(lock):
+                    self._log.warning("%s, and is a run of ours that has died: the lock is taken away", lock)
+                    self._must("force-unlock", "-force", lock.id)
+                else:
+                    patience.wait(lock, error)
+
+    def _follow(self, run: Run, *, is_late: bool = False) -> Outcome:
+        self._following = Following(run, self._log, self._options.interrupt_grace, is_late)
+        if self._is_interrupted:
+            self._following.interrupt()
+        try:
+            return self._following.to_end()
+        finally:
+            self._following = None
+
+    def _checked(self, outcome: Outcome) -> Outcome:
+        """An outcome that is a good one; else its error."""
+        if outcome.status == 0:
+            return outcome
+        kind = outcome.run.record.kind
+        if kind == "apply":
+            self._rescue()
+        if outcome.was_interrupted:
+            progress = outcome.progress
+            raise Interrupted(
+                f"terraform {kind} has ended as it was told to, after {progress.done} of {progress.total} steps",
+                "what it has made is in the state, and the next try goes on from there",
+                outcome.diagnostics,
+            )
+        raise explain(outcome.diagnostics, kind)
+
+    def _applied(self, outcome: Outcome) -> Applied:
+        done = outcome.progress.summary
+        return Applied(
+            added=done.get("add", 0),
+            changed=done.get("change", 0),
+            destroyed=done.get("remove", 0),
+            imported=done.get("import", 0),
+            seconds=round(max(0.0, outcome.progress.ended - outcome.progress.began), 1),
+        )
+
+    def _is_ours(self, lock: Lock) -> bool:
+        dead = [run for run in runs.earlier(self._runs) if run.is_here and run.was_killed]
+        return any(lock.belongs_to(run.record.who, run.record.started, read(run).progress.last_sign) for run in dead)
+
+    # ------------------------------------------------------------------------------ files
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """While nobody else changes the folder, or begins a run in it."""
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with (self.folder / "lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def _must(self, *arguments: str) -> None:
+        self._terraform.must(*arguments, cwd=self.root)
+
+    def _rescue(self) -> None:
+        if self._root and (told := save_errored(self._terraform, self._root)):
+            self._log.warning("%s", told)
+
+    def _write_variables(self, variables: Mapping[str, Any]) -> None:
+        # In JSON nothing is a template: whatever a value has in it arrives as it is.
+        _write_privately(self.folder / _VARIABLES, json.dumps(variables, indent=1))
+
+    def _forget_plans(self) -> None:
+        # A plan has the values of all variables, secrets among them. One that is being applied was read at once.
+        for path in self._runs.glob("*-plan/plan"):
+            path.unlink(missing_ok=True)
+
+    def _write_backend(self) -> None:
+        path = self.root / _BACKEND
+        if self._options.backend:
+            _write_privately(path, json.dumps({"terraform": {"backend": self._options.backend}}, indent=1))
+        else:
+            path.unlink(missing_ok=True)
+
+    def _say_where_state_is(self) -> None:
+        recipe = self.recipe
+        if recipe.backend != "local":
+            self._log.info("The state is kept by the recipe's backend, of type %s.", recipe.backend)
+            if not recipe.is_locked:
+                self._log.warning("It has no lock against others who apply at the same time: see use_lockfile.")
+        elif is_passing(self.root):
+            self._log.warning(
+                "The recipe keeps its state in %s, which ends with this machine or container: with it goes the way to "
+                "change or destroy what was made. Give it a backend, or a home on storage that stays.",
+                self.root,
+            )
+        else:
+            self._log.info("The recipe keeps its state in %s: all workers have to see this folder.", self.root)
+
+
+def _write_privately(path: Path, text: str) -> None:
+    path.unlink(missing_ok=True)
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+
+
+def _utc(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))

@@ -1,0 +1,118 @@
+"""What a plan says of itself, and which plans are refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_provider_soperator.terraform.errors import DestructionRefused
+from airflow_provider_soperator.terraform.plan import Plan
+
+
+def change(address: str, *actions: str, reason: str = "", was: str = "", **more: Any) -> dict[str, Any]:
+    said = {"address": address, "change": {"actions": list(actions), **more}}
+    optional = {"action_reason": reason, "previous_address": was}
+    return said | {name: value for name, value in optional.items() if value}
+
+
+def plan(*changes: dict[str, Any], **more: Any) -> Plan:
+    return Plan.read({"resource_changes": list(changes), **more})
+
+
+WHOLE = plan(
+    change("a.new", "create"),
+    change("a.same", "no-op"),
+    change("a.bigger", "update"),
+    change("data.a.looked_up", "read", reason="read_because_config_unknown"),
+    change("a.jail", "delete", reason="delete_because_no_resource_config"),
+    change(
+        "a.cluster",
+        "delete",
+        "create",
+        reason="replace_because_cannot_update",
+        replace_paths=[["network", 0, "subnet"], ["name"]],
+    ),
+    change("a.mine", "no-op", importing={"id": "x"}),
+    change("a.after", "no-op", was="a.before"),
+    resource_drift=[change("a.bigger", "update")],
+    output_changes={"address": {"actions": ["update"]}, "name": {"actions": ["no-op"]}},
+)
+
+
+def test_what_is_told() -> None:
+    assert WHOLE.summary == "1 to destroy, 1 to replace, 1 to create, 1 to update, 1 to read, 1 to import"
+    assert list(WHOLE.lines()) == [
+        f"Plan: {WHOLE.summary}.",
+        "  - a.jail   the recipe does not have it any more",
+        "-/+ a.cluster   it cannot be changed in place (network[0].subnet, name)",
+        "  + a.new",
+        "  ~ a.bigger",
+        " <= data.a.looked_up   read because config unknown",
+        "Changed by others since Terraform last looked:",
+        "  ~ a.bigger",
+    ]
+    assert WHOLE.outputs == ("address",)
+    assert [one.address for one in WHOLE.by_action("create", "update")] == ["a.new", "a.bigger"]
+
+
+@pytest.mark.parametrize(
+    ("said", "is_empty"),
+    [
+        (plan(change("a.b", "no-op"), change("data.a.b", "read")), True),
+        (plan(change("a.b", "update")), False),
+        (plan(change("a.b", "no-op", importing={"id": "x"})), False),
+        (plan(change("a.b", "no-op", was="a.c")), False),
+        (plan(output_changes={"a": {"actions": ["create"]}}), False),
+    ],
+)
+def test_whether_there_is_anything_to_do(said: Plan, is_empty: bool) -> None:
+    assert said.is_empty is is_empty
+
+
+def test_only_outputs() -> None:
+    assert plan(output_changes={"a": {"actions": ["create"]}}).summary == "only outputs change: a"
+    assert plan().summary == "nothing to do"
+
+
+def test_destruction_is_refused_with_each_address_and_why() -> None:
+    with pytest.raises(DestructionRefused) as refused:
+        WHOLE.refuse_destruction()
+    said = str(refused.value)
+    assert "a.jail would be destroyed because the recipe does not have it any more" in said
+    assert "a.cluster would be replaced because it cannot be changed in place (network[0].subnet, name)" in said
+    assert not refused.value.retryable
+    with pytest.raises(DestructionRefused) as refused:
+        WHOLE.refuse_destruction(["a.jail"])
+    assert "a.jail" not in str(refused.value)
+    WHOLE.refuse_destruction(["a.jail", "a.clus*"])
+
+
+@pytest.mark.parametrize(
+    ("pattern", "address", "is_allowed"),
+    [
+        ("m.a.b", "m.a.b", True),
+        ("m.a.b", 'm.a.b["worker-0"]', True),
+        ("m.a.b", "m.a.bc", False),
+        ("m.a.b[0]", "m.a.b[0]", True),
+        ("m.a.b[0]", "m.a.b[1]", False),
+        ('module.g["worker-*"].*', 'module.g["worker-1"].a.b', True),
+        ("module.g", "module.g.a.b", False),
+        ("*", "anything", True),
+        ("m.a.[bc]", "m.a.b", False),
+    ],
+)
+def test_patterns(pattern: str, address: str, is_allowed: bool) -> None:
+    said = plan(change(address, "delete"))
+    if is_allowed:
+        said.refuse_destruction([pattern])
+    else:
+        with pytest.raises(DestructionRefused):
+            said.refuse_destruction([pattern])
+
+
+def test_what_was_never_finished_may_be_replaced_on_demand() -> None:
+    half = plan(change("a.half", "delete", "create", reason="replace_because_tainted"))
+    with pytest.raises(DestructionRefused, match="it was not finished when it was made"):
+        half.refuse_destruction()
+    half.refuse_destruction(unfinished=True)
