@@ -80,6 +80,7 @@ def describe(settings: Settings) -> dict[str, Any]:
             },
         },
     }
+    facts["prometheus"] = {"url": f"http://{LOOPBACK}:{ports.prometheus}"}
     facts["airflow_connections"] = connections(facts)
     return facts
 
@@ -100,6 +101,7 @@ def connections(facts: dict[str, Any]) -> dict[str, str]:
         "AIRFLOW_CONN_KUBERNETES_DEFAULT": _kubernetes(kubernetes),
         "AIRFLOW_CONN_KUBERNETES_INFERENCE": _kubernetes(facts["inference_kubernetes"]),
         "AIRFLOW_CONN_NEBIUS_DEFAULT": (f"nebius://:{quote(nebius['token'])}@{nebius['endpoint']}/?insecure=true"),
+        "AIRFLOW_CONN_PROMETHEUS_DEFAULT": facts["prometheus"]["url"],
     }
 
 

@@ -42,9 +42,11 @@ OPTIONS: dict[str, str] = {
     "vm_boot": "seconds a machine takes to boot",
     "vm_lag": "seconds a machine stays, empty, after its node is powered down",
     "vm_removal": "seconds until the GPUs of a removed machine are back in the block",
+    "checks": "on or off: whether Soperator's check controllers act on drained nodes and on conditions of Nodes",
+    "checks_interval": "seconds between two looks of the check controllers",
 }
 #: What stands for the value of an option that is no number.
-METAVARS = {"slurm": "VERSION", "soperator": "VERSION", "root": "DIR"}
+METAVARS = {"slurm": "VERSION", "soperator": "VERSION", "root": "DIR", "checks": "on|off"}
 
 
 def main(argv: list[str] | None = None) -> int:

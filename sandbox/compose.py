@@ -69,6 +69,8 @@ def compose(settings: Settings, lower: Path) -> None:
     layer.folder("opt/soperator/etc", mode=0o700)
     layer.folder("var/spool/slurmd", mode=0o755)
     layer.folder("var/log/slurm", mode=0o755, owner="root")
+    layer.folder("opt/soperator-outputs", mode=0o1777)
+    layer.folder(config.CHECK_OUTPUTS.lstrip("/"), mode=0o1777)
     layer.place("etc/munge/munge.key", secrets.token_bytes(128), mode=0o400, owner="munge")
     _jwt_key(layer, paths)
     _ssh_keys(layer, settings)

@@ -18,6 +18,8 @@ from sandbox.settings import (
 CPUS_PER_NODE = 16
 MEMORY_PER_NODE = 64_000
 JWT_KEY = "/var/spool/slurmctld/jwt_hs256.key"
+#: Where the jobs of active checks write to.
+CHECK_OUTPUTS = "/opt/soperator-outputs/slurm_jobs"
 GPU_FILE = "/dev/nvidia{}"
 
 

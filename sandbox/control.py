@@ -98,7 +98,7 @@ class Init:
             )
         created = psutil.Process(outer.pid).create_time()
         self._paths.pid.write_text(json.dumps({"pid": outer.pid, "created": created}))
-        deadline = time.monotonic() + 15
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             if outer.poll() is not None:
                 said = (self._paths.logs / "init.log").read_text().strip().splitlines()
@@ -128,7 +128,7 @@ class Init:
             return
         processes = [outer, *outer.children(recursive=True)]
         outer.kill()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 30
         while not all(map(_ended, processes)):
             if time.monotonic() > deadline:
                 raise SandboxError("processes of the sandbox do not end", "see whether a disk of this machine hangs")

@@ -12,6 +12,7 @@ from typing import Any, get_args
 import psutil
 
 from sandbox.cloud.faults import Effect
+from sandbox.cloud.metrics import GPU_METRICS
 from sandbox.control import request
 from sandbox.errors import SandboxError
 from sandbox.lifecycle import Sandbox
@@ -119,6 +120,49 @@ def _condition(sandbox: Sandbox, options: Options) -> str:
     return f"Node {machine} under {options.node} has condition {options.type}={options.status}"
 
 
+def _checks(sandbox: Sandbox, options: Options) -> str:
+    _cloud(sandbox, "checks", on=options.switch == "on")
+    return "the check controllers act" if options.switch == "on" else "nobody acts on drains and conditions of Nodes"
+
+
+def _check_fails(sandbox: Sandbox, options: Options) -> str:
+    _cloud(sandbox, "check_fails", check=options.check, node=options.node)
+    return f"{options.check} fails {f'on {options.node}' if options.node else 'everywhere'} from its next run on"
+
+
+def _cluster_phase(sandbox: Sandbox, options: Options) -> str:
+    conditions = [_condition_of(words) for words in options.conditions]
+    _cloud(sandbox, "cluster_phase", phase=options.phase, conditions=conditions)
+    return f"the SlurmCluster's status says {options.phase}, whatever is the case"
+
+
+def _condition_of(words: str) -> dict[str, Any]:
+    """A condition written as TYPE=STATUS or TYPE=STATUS:REASON."""
+    type_, _, rest = words.partition("=")
+    status, _, reason = rest.partition(":")
+    truths = {"True": True, "False": False, "Unknown": None}
+    if not type_ or status not in truths:
+        raise SandboxError(f"{words!r} is no condition", "write it as LoginAvailable=False:NotAvailable")
+    message = "said by a fault of the sandbox"
+    return {"type_": type_, "status": truths[status], "reason": reason or "SandboxFault", "message": message}
+
+
+def _nodeset_phase(sandbox: Sandbox, options: Options) -> str:
+    _cloud(sandbox, "nodeset_phase", nodeset=options.nodeset, phase=options.phase)
+    return f"the status of NodeSet {options.nodeset} says {options.phase}, whatever is the case"
+
+
+def _maintenance(sandbox: Sandbox, options: Options) -> str:
+    _cloud(sandbox, "maintenance", mode="downscale" if options.switch == "on" else "none")
+    return "all workers are being stopped" if options.switch == "on" else "the workers come back"
+
+
+def _gpu_metric(sandbox: Sandbox, options: Options) -> str:
+    words = {"node": options.node, "metric": options.metric, "value": options.value, "gpu": options.gpu}
+    machine = _cloud(sandbox, "gpu_metric", **words)
+    return f"{options.metric} of GPU {options.gpu} of {options.node} is {options.value:g} while {machine} is there"
+
+
 def _api(sandbox: Sandbox, options: Options) -> str:
     words = {"api": options.api, "effect": options.effect, "matching": options.matching}
     _cloud(sandbox, "api_fault", **words, count=options.count or None)
@@ -163,6 +207,7 @@ def _clear(sandbox: Sandbox, options: Options) -> str:
     return "all faults but drains and conditions are cleared; `python -m sandbox up` starts what was killed"
 
 
+_SWITCH = (("switch",), {"choices": ["on", "off"]})
 _NODE = (("node",), {"help": "a Slurm node, such as worker-0"})
 
 FAULTS = [
@@ -191,6 +236,43 @@ FAULTS = [
             (("--message",), {"default": "set by a fault of the sandbox"}),
         ],
     ),
+    Fault("checks", "switch Soperator's check controllers on or off", _checks, [_SWITCH]),
+    Fault(
+        "check-fails",
+        "make an ActiveCheck fail from its next run on",
+        _check_fails,
+        [
+            (("check",), {"help": "an ActiveCheck, such as gpu-checks or ssh-check"}),
+            (("node",), {"nargs": "?", "default": "", "help": "only the job on this node fails; by default each does"}),
+        ],
+    ),
+    Fault(
+        "cluster-phase",
+        "have the SlurmCluster's status say something else than is the case",
+        _cluster_phase,
+        [
+            (("phase",), {"help": "such as Pending, Reconciling or 'Not available'"}),
+            (("conditions",), {"nargs": "*", "metavar": "TYPE=STATUS:REASON", "help": "conditions to go with it"}),
+        ],
+    ),
+    Fault(
+        "nodeset-phase",
+        "have a NodeSet's status say something else than is the case",
+        _nodeset_phase,
+        [(("nodeset",), {"help": "such as worker-cpu"}), (("phase",), {"help": "such as Pending or Provisioning"})],
+    ),
+    Fault(
+        "gpu-metric",
+        "set what Prometheus says of a GPU",
+        _gpu_metric,
+        [
+            _NODE,
+            (("metric",), {"help": f"one of {', '.join(GPU_METRICS)}"}),
+            (("value",), {"type": float}),
+            (("--gpu",), {"type": int, "default": 0, "help": "which of the node's GPUs"}),
+        ],
+    ),
+    Fault("maintenance", "put the SlurmCluster into maintenance, or end that", _maintenance, [_SWITCH]),
     Fault(
         "api",
         "make calls on one of the two APIs fail, hang or conflict",

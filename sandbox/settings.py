@@ -90,8 +90,18 @@ class Ports:
     def inference_kubernetes(self) -> int:
         return self.base + 9
 
+    @property
+    def prometheus(self) -> int:
+        return self.base + 10
+
+    @property
+    def database(self) -> int:
+        """Of an Airflow that needs one beside it."""
+        return self.base + 11
+
     def services(self) -> dict[str, int]:
-        names = ("ssh", "slurmctld", "slurmdbd", "slurmrestd", "kubernetes", "inference_kubernetes", "nebius")
+        doubles = ("kubernetes", "inference_kubernetes", "nebius", "prometheus")
+        names = ("ssh", "slurmctld", "slurmdbd", "slurmrestd", *doubles)
         return {name: getattr(self, name) for name in names}
 
     def first_slurmd(self, nodeset: str) -> int:
@@ -127,6 +137,10 @@ class Settings:
     vm_boot: float = 1.0
     vm_lag: float = 4.0
     vm_removal: float = 1.0
+    #: "on": Soperator's check controllers act on drains and on conditions of Nodes; "off": nobody does.
+    checks: str = "on"
+    #: Seconds between two looks of theirs (Soperator: up to 180).
+    checks_interval: float = 1.0
     #: Lines added at the end of slurm.conf, as SlurmCluster.spec.customSlurmConfig adds them.
     slurm_conf: list[str] = field(default_factory=list)
 
@@ -140,6 +154,9 @@ class Settings:
         self.soperator = self.soperator or _soperator_of(self.slurm)
         if self.soperator not in SOPERATOR_OF_SLURM.values():
             raise SandboxError(f"there is no Soperator {self.soperator} here", "choose 4.1 or 5.0")
+        if self.checks not in ("on", "off"):
+            raise SandboxError(f"--checks {self.checks} is neither of the two that there are", "choose on or off")
+        self._check("--checks-interval", self.checks_interval, 0.1, 3600)
         self._check("--workers", self.workers, 1, MAX_WORKERS)
         self._check("--static", self.static, 0, MAX_STATIC)
         self._check("--gpus", self.gpus, 1, 64)
@@ -154,7 +171,7 @@ class Settings:
             self._check(f"--{option.replace('_', '-')}", getattr(self, option), 0, 100_000)
 
     @staticmethod
-    def _check(option: str, value: float, low: int, high: int) -> None:
+    def _check(option: str, value: float, low: float, high: float) -> None:
         if not low <= value <= high:
             raise SandboxError(f"{option} {value} is out of range", f"use {low} to {high}")
 
@@ -170,6 +187,10 @@ class Settings:
     def auto_undrains(self) -> bool:
         """Up to 4.1 the start of a worker's Pod wipes drain, reason and comment of its Slurm node."""
         return self.soperator == "4.1"
+
+    @property
+    def has_checks(self) -> bool:
+        return self.checks == "on"
 
     @property
     def has_resume_fail_program(self) -> bool:

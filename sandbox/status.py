@@ -59,6 +59,7 @@ def _daemons(sandbox: Sandbox) -> tuple[Table, set[str]]:
         ("Kubernetes API (a double)", "kubernetes"),
         ("Kubernetes API for inference (a double)", "inference_kubernetes"),
         ("Nebius API (a double)", "nebius"),
+        ("Prometheus (a double)", "prometheus"),
     ):
         table.add_row(double, "", f"127.0.0.1:{ports[service]}", _state(cloud_up, False))
     airflow = Airflow(sandbox)
@@ -124,4 +125,6 @@ def _cloud(sandbox: Sandbox) -> list[Any]:
         table.add_row(holder, str(block["held"][holder]), "", "")
     faults = [f"{f['api']} {f['effect']} on {f['matching']}" for f in cloud["api_faults"]]
     faults += [f"{node} does not boot" for node in cloud["not_booting"]]
+    faults += [f"{check} fails" for check in cloud["failing_checks"]]
+    faults += [f"the status of {name} is made up" for name in cloud["pinned"]]
     return [table, *([Text(f"faults in force: {'; '.join(faults)}", style="yellow")] if faults else [])]

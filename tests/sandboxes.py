@@ -27,9 +27,14 @@ FOLDERS = {
 }
 
 
-# First, as xdist reads the marks in this same hook.
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+#: Where tests run side by side, those that take long are begun first, so that all come to their end at the same time.
+#: The Airflow of shifts is that of the others, if these are over first.
+LONG = (max(SUITES), min(SUITES), "airflow", "airflow of shifts", "sandboxes of their own", "shifts", "browser")
+
+
+# First, as xdist reads the marks in this same hook, and last, as pytest has an order of its own.
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
     """Mark what needs a sandbox; where tests run side by side, those that share something follow each other."""
     here = Path(__file__).parent
     for item in items:
@@ -42,6 +47,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         # A browser costs more than a sandbox, so it is the browser that is shared.
         group = shared["slurm"] if shared and folder != "ui" else FOLDERS[folder]
         item.add_marker(pytest.mark.xdist_group(lane.args[0] if lane else group))
+    yield
+    items.sort(key=_turn)
+
+
+def _turn(item: pytest.Item) -> int:
+    group = item.get_closest_marker("xdist_group")
+    return LONG.index(group.args[0]) if group and group.args[0] in LONG else len(LONG)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -53,7 +65,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         root = metafunc.config.getoption("--slurm-root")
         any_slurm = metafunc.definition.get_closest_marker("any_slurm")
         versions = [*SUITES]
-        if any_slurm:
+        if any_slurm and not metafunc.definition.get_closest_marker("each_slurm"):
             # The oldest and the newest are tested side by side, and are to take as long.
             versions = [min(SUITES) if "oldest" in any_slurm.args else max(SUITES)]
         chosen = [own_root(root)] if root else [{"slurm": version} for version in versions]
@@ -81,7 +93,7 @@ def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
     slurm: dict[str, str] = request.param
     # Its own name: a sandbox that the developer has running stays out of it.
     name = f"test-{slurm['slurm'].replace('.', '')}-{os.getpid()}"
-    settings = Settings(name=name, **slurm, workers=4, resume_timeout=6, suspend_timeout=1)
+    settings = Settings(name=name, **slurm, workers=4, resume_timeout=12, suspend_timeout=1, checks="off")
     with kept_up(replace(settings, vm_boot=0.5, vm_lag=3, vm_removal=0.5)) as made:
         yield made
 

@@ -7,8 +7,6 @@ from sandbox.lifecycle import Sandbox
 from sandbox.settings import LOOPBACK
 
 _POD = "database-0"
-#: Of the sandbox's range, after those of the daemons and of Airflow.
-_PORT = 10
 _FOLDER = "/var/lib/postgresql/airflow"
 #: The package would make a cluster of its own.
 _INSTALL = """\
@@ -24,14 +22,14 @@ _AS_POSTGRES = ["setpriv", "--reuid=postgres", "--regid=postgres", "--init-group
 
 def start(sandbox: Sandbox) -> str:
     """Install it in the sandbox's own layer of its root, start it there, and return the URL that Airflow needs."""
-    port = sandbox.settings.ports.base + _PORT
+    port = sandbox.settings.ports.database
     _run(sandbox, ["sh", "-c", _INSTALL])
     _run(sandbox, [*_AS_POSTGRES, "initdb", "--auth=trust", "--username=airflow", f"--pgdata={_FOLDER}"])
     options = ["-D", _FOLDER, "-h", LOOPBACK, "-p", str(port)]
     sandbox.init.start("postgres", [*_AS_POSTGRES, "postgres", *options], hostname=_POD)
     daemons.wait_for(
         lambda: sandbox.init.run("sshd", ["pg_isready", "-h", LOOPBACK, "-p", str(port)]).returncode == 0,
-        30,
+        120,
         "PostgreSQL does not come up",
         lambda: not sandbox.init.processes()["postgres"]["pid"],
         sandbox.paths.logs / "postgres.log",

@@ -65,8 +65,11 @@ class AirflowHome:
             "AIRFLOW__API_AUTH__JWT_SECRET": secret,
             "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(self.ports.worker_logs),
             "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(self.ports.triggerer_logs),
-            # Triggers wait for as long before a task goes on (triggers/base.py), and jobs here last only seconds.
+            # Triggers wait for as long as these say before a task goes on (triggers/base.py): jobs here last seconds.
             "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
+            "AIRFLOW__SCHEDULER__SCHEDULER_HEARTBEAT_SEC": "3",
+            # Where there is much to do the API server answers late, and a task fails whose call is given up.
+            "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
             # A new file is seen in seconds where Airflow takes minutes.
             "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "1",
             "AIRFLOW__DAG_PROCESSOR__BUNDLE_REFRESH_CHECK_INTERVAL": "1",

@@ -11,8 +11,10 @@ from typing import Any
 
 from sandbox.cloud.conditions import condition, with_conditions
 from sandbox.cloud.faults import ApiFault
+from sandbox.cloud.metrics import GPU_METRICS
+from sandbox.cloud.soperator import Pinned, in_maintenance
 from sandbox.cloud.world import World
-from sandbox.settings import NAMESPACE
+from sandbox.settings import CLUSTER, NAMESPACE
 
 #: Holds the GPUs that an "exhausted" block lacks.
 SOMEBODY_ELSE = "somebody-else"
@@ -75,6 +77,8 @@ class Admin:
             ],
             "api_faults": world.faults.describe(),
             "not_booting": sorted(world.kubelet.not_booting),
+            "failing_checks": sorted(world.checks.runs.failing),
+            "pinned": [*(["the SlurmCluster"] if world.slurm_cluster.pinned else []), *sorted(world.nodesets.pinned)],
         }
 
     async def do_api_fault(self, **fault: Any) -> None:
@@ -100,6 +104,41 @@ class Admin:
         found = self._world.store.get("nodes", machine)
         wanted = with_conditions(found["status"], condition(type, status, reason, message))
         self._world.store.patch("nodes", machine, {"status": wanted}, part="status")
+        return machine
+
+    async def do_checks(self, on: bool) -> None:
+        """Whether Soperator's check controllers act on nodes."""
+        self._world.checks.on = on
+
+    async def do_check_fails(self, check: str, node: str) -> None:
+        """From its next run on a check fails: on one node, or on all."""
+        if not self._world.store.list("activechecks", NAMESPACE, fields=f"metadata.name={check}"):
+            raise ValueError(f"there is no ActiveCheck {check}")
+        if node:
+            self._known(node)
+        self._world.checks.runs.failing[check] = node
+
+    async def do_cluster_phase(self, phase: str, conditions: list[dict[str, Any]]) -> None:
+        made = tuple(condition(**words) for words in conditions)
+        self._world.slurm_cluster.pinned = Pinned(phase, made)
+
+    async def do_nodeset_phase(self, nodeset: str, phase: str) -> None:
+        if nodeset not in self._world.nodesets.replicas():
+            raise ValueError(f"there is no NodeSet {nodeset}")
+        self._world.nodesets.pinned[nodeset] = Pinned(phase)
+
+    async def do_maintenance(self, mode: str) -> None:
+        patch = {"spec": {"maintenance": mode}}
+        self._world.store.patch("slurmclusters", CLUSTER, patch, NAMESPACE)
+
+    async def do_gpu_metric(self, node: str, metric: str, value: float, gpu: int) -> str:
+        """What the exporter on the machine under a node says of one GPU, for as long as the machine is there."""
+        if metric not in GPU_METRICS:
+            raise ValueError(f"there is no metric {metric} (one of {', '.join(GPU_METRICS)})")
+        if not 0 <= gpu < self._world.settings.gpus:
+            raise ValueError(f"{node} has no GPU {gpu}")
+        machine = self._machine_of(node)
+        self._world.metrics.set[machine, metric, gpu] = value
         return machine
 
     async def do_exhaust(self, leave: int) -> int:
@@ -128,6 +167,13 @@ class Admin:
         world.faults.clear()
         world.kubelet.not_booting.clear()
         world.kubelet.lost.clear()
+        world.checks.on = world.settings.has_checks
+        world.checks.runs.failing.clear()
+        world.metrics.set.clear()
+        world.slurm_cluster.pinned = None
+        world.nodesets.pinned.clear()
+        if in_maintenance(world.store):
+            await self.do_maintenance("none")
         world.block.release(SOMEBODY_ELSE)
         world.block.usage_known = True
         world.block.next_change = None

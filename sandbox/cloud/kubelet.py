@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import signal
 from collections.abc import Coroutine
 from typing import Any
 
@@ -30,6 +32,8 @@ class Kubelet:
         self.not_booting: set[str] = set()
         #: Nodes whose machine died: replacing one takes longer than Slurm waits for it, so Slurm is let find out first.
         self.lost: set[str] = set()
+        #: Nodes whose machine is on its way down and up again, without another in its place.
+        self.rebooting: set[str] = set()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         #: By the name of each worker daemon, the uid of the Pod it was started for.
         self._started: dict[str, str] = {}
@@ -63,6 +67,13 @@ class Kubelet:
             return SYSTEM_PODS[name].get(container)
         return str(name) if WORKER_LABEL in pod["metadata"].get("labels", {}) else None
 
+    async def reboot(self, name: str) -> None:
+        """End what runs on a node; it starts again once the node is no longer among those that reboot."""
+        self.rebooting.add(name)
+        # Its slurmd may have ended by itself.
+        with contextlib.suppress(RuntimeError):
+            await asyncio.to_thread(self._init.signal, name, signal.SIGKILL)
+
     async def close(self) -> None:
         for task in self._tasks.values():
             task.cancel()
@@ -89,6 +100,9 @@ class Kubelet:
         if name in self._started:
             report(self._store, pod, ready=False, message="slurmd has ended and is started again")
         await self._slurm.wait_controller()
+        if name in self.rebooting:
+            await asyncio.sleep(0.2)
+            return
         if name in self.not_booting:
             message = "Back-off restarting failed container slurmd"
             self._events.tell(pod, "BackOff", message, warning=True, kubelet_of=node)

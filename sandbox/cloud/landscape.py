@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from typing import TYPE_CHECKING, Any
 
+from sandbox.cloud import active_checks
 from sandbox.cloud.fleet import Autoscaling, Fixed, NodeGroup
-from sandbox.settings import CLUSTER, EPHEMERAL_SET, MAX_STATIC, NAMESPACE, STATIC_SET, Settings
+from sandbox.kube.managers import Manager
+from sandbox.settings import CLUSTER, EPHEMERAL_SET, LOOPBACK, MAX_STATIC, NAMESPACE, STATIC_SET, Settings
 
 if TYPE_CHECKING:
     from sandbox.kube.store import ObjectStore
@@ -57,16 +60,26 @@ def node_groups(settings: Settings) -> list[NodeGroup]:
     ]
 
 
-def create_objects(store: ObjectStore, settings: Settings) -> None:
+def create_objects(store: ObjectStore, settings: Settings, jwt_key: bytes) -> None:
     """The objects of a new installation; what the controllers make of them comes by itself."""
     for namespace in (NAMESPACE, INFERENCE_NAMESPACE):
         store.create("namespaces", {"metadata": {"name": namespace}})
-    store.create("slurmclusters", _slurm_cluster(), NAMESPACE)
+    store.create("slurmclusters", _slurm_cluster(), NAMESPACE, manager=_helm("slurm.nebius.ai/v1"))
     for nodeset in _nodesets(settings):
-        store.create("nodesets", nodeset, NAMESPACE)
+        store.create("nodesets", nodeset, NAMESPACE, manager=_helm("slurm.nebius.ai/v1alpha1"))
+    for check in active_checks.shipped(settings.soperator):
+        store.create("activechecks", check, NAMESPACE, manager=_helm("slurm.nebius.ai/v1alpha1"))
     for name, containers in SYSTEM_PODS.items():
         store.create("pods", _system_pod(name, list(containers)), NAMESPACE)
+    for service in _services(settings):
+        store.create("services", service, NAMESPACE)
+    store.create("secrets", _jwt_secret(jwt_key), NAMESPACE)
     store.create("deployments", _inference_deployment(settings), INFERENCE_NAMESPACE)
+
+
+def _helm(api_version: str) -> Manager:
+    """Who has installed Soperator's objects, and so manages their fields."""
+    return Manager("helm", "Update", api_version)
 
 
 def create_inference_objects(store: ObjectStore, settings: Settings) -> None:
@@ -87,44 +100,97 @@ def labels(component: str) -> dict[str, str]:
 
 
 def _slurm_cluster() -> dict[str, Any]:
+    filters = {"k8sNodeFilterName": "system"}
+    container: dict[str, Any] = {"image": "sandbox"}
+
+    def partition(name: str, words: str) -> dict[str, Any]:
+        return {"name": name, "isAll": True, "config": f"{words} MaxTime=INFINITE State=UP PriorityTier=10"}
+
     return {
         "metadata": {"name": CLUSTER},
         "spec": {
             "crVersion": "sandbox",
             "maintenance": "none",
+            "k8sNodeFilters": [{"name": "system", "nodeSelector": {NODESET_NAME_LABEL: "system"}}],
+            "populateJail": {"image": "sandbox", **filters},
+            "secrets": {"sshdKeysName": f"{CLUSTER}-sshd-keys"},
             "partitionConfiguration": {
                 "configType": "structured",
-                "partitions": [
-                    {
-                        "name": "main",
-                        "isAll": True,
-                        "config": "Default=YES MaxTime=INFINITE State=UP PriorityTier=10",
-                    },
-                    {
-                        "name": "hidden",
-                        "isAll": True,
-                        "config": "Hidden=YES MaxTime=INFINITE State=UP PriorityTier=10",
-                    },
-                ],
+                "partitions": [partition("main", "Default=YES"), partition("hidden", "Hidden=YES")],
             },
             "slurmNodes": {
-                "controller": {"size": 1, "serviceAccountName": "slurm-controller"},
-                "login": {"size": 1},
-                "accounting": {"enabled": True},
-                "rest": {"enabled": True},
+                "controller": {
+                    **filters,
+                    "serviceAccountName": "slurm-controller",
+                    "slurmctld": container,
+                    "munge": container,
+                    "volumes": {"jail": {"volumeSourceName": "jail"}, "spool": {"volumeSourceName": "spool"}},
+                },
+                "login": {
+                    **filters,
+                    "size": 1,
+                    "sshd": container,
+                    "munge": container,
+                    "sshRootPublicKeys": [],
+                    "sshdServiceType": "LoadBalancer",
+                    "volumes": {"jail": {"volumeSourceName": "jail"}},
+                },
+                "accounting": {**filters, "enabled": True},
+                "rest": {**filters, "enabled": True},
+                "exporter": {**filters, "enabled": True},
             },
         },
     }
 
 
+def _services(settings: Settings) -> list[dict[str, Any]]:
+    """What leads clients to the daemons: as on a cluster, but for the ports, of which each has one of its own."""
+
+    def service(component: str, port: int, type_: str, target: str) -> dict[str, Any]:
+        made: dict[str, Any] = {
+            "metadata": {"name": f"{CLUSTER}-{component}-svc", "labels": labels(component)},
+            "spec": {
+                "type": type_,
+                "clusterIP": LOOPBACK,
+                "selector": labels(component),
+                "ports": [{"name": target, "port": port, "targetPort": port, "protocol": "TCP"}],
+            },
+        }
+        if type_ == "LoadBalancer":
+            made["status"] = {"loadBalancer": {"ingress": [{"ip": LOOPBACK}]}}
+        return made
+
+    ports = settings.ports
+    return [
+        service("login", ports.ssh, "LoadBalancer", "ssh"),
+        service("rest", ports.slurmrestd, "ClusterIP", "rest-api"),
+        service("controller", ports.slurmctld, "ClusterIP", "slurmctld"),
+        service("accounting", ports.slurmdbd, "ClusterIP", "slurmdbd"),
+    ]
+
+
+def _jwt_secret(key: bytes) -> dict[str, Any]:
+    return {
+        "metadata": {"name": f"{CLUSTER}-rest-jwt-key", "labels": labels("rest")},
+        "data": {"rest_jwt.key": b64encode(key).decode()},
+    }
+
+
 def _nodesets(settings: Settings) -> list[dict[str, Any]]:
     def nodeset(name: str, replicas: int, gpus: int, ephemeral: bool) -> dict[str, Any]:
+        image = {"repository": "sandbox"}
         spec: dict[str, Any] = {
             "replicas": replicas,
             "maxUnavailable": "20%",
             "ephemeralNodes": ephemeral,
             "gpu": {"enabled": gpus > 0},
-            "slurmd": {"port": 6818, "resources": {GPU_RESOURCE: str(gpus)} if gpus else {}},
+            "slurmd": {
+                "image": image,
+                "port": 6818,
+                "resources": {GPU_RESOURCE: str(gpus)} if gpus else {},
+                "volumes": {"jail": {"persistentVolumeClaim": {"claimName": "jail-pvc"}}, "spool": {"emptyDir": {}}},
+            },
+            "munge": {"image": image, "resources": {}},
             "nodeSelector": {NODESET_NAME_LABEL: name},
         }
         if ephemeral:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from sandbox.cloud.conditions import condition, with_conditions
@@ -13,12 +14,28 @@ NODESET_LABEL = "slurm.nebius.ai/nodeset"
 WORKER_LABEL = "slurm.nebius.ai/worker"
 
 
+#: Those in which the workers, and all else, are stopped.
+_STOPPED = ("downscale", "downscaleAndDeletePopulateJail", "downscaleAndOverwritePopulateJail")
+
+
+@dataclass(frozen=True)
+class Pinned:
+    """What the status of an object says whatever is the case, by a fault."""
+
+    phase: str
+    conditions: tuple[dict[str, Any], ...] = ()
+
+    def over(self, status: dict[str, Any]) -> dict[str, Any]:
+        return with_conditions({**status, "phase": self.phase}, *self.conditions)
+
+
 class NodeSetController:
     """Keeps a Pod for each node of a NodeSet that should be on."""
 
     def __init__(self, store: ObjectStore, settings: Settings) -> None:
         self._store = store
         self._settings = settings
+        self.pinned: dict[str, Pinned] = {}
 
     def replicas(self) -> dict[str, int]:
         """The number of node names that slurm.conf should have, by NodeSet."""
@@ -43,6 +60,8 @@ class NodeSetController:
 
     def _wanted(self, nodeset: dict[str, Any]) -> set[str]:
         name, spec = nodeset["metadata"]["name"], nodeset["spec"]
+        if in_maintenance(self._store):
+            return set()
         ordinals = set(range(_replicas(nodeset)))
         if spec.get("ephemeralNodes"):
             state = self._power_state(nodeset)
@@ -116,17 +135,22 @@ class NodeSetController:
                 if ready
                 else (f"{available} of {expected} worker pods are available")
             )
+        stopped = in_maintenance(self._store)
         status = with_conditions(
             {
                 **old,
-                "phase": "Ready" if ready else "Provisioning",
+                "phase": "Terminating" if stopped else "Ready" if ready else "Provisioning",
                 "replicas": available,
                 "labelSelector": f"{NODESET_LABEL}={name}",
             },
             condition("ConfigUpdated", None, "SetUpCondition", "The object is not ready yet."),
             condition("PodsReady", ready, "NodeSetReady" if ready else "NodeSetNotReady", message),
-            condition("StatefulSetTerminated", False, "WorkersEnabled", "Workers are enabled"),
+            condition("StatefulSetTerminated", True, "Maintenance", "Workers are disabled")
+            if stopped
+            else condition("StatefulSetTerminated", False, "WorkersEnabled", "Workers are enabled"),
         )
+        if name in self.pinned:
+            status = self.pinned[name].over(status)
         if status != old:
             self._store.patch("nodesets", name, {"status": status}, NAMESPACE, part="status")
 
@@ -139,27 +163,36 @@ class SlurmClusterController:
         "LoginAvailable": "sshd",
         "AccountingAvailable": "slurmdbd",
     }
+    #: Those that it reports; a fault may have added others.
+    REPORTED = ("CommonAvailable", "SConfigControllerAvailable", *PARTS)
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
+        self.pinned: Pinned | None = None
 
     def sync(self, running: set[str]) -> None:
         found = self._store.list("slurmclusters", NAMESPACE, fields=f"metadata.name={CLUSTER}")
         if not found:
             return
         old = found[0].get("status", {})
+        reported = [entry for entry in old.get("conditions") or [] if entry["type"] in self.REPORTED]
         parts = {part: daemon in running for part, daemon in self.PARTS.items()}
-        available = all(parts.values())
+        stopped = in_maintenance(self._store)
+        # A cluster in maintenance calls itself available: so it is with Soperator's.
+        available = stopped or all(parts.values())
         status = with_conditions(
             {
                 **old,
+                "conditions": reported,
                 "phase": "Available" if available else "Not available",
                 "readyLogin": int(parts["LoginAvailable"]),
             },
             condition("CommonAvailable", True, "Available", "Common resources are available"),
             condition("SConfigControllerAvailable", True, "Available", "SConfigController is available"),
             *(
-                condition(
+                condition(part, False, "Maintenance", f"{self.PARTS[part]} is in maintenance")
+                if stopped
+                else condition(
                     part,
                     up,
                     "Available" if up else "NotAvailable",
@@ -168,8 +201,16 @@ class SlurmClusterController:
                 for part, up in parts.items()
             ),
         )
+        if self.pinned:
+            status = self.pinned.over(status)
         if status != old:
             self._store.patch("slurmclusters", CLUSTER, {"status": status}, NAMESPACE, part="status")
+
+
+def in_maintenance(store: ObjectStore) -> bool:
+    """The SlurmCluster asks for everything to be stopped."""
+    found = store.list("slurmclusters", NAMESPACE, fields=f"metadata.name={CLUSTER}")
+    return bool(found) and found[0]["spec"].get("maintenance") in _STOPPED
 
 
 def _replicas(nodeset: dict[str, Any]) -> int:

@@ -8,13 +8,19 @@ import logging
 import os
 from typing import Any
 
+from aiohttp.web import AppRunner
+
 from sandbox.access import INFERENCE_CONTEXT, INFERENCE_TOKEN, KUBERNETES_CONTEXT, KUBERNETES_TOKEN, NEBIUS_TOKEN
 from sandbox.cloud import landscape
 from sandbox.cloud.block import CapacityBlock
+from sandbox.cloud.check_runs import CheckRuns
+from sandbox.cloud.checks import Checks
 from sandbox.cloud.cluster import Access, KubernetesCluster
 from sandbox.cloud.faults import ApiFaults
 from sandbox.cloud.fleet import Fleet, Timing
 from sandbox.cloud.kubelet import Kubelet
+from sandbox.cloud.metrics import Metrics
+from sandbox.cloud.node_checks import NodeChecks
 from sandbox.cloud.pod_states import PlainKubelet
 from sandbox.cloud.pods import Daemons, Logs, Runner
 from sandbox.cloud.slurm import Slurm
@@ -24,6 +30,7 @@ from sandbox.kube.server import KubernetesDouble
 from sandbox.nebius.catalogue import Catalogue, GroupTemplate
 from sandbox.nebius.server import Server as NebiusDouble
 from sandbox.nebius.server import serve as serve_nebius
+from sandbox.prometheus.server import serve as serve_prometheus
 from sandbox.settings import LOOPBACK, NAMESPACE, Settings
 
 #: Seconds between two steps of all controllers.
@@ -50,9 +57,14 @@ class World:
         self.store = self.soperator.store
         self.slurm = Slurm(settings)
         self.nodesets = NodeSetController(self.store, settings)
-        self._slurm_cluster = SlurmClusterController(self.store)
+        self.slurm_cluster = SlurmClusterController(self.store)
         self.kubelet = Kubelet(self.store, self.slurm, self.init, self.soperator.events, settings)
         self._inference_kubelet = PlainKubelet(self.inference.store)
+        nodes = NodeChecks(self.store, self.slurm, self.fleet, self.kubelet, settings)
+        self.checks = Checks(nodes, CheckRuns(self.store, self.slurm), settings.checks_interval, on=settings.has_checks)
+        self.metrics = Metrics(self.store, self.slurm, settings)
+        self._prometheus: AppRunner | None = None
+        self._checking: asyncio.Task[None] | None = None
         self._nebius: NebiusDouble | None = None
         self._kept = ""
 
@@ -70,7 +82,8 @@ class World:
         if paths.cloud_state.exists():
             self._load(json.loads(paths.cloud_state.read_text()))
         else:
-            landscape.create_objects(self.store, self.settings)
+            jwt_key = (paths.secrets / "jwt_hs256.key").read_bytes()
+            landscape.create_objects(self.store, self.settings, jwt_key)
             landscape.create_inference_objects(self.inference.store, self.settings)
         for_slurm = Access(
             port=ports.kubernetes,
@@ -91,6 +104,8 @@ class World:
         double = await self._open(self.soperator, for_slurm, self.kubelet)
         await self._open(self.inference, for_inference, self._inference_kubelet)
         self._hand_out_access(double)
+        self._prometheus = await serve_prometheus(self.metrics.scrape, LOOPBACK, ports.prometheus)
+        self._checking = asyncio.create_task(self.checks.run())
 
     async def _open(self, cluster: KubernetesCluster, access: Access, kubelet: Daemons) -> KubernetesDouble:
         runner, logs = Runner(kubelet, self.init), Logs(kubelet, self.settings)
@@ -117,7 +132,7 @@ class World:
         pending = self.soperator.sync() | self.inference.sync()
         self.kubelet.sync(processes)
         self._inference_kubelet.sync()
-        self._slurm_cluster.sync({name for name, process in processes.items() if process["pid"]})
+        self.slurm_cluster.sync({name for name, process in processes.items() if process["pid"]})
         self.fleet.step(pending, self.soperator.busy_machines() | self.inference.busy_machines())
         self._keep()
 
@@ -128,9 +143,13 @@ class World:
         return all("status" in nodeset for nodeset in nodesets) and all(map(is_ready, pods))
 
     async def close(self) -> None:
+        if self._checking:
+            self._checking.cancel()
         await self.kubelet.close()
         await self.soperator.close()
         await self.inference.close()
+        if self._prometheus:
+            await self._prometheus.cleanup()
         if self._nebius:
             await self._nebius.stop()
 

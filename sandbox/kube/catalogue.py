@@ -6,6 +6,7 @@ from sandbox.kube import printers
 from sandbox.kube.kinds import Column, Kind, Kinds, ScalePaths
 
 AGE = Column("Age", "metadata.creationTimestamp", "date")
+READY = Column("Ready", "status.conditions[Ready].status")
 SLURM = "slurm.nebius.ai"
 
 NAMESPACE = Kind(
@@ -202,7 +203,7 @@ NODE_SET_POWER_STATE = Kind(
     columns=(
         Column("NodeSet", "spec.nodeSetRef"),
         Column("Active", "status.activeCount", "integer"),
-        Column("Ready", "status.conditions[Ready].status"),
+        READY,
         AGE,
     ),
 )
@@ -223,6 +224,14 @@ ACTIVE_CHECK = Kind(
         Column("Slurm ID", "status.slurmJobsStatus.lastRunId"),
         AGE,
     ),
+    defaults={
+        "spec.checkType": "k8sJob",
+        "spec.schedule": "0 0 1 1 *",
+        "spec.suspend": True,
+        "spec.runAfterCreation": True,
+        "spec.successfulJobsHistoryLimit": 3,
+        "spec.failedJobsHistoryLimit": 16,
+    },
 )
 SCALED_OBJECT = Kind(
     "keda.sh",
@@ -235,10 +244,19 @@ SCALED_OBJECT = Kind(
         Column("ScaleTargetName", "spec.scaleTargetRef.name"),
         Column("Min", "spec.minReplicaCount", "integer"),
         Column("Max", "spec.maxReplicaCount", "integer"),
-        Column("Ready", "status.conditions[Ready].status"),
+        READY,
         Column("Active", "status.conditions[Active].status"),
         AGE,
     ),
+)
+HELM_RELEASE = Kind(
+    "helm.toolkit.fluxcd.io",
+    "v2",
+    "HelmRelease",
+    "helmreleases",
+    short_names=("hr",),
+    custom=True,
+    columns=(AGE, READY, Column("Status", "status.conditions[Ready].message")),
 )
 HORIZONTAL_POD_AUTOSCALER = Kind(
     "autoscaling",
@@ -289,6 +307,7 @@ KINDS = Kinds(
         NODE_SET_POWER_STATE,
         ACTIVE_CHECK,
         SCALED_OBJECT,
+        HELM_RELEASE,
         HORIZONTAL_POD_AUTOSCALER,
         LEADER_WORKER_SET,
     )

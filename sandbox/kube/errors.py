@@ -94,14 +94,38 @@ def unsupported_media_type(accepted: tuple[str, ...]) -> ApiError:
     )
 
 
+def apply_conflict(resource: str, name: str, conflicts: list[tuple[str, str]]) -> ApiError:
+    """Fields that others manage, as pairs of who does and which field."""
+    if len(conflicts) == 1:
+        said = f"conflict with {conflicts[0][0]}: {conflicts[0][1]}"
+    else:
+        lines = []
+        for manager in sorted({manager for manager, _ in conflicts}):
+            lines += [f"conflicts with {manager}:", *(f"- {field}" for other, field in conflicts if other == manager)]
+        said = "\n".join(lines)
+    count = f"{len(conflicts)} conflict{'' if len(conflicts) == 1 else 's'}"
+    causes = [
+        {"reason": "FieldManagerConflict", "message": f"conflict with {manager}", "field": field}
+        for manager, field in conflicts
+    ]
+    return ApiError(409, "Conflict", f"Apply failed with {count}: {said}", {**_about(resource, name), "causes": causes})
+
+
 def invalid(kind: str, name: str, field: str, value: object, why: str) -> ApiError:
-    problem = f"Invalid value: {value!r}: {why}"
-    details = {
-        "name": name,
-        "kind": kind,
-        "causes": [{"reason": "FieldValueInvalid", "message": problem, "field": field}],
-    }
-    return ApiError(422, "Invalid", f'{kind} "{name}" is invalid: {field}: {problem}', details)
+    return invalid_all(kind, name, [("FieldValueInvalid", field, f"Invalid value: {value!r}: {why}")])
+
+
+def invalid_all(kind: str, name: str, problems: list[tuple[str, str, str]]) -> ApiError:
+    """All that is wrong with an object at once: the type, field and words of each problem."""
+    causes = [{"reason": type_, "message": said, "field": field} for type_, field, said in problems]
+    listed = [f"{field}: {said}" for _, field, said in problems]
+    words = listed[0] if len(listed) == 1 else f"[{', '.join(listed)}]"
+    details = {**_about(kind, name), "causes": causes}
+    return ApiError(422, "Invalid", f'{kind} "{name}" is invalid: {words}', details)
+
+
+def invalid_options(field: str, why: str) -> ApiError:
+    return invalid_all("PatchOptions.meta.k8s.io", "", [("FieldValueRequired", field, why)])
 
 
 def internal(message: str) -> ApiError:

@@ -1,4 +1,4 @@
-"""The four ways of the Kubernetes API to say a change: merge, JSON, strategic merge and apply."""
+"""The three ways of the Kubernetes API to say a change: JSON, merge and strategic merge. Apply is in managers.py."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import jsonpatch
 import jsonpointer
 
 from sandbox.kube.errors import ApiError, bad_request, unsupported_media_type
+from sandbox.kube.fields import MERGE_KEYS
 from sandbox.kube.kinds import Kind
 from sandbox.kube.objects import Object, clone
 
@@ -16,32 +17,15 @@ MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 APPLY = "application/apply-patch+yaml"
 
-#: Lists of objects that a strategic merge joins item by item, and the key that tells items apart.
-_MERGE_KEYS = {
-    "addresses": ("type",),
-    "conditions": ("type",),
-    "containerPorts": ("containerPort",),
-    "containers": ("name",),
-    "env": ("name",),
-    "ephemeralContainers": ("name",),
-    "hostAliases": ("ip",),
-    "imagePullSecrets": ("name",),
-    "initContainers": ("name",),
-    "ownerReferences": ("uid",),
-    "ports": ("containerPort", "port"),
-    "topologySpreadConstraints": ("topologyKey",),
-    "volumeDevices": ("devicePath",),
-    "volumeMounts": ("mountPath",),
-    "volumes": ("name",),
-}
 #: Lists of plain values that a strategic merge adds to.
 _MERGED_VALUES = {"finalizers"}
 
 
-def apply_patch(kind: Kind, old: Object, content_type: str, patch: Any, manager: str = "") -> Object:
+def apply_patch(kind: Kind, old: Object, content_type: str, patch: Any) -> Object:
     """The object that a patch of this content type makes of ``old``."""
     accepted = (JSON, MERGE, APPLY) if kind.custom else (JSON, MERGE, STRATEGIC, APPLY)
-    if content_type not in accepted:
+    if content_type not in accepted or content_type == APPLY:
+        # An apply is answered elsewhere wherever it is possible.
         raise unsupported_media_type(accepted)
     if content_type == JSON:
         return json_patch(old, patch)
@@ -49,9 +33,7 @@ def apply_patch(kind: Kind, old: Object, content_type: str, patch: Any, manager:
         raise bad_request("a patch of this type is an object")
     if content_type == MERGE:
         return merge(old, patch)
-    if content_type == STRATEGIC:
-        return strategic(old, patch)
-    return server_side_apply(kind, old, patch, manager)
+    return strategic(old, patch)
 
 
 def merge(old: Any, patch: Object) -> Object:
@@ -116,7 +98,7 @@ def strategic(old: Any, patch: Object) -> Object:
 def _strategic_list(field: str, old: list[Any], patch: list[Any]) -> list[Any]:
     if field in _MERGED_VALUES:
         return old + [value for value in patch if value not in old]
-    keys = _MERGE_KEYS.get(field, ())
+    keys = MERGE_KEYS.get(field, ())
     items = [item for item in patch if isinstance(item, dict)]
     if len(items) != len(patch) or not all(isinstance(item, dict) for item in old):
         return list(clone(patch))
@@ -136,50 +118,3 @@ def _strategic_list(field: str, old: list[Any], patch: list[Any]) -> list[Any]:
         else:
             result[at] = strategic(result[at], item)
     return result
-
-
-def server_side_apply(kind: Kind, old: Object, applied: Object, manager: str) -> Object:
-    """Apply: what the manager names is set, and what it named before and does not now is removed.
-
-    The managers' fields are recorded so far as this needs. Managers never conflict here: the last one wins.
-    """
-    metadata = old.get("metadata") or {}
-    records = [dict(record) for record in metadata.get("managedFields") or []]
-    mine = next((r for r in records if (r.get("manager"), r.get("operation")) == (manager, "Apply")), None)
-    result: Object = clone(old)
-    if mine is not None:
-        _remove_unnamed(result, mine.get("fieldsV1") or {}, applied)
-        records.remove(mine)
-    result = merge(result, applied) if kind.custom else strategic(result, applied)
-    fields = _field_set({k: v for k, v in applied.items() if k not in ("apiVersion", "kind")})
-    for identity in ("f:name", "f:namespace"):
-        fields.get("f:metadata", {}).pop(identity, None)
-    records.append(
-        {
-            "manager": manager,
-            "operation": "Apply",
-            "apiVersion": applied.get("apiVersion", kind.api_version),
-            "fieldsType": "FieldsV1",
-            "fieldsV1": fields,
-        }
-    )
-    result.setdefault("metadata", {})["managedFields"] = records
-    return result
-
-
-def _field_set(value: Object) -> Object:
-    return {f"f:{key}": _field_set(item) if isinstance(item, dict) else {} for key, item in value.items()}
-
-
-def _remove_unnamed(thing: Object, fields: Object, applied: Object) -> None:
-    for field, inner in fields.items():
-        key = field.partition(":")[2]
-        if key not in thing:
-            continue
-        named = applied.get(key)
-        if inner and isinstance(thing[key], dict):
-            _remove_unnamed(thing[key], inner, named if isinstance(named, dict) else {})
-            if not thing[key] and key not in applied:
-                del thing[key]
-        elif key not in applied:
-            del thing[key]

@@ -12,6 +12,7 @@ from aiohttp import web
 from sandbox.kube import protobuf
 from sandbox.kube.errors import bad_request
 from sandbox.kube.kinds import Kind, Kinds
+from sandbox.kube.managers import Manager
 from sandbox.kube.objects import Object
 
 
@@ -103,3 +104,9 @@ def is_dry_run(request: web.Request, body: Any = None) -> bool:
 
 def is_true(request: web.Request, name: str) -> bool:
     return request.query.get(name, "") in ("1", "true", "True")
+
+
+def manager_of(request: web.Request, target: Target, operation: str = "Update") -> Manager:
+    """Who writes: as the request says, else by the name that the client goes by."""
+    name = request.query.get("fieldManager") or request.headers.get("User-Agent", "").partition("/")[0] or "unknown"
+    return Manager(name, operation, target.api_version, target.subresource)

@@ -10,12 +10,16 @@ from typing import Any
 from aiohttp import web
 
 from sandbox.kube import errors
+from sandbox.kube.managers import apply
 from sandbox.kube.objects import Object
 from sandbox.kube.patch import APPLY, apply_patch
-from sandbox.kube.requests import Target, is_dry_run, is_true, read_body, read_object
+from sandbox.kube.requests import Target, is_dry_run, is_true, manager_of, read_body, read_object
 from sandbox.kube.scale import scale_of, with_scale
+from sandbox.kube.schemas import shape_of
 from sandbox.kube.store import PROPAGATIONS, ObjectStore, Part
+from sandbox.kube.structure import check, pruned, unknown
 from sandbox.kube.tables import table
+from sandbox.kube.validation import settle_type
 from sandbox.kube.watching import Watch
 
 _LONGEST_WATCH = 3600.0
@@ -119,8 +123,20 @@ class Resources:
     async def _create(self, request: web.Request, target: Target) -> web.Response:
         if target.kind.namespaced and not target.namespace:
             raise errors.method_not_allowed()
-        body = await read_object(request)
-        made = self._store.create(target.kind, body, target.namespace, part="spec", dry_run=is_dry_run(request))
+        body = _fitting(request, target, await read_object(request))
+        return self._add(request, target, body)
+
+    def _add(self, request: web.Request, target: Target, body: Object) -> web.Response:
+        applied = request.method == "PATCH"
+        made = self._store.create(
+            target.kind,
+            body,
+            target.namespace,
+            part="spec",
+            dry_run=is_dry_run(request),
+            # An apply has said already whose the fields are.
+            manager=None if applied else manager_of(request, target),
+        )
         return self._one(request, target, made, 201)
 
     async def _update(self, request: web.Request, target: Target) -> web.Response:
@@ -133,28 +149,55 @@ class Resources:
         if target.kind.custom and not metadata.get("resourceVersion"):
             why = "must be specified for an update"
             raise errors.invalid(target.kind.resource, target.name, "metadata.resourceVersion", 0, why)
-        dry_run = is_dry_run(request)
-        made = self._store.update(target.kind, body, target.namespace, part=_part(target), dry_run=dry_run)
+        made = self._store.update(
+            target.kind,
+            _fitting(request, target, body),
+            target.namespace,
+            part=_part(target),
+            dry_run=is_dry_run(request),
+            manager=manager_of(request, target),
+        )
         return self._one(request, target, made)
 
     async def _patch(self, request: web.Request, target: Target) -> web.Response:
         body = await read_body(request)
-        dry_run = is_dry_run(request)
-        manager = request.query.get("fieldManager", "")
         if request.content_type == APPLY:
-            if not manager:
-                raise errors.bad_request("fieldManager: Required value: is required for apply patch")
-            if not target.subresource and not self._exists(target):
-                made = apply_patch(target.kind, {}, APPLY, body, manager)
-                made.setdefault("metadata", {}).setdefault("name", target.name)
-                made = self._store.create(target.kind, made, target.namespace, part="spec", dry_run=dry_run)
-                return self._one(request, target, made, 201)
+            return await self._apply(request, target, body)
+        if "force" in request.query:
+            raise errors.invalid_options("force", "Forbidden: may not be specified for non-apply patch")
 
         def change(old: Object) -> Object:
-            return apply_patch(target.kind, old, request.content_type, body, manager)
+            return _fitting(request, target, apply_patch(target.kind, old, request.content_type, body))
 
         made = self._store.patch(
-            target.kind, target.name, change, target.namespace, part=_part(target), dry_run=dry_run
+            target.kind,
+            target.name,
+            change,
+            target.namespace,
+            part=_part(target),
+            dry_run=is_dry_run(request),
+            manager=manager_of(request, target),
+        )
+        return self._one(request, target, made)
+
+    async def _apply(self, request: web.Request, target: Target, body: Any) -> web.Response:
+        if not request.query.get("fieldManager"):
+            raise errors.invalid_options("fieldManager", "Required value: is required for apply patch")
+        if not isinstance(body, dict):
+            raise errors.bad_request("a patch of this type is an object")
+        if (named := (body.get("metadata") or {}).get("name", target.name)) != target.name:
+            raise errors.bad_request(f"name in URL ({target.name}) does not match name in apply patch ({named})")
+        manager, force = manager_of(request, target, "Apply"), is_true(request, "force")
+
+        def change(old: Object) -> Object:
+            applied = _fitting(request, target, body, whole=False)
+            made = apply(target.kind, old, applied, manager, self._store.now(), force=force)
+            return _fitting(request, target, made)
+
+        if not target.subresource and not self._exists(target):
+            return self._add(request, target, change({"metadata": {"name": target.name}}))
+        made = self._store.patch(
+            target.kind, target.name, change, target.namespace, part=_part(target), dry_run=is_dry_run(request)
         )
         return self._one(request, target, made)
 
@@ -203,13 +246,15 @@ class Resources:
         elif request.method == "PATCH":
 
             def change(old: Object) -> Object:
-                scale = apply_patch(kind, scale_of(kind, old), request.content_type, body, "scale")
+                scale = apply_patch(kind, scale_of(kind, old), request.content_type, body)
                 return with_scale(kind, old, scale)
 
         else:
             raise errors.method_not_allowed()
-        dry_run = is_dry_run(request)
-        made = self._store.patch(kind, name, change, namespace, part="spec", dry_run=dry_run)
+        manager = manager_of(request, target)
+        made = self._store.patch(
+            kind, name, change, namespace, part="spec", dry_run=is_dry_run(request), manager=manager
+        )
         return json_answer(scale_of(kind, made))
 
     # Showing
@@ -242,6 +287,23 @@ def _success(details: dict[str, Any]) -> Object:
 
 def _part(target: Target) -> Part:
     return "status" if target.subresource == "status" else "spec"
+
+
+def _fitting(request: web.Request, target: Target, thing: Object, *, whole: bool = True) -> Object:
+    """An object that is of its kind's shape: without fields that are unknown, which a strict client is told of.
+
+    What is applied is not the ``whole`` object, so it may lack what is required.
+    """
+    wanted = shape_of(target.kind)
+    if wanted is None or target.subresource:
+        return thing
+    settle_type(target.kind, {**thing})
+    if request.query.get("fieldValidation") == "Strict" and (fields := unknown(thing, wanted)):
+        said = ", ".join(f'unknown field "{field}"' for field in fields)
+        raise errors.bad_request(f"strict decoding error: {said}")
+    if whole:
+        check(target.kind, thing, wanted)
+    return pruned(thing, wanted)
 
 
 def _wants_table(request: web.Request) -> str:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from sandbox.kube import errors
 from sandbox.kube.catalogue import KINDS, NAMESPACE
 from sandbox.kube.kinds import Kind, Kinds
+from sandbox.kube.managers import Manager, note_update
 from sandbox.kube.objects import Object, clone, dig, put, timestamp
 from sandbox.kube.patch import merge
 from sandbox.kube.selectors import field_selector, label_selector
@@ -105,8 +106,16 @@ class ObjectStore:
     # Writing
 
     def create(
-        self, kind: Kind | str, new: Object, namespace: str = "", *, part: Part = "all", dry_run: bool = False
+        self,
+        kind: Kind | str,
+        new: Object,
+        namespace: str = "",
+        *,
+        part: Part = "all",
+        dry_run: bool = False,
+        manager: Manager | None = None,
     ) -> Object:
+        """Add an object; its fields are the manager's, if one is named."""
         kind = self.kind(kind)
         thing: Object = clone(new)
         metadata = thing.setdefault("metadata", {})
@@ -132,13 +141,22 @@ class ObjectStore:
         metadata["creationTimestamp"] = timestamp(self.now())
         if kind.has_generation:
             metadata["generation"] = 1
+        if manager:
+            note_update(kind, {}, thing, manager, self.now())
         if not dry_run:
             self._commit("ADDED", kind, thing, None)
         answer: Object = clone(thing)
         return answer
 
     def update(
-        self, kind: Kind | str, new: Object, namespace: str = "", *, part: Part = "all", dry_run: bool = False
+        self,
+        kind: Kind | str,
+        new: Object,
+        namespace: str = "",
+        *,
+        part: Part = "all",
+        dry_run: bool = False,
+        manager: Manager | None = None,
     ) -> Object:
         """Replace an object; a conflict if it names a resourceVersion that is not the present one."""
         kind = self.kind(kind)
@@ -169,6 +187,8 @@ class ObjectStore:
                 metadata[fixed] = was[fixed]
         if kind.has_generation and _specification(thing) != _specification(old):
             metadata["generation"] = was.get("generation", 1) + 1
+        if manager:
+            note_update(kind, old, thing, manager, self.now())
         # A write that changes nothing makes no new version, and no event.
         if thing != old and not dry_run:
             if metadata.get("deletionTimestamp") and not metadata.get("finalizers"):
@@ -187,6 +207,7 @@ class ObjectStore:
         *,
         part: Part = "all",
         dry_run: bool = False,
+        manager: Manager | None = None,
     ) -> Object:
         """Change an object by a JSON merge patch, or by a function from the old object to the new one."""
         kind = self.kind(kind)
@@ -196,7 +217,7 @@ class ObjectStore:
             raise errors.bad_request("the patch does not leave an object")
         if new["metadata"].get("name") != name:
             raise errors.bad_request("the name of the object does not match the name on the URL")
-        return self.update(kind, new, namespace if kind.namespaced else "", part=part, dry_run=dry_run)
+        return self.update(kind, new, namespace if kind.namespaced else "", part=part, dry_run=dry_run, manager=manager)
 
     def delete(
         self,

@@ -16,6 +16,7 @@ from nebius.aio.service_error import RequestError
 from sandbox.faults import DRAIN_REASONS, FAULTS
 from sandbox.lifecycle import Sandbox
 from sandbox.settings import SUITES, Settings
+from tests.integration import test_checks_double
 from tests.integration.cluster import NOT_UP, Cluster
 from tests.integration.outside import (
     Nebius,
@@ -27,6 +28,8 @@ from tests.integration.outside import (
     ssh_command,
     wait_until_saved,
 )
+
+pytestmark = pytest.mark.any_slurm
 
 
 def status(cluster: Cluster) -> subprocess.CompletedProcess[str]:
@@ -147,10 +150,10 @@ def test_login_cut_in_the_middle_of_a_command(cluster: Cluster) -> None:
 # --------------------------------------------------------------------------------------------------- nodes
 
 
-@pytest.fixture(params=list(SUITES), ids=[f"slurm-{version}" for version in SUITES])
-def impatient(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+@pytest.fixture
+def impatient() -> Iterator[Cluster]:
     """A sandbox whose Slurm gives a silent node up after a few seconds."""
-    settings = Settings(name=f"impatient-{os.getpid()}", slurm=request.param, workers=2, static=0, slurmd_timeout=3)
+    settings = Settings(name=f"impatient-{os.getpid()}", slurm=max(SUITES), workers=2, static=0, slurmd_timeout=3)
     sandbox = Sandbox(settings)
     sandbox.up()
     try:
@@ -192,7 +195,7 @@ def test_node_condition(cluster: Cluster) -> None:
     machine = cluster.machine_of("worker-0")
     assert machine
     words = ["node-condition", "worker-0", "NebiusMaintenanceScheduled"]
-    wait = ["wait", "--timeout=10s", f"node/{machine}"]
+    wait = ["wait", "--timeout=60s", f"node/{machine}"]
     assert machine in fault(cluster, *words, "--reason=Planned", "--message=tomorrow at noon")
     assert kubectl(cluster, *wait, "--for=condition=NebiusMaintenanceScheduled=True").returncode == 0
     described = kubectl(cluster, "describe", "node", machine).stdout
@@ -212,6 +215,7 @@ def test_node_drain_knows_each_reason_by_its_short_name(cluster: Cluster) -> Non
         cluster.run("scontrol", "update", "nodename=worker-cpu-1", "state=undrain")
 
 
+@pytest.mark.each_slurm
 def test_node_no_boot_until_it_is_cleared(cluster: Cluster) -> None:
     fault(cluster, "node-no-boot", "worker-1")
     assert "worker-1 does not boot" in " ".join(status(cluster).stdout.split())
@@ -253,7 +257,7 @@ def test_kubernetes_api_hangs(cluster: Cluster) -> None:
     assert "exceeded" in struck.stderr or "timeout" in struck.stderr.lower()
     assert kubectl(cluster, "get", "pod", "worker-0").returncode == 0
     fault(cluster, "clear")
-    assert kubectl(cluster, "get", "slurmcluster", "soperator", "--request-timeout=2s").returncode == 0
+    assert kubectl(cluster, "get", "slurmcluster", "soperator").returncode == 0
 
 
 def test_powering_a_node_survives_conflicts(cluster: Cluster) -> None:
@@ -339,13 +343,13 @@ def seconds_for_files(cluster: Cluster) -> float:
 
 
 def test_slow_jail(cluster: Cluster) -> None:
-    before = seconds_for_files(cluster)
+    at_least = 20 * 0.02
+    # One measurement may be that of a machine with more to do.
+    cluster.wait("files are fast", lambda: seconds_for_files(cluster) < at_least / 10)
     fault(cluster, "slow-jail", "--delay=0.02")
-    during = seconds_for_files(cluster)
-    assert during >= 20 * 0.02
-    assert during > 20 * before
+    assert seconds_for_files(cluster) >= at_least
     fault(cluster, "clear")
-    assert seconds_for_files(cluster) < during / 10
+    cluster.wait("files are fast again", lambda: seconds_for_files(cluster) < at_least / 10)
     # Those who were slowed down go on as before.
     assert accounted(cluster, cluster.sbatch("--nodelist=worker-0"))["State"] == "COMPLETED"
 
@@ -354,7 +358,8 @@ def test_slow_jail(cluster: Cluster) -> None:
 
 
 def test_every_fault_of_the_command_line_has_a_test() -> None:
-    names = {name.removeprefix("test_").replace("_", "-") for name in globals() if name.startswith("test_")}
+    defined = globals() | vars(test_checks_double)
+    names = {name.removeprefix("test_").replace("_", "-") for name in defined if name.startswith("test_")}
     untested = {one.name for one in FAULTS if not any(name.startswith(one.name) for name in names)}
     # These two have tests of other names: an API fault one for each API and effect, and clear ends nearly all others.
     assert untested == {"api", "clear"}

@@ -28,6 +28,12 @@ TOKEN = "sandbox-token"
 VIEWER_TOKEN = "viewer-token"
 NAMESPACE = "soperator"
 
+#: What a NodeSet cannot be without.
+NODE_SET_PARTS: Object = {
+    "slurmd": {"image": {"repository": "slurmd"}, "resources": {}, "volumes": {"jail": {}, "spool": {}}},
+    "munge": {"image": {"repository": "munge"}, "resources": {}},
+}
+
 R = TypeVar("R")
 
 
@@ -115,7 +121,7 @@ def fill(store: ObjectStore) -> None:
         "nodeset",
         {
             "metadata": {"name": "worker"},
-            "spec": {"replicas": 4, "ephemeralNodes": True},
+            "spec": {"replicas": 4, "ephemeralNodes": True, **NODE_SET_PARTS},
             "status": {
                 "phase": "Ready",
                 "replicas": 2,
@@ -267,7 +273,7 @@ class KubeWorld:
             yield process
         finally:
             process.kill()
-            process.wait(10)
+            process.wait(30)
             for stream in (process.stdin, process.stdout, process.stderr):
                 if stream is not None:
                     stream.close()
@@ -290,7 +296,7 @@ def kubectl_version() -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
-def eventually(condition: Callable[[], R], seconds: float = 15) -> R:
+def eventually(condition: Callable[[], R], seconds: float = 60) -> R:
     """The condition's value as soon as it is true."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):

@@ -15,7 +15,7 @@ from kubernetes_asyncio import client as aio_client
 from kubernetes_asyncio import config as aio_config
 from kubernetes_asyncio import watch as aio_watch
 
-from tests.sandbox.kube_world import NAMESPACE, KubeWorld, eventually, kube_world
+from tests.sandbox.kube_world import NAMESPACE, NODE_SET_PARTS, KubeWorld, eventually, kube_world
 
 R = TypeVar("R")
 NODE_SETS: dict[str, Any] = {
@@ -29,7 +29,7 @@ NEW: dict[str, Any] = {
     "apiVersion": "slurm.nebius.ai/v1alpha1",
     "kind": "NodeSet",
     "metadata": {"name": "new"},
-    "spec": {},
+    "spec": NODE_SET_PARTS,
 }
 
 
@@ -65,7 +65,7 @@ def test_custom_objects(world: KubeWorld, api: Any) -> None:
     assert listed["items"][0]["kind"] == "NodeSet"
     assert custom.get_namespaced_custom_object(**WORKER) == world.get("nodeset", "worker")
     custom.create_namespaced_custom_object(**NODE_SETS, body=NEW)
-    assert world.get("nodeset", "new")["spec"] == {"replicas": 1}
+    assert world.get("nodeset", "new")["spec"] == {"replicas": 1, **NODE_SET_PARTS}
     everywhere = {key: NODE_SETS[key] for key in ("group", "version", "plural")}
     assert len(custom.list_cluster_custom_object(**everywhere)["items"]) == 2
     assert custom.delete_namespaced_custom_object(**{**NODE_SETS, "name": "new"})["status"] == "Success"

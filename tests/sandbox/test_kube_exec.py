@@ -142,7 +142,7 @@ class TerminalSession:
 
     def end(self) -> int:
         try:
-            return self.process.wait(15)
+            return self.process.wait(60)
         finally:
             self.process.kill()
             self.process.wait()
@@ -187,7 +187,7 @@ def run(core: Any, argv: list[str], **options: Any) -> Any:
 def test_python_stream(core: Any) -> None:
     assert run(core, ["echo", "hello"]) == "hello\n"
     socket = run(core, BOTH_STREAMS, _preload_content=False)
-    socket.run_forever(timeout=20)
+    socket.run_forever(timeout=60)
     assert (socket.read_stdout(), socket.read_stderr(), socket.returncode) == ("to-out\n", "to-err\n", 3)
 
 
@@ -199,7 +199,7 @@ def test_python_stream_by_post(core: Any) -> None:
 def test_python_stream_with_input(core: Any) -> None:
     socket = run(core, ["sh", "-c", "read x; echo got $x"], stdin=True, _preload_content=False)
     socket.write_stdin("word\n")
-    socket.run_forever(timeout=20)
+    socket.run_forever(timeout=60)
     assert (socket.read_stdout(), socket.returncode) == ("got word\n", 0)
 
 

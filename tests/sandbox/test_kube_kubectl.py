@@ -10,14 +10,21 @@ from typing import Any
 
 import pytest
 
-from tests.sandbox.kube_world import NAMESPACE, KubeWorld, eventually, kube_world, kubectl_version
+from tests.sandbox.kube_world import (
+    NAMESPACE,
+    NODE_SET_PARTS,
+    KubeWorld,
+    eventually,
+    kube_world,
+    kubectl_version,
+)
 
 MANIFEST: list[dict[str, Any]] = [
     {
         "apiVersion": "slurm.nebius.ai/v1alpha1",
         "kind": "NodeSet",
         "metadata": {"name": "gpu", "labels": {"keep": "1", "drop": "1"}},
-        "spec": {"replicas": 1},
+        "spec": {"replicas": 1, **NODE_SET_PARTS},
     },
     {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "settings"}, "data": {"a": "1", "b": "2"}},
     {
@@ -115,7 +122,7 @@ def test_describe(world: KubeWorld) -> None:
 
 def test_scale(world: KubeWorld) -> None:
     world.kubectl("scale", "nodeset", "worker", "--replicas=7")
-    assert world.get("nodeset", "worker")["spec"] == {"replicas": 7, "ephemeralNodes": True}
+    assert world.get("nodeset", "worker")["spec"] == {"replicas": 7, "ephemeralNodes": True, **NODE_SET_PARTS}
     world.kubectl("scale", "deployment/vllm", "--replicas=0")
     world.kubectl("scale", "deployment/vllm", "--replicas=5", "--current-replicas=0")
     world.kubectl("scale", "deployment/vllm", "--replicas=9", "--current-replicas=0", code=1)
@@ -165,10 +172,10 @@ def test_apply_twice(world: KubeWorld, server_side: bool) -> None:
     how = ["apply", "-f", "-", *(["--server-side"] if server_side else [])]
     world.kubectl(*how, stdin=_manifest(MANIFEST))
     assert world.get("nodeset", "gpu")["metadata"]["labels"] == {"keep": "1", "drop": "1"}
-    world.call(world.store.patch, "nodeset", "gpu", {"spec": {"other": True}}, NAMESPACE)
+    world.call(world.store.patch, "nodeset", "gpu", {"spec": {"priorityClass": "high"}}, NAMESPACE)
     said = world.text(*how, stdin=_manifest(_revised()))
     assert world.get("nodeset", "gpu")["metadata"]["labels"] == {"keep": "1"}
-    assert world.get("nodeset", "gpu")["spec"] == {"replicas": 1, "other": True}
+    assert world.get("nodeset", "gpu")["spec"] == {"replicas": 1, "priorityClass": "high", **NODE_SET_PARTS}
     assert world.get("configmap", "settings")["data"] == {"a": "1"}
     containers = world.get("deployment", "web")["spec"]["template"]["spec"]["containers"]
     assert [(c["name"], c["image"]) for c in containers] == [("web", "v2"), ("side", "v1")]
@@ -222,16 +229,16 @@ if kubectl_version() >= (1, 23):
 
 @pytest.mark.parametrize(("condition", "what"), WAITS)
 def test_wait_for_what_is_so(world: KubeWorld, condition: str, what: str) -> None:
-    world.kubectl("wait", f"--for={condition}", what, "--timeout=20s")
+    world.kubectl("wait", f"--for={condition}", what, "--timeout=60s")
 
 
 def test_wait_for_what_comes_to_be(world: KubeWorld) -> None:
-    with world.kubectl_running("wait", "--for=condition=Late", "pod/worker-0", "--timeout=30s") as waiting:
+    with world.kubectl_running("wait", "--for=condition=Late", "pod/worker-0", "--timeout=90s") as waiting:
         eventually(lambda: world.server_watches() > 0)
         assert waiting.poll() is None
         conditions = [{"type": "Late", "status": "True"}]
         world.call(world.store.patch, "pod", "worker-0", {"status": {"conditions": conditions}}, NAMESPACE)
-        assert waiting.wait(15) == 0
+        assert waiting.wait(60) == 0
 
 
 def test_wait_for_what_does_not(world: KubeWorld) -> None:
@@ -272,3 +279,28 @@ def test_what_there_is(world: KubeWorld) -> None:
     assert {"nodesets.slurm.nebius.ai", "pods", "deployments.apps", "cronjobs.batch"} <= set(listed)
     if kubectl_version() >= (1, 27):
         assert "as the sandbox keeps it" in world.text("explain", "nodeset")
+
+
+def test_an_apply_that_conflicts_with_kubectl(world: KubeWorld) -> None:
+    how = ["apply", "--server-side", "-f", "-"]
+    world.kubectl(*how, "--field-manager=airflow", stdin=_manifest(MANIFEST[:1]))
+    world.kubectl("scale", "nodeset", "gpu", "--replicas=5")
+    refused = world.kubectl(*how, "--field-manager=airflow", stdin=_manifest(MANIFEST[:1]), code=1)
+    assert b'conflict with "kubectl" with subresource "scale" using slurm.nebius.ai/v1alpha1 at ' in refused.stderr
+    assert b": .spec.replicas" in refused.stderr
+    forced = [*how, "--field-manager=airflow", "--force-conflicts"]
+    world.kubectl(*forced, "--dry-run=server", stdin=_manifest(MANIFEST[:1]))
+    assert world.get("nodeset", "gpu")["spec"]["replicas"] == 5
+    world.kubectl(*forced, stdin=_manifest(MANIFEST[:1]))
+    assert world.get("nodeset", "gpu")["spec"]["replicas"] == 1
+
+
+def test_what_a_kind_requires_and_knows(world: KubeWorld) -> None:
+    wrong = {**MANIFEST[0], "spec": {"replicas": 1, "munge": NODE_SET_PARTS["munge"]}}
+    refused = world.kubectl("create", "-f", "-", stdin=json.dumps(wrong), code=1)
+    assert b'The NodeSet "gpu" is invalid: spec.slurmd: Required value' in refused.stderr
+    misspelt = {**MANIFEST[0], "spec": {"replica": 1, **NODE_SET_PARTS}}
+    refused = world.kubectl("create", "-f", "-", stdin=json.dumps(misspelt), code=1)
+    assert b'unknown field "spec.replica"' in refused.stderr
+    world.kubectl("create", "-f", "-", "--validate=false", stdin=json.dumps(misspelt))
+    assert "replica" not in world.get("nodeset", "gpu")["spec"]

@@ -1,4 +1,4 @@
-"""The four kinds of patch, without a server."""
+"""The three kinds of patch, without a server."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ import pytest
 from sandbox.kube.catalogue import DEPLOYMENT, NODE_SET
 from sandbox.kube.errors import ApiError
 from sandbox.kube.patch import (
-    APPLY,
     JSON,
     MERGE,
     STRATEGIC,
     apply_patch,
     json_patch,
     merge,
-    server_side_apply,
     strategic,
 )
 
@@ -137,29 +135,6 @@ def test_strategic_merge_replaces_on_demand() -> None:
     assert strategic(old, patch) == {"spec": {"containers": [{"name": "b"}], "selector": {"b": "2"}}}
 
 
-def test_apply_removes_what_the_manager_no_longer_names() -> None:
-    first = {
-        "metadata": {"name": "w", "labels": {"a": "1", "b": "2"}},
-        "spec": {"replicas": 1, "gpu": {"on": True}},
-    }
-    old = server_side_apply(NODE_SET, {}, first, "me")
-    old["spec"]["theirs"] = 1
-    old["metadata"]["labels"]["c"] = "3"
-    new = server_side_apply(
-        NODE_SET, old, {"metadata": {"name": "w", "labels": {"a": "1"}}, "spec": {"replicas": 2}}, "me"
-    )
-    assert new["spec"] == {"replicas": 2, "theirs": 1}
-    assert new["metadata"]["labels"] == {"a": "1", "c": "3"}
-    assert [(r["manager"], r["operation"]) for r in new["metadata"]["managedFields"]] == [("me", "Apply")]
-
-
-def test_apply_leaves_what_another_manager_named() -> None:
-    old = server_side_apply(NODE_SET, {}, {"metadata": {"name": "w"}, "spec": {"replicas": 1}}, "me")
-    new = server_side_apply(NODE_SET, old, {"metadata": {"name": "w"}, "spec": {"suspend": True}}, "other")
-    assert new["spec"] == {"replicas": 1, "suspend": True}
-    assert {r["manager"] for r in new["metadata"]["managedFields"]} == {"me", "other"}
-
-
 @pytest.mark.parametrize(
     ("kind", "content_type", "code"),
     [(NODE_SET, STRATEGIC, 415), (NODE_SET, "application/json", 415), (DEPLOYMENT, "text/plain", 415)],
@@ -171,7 +146,7 @@ def test_content_types_that_are_refused(kind: Any, content_type: str, code: int)
     assert JSON in caught.value.message
 
 
-@pytest.mark.parametrize("content_type", [MERGE, STRATEGIC, APPLY])
+@pytest.mark.parametrize("content_type", [MERGE, STRATEGIC])
 def test_a_patch_that_is_no_object(content_type: str) -> None:
     with pytest.raises(ApiError) as caught:
         apply_patch(DEPLOYMENT, {}, content_type, [])

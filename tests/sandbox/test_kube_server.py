@@ -20,7 +20,7 @@ from sandbox.kube import protobuf
 from sandbox.kube.certificates import ensure_certificates
 from sandbox.kube.errors import ApiError
 from sandbox.kube.openapi import v2_protobuf
-from tests.sandbox.kube_world import NAMESPACE, TOKEN, KubeWorld, eventually, kube_world
+from tests.sandbox.kube_world import NAMESPACE, NODE_SET_PARTS, TOKEN, KubeWorld, eventually, kube_world
 
 NODE_SET = f"/apis/slurm.nebius.ai/v1alpha1/namespaces/{NAMESPACE}/nodesets"
 
@@ -153,7 +153,9 @@ def test_bodies_that_are_no_object(world: KubeWorld, body: bytes) -> None:
 
 
 def test_yaml_is_read_where_it_is_announced(world: KubeWorld) -> None:
-    body = b"apiVersion: slurm.nebius.ai/v1alpha1\nkind: NodeSet\nmetadata: {name: y}\nspec: {replicas: 3}\n"
+    spec = json.dumps({"replicas": 3, **NODE_SET_PARTS})
+    text = f"apiVersion: slurm.nebius.ai/v1alpha1\nkind: NodeSet\nmetadata: {{name: y}}\nspec: {spec}\n"
+    body = text.encode()
     assert ask(world, NODE_SET, "POST", body).code == 400
     assert ask(world, NODE_SET, "POST", body, content_type="application/yaml").code == 201
     assert world.get("nodeset", "y")["spec"]["replicas"] == 3
@@ -162,7 +164,7 @@ def test_yaml_is_read_where_it_is_announced(world: KubeWorld) -> None:
 def test_dry_runs(world: KubeWorld) -> None:
     before = world.call(world.store.dump)
     patch: dict[str, Any] = {"content_type": "application/merge-patch+json"}
-    made = {"metadata": {"name": "dry"}, "spec": {"replicas": 1}}
+    made = {"metadata": {"name": "dry"}, "spec": {"replicas": 1, **NODE_SET_PARTS}}
     assert ask(world, NODE_SET + "?dryRun=All", "POST", made).code == 201
     answer = ask(world, NODE_SET + "/worker?dryRun=All", "PATCH", {"spec": {"replicas": 9}}, **patch)
     assert answer.json["spec"]["replicas"] == 9
@@ -335,10 +337,11 @@ def test_the_end_comes_at_once(world: KubeWorld) -> None:
         start = time.monotonic()
         world.run(world.server.close())
         took = time.monotonic() - start
-        assert kubectl.wait(10) != 0
-    hung.join(5)
-    watch.join(5)
-    assert took < 1
+        assert kubectl.wait(60) != 0
+    hung.join(60)
+    watch.join(60)
+    # Far less than those would wait by themselves.
+    assert took < 10
     # The watch has ended well, not broken off.
     assert watched[0].code == 200
     eventually(lambda: world.runner.processes[0].returncode is not None)
@@ -348,7 +351,38 @@ def test_a_restart_goes_on_where_it_was(world: KubeWorld, tmp_path: Path) -> Non
     dumped = json.loads(json.dumps(world.call(world.store.dump)))
     start = time.monotonic()
     with kube_world(tmp_path / "again", world.certificates) as again:
-        assert time.monotonic() - start < 1
+        assert time.monotonic() - start < 10
         again.call(again.store.load, dumped)
         assert again.get("nodeset", "worker") == world.get("nodeset", "worker")
         assert again.text("get", "nodesets", "-o", "name") == "nodeset.slurm.nebius.ai/worker\n"
+
+
+# Server-side apply
+
+
+def apply_nodeset(world: KubeWorld, body: Any, query: str) -> Answer:
+    content_type = "application/apply-patch+yaml"
+    return ask(world, f"{NODE_SET}/gpu?{query}", "PATCH", body, content_type=content_type)
+
+
+def test_apply_creates_changes_and_refuses(world: KubeWorld) -> None:
+    spec = {"replicas": 1, **NODE_SET_PARTS}
+    body = {"apiVersion": "slurm.nebius.ai/v1alpha1", "kind": "NodeSet", "metadata": {"name": "gpu"}, "spec": spec}
+    assert apply_nodeset(world, body, "fieldManager=a&dryRun=All").code == 201
+    assert ask(world, NODE_SET + "/gpu").code == 404
+    made = apply_nodeset(world, body, "fieldManager=a")
+    assert (made.code, made.json["metadata"]["managedFields"][0]["operation"]) == (201, "Apply")
+    yaml = b"apiVersion: slurm.nebius.ai/v1alpha1\nkind: NodeSet\nmetadata: {name: gpu}\nspec: {replicas: 2}\n"
+    refused = apply_nodeset(world, yaml, "fieldManager=b")
+    assert (refused.code, refused.json["details"]["causes"][0]["field"]) == (409, ".spec.replicas")
+    assert apply_nodeset(world, yaml, "fieldManager=b&force=true").json["spec"]["replicas"] == 2
+    # Who no longer names a field that nobody else has, would leave the object without what it must have.
+    assert apply_nodeset(world, yaml, "fieldManager=a").code == 422
+
+
+@pytest.mark.parametrize(
+    ("query", "name", "code"), [("", "gpu", 422), ("fieldManager=a", "other", 400), ("fieldManager=a", "gpu", 422)]
+)
+def test_applies_that_are_wrong(world: KubeWorld, query: str, name: str, code: int) -> None:
+    body = {"apiVersion": "slurm.nebius.ai/v1alpha1", "kind": "NodeSet", "metadata": {"name": name}, "spec": {}}
+    assert apply_nodeset(world, body, query).code == code

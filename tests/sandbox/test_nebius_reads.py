@@ -212,7 +212,7 @@ def test_a_call_without_a_token_is_refused(here: World) -> None:
     with grpc.insecure_channel(here.server.address) as channel:
         call = channel.unary_unary("/nebius.mk8s.v1.NodeGroupService/Get")
         with pytest.raises(grpc.RpcError) as caught:
-            call(GetNodeGroupRequest(id=INFERENCE).SerializeToString(), timeout=5)
+            call(GetNodeGroupRequest(id=INFERENCE).SerializeToString(), timeout=30)
     assert caught.value.code() == grpc.StatusCode.UNAUTHENTICATED
     assert "no bearer token" in caught.value.details()
 
@@ -230,7 +230,7 @@ def test_a_service_account_trades_its_key_for_a_token(here: World) -> None:
 
 def test_an_error_on_demand_is_unavailable_and_the_client_tries_again(here: World) -> None:
     here.faults.add(ApiFault("nebius", "error", "NodeGroupService/*", count=1))
-    assert here.groups.get(GetNodeGroupRequest(id=INFERENCE), timeout=5, retries=3).wait().spec
+    assert here.groups.get(GetNodeGroupRequest(id=INFERENCE), timeout=30, retries=3).wait().spec
     here.faults.add(ApiFault("nebius", "error", "NodeGroupService/*", count=None))
     assert refusal(here.group).status.code == grpc.StatusCode.UNAVAILABLE
     assert here.capacity().status.current_limit == 32
@@ -254,16 +254,17 @@ def test_a_server_stops_at_once_though_calls_hang(here: World) -> None:
     here.faults.add(ApiFault("nebius", "hang", "*", count=1))
     with grpc.insecure_channel(here.server.address) as channel:
         call = channel.unary_unary("/any.Service/Call")
-        hung = call.future(b"", timeout=30)
-        deadline = time.monotonic() + 10
+        hung = call.future(b"", timeout=60)
+        deadline = time.monotonic() + 30
         while here.faults.describe():  # it is gone once it has struck
             assert time.monotonic() < deadline
             time.sleep(0.001)
         began = time.monotonic()
         here.run(here.server.stop())
         with pytest.raises(grpc.RpcError):
-            hung.result(timeout=10)
-        assert time.monotonic() - began < 1
+            hung.result(timeout=30)
+        # Far less than it would wait by itself.
+        assert time.monotonic() - began < 10
 
 
 def test_a_port_is_served_by_one_server_only(here: World) -> None:

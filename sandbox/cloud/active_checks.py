@@ -1,0 +1,46 @@
+"""The ActiveChecks that a new sandbox has: some of those that Soperator ships, with scripts that take a second."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sandbox.settings import CLUSTER
+
+#: What a job of these checks does: it looks for the GPUs that Slurm has given it.
+_SCRIPT = """\
+#!/bin/bash
+#SBATCH --time=5
+{options}
+echo "$SLURM_JOB_NAME on $SLURMD_NODENAME: GPU ${{CUDA_VISIBLE_DEVICES:-none}}"
+sleep 1
+"""
+_NODE_PROBLEM = {"drainSlurmNode": {"drainReasonPrefix": "[node_problem]"}}
+
+
+def shipped(soperator: str) -> list[dict[str, Any]]:
+    """Those of a Soperator line. None has run yet, and none runs by itself."""
+    ssh = _check("ssh-check", "k8sJob", k8sJobSpec={"jobContainer": {"image": "sandbox", "command": ["true"]}})
+    if soperator == "4.1":
+        return [
+            ssh,
+            _slurm_check("all-reduce-perf-nccl-with-ib", _NODE_PROBLEM),
+            _slurm_check("gpu-fryer", _NODE_PROBLEM),
+            _slurm_check("ib-gpu-perf", {"commentSlurmNode": {"commentPrefix": "[node_problem]"}}),
+        ]
+    return [ssh, _slurm_check("dcgmi-diag-r3", _NODE_PROBLEM), _slurm_check("gpu-checks", _NODE_PROBLEM)]
+
+
+def _slurm_check(name: str, reactions: dict[str, Any]) -> dict[str, Any]:
+    """One that submits a job for each worker, with a GPU."""
+    script = _SCRIPT.format(options="#SBATCH --gpus-per-node=1")
+    return _check(
+        name,
+        "slurmJob",
+        slurmJobSpec={"eachWorkerJobs": True, "sbatchScript": script},
+        failureReactions=reactions,
+    )
+
+
+def _check(name: str, type_: str, **spec: Any) -> dict[str, Any]:
+    common = {"name": name, "slurmClusterRefName": CLUSTER, "checkType": type_, "runAfterCreation": False}
+    return {"metadata": {"name": name}, "spec": {**common, "suspend": True, "schedule": "0 0 * * *", **spec}}

@@ -1,0 +1,198 @@
+"""What Soperator's check controllers do with nodes, reason by reason; Slurm is a list of nodes here."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sandbox.cloud.block import CapacityBlock
+from sandbox.cloud.conditions import condition, with_conditions
+from sandbox.cloud.fleet import Autoscaling, Fleet, NodeGroup, Timing
+from sandbox.cloud.kubelet import Kubelet
+from sandbox.cloud.node_checks import REBOOT, REPLACEMENT, NodeChecks
+from sandbox.cloud.slurm import Said, Slurm, SlurmNode
+from sandbox.cloud.soperator import WORKER_LABEL
+from sandbox.kube.objects import dig
+from sandbox.kube.store import ObjectStore
+from sandbox.settings import NAMESPACE, Settings
+
+NODE = "worker-0"
+
+
+class ListedSlurm(Slurm):
+    """One node, which is drained and undrained as scontrol is told."""
+
+    def __init__(self) -> None:
+        self.node = SlurmNode(NODE, frozenset({"IDLE", "CLOUD"}), "", 0, "", 8)
+
+    def drain(self, reason: str, *flags: str) -> None:
+        state = frozenset({"CLOUD", "DRAIN", *(flags or ("IDLE",))})
+        self.node = replace(self.node, state=state, reason=reason, reason_since=int(time.time()))
+
+    async def nodes(self) -> list[SlurmNode]:
+        return [self.node]
+
+    async def run(self, *argv: str, text: str = "", timeout: float = 30) -> Said:
+        words = dict(word.split("=", 1) for word in argv[2:])
+        if words["state"] == "drain":
+            self.drain(words["reason"], *(self.node.state - {"CLOUD", "DRAIN"}))
+        else:
+            self.node = replace(self.node, state=self.node.state - {"DRAIN"}, reason="")
+        return Said(0, "", "")
+
+
+class NoKubelet(Kubelet):
+    """Remembers which nodes it was to reboot."""
+
+    def __init__(self) -> None:
+        self.rebooting = set()
+        self.rebooted: list[str] = []
+
+    async def reboot(self, name: str) -> None:
+        self.rebooted.append(name)
+
+
+class World:
+    """One machine with a worker on it."""
+
+    def __init__(self, soperator: str) -> None:
+        self.store, self.slurm, self.kubelet = ObjectStore(), ListedSlurm(), NoKubelet()
+        self.fleet = Fleet(CapacityBlock("block", 16), Timing(0, 0, 0))
+        self.fleet.add_group(NodeGroup("group", "group", "cluster", 8, Autoscaling(0, 2)))
+        self.store.create("namespace", {"metadata": {"name": NAMESPACE}})
+        settings = Settings(soperator=soperator, vm_boot=0)
+        self.checks = NodeChecks(self.store, self.slurm, self.fleet, self.kubelet, settings)
+        self.machine = ""
+        self.move()
+
+    def move(self) -> None:
+        """The worker is on a new machine, as it is after the last one has gone."""
+        if self.machine:
+            self.store.delete("pod", NODE, NAMESPACE)
+            self.store.delete("node", self.machine)
+        self.fleet.step({"group": 1}, set())
+        self.machine = next(iter(self.fleet.machines))
+        self.store.create("node", {"metadata": {"name": self.machine}, "status": {}})
+        labels = {WORKER_LABEL: "true"}
+        pod = {"metadata": {"name": NODE, "labels": labels}, "spec": {"nodeName": self.machine}}
+        self.store.create("pod", pod, NAMESPACE)
+
+    def look(self, times: int = 1) -> None:
+        for _ in range(times):
+            asyncio.run(self.checks.look())
+
+    def say(self, type_: str, status: bool = True) -> None:
+        old = self.store.get("node", self.machine)["status"]
+        new = with_conditions(old, condition(type_, status, "Told"))
+        self.store.patch("node", self.machine, {"status": new})
+
+    def condition(self, type_: str) -> tuple[Any, Any] | None:
+        found = dig(self.store.get("node", self.machine), f"status.conditions[{type_}]")
+        return (found["status"], found["reason"]) if found else None
+
+    @property
+    def has_machine(self) -> bool:
+        return self.machine in self.fleet.machines
+
+
+@pytest.fixture(params=["4.1", "5.0"])
+def world(request: pytest.FixtureRequest) -> World:
+    return World(request.param)
+
+
+@pytest.mark.parametrize(
+    "reason", ["[hardware_problem]", "[hardware_problem] a: b", "[node_problem] gpu-checks: job 1"]
+)
+def test_a_broken_machine_is_replaced_step_by_step(world: World, reason: str) -> None:
+    world.slurm.drain(reason)
+    world.look()
+    assert world.condition("HardwareIssuesSuspected") == ("True", "GPUHealthCheckFailedSoperator")
+    assert world.condition("SlurmNodeDrain") == ("True", "NodeNeedDrain")
+    world.look()
+    # From here on the reason is Soperator's own.
+    assert world.slurm.node.reason == REPLACEMENT
+    world.look()
+    assert world.condition("SlurmNodeDrain") == ("True", "NodeDrained")
+    assert world.condition("SoperatorChecksNodeMaintenance") == ("True", "NodeDraining")
+    assert world.has_machine
+    world.look()
+    assert not world.has_machine
+    world.move()
+    world.look()
+    assert "DRAIN" not in world.slurm.node.state
+    world.look(3)
+    assert world.has_machine
+
+
+@pytest.mark.parametrize("flags", [("ALLOCATED",), ("MIXED",), ("IDLE", "COMPLETING")])
+def test_nothing_happens_before_a_node_is_fully_drained(world: World, flags: tuple[str, ...]) -> None:
+    world.slurm.drain("[hardware_problem] a: b", *flags)
+    world.look(5)
+    assert world.condition("HardwareIssuesSuspected") is None
+
+
+@pytest.mark.parametrize(
+    "reason", ["[user_problem] boot_disk_full: 96 percent", "airflow: for a while", "Prolog error", "Not responding"]
+)
+def test_other_reasons_are_nobodys_business(world: World, reason: str) -> None:
+    world.slurm.drain(reason)
+    world.look(5)
+    assert world.has_machine
+    assert world.slurm.node.reason == reason
+    assert "conditions" not in world.store.get("node", world.machine)["status"]
+
+
+@pytest.mark.parametrize("reason", ["[node_problem] gpu_health_check", "[node_problem] 7: x"])
+def test_a_node_problem_without_name_and_details(world: World, reason: str) -> None:
+    world.slurm.drain(reason)
+    world.look(5)
+    assert world.has_machine == (world.checks._settings.soperator == "5.0")
+
+
+def test_maintenance_drains_and_replaces(world: World) -> None:
+    world.say("NebiusMaintenanceScheduled")
+    world.slurm.node = replace(world.slurm.node, state=frozenset({"ALLOCATED", "CLOUD"}))
+    world.look(5)
+    assert world.slurm.node.is_drained_for(REPLACEMENT)
+    assert world.condition("SoperatorChecksNodeMaintenance") is None
+    world.slurm.drain(REPLACEMENT)
+    world.look(4)
+    assert not world.has_machine
+
+
+def test_the_reason_of_a_maintenance_without_one_is_undone(world: World) -> None:
+    world.slurm.drain(REPLACEMENT)
+    world.look()
+    assert "DRAIN" not in world.slurm.node.state
+    assert world.has_machine
+
+
+@pytest.mark.parametrize("reason", ["Kill task failed", REBOOT])
+def test_a_reboot_leaves_the_machine(world: World, reason: str) -> None:
+    world.slurm.drain(reason)
+    # As if that were a while ago: moments are compared by their seconds.
+    world.slurm.node = replace(world.slurm.node, reason_since=0)
+    world.look()
+    world.slurm.node = replace(world.slurm.node, reason_since=0)
+    world.look(2)
+    assert world.slurm.node.reason == REBOOT
+    assert world.kubelet.rebooted == [NODE]
+    world.look()
+    for type_ in ("SlurmNodeReboot", "SoperatorChecksNodeDegraded"):
+        assert world.condition(type_) == ("False", "NodeRebooted")
+    assert world.condition("Ready") == ("True", "KubeletReady")
+    world.look()
+    assert "DRAIN" not in world.slurm.node.state
+    assert world.has_machine
+
+
+def test_a_drain_from_before_the_machine_is_undone(world: World) -> None:
+    world.slurm.drain("[hardware_problem] a: b")
+    world.slurm.node = replace(world.slurm.node, reason_since=int(time.time()) - 60)
+    world.look()
+    assert "DRAIN" not in world.slurm.node.state
+    assert world.condition("HardwareIssuesSuspected") is None
