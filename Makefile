@@ -14,7 +14,7 @@ demo: venv ## Start a sandbox and an Airflow, and watch an example DAG run in th
 	$(PYTHON) -m sandbox demo $(ARGS)
 
 test: venv ## Run all tests; ARGS="tests/unit -k NAME" for some of them
-	$(PYTHON) -m pytest --numprocesses=3 --dist=loadgroup $(ARGS)
+	$(PYTHON) -m pytest --numprocesses=3 --dist=loadgroup --no-loadscope-reorder $(ARGS)
 
 sandbox: venv ## Bring up a sandbox and leave it running
 	$(PYTHON) -m sandbox up $(ARGS)

@@ -18,7 +18,7 @@ from sandbox.compose import compose
 from sandbox.control import Init, command_line, request
 from sandbox.errors import SandboxError
 from sandbox.rootfs import RootCache
-from sandbox.settings import CLUSTER, USER, Settings, home
+from sandbox.settings import CLUSTER, EPHEMERAL_SET, USER, Settings, home
 
 Progress = Callable[[float, str], None]
 
@@ -87,6 +87,7 @@ class Sandbox:
         self._wait_for_cloud(report)
         if new:
             self._wait_for_workers(report)
+            self._have_nodes_saved()
         access.write(self.settings)
         report(1.0, "ready")
 
@@ -176,6 +177,10 @@ class Sandbox:
         """A new sandbox is ready with its first workers; one that is healed may have good reason to lack some."""
         report(0.9, "booting workers")
         self._wait_on_cloud("ready", 30 + 2 * self.settings.vm_boot, "the first workers do not come up")
+
+    def _have_nodes_saved(self) -> None:
+        """Have slurmctld write down which nodes are on, as it does when one is changed: killed before, it forgets."""
+        self.init.run("slurmctld", ["scontrol", "update", f"nodename={EPHEMERAL_SET}-0", "comment="])
 
     def _wait_on_cloud(self, question: str, timeout: float, otherwise: str) -> None:
         def answers() -> bool:

@@ -12,8 +12,8 @@ from typing import Any
 from airflow.sdk import conf
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-#: Seconds that a scheduler with much to do needs for one round.
-_ROUND = 5.0
+#: Rounds by which a scheduler may be late: where many tasks begin at once, one was not enough.
+_ROUNDS = 2
 #: Seconds that a line may need on its way to the task's log. Airflow closes that when the trigger ends, and drops what
 #: comes later.
 _LOG_LAG = 1.0
@@ -38,11 +38,12 @@ class SlurmTrigger(BaseTrigger):
         """The event with which a worker goes on, when it may.
 
         Airflow up to 3.3 fails a task that goes on before the scheduler has seen the end of the part that deferred it
-        (apache/airflow #72716). A supervisor may notice that end as late as this, and a scheduler a round later.
+        (apache/airflow #72716). A supervisor may notice that end as late as this, and a scheduler some rounds later.
         """
         # dag.test() has neither supervisor nor scheduler, and does not say which task it is.
         if self.task_instance is not None:
-            late = conf.getint("workers", "min_heartbeat_interval", fallback=5) + _ROUND
+            late = conf.getfloat("workers", "min_heartbeat_interval", fallback=5)
+            late += _ROUNDS * conf.getfloat("scheduler", "scheduler_heartbeat_sec", fallback=5)
             await asyncio.sleep(self.made + late - time.time())
         return TriggerEvent(payload)  # type: ignore[no-untyped-call]
 

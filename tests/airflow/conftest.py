@@ -26,7 +26,7 @@ def slurm() -> Iterator[Cluster]:
         name=f"airflow-{os.getpid()}",
         slurm="26.05",
         workers=4,
-        resume_timeout=6,
+        resume_timeout=12,
         suspend_timeout=1,
         slurmd_timeout=10,
         vm_boot=0.5,

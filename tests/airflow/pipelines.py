@@ -60,7 +60,7 @@ class Pipeline:
                 found[name if index < 0 else f"{name}[{index}]"] = task["state"]
         return found
 
-    def wait_ends(self, timeout: float = 180) -> None:
+    def wait_ends(self, timeout: float = 300) -> None:
         """Until all tasks of the group have ended, and what was left has been cancelled."""
         last = f"{self.group}.cancel_rest"
         self.run.stack.wait(
@@ -111,7 +111,7 @@ class Pipeline:
             jobs = self.jobs(stage)
             return jobs[number] if len(jobs) > number and jobs[number].state == state else None
 
-        return self.run.stack.wait(f"job {number} of {stage} is {state}", reached, 60)
+        return self.run.stack.wait(f"job {number} of {stage} is {state}", reached)
 
     def _ahead(self, stage: str) -> str | None:
         """The job of a stage that was submitted ahead, whatever it is called."""

@@ -8,9 +8,11 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from sandbox.airflow.api import AirflowApi, DagRun
 from sandbox.airflow.beside import Airflow
 from sandbox.airflow.home import COMPONENTS
 from sandbox.lifecycle import Sandbox
@@ -28,6 +30,11 @@ def made() -> Iterator[Sandbox]:
     ports = Sandbox.existing(NAME).settings.ports
     assert command_line("down", "--name", NAME).returncode == 0
     assert remains(NAME, (ports.ssh, *ports.airflow)) == []
+
+
+def dag_runs(api: AirflowApi) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = api.call("GET", "/dags/train_pipeline/dagRuns")["dag_runs"]
+    return found
 
 
 def test_an_interrupted_start_leaves_the_sandbox_as_it_was(made: Sandbox) -> None:
@@ -68,9 +75,27 @@ def test_it_runs_and_says_where_to_look(made: Sandbox) -> None:
     assert f"127.0.0.1:{airflow.home.ports.api}" in status.stdout
 
 
+def test_the_example_has_done_what_it_says(made: Sandbox) -> None:
+    api = Airflow(made).api
+    [run] = [DagRun(api, found["dag_id"], found["dag_run_id"]) for found in dag_runs(api)]
+    stages = {f"model.{stage}" for stage in ("prepare", "train", "evaluate")}
+    states = {task["task_id"]: task["state"] for task in run.tasks()}
+    assert states == dict.fromkeys(stages | {"model.submit", "model.cancel_rest", "best"}, "success")
+    assert run.xcom("model.submit").keys() == stages
+    trained = run.xcom("model.train")["parts"].values()
+    # Each element had all GPUs of a node, so they ran on several, of which all but one were off at first.
+    assert [part["state"] for part in trained] == ["COMPLETED"] * 4
+    assert len({part["nodes"] for part in trained}) > 1
+    assert "epoch 20 of 20" in run.log("model.train")
+    best = run.xcom("best")
+    assert best["learning_rate"] == 0.3
+    assert best["slope"] == pytest.approx(3, abs=0.1)
+    assert best["offset"] == pytest.approx(2, abs=0.1)
+
+
 def test_what_a_crash_has_ended_is_started_again(made: Sandbox) -> None:
     airflow = Airflow(made)
-    [run] = airflow.api.call("GET", "/dags/train_pipeline/dagRuns")["dag_runs"]
+    [run] = dag_runs(airflow.api)
     outer = made.init.outer()
     assert outer is not None
     outer.kill()
@@ -78,7 +103,7 @@ def test_what_a_crash_has_ended_is_started_again(made: Sandbox) -> None:
     said = command_line("up", "--name", NAME)
     assert said.returncode == 0, said.stderr
     assert airflow.running() == dict.fromkeys(COMPONENTS, True)
-    [again] = Airflow(made).api.call("GET", "/dags/train_pipeline/dagRuns")["dag_runs"]
+    [again] = dag_runs(Airflow(made).api)
     assert (again["dag_run_id"], again["state"]) == (run["dag_run_id"], "success")
 
 

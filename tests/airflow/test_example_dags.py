@@ -1,4 +1,4 @@
-"""The example DAGs run as they stand, side by side."""
+"""Example DAGs run as they stand, side by side; others have tests of their own."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ import pytest
 
 from sandbox.airflow.beside import DAGS
 from tests.airflow.stack import Run, Stack
-from tests.integration.cluster import Cluster
-
-#: Capacity has tests of its own (test_shifts.py), as others have to do without what it moves.
-FILES = sorted(file for file in DAGS.glob("*.py") if file.stem != "gpu_shifts")
 
 
 @pytest.fixture(scope="module")
 def runs(stack: Stack) -> dict[str, Run]:
-    return {dag.dag_id: dag.trigger() for dag in [stack.add_file(file) for file in FILES]}
+    dags = [stack.add_file(DAGS / f"{name}.py") for name in ("sweep", "tidy_up")]
+    return {dag.dag_id: dag.trigger() for dag in dags}
 
 
 def states(run: Run) -> dict[str, list[str]]:
@@ -24,26 +21,6 @@ def states(run: Run) -> dict[str, list[str]]:
     for task in run.tasks():
         found.setdefault(task["task_id"], []).append(task["state"])
     return found
-
-
-def test_there_is_no_other(runs: dict[str, Run]) -> None:
-    assert set(runs) == {"sweep", "tidy_up", "train_pipeline"}
-
-
-def test_train_pipeline(runs: dict[str, Run], slurm: Cluster) -> None:
-    run = runs["train_pipeline"]
-    stages = {f"model.{stage}" for stage in ("prepare", "train", "evaluate")}
-    assert states(run) == {task: ["success"] for task in stages | {"model.submit", "model.cancel_rest", "best"}}
-    assert run.xcom("model.submit").keys() == stages
-    trained = run.xcom("model.train")["parts"].values()
-    # Each element had all GPUs of a node, so they ran on several, of which all but one were off at first.
-    assert [part["state"] for part in trained] == ["COMPLETED"] * 4
-    assert len({part["nodes"] for part in trained}) > 1
-    assert "epoch 20 of 20" in run.log("model.train")
-    best = run.xcom("best")
-    assert best["learning_rate"] == 0.3
-    assert best["slope"] == pytest.approx(3, abs=0.1)
-    assert best["offset"] == pytest.approx(2, abs=0.1)
 
 
 def test_sweep(runs: dict[str, Run]) -> None:

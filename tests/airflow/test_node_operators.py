@@ -38,9 +38,9 @@ def run(stack: Stack, slurm: Cluster) -> Iterator[Run]:
     job = slurm.held_job("--nodelist=worker-0")
     slurm.wait_job(job, "RUNNING")
     run = stack.add_dag("moves", TASKS, head=HEAD).trigger()
-    slurm.wait_node("worker-0", has={"POWER_DOWN", "DRAIN"}, timeout=180)
+    slurm.wait_node("worker-0", has={"POWER_DOWN", "DRAIN"})
     os.kill(run.wait("survivor", "running")["pid"], signal.SIGKILL)
-    run.wait("survivor", "running", least_try=2, timeout=180)
+    run.wait("survivor", "running", least_try=2)
     run.wait_log("survivor", "has been told to power down, and has jobs")
     slurm.let_go(job)
     yield run
@@ -48,7 +48,7 @@ def run(stack: Stack, slurm: Cluster) -> Iterator[Run]:
 
 
 def test_nodes_go_up_and_down(run: Run, slurm: Cluster) -> None:
-    run.wait("seen", "success", timeout=180)
+    run.wait("seen", "success")
     assert run.xcom("up")["nodes"] == run.xcom("down")["nodes"] == run.xcom("seen")["nodes"] == ["worker-1", "worker-2"]
     assert slurm.node("worker-2").reason == "airflow:moves: lent"
     log = run.wait_log("down", "worker-[1-2]: there")
@@ -60,6 +60,6 @@ def test_a_task_whose_worker_dies_goes_on(run: Run) -> None:
 
 
 def test_what_is_refused_is_not_tried_again(run: Run) -> None:
-    run.wait("static", "failed", timeout=180)
+    run.wait("static", "failed")
     assert run.task("static")["try_number"] == 1
     run.wait_log("static", "worker-cpu-0 cannot be powered up or down")

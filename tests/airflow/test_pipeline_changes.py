@@ -22,7 +22,7 @@ def chain(name, a="true", b="true", c="true", **options):
 
 chain("retried", once)
 chain("cleared")
-chain("alone")
+chain("alone", default_args={"deferrable": False})
 chain("marked_failed", HELD)
 chain("marked_success", HELD)
 chain("in_worker", HELD, default_args={"deferrable": False})
@@ -81,33 +81,33 @@ def test_a_retry_takes_those_along_that_wait(pipelines: Pipelines) -> None:
     [failed, second], [b] = retried.jobs("a"), retried.jobs("b")
     # The job of b is that of the beginning, and began when the second job of a had ended, not when Airflow knew.
     assert [failed.id, b.id] == [retried.ahead("a"), retried.ahead("b")]
-    assert 0 <= (b.started - second.ended).total_seconds() <= 3
+    assert second.ended <= b.started < retried.began("b")
     assert f"Job {b.id} waits for job {second.id} now" in retried.run.log("retried.a", number=2)
 
 
 def test_a_refusal_leaves_nothing(pipelines: Pipelines) -> None:
     refused = pipelines["refused"]
-    refused.run.wait("refused.submit", "failed", timeout=120)
+    refused.run.wait("refused.submit", "failed")
     log = refused.run.wait_log("refused.submit", "refused.b: ")
     assert "invalid partition specified: nowhere" in log
     assert "none of the jobs" in log
-    refused.run.stack.wait("all are done", lambda: set(refused.states().values()) == {"upstream_failed"}, 60)
+    refused.run.stack.wait("all are done", lambda: set(refused.states().values()) == {"upstream_failed"})
     assert refused.waiting() == []
     assert {job.state for stage in "abc" for job in refused.jobs(stage)} <= {"CANCELLED"}
 
 
 def test_a_template_cannot_ask_for_what_is_yet_to_come(pipelines: Pipelines) -> None:
     run = pipelines.run
-    run.wait("asks.submit", "failed", timeout=120)
+    run.wait("asks.submit", "failed")
     assert "asks.b asks in its templates for what asks.a leaves behind" in run.wait_log("asks.submit", "asks.b asks")
 
 
 def test_a_dry_run_tells_what_it_would_do(pipelines: Pipelines) -> None:
     dry = pipelines["dry"]
-    dry.run.wait("dry.submit", "skipped", timeout=120)
+    dry.run.wait("dry.submit", "skipped")
     log = dry.run.wait_log("dry.submit", "sbatch --parsable")
     assert "--dependency=afterok:$" in log
-    dry.run.stack.wait("all are skipped", lambda: set(dry.states().values()) == {"skipped"}, 60)
+    dry.run.stack.wait("all are skipped", lambda: set(dry.states().values()) == {"skipped"})
 
 
 def test_a_shell_script_is_run_as_a_pipeline(pipelines: Pipelines) -> None:
@@ -119,7 +119,7 @@ def test_a_shell_script_is_run_as_a_pipeline(pipelines: Pipelines) -> None:
 
 def test_what_cannot_run_any_more_leaves_the_queue_while_others_go_on(pipelines: Pipelines) -> None:
     sides, other = pipelines.running("sides", "other")
-    sides.run.wait("sides.a", "failed", timeout=120)
+    sides.run.wait("sides.a", "failed")
     assert sides.states()["end"] is None
     sides.let_go(other)
     sides.wait_ends()
@@ -130,7 +130,7 @@ def test_what_cannot_run_any_more_leaves_the_queue_while_others_go_on(pipelines:
 def test_a_stage_that_is_marked_as_failed_takes_the_rest_along(pipelines: Pipelines, name: str) -> None:
     pipeline, _ = pipelines.running(name)
     pipeline.run.mark(f"{name}.a", "failed")
-    pipeline.run.stack.wait("the queue has none of them", lambda: pipeline.waiting() == [], 15)
+    pipeline.run.stack.wait("the queue has none of them", lambda: pipeline.waiting() == [])
     pipeline.wait_ends()
     assert pipeline.states() == {"a": "failed", "b": "upstream_failed", "c": "upstream_failed"}
     assert states_of_jobs(pipeline) == {stage: ["CANCELLED"] for stage in "abc"}
@@ -176,8 +176,7 @@ def test_a_stage_and_what_follows_it_is_cleared(pipelines: Pipelines) -> None:
     assert states_of_jobs(pipeline) == {"a": ["COMPLETED"], "b": ["COMPLETED"] * 2, "c": ["COMPLETED"] * 2}
     b, c = pipeline.jobs("b")[1], pipeline.jobs("c")[1]
     assert [b.id, c.id] == [pipeline.ahead("b"), pipeline.ahead("c")]
-    assert 0 <= (c.started - b.ended).total_seconds() <= 3
-    assert c.started < pipeline.began("c")
+    assert b.ended <= c.started < pipeline.began("c")
 
 
 def test_a_stage_is_cleared_alone(pipelines: Pipelines) -> None:
@@ -192,5 +191,5 @@ def test_a_run_that_is_ended_leaves_nothing(pipelines: Pipelines) -> None:
     """The last of all, as it ends whatever still goes on."""
     pipeline, _ = pipelines.running("held_back")
     pipeline.run.end("failed")
-    pipeline.run.stack.wait("the queue has none of them", lambda: pipeline.waiting() == [], 60)
+    pipeline.run.stack.wait("the queue has none of them", lambda: pipeline.waiting() == [])
     assert states_of_jobs(pipeline) == {stage: ["CANCELLED"] for stage in "abc"}

@@ -37,7 +37,8 @@ with SbatchPipeline("alike"):
     for number in range(3):
         job(f"single_{number}", sleeper, name="alike", dependency="singleton")
 
-with SbatchPipeline("shapes") as shapes:
+# Its chain is long, and each stage that is deferred takes seconds more.
+with SbatchPipeline("shapes", default_args={"deferrable": False}) as shapes:
     @task
     def numbers():
         return ["one", "two"]
@@ -109,9 +110,8 @@ def test_one_job_follows_the_other_at_once(kinds: Pipeline) -> None:
     [before], [after] = kinds.jobs("good"), kinds.jobs("ok_of_good")
     assert before.id == kinds.ahead("good")
     assert after.id == kinds.ahead("ok_of_good")
-    assert 0 <= (after.started - before.ended).total_seconds() <= 3
     # Neither waited for Airflow, which did not yet know that the first one had ended.
-    assert after.started < kinds.began("ok_of_good")
+    assert before.ended <= after.started < kinds.began("ok_of_good")
 
 
 def test_nothing_is_left_in_the_queue(kinds: Pipeline) -> None:
@@ -120,7 +120,7 @@ def test_nothing_is_left_in_the_queue(kinds: Pipeline) -> None:
 
 def test_a_job_that_may_begin_early_is_seen_early(run: Run, slurm: Cluster) -> None:
     early = Pipeline(run, slurm, "early")
-    run.wait("early.after", "success", timeout=120)
+    run.wait("early.after", "success")
     assert run.task("early.slow")["state"] == "deferred"
     [slow] = {job.whole for job in early.jobs("slow")}
     slurm.let_go(f"{slow}_0")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 
 import pytest
 
@@ -24,12 +26,16 @@ SbatchOperator(task_id="no_worker", start_from_trigger=True, end_from_trigger=Tr
 """
 
 
-@pytest.fixture
+GONE_ON = "was submitted by an earlier try: going on with it"
+
+
+@pytest.fixture(scope="module")
 def run(stack: Stack, slurm: Cluster) -> Iterator[Run]:
+    """One run for all that follows, as the last test lets its jobs go."""
     run = stack.add_dag("deaths", TASKS).trigger()
     stack.wait("the run has its tasks", run.tasks)
     for task in run.tasks():
-        Jobs(slurm, run, task["task_id"]).wait("RUNNING", timeout=120)
+        Jobs(slurm, run, task["task_id"]).wait("RUNNING")
         run.wait_log(task["task_id"], "begun")
     yield run
     stack.start_all()
@@ -37,7 +43,50 @@ def run(stack: Stack, slurm: Cluster) -> Iterator[Run]:
         Jobs(slurm, run, task["task_id"]).let_go()
 
 
+@contextmanager
+def taken_over(run: Run, *task_ids: str) -> Iterator[None]:
+    """Something that has another triggerer go on with these tasks, whose jobs notice nothing."""
+
+    def how_often(task_id: str) -> int:
+        return run.log(task_id).count(GONE_ON)
+
+    before = {task_id: how_often(task_id) for task_id in task_ids}
+    yield
+    for task_id in task_ids:
+        was_taken_over = partial(lambda one: how_often(one) > before[one], task_id)
+        run.stack.wait(f"another triggerer goes on with {task_id}", was_taken_over, 120)
+        assert run.task(task_id)["state"] == "deferred"
+
+
+def test_a_triggerer_that_is_told_to_end_cancels_nothing(run: Run, stack: Stack, slurm: Cluster) -> None:
+    triggerer = stack.components["triggerer"]
+    with taken_over(run, "deferred", "no_worker"):
+        triggerer.end(signal.SIGTERM, with_children=False)
+        triggerer.start()
+    for task_id in ("deferred", "no_worker"):
+        Jobs(slurm, run, task_id).wait("RUNNING")
+
+
+def test_a_triggerer_that_was_taken_for_dead_cancels_nothing(run: Run, stack: Stack, slurm: Cluster) -> None:
+    [port] = free_ports(1)
+    environment = {**stack.environment, "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(port)}
+    first, second = stack.components["triggerer"], Component("triggerer", environment, stack.folder)
+    os.killpg(first.pid, signal.SIGSTOP)
+    try:
+        with taken_over(run, "deferred"):
+            second.start()
+    finally:
+        os.killpg(first.pid, signal.SIGCONT)
+    # Airflow tells the first one to end its triggers as if the user had wished it.
+    try:
+        run.wait_log("deferred", "Another triggerer goes on with this: nothing is cancelled")
+        Jobs(slurm, run, "deferred").wait("RUNNING")
+    finally:
+        second.end(signal.SIGKILL)
+
+
 def test_jobs_survive_the_processes_that_wait_for_them(run: Run, stack: Stack, slurm: Cluster) -> None:
+    """The last, as it lets the jobs go."""
     jobs = {task["task_id"]: Jobs(slurm, run, task["task_id"]) for task in run.tasks()}
 
     # The process of a task, and that of one together with its supervisor.
@@ -50,15 +99,13 @@ def test_jobs_survive_the_processes_that_wait_for_them(run: Run, stack: Stack, s
     wait_dead(supervisor)
     # The triggerer, with all that it has begun.
     triggerer = stack.components["triggerer"]
-    triggerer.end(signal.SIGKILL)
-    triggerer.start()
+    with taken_over(run, "deferred", "deferred_retry", "no_worker"):
+        triggerer.end(signal.SIGKILL)
+        triggerer.start()
 
     for task_id in ("killed", "killed_whole"):
-        run.wait(task_id, "running", least_try=2, timeout=120)
-        run.wait_log(task_id, "was submitted by an earlier try: going on with it")
-    for task_id in ("deferred", "deferred_retry", "no_worker"):
-        run.wait_log(task_id, "was submitted by an earlier try: going on with it")
-        assert run.task(task_id)["state"] == "deferred"
+        run.wait(task_id, "running", least_try=2)
+        run.wait_log(task_id, GONE_ON)
     # Nobody is left who could end the job of a task that has no other try.
     run.wait("no_retry", "failed")
     for task_id in jobs:
@@ -67,38 +114,3 @@ def test_jobs_survive_the_processes_that_wait_for_them(run: Run, stack: Stack, s
     for task_id in jobs.keys() - {"no_retry"}:
         run.wait(task_id, "success")
         jobs[task_id].wait("COMPLETED")
-
-
-def test_a_triggerer_that_is_told_to_end_cancels_nothing(run: Run, stack: Stack, slurm: Cluster) -> None:
-    triggerer = stack.components["triggerer"]
-    triggerer.end(signal.SIGTERM, with_children=False)
-    triggerer.start()
-    for task_id in ("deferred", "no_worker"):
-        jobs = Jobs(slurm, run, task_id)
-        run.wait_log(task_id, "was submitted by an earlier try: going on with it")
-        jobs.wait("RUNNING")
-        jobs.let_go()
-        run.wait(task_id, "success")
-        jobs.wait("COMPLETED")
-
-
-def test_a_triggerer_that_was_taken_for_dead_cancels_nothing(run: Run, stack: Stack, slurm: Cluster) -> None:
-    [port] = free_ports(1)
-    environment = {**stack.environment, "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(port)}
-    first, second = stack.components["triggerer"], Component("triggerer", environment, stack.folder)
-    os.killpg(first.pid, signal.SIGSTOP)
-    try:
-        second.start()
-        run.wait_log("deferred", "was submitted by an earlier try: going on with it")
-    finally:
-        os.killpg(first.pid, signal.SIGCONT)
-    # Airflow tells the first one to end its triggers as if the user had wished it.
-    try:
-        run.wait_log("deferred", "Another triggerer goes on with this: nothing is cancelled")
-        jobs = Jobs(slurm, run, "deferred")
-        jobs.wait("RUNNING")
-        jobs.let_go()
-        run.wait("deferred", "success")
-        jobs.wait("COMPLETED")
-    finally:
-        second.end(signal.SIGKILL)

@@ -56,7 +56,7 @@ def run(stack: Stack, slurm: Cluster) -> Run:
 
 
 def lines(run: Run, task_id: str, index: int = -1) -> list[str]:
-    run.wait(task_id, "success", index=index, timeout=180)
+    run.wait(task_id, "success", index=index)
     return run.wait_log(task_id, "is COMPLETED", index).splitlines()
 
 
@@ -102,7 +102,7 @@ def test_the_name_and_the_output_tell_dag_task_and_run(run: Run) -> None:
 
 
 def test_an_array_has_a_result_and_a_group_for_each_element(run: Run) -> None:
-    task = run.wait("array", "failed", timeout=180)
+    task = run.wait("array", "failed")
     assert task["try_number"] == 1
     log = run.wait_log("array", "2 of its 3 parts: 2 FAILED")
     for element in range(3):

@@ -83,7 +83,7 @@ def test_a_worker_that_dies_is_followed_by_another(stack: Stack, capacity: Capac
     in_its_midst(run, capacity)
     since = began(capacity)
     os.kill(run.task("move")["pid"], signal.SIGKILL)
-    run.wait("move", "running", least_try=2, timeout=120)
+    run.wait("move", "running", least_try=2)
     run.wait_log("move", WAITS, number=2)
     assert began(capacity) == since
     capacity.cluster.let_go(job)
@@ -155,7 +155,7 @@ def test_who_is_no_more_holds_nothing(stack: Stack, capacity: Capacity) -> None:
 
 def test_the_time_of_a_task_is_over(stack: Stack, capacity: Capacity) -> None:
     capacity.bring(4, 0)
-    limits = "execution_timeout=timedelta(seconds=8), retries=1"
+    limits = "execution_timeout=timedelta(seconds=15), retries=1"
     run = add_dag(stack, "too_long", f"shift('move', 2, 2, at={in_an_hour()!r}, deferrable=True, {limits})").trigger()
     run.wait_log("move", "the time of the task was over; its next try goes on with the shift", number=1)
     assert capacity.leases()

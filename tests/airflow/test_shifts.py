@@ -106,6 +106,8 @@ def test_a_handover_takes_place_when_it_is_scheduled(
     scheduled: Dag, stack: Stack, capacity: Capacity, handover: datetime, metrics: socket.socket
 ) -> None:
     [run] = stack.wait("the handover has its run", scheduled.runs, 180)
+    # What has come from others could leave no room for what comes from this run.
+    gauges = sent(metrics)
     run.wait("shift", "deferred", "success")
     plan = run.xcom("plan")
     assert plan["moves"] == {"training": {"now": 4, "then": 2}, "inference": {"now": 0, "then": 2}}
@@ -120,7 +122,7 @@ def test_a_handover_takes_place_when_it_is_scheduled(
     assert all(at >= handover.timestamp() for at in claimed[-2:]), (claimed, handover)
     assert outcome["figures"]["bought_gpus"] == outcome["figures"]["jobs_killed"] == 0
     assert not capacity.reservations()
-    gauges = sent(metrics)
+    gauges |= sent(metrics)
     for name, value in outcome["figures"].items():
         if value is not None:
             assert gauges[f"airflow.soperator.shift.{name}"] == pytest.approx(value)
@@ -225,6 +227,6 @@ def test_the_example_runs_as_it_stands(stack: Stack, capacity: Capacity) -> None
     assert not dag.runs(), "it is to wait until somebody switches it on"
     stack.call("PATCH", f"/dags/{dag.dag_id}", json={"is_paused": False})
     [run] = stack.wait("it puts the schedule into force", dag.runs)
-    run.wait("shift", "success", timeout=180)
+    run.wait("shift", "success")
     assert run.xcom("shift")["allocation"] == capacity.allocation()
     assert sum(capacity.allocation().values()) == 4

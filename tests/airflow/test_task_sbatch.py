@@ -161,7 +161,7 @@ def run(stack: Stack, slurm: Cluster, options: str) -> Run:
 
 
 def test_arguments_go_and_a_result_comes_back(run: Run) -> None:
-    run.wait("after", "success", timeout=180)
+    run.wait("after", "success")
     assert run.xcom("add") == {"sum": 107, "first": 5}
     assert run.xcom("after") == 108
     assert "adding 5 2" in run.wait_log("add", "is COMPLETED").splitlines()
@@ -170,42 +170,42 @@ def test_arguments_go_and_a_result_comes_back(run: Run) -> None:
 
 
 def test_a_mapped_function_has_a_job_for_each_value(run: Run) -> None:
-    run.wait("sum_up", "success", timeout=180)
+    run.wait("sum_up", "success")
     assert [run.xcom("times", index) for index in range(3)] == [2, 4, 6]
     assert run.xcom("sum_up") == 12
     assert len({run.xcom("times", index, key="job")["job_id"] for index in range(3)}) == 3
 
 
 def test_of_several_ranks_the_first_ones_result_counts(run: Run) -> None:
-    run.wait("ranked", "success", timeout=180)
+    run.wait("ranked", "success")
     assert run.xcom("ranked") == 0
     log = run.wait_log("ranked", "is COMPLETED").splitlines()
     assert {"this is rank 0 of 2", "this is rank 1 of 2"} <= set(log)
 
 
 def test_a_rank_that_fails_ends_the_others(run: Run) -> None:
-    run.wait("one_rank_fails", "failed", timeout=180)
+    run.wait("one_rank_fails", "failed")
     assert "RuntimeError: rank 1 gives up" in run.wait_log("one_rank_fails", "is FAILED")
 
 
 def test_a_virtual_environment_and_a_variable_of_airflows(run: Run) -> None:
-    run.wait("in_venv", "success", timeout=180)
+    run.wait("in_venv", "success")
     assert run.xcom("in_venv") == ["/opt/venv", run.run_id]
 
 
 def test_a_result_comes_back_over_every_way_to_files(run: Run) -> None:
     for task_id, result in (("over_kubernetes", "a"), ("over_rest", "b")):
-        run.wait(task_id, "success", timeout=180)
+        run.wait(task_id, "success")
         assert run.xcom(task_id) == result
 
 
 def test_an_argument_is_no_template_file(run: Run) -> None:
-    run.wait("path", "success", timeout=180)
+    run.wait("path", "success")
     assert run.xcom("path") == "/root/script.sh"
 
 
 def test_a_traceback_shows_the_functions_own_lines(run: Run) -> None:
-    run.wait("raises", "failed", timeout=180)
+    run.wait("raises", "failed")
     log = run.wait_log("raises", "with exit code 1")
     assert 'raise LookupError(f"no {first} here")' in log
     assert "LookupError: no 7 here" in log.splitlines()
@@ -213,22 +213,22 @@ def test_a_traceback_shows_the_functions_own_lines(run: Run) -> None:
 
 
 def test_an_exit_code_means_what_the_task_says(run: Run) -> None:
-    run.wait("skips", "skipped", timeout=180)
-    run.wait("may_fail", "success", timeout=180)
+    run.wait("skips", "skipped")
+    run.wait("may_fail", "success")
     assert run.xcom("may_fail", key="job")["exit_code"] == "3:0"
-    run.wait("ends_its_process", "failed", timeout=180)
+    run.wait("ends_its_process", "failed")
     assert "has succeeded, but left no result" in run.wait_log("ends_its_process", "the function must return")
 
 
 @pytest.mark.parametrize("task_id", FOR_GOOD)
 def test_what_cannot_be_helped_is_said_and_not_tried_again(run: Run, task_id: str) -> None:
-    task = run.wait(task_id, "failed", timeout=180)
+    task = run.wait(task_id, "failed")
     run.wait_log(task_id, FOR_GOOD[task_id])
     assert task["try_number"] == 1
 
 
 def test_a_cleared_function_is_called_anew_and_nothing_is_left_of_it(run: Run, slurm: Cluster) -> None:
-    run.wait("add", "success", timeout=180)
+    run.wait("add", "success")
     first = run.xcom("add", key="job")
     run.clear("add")
     run.wait("add", "success", least_try=2)

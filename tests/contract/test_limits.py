@@ -76,7 +76,7 @@ def test_a_client_that_is_killed_leaves_nothing_behind(
         os.kill(client, signal.SIGKILL)
         pids = cluster.run("cat", "/root/left").split()
         assert len(pids) == 3
-        cluster.wait("nothing is left", lambda: is_gone(cluster, *pids), timeout=10)
+        cluster.wait("nothing is left", lambda: is_gone(cluster, *pids))
 
 
 def test_a_command_that_ends_just_in_time_is_not_mistaken_for_the_next() -> None:

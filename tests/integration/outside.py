@@ -125,7 +125,7 @@ def apt_config(folder: Path, mirror: str) -> Path:
     return config
 
 
-def eventually(what: str, condition: Callable[[], T], timeout: float = 60) -> T:
+def eventually(what: str, condition: Callable[[], T], timeout: float = 120) -> T:
     """Wait until a condition is true and return what it gave; it may hold when no sandbox runs."""
     deadline = time.monotonic() + timeout
     while not (outcome := condition()):

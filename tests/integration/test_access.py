@@ -21,6 +21,8 @@ from nebius.aio.service_error import RequestError
 from tests.integration.cluster import Cluster
 from tests.integration.outside import Nebius, accounted, command_line, kubectl, ssh, ssh_command, ssh_files
 
+pytestmark = pytest.mark.any_slurm("oldest")
+
 #: The versions of slurmrestd's interface that each Slurm serves.
 SERVED = {
     "24.11": {"v0.0.40", "v0.0.41", "v0.0.42"},
@@ -140,6 +142,7 @@ def get(cluster: Cluster, path: str, headers: dict[str, str]) -> httpx.Response:
     return httpx.get(f"{cluster.access['rest']['url']}/{path}", headers=headers, timeout=30)
 
 
+@pytest.mark.each_slurm
 def test_slurmrestd_serves_the_versions_of_its_slurm(cluster: Cluster) -> None:
     served = {
         version
@@ -157,6 +160,7 @@ def test_slurmrestd_reaches_controller_and_accounting(cluster: Cluster) -> None:
     assert get(cluster, f"slurmdb/{V}/clusters", token(cluster)).json()["clusters"][0]["name"] == "soperator"
 
 
+@pytest.mark.each_slurm
 @pytest.mark.parametrize("user", ["root", "alice"])
 def test_a_job_goes_all_its_way_over_slurmrestd(cluster: Cluster, user: str) -> None:
     folder = "/root" if user == "root" else f"/home/{user}"

@@ -10,6 +10,8 @@ from sandbox.cloud.landscape import INFERENCE_GROUP, TRAINING_GROUP
 from sandbox.settings import EPHEMERAL_SET, STATIC_SET
 from tests.integration.cluster import NOT_UP, OFF, Cluster, check_ledger
 
+pytestmark = pytest.mark.any_slurm("oldest")
+
 # Machines outlive their nodes
 
 
@@ -27,6 +29,7 @@ def test_the_block_has_its_gpus_back_only_some_time_after_the_node_is_off(cluste
     assert release["at"] > seen_off
 
 
+@pytest.mark.each_slurm
 def test_power_up_soon_after_power_down_finds_the_same_machine(cluster: Cluster) -> None:
     cluster.power_up("worker-1")
     machine = cluster.machine_of("worker-1")
@@ -73,6 +76,7 @@ def test_resume_timeout_strikes_while_the_block_is_exhausted(cluster: Cluster) -
     cluster.wait_job(job, "COMPLETED")
 
 
+@pytest.mark.each_slurm
 def test_a_node_that_does_not_boot_keeps_its_machine_up_to_4_1(cluster: Cluster) -> None:
     cluster.fault("node-no-boot", node="worker-1")
     cluster.run("scontrol", "power", "up", "worker-1")
@@ -138,7 +142,7 @@ def test_gpus_go_from_training_to_inference_and_back(cluster: Cluster) -> None:
 
         cluster.run("scontrol", "power", "down", "worker-1")
         cluster.wait("the third replica runs", lambda: len(set(cluster.replicas_on()) - {None}) == 3)
-        growth.sync_wait(interval=0.1, timeout=10)
+        growth.sync_wait(interval=0.1, timeout=60)
         assert growth.successful()
         assert cluster.usage() == cluster.settings.block
 

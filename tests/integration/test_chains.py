@@ -31,6 +31,8 @@ from tests.integration.conftest import ConnectClient
 from tests.integration.test_exactly_once_under_fire import over_ssh, stop_controller
 from tests.submissions import after, ask_until_known, ids_of, new_jobs
 
+pytestmark = pytest.mark.any_slurm("oldest")
+
 DRAINED = "worker-cpu-0"
 
 
@@ -86,6 +88,7 @@ def check_diamond(way: Way, jobs: tuple[BatchJob, ...], ids: dict[str, str]) -> 
 # Submitted together
 
 
+@pytest.mark.each_slurm
 def test_jobs_run_in_their_order(connect_client: ConnectClient, cluster: Cluster) -> None:
     log = f"/root/{uuid.uuid4().hex}"
     names = ("first", "left", "right", "last")
@@ -115,6 +118,7 @@ def test_one_that_is_refused_takes_the_others_with_it(slurm: SlurmClient, cluste
     cluster.wait_job(str(submitted[3].id), "COMPLETED")
 
 
+@pytest.mark.each_slurm
 @pytest.mark.usefixtures("nothing_starts")
 def test_after_a_success_nothing_changes(slurm: SlurmClient, cluster: Cluster) -> None:
     first, second, own = waiting(3)
@@ -131,7 +135,6 @@ def test_after_a_success_nothing_changes(slurm: SlurmClient, cluster: Cluster) -
     assert queued(slurm, jobs)[str(first.name)].is_held, "what its user has held was released"
 
 
-@pytest.mark.any_slurm
 @pytest.mark.usefixtures("nothing_starts")
 def test_what_a_cut_has_left_is_completed(slurm: SlurmClient, way: Way) -> None:
     jobs = diamond(waiting(4))
@@ -143,7 +146,6 @@ def test_what_a_cut_has_left_is_completed(slurm: SlurmClient, way: Way) -> None:
     check_diamond(way, jobs, ids_of(jobs, submitted))
 
 
-@pytest.mark.any_slurm
 @pytest.mark.usefixtures("nothing_starts")
 def test_more_than_go_at_once_are_all_there_or_none(way: Way) -> None:
     slow = RateLimit(bucket=40, refill=1, period=timedelta(seconds=25))
@@ -161,6 +163,7 @@ def test_more_than_go_at_once_are_all_there_or_none(way: Way) -> None:
     assert not queued(way, chain)
 
 
+@pytest.mark.each_slurm
 @pytest.mark.usefixtures("nothing_starts")
 def test_arrays_and_heterogeneous_jobs(slurm: SlurmClient) -> None:
     array, parts, last = waiting(3)
@@ -174,7 +177,6 @@ def test_arrays_and_heterogeneous_jobs(slurm: SlurmClient) -> None:
     assert waits_for(queued(slurm, [last])[str(last.name)]) == {submitted[0].id.job, submitted[1].id.job}  # type: ignore[union-attr]
 
 
-@pytest.mark.any_slurm
 @pytest.mark.usefixtures("nothing_starts")
 def test_the_connection_is_cut_at_any_moment(cluster: Cluster) -> None:
     way, dice = over_ssh(cluster), random.Random(20)
@@ -190,7 +192,6 @@ def test_the_connection_is_cut_at_any_moment(cluster: Cluster) -> None:
     way.close()
 
 
-@pytest.mark.any_slurm
 @pytest.mark.usefixtures("nothing_starts")
 def test_slurmctld_restarts(cluster: Cluster, way: Way) -> None:
     known: list[tuple[tuple[BatchJob, ...], dict[str, str]]] = []
@@ -229,7 +230,6 @@ def racers(request: pytest.FixtureRequest, connect: Callable[[str], Way], cluste
         way.close()
 
 
-@pytest.mark.any_slurm
 @pytest.mark.usefixtures("nothing_starts")
 def test_many_who_race_agree_on_one_chain(racers: list[Way]) -> None:
     for _ in range(2):
@@ -266,6 +266,7 @@ def test_a_key_that_nobody_has_is_refused(slurm: SlurmClient) -> None:
     assert submitted.id is not None
 
 
+@pytest.mark.each_slurm
 @pytest.mark.usefixtures("nothing_starts")
 def test_singleton_means_the_name_without_its_key(slurm: SlurmClient, cluster: Cluster) -> None:
     name = f"train {uuid.uuid4().hex[:6]}"
@@ -300,6 +301,7 @@ def is_in_vain(slurm: SlurmClient, job: JobId) -> bool:
     return any(part.reason == "DependencyNeverSatisfied" for part in slurm.status(job).parts)
 
 
+@pytest.mark.each_slurm
 def test_another_job_takes_the_place_of_one_that_failed(slurm: SlurmClient, cluster: Cluster) -> None:
     failed, other = cluster.sbatch(wrap="false"), cluster.held_job()
     kept = f"afterok:{failed},after:{other}"
@@ -332,6 +334,7 @@ def test_the_place_can_be_taken_of_a_job_that_is_forgotten(connect_kind: Connect
         slurm.do("relink", [waits], JobId.parse(new), JobId.parse(failed))
 
 
+@pytest.mark.each_slurm
 def test_a_job_that_waits_in_vain_can_be_let_go(slurm: SlurmClient, cluster: Cluster) -> None:
     failed, other = cluster.sbatch("--hold", wrap="false"), cluster.held_job()
     one = JobId.parse(cluster.sbatch(f"--dependency=afterok:{failed},afterany:{other}"))
@@ -346,6 +349,7 @@ def test_a_job_that_waits_in_vain_can_be_let_go(slurm: SlurmClient, cluster: Clu
     assert not slurm.let_go(one)
 
 
+@pytest.mark.each_slurm
 def test_elements_whose_counterpart_failed_are_let_go_alone(slurm: SlurmClient, cluster: Cluster) -> None:
     source = cluster.sbatch("--array=0-2%2", wrap="case $SLURM_ARRAY_TASK_ID in 1) false;; 2) sleep 100;; esac")
     array = cluster.sbatch("--array=0-2", f"--dependency=aftercorr:{source}")

@@ -17,6 +17,8 @@ from airflow_provider_soperator.transports.errors import TransportError
 from tests.integration.clients import ClientUnderTest
 from tests.integration.cluster import Cluster
 
+pytestmark = pytest.mark.any_slurm("oldest")
+
 HELD = BatchJob(command="true", name="work", output="/dev/null", hold=True)
 
 

@@ -7,6 +7,8 @@ import pytest
 from sandbox.faults import DRAIN_REASONS
 from tests.integration.cluster import NOT_UP, Cluster
 
+pytestmark = pytest.mark.any_slurm
+
 
 @pytest.mark.parametrize("short", DRAIN_REASONS)
 def test_a_drain_shows_the_reason_of_whoever_set_it(cluster: Cluster, short: str) -> None:
@@ -29,6 +31,7 @@ def test_a_drain_keeps_jobs_off_until_it_is_undone(cluster: Cluster) -> None:
     cluster.wait_job(job, "COMPLETED")
 
 
+@pytest.mark.each_slurm
 def test_the_start_of_a_pod_undoes_a_drain_up_to_4_1_only(cluster: Cluster) -> None:
     cluster.run("scontrol", "update", "nodename=worker-1", "state=drain", "reason=airflow: keep off", "comment=mine")
     cluster.run("scontrol", "power", "up", "worker-1")
@@ -44,6 +47,7 @@ def test_the_start_of_a_pod_undoes_a_drain_up_to_4_1_only(cluster: Cluster) -> N
     cluster.wait_job(job, "COMPLETED")
 
 
+@pytest.mark.each_slurm
 def test_a_drain_from_before_power_down_goes_with_the_power(cluster: Cluster) -> None:
     cluster.power_up("worker-1")
     cluster.run("scontrol", "update", "nodename=worker-1", "state=drain", "reason=stay off")

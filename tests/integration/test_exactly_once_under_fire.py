@@ -1,6 +1,7 @@
 """Each key has one job, whatever is cut, restarted or killed, at any moment of a submission.
 
 Beside the order in which things are done, this is a matter of luck: so there are many moments, and they lie close.
+SOPERATOR_SUBMIT_KILLS says how many processes are to be killed; 200 of them take a minute and a half.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -28,6 +30,8 @@ from tests.integration.cluster import Cluster
 from tests.submissions import ask_until_known, check_once, ids_of, new_jobs
 
 DRAINED = "worker-cpu-0"
+#: In all tests of this module together.
+KILLS = int(os.environ.get("SOPERATOR_SUBMIT_KILLS", "80"))
 
 
 @pytest.fixture(autouse=True)
@@ -65,10 +69,12 @@ def cut_at_random(cluster: Cluster, way: Way, cuts: int) -> None:
     check_once(cluster, ids)
 
 
+@pytest.mark.any_slurm
 def test_the_connection_is_cut_at_any_moment(cluster: Cluster, way: Way) -> None:
     cut_at_random(cluster, way, 50)
 
 
+@pytest.mark.any_slurm("oldest")
 def test_the_connection_of_a_loop_is_cut_at_any_moment(cluster: Cluster, connect: Callable[[str], Way]) -> None:
     cut_at_random(cluster, connect("ssh-async"), 10)
 
@@ -108,42 +114,65 @@ def test_a_daemon_restarts(stop: Callable[[Cluster], None], cluster: Cluster, wa
     check_once(cluster, ids)
 
 
-def kill_after(seconds: float, cluster: Cluster, jobs: tuple[BatchJob, ...], *, connected: bool) -> None:
-    """Let a process submit jobs over a connection of its own, and kill it some time after it says that it begins."""
-    reading, writing = os.pipe()
+class Worker:
+    """Submits jobs in a process of its own, over a connection of its own."""
 
-    def submit() -> None:
-        own = over_ssh(cluster)
-        if connected:
+    def __init__(self, cluster: Cluster, jobs: tuple[BatchJob, ...], *, connected: bool) -> None:
+        self._cluster, self._jobs, self._connected = cluster, jobs, connected
+        self._says, self._word = os.pipe()
+
+    def live(self) -> float:
+        """To the end; the seconds that it takes, from when it says that it begins."""
+        with self._at_work():
+            began = time.monotonic()
+            self._hear()
+            return time.monotonic() - began
+
+    def die_after(self, seconds: float) -> None:
+        with self._at_work():
+            time.sleep(seconds)
+
+    @contextmanager
+    def _at_work(self) -> Iterator[None]:
+        with os.fdopen(self._says, "rb"), os.fdopen(self._word, "wb"), forked(self._submit):
+            self._hear()
+            yield
+
+    def _hear(self) -> None:
+        assert select.select([self._says], [], [], 60)[0], "the worker says nothing"
+        os.read(self._says, 1)
+
+    def _submit(self) -> None:
+        own = over_ssh(self._cluster)
+        if self._connected:
             own.ask(Ping())
-        os.write(writing, b"begin")
-        own.ask(SubmitOnce(jobs=jobs))
-
-    with os.fdopen(reading, "rb"), os.fdopen(writing, "wb"), forked(submit):
-        assert select.select([reading], [], [], 30)[0], "the worker does not begin"
-        time.sleep(seconds)
+        os.write(self._word, b"b")
+        own.ask(SubmitOnce(jobs=self._jobs))
+        os.write(self._word, b"e")
 
 
 @pytest.mark.any_slurm("oldest")
 @pytest.mark.parametrize(
-    ("lines", "span", "kills", "connected"),
+    ("lines", "share", "connected"),
     [
-        pytest.param(1, 0.06, 100, True, id="submitting"),
-        pytest.param(1, 0.20, 40, False, id="connecting"),
+        pytest.param(1, 0.5, True, id="submitting"),
+        pytest.param(1, 0.2, False, id="connecting"),
         # As long as this, it can be killed when half of it is sent.
-        pytest.param(20_000, 0.06, 60, True, id="sending"),
+        pytest.param(20_000, 0.3, True, id="sending"),
     ],
 )
 def test_a_worker_is_killed_at_every_step(
-    lines: int, span: float, kills: int, connected: bool, cluster: Cluster, way: Way
+    lines: int, share: float, connected: bool, cluster: Cluster, way: Way
 ) -> None:
+    kills = round(KILLS * share)
     program = "#!/bin/sh\n" + "# one of the lines of a program\n" * lines
     ids: dict[str, str] = {}
     adopted = []
+    whole = Worker(cluster, waiting_jobs(1, command=None, script=program), connected=connected).live()
     for step in range(kills):
         jobs = waiting_jobs(1, command=None, script=program)
         # The first steps lie closest: what has been sent as a whole is done on the cluster without the worker.
-        kill_after(span * (step / kills) ** 2, cluster, jobs, connected=connected)
+        Worker(cluster, jobs, connected=connected).die_after(2 * whole * (step / kills) ** 2)
         answers = ask_until_known(way, jobs)
         adopted += [one.adopted for one in answers]
         ids |= ids_of(jobs, answers)

@@ -18,6 +18,8 @@ from tests.integration.clients import ClientUnderTest
 from tests.integration.cluster import Cluster
 from tests.integration.conftest import ConnectClient
 
+pytestmark = pytest.mark.any_slurm
+
 HOUR = timedelta(hours=1)
 
 
@@ -72,6 +74,7 @@ def test_each_job_is_told_once_when_it_has_finished(cluster: Cluster, slurm: Cli
     assert listener.ids() == [job]
 
 
+@pytest.mark.each_slurm
 def test_a_job_that_is_requeued_after_its_end_finishes_again(cluster: Cluster, slurm: ClientUnderTest) -> None:
     listener = Listener(slurm, name="again")
     job = cluster.held_job("--job-name=again")
@@ -145,6 +148,7 @@ def test_what_the_queue_has_forgotten_is_found_in_accounting(
     assert listener.look() == []
 
 
+@pytest.mark.any_slurm("oldest")
 def test_the_jobs_of_others_are_found_too(
     forgetful: Cluster, connect_kind: ConnectClient, forgotten: Callable[[str], bool]
 ) -> None:

@@ -7,6 +7,8 @@ import pytest
 from tests.integration.cluster import Cluster
 from tests.integration.outside import accounted, ssh
 
+pytestmark = pytest.mark.any_slurm("oldest")
+
 SHARED = "/opt/soperator-outputs/shared"
 
 
@@ -117,6 +119,7 @@ def test_a_job_after_one_that_failed_never_runs(cluster: Cluster) -> None:
     )
 
 
+@pytest.mark.each_slurm
 def test_a_requeued_job_starts_again_under_its_id(cluster: Cluster) -> None:
     job = cluster.sbatch("--open-mode=append", wrap='echo "start ${SLURM_RESTART_COUNT:-0}"; sleep 60')
     out = f"/root/{job}.out"
@@ -134,6 +137,7 @@ def test_a_requeued_job_starts_again_under_its_id(cluster: Cluster) -> None:
     assert accounted(cluster, job)["Restarts"] == "1"
 
 
+@pytest.mark.each_slurm
 @pytest.mark.parametrize("partition", ["main", "hidden"])
 @pytest.mark.parametrize(
     ("words", "state", "exit_code"),

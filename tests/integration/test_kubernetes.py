@@ -15,6 +15,8 @@ import pytest
 from tests.integration.cluster import NOT_UP, Cluster
 from tests.integration.outside import accounted, fault, kubectl
 
+pytestmark = pytest.mark.any_slurm("oldest")
+
 
 @pytest.fixture
 def api(cluster: Cluster) -> Iterator[Any]:

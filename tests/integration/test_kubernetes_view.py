@@ -19,6 +19,8 @@ from sandbox.settings import NAMESPACE
 from tests.integration.cluster import Cluster, is_ready
 from tests.integration.connections import Connections
 
+pytestmark = pytest.mark.any_slurm("oldest")
+
 
 @pytest.fixture
 def hook(connections: Connections) -> SlurmHook:
@@ -58,7 +60,6 @@ def test_the_condition_of_a_machine_that_is_to_be_maintained(cluster: Cluster, h
     assert not any("NebiusMaintenanceScheduled" in line for line in told(hook))
 
 
-@pytest.mark.any_slurm("oldest")
 def test_a_lost_machine_is_told_of_after_the_pod_has_moved(cluster: Cluster, hook: SlurmHook) -> None:
     before = cluster.machine_of("worker-0")
     cluster.fault("node-dies", node="worker-0")

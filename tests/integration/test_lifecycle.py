@@ -155,7 +155,7 @@ def test_a_killed_sandbox_leaves_nothing_and_comes_back_with_its_history(name: s
     outer, ports = cluster.sandbox.init.outer(), tuple(cluster.access["ports"].values())
     assert outer is not None
     outer.kill()
-    eventually("the processes are gone", lambda: not any(map(psutil.Process.is_running, processes_of(name))), 10)
+    eventually("the processes are gone", lambda: not any(map(psutil.Process.is_running, processes_of(name))))
     assert mounts_of(name) == []
     listening = {c.laddr.port for c in psutil.net_connections("inet") if c.laddr and not c.raddr}
     assert not listening.intersection(ports)
@@ -313,7 +313,7 @@ def test_a_root_half_built_is_continued(packages: list[str], monkeypatch: pytest
         making.wait()
         # The builder has ended with it, and nothing of it is mounted: else the next one would work beside it.
         partial = roots.path("24.11.partial")
-        eventually("the builder has ended", lambda: not builders(partial), 10)
+        eventually("the builder has ended", lambda: not builders(partial))
         assert partial.exists()
         assert not roots.ready("24.11")
         first = set(packages)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from airflow_provider_soperator.slurm import nodes
 from airflow_provider_soperator.slurm.ids import JobId
 from airflow_provider_soperator.slurm.nodes import DrainReason
@@ -21,7 +23,10 @@ from airflow_provider_soperator.slurm.states import JobBase
 from tests.integration.answers import ask, the_job, the_node, wait_node
 from tests.integration.cluster import Cluster
 
+pytestmark = pytest.mark.any_slurm
 
+
+@pytest.mark.each_slurm
 def test_a_node_through_its_power_states(cluster: Cluster) -> None:
     assert nodes.is_off(the_node(cluster))
     ask(cluster, PowerUp(("worker-1",)))
@@ -65,6 +70,8 @@ def test_a_forced_power_down_takes_the_job_with_it(cluster: Cluster) -> None:
     assert not ended.state.succeeded
 
 
+# With the habits of Soperator 5.0 it is powered down in the midst of this, too.
+@pytest.mark.any_slurm("oldest")
 def test_a_node_that_does_not_boot(cluster: Cluster) -> None:
     cluster.fault("node-no-boot", node="worker-1")
     ask(cluster, PowerUp(("worker-1",)))

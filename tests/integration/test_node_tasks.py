@@ -74,13 +74,13 @@ def test_drains_of_others_are_undone_by_force_only(perform: Perform, cluster: Cl
 def test_who_is_late_says_where_the_nodes_are(perform: Perform, cluster: Cluster) -> None:
     job = cluster.held_job("--nodelist=worker-0")
     cluster.wait_job(job, "RUNNING")
-    with pytest.raises(NodesLate, match=r"not done within 0:00:02: worker-cpu-0: there; worker-0 has jobs"):
+    with pytest.raises(NodesLate, match=r"not done within 0:00:08: worker-cpu-0: there; worker-0 has jobs"):
         perform(
             DrainNodesOperator,
             nodes=["worker-0", "worker-cpu-0"],
             reason="r",
             wait_for_jobs=True,
-            timeout=timedelta(seconds=2),
+            timeout=timedelta(seconds=8),
         )
     cluster.let_go(job)
 

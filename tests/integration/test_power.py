@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from sandbox.settings import EPHEMERAL_SET, STATIC_SET
 from tests.integration.cluster import NOT_UP, OFF, Cluster
+
+pytestmark = pytest.mark.any_slurm
 
 GOING_UP = {"POWER_UP", "POWERING_UP"}
 
 # Power up
 
 
+@pytest.mark.each_slurm
 def test_power_up_boots_a_machine_of_the_block(cluster: Cluster) -> None:
     cluster.settle()
     before = cluster.ledger()
@@ -109,6 +114,7 @@ def test_power_down_asap_waits_for_the_job_and_lets_no_other_start(cluster: Clus
     )
 
 
+@pytest.mark.each_slurm
 def test_power_down_force_requeues_the_job_which_then_runs_again(cluster: Cluster) -> None:
     cluster.power_up("worker-1")
     job = cluster.held_job("--nodelist=worker-1", "--gpus-per-node=8")
@@ -124,6 +130,7 @@ def test_power_down_force_requeues_the_job_which_then_runs_again(cluster: Cluste
     assert cluster.job(job)["restart_cnt"] == 1
 
 
+@pytest.mark.each_slurm
 def test_a_reason_for_power_down_asap_is_taken_from_25_11_on(cluster: Cluster) -> None:
     cluster.power_up("worker-1")
     said = cluster.try_run("scontrol", "power", "down", "asap", "worker-1", "Reason=serving needs it")
@@ -138,6 +145,7 @@ def test_a_reason_for_power_down_asap_is_taken_from_25_11_on(cluster: Cluster) -
         assert node.reason == "serving needs it"
 
 
+@pytest.mark.each_slurm
 def test_power_down_of_a_node_that_is_off_runs_the_cycle_again(cluster: Cluster) -> None:
     cluster.run("scontrol", "update", "nodename=worker-1", "state=drain", "reason=stay off")
     cluster.wait_node("worker-1", has={"POWERED_DOWN", "DRAIN"})
@@ -196,6 +204,7 @@ def test_a_missing_power_state_is_made_anew_with_the_initial_nodes_on(cluster: C
     assert cluster.node("worker-0").state == {"IDLE", "CLOUD"}
 
 
+@pytest.mark.each_slurm
 def test_a_node_set_with_nodes_off_is_ready_only_from_5_0_on(cluster: Cluster) -> None:
     some_off = cluster.wait("the controller has looked", lambda: readiness(cluster, available=1))
     cluster.run("scontrol", "power", "up", "worker-[1-3]")

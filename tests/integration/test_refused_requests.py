@@ -136,6 +136,7 @@ def test_accounting_that_does_not_answer(cluster: Cluster) -> None:
         assert raised.value.retryable
 
 
+@pytest.mark.any_slurm("oldest")
 def test_a_controller_that_does_not_answer(cluster: Cluster) -> None:
     cluster.fault("slurmctld-hung")
     for question in (Ping(), ListJobs(mine=True)):

@@ -134,6 +134,7 @@ def test_idle_waits_and_lets_jobs_start_until_a_node_is_idle(shifts: Shifts) -> 
     shifts.check_at_rest()
 
 
+@pytest.mark.any_slurm
 def test_force_warns_gives_the_grace_and_requeues(shifts: Shifts) -> None:
     cluster, grace = shifts.cluster, 3.0
     # As Slurm's own preemption does, the signal goes to steps: this one notes it, and works on.

@@ -272,7 +272,7 @@ def test_another_comes_for_a_node_that_does_not_boot_and_without_one_it_is_undon
     assert set(shifts.drained()) == {broken}
     shifts.check(3, same_cluster=1)
     # Long enough to find that it does not boot, too short for a second try.
-    said = shifts.start(shifts.order(4, 0, timeouts=replace(PATIENT, ready=timedelta(seconds=10)))).failure()
+    said = shifts.start(shifts.order(4, 0, timeouts=replace(PATIENT, ready=timedelta(seconds=18)))).failure()
     assert "training is not ready" in said
     assert f"{broken}: " in said
     assert "ResumeTimeout reached" in said

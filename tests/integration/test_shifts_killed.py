@@ -16,7 +16,7 @@ from tests.integration.shifts import Queue, Shifts
 pytestmark = pytest.mark.lane("shifts")
 
 #: In all tests of this module together.
-KILLS = int(os.environ.get("SOPERATOR_SHIFT_KILLS", "25"))
+KILLS = int(os.environ.get("SOPERATOR_SHIFT_KILLS", "15"))
 HALF = (KILLS + 1) // 2
 #: All that is ordered on the way there and back.
 ORDERS = {

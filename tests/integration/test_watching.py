@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from airflow_provider_soperator.clients.watched import Patience
 from airflow_provider_soperator.slurm.ids import JobId
 from airflow_provider_soperator.slurm.requests import CancelJobs, RequeueJobs
 from tests.integration.clients import ClientUnderTest
 from tests.integration.cluster import Cluster
+
+pytestmark = pytest.mark.any_slurm
 
 BRIEF = Patience(unknown=3, runaway=6)
 
@@ -40,6 +44,7 @@ def test_a_job_that_is_cancelled(slurm: ClientUnderTest, cluster: Cluster) -> No
     assert str(followed.end().state) == "CANCELLED"
 
 
+@pytest.mark.each_slurm
 def test_a_requeued_job_is_the_same_job(slurm: ClientUnderTest, cluster: Cluster) -> None:
     job = cluster.held_job("--requeue")
     followed = slurm.watch(job)
@@ -73,6 +78,7 @@ def test_an_array_is_over_with_its_last_element(slurm: ClientUnderTest, cluster:
     assert str(end.state) == "FAILED"
 
 
+@pytest.mark.each_slurm
 def test_elements_that_were_cancelled_before_they_started(slurm: ClientUnderTest, cluster: Cluster) -> None:
     job = cluster.sbatch("--array=1-3", "--hold")
     # Neither the queue nor accounting will ever have a row for it.
@@ -85,6 +91,7 @@ def test_elements_that_were_cancelled_before_they_started(slurm: ClientUnderTest
     assert not end.succeeded
 
 
+@pytest.mark.each_slurm
 def test_a_heterogeneous_job_is_over_with_its_last_component(slurm: ClientUnderTest, cluster: Cluster) -> None:
     cluster.power_up("worker-1")
     job = cluster.held_job("--nodes=1", "--exclusive", ":", "--nodes=1", "--exclusive")

@@ -12,6 +12,8 @@ from airflow_provider_soperator.slurm.requests import ListJobs
 from tests.integration.clients import ClientUnderTest
 from tests.integration.cluster import Cluster
 
+pytestmark = pytest.mark.any_slurm("oldest")
+
 ConnectBoth = Callable[[Cluster], list[ClientUnderTest]]
 
 BRIEF = Patience(unknown=3, runaway=6)
@@ -23,6 +25,7 @@ def wait_forgotten(cluster: Cluster, slurm: ClientUnderTest, *jobs: str) -> None
     cluster.wait(f"the queue has forgotten {jobs}", lambda: not slurm.ask(ours), timeout=90)
 
 
+@pytest.mark.each_slurm
 def test_jobs_that_have_left_the_queue(forgetful: Cluster, connect_both: ConnectBoth) -> None:
     failed, done, holey = forgetful.sbatch(wrap="exit 4"), forgetful.sbatch("--array=1-2"), hole(forgetful)
     clients = connect_both(forgetful)
@@ -66,7 +69,6 @@ def test_an_array_whose_elements_are_forgotten_one_by_one(forgetful: Cluster, co
         assert len(end.parts) == 2
 
 
-@pytest.mark.any_slurm("oldest")
 def test_slurmdbd_is_down_while_a_job_leaves_the_queue(forgetful: Cluster, connect_both: ConnectBoth) -> None:
     leaving, staying = forgetful.held_job(), forgetful.held_job()
     clients = connect_both(forgetful)

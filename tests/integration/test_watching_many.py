@@ -15,6 +15,8 @@ from sandbox.settings import Settings
 from tests.integration.clients import ClientUnderTest, questions
 from tests.integration.cluster import Cluster
 
+pytestmark = pytest.mark.any_slurm("oldest")
+
 ROUNDS = 5
 
 
@@ -44,7 +46,7 @@ def test_nobody_asks_when_nobody_waits(slurm: ClientUnderTest, cluster: Cluster)
     for closer in closers:
         closer.start()
     for followed in waiting:
-        followed.until_silent(timeout=5)
+        followed.until_silent()
         assert not followed.news[-1].is_over
     cluster.wait("nobody asks any more", lambda: not slurm.is_polling())
     again = slurm.watch(jobs[0])
@@ -57,7 +59,7 @@ def test_a_client_that_is_closed_leaves_nobody_waiting(slurm: ClientUnderTest, c
     followed = slurm.watch(cluster.sbatch("--hold"))
     followed.until_state("PENDING")
     slurm.do("close")
-    followed.until_silent(timeout=5)
+    followed.until_silent()
     assert not followed.news[-1].is_over
 
 
@@ -77,7 +79,6 @@ def strict_sandbox(sandbox: Sandbox) -> Iterator[Sandbox]:
         made.down()
 
 
-@pytest.mark.any_slurm("oldest")
 def test_a_rate_limit_is_kept(strict_sandbox: Sandbox, connect_client: Callable[..., ClientUnderTest]) -> None:
     cluster = Cluster(strict_sandbox)
     administrator, slurm = connect_client(cluster), connect_client(cluster, user="alice")

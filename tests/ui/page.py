@@ -9,7 +9,7 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
 #: Seconds that a page has to show something, on a machine that is busy with other tests.
-PATIENCE = 30
+PATIENCE = 60
 
 
 class Page:

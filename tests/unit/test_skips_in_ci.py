@@ -100,3 +100,17 @@ def test_unit_tests_may_skip_in_ci(project: pytest.Pytester, monkeypatch: pytest
     monkeypatch.setenv("CI", "true")
     write(project, "tests/unit/test_it.py", SKIPS)
     project.runpytest().assert_outcomes(passed=1, skipped=3, xfailed=1)
+
+
+def test_tests_of_what_cannot_be_installed_may_skip_in_ci(
+    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CI", "true")
+    project.makeini("[pytest]\nmarkers = terraform\n")
+    write(
+        project,
+        "tests/integration/test_it.py",
+        "import pytest\npytestmark = [pytest.mark.terraform, pytest.mark.skipif(True, reason='no Terraform')]\n"
+        "def test_it():\n    pass\n",
+    )
+    project.runpytest().assert_outcomes(skipped=1)
