@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from airflow_provider_soperator.clients import transfers, waiting, work
+from airflow_provider_soperator.clients import stats, transfers, waiting, work
 from airflow_provider_soperator.clients.answers import SharedAnswers
 from airflow_provider_soperator.clients.batcher import Batcher
 from airflow_provider_soperator.clients.steps import Steps, run, run_async
@@ -27,6 +27,7 @@ from airflow_provider_soperator.slurm.keys import SubmissionKey
 from airflow_provider_soperator.slurm.records import ClusterConfig, RateLimit
 from airflow_provider_soperator.slurm.requests import CancelJobs, Request, ShowConfig
 from airflow_provider_soperator.slurm.requests.once import Submitted
+from airflow_provider_soperator.slurm.stats import SlurmStats
 from airflow_provider_soperator.slurm.status import JobStatus
 from airflow_provider_soperator.transports.errors import NotSupported
 from airflow_provider_soperator.transports.protocol import AsyncTransport, Transport
@@ -166,6 +167,10 @@ class SlurmClient:
         """
         return self._watcher.watch(job, name=name, mine=mine, poll_interval=poll_interval)
 
+    def stats(self, top: int = 10) -> SlurmStats:
+        """The cluster at this moment, in figures; of users, the ``top`` ones."""
+        return self._take(stats.take(top))
+
     def read_file(self, path: str, most: int = work.MOST_OF_A_FILE) -> bytes:
         """A file on the cluster, whole."""
         return self._take(work.read_file(path, most))
@@ -284,6 +289,9 @@ class AsyncSlurmClient:
     def tail(self, path: str, offset: int = 0) -> Tail:
         """What a file grows by. All files that are followed are read in one go."""
         return self._tails.follow(path, offset)
+
+    async def stats(self, top: int = 10) -> SlurmStats:
+        return await self._take(stats.take(top))
 
     async def read_file(self, path: str, most: int = work.MOST_OF_A_FILE) -> bytes:
         return await self._take(work.read_file(path, most))

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 
 from airflow_provider_soperator.clients.book import JobBook
+from airflow_provider_soperator.clients.refusals import told
 from airflow_provider_soperator.clients.steps import Steps
 from airflow_provider_soperator.clients.watched import Patience
 from airflow_provider_soperator.slurm.errors import AccountingDisabled, SlurmError, TogetherRefused
@@ -41,7 +42,8 @@ def submit_many(
     at_once = jobs_at_once(limit)
     done: list[Submitted] = []
     for start in range(0, len(jobs), at_once):
-        done += yield SubmitOnce(jobs=tuple(jobs[start : start + at_once]), since=since, fresh=fresh)
+        batch = tuple(jobs[start : start + at_once])
+        done += yield from told(batch, (yield SubmitOnce(jobs=batch, since=since, fresh=fresh)))
     return tuple(done)
 
 
@@ -58,9 +60,9 @@ def submit_together(
     done: dict[int, Submitted] = {}
     for places in goes:
         together = Together.START if len(goes) == 1 else Together.WAIT
-        answers = yield SubmitOnce(
-            jobs=tuple(jobs[place] for place in places), since=since, fresh=fresh, together=together
-        )
+        batch = tuple(jobs[place] for place in places)
+        answers = yield SubmitOnce(jobs=batch, since=since, fresh=fresh, together=together)
+        answers = yield from told(batch, answers)
         for place, answer in zip(places, answers, strict=True):
             if answer.error:
                 yield from _ask_again([jobs[place] for place in sorted(done)], since, Together.END)

@@ -14,6 +14,7 @@ from airflow.sdk import conf
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, AirflowTaskTimeout
 
 from airflow_provider_soperator.capacity.errors import CapacityError, CapacityMistake
+from airflow_provider_soperator.operators.metrics import emit
 from airflow_provider_soperator.operators.scaling import ScaleTargetOperator
 from airflow_provider_soperator.operators.switches import is_on
 from airflow_provider_soperator.operators.waiting import WaitingOperator
@@ -146,11 +147,8 @@ class ShiftCapacityOperator(WaitingOperator):
 
     def _emit(self, figures: Mapping[str, float | None]) -> None:
         """As metrics of Airflow's."""
-        from airflow.providers.common.compat.sdk import Stats
-
-        for name, value in figures.items():
-            if value is not None:
-                Stats.gauge(f"soperator.shift.{name}", value, tags={"dag_id": self.dag_id, "task_id": self.task_id})
+        tags = {"dag_id": self.dag_id, "task_id": self.task_id}
+        emit((f"shift.{name}", value, tags) for name, value in figures.items())
 
     def _order(self, context: Context, limit: int) -> ShiftOrder:
         """What this task is to do, of a block with so many GPUs."""

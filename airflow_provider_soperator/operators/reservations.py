@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_provider_soperator.operators.moments import moment_of
 from airflow_provider_soperator.operators.node_lists import check_count, check_nodes, names_of
 from airflow_provider_soperator.slurm.errors import InvalidRequest, ReservationConflict, SlurmError
 from airflow_provider_soperator.slurm.requests.reservations import HANDOVER_FLAGS
@@ -228,14 +229,7 @@ def _listed(said: Sequence[str]) -> list[str]:
 
 def _moment(what: str, said: datetime | str | None) -> datetime | None:
     """A moment that a template may have made."""
-    if said is None or said in ("", "None"):
-        return None
-    import pendulum
-
     try:
-        parsed = pendulum.parse(said) if isinstance(said, str) else said
-    except ValueError:
-        raise InvalidRequest(f"{what}={said!r} is no moment, such as 2026-11-21T20:00:00+01:00") from None
-    if not isinstance(parsed, datetime) or parsed.tzinfo is None:
-        raise InvalidRequest(f"{what}={said!r} is no moment with a time zone")
-    return parsed
+        return moment_of(what, said)
+    except ValueError as error:
+        raise InvalidRequest(str(error)) from None

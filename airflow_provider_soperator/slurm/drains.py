@@ -11,7 +11,7 @@ from airflow_provider_soperator.slurm.requests import Drain, Undrain
 from airflow_provider_soperator.slurm.states import NodeFlag
 
 
-def drained(nodes: Iterable[Node], reason: DrainReason, *, wait_for_jobs: bool = False) -> Move:
+def drained(nodes: Iterable[Node], reason: DrainReason | str, *, wait_for_jobs: bool = False) -> Move:
     """No new job is to start on nodes. One that somebody else has drained keeps that reason."""
     return move_each(nodes, lambda node: _drained(node, reason, wait_for_jobs))
 
@@ -21,7 +21,7 @@ def undrained(nodes: Iterable[Node], *, owner: str = "", force: bool = False) ->
     return move_each(nodes, lambda node: _undrained(node, owner, force))
 
 
-def _drained(node: Node, reason: DrainReason, wait_for_jobs: bool) -> Step:
+def _drained(node: Node, reason: DrainReason | str, wait_for_jobs: bool) -> Step:
     if not node.state.has(NodeFlag.DRAIN):
         return Step((Drain((node.name,), str(reason)),), waits="is being drained")
     if node.state.has(NodeFlag.POWER_DOWN):

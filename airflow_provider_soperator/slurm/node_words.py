@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,6 +95,18 @@ def check_how(how: str | int) -> None:
         raise ValueError(f"how={how!r} is neither 'all' nor 'any' nor a number of nodes")
 
 
+def chosen(nodes: Iterable[Node], names: Sequence[str], partition: str) -> list[Node]:
+    """Those that are meant: by name, or else all of a partition, or just all. Raises if there are none such."""
+    known = {node.name: node for node in nodes}
+    if names:
+        refuse_unknown(names, known)
+        return [known[name] for name in names]
+    meant = [node for node in known.values() if partition in ("", *node.partitions)]
+    if not meant:
+        raise UnknownPartition(f"no node is in a partition {partition}")
+    return meant
+
+
 @dataclass(frozen=True, kw_only=True)
 class Watched:
     """Some nodes, and the state that all, any or so many of them are to be in; of plain values."""
@@ -113,13 +125,7 @@ class Watched:
 
     def look(self, nodes: Iterable[Node]) -> dict[str, Any]:
         """Which of them are in the state, of how many, and whether these are enough."""
-        known = {node.name: node for node in nodes}
-        refuse_unknown(self.nodes, known)
-        meant = [known[name] for name in self.nodes]
-        if not self.nodes:
-            meant = [node for node in known.values() if self.partition in ("", *node.partitions)]
-            if not meant:
-                raise UnknownPartition(f"no node is in a partition {self.partition}")
+        meant = chosen(nodes, self.nodes, self.partition)
         found = [node.name for node in meant if WORDS[self.state](node)]
         wanted = {"all": len(meant), "any": 1}.get(str(self.how)) or int(self.how)
         if wanted > len(meant):

@@ -195,6 +195,10 @@ KNOWN_REASONS = (
     KnownReason("POWER_DOWN_ASAP", "the node powers down once its jobs have ended", heals=True),
     KnownReason("Not responding", "slurmd on the node has not answered for SlurmdTimeout", heals=True),
     KnownReason("Prolog error", "the prolog has failed on the node; somebody has to look at it"),
+    KnownReason(
+        "nvme_raid_health",
+        "the node's local disks are not all there; Soperator leaves it to people to have the machine replaced",
+    ),
 )
 
 

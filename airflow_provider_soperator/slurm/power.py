@@ -128,7 +128,7 @@ def _up(node: Node, owner: str, since: datetime | None) -> Step:
         # Its drain ends when it powers down.
         return Step(waits=_told_to_go(node))
     if drained and not ours:
-        return _held(node, "is drained")
+        return held(node, "is drained")
     if node.state.has(NodeFlag.POWERING_DOWN):
         return Step(waits="is powering down, and can be powered up after that")
     # Soperator 4.1 ends a drain when the node's Pod starts, 5.0 does not.
@@ -144,7 +144,7 @@ def _up(node: Node, owner: str, since: datetime | None) -> Step:
     if node.state.has(NodeFlag.REBOOT_ISSUED):
         return Step(waits="reboots")
     if node.state.base is NodeBase.DOWN or node.state.has(NodeFlag.FAIL, NodeFlag.INVALID_REG):
-        return _held(node, f"is {node.state}")
+        return held(node, f"is {node.state}")
     # As it is for a moment after it was undrained, too.
     return Step(waits="does not answer yet" if node.state.has(NodeFlag.NOT_RESPONDING) else f"is {node.state}")
 
@@ -185,8 +185,8 @@ def _told_to_go(node: Node) -> str:
     return "has been told to power down, and " + ("has jobs" if is_busy(node) else "is about to")
 
 
-def _held(node: Node, how: str) -> Step:
-    """Something is wrong with a node, and it is not for us to mend that."""
+def held(node: Node, how: str) -> Step:
+    """Something is wrong with a node, and it is not for us to mend that: it heals, or is lost."""
     known = explain(node.reason)
     # Whatever would have mended it needs the machine.
     if known and known.heals and not is_off(node) and not is_going_off(node):

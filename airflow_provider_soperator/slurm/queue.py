@@ -91,11 +91,12 @@ def summary(jobs: Iterable[Job]) -> dict[str, int]:
     """
     counts: Counter[str] = Counter()
     for job in jobs:
-        counts[str(job.state)] += _size(job)
+        counts[str(job.state)] += size(job)
     return dict(counts.most_common())
 
 
-def _size(job: Job) -> int:
+def size(job: Job) -> int:
+    """How many jobs an entry of the queue stands for: elements of an array that wait are one."""
     return max(1, sum(1 for _ in job.id.indices()))
 
 

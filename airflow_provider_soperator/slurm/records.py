@@ -82,6 +82,11 @@ class Job:
         by_reason = not _HOLDS.isdisjoint(self.reason.split(","))
         return self.state.is_held or (self.state.is_pending and (self.priority == 0 or by_reason))
 
+    @property
+    def is_wholly_held(self) -> bool:
+        """The same of every element of an array that waits as one entry."""
+        return self.is_held and (self.priority in (0, None) or set(self.reason.split(",")) <= _HOLDS)
+
 
 @dataclass(frozen=True, kw_only=True)
 class AccountingStep:
@@ -204,6 +209,17 @@ class Node:
     @property
     def gpus_used(self) -> int:
         return count_gpus(self.gres_used)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What a node runs on, as its slurmd has told slurmctld."""
+
+    node: str
+    #: As the cloud names it, which is as Kubernetes does; empty where slurmctld has not learnt it.
+    instance: str = ""
+    #: When it was made, or has booted.
+    since: datetime | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -332,21 +348,3 @@ class Controller:
     host: str
     role: str
     is_up: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class UserRights:
-    """What accounting lets a user do."""
-
-    user: str
-    #: ``None``, ``Operator`` or ``Administrator``.
-    admin_level: str = "None"
-    default_account: str = ""
-    accounts: tuple[str, ...] = ()
-    qos: tuple[str, ...] = ()
-    is_known: bool = True
-
-    @property
-    def may_change_nodes(self) -> bool:
-        """Power, drain and reserve nodes. root and SlurmUser may too, whatever accounting says."""
-        return self.admin_level == "Administrator" or self.user == "root"

@@ -10,6 +10,7 @@ import pytest
 from airflow_provider_soperator.slurm.errors import ControllerUnreachable
 from airflow_provider_soperator.slurm.requests import (
     ListJobs,
+    ListShares,
     Ping,
     SchedulerDiagnostics,
     ShowConfig,
@@ -43,6 +44,14 @@ def test_rights_are_the_same_over_every_way(way: Way, commands: Way) -> None:
         assert way.ask(ShowRights(user)) == commands.ask(ShowRights(user))
 
 
+def test_shares_are_the_same_over_every_way(way: Way, commands: Way, cluster: Cluster) -> None:
+    # Usage is reckoned anew every few minutes, which may be between two questions.
+    cluster.wait("both say the same", lambda: way.ask(ListShares()) == commands.ask(ListShares()))
+    [alice] = [share for share in way.ask(ListShares()) if share.user == "alice"]
+    assert (alice.account, alice.shares, alice.normal_shares) == ("research", 1, 1.0)
+    assert alice.fair_share is not None
+
+
 def test_the_scheduler_tells_how_busy_it_is(way: Way, cluster: Cluster) -> None:
     cluster.held_job()
     said = way.ask(SchedulerDiagnostics())
@@ -60,6 +69,7 @@ def test_the_controller_is_up(way: Way) -> None:
 
 
 # Slurm's commands take their time to give up, so not every way that runs them is tried.
+@pytest.mark.any_slurm
 @pytest.mark.parametrize("name", ["local", "rest"])
 def test_a_slurmctld_that_is_down_is_told(name: str, connect: Callable[[str], Way], cluster: Cluster) -> None:
     way = connect(name)

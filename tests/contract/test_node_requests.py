@@ -20,6 +20,7 @@ from airflow_provider_soperator.slurm.requests import (
     CreateReservation,
     DeleteReservation,
     Drain,
+    ListMachines,
     ListNodes,
     ListPartitions,
     ListReservations,
@@ -67,6 +68,17 @@ def test_nodes_are_the_same_over_every_way(way: Way, commands: Way, cluster: Clu
     assert [node.name for node in way.ask(ListNodes(NODES))] == list(NODES)
 
 
+def test_machines_are_the_same_over_every_way(way: Way, commands: Way) -> None:
+    commands.ask(CommentNodes(NODES, "by InstanceId=none BootTime=5"))
+    asked = ListMachines((*NODES, "worker-1"))
+    machines = {machine.node: machine for machine in way.ask(asked)}
+    assert machines == {machine.node: machine for machine in commands.ask(asked)}
+    assert machines.keys() == {*NODES, "worker-1"}
+    assert machines["worker-0"].instance.startswith("computeinstance-")
+    assert machines["worker-0"].since
+    assert (machines["worker-1"].instance, machines["worker-1"].since) == ("", None)
+
+
 def test_partitions_are_the_same_over_every_way(way: Way, commands: Way, version: int) -> None:
     unknown = {"is_default", "is_hidden"} if version < 45 else set()
     assert all_differences(way.ask(ListPartitions()), commands.ask(ListPartitions()), "name", unknown) == {}
@@ -102,7 +114,8 @@ def test_nodes_are_powered_up_and_down(name: str, connect: Callable[[str], Way],
 
 
 def test_nodes_that_are_not_there_are_named(way: Way) -> None:
-    for request in (ListNodes(("worker-0", "nowhere")), NodeDetail("nowhere"), Undrain(("worker-0", "nowhere"))):
+    both = ("worker-0", "nowhere")
+    for request in (ListNodes(both), NodeDetail("nowhere"), ListMachines(both), Undrain(both)):
         with pytest.raises(UnknownNode):
             way.ask(request)
     for request in (Undrain(()), Drain(("worker-0",), ""), Drain(("worker-0",), "two\nlines")):

@@ -25,6 +25,7 @@ from airflow_provider_soperator.slurm.requests.jobs import (
 from airflow_provider_soperator.slurm.requests.nodes import (
     CommentNodes,
     Drain,
+    ListMachines,
     ListNodes,
     ListPartitions,
     NodeDetail,
@@ -40,6 +41,7 @@ from airflow_provider_soperator.slurm.requests.reservations import (
     ListReservations,
     UpdateReservation,
 )
+from airflow_provider_soperator.slurm.requests.shares import ListShares
 
 __all__ = [
     "Accounting",
@@ -53,9 +55,11 @@ __all__ = [
     "HoldJobs",
     "JobDetail",
     "ListJobs",
+    "ListMachines",
     "ListNodes",
     "ListPartitions",
     "ListReservations",
+    "ListShares",
     "MintToken",
     "NodeDetail",
     "Ping",

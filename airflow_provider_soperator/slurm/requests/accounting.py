@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import cached_property
 
+from airflow_provider_soperator.slurm.accounts import Association, UserRights
 from airflow_provider_soperator.slurm.errors import InvalidRequest
 from airflow_provider_soperator.slurm.exits import ExitCode
 from airflow_provider_soperator.slurm.ids import JobId, JobIdSet
-from airflow_provider_soperator.slurm.records import AccountingJob, AccountingStep, UserRights
+from airflow_provider_soperator.slurm.records import AccountingJob, AccountingStep
 from airflow_provider_soperator.slurm.requests.base import (
     Command,
     CommandOutput,
@@ -232,17 +233,16 @@ class ShowRights(Request[UserRights]):
 
     def command(self) -> Command:
         user = plain_word("a user", self.user)
-        columns = "format=User,AdminLevel,DefaultAccount,Account,QOS"
+        columns = "format=User,AdminLevel,DefaultAccount,Account,Partition,QOS"
         return Command(("sacctmgr", "--noheader", "--parsable2", "show", "user", user, "withassoc", columns))
 
     def read(self, answer: CommandOutput) -> UserRights:
-        rows = [line.split("|") for line in self.check(answer).text.splitlines() if line.count("|") == 4]
+        rows = [line.split("|") for line in self.check(answer).text.splitlines() if line.count("|") == 5]
         if not rows:
             return UserRights(user=self.user, is_known=False)
         return UserRights(
             user=self.user,
             admin_level=rows[0][1],
             default_account=rows[0][2],
-            accounts=tuple(dict.fromkeys(row[3] for row in rows if row[3])),
-            qos=tuple(dict.fromkeys(name for row in rows for name in listed(row[4]))),
+            associations=tuple(Association(row[3], row[4], listed(row[5])) for row in rows if row[3]),
         )

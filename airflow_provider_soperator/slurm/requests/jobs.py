@@ -8,7 +8,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from airflow_provider_soperator.slurm.errors import InvalidRequest, UnknownJob, UnreadableAnswer
+from airflow_provider_soperator.slurm.errors import (
+    InvalidRequest,
+    NotPermitted,
+    SlurmError,
+    UnknownJob,
+    UnreadableAnswer,
+)
 from airflow_provider_soperator.slurm.exits import ExitCode
 from airflow_provider_soperator.slurm.ids import JobId, JobIdSet
 from airflow_provider_soperator.slurm.records import Job
@@ -297,11 +303,28 @@ class RequeueJobs(_JobOrder):
         return ("requeuehold",) if self.hold else ("requeue",)
 
 
+#: Slurm lets users order their own jobs only where it is told to.
+_TOP_REMEDY = (
+    "users may order their jobs where SlurmctldParameters has enable_user_top; elsewhere this needs root, SlurmUser or "
+    "an accounting AdminLevel of Operator"
+)
+
+
 class TopJobs(_JobOrder):
-    """Put waiting jobs before all others of their user."""
+    """Put waiting jobs before all others of their user, the first of them first.
+
+    They are of one user, and arrays go as a whole: jobs of another user Slurm leaves where they are without a word, and
+    single elements it does not know.
+    """
 
     def words(self) -> tuple[str, ...]:
         return ("top",)
+
+    def error(self, answer: CommandOutput) -> SlurmError:
+        error = super().error(answer)
+        if isinstance(error, NotPermitted):
+            return NotPermitted(error.said, error.command, _TOP_REMEDY)
+        return error
 
 
 @dataclass(frozen=True)

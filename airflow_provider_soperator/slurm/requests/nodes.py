@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.errors import InvalidRequest, UnknownNode
-from airflow_provider_soperator.slurm.records import Node, Partition
+from airflow_provider_soperator.slurm.records import Machine, Node, Partition
 from airflow_provider_soperator.slurm.requests.base import (
     MEGABYTE,
     Command,
@@ -114,6 +115,34 @@ def _node(row: tuple[str, ...], partitions: list[str]) -> Node:
         address=address,
         version=clean(version),
     )
+
+
+#: A node in ``scontrol show node``: each text that people have written is on a line of its own, behind its name.
+_SHOWN_NODE = re.compile(r"^NodeName=(\S+)(.*?)(?=^NodeName=|\Z)", re.MULTILINE | re.DOTALL)
+_INSTANCE = re.compile(r"^ +InstanceId=(\S+)", re.MULTILINE)
+_BOOTED = re.compile(r"^ +BootTime=(\S+)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class ListMachines(Request[tuple[Machine, ...]]):
+    """What nodes run on. Slurm 26.05 does not learn the instance of a node that it has powered up."""
+
+    names: tuple[str, ...]
+
+    def command(self) -> Command:
+        return Command(("scontrol", "show", "node", _fold(self.names)), environment=EPOCHS, max_output=64 * MEGABYTE)
+
+    def read(self, answer: CommandOutput) -> tuple[Machine, ...]:
+        shown = _SHOWN_NODE.findall(self.check(answer).text)
+        return tuple(
+            Machine(node=name, instance=_only(_INSTANCE, said), since=parse_time(_only(_BOOTED, said)))
+            for name, said in shown
+        )
+
+
+def _only(pattern: re.Pattern[str], said: str) -> str:
+    found = pattern.search(said)
+    return clean(found[1]) if found else ""
 
 
 @dataclass(frozen=True)

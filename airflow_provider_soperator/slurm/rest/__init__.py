@@ -3,7 +3,7 @@
 Nothing is sent here: ``steps`` yields calls and is given their answers, so one code serves threads and event loops.
 """
 
-from airflow_provider_soperator.slurm.rest import accounting, cluster, jobs, nodes, once, reservations
+from airflow_provider_soperator.slurm.rest import accounting, cluster, jobs, nodes, once, reservations, shares
 from airflow_provider_soperator.slurm.rest.calls import Answer, Call, Site, Steps, Unsupported, steps
 
 __all__ = [
@@ -18,5 +18,6 @@ __all__ = [
     "nodes",
     "once",
     "reservations",
+    "shares",
     "steps",
 ]

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from airflow_provider_soperator.slurm import terms
+from airflow_provider_soperator.slurm.accounts import Association, UserRights
 from airflow_provider_soperator.slurm.errors import AccountingUnreachable
 from airflow_provider_soperator.slurm.ids import JobId
-from airflow_provider_soperator.slurm.records import AccountingJob, AccountingStep, UserRights
+from airflow_provider_soperator.slurm.records import AccountingJob, AccountingStep
 from airflow_provider_soperator.slurm.requests.accounting import Accounting, ShowRights, with_earlier_runs
 from airflow_provider_soperator.slurm.requests.base import clean
 from airflow_provider_soperator.slurm.rest.answers import Json, asked, exit_code, minutes, moment, number, seconds
@@ -170,6 +171,7 @@ def show_rights(request: ShowRights, site: Site) -> Steps[UserRights]:
         user=request.user,
         admin_level=levels[0] if levels else "None",
         default_account=next((one["account"] for one in associations if one.get("is_default")), ""),
-        accounts=tuple(dict.fromkeys(one["account"] for one in associations)),
-        qos=tuple(dict.fromkeys(name for one in associations for name in one["qos"])),
+        associations=tuple(
+            Association(one["account"], one.get("partition") or "", tuple(one["qos"])) for one in associations
+        ),
     )

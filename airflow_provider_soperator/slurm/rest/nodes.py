@@ -6,11 +6,12 @@ from typing import Any
 
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.errors import UnknownNode
-from airflow_provider_soperator.slurm.records import Node, Partition
+from airflow_provider_soperator.slurm.records import Machine, Node, Partition
 from airflow_provider_soperator.slurm.requests.base import clean
 from airflow_provider_soperator.slurm.requests.nodes import (
     CommentNodes,
     Drain,
+    ListMachines,
     ListNodes,
     ListPartitions,
     NodeDetail,
@@ -72,6 +73,23 @@ def _node(said: Json) -> Node:
 
 def _unknown(names: str) -> UnknownNode:
     return UnknownNode(f"there is no node {names}", NAME)
+
+
+@handles
+def list_machines(request: ListMachines, site: Site) -> Steps[tuple[Machine, ...]]:
+    request.command()
+    data = yield from asked(Call("GET", "slurm/nodes/"))
+    nodes = {one["name"]: one for one in data["nodes"]}
+    names = hostlist.expand(hostlist.fold(request.names))
+    if missing := [name for name in names if name not in nodes]:
+        raise _unknown(hostlist.fold(missing))
+    return tuple(_machine(nodes[name]) for name in names)
+
+
+def _machine(said: Json) -> Machine:
+    return Machine(
+        node=said["name"], instance=clean(said.get("instance_id") or ""), since=moment(said.get("boot_time"))
+    )
 
 
 @handles

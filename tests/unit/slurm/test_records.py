@@ -6,8 +6,9 @@ from datetime import timedelta
 
 import pytest
 
+from airflow_provider_soperator.slurm.accounts import UserRights
 from airflow_provider_soperator.slurm.ids import JobId
-from airflow_provider_soperator.slurm.records import ClusterConfig, Job, UserRights, count_gpus
+from airflow_provider_soperator.slurm.records import ClusterConfig, Job, count_gpus
 from airflow_provider_soperator.slurm.states import JobState
 
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_soperator.slurm import errors, requests
+from airflow_provider_soperator.slurm.accounts import Association
 from airflow_provider_soperator.slurm.errors import InvalidRequest
 from airflow_provider_soperator.slurm.ids import JobId
 from airflow_provider_soperator.slurm.job import BatchJob
@@ -251,8 +252,9 @@ def test_names_as_accounting_writes_them_are_found() -> None:
 def test_rights() -> None:
     question = ShowRights("ada")
 
-    rights = question.read(CommandOutput(0, b"ada|Administrator|ml|ml|normal,high\nada|Administrator|ml|bio|\n"))
+    rights = question.read(CommandOutput(0, b"ada|Administrator|ml|ml||normal,high\nada|Administrator|ml|bio|gpu|\n"))
     assert rights.may_change_nodes
+    assert rights.associations == (Association("ml", qos=("normal", "high")), Association("bio", "gpu"))
     assert (rights.accounts, rights.qos) == (("ml", "bio"), ("normal", "high"))
     assert not question.read(CommandOutput(0, b"")).is_known
 

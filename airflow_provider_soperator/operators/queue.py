@@ -1,0 +1,220 @@
+"""Hold, release, put first and change jobs that wait in the queue, whoever has submitted them, as tasks."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator, XComArg
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_provider_soperator.slurm.errors import InvalidRequest, SlurmError
+from airflow_provider_soperator.slurm.queue import QueueFilter
+
+if TYPE_CHECKING:
+    from airflow.sdk.definitions.context import Context
+
+    from airflow_provider_soperator.clients.queue import Meant, Ordered
+    from airflow_provider_soperator.clients.steps import Steps
+
+#: Jobs by their ids: a list, or a text with commas.
+JobIds = str | Sequence[str | int]
+
+
+class _QueueOperator(BaseOperator):
+    """Gives an order to jobs by their ids, or to those that fit some conditions.
+
+    ``jobs`` has the conditions of a ``QueueFilter``: states, partition, user, account, qos, name, reason, waited. Jobs
+    that are as they shall be are left alone, so the task may run again; those that have started or ended by then are
+    none of its business. Returns ``{"jobs": […], "already": […]}``: all that are as wished, and those that were so.
+    """
+
+    template_fields: Sequence[str] = ("slurm_conn_id", "job_ids", "jobs")
+    ui_color = "#d9f2e6"
+    #: What has been done to a job, for the log.
+    done = ""
+
+    def __init__(
+        self,
+        *,
+        job_ids: JobIds | None = None,
+        jobs: Mapping[str, Any] | None = None,
+        slurm_conn_id: str = "soperator_default",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if (job_ids is None) == (jobs is None):
+            raise ValueError("say which jobs are meant, or what they have in common: job_ids or jobs, and not both")
+        if isinstance(jobs, Mapping):
+            if not jobs:
+                raise ValueError(
+                    'jobs={} is the whole queue: name a partition, a user or the like ({"name": "*"}: all)'
+                )
+            QueueFilter(**jobs)
+        self.job_ids = job_ids
+        self.jobs = jobs
+        self.slurm_conn_id = slurm_conn_id
+
+    @abstractmethod
+    def steps(self, meant: Meant) -> Steps[Ordered]:
+        """What is asked and ordered."""
+
+    def execute(self, context: Context) -> dict[str, list[str]]:
+        from airflow_provider_soperator.clients.steps import run
+        from airflow_provider_soperator.hooks.slurm import SlurmHook
+        from airflow_provider_soperator.transports.errors import NotSupported
+
+        try:
+            meant = self._meant()
+            if meant.ids == ():
+                self.log.info("No job is named, so none is %s", self.done)
+                return {"jobs": [], "already": []}
+            steps = self.steps(meant)
+            with SlurmHook(self.slurm_conn_id).client() as slurm:
+                ordered = run(steps, slurm.ask)
+        except (SlurmError, NotSupported) as error:
+            if error.retryable:
+                raise
+            raise AirflowFailException(str(error)) from error
+        jobs, already, gone = (sorted(map(str, ids)) for ids in (ordered.jobs, ordered.already, ordered.gone))
+        self.log.info("%s: %s (so before: %s)", self.done, ", ".join(jobs) or "none", ", ".join(already) or "none")
+        if gone:
+            self.log.warning("Not in the queue any more, or not waiting: %s", ", ".join(gone))
+        return {"jobs": jobs, "already": already}
+
+    def _meant(self) -> Meant:
+        from airflow_provider_soperator.clients.queue import Meant
+        from airflow_provider_soperator.slurm.ids import JobId
+
+        if self.job_ids is None:
+            assert self.jobs is not None
+            return Meant(filter=QueueFilter(**self.jobs))
+        said = self.job_ids.split(",") if isinstance(self.job_ids, str) else self.job_ids
+        try:
+            return Meant(ids=tuple(JobId.parse(str(one).strip()) for one in said if str(one).strip()))
+        except ValueError as error:
+            raise InvalidRequest(f"job_ids: {error}") from None
+
+
+class HoldJobsOperator(_QueueOperator):
+    """Keep waiting jobs from starting, until somebody releases them. Jobs that run go on.
+
+    HoldJobsOperator(task_id="hold", jobs={"partition": "main", "user": "alice"})
+    """
+
+    done = "held"
+
+    def steps(self, meant: Meant) -> Steps[Ordered]:
+        from airflow_provider_soperator.clients import queue
+
+        return queue.hold(meant)
+
+
+class ReleaseJobsOperator(_QueueOperator):
+    """Let held jobs start. What an administrator has held, its user cannot release.
+
+    ReleaseJobsOperator(task_id="release", job_ids="{{ ti.xcom_pull('hold')['jobs'] | join(',') }}")
+    """
+
+    done = "released"
+
+    def steps(self, meant: Meant) -> Steps[Ordered]:
+        from airflow_provider_soperator.clients import queue
+
+        return queue.release(meant)
+
+
+class TopJobsOperator(_QueueOperator):
+    """Put waiting jobs before all others of their user, without a gain for the user over others.
+
+        TopJobsOperator(task_id="urgent", job_ids=["4711"])
+
+    Slurm lets users do that where SlurmctldParameters has ``enable_user_top``, and operators of Slurm everywhere. An
+    array goes as a whole. slurmrestd cannot do it.
+    """
+
+    done = "put first"
+
+    def steps(self, meant: Meant) -> Steps[Ordered]:
+        from airflow_provider_soperator.clients import queue
+
+        return queue.top(meant)
+
+
+class UpdateJobsOperator(_QueueOperator):
+    """Change jobs: their priority, niceness, QOS, account, partition or time limit.
+
+        UpdateJobsOperator(task_id="later", jobs={"user": "alice", "states": ["PENDING"]}, nice=1000)
+
+    Only waiting jobs are changed, unless ``also_running`` is set, as it may be for a ``time_limit``. A priority that
+    was set stays as it is, whatever time passes; a niceness is taken off the one that Slurm works out. More priority,
+    less niceness and longer limits need an operator of Slurm.
+    """
+
+    template_fields = (*_QueueOperator.template_fields, "priority", "nice", "qos", "account", "partition", "time_limit")
+    done = "changed"
+
+    def __init__(
+        self,
+        *,
+        priority: int | str | None = None,
+        nice: int | str | None = None,
+        qos: str | None = None,
+        account: str | None = None,
+        partition: str | None = None,
+        time_limit: timedelta | str | None = None,
+        also_running: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.priority, self.nice = priority, nice
+        self.qos, self.account, self.partition = qos, account, partition
+        self.time_limit = time_limit
+        self.also_running = also_running
+        if not any(isinstance(value, XComArg) or value is not None for value in self._asked().values()):
+            raise ValueError(f"say what is to be changed: {', '.join(self._asked())}")
+
+    def steps(self, meant: Meant) -> Steps[Ordered]:
+        from airflow_provider_soperator.clients import queue
+
+        changes, known = self._changes()
+        # What a job's niceness is the queue does not tell.
+        is_complete = len(known) == len(changes)
+        return queue.update(meant, changes, lambda job: is_complete and queue.has_fields(job, known), self.also_running)
+
+    def _asked(self) -> dict[str, Any]:
+        names = ("priority", "nice", "qos", "account", "partition", "time_limit")
+        return {name: getattr(self, name) for name in names}
+
+    def _changes(self) -> tuple[dict[str, str], dict[str, Any]]:
+        """Slurm's fields, and those of a job's record by which one is known to have them."""
+        from airflow_provider_soperator.slurm.amounts import duration, is_unlimited, seconds
+        from airflow_provider_soperator.slurm.requests.base import plain_word
+        from airflow_provider_soperator.slurm.times import NoDuration
+
+        changes: dict[str, str] = {}
+        known: dict[str, Any] = {}
+        for name, field in (("qos", "QOS"), ("account", "Account"), ("partition", "Partition")):
+            if value := getattr(self, name):
+                changes[field] = known[name] = plain_word(f"a {name}", value)
+        for name, field in (("priority", "Priority"), ("nice", "Nice")):
+            if (value := getattr(self, name)) is not None:
+                changes[field] = str(_whole(name, value))
+        if "Priority" in changes:
+            known["priority"] = int(changes["Priority"])
+        if (limit := self.time_limit) is not None:
+            try:
+                changes["TimeLimit"] = duration(limit)
+                known["time_limit"] = NoDuration.UNLIMITED if is_unlimited(limit) else timedelta(seconds=seconds(limit))
+            except ValueError as error:
+                raise InvalidRequest(f"time_limit: {error}") from None
+        return changes, known
+
+
+def _whole(name: str, value: int | str) -> int:
+    try:
+        return int(value)
+    except ValueError:
+        raise InvalidRequest(f"{name}={value!r} is no number") from None

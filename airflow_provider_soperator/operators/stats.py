@@ -1,0 +1,59 @@
+"""A snapshot of a cluster as a task: for the log, for other tasks, and as metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_provider_soperator.operators.metrics import emit
+from airflow_provider_soperator.slurm.errors import SlurmError
+
+if TYPE_CHECKING:
+    from airflow.sdk.definitions.context import Context
+
+
+class SlurmStatsOperator(BaseOperator):
+    """Take the figures of a cluster: queue and waits, states of nodes, GPUs, users, and fair shares.
+
+        SlurmStatsOperator(task_id="stats", top=5)
+
+    Returns them, logs a table, and sets the gauges ``soperator.queue.*``, ``soperator.nodes`` and ``soperator.gpus``.
+    A cluster without accounting has no fair shares, and ``shares`` is null then.
+    """
+
+    template_fields: Sequence[str] = ("slurm_conn_id", "top")
+    ui_color = "#d9f2e6"
+
+    def __init__(
+        self,
+        *,
+        top: int | str = 10,
+        metrics: bool = True,
+        slurm_conn_id: str = "soperator_default",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.top = top
+        self.metrics = metrics
+        self.slurm_conn_id = slurm_conn_id
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        from airflow_provider_soperator.hooks.slurm import SlurmHook
+        from airflow_provider_soperator.slurm.stats_shown import gauges, table
+
+        if not str(self.top).isdecimal():
+            raise AirflowFailException(f"top={self.top!r} is no number of users")
+        with SlurmHook(self.slurm_conn_id).client() as slurm:
+            try:
+                stats = slurm.stats(int(self.top))
+            except SlurmError as error:
+                if error.retryable:
+                    raise
+                raise AirflowFailException(str(error)) from error
+        self.log.info("%s", table(stats))
+        if self.metrics:
+            emit(gauges(stats), slurm_conn_id=self.slurm_conn_id)
+        return stats.to_dict()

@@ -1,0 +1,251 @@
+"""A cluster at one moment, in figures: its queue, its nodes, who has its GPUs, and who has had his share of them."""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from datetime import datetime
+from typing import Any
+
+from airflow_provider_soperator.slurm.accounts import Share
+from airflow_provider_soperator.slurm.node_words import WORDS
+from airflow_provider_soperator.slurm.nodes import is_coming_up, is_going_off, is_off, is_up, is_usable
+from airflow_provider_soperator.slurm.queue import size
+from airflow_provider_soperator.slurm.records import Job, Node, count_gpus
+from airflow_provider_soperator.slurm.states import JobBase, JobFlag, NodeFlag
+
+#: The states of jobs that are told apart; those that have ended are not in the queue any more.
+PENDING, CONFIGURING, RUNNING, SUSPENDED, COMPLETING = JOB_STATES = (
+    "PENDING",
+    "CONFIGURING",
+    "RUNNING",
+    "SUSPENDED",
+    "COMPLETING",
+)
+
+#: Reasons for which a job waits by its owner's wish, so that its time says nothing about the cluster.
+_BY_CHOICE = frozenset({"BeginTime", "Dependency", "DependencyNeverSatisfied"})
+_NODES = re.compile(r"(?:^|,)node=(\d+)")
+_TYPED_GPUS = re.compile(r"(?:^|,)gpu(?::([^:,=()]+))?:(\d+)")
+
+
+@dataclass(frozen=True)
+class Load:
+    """Jobs, and the nodes and GPUs that they have or, while they wait, ask for. An element of an array is a job."""
+
+    jobs: int = 0
+    nodes: int = 0
+    gpus: int = 0
+
+    def __add__(self, other: Load) -> Load:
+        return Load(self.jobs + other.jobs, self.nodes + other.nodes, self.gpus + other.gpus)
+
+
+@dataclass(frozen=True)
+class Waits:
+    """Seconds for which jobs have waited so far that could start if there were room; held jobs and the like do not."""
+
+    jobs: int = 0
+    median: float = 0.0
+    p90: float = 0.0
+    longest: float = 0.0
+
+
+@dataclass(frozen=True)
+class Gpus:
+    """What becomes of GPUs; each is counted once, so ``total`` is the sum of the others."""
+
+    total: int = 0
+    #: Jobs have them.
+    allocated: int = 0
+    #: They could be had at once.
+    idle: int = 0
+    #: Free, on nodes that are on and take no new jobs.
+    drained: int = 0
+    booting: int = 0
+    #: Of nodes that are powered down, or about to be; there may be no machine behind them.
+    off: int = 0
+    #: Of nodes that are down or do not answer.
+    down: int = 0
+
+    def __add__(self, other: Gpus) -> Gpus:
+        return Gpus(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(self)))
+
+    @property
+    def on(self) -> int:
+        return self.allocated + self.idle + self.drained
+
+
+@dataclass(frozen=True)
+class UserLoad:
+    """What one user has of the cluster, and waits for."""
+
+    user: str
+    has: Load
+    waits_for: Load
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlurmStats:
+    """All of it.
+
+    >>> from datetime import timezone
+    >>> from airflow_provider_soperator.slurm.ids import JobId
+    >>> from airflow_provider_soperator.slurm.states import JobState, NodeState
+    >>> node = Node(name="w", partitions=("main",), state=NodeState.parse("MIXED"), gres="gpu:8", gres_used="gpu:2")
+    >>> job = Job(id=JobId(7), user="ada", partition="main", state=JobState.parse("RUNNING"), tres="node=1,gres/gpu=2")
+    >>> stats = snapshot([job], [node], None, datetime.now(timezone.utc))
+    >>> stats.queue["main"]["RUNNING"], stats.gpus.idle
+    (Load(jobs=1, nodes=1, gpus=2), 6)
+    """
+
+    at: datetime
+    #: By partition and state. A job that may start in several partitions is counted in the first that it names.
+    queue: Mapping[str, Mapping[str, Load]]
+    #: How many jobs wait for which reason.
+    reasons: Mapping[str, int]
+    waits: Waits
+    #: How many nodes are in which state, in the words of ``NodeStateSensor``; a node can be in several.
+    nodes: Mapping[str, int]
+    gpus: Gpus
+    #: A node is counted in each of its partitions.
+    gpus_by_partition: Mapping[str, Gpus]
+    gpus_by_type: Mapping[str, Gpus]
+    #: Those with the most GPUs first.
+    users: Sequence[UserLoad]
+    #: Of users, those who have used most first; None where nobody counts it.
+    shares: Sequence[Share] | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as plain values that JSON has."""
+        plain: dict[str, Any] = _plain(asdict(self))
+        return plain
+
+
+def snapshot(
+    jobs: Iterable[Job], nodes: Iterable[Node], shares: Iterable[Share] | None, now: datetime, top: int = 10
+) -> SlurmStats:
+    """What follows from the queue, the nodes and the shares; of users, the ``top`` ones."""
+    nodes = list(nodes)
+    queued = [(_state(job), job, _load(job)) for job in jobs if not job.state.is_finished]
+    partitions = {name for node in nodes for name in node.partitions} | {_partition(job) for _, job, _ in queued}
+    queue = {partition: dict.fromkeys(JOB_STATES, Load()) for partition in sorted(partitions)}
+    for state, job, load in queued:
+        queue[_partition(job)][state] += load
+    reasons: Counter[str] = Counter()
+    for state, job, load in queued:
+        if state == PENDING:
+            reasons[job.reason or "None"] += load.jobs
+    by_partition: defaultdict[str, Gpus] = defaultdict(Gpus)
+    by_type: defaultdict[str, Gpus] = defaultdict(Gpus)
+    total = Gpus()
+    for node in nodes:
+        total += (gpus := _gpus(node, node.gpus, node.gpus_used))
+        for partition in node.partitions:
+            by_partition[partition] += gpus
+        used = _by_type(node.gres_used)
+        for kind, count in _by_type(node.gres).items():
+            by_type[kind] += _gpus(node, count, used[kind])
+    return SlurmStats(
+        at=now,
+        queue=queue,
+        reasons=dict(reasons.most_common()),
+        waits=_waits(queued, now),
+        nodes={"total": len(nodes), **{word: sum(map(is_so, nodes)) for word, is_so in WORDS.items()}},
+        gpus=total,
+        gpus_by_partition=dict(by_partition),
+        gpus_by_type=dict(by_type),
+        users=_users(queued)[:top],
+        shares=None if shares is None else _most_used(shares)[:top],
+    )
+
+
+def _state(job: Job) -> str:
+    if not job.state.is_active:
+        return PENDING
+    if JobFlag.COMPLETING in job.state.flags:
+        return COMPLETING
+    if job.state.flags & {JobFlag.CONFIGURING, JobFlag.POWER_UP_NODE}:
+        return CONFIGURING
+    return SUSPENDED if job.state.base is JobBase.SUSPENDED else RUNNING
+
+
+def _partition(job: Job) -> str:
+    return job.partition.partition(",")[0]
+
+
+def _load(job: Job) -> Load:
+    jobs = size(job)
+    found = _NODES.search(job.tres)
+    return Load(jobs, jobs * int(found[1]) if found else 0, jobs * count_gpus(job.tres))
+
+
+def _waits(queued: Iterable[tuple[str, Job, Load]], now: datetime) -> Waits:
+    waited: list[float] = []
+    for state, job, load in queued:
+        if state == PENDING and job.submitted and not job.is_held and job.reason not in _BY_CHOICE:
+            # Their clock need not be ours.
+            waited += [max(0.0, (now - job.submitted).total_seconds())] * load.jobs
+    if not waited:
+        return Waits()
+    waited.sort()
+    # The least that nine of ten do not exceed.
+    p90 = waited[math.ceil(len(waited) * 0.9) - 1]
+    return Waits(len(waited), statistics.median(waited), p90, waited[-1])
+
+
+def _gpus(node: Node, total: int, used: int) -> Gpus:
+    free = max(0, total - used)
+    return Gpus(total=used + free, allocated=used) + Gpus(**{_place(node): free})
+
+
+def _place(node: Node) -> str:
+    """Where GPUs of a node belong that no job has."""
+    if is_off(node) or is_going_off(node):
+        return "off"
+    if is_coming_up(node):
+        return "booting"
+    if is_usable(node):
+        return "idle"
+    return "drained" if is_up(node) and node.state.has(NodeFlag.DRAIN) else "down"
+
+
+def _by_type(gres: str) -> Counter[str]:
+    """GPUs by their types; those of no type are just ``gpu``.
+
+    >>> _by_type("gpu:h100:8(S:0-1),gpu:2,shard:4")
+    Counter({'h100': 8, 'gpu': 2})
+    """
+    found: Counter[str] = Counter()
+    for kind, count in _TYPED_GPUS.findall(gres):
+        found[kind or "gpu"] += int(count)
+    return found
+
+
+def _users(queued: Iterable[tuple[str, Job, Load]]) -> list[UserLoad]:
+    has: defaultdict[str, Load] = defaultdict(Load)
+    waits_for: defaultdict[str, Load] = defaultdict(Load)
+    for state, job, load in queued:
+        (waits_for if state == PENDING else has)[job.user] += load
+    found = [UserLoad(user, has[user], waits_for[user]) for user in {*has, *waits_for}]
+    return sorted(found, key=lambda one: (-one.has.gpus, -one.waits_for.gpus, -one.has.jobs, one.user))
+
+
+def _most_used(shares: Iterable[Share]) -> list[Share]:
+    users = (share for share in shares if share.user)
+    return sorted(users, key=lambda share: (-share.usage, share.fair_share or 0.0, share.user, share.account))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(one) for one in value]
+    if isinstance(value, datetime):
+        return value.isoformat()
+    # JSON has no infinity, which is the level of those who have used nothing.
+    return None if isinstance(value, float) and math.isinf(value) else value

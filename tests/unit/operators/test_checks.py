@@ -1,0 +1,99 @@
+"""What a task makes of a check's end, and what it refuses when the DAG is read."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, TaskDeferred
+
+from airflow_provider_soperator.operators.checks import CheckFailed, CheckLate, RunActiveCheckOperator
+from airflow_provider_soperator.sensors.checks import ActiveCheckSensor
+from airflow_provider_soperator.triggers.check_runs import RunOrder
+
+TI = {"dag_id": "nightly", "run_id": "r", "task_id": "check", "map_index": -1}
+CONTEXT: Any = {"ti": SimpleNamespace(**TI, try_number=2, max_tries=2)}
+
+
+def run_of(**options: Any) -> RunActiveCheckOperator:
+    return RunActiveCheckOperator(task_id="check", **{"check": "gpu-checks", "retries": 2, **options})
+
+
+def result(state: str, drained: tuple[str, ...] = ()) -> dict[str, Any]:
+    said = {"check": "gpu-checks", "state": state, "words": f"{state}: words", "drained": list(drained)}
+    return {"result": said}
+
+
+@pytest.mark.parametrize(
+    ("on_failure", "event", "raised"),
+    [
+        ("fail", result("Complete"), None),
+        ("fail", result("Failed"), CheckFailed),
+        ("fail", result("Cancelled"), CheckFailed),
+        ("fail", result("Unknown"), CheckFailed),
+        ("drain", result("Failed", ("worker-1",)), None),
+        # No node of it is known, so none could be drained.
+        ("drain", result("Error"), CheckFailed),
+        ("report", result("Failed"), None),
+        ("report", result("Skipped"), AirflowSkipException),
+        ("report", {"lost": "why"}, AirflowException),
+        ("report", {"late": "where"}, CheckLate),
+        ("report", {"mistake": "what"}, AirflowFailException),
+    ],
+)
+def test_what_a_task_makes_of_the_end(on_failure: Any, event: dict[str, Any], raised: Any) -> None:
+    operator = run_of(on_failure=on_failure, slurm_conn_id="soperator_default")
+    if raised:
+        with pytest.raises(raised) as stopped:
+            operator.resume({}, event)
+        assert type(stopped.value) is raised
+    else:
+        assert operator.resume({}, event)["check"] == "gpu-checks"
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"on_failure": "drian"}, "on_failure='drian' is none of 'fail', 'drain', 'report'"),
+        ({"when_running": "kill"}, "when_running='kill' is none of 'wait', 'join', 'fail'"),
+        ({"on_failure": "drain"}, "on_failure='drain' needs slurm_conn_id"),
+        ({"reason": "[node_problem] broken"}, r"Soperator does not act on '\[node_problem\] broken'"),
+    ],
+)
+def test_what_is_refused(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        run_of(**options)
+
+
+def test_what_a_template_has_made_is_refused_as_well() -> None:
+    operator = run_of(on_failure="{{ params.on_failure }}")
+    operator.on_failure = "nothing"
+    with pytest.raises(AirflowFailException, match="on_failure='nothing' is none of"):
+        operator.execute(CONTEXT)
+
+
+def test_what_is_deferred_can_be_stored() -> None:
+    options = {"slurm_conn_id": "soperator_default", "on_failure": "drain", "drain_owner": "night", "reason": "no GPUs"}
+    with pytest.raises(TaskDeferred) as deferred:
+        run_of(deferrable=True, **options).execute(CONTEXT)
+    trigger: Any = deferred.value.trigger
+    path, arguments = trigger.serialize()
+    assert path.endswith("triggers.checks.RunActiveCheckTrigger")
+    order = RunOrder.read(json.loads(json.dumps(arguments))["order"])
+    # A try before this one may have left a run behind.
+    assert (len(order.keys), order.task, order.drain_reason) == (2, "nightly/r/check/-1", "airflow:night: no GPUs")
+
+
+def test_a_sensor_refuses_what_it_could_never_see() -> None:
+    with pytest.raises(ValueError, match="state='good' is none of 'complete', 'failed', 'ended'"):
+        ActiveCheckSensor(task_id="sense", check="gpu-checks", state="good")
+    with pytest.raises(ValueError, match="since='noon' is no moment"):
+        ActiveCheckSensor(task_id="sense", check="gpu-checks", since="noon")
+    with pytest.raises(TaskDeferred) as deferred:
+        ActiveCheckSensor(task_id="sense", check="gpu-checks", since="2026-11-22T00:00:00Z", deferrable=True).execute(
+            {}
+        )
+    trigger: Any = deferred.value.trigger
+    assert json.loads(json.dumps(trigger.serialize()[1]))["awaited"]["since"] == "2026-11-22T00:00:00+00:00"

@@ -1,0 +1,53 @@
+"""What can never be is refused when the DAG is parsed; what templates make of it, when the task runs."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
+
+from airflow_provider_soperator.health.assessment import Watched
+from airflow_provider_soperator.operators.nodes import ReplaceNodesOperator
+from airflow_provider_soperator.sensors.health import NodeHealthSensor
+
+MISTAKES: list[tuple[type[Any], dict[str, Any], str]] = [
+    (NodeHealthSensor, {"wait_for": "well"}, "wait_for='well' is none of 'healthy', 'unhealthy' and 'now'"),
+    (NodeHealthSensor, {"kinds": ["hardware"]}, "there is no kind hardware of findings"),
+    (NodeHealthSensor, {"kinds": "hardware"}, "there is no kind hardware of findings"),
+    (NodeHealthSensor, {"nodes": "worker-[0"}, "worker-"),
+    (ReplaceNodesOperator, {"nodes": "worker-0", "at_once": "half"}, "at_once='half' is neither a number of nodes"),
+    (ReplaceNodesOperator, {"nodes": "worker-0", "jobs": "kill"}, "jobs='kill' is none of 'wait', 'requeue' and 'end'"),
+]
+
+
+@pytest.mark.parametrize(("operator", "options", "says"), MISTAKES)
+def test_it_is_refused_when_the_dag_is_parsed(operator: type[Any], options: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(says)):
+        operator(task_id="task", **options)
+
+
+@pytest.mark.parametrize(("operator", "options", "says"), MISTAKES)
+def test_it_is_refused_when_it_was_rendered(operator: type[Any], options: dict[str, Any], says: str) -> None:
+    templates = dict.fromkeys(options, "{{ params.x }}")
+    task = operator(task_id="task", **templates, deferrable=True)
+    for name, value in options.items():
+        setattr(task, name, value)
+    with pytest.raises(AirflowFailException) as refused:
+        task.execute({"ti": None})
+    assert says in str(refused.value)
+
+
+def test_a_sensor_is_deferred_with_what_it_watches() -> None:
+    sensor = NodeHealthSensor(
+        task_id="healthy", nodes="worker-[0-1]", kinds="pod", prometheus_conn_id="p", deferrable=True, poke_interval=5
+    )
+    with pytest.raises(TaskDeferred) as deferred:
+        sensor.execute({})
+    trigger = deferred.value.trigger
+    assert Watched.read(trigger.watched) == Watched(nodes=("worker-0", "worker-1"), kinds=("pod",))
+    assert (trigger.witnesses["kubernetes_conn_id"], trigger.witnesses["prometheus_conn_id"]) == (None, "p")
+    assert sensor.execute_complete({}, {"unhealthy": {"worker-0": []}}) == {"worker-0": []}
+    with pytest.raises(AirflowFailException, match="there is no node"):
+        sensor.execute_complete({}, {"mistake": "there is no node worker-9"})

@@ -1,0 +1,29 @@
+"""Moments that options name."""
+
+from __future__ import annotations
+
+import doctest
+from datetime import datetime, timezone
+
+import pytest
+
+from airflow_provider_soperator.operators import moments
+from airflow_provider_soperator.operators.moments import moment_of
+
+
+def test_examples() -> None:
+    assert doctest.testmod(moments).failed == 0
+
+
+def test_what_is_one() -> None:
+    noon = datetime(2026, 11, 22, 12, tzinfo=timezone.utc)
+    assert moment_of("since", noon) == moment_of("since", "2026-11-22T12:00:00Z") == noon
+    # Templates make these of nothing.
+    assert [moment_of("since", said) for said in (None, "", "None")] == [None, None, None]
+
+
+def test_what_is_none() -> None:
+    with pytest.raises(ValueError, match="is no moment with a time zone"):
+        moment_of("since", datetime(2026, 11, 22))
+    with pytest.raises(ValueError, match="since='soon' is no moment"):
+        moment_of("since", "soon")

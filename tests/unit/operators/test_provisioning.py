@@ -1,0 +1,74 @@
+"""Tasks that make clusters: what is refused when DAGs are parsed, and what waits for its rendering."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from airflow_provider_soperator.operators.cluster import ClusterLate, DestroyClusterOperator, ProvisionClusterOperator
+from airflow_provider_soperator.provisioning.connections import Connections
+from airflow_provider_soperator.provisioning.errors import SpecMistake
+from airflow_provider_soperator.provisioning.sources import FluxValues, KubernetesObjects, Recipe
+from tests.unit.provisioning.clusters import cluster, workers
+
+RECIPE = Recipe("/opt/recipe")
+
+
+@pytest.mark.parametrize(
+    ("operator", "options", "said"),
+    [
+        (ProvisionClusterOperator, {"source": "/opt/recipe"}, "name a Recipe, KubernetesObjects or FluxValues"),
+        (ProvisionClusterOperator, {"spec": {"name": "a"}}, "spec is not complete"),
+        (ProvisionClusterOperator, {"on_existing": "replace"}, "can be 'update' or 'fail'"),
+        (DestroyClusterOperator, {"source": FluxValues(), "confirm": ""}, "values do not destroy a cluster"),
+        (DestroyClusterOperator, {"confirm": "", "remove_connections": True}, "name its connection as api_conn_id"),
+    ],
+)
+def test_what_is_refused_when_the_dag_is_parsed(operator: type[Any], options: dict[str, Any], said: str) -> None:
+    with pytest.raises(SpecMistake, match=said):
+        operator(**{"task_id": "task", "spec": cluster(), "source": RECIPE, **options})
+
+
+def test_a_description_is_rendered_and_may_come_from_a_file() -> None:
+    said = cluster(name="{{ params.name }}", nodesets=(workers(size="{{ params.size }}"),)).write()
+    with DAG("provisioning", schedule=None):
+        task = ProvisionClusterOperator(task_id="task", spec=said, source=RECIPE)
+    task.render_template_fields({"params": {"name": "research", "size": 4}})  # type: ignore[arg-type,typeddict-item]
+    assert (task.spec["name"], task.spec["nodesets"][0]["size"]) == ("research", "4")
+
+
+def test_a_value_that_a_template_has_made_is_checked() -> None:
+    task = ProvisionClusterOperator(task_id="task", spec=cluster(name="{{ params.name }}"), source=RECIPE)
+    task.spec["name"] = "My Research"
+    with pytest.raises(AirflowFailException, match="'My Research' cannot be the name of a cluster"):
+        task.execute({})  # type: ignore[arg-type,typeddict-item]
+
+
+@pytest.mark.parametrize(
+    ("event", "error"),
+    [
+        ({"mistake": "it is broken"}, AirflowFailException),
+        ({"late": "login is not available"}, ClusterLate),
+        ({"lost": "the job has ended FAILED"}, AirflowException),
+    ],
+)
+def test_how_it_went_wrong(event: dict[str, str], error: type[Exception]) -> None:
+    task = ProvisionClusterOperator(task_id="task", spec=cluster(), source=KubernetesObjects())
+    with pytest.raises(error, match=next(iter(event.values()))):
+        task.ready({}, event)  # type: ignore[arg-type,typeddict-item]
+
+
+def test_the_place_of_a_cluster_is_that_of_its_way() -> None:
+    def place(source: Any) -> tuple[str, str]:
+        return ProvisionClusterOperator(task_id="task", spec=cluster(), source=source)._place
+
+    assert place(RECIPE) == place(FluxValues()) == ("soperator", "soperator")
+    assert place(KubernetesObjects(namespace="mine")) == ("research", "mine")
+
+
+def test_connections_are_named_as_a_whole() -> None:
+    with pytest.raises(SpecMistake, match="goes through another one"):
+        Connections(slurm="research", api_conn_id="airflow_api")

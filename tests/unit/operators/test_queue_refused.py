@@ -1,0 +1,61 @@
+"""Tasks about the queue and the jail that could never work: refused as soon as the DAG is read."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_provider_soperator.operators.jail import JailLatencyOperator
+from airflow_provider_soperator.operators.queue import HoldJobsOperator, UpdateJobsOperator
+from airflow_provider_soperator.operators.stats import SlurmStatsOperator
+
+
+@pytest.mark.parametrize(
+    ("operator", "options", "says"),
+    [
+        (HoldJobsOperator, {}, "job_ids or jobs, and not both"),
+        (HoldJobsOperator, {"job_ids": "1", "jobs": {"user": "a"}}, "job_ids or jobs, and not both"),
+        (HoldJobsOperator, {"jobs": {}}, "the whole queue"),
+        (UpdateJobsOperator, {"job_ids": "1"}, "say what is to be changed: priority, nice"),
+        (JailLatencyOperator, {"nodes": "worker-0", "partition": "main"}, "nodes or partition, and not both"),
+        (JailLatencyOperator, {"nodes": "worker-[0-"}, "worker-"),
+        (JailLatencyOperator, {"warn": 2.0}, "must be in this order"),
+        (JailLatencyOperator, {"fail": 60.0}, "must be in this order"),
+        (JailLatencyOperator, {"rounds": 0}, "measures nothing"),
+    ],
+)
+def test_it_is_refused_when_the_dag_is_read(operator: type[Any], options: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(says)):
+        operator(task_id="task", **options)
+
+
+def test_conditions_that_there_are_not() -> None:
+    with pytest.raises(TypeError, match="parition"):
+        HoldJobsOperator(task_id="task", jobs={"parition": "main"})
+
+
+@pytest.mark.parametrize(
+    ("task", "says"),
+    [
+        (HoldJobsOperator(task_id="task", job_ids="1, seven"), "job_ids: "),
+        (UpdateJobsOperator(task_id="task", job_ids="1", nice="much"), "nice='much' is no number"),
+        (UpdateJobsOperator(task_id="task", job_ids="1", time_limit="2h"), "time_limit: '2h' is no duration"),
+        (SlurmStatsOperator(task_id="task", top="all"), "top='all' is no number of users"),
+    ],
+)
+def test_what_a_template_has_made_of_it(task: Any, says: str) -> None:
+    # Before anything is connected to: there is no connection here.
+    with pytest.raises(AirflowFailException, match=re.escape(says)):
+        task.execute({"ti": None})
+
+
+def test_what_slurm_is_told_to_change() -> None:
+    task = UpdateJobsOperator(task_id="task", job_ids="1", priority="7", qos="slow", time_limit=timedelta(hours=2))
+    assert task._changes() == (
+        {"QOS": "slow", "Priority": "7", "TimeLimit": "0-02:00:00"},
+        {"qos": "slow", "priority": 7, "time_limit": timedelta(hours=2)},
+    )
