@@ -12,9 +12,10 @@ from airflow_provider_soperator.clients.client import SlurmClient
 from airflow_provider_soperator.clients.steps import Steps, run
 from airflow_provider_soperator.hooks.settings import ConnectionMistake, Settings
 from airflow_provider_soperator.hooks.ways import open_async_transport, open_transport
+from airflow_provider_soperator.slurm.accounts import UserRights
 from airflow_provider_soperator.slurm.errors import AccountingDisabled, SlurmError
 from airflow_provider_soperator.slurm.files import Piece, ReadPieces
-from airflow_provider_soperator.slurm.records import ClusterConfig, UserRights
+from airflow_provider_soperator.slurm.records import ClusterConfig
 from airflow_provider_soperator.slurm.requests import (
     Ping,
     Request,

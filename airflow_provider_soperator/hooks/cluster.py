@@ -12,6 +12,7 @@ from airflow.sdk import BaseHook
 
 from airflow_provider_soperator.hooks.kubernetes import connect_async
 from airflow_provider_soperator.hooks.settings import NAMESPACE
+from airflow_provider_soperator.kubernetes.clusters import ClusterObjects
 from airflow_provider_soperator.kubernetes.objects import Objects
 from airflow_provider_soperator.kubernetes.telling import tell
 from airflow_provider_soperator.kubernetes.workers import look_at_all
@@ -21,7 +22,11 @@ from airflow_provider_soperator.transports.kubernetes_errors import PATIENCE, ex
 if TYPE_CHECKING:
     import kubernetes_asyncio.client
 
-_RIGHTS = "get, list and patch on slurmclusters, nodesets and activechecks, and get, list and create on jobs,"
+_RIGHTS = (
+    "get, list and patch on slurmclusters, nodesets, nodesets/scale, nodesetpowerstates and activechecks, list on pods "
+    "and services, get on cronjobs, get, list, create and delete on jobs, and a ClusterRole with list on nodes and "
+    "patch on nodes/status,"
+)
 #: Workers that are told of; where many have failed they have mostly failed in the same way.
 _MOST_WORKERS = 4
 
@@ -32,8 +37,9 @@ class SoperatorClusterHook(BaseHook):
     Slurm's nodes are Pods there, which run on Nodes that come and go.
 
         hook = SoperatorClusterHook("kubernetes_default", namespace="soperator")
-        for line in await hook.tell_of(["worker-0"]):
-            print(line)
+        async with hook.soperator() as soperator:
+            seen = await soperator.look()
+        print(seen.cluster.phase, [nodeset.name for nodeset in seen.nodesets])
     """
 
     conn_name_attr = "kubernetes_conn_id"
@@ -59,6 +65,12 @@ class SoperatorClusterHook(BaseHook):
         """The cluster's objects, for the running event loop."""
         async with self.async_client() as client:
             yield Objects(client, self.namespace, _RIGHTS)
+
+    @asynccontextmanager
+    async def soperator(self, cluster: str | None = None) -> AsyncIterator[ClusterObjects]:
+        """What a cluster is made of; without a name the only one in the namespace."""
+        async with self.objects() as objects:
+            yield ClusterObjects(objects, cluster)
 
     async def tell_of(self, workers: Sequence[str], within: float = PATIENCE) -> list[str]:
         """What Kubernetes has to say of some of Slurm's nodes, in lines for people; or why it says nothing."""

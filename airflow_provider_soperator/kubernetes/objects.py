@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable
 from typing import Any
 
 from airflow_provider_soperator.kubernetes.kinds import Resource
 from airflow_provider_soperator.transports.errors import ConnectFailed, TransportError
-from airflow_provider_soperator.transports.kubernetes_errors import PATIENCE, explained, is_missing
+from airflow_provider_soperator.transports.kubernetes_errors import PATIENCE, explained, is_missing, namespace_read
 
 Object = dict[str, Any]
 
@@ -17,11 +18,19 @@ MANAGER = "airflow-provider-soperator"
 _MERGE = "application/merge-patch+json"
 #: Server-side apply. JSON is YAML, too.
 _APPLY = "application/apply-patch+yaml"
+#: Of a list it takes the merge key of each element into account.
+_STRATEGIC = "application/strategic-merge-patch+json"
+#: The answer as it comes: to make the client's own objects of thousands of Pods would hold up an event loop.
+_PLAIN: dict[str, Any] = {"_preload_content": False, "_request_timeout": PATIENCE}
 _FOR_NOW = "see whether the API is not overloaded"
 
 
 class ObjectMissing(ConnectFailed):
     """There is no such object, or no such kind of objects."""
+
+
+class KindMissing(ObjectMissing):
+    """There is no such kind of objects."""
 
 
 class Objects:
@@ -50,10 +59,19 @@ class Objects:
 
     async def list_all(self, resource: Resource, selector: str = "") -> list[Object]:
         group, version, plural = resource.path
-        with self._explained(f"list {plural}"):
-            listed = await self._custom.list_namespaced_custom_object(
-                group, version, self.namespace, plural, label_selector=selector, _request_timeout=PATIENCE
-            )
+        try:
+            with self._explained(f"list {plural}"):
+                listed = await self._custom.list_namespaced_custom_object(
+                    group, version, self.namespace, plural, label_selector=selector, _request_timeout=PATIENCE
+                )
+        except TransportError as error:
+            # Of a namespace that is not there it lists nothing, and says nothing.
+            if is_missing(error):
+                raise KindMissing(
+                    f"the Kubernetes cluster has no kind {resource.kind} ({group}/{version})",
+                    "install what defines it, or correct the Kubernetes connection",
+                ) from error
+            raise
         return list(listed["items"])
 
     async def create(self, resource: Resource, body: Object, *, dry_run: bool = False) -> Object:
@@ -85,12 +103,34 @@ class Objects:
         )
         await self._answer(call, "delete", resource, name)
 
-    async def list_pods(self, selector: str) -> list[Any]:
+    async def list_pods(self, selector: str = "") -> list[Object]:
         with self._explained("list pods"):
-            listed = await self._core.list_namespaced_pod(
-                self.namespace, label_selector=selector, _request_timeout=PATIENCE
-            )
-        return list(listed.items)
+            return await _listed(self._core.list_namespaced_pod(self.namespace, label_selector=selector, **_PLAIN))
+
+    async def list_services(self, selector: str = "") -> list[Object]:
+        with self._explained("list services"):
+            return await _listed(self._core.list_namespaced_service(self.namespace, label_selector=selector, **_PLAIN))
+
+    async def list_nodes(self, selector: str = "") -> list[Object]:
+        """Kubernetes' Nodes, which are in no namespace."""
+        with explained("list nodes", self._rights, _FOR_NOW):
+            return await _listed(self._core.list_node(label_selector=selector, **_PLAIN))
+
+    async def set_node_condition(self, node: str, condition: Object) -> None:
+        """One condition of a Node takes the place of the one of its type; the others stay."""
+        body = {"status": {"conditions": [condition]}}
+        with explained(f"set a condition of node {node}", self._rights, _FOR_NOW):
+            try:
+                await _plain(self._core.patch_node_status(node, body, **(_how(False, _STRATEGIC) | _PLAIN)))
+            except Exception as error:
+                if is_missing(error):
+                    raise ObjectMissing(f"there is no Node {node}", "its machine may have been replaced") from error
+                raise
+
+    async def check_namespace(self) -> None:
+        """Raise if there is no such namespace; of one that is not there, Kubernetes lists nothing."""
+        with namespace_read(self.namespace):
+            await _plain(self._core.read_namespace(self.namespace, **_PLAIN))
 
     async def patch(self, resource: Resource, name: str, body: Object, *, dry_run: bool = False) -> None:
         group, version, plural = resource.path
@@ -125,3 +165,21 @@ class Objects:
 def _how(dry_run: bool, content_type: str = _MERGE) -> dict[str, Any]:
     how = {"field_manager": MANAGER, "_content_type": content_type, "_request_timeout": PATIENCE}
     return how | {"dry_run": "All"} if dry_run else how
+
+
+async def _listed(call: Awaitable[Any]) -> list[Object]:
+    return list((await _plain(call))["items"])
+
+
+async def _plain(call: Awaitable[Any]) -> Object:
+    """What came, as it was written; of an answer that it has not read the client does not see that it is a refusal."""
+    import kubernetes_asyncio.client
+
+    response = await call
+    body = await response.read()
+    if response.status >= 300:
+        refused = kubernetes_asyncio.client.ApiException(status=response.status, reason=response.reason)
+        refused.body = body
+        raise refused
+    found: Object = json.loads(body)
+    return found

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from airflow_provider_soperator.kubernetes.objects import MANAGER, Object
+from airflow_provider_soperator.kubernetes.pods import is_leaving, problems_of
 
 GPU_RESOURCE = "nvidia.com/gpu"
 #: Problems that are told of: replicas that wait mostly wait for the same.
 _MOST_PROBLEMS = 3
-#: Why a container waits that will not wait long.
-_STARTING = ("ContainerCreating", "PodInitializing")
 
 
 def gpus_of(workload: Object) -> int | None:
@@ -55,22 +53,9 @@ def last_scaled_by(workload: Object) -> str:
     return str(max(changes, key=lambda change: str(change.get("time")))["manager"]) if changes else ""
 
 
-def is_on_a_node(pod: Any) -> bool:
-    """Whether it holds what it has asked for; what has ended holds nothing."""
-    return bool(pod.spec.node_name) and pod.status.phase not in ("Succeeded", "Failed")
-
-
-def is_leaving(pod: Any) -> bool:
-    return pod.metadata.deletion_timestamp is not None
-
-
-def is_ready(pod: Any) -> bool:
-    return not is_leaving(pod) and any(one.type == "Ready" and one.status == "True" for one in _conditions(pod))
-
-
-def problems(workload: Object, pods: Sequence[Any]) -> tuple[str, ...]:
+def problems(workload: Object, pods: Sequence[Object]) -> tuple[str, ...]:
     """What keeps replicas from being, or from being ready, in the words of whoever has found it."""
-    said = [*_of_workload(workload), *(words for pod in pods if not is_leaving(pod) for words in _of_pod(pod))]
+    said = [*_of_workload(workload), *(words for pod in pods if not is_leaving(pod) for words in problems_of(pod))]
     return tuple(dict.fromkeys(said))[:_MOST_PROBLEMS]
 
 
@@ -79,17 +64,3 @@ def _of_workload(workload: Object) -> Iterator[str]:
         late = one["type"] == "Progressing" and one.get("reason") == "ProgressDeadlineExceeded"
         if late or (one["type"] == "ReplicaFailure" and one["status"] == "True"):
             yield str(one.get("message") or one.get("reason"))
-
-
-def _of_pod(pod: Any) -> Iterator[str]:
-    for one in _conditions(pod):
-        if one.type == "PodScheduled" and one.status == "False":
-            yield str(one.message or one.reason)
-    for one in [*(pod.status.init_container_statuses or ()), *(pod.status.container_statuses or ())]:
-        waiting = one.state.waiting if one.state else None
-        if waiting and waiting.reason and waiting.reason not in _STARTING:
-            yield f"container {one.name} waits ({waiting.reason}: {waiting.message or 'no more is said'})"
-
-
-def _conditions(pod: Any) -> Sequence[Any]:
-    return pod.status.conditions or ()

@@ -1,20 +1,18 @@
-"""Power nodes up and down, drain and undrain them, as tasks that end when it is done."""
+"""Power nodes up and down, drain and undrain them, replace their machines, as tasks that end when it is done."""
 
 from __future__ import annotations
 
 import time
 from abc import abstractmethod
 from collections.abc import Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow.sdk import conf
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
-
-from airflow_provider_soperator.operators.node_lists import check_count, check_nodes, is_template, names_of
+from airflow_provider_soperator.operators.moving import NodesLate, NodesOperator
+from airflow_provider_soperator.operators.node_lists import check_count, is_template, names_of
+from airflow_provider_soperator.operators.replacing import ReplaceNodesOperator
 from airflow_provider_soperator.operators.reservations import CreateReservationOperator, DeleteReservationOperator
 from airflow_provider_soperator.operators.switches import is_on
-from airflow_provider_soperator.operators.waiting import WaitingOperator
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
@@ -29,67 +27,25 @@ __all__ = [
     "NodesLate",
     "PowerDownNodesOperator",
     "PowerUpNodesOperator",
+    "ReplaceNodesOperator",
     "UndrainNodesOperator",
 ]
 
 
-class NodesLate(AirflowException):
-    """Nodes were not in time where they were to be."""
+class _MoveNodesOperator(NodesOperator):
+    """Moves nodes by one wish.
 
-
-class _MoveNodesOperator(WaitingOperator):
-    """Has nodes moved by a trigger, in the triggerer or in the worker.
-
-    ``drain_owner`` is whose drains these are, and whose are undone; without one it is the DAG. A task that is ended, or
-    whose ``timeout`` is over, leaves the nodes on their way, and its log says where they are.
+    A task that is ended, or whose ``timeout`` is over, leaves the nodes on their way, and its log says where they are.
     """
-
-    ui_color = "#fde8c8"
-
-    def __init__(
-        self,
-        *,
-        nodes: str | Sequence[str] | None = None,
-        drain_owner: str | None = None,
-        timeout: timedelta = timedelta(hours=24),
-        slurm_conn_id: str = "soperator_default",
-        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
-        poll_interval: float = 10.0,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        check_nodes(nodes)
-        self.nodes = nodes
-        self.drain_owner = drain_owner
-        self.timeout = timeout
-        self.slurm_conn_id = slurm_conn_id
-        self.deferrable = deferrable
-        self.poll_interval = poll_interval
 
     @abstractmethod
     def wish(self, **common: Any) -> Wish:
         """What is wanted, of which the nodes' names and the owner are known."""
 
-    def execute(self, context: Context) -> Any:
-        return self.wait_for(self._trigger(), context, self.resume)
-
-    def resume(self, context: Context, event: dict[str, Any]) -> Any:
-        """The nodes are there, or it is known why they are not."""
-        if "mistake" in event:
-            raise AirflowFailException(event["mistake"])
-        if "late" in event:
-            raise NodesLate(f"not done within {self.timeout}: {event['late']}")
-        if "lost" in event:
-            raise AirflowException(event["lost"])
-        return event["result"]
-
-    def _trigger(self) -> NodeMoveTrigger:
+    def trigger(self, context: Context) -> NodeMoveTrigger:
         from airflow_provider_soperator.triggers.nodes import NodeMoveTrigger
 
-        try:
-            wish = self.wish(nodes=names_of(self.nodes), owner=self.drain_owner or self.dag_id)
-        except ValueError as error:
-            raise AirflowFailException(str(error)) from None
+        wish = self.wish(nodes=names_of(self.nodes), owner=self.drain_owner or self.dag_id)
         return NodeMoveTrigger(
             self.slurm_conn_id,
             wish.write(),

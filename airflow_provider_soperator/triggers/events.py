@@ -176,7 +176,7 @@ class SlurmQueueLongTrigger(SlurmEventTrigger):
 class Memory:
     """What a watcher goes on with in another process; Airflow keeps it beside the asset, from 3.3 on."""
 
-    def __init__(self, trigger: SlurmEventTrigger) -> None:
+    def __init__(self, trigger: SlurmTrigger) -> None:
         self._store = getattr(trigger, "asset_state_store", None)
         path, arguments = trigger.serialize()
         # How often it looks is not what it looks for.

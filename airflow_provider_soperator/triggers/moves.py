@@ -119,7 +119,7 @@ class Journey:
             try:
                 await client.ask(order)
             except NotPermitted as error:
-                raise await _whose(client, error) from error
+                raise await whose(client, error) from error
         self.move = move
         if not move.is_over:
             return None
@@ -218,7 +218,7 @@ def _in_words(texts: Mapping[str, str]) -> str:
     return "; ".join(in_lines(texts))
 
 
-async def _whose(client: AsyncSlurmClient, error: NotPermitted) -> NotPermitted:
+async def whose(client: AsyncSlurmClient, error: NotPermitted) -> NotPermitted:
     """The same refusal, with the name of the user whom it is about."""
     user = "the user of the connection"
     with suppress(SlurmError, TransportError):

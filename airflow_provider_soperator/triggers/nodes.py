@@ -11,14 +11,11 @@ from typing import Any
 from airflow.triggers.base import TriggerEvent
 
 from airflow_provider_soperator.clients.client import AsyncSlurmClient
-from airflow_provider_soperator.hooks.settings import ConnectionMistake
-from airflow_provider_soperator.slurm.errors import InvalidStateTransition, SlurmError
 from airflow_provider_soperator.slurm.node_words import MISTAKES, Watched
 from airflow_provider_soperator.slurm.requests import ListNodes
-from airflow_provider_soperator.transports.errors import NotSupported, TransportError
 from airflow_provider_soperator.triggers.base import SlurmTrigger, WorkTrigger
 from airflow_provider_soperator.triggers.moves import Journey, NodesLost, TooFewNodes, Wish
-from airflow_provider_soperator.triggers.rounds import rounds
+from airflow_provider_soperator.triggers.rounds import FAILURES, is_final, rounds, slurm_client, stepped
 
 
 class NodeMoveTrigger(WorkTrigger):
@@ -50,30 +47,21 @@ class NodeMoveTrigger(WorkTrigger):
         journey = self._journey = Journey(Wish.read(self.wish), datetime.fromisoformat(self.since), self.log)
         try:
             left = max(0.0, self.deadline - time.time())
-            return {"result": await asyncio.wait_for(self._go(journey), left)}
+            return {"result": await asyncio.wait_for(self._travel(journey), left)}
         except asyncio.TimeoutError:
             return {"late": journey.place}
         except NodesLost as error:
             return {"mistake" if isinstance(error, TooFewNodes) else "lost": str(error)}
-        except (SlurmError, TransportError, ConnectionMistake) as error:
-            return {"mistake" if _is_final(error) else "lost": str(error)}
+        except FAILURES as error:
+            return {"mistake" if is_final(error) else "lost": str(error)}
 
-    async def _go(self, journey: Journey) -> dict[str, Any]:
-        async def step(client: AsyncSlurmClient) -> dict[str, Any] | Exception | None:
-            try:
-                return await journey.step(client, self.poll_interval / 2)
-            except (SlurmError, TransportError) as error:
-                if not _is_final(error):
-                    raise
-                # What cannot be mended by waiting is not asked again.
-                return error
-
-        async for outcome in rounds(self.slurm_conn_id, step, self.poll_interval, self.log, must_work=True):
-            if isinstance(outcome, Exception):
-                raise outcome
-            if outcome is not None:
-                return outcome
-        raise AssertionError("rounds have no end")
+    async def _travel(self, journey: Journey) -> dict[str, Any]:
+        return await stepped(
+            lambda: slurm_client(self.slurm_conn_id),
+            lambda client: journey.step(client, self.poll_interval / 2),
+            self.poll_interval,
+            self.log,
+        )
 
     async def on_kill(self) -> None:
         self.log.info("The task was told to end%s", self.fate)
@@ -86,14 +74,6 @@ class NodeMoveTrigger(WorkTrigger):
         """What becomes of the nodes of a task that was killed."""
         place = self._journey.place if self._journey else "nothing has been done"
         return f". What Slurm has been told it goes on with, and nothing is undone. Nodes: {place}"
-
-
-def _is_final(error: Exception) -> bool:
-    """Whether it stays wrong until somebody has changed the task, its connection or the user's rights."""
-    if isinstance(error, SlurmError):
-        # A node may have gone on between the look and the order.
-        return not error.retryable and not isinstance(error, InvalidStateTransition)
-    return isinstance(error, (ConnectionMistake, NotSupported))
 
 
 class NodeStateTrigger(SlurmTrigger):

@@ -12,11 +12,24 @@ from airflow_provider_soperator.hooks.logger import Logger
 from airflow_provider_soperator.hooks.settings import ConnectionMistake
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.hooks.stock import known
-from airflow_provider_soperator.slurm.errors import SlurmError
-from airflow_provider_soperator.transports.errors import TransportError
+from airflow_provider_soperator.kubernetes.objects import ObjectMissing
+from airflow_provider_soperator.slurm.errors import InvalidStateTransition, SlurmError
+from airflow_provider_soperator.transports.errors import NotSupported, TransportError
+from airflow_provider_soperator.transports.kubernetes_errors import is_forbidden
 
 C = TypeVar("C")
 T = TypeVar("T")
+
+#: What a cluster, or the way to it, may answer with.
+FAILURES = (SlurmError, TransportError, ConnectionMistake)
+
+
+def is_final(error: Exception) -> bool:
+    """Whether it stays wrong until somebody has changed the task, a connection or somebody's rights."""
+    if isinstance(error, SlurmError):
+        # A node may have gone on between the look and the order.
+        return not error.retryable and not isinstance(error, InvalidStateTransition)
+    return isinstance(error, (ConnectionMistake, NotSupported, ObjectMissing)) or is_forbidden(error)
 
 
 def rounds(
@@ -28,11 +41,12 @@ def rounds(
     must_work: bool,
 ) -> AsyncGenerator[T, None]:
     """What ``ask`` comes to, in each interval in which the cluster can be asked; see ``rounds_with``."""
-    return rounds_with(lambda: _cluster(slurm_conn_id), ask, poll_interval, log, must_work=must_work)
+    return rounds_with(lambda: slurm_client(slurm_conn_id), ask, poll_interval, log, must_work=must_work)
 
 
 @asynccontextmanager
-async def _cluster(slurm_conn_id: str) -> AsyncIterator[AsyncSlurmClient]:
+async def slurm_client(slurm_conn_id: str) -> AsyncIterator[AsyncSlurmClient]:
+    """The client of a connection, which must be there."""
     with known(slurm_conn_id):
         async with SlurmHook(slurm_conn_id).async_client() as client:
             yield client
@@ -60,7 +74,7 @@ async def rounds_with(
                 if client is None:
                     client = await opened.enter_async_context(connect())
                 answer = await ask(client)
-            except (SlurmError, TransportError, ConnectionMistake) as error:
+            except FAILURES as error:
                 if not worked:
                     raise
                 if str(error) != trouble:
@@ -73,3 +87,27 @@ async def rounds_with(
                 worked, trouble = True, ""
                 yield answer
             await asyncio.sleep(poll_interval)
+
+
+async def stepped(
+    connect: Callable[[], AbstractAsyncContextManager[C]],
+    step: Callable[[C], Awaitable[T | None]],
+    poll_interval: float,
+    log: Logger,
+) -> T:
+    """A step in each round, until one has come to something. What cannot be mended by waiting is not asked again."""
+
+    async def tried(client: C) -> T | Exception | None:
+        try:
+            return await step(client)
+        except FAILURES as error:
+            if not is_final(error):
+                raise
+            return error
+
+    async for outcome in rounds_with(connect, tried, poll_interval, log, must_work=True):
+        if isinstance(outcome, Exception):
+            raise outcome
+        if outcome is not None:
+            return outcome
+    raise AssertionError("rounds have no end")

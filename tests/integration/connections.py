@@ -43,6 +43,12 @@ class Connections:
         said = {**right, "look_for_keys": "false", **fields}
         return SlurmHook(self.define(**{name: value for name, value in said.items() if value is not None}))
 
+    def viewer(self) -> str:
+        """A connection to the sandbox's Kubernetes of somebody who may only read."""
+        config = json.loads(self.cluster.kubectl("config", "view", "--raw", "--output=json"))
+        config["users"][0]["user"]["token"] = self.cluster.access["kubernetes"]["viewer_token"]
+        return self.define("kubernetes", kube_config=json.dumps(config))
+
     def other(self, **fields: Any) -> SlurmHook:
         return SlurmHook(self.define(**fields))
 

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from airflow_provider_soperator.capacity.block import BlockSeen
 from airflow_provider_soperator.capacity.errors import CapacityBusy, CapacityMistake
@@ -14,7 +13,7 @@ from airflow_provider_soperator.capacity.holding import Holding, Release
 from airflow_provider_soperator.capacity.targets.base import Purpose, Session
 from airflow_provider_soperator.hooks.kubernetes import connect_async
 from airflow_provider_soperator.hooks.logger import Logger
-from airflow_provider_soperator.kubernetes import autoscalers, replicas
+from airflow_provider_soperator.kubernetes import autoscalers, pods, replicas
 from airflow_provider_soperator.kubernetes.kinds import Resource, check_kind, find_scalable
 from airflow_provider_soperator.kubernetes.objects import Object, ObjectMissing, Objects
 from airflow_provider_soperator.transports.errors import TransportError
@@ -93,7 +92,7 @@ class Workload:
         with _there():
             return await self._objects.read_scale(self._resource, self._name)
 
-    async def pods(self, scale: Object) -> list[Any]:
+    async def pods(self, scale: Object) -> list[Object]:
         selector = (scale.get("status") or {}).get("selector")
         return await self._objects.list_pods(selector) if selector else []
 
@@ -163,14 +162,14 @@ class KubernetesScaleSession(Session):
 
     async def look(self) -> Holding:
         thing, scale, autoscaler = await self._see()
-        pods = await self._workload.pods(scale)
+        found = await self._workload.pods(scale)
         wanted, made = _replicas(scale), int((scale.get("status") or {}).get("replicas") or 0)
         status = thing.get("status") or {}
         if (scale.get("status") or {}).get("selector"):
-            staying = [pod for pod in pods if not replicas.is_leaving(pod)]
-            placed = sum(map(replicas.is_on_a_node, staying))
-            leaving = sum(replicas.is_on_a_node(pod) for pod in pods if replicas.is_leaving(pod))
-            ready = sum(map(replicas.is_ready, staying))
+            staying = [pod for pod in found if not pods.is_leaving(pod)]
+            placed = sum(map(pods.is_on_a_node, staying))
+            leaving = sum(pods.is_on_a_node(pod) for pod in found if pods.is_leaving(pod))
+            ready = sum(map(pods.is_ready, staying))
         else:
             # All that is known of its Pods is what it says itself.
             placed, leaving, ready = made, 0, made
@@ -181,7 +180,7 @@ class KubernetesScaleSession(Session):
             ready=min(ready, int(status["readyReplicas"])) if "readyReplicas" in status else ready,
             finishing=leaving,
             is_settled=replicas.is_seen(thing) and wanted == made == placed and not leaving,
-            problems=replicas.problems(thing, pods),
+            problems=replicas.problems(thing, found),
         )
 
     async def shrink(self, to: int, release: Release) -> None:

@@ -6,14 +6,6 @@ import doctest
 from typing import Any
 
 import pytest
-from kubernetes_asyncio.client import (
-    V1ContainerState,
-    V1ContainerStateWaiting,
-    V1ContainerStatus,
-    V1ObjectMeta,
-    V1Pod,
-    V1PodStatus,
-)
 
 from airflow_provider_soperator.kubernetes import kinds, replicas
 from airflow_provider_soperator.kubernetes.replicas import last_scaled_by, problems
@@ -41,10 +33,9 @@ def test_who_else_has_scaled_last_is_in_the_managed_fields(changes: Any, who: st
     assert last_scaled_by({"metadata": {"managedFields": changes}}) == who
 
 
-def waiting(reason: str) -> V1Pod:
-    state = V1ContainerState(waiting=V1ContainerStateWaiting(reason=reason, message="of vllm:latest"))
-    status = V1ContainerStatus(name="vllm", image="vllm", image_id="", ready=False, restart_count=0, state=state)
-    return V1Pod(metadata=V1ObjectMeta(name="vllm-0"), status=V1PodStatus(container_statuses=[status]))
+def waiting(reason: str) -> dict[str, Any]:
+    status = {"name": "vllm", "state": {"waiting": {"reason": reason, "message": "of vllm:latest"}}}
+    return {"metadata": {"name": "vllm-0"}, "status": {"containerStatuses": [status]}}
 
 
 def test_what_keeps_replicas_from_being_ready_is_said_once() -> None:

@@ -1,0 +1,104 @@
+"""Airflow's own REST API, for what tasks cannot do otherwise: to a task, connections are there to be read only."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseHook
+
+from airflow_provider_soperator.hooks.stock import known
+from airflow_provider_soperator.transports.errors import ConnectFailed, ConnectRefused
+
+if TYPE_CHECKING:
+    import httpx
+
+_PATIENCE = 30.0
+
+
+class AirflowApiHook(BaseHook):
+    """The API server behind a connection of type ``http``.
+
+    Its host is the server's address, as people open it in a browser. With a login, a token is fetched for that user;
+    without one, the password is a token. The user may add, change and delete connections.
+    """
+
+    conn_name_attr = "api_conn_id"
+
+    def __init__(self, api_conn_id: str) -> None:
+        super().__init__()
+        self.api_conn_id = api_conn_id
+
+    def put_connection(self, body: Mapping[str, Any]) -> bool:
+        """Add a connection, or change the one that has its id; whether it was added."""
+        said = {**body, "extra": json.dumps(body["extra"])}
+        with self._client() as client:
+            answer = client.post("/api/v2/connections", json=said)
+            if answer.status_code != 409:
+                _check(answer, f"add the connection {body['connection_id']}")
+                return True
+            path = f"/api/v2/connections/{body['connection_id']}"
+            _check(client.patch(path, json=said), f"change the connection {body['connection_id']}")
+        return False
+
+    def delete_connection(self, conn_id: str) -> bool:
+        """Whether there was one."""
+        with self._client() as client:
+            answer = client.delete(f"/api/v2/connections/{conn_id}")
+            if answer.status_code == 404:
+                return False
+            _check(answer, f"delete the connection {conn_id}")
+        return True
+
+    def check(self) -> None:
+        """Raise if the API does not answer, or does not let this user see connections."""
+        with self._client() as client:
+            _check(client.get("/api/v2/connections", params={"limit": 1}), "list connections")
+
+    @contextmanager
+    def _client(self) -> Iterator[httpx.Client]:
+        import httpx
+
+        with known(self.api_conn_id):
+            connection = self.get_connection(self.api_conn_id)
+        host = connection.host or ""
+        url = host if "://" in host else f"{connection.schema or 'http'}://{host}"
+        url = f"{url.rstrip('/')}:{connection.port}" if connection.port else url.rstrip("/")
+        try:
+            with httpx.Client(base_url=url, timeout=_PATIENCE) as client:
+                token = self._token(client, connection.login, connection.password)
+                client.headers["Authorization"] = f"Bearer {token}"
+                yield client
+        except httpx.TransportError as error:
+            raise ConnectRefused(
+                f"Airflow's API server at {url} does not answer ({error or type(error).__name__})",
+                f"correct the host of the connection {self.api_conn_id}",
+            ) from error
+
+    def _token(self, client: httpx.Client, login: str | None, password: str | None) -> str:
+        if password and not login:
+            return password
+        if login:
+            answer = client.post("/auth/token", json={"username": login, "password": password or ""})
+        else:
+            # An Airflow that asks nobody who they are.
+            answer = client.get("/auth/token")
+        _check(answer, "get a token")
+        return str(answer.json()["access_token"])
+
+
+def _check(answer: httpx.Response, what: str) -> None:
+    if answer.is_success:
+        return
+    try:
+        said = answer.json()["detail"]
+    except (ValueError, KeyError, TypeError):
+        said = answer.text.strip()[:200]
+    words = f"Airflow's API did not {what} ({answer.status_code}: {said})"
+    if answer.status_code in (401, 403):
+        raise ConnectFailed(words, "give the API's connection a user who may edit connections, or a new token")
+    if answer.status_code >= 500 or answer.status_code == 429:
+        raise ConnectRefused(words, "see whether the API server is well")
+    raise ConnectFailed(words, "see what it says")

@@ -1,0 +1,125 @@
+"""Figures from a Prometheus, or from what answers like one, over the stock connection of type ``http``."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseHook
+
+from airflow_provider_soperator.health.metrics import METRICS, Metric, Sample
+from airflow_provider_soperator.hooks.stock import installed, known
+from airflow_provider_soperator.transports.errors import ConnectFailed, ConnectRefused, TransportError
+
+if TYPE_CHECKING:
+    import httpx
+
+#: Seconds for an answer.
+_PATIENCE = 20.0
+_CHECK = "check the address in the connection: it is that of Prometheus itself, such as http://prometheus:9090"
+
+
+class PrometheusHook(BaseHook):
+    """A Prometheus behind a connection of type ``http``.
+
+    Its host may be a whole address, with a path before ``/api/v1``. A login with a password is sent as it is, and a
+    password alone, or ``bearer_token`` in the extra, as a bearer token. ``headers`` and ``verify`` (false, or a file
+    with certificates) can be in the extra.
+
+        faults = await PrometheusHook("prometheus_default").faults()
+    """
+
+    conn_name_attr = "prometheus_conn_id"
+    default_conn_name = "prometheus_default"
+
+    def __init__(self, prometheus_conn_id: str = default_conn_name) -> None:
+        super().__init__()
+        self.prometheus_conn_id = prometheus_conn_id
+
+    async def faults(self, labels: Mapping[str, str] | None = None) -> dict[Metric, list[Sample]]:
+        """The samples of each known metric that may tell of a fault, of the series with some labels."""
+        async with await self._client() as client:
+            answers = await asyncio.gather(*(self._query(client, metric.query(labels or {})) for metric in METRICS))
+        return dict(zip(METRICS, answers, strict=True))
+
+    async def query(self, expression: str) -> list[Sample]:
+        """What a PromQL expression is at this moment, if it is a vector."""
+        async with await self._client() as client:
+            return await self._query(client, expression)
+
+    async def _query(self, client: httpx.AsyncClient, expression: str) -> list[Sample]:
+        import httpx
+
+        try:
+            answer = await client.get("api/v1/query", params={"query": expression})
+        except httpx.TimeoutException as error:
+            raise ConnectRefused(
+                f"Prometheus did not answer within {_PATIENCE:g} s", "see whether it is overloaded"
+            ) from error
+        except httpx.HTTPError as error:
+            raise ConnectFailed(f"Prometheus at {client.base_url} does not answer ({error})", _CHECK) from error
+        return vector_of(answer.status_code, answer.content, expression)
+
+    async def _client(self) -> httpx.AsyncClient:
+        from airflow.providers.common.compat.connection import get_async_connection, get_async_extra_dejson
+
+        with installed("rest"):
+            import httpx
+        with known(self.prometheus_conn_id):
+            connection = await get_async_connection(self.prometheus_conn_id)
+        # Reading the extra tells Airflow's secrets masker what is in it.
+        extra = await get_async_extra_dejson(connection)
+        token = extra.get("bearer_token") or ("" if connection.login else connection.password)
+        headers = dict(extra.get("headers") or {})
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
+        return httpx.AsyncClient(
+            base_url=_address(connection),
+            headers=headers,
+            auth=(connection.login, connection.password or "") if connection.login else None,
+            verify=extra.get("verify", True),
+            timeout=_PATIENCE,
+        )
+
+
+def _address(connection: Any) -> str:
+    host = (connection.host or "").strip().rstrip("/")
+    if not host:
+        raise ConnectFailed(f"the connection {connection.conn_id} has no host", _CHECK)
+    if "://" in host:
+        return f"{host}/"
+    port = f":{connection.port}" if connection.port else ""
+    return f"{connection.schema or 'http'}://{host}{port}/"
+
+
+def vector_of(status: int, content: bytes, expression: str) -> list[Sample]:
+    """The series of an answer; raises with what was wrong about the question, or about who answered."""
+    if status in (401, 403):
+        raise ConnectFailed(
+            f"Prometheus refused the credentials (HTTP {status})",
+            "set login and password, or a bearer token, in its connection",
+        )
+    try:
+        answer = json.loads(content)
+        if answer["status"] != "success":
+            raise _refusal(answer, expression)
+        data = answer["data"]
+        if data["resultType"] != "vector":
+            raise ConnectFailed(f"{expression} is no vector but a {data['resultType']}", "ask for series")
+        return [_sample(one) for one in data["result"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConnectFailed(f"what answered is no Prometheus (HTTP {status})", _CHECK) from error
+
+
+def _refusal(answer: Mapping[str, Any], expression: str) -> TransportError:
+    said = f"Prometheus could not answer {expression} ({answer.get('errorType', '')}: {answer.get('error', '')})"
+    if answer.get("errorType") in ("bad_data", "not_acceptable"):
+        return ConnectFailed(said, "see whether labels are named as Prometheus allows")
+    return ConnectRefused(said, "see whether it is overloaded")
+
+
+def _sample(said: Mapping[str, Any]) -> Sample:
+    _, value = said["value"]
+    return Sample(dict(said["metric"]), float(value))

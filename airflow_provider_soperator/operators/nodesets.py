@@ -1,0 +1,147 @@
+"""Give a NodeSet another number of nodes, as a task that ends when it has them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any, Literal
+
+from airflow.sdk import conf
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from airflow_provider_soperator.hooks.settings import NAMESPACE
+from airflow_provider_soperator.operators.moving import result_of
+from airflow_provider_soperator.operators.node_lists import is_template
+from airflow_provider_soperator.operators.switches import is_on
+from airflow_provider_soperator.operators.waiting import WaitingOperator
+from airflow_provider_soperator.slurm.nodes import DrainReason
+from airflow_provider_soperator.soperator.resizing import MODES, Resize, ResizeRefused
+
+if TYPE_CHECKING:
+    from airflow.sdk.definitions.context import Context
+
+    from airflow_provider_soperator.hooks.sides import Where
+
+
+class ScaleNodeSetOperator(WaitingOperator):
+    """Give a NodeSet another number of nodes, and wait until those that go are gone and those that come can work.
+
+        ScaleNodeSetOperator(task_id="shrink", nodeset="worker-cpu", replicas=4, timeout=timedelta(hours=12))
+
+    The nodes with the highest numbers go. They are drained first, and then ``mode`` says whether to ``wait`` for the
+    jobs on them or to ``force`` these back into the queue. Of an ephemeral NodeSet ``replicas`` is how many node names
+    there are; those that go must be off. With ``plan_only`` nothing is changed, and the plan is returned and logged.
+
+    A task that fails or is ended before the number has been changed undoes its drains. ``drain_owner`` is whose drains
+    these are; without one it is the DAG with the NodeSet.
+
+    Returns ``nodeset``, ``replicas``, ``nodes``, those ``passed_over`` as they were out of service before, and how many
+    ``seconds`` it took.
+    """
+
+    template_fields: Sequence[str] = (
+        "nodeset", "replicas", "mode", "reason", "drain_owner", "plan_only",
+        "cluster", "namespace", "kubernetes_conn_id", "slurm_conn_id",
+    )  # fmt: skip
+    ui_color = "#fde8c8"
+
+    def __init__(
+        self,
+        *,
+        nodeset: str,
+        replicas: int | str,
+        mode: Literal["wait", "force"] = "wait",
+        reason: str = "",
+        drain_owner: str | None = None,
+        plan_only: bool | str = False,
+        timeout: timedelta = timedelta(hours=24),
+        cluster: str | None = None,
+        namespace: str = NAMESPACE,
+        kubernetes_conn_id: str = "kubernetes_default",
+        slurm_conn_id: str | None = "soperator_default",
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        poll_interval: float = 10.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if not is_template(mode):
+            _check_mode(mode)
+        if not is_template(replicas):
+            _count(replicas)
+        self.nodeset, self.replicas, self.mode = nodeset, replicas, mode
+        self.reason, self.drain_owner, self.plan_only = reason, drain_owner, plan_only
+        self.timeout = timeout
+        self.cluster, self.namespace = cluster, namespace
+        self.kubernetes_conn_id, self.slurm_conn_id = kubernetes_conn_id, slurm_conn_id
+        self.deferrable, self.poll_interval = deferrable, poll_interval
+
+    def execute(self, context: Context) -> Any:
+        from airflow_provider_soperator.triggers.nodesets import ResizeTrigger
+
+        resize = self._resize()
+        if is_on(self.plan_only):
+            return self._plan(resize)
+        trigger = ResizeTrigger(
+            asdict(self._where()),
+            resize.write(),
+            datetime.now(timezone.utc).isoformat(),
+            time.time() + self.timeout.total_seconds(),
+            self.poll_interval,
+        )
+        return self.wait_for(trigger, context, self.resume)
+
+    def resume(self, context: Context, event: dict[str, Any]) -> Any:
+        """The NodeSet has its nodes, or it is known why it has not."""
+        return result_of(event, self.timeout)
+
+    def _resize(self) -> Resize:
+        owner = self.drain_owner or f"{self.dag_id}/{self.nodeset}"
+        try:
+            _check_mode(self.mode)
+            DrainReason(owner)
+            return Resize(
+                nodeset=self.nodeset, replicas=_count(self.replicas), mode=self.mode, owner=owner, why=self.reason
+            )
+        except ValueError as error:
+            raise AirflowFailException(str(error)) from None
+
+    def _where(self) -> Where:
+        from airflow_provider_soperator.hooks.sides import Where
+
+        return Where(self.kubernetes_conn_id, self.namespace, self.cluster or None, self.slurm_conn_id or None)
+
+    def _plan(self, resize: Resize) -> dict[str, Any]:
+        from airflow_provider_soperator.triggers.resizing import Resizing
+        from airflow_provider_soperator.triggers.rounds import FAILURES, is_final
+
+        async def plan() -> dict[str, Any]:
+            async with self._where().open() as sides:
+                return await Resizing(resize, datetime.now(timezone.utc), self.log).plan(sides)
+
+        try:
+            found = asyncio.run(plan())
+        except (*FAILURES, ResizeRefused) as error:
+            final = isinstance(error, ResizeRefused) or is_final(error)
+            raise (AirflowFailException if final else AirflowException)(str(error)) from error
+        for name, value in found.items():
+            self.log.info("%s: %s", name, value)
+        return found
+
+
+def _count(replicas: int | str) -> int:
+    """A number of nodes, also one that a template has made."""
+    try:
+        count = int(replicas)
+    except ValueError:
+        raise ValueError(f"replicas={replicas!r} is no number") from None
+    if count < 0:
+        raise ValueError(f"replicas={replicas!r}: a NodeSet cannot have fewer than none")
+    return count
+
+
+def _check_mode(mode: str) -> None:
+    if mode not in MODES:
+        raise ValueError(f"mode={mode!r} is neither 'wait' nor 'force'")

@@ -1,0 +1,137 @@
+"""How runs of active checks end: in Soperator's words for the run, and in Slurm's for the jobs on its nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from airflow_provider_soperator.slurm import hostlist
+from airflow_provider_soperator.slurm.states import JobBase
+from airflow_provider_soperator.slurm.status import JobStatus
+
+#: Ends of jobs that say something about their nodes. Others have been ended by somebody.
+_NODE_AT_FAULT = frozenset({"FAILED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL"})
+
+
+class RunState(str, Enum):
+    """What a run is. All but the last are Soperator's own words."""
+
+    IN_PROGRESS = "InProgress"
+    COMPLETE = "Complete"
+    #: A job of it has failed.
+    FAILED = "Failed"
+    #: It could not be carried out, or a job of it has ended otherwise.
+    ERROR = "Error"
+    CANCELLED = "Cancelled"
+    #: There was nothing to check.
+    SKIPPED = "Skipped"
+    #: It has ended, and nobody has noted how.
+    UNKNOWN = "Unknown"
+
+    @property
+    def is_over(self) -> bool:
+        return self is not RunState.IN_PROGRESS
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether the check has found something, or could not look."""
+        return self in (RunState.FAILED, RunState.ERROR)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobEnd:
+    """A Slurm job of a run."""
+
+    job_id: str
+    #: In Slurm's words; empty if only that it has not succeeded is known.
+    state: str = ""
+    reason: str = ""
+    nodes: tuple[str, ...] = ()
+
+    @property
+    def succeeded(self) -> bool:
+        return self.state == JobBase.COMPLETED.value
+
+    def __str__(self) -> str:
+        said = ", ".join(filter(None, (self.state, self.reason)))
+        return f"job {self.job_id}{f' ({said})' if said else ''}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What a run is, and what is known of its jobs; from Kubernetes alone only those are that have not succeeded."""
+
+    state: RunState = RunState.IN_PROGRESS
+    jobs: tuple[JobEnd, ...] = ()
+    why: str = ""
+
+    @property
+    def failing(self) -> tuple[str, ...]:
+        """The nodes that the check has failed on."""
+        return tuple(dict.fromkeys(node for job in self.jobs if job.state in _NODE_AT_FAULT for node in job.nodes))
+
+    @property
+    def nodes(self) -> dict[str, dict[str, str]]:
+        """What has become of the check on each node."""
+        return {
+            node: {"state": job.state, "job_id": job.job_id, "reason": job.reason}
+            for job in self.jobs
+            for node in job.nodes
+        }
+
+    def describe(self) -> dict[str, Any]:
+        """As plain JSON."""
+        failed = [
+            {"job_id": job.job_id, "state": job.state, "reason": job.reason} for job in self.jobs if not job.succeeded
+        ]
+        return {
+            "state": self.state.value,
+            "nodes": self.nodes,
+            "failing": list(self.failing),
+            "failed_jobs": failed,
+            "why": self.why,
+        }
+
+    def __str__(self) -> str:
+        """For people: what it has come to, where, and why.
+
+        >>> failed = JobEnd(job_id="12", state="FAILED", reason="NonZeroExitCode", nodes=("worker-1",))
+        >>> str(Outcome(state=RunState.FAILED, jobs=(failed,)))
+        'Failed: worker-1: job 12 (FAILED, NonZeroExitCode)'
+        """
+        said = [*self._lines(), *([self.why] if self.why else [])]
+        return f"{self.state.value}: {'; '.join(said)}" if said else self.state.value
+
+    def _lines(self) -> Iterator[str]:
+        for job in self.jobs:
+            if not job.succeeded:
+                yield f"{hostlist.fold(job.nodes)}: {job}" if job.nodes else str(job)
+
+
+def of_slurm(statuses: Iterable[JobStatus]) -> Outcome:
+    """What a run is by its jobs as Slurm has them: worst first, ranked as Soperator does."""
+    statuses = tuple(statuses)
+    jobs = tuple(end for status in statuses for end in _ends(status))
+    if not all(status.is_over for status in statuses):
+        return Outcome(jobs=tuple(job for job in jobs if job.state))
+    states = {job.state for job in jobs}
+    if "FAILED" in states:
+        return Outcome(state=RunState.FAILED, jobs=jobs)
+    if states - {"COMPLETED", "CANCELLED"}:
+        return Outcome(state=RunState.ERROR, jobs=jobs)
+    return Outcome(state=RunState.CANCELLED if "CANCELLED" in states else RunState.COMPLETE, jobs=jobs)
+
+
+def _ends(status: JobStatus) -> Iterator[JobEnd]:
+    if status.lost:
+        yield JobEnd(job_id=str(status.id), reason=status.lost)
+    for part in status.parts:
+        if part.state.is_finished:
+            yield JobEnd(
+                job_id=str(part.id),
+                state=part.state.base.value if part.state.base else str(part.state),
+                reason="" if part.state.succeeded else part.reason,
+                nodes=tuple(hostlist.expand(part.nodelist)) if part.nodelist else (),
+            )

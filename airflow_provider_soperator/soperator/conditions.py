@@ -1,0 +1,77 @@
+"""Conditions of Kubernetes objects: what is so, since when, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+Object = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One condition of an object.
+
+    >>> said = {"type": "LoginAvailable", "status": "False", "reason": "NotAvailable", "message": "no Pod is ready"}
+    >>> print(Condition.read(said))
+    LoginAvailable=False (NotAvailable: no Pod is ready)
+    """
+
+    type: str
+    #: ``True``, ``False`` or ``Unknown``.
+    status: str
+    reason: str = ""
+    message: str = ""
+    #: When the status was another one last.
+    since: datetime | None = None
+
+    @classmethod
+    def read(cls, said: Object) -> Condition:
+        type_, status, reason, message = (str(said.get(name) or "") for name in ("type", "status", "reason", "message"))
+        return cls(type_, status, reason, message, parse_time(said.get("lastTransitionTime")))
+
+    @property
+    def is_true(self) -> bool:
+        return self.status == "True"
+
+    @property
+    def is_false(self) -> bool:
+        return self.status == "False"
+
+    def __str__(self) -> str:
+        why = ": ".join(filter(None, (self.reason, self.message)))
+        return f"{self.type}={self.status}" + (f" ({why})" if why else "")
+
+
+def conditions_of(thing: Object) -> dict[str, Condition]:
+    """All conditions of an object, by their types."""
+    found = map(Condition.read, (thing.get("status") or {}).get("conditions") or ())
+    return {one.type: one for one in found}
+
+
+def parse_time(said: str | None) -> datetime | None:
+    """A time as Kubernetes writes it.
+
+    >>> parse_time("2026-11-22T02:00:00Z")
+    datetime.datetime(2026, 11, 22, 2, 0, tzinfo=datetime.timezone.utc)
+    """
+    if not said:
+        return None
+    # Python 3.10 does not read the Z, nor fractions of other than three or six digits.
+    whole = said.partition(".")[0].rstrip("Z")
+    return datetime.fromisoformat(whole).replace(tzinfo=timezone.utc)
+
+
+def last_changed(thing: Object) -> datetime | None:
+    """When somebody has last written anything but the status; None if nobody has since it was created."""
+    metadata = thing["metadata"]
+    if int(metadata.get("generation") or 1) <= 1:
+        return None
+    written = [one for one in metadata.get("managedFields") or () if one.get("subresource") != "status"]
+    return newest(parse_time(one.get("time")) for one in written)
+
+
+def newest(times: Iterable[datetime | None]) -> datetime | None:
+    return max(filter(None, times), default=None)

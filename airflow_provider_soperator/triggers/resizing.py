@@ -1,0 +1,168 @@
+"""A NodeSet on its way to another size: each step looks at both sides, and does what can be done now."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from airflow_provider_soperator.clients.client import AsyncSlurmClient
+from airflow_provider_soperator.hooks.logger import Logger
+from airflow_provider_soperator.hooks.sides import Sides
+from airflow_provider_soperator.kubernetes.known import NODE_SET
+from airflow_provider_soperator.kubernetes.replicas import last_scaled_by
+from airflow_provider_soperator.slurm import hostlist
+from airflow_provider_soperator.slurm.errors import SlurmError
+from airflow_provider_soperator.slurm.records import Job, Node
+from airflow_provider_soperator.slurm.requests import CancelJobs, ListJobs, RequeueJobs, Undrain
+from airflow_provider_soperator.soperator.nodesets import NodeSetSeen
+from airflow_provider_soperator.soperator.resizing import Resize, Stage, jobs_on, ours_among
+from airflow_provider_soperator.transports.errors import TransportError
+from airflow_provider_soperator.transports.kubernetes_errors import is_conflict
+
+
+class ResizeLost(Exception):
+    """The NodeSet will not get to its size, and why; another try may have more luck."""
+
+
+class Resizing:
+    """One order on its way. Another process that is given the same goes on from what it finds."""
+
+    def __init__(self, resize: Resize, since: datetime, log: Logger) -> None:
+        self._resize, self._since, self._log = resize, since, log
+        #: Whether it has been looked at, and found to be possible.
+        self.has_begun = False
+        #: Whether this process has changed the number.
+        self._has_set = False
+        self._told: set[str] = set()
+        self._requeued: set[tuple[int, int]] = set()
+        self._began = time.monotonic()
+        #: What is waited for.
+        self.place = "nothing has been done"
+        #: What has become of it once it was given up.
+        self.fate = ""
+
+    async def plan(self, sides: Sides) -> dict[str, Any]:
+        """What would be done; nothing is."""
+        nodeset, _ = await self._look(sides, 0)
+        self._resize.refuse(nodeset, asks_slurm=sides.slurm is not None)
+        leaving = self._resize.leaving(nodeset)
+        jobs = await _jobs(sides.slurm, leaving) if sides.slurm and leaving else []
+        return {
+            "nodeset": nodeset.name,
+            "replicas": self._resize.replicas,
+            "before": nodeset.replicas,
+            "leaving": list(leaving),
+            "coming": list(nodeset.names(range(nodeset.replicas, self._resize.replicas))),
+            "jobs": [str(job.id) for job in jobs],
+            "warning": nodeset.keeper.warning(self._resize.replicas) if nodeset.keeper else "",
+        }
+
+    async def step(self, sides: Sides, most_age: float) -> dict[str, Any] | None:
+        """Do what can be done now; the result, once there is nothing left to do."""
+        nodeset, slurm = await self._look(sides, most_age)
+        if not self.has_begun:
+            await self._check(sides, nodeset)
+            self.has_begun = True
+        if nodeset.replicas != self._resize.replicas:
+            await self._change(sides, nodeset, slurm)
+            return None
+        stage = self._resize.finish(nodeset, slurm, self._since)
+        self._tell(stage)
+        if stage.lost and not stage.waiting:
+            raise ResizeLost(str(stage))
+        await _order(sides.slurm, stage)
+        if not stage.is_over:
+            return None
+        return {
+            "nodeset": nodeset.name,
+            "replicas": nodeset.replicas,
+            "nodes": list(nodeset.nodes),
+            "passed_over": list(stage.passed_over),
+            "seconds": round(time.monotonic() - self._began, 1),
+        }
+
+    async def undo(self, sides: Sides) -> None:
+        """Given up: unless the number has been changed, jobs may start again on the nodes that were to go."""
+        nodeset, slurm = await self._look(sides, 0)
+        if nodeset.replicas <= self._resize.replicas:
+            self.fate = f". NodeSet {nodeset.name} has {nodeset.replicas} replicas, and goes on towards that"
+            return
+        drained = ours_among(self._resize.leaving(nodeset), slurm or {}, self._resize.owner)
+        if drained and sides.slurm:
+            await sides.slurm.ask(Undrain(drained))
+        undrained = f", and {hostlist.fold(drained)} are undrained" if drained else ""
+        self.fate = f". NodeSet {nodeset.name} keeps its {nodeset.replicas} replicas{undrained}"
+
+    async def _look(self, sides: Sides, most_age: float) -> tuple[NodeSetSeen, Mapping[str, Node] | None]:
+        return await asyncio.gather(sides.kubernetes.nodeset(self._resize.nodeset), sides.nodes(most_age))
+
+    async def _check(self, sides: Sides, nodeset: NodeSetSeen) -> None:
+        """Refuse what could not be, before anything is touched."""
+        self._resize.refuse(nodeset, asks_slurm=sides.slurm is not None)
+        if nodeset.replicas == self._resize.replicas:
+            return
+        # Whoever may do this without an effect may also do it with one.
+        await sides.kubernetes.set_replicas(nodeset.name, self._resize.replicas, dry_run=True)
+        if nodeset.keeper:
+            self._log.warning("%s", nodeset.keeper.warning(self._resize.replicas))
+
+    async def _change(self, sides: Sides, nodeset: NodeSetSeen, slurm: Mapping[str, Node] | None) -> None:
+        if self._has_set:
+            who = last_scaled_by(await sides.kubernetes.objects.read(NODE_SET, nodeset.name)) or "somebody else"
+            raise ResizeLost(
+                f"{who} has set NodeSet {nodeset.name} to {nodeset.replicas} replicas, while it goes to "
+                f"{self._resize.replicas}: let only one of them scale it, and try again"
+            )
+        # A node may have been powered up since.
+        self._resize.refuse(nodeset, asks_slurm=sides.slurm is not None)
+        stage = self._resize.prepare(nodeset, slurm)
+        self._tell(stage)
+        await _order(sides.slurm, stage)
+        if self._resize.mode == "force" and sides.slurm:
+            await self._requeue(sides.slurm, self._resize.leaving(nodeset))
+        if not stage.is_over:
+            return
+        try:
+            # Only as long as the NodeSet is the one that was looked at.
+            await sides.kubernetes.set_replicas(nodeset.name, self._resize.replicas, version=nodeset.version)
+        except TransportError as error:
+            if not is_conflict(error):
+                raise
+            return
+        self._has_set = True
+        self._log.info("NodeSet %s goes from %d to %d nodes", nodeset.name, nodeset.replicas, self._resize.replicas)
+
+    async def _requeue(self, slurm: AsyncSlurmClient, names: Sequence[str]) -> None:
+        for job in await _jobs(slurm, names):
+            # A job that is being ended may take long to be gone.
+            if job.state.is_finished or (run := (job.raw_id, job.restarts)) in self._requeued:
+                continue
+            self._requeued.add(run)
+            try:
+                await slurm.ask(RequeueJobs((job.id,)))
+                self._log.info("Job %s goes back into the queue", job.id)
+            except SlurmError as error:
+                self._log.warning("Job %s is cancelled, as it cannot go back into the queue (%s)", job.id, error)
+                await slurm.ask(CancelJobs(ids=(job.id,)))
+
+    def _tell(self, stage: Stage) -> None:
+        """What is waited for, each line once."""
+        for line in stage.waiting:
+            if line not in self._told:
+                self._log.info("%s", line)
+        self._told = set(stage.waiting)
+        self.place = str(stage) or "all is done but for the last look"
+
+
+async def _order(slurm: AsyncSlurmClient | None, stage: Stage) -> None:
+    if slurm:
+        for order in stage.orders:
+            await slurm.ask(order)
+
+
+async def _jobs(slurm: AsyncSlurmClient, names: Sequence[str]) -> list[Job]:
+    jobs = await slurm.ask(ListJobs(states=("RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED")))
+    return sorted(jobs_on(names, jobs), key=lambda job: job.raw_id)

@@ -1,0 +1,259 @@
+"""Which clusters are ready: every phase and condition that Soperator 3.x, 4.x and 5.0 know."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from airflow_provider_soperator.soperator.clusters import PARTS, ClusterSeen
+from airflow_provider_soperator.soperator.nodesets import NodeSetSeen, PodSeen
+from airflow_provider_soperator.soperator.readiness import SETTLES, of_all, of_cluster, of_nodeset
+from airflow_provider_soperator.soperator.seen import Seen
+from tests.unit.soperator.seen import LONG_AGO, NOW, cluster, cluster_object, condition, nodeset, parts, slurm, without
+
+SET_UP = ("Unknown", "SetUpCondition", "The object is not ready yet.")
+DISABLED = {
+    "AccountingAvailable": condition("AccountingAvailable", "False", "NotAvailable", "Slurm accounting is disabled")
+}
+
+
+def down(part: str, why: str = "") -> dict[str, dict[str, str]]:
+    return {part: condition(part, "False", "NotAvailable", why)}
+
+
+def in_maintenance(*known: str) -> list[dict[str, str]]:
+    return parts(**{part: condition(part, "False", "Maintenance") for part in known})
+
+
+# The cluster
+
+
+@pytest.mark.parametrize("mode", ["none", "skipPopulateJail"])
+@pytest.mark.parametrize("version", ["3.0.8", "4.1.7", "5.0.0"])
+def test_a_cluster_is_ready_in_each_version(version: str, mode: str) -> None:
+    conditions = [*parts(), condition("PopulateJailMode", "True", mode, "Populate Jail")]
+    if version.startswith("5"):
+        conditions.append(condition("NodeSetRefsResolved", "True", "AllNodeSetRefsResolved"))
+    seen = cluster(conditions=conditions, maintenance=mode, crVersion=version)
+    assert (seen.is_available, seen.version) == (True, version)
+    assert of_cluster(seen, NOW).is_ready
+
+
+def test_that_accounting_is_off_is_no_fault() -> None:
+    assert of_cluster(cluster(conditions=parts(**DISABLED), accounting=False), NOW).is_ready
+    # If it is to be there, the same words mean that Soperator has not looked yet.
+    assert "accounting" in str(of_cluster(cluster(conditions=parts(**DISABLED)), NOW))
+
+
+@pytest.mark.parametrize(
+    ("seen", "says"),
+    [
+        (cluster(None, []), "is not known to Soperator yet"),
+        (cluster("Pending", []), "is Pending"),
+        (cluster("Reconciling"), "is Reconciling"),
+        (cluster("Not available"), "is Not available"),
+        (
+            cluster("Pending", [condition(part, *SET_UP) for part in PARTS]),
+            "is being set up: nothing is known of what its parts have in common yet",
+        ),
+        (
+            cluster("Not available", parts(LoginAvailable=condition("LoginAvailable", *SET_UP))),
+            "is being set up: nothing is known of the login nodes yet",
+        ),
+        (
+            cluster("Not available", parts(**down("ControllersAvailable", "0 of 1 Pods"))),
+            "is not available: the Slurm controller (0 of 1 Pods)",
+        ),
+        (cluster("Not available", parts(**down("LoginAvailable"))), "the login nodes (NotAvailable)"),
+        (cluster("Not available", parts(**down("AccountingAvailable"))), "accounting (NotAvailable)"),
+        (
+            cluster("Not available", parts(**down("SConfigControllerAvailable"))),
+            "the controller of Slurm's configuration (NotAvailable)",
+        ),
+        # The phase is written after the conditions.
+        (cluster("Available", parts(**down("LoginAvailable"))), "the login nodes"),
+        (
+            cluster(
+                conditions=[
+                    *parts(),
+                    condition("NodeSetRefsResolved", "False", "IgnoredNodeSetRefs", "partition gpu: h100 not found"),
+                ]
+            ),
+            "has partitions with NodeSets that it does not have (partition gpu: h100 not found)",
+        ),
+    ],
+)
+def test_what_may_come_is_waited_for(seen: ClusterSeen, says: str) -> None:
+    found = of_cluster(seen, NOW)
+    assert not found.broken
+    [line] = found.waiting
+    assert line.startswith("SlurmCluster soperator ")
+    assert says in line
+
+
+def test_of_parts_that_are_down_only_the_first_is_told() -> None:
+    """Soperator has not looked at those behind it."""
+    conditions = parts(**down("ControllersAvailable"), **down("LoginAvailable"))
+    assert "login" not in str(of_cluster(cluster("Not available", conditions), NOW))
+
+
+@pytest.mark.parametrize("mode", ["downscale", "downscaleAndDeletePopulateJail", "downscaleAndOverwritePopulateJail"])
+def test_a_cluster_in_maintenance_is_not_ready_though_its_phase_is_available(mode: str) -> None:
+    seen = cluster(conditions=in_maintenance(*PARTS[:4]), maintenance=mode)
+    assert (seen.phase, seen.is_available, seen.is_away) == ("Available", False, False)
+    assert f"until its spec.maintenance, {mode}, is none" in str(of_cluster(seen, NOW))
+    # Its NodeSets add nothing to that.
+    assert len(of_all(Seen(seen, (nodeset(phase="Terminating"),)), NOW).waiting) == 1
+
+
+def test_one_that_is_about_to_go_into_maintenance_or_comes_out_of_it_is_not_ready() -> None:
+    assert not of_cluster(cluster(maintenance="downscale"), NOW).is_ready
+    back = of_cluster(cluster(conditions=in_maintenance("LoginAvailable")), NOW)
+    assert back.waiting == ("SlurmCluster soperator comes back from maintenance",)
+
+
+def test_one_that_is_being_deleted_will_never_be() -> None:
+    said = cluster_object()
+    said["metadata"]["deletionTimestamp"] = "2026-11-22T00:00:00Z"
+    assert of_cluster(ClusterSeen.read(said), NOW).broken == ("SlurmCluster soperator is being deleted",)
+
+
+@pytest.mark.parametrize(
+    ("changed", "moved", "is_ready"),
+    [
+        (None, LONG_AGO, True),
+        (NOW - SETTLES, LONG_AGO, True),
+        (NOW - timedelta(seconds=5), LONG_AGO, False),
+        (NOW - timedelta(seconds=5), NOW - timedelta(seconds=5), False),
+        (NOW - timedelta(seconds=5), NOW - timedelta(seconds=4), True),
+    ],
+)
+def test_after_a_change_something_must_move_or_time_pass(changed: Any, moved: Any, is_ready: bool) -> None:
+    conditions = parts(LoginAvailable=condition("LoginAvailable", "True", "Available", since=moved))
+    found = of_cluster(cluster(conditions=conditions, changed=changed), NOW)
+    assert found.is_ready is is_ready
+    assert is_ready or "was changed at 11:59:55 UTC, and Soperator may not have seen that yet" in str(found)
+
+
+@pytest.mark.parametrize(
+    ("seen", "is_away"),
+    [
+        (cluster(), False),
+        (cluster("Not available", parts(**down("LoginAvailable"))), True),
+        (cluster("Not available"), True),
+        (cluster("Pending", []), False),
+        # It is being set up: the controller of a new cluster is not available, and nothing is known of the rest.
+        (
+            cluster(
+                "Not available",
+                parts(**down("ControllersAvailable"), LoginAvailable=condition("LoginAvailable", *SET_UP)),
+            ),
+            False,
+        ),
+    ],
+)
+def test_away_is_what_was_there_before(seen: ClusterSeen, is_away: bool) -> None:
+    assert seen.is_away is is_away
+
+
+# NodeSets
+
+
+@pytest.mark.parametrize("phase", ["Pending", "Configuring", "Provisioning", "Ready", "Degraded", ""])
+@pytest.mark.parametrize("active", [None, [0], [0, 1, 2], [], [2, 7]])
+def test_a_nodeset_is_ready_by_its_pods_whatever_its_phase(phase: str, active: list[int] | None) -> None:
+    ready = condition("PodsReady", "False", "NodeSetNotReady", "NodeSet is not ready")
+    never = [condition(name, *SET_UP) for name in ("ConfigUpdated", "ConfigDynamicUpdated", "StatefulSetUpdated")]
+    seen = nodeset(3, active=active, phase=phase, conditions=[ready, *never])
+    assert of_nodeset(seen).is_ready
+    # Of names beyond the bound the power manager takes no notice.
+    assert of_nodeset(seen, slurm(worker_0="IDLE", worker_1="MIXED", worker_2="ALLOCATED+CLOUD")).is_ready
+
+
+@pytest.mark.parametrize(
+    ("seen", "says"),
+    [
+        (without("worker-0", "worker-1"), "worker-[0-1] has no Pod yet"),
+        (without("worker-1", phase="Ready"), "worker-1 has no Pod yet"),
+        (
+            nodeset(pods={"worker-1": PodSeen("worker-1", problems=("0/4 nodes are available",))}),
+            "worker-1 has a Pod that is not ready (0/4 nodes are available)",
+        ),
+        (
+            nodeset(pods={"worker-0": PodSeen("worker-0", is_leaving=True)}),
+            "worker-0 has a Pod that is being deleted",
+        ),
+        (nodeset(3, active=[0, 2], pods={"worker-2": PodSeen("worker-2")}), "worker-2 has a Pod that is not ready"),
+        (replace(nodeset(active=[0]), active=None), "NodeSet worker has no power state yet"),
+        (nodeset(phase="Terminating"), "NodeSet worker has no Pods while its cluster is in maintenance"),
+        (
+            nodeset(conditions=[condition("StatefulSetTerminated", "True", "Maintenance", "Workers are disabled")]),
+            "NodeSet worker has no Pods while its cluster is in maintenance",
+        ),
+    ],
+)
+def test_each_node_that_is_to_run_needs_a_pod_that_is_ready(seen: NodeSetSeen, says: str) -> None:
+    found = of_nodeset(seen)
+    assert (found.waiting, found.broken) == ((says,), ())
+
+
+def test_a_nodeset_of_none_is_ready() -> None:
+    assert of_nodeset(nodeset(0)).is_ready
+
+
+def test_a_nodeset_that_is_being_deleted_will_never_be() -> None:
+    assert of_nodeset(nodeset(deletionTimestamp="now")).broken == ("NodeSet worker is being deleted",)
+
+
+@pytest.mark.parametrize(
+    ("state", "waits", "lost"),
+    [
+        ("IDLE+CLOUD", "", ""),
+        ("MIXED+CLOUD+PLANNED", "", ""),
+        ("DOWN+CLOUD+POWERING_UP", "boots", ""),
+        ("IDLE+CLOUD+POWERED_DOWN", "is off to Slurm, or about to be, and its Pod runs", ""),
+        ("ALLOCATED+CLOUD+POWER_DOWN", "is off to Slurm, or about to be, and its Pod runs", ""),
+        ("IDLE+CLOUD+NOT_RESPONDING", "is IDLE+CLOUD+NOT_RESPONDING", ""),
+        ("DOWN+CLOUD", "is DOWN+CLOUD", ""),
+        ("DOWN+CLOUD: Not responding", "is DOWN+CLOUD: Not responding (slurmd on the node", ""),
+        ("IDLE+CLOUD+DRAIN: [hardware_problem] gpu: XID 79", "is drained: [hardware_problem] gpu: XID 79 (", ""),
+        ("IDLE+CLOUD+DRAIN: my test", "", "is drained: my test"),
+        ("IDLE+CLOUD+DRAIN: airflow:night: lent", "", "is drained: airflow:night: lent"),
+        ("DOWN+CLOUD: broken", "", "is DOWN+CLOUD: broken"),
+    ],
+)
+def test_where_slurm_can_be_asked_jobs_must_be_able_to_start(state: str, waits: str, lost: str) -> None:
+    found = of_nodeset(nodeset(1), slurm(worker_0=state))
+    assert found.is_ready is not bool(waits or lost)
+    for lines, says in ((found.waiting, waits), (found.broken, lost)):
+        assert len(lines) == bool(says)
+        assert all(line.startswith(f"worker-0 {says}") for line in lines)
+
+
+def test_a_node_that_slurm_does_not_have_yet_is_waited_for() -> None:
+    assert of_nodeset(nodeset(2), slurm(worker_0="IDLE")).waiting == ("worker-1 is not known to Slurm yet",)
+
+
+# All of it
+
+
+def test_a_nodeset_that_is_named_and_not_there() -> None:
+    whole = Seen(cluster(), (nodeset(),))
+    assert of_all(whole, NOW, nodesets=["worker"]).is_ready
+    assert of_all(whole, NOW, nodesets=["wrker"]).broken == ("there is no NodeSet wrker, but worker",)
+    # While a cluster is being set up they may come yet.
+    early = of_all(Seen(cluster("Not available")), NOW, nodesets=["worker"])
+    assert early.waiting[1:] == ("there is no NodeSet worker yet", "SlurmCluster soperator has no NodeSets yet")
+
+
+def test_only_nodesets_that_are_named_are_looked_at() -> None:
+    whole = Seen(cluster(), (nodeset(), replace(without("worker-0"), name="other", pods={})))
+    assert of_all(whole, NOW, nodesets=["worker"]).is_ready
+    assert str(of_all(whole, NOW)) == "other-[0-1] has no Pod yet"
+
+
+def test_a_cluster_without_nodesets_is_not_ready_for_jobs() -> None:
+    assert str(of_all(Seen(cluster()), NOW)) == "SlurmCluster soperator has no NodeSets yet"
