@@ -1,0 +1,143 @@
+"""Run one of Soperator's active checks on demand, as a task that ends when it is known how the nodes are."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from airflow.sdk import conf
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+
+from airflow_provider_soperator.operators.node_lists import is_template
+from airflow_provider_soperator.operators.waiting import WaitingOperator
+
+if TYPE_CHECKING:
+    from airflow.sdk.definitions.context import Context
+
+    from airflow_provider_soperator.triggers.checks import RunActiveCheckTrigger
+
+OnFailure = Literal["fail", "drain", "report"]
+WhenRunning = Literal["wait", "join", "fail"]
+
+
+class CheckFailed(AirflowException):
+    """A check has failed on nodes, or could not be carried out."""
+
+
+class CheckLate(AirflowException):
+    """It was not known in time how a check has ended."""
+
+
+class RunActiveCheckOperator(WaitingOperator):
+    """Run an active check now, whatever its schedule, and wait until its jobs have ended on all nodes.
+
+        RunActiveCheckOperator(task_id="check", check="gpu-checks", slurm_conn_id="soperator_default")
+
+    ``on_failure``: the task fails and names the nodes (``fail``); the nodes that fail are drained (``drain``), and the
+    task succeeds; or it succeeds and tells (``report``). The drain's ``reason`` is the provider's own, which Soperator
+    leaves alone; one that begins with a prefix of Soperator's, as ``[node_problem] gpu-checks: failed``, is given as it
+    is, and acted upon. ``when_running``: while the check runs already, ``wait`` for its end, ``join`` that run, or
+    ``fail``; two at once would disturb each other. A check that found nothing to check skips the task.
+
+    Returns the ``check``, its ``job`` in Kubernetes, the ``state`` in Soperator's words, the ``nodes`` with what became
+    of the check on each, those that are ``failing`` and that are ``drained``, and ``seconds``. Nodes are known with
+    ``slurm_conn_id`` only; without it there are ``failed_jobs``. A task that is killed, or late, ends its run.
+    """
+
+    template_fields: Sequence[str] = (
+        "check", "kubernetes_conn_id", "namespace", "slurm_conn_id", "on_failure", "when_running", "reason",
+        "drain_owner",
+    )  # fmt: skip
+    ui_color = "#f7d9e3"
+
+    def __init__(
+        self,
+        *,
+        check: str,
+        kubernetes_conn_id: str = "kubernetes_default",
+        namespace: str = "soperator",
+        slurm_conn_id: str | None = None,
+        on_failure: OnFailure = "fail",
+        when_running: WhenRunning = "wait",
+        reason: str = "",
+        drain_owner: str | None = None,
+        timeout: timedelta = timedelta(hours=2),
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        poll_interval: float = 10.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.check = check
+        self.kubernetes_conn_id, self.namespace, self.slurm_conn_id = kubernetes_conn_id, namespace, slurm_conn_id
+        self.on_failure, self.when_running = on_failure, when_running
+        self.reason, self.drain_owner = reason, drain_owner
+        self.timeout = timeout
+        self.deferrable, self.poll_interval = deferrable, poll_interval
+        self._refuse_mistakes()
+
+    def execute(self, context: Context) -> Any:
+        try:
+            self._refuse_mistakes()
+            trigger = self._trigger(context)
+        except ValueError as error:
+            raise AirflowFailException(str(error)) from None
+        return self.wait_for(trigger, context, self.resume)
+
+    def resume(self, context: Context, event: dict[str, Any]) -> Any:
+        """It is known how the check has ended, or why that is not known."""
+        if "mistake" in event:
+            raise AirflowFailException(event["mistake"])
+        if "late" in event:
+            raise CheckLate(f"{self.check} has not ended within {self.timeout}: {event['late']}")
+        if "lost" in event:
+            raise AirflowException(event["lost"])
+        result = event["result"]
+        words = f"{result['check']}: {result.pop('words')}"
+        if result["state"] == "Skipped":
+            # Airflow does not log why a task is skipped.
+            self.log.info("%s", words)
+            raise AirflowSkipException(words)
+        is_dealt_with = self.on_failure == "report" or bool(result["drained"])
+        if result["state"] != "Complete" and not is_dealt_with:
+            raise CheckFailed(words)
+        return result
+
+    def _refuse_mistakes(self) -> None:
+        """What can be known to be wrong when the DAG is read, unless it is a template."""
+        for name, choices in (("on_failure", OnFailure), ("when_running", WhenRunning)):
+            said = getattr(self, name)
+            if said not in get_args(choices) and not is_template(said):
+                raise ValueError(f"{name}={said!r} is none of {', '.join(map(repr, get_args(choices)))}")
+        if self.on_failure == "drain" and not self.slurm_conn_id:
+            raise ValueError("on_failure='drain' needs slurm_conn_id: Kubernetes alone does not tell which nodes fail")
+        if not is_template(self.reason):
+            from airflow_provider_soperator.soperator.reasons import refuse_unread
+
+            refuse_unread(self.reason)
+
+    def _trigger(self, context: Context) -> RunActiveCheckTrigger:
+        from airflow_provider_soperator.soperator.reasons import drain_reason
+        from airflow_provider_soperator.triggers.check_runs import RunOrder
+        from airflow_provider_soperator.triggers.checks import RunActiveCheckTrigger
+        from airflow_provider_soperator.triggers.starting import keys_of
+
+        ti = context["ti"]
+        _, keys = keys_of(ti, self.retries or 0)
+        why = self.reason or f"{self.check} failed"
+        order = RunOrder(
+            check=self.check,
+            keys=tuple(key.text for key in keys),
+            task="/".join(map(str, (ti.dag_id, ti.run_id, ti.task_id, ti.map_index))),
+            when_running=self.when_running,
+            drain_reason=drain_reason(self.drain_owner or self.dag_id, why) if self.on_failure == "drain" else "",
+        )
+        return RunActiveCheckTrigger(
+            self.kubernetes_conn_id,
+            self.namespace,
+            self.slurm_conn_id or "",
+            order.write(),
+            time.time() + self.timeout.total_seconds(),
+            self.poll_interval,
+        )
