@@ -1,0 +1,168 @@
+"""What Kubernetes says is wrong with a node: its Pod, and the machine under it, which is a Node there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from airflow_provider_soperator.health.findings import Finding, Kind
+from airflow_provider_soperator.slurm.nodes import is_coming_up, is_going_off, is_off
+from airflow_provider_soperator.slurm.records import Node
+
+_SOURCE = "kubernetes"
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A condition of a Kubernetes Node."""
+
+    type: str
+    status: str
+    reason: str = ""
+    message: str = ""
+    since: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Host:
+    """The machine that a Pod is on."""
+
+    name: str
+    created: datetime | None = None
+    conditions: tuple[Condition, ...] = ()
+    is_leaving: bool = False
+    #: The Pod says that it is there, and the API has no such Node any more.
+    is_gone: bool = False
+
+
+@dataclass(frozen=True)
+class Pod:
+    """One of Slurm's nodes as Kubernetes has it."""
+
+    phase: str
+    is_ready: bool
+    #: None while it is on none.
+    host: Host | None = None
+    #: Why a container does not run, such as ``CrashLoopBackOff``; or why the Pod is not placed.
+    trouble: str = ""
+    is_leaving: bool = False
+    since: datetime | None = None
+
+
+@dataclass(frozen=True)
+class KubernetesView:
+    """All Pods of a namespace, by their names, which are those of Slurm's nodes."""
+
+    pods: Mapping[str, Pod] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """What a condition means when it has this status."""
+
+    kind: Kind
+    meaning: str
+    status: str = "True"
+    heals: bool = False
+    takes_machine: bool = False
+
+
+#: Conditions of Kubernetes, of Soperator's controllers and of the cloud.
+CONDITIONS: dict[str, _Rule] = {
+    "Ready": _Rule(
+        Kind.MACHINE, "its kubelet is not well, or is not heard of; Soperator has it replaced after a while", "False"
+    ),
+    "MemoryPressure": _Rule(Kind.MACHINE, "it is short of memory", heals=True),
+    "DiskPressure": _Rule(Kind.MACHINE, "its disk is nearly full", heals=True),
+    "PIDPressure": _Rule(Kind.MACHINE, "it has too many processes", heals=True),
+    "NetworkUnavailable": _Rule(Kind.MACHINE, "its network is not set up"),
+    "NebiusMaintenanceScheduled": _Rule(
+        Kind.MAINTENANCE,
+        "Nebius is going to maintain the machine; Soperator drains the node and has it replaced",
+        heals=True,
+        takes_machine=True,
+    ),
+    "HardwareIssuesSuspected": _Rule(
+        Kind.HARDWARE_PROBLEM,
+        "a health check has failed for good; the machine is going to be replaced",
+        heals=True,
+        takes_machine=True,
+    ),
+    "SoperatorChecksNodeDegraded": _Rule(
+        Kind.REBOOT, "Soperator is going to reboot the machine", heals=True, takes_machine=True
+    ),
+    "SoperatorChecksNodeMaintenance": _Rule(
+        Kind.MAINTENANCE, "Soperator is going to have the machine replaced", heals=True, takes_machine=True
+    ),
+    "SlurmNodeDrain": _Rule(
+        Kind.MAINTENANCE, "Soperator takes the Pods off the machine", heals=True, takes_machine=True
+    ),
+    "SlurmNodeReboot": _Rule(Kind.REBOOT, "Soperator reboots the machine", heals=True, takes_machine=True),
+}
+
+
+def of_kubernetes(node: Node, pod: Pod | None) -> Iterator[Finding]:
+    """What is wrong with the Pod of a node, and with its machine. A node that is off has none, and one that boots
+    may not have one yet."""
+    if is_off(node) or is_going_off(node):
+        return
+    if pod is None:
+        if not is_coming_up(node):
+            yield _finding(node.name, Kind.POD, "there is no Pod of its name", None, heals=True)
+        return
+    yield from _of_pod(node, pod)
+    if pod.host:
+        yield from _of_host(node.name, pod.host)
+
+
+def acted_upon(pod: Pod | None) -> str:
+    """What Soperator or the cloud is doing to the machine of a node, as the rest of a sentence; empty if nothing."""
+    if pod is None:
+        return "has no Pod"
+    host = pod.host
+    if host is None:
+        return "has a Pod that is on no machine"
+    if pod.is_leaving:
+        return "has a Pod that is being deleted"
+    if host.is_leaving or host.is_gone:
+        return f"has a machine that goes ({host.name})"
+    taken = [one.type for one in _wrong(host) if CONDITIONS[one.type].takes_machine]
+    return f"has a machine with {', '.join(taken)}" if taken else ""
+
+
+def _of_pod(node: Node, pod: Pod) -> Iterator[Finding]:
+    if pod.is_leaving:
+        yield _finding(node.name, Kind.POD, "its Pod is being deleted", pod.since, heals=True)
+    elif pod.trouble and not (is_coming_up(node) and pod.host is None):
+        # While a node boots its Pod waits for a machine.
+        yield _finding(node.name, Kind.POD, f"its Pod is {pod.phase}: {pod.trouble}", pod.since)
+    elif not pod.is_ready and not is_coming_up(node):
+        yield _finding(node.name, Kind.POD, f"its Pod is {pod.phase} and not ready", pod.since, heals=True)
+
+
+def _of_host(node: str, host: Host) -> Iterator[Finding]:
+    if host.is_gone:
+        yield _finding(node, Kind.MACHINE, f"its machine {host.name} is gone", None, heals=True, takes_machine=True)
+    for one in _wrong(host):
+        rule = CONDITIONS[one.type]
+        said = ": ".join(filter(None, (one.reason, one.message)))
+        what = f"{one.type} is {one.status} on {host.name}{f' ({said})' if said else ''}: {rule.meaning}"
+        yield _finding(node, rule.kind, what, one.since, heals=rule.heals, takes_machine=rule.takes_machine)
+
+
+def _wrong(host: Host) -> list[Condition]:
+    return [one for one in host.conditions if one.type in CONDITIONS and _is_wrong(one, CONDITIONS[one.type])]
+
+
+def _is_wrong(condition: Condition, rule: _Rule) -> bool:
+    # A machine that is not heard of is Unknown, which is as bad as not Ready.
+    return condition.status != "True" if rule.status == "False" else condition.status == rule.status
+
+
+def _finding(
+    node: str, kind: Kind, what: str, since: datetime | None, *, heals: bool = False, takes_machine: bool = False
+) -> Finding:
+    return Finding(
+        node=node, kind=kind, what=what, source=_SOURCE, since=since, heals=heals, takes_machine=takes_machine
+    )

@@ -1,0 +1,135 @@
+"""What measured figures say is wrong with a node: which are asked for, what counts as wrong, and whose they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from airflow_provider_soperator.health.findings import Finding, Kind
+
+_SOURCE = "prometheus"
+
+#: Labels that tell whose a figure is, in this order: Prometheus renames those of the exporter that it has itself, and
+#: then ``pod`` is that of the exporter. Their values are names of Slurm's nodes, or of the machines under them.
+NODE_LABELS = ("exported_pod", "pod", "exported_node", "node", "Hostname", "kubernetes_node", "node_name", "instance")
+
+#: Numbers of XIDs that tell of a machine; NVIDIA's own words for them, in short. All others are mostly a program's.
+MACHINE_XIDS = {
+    46: "GPU stopped processing",
+    48: "double bit ECC error",
+    62: "internal micro-controller halt",
+    64: "row remapping failed",
+    74: "NVLink error",
+    79: "GPU has fallen off the bus",
+    95: "uncontained ECC error",
+    109: "context switch timeout",
+    119: "GSP RPC timeout",
+    120: "GSP error",
+    136: "link training failed",
+    140: "unrecovered ECC error",
+    143: "GPU initialisation failed",
+}
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One value of a metric, with its labels."""
+
+    labels: Mapping[str, str]
+    value: float
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric, and the values of it that tell of a fault.
+
+    >>> Metric("DCGM_FI_DEV_GPU_TEMP", "a GPU is too hot", above=90).query({"cluster": "train"})
+    'DCGM_FI_DEV_GPU_TEMP{cluster="train"} > 90'
+    >>> Metric("DCGM_FI_DEV_XID_ERRORS", "a GPU has failed", among={79: "fallen off the bus"}).says(13.0) is None
+    True
+    """
+
+    name: str
+    meaning: str
+    above: float = 0
+    #: Values that count, and what each means; others do not.
+    among: Mapping[int, str] | None = field(default=None, hash=False)
+    takes_machine: bool = True
+    heals: bool = False
+
+    def query(self, labels: Mapping[str, str]) -> str:
+        """For the series with these labels. Prometheus leaves out what is well: there may be thousands of GPUs."""
+        said = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
+        return f"{self.name}{f'{{{said}}}' if said else ''} > {self.above:g}"
+
+    def says(self, value: float) -> str | None:
+        """What a value tells of; None if nothing is wrong."""
+        if not value > self.above:
+            return None
+        if self.among is None:
+            return f"{self.meaning} ({self.name} = {value:g})"
+        word = self.among.get(int(value))
+        return f"{self.meaning}: {word} ({self.name} = {value:g})" if word else None
+
+
+#: As dcgm-exporter has them.
+METRICS = (
+    Metric("DCGM_FI_DEV_XID_ERRORS", "a GPU has reported an XID", among=MACHINE_XIDS),
+    Metric("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "memory of a GPU has errors that ECC cannot correct"),
+    Metric("DCGM_FI_DEV_ROW_REMAP_FAILURE", "a GPU has no spare memory rows left"),
+    Metric("DCGM_FI_DEV_GPU_TEMP", "a GPU is too hot", above=90, takes_machine=False, heals=True),
+)
+
+
+def of_metrics(
+    samples: Mapping[Metric, Sequence[Sample]], machines: Mapping[str, str], labels: Sequence[str] = NODE_LABELS
+) -> Iterator[Finding]:
+    """What is wrong by the figures. ``machines``: the node of each name that a label may have."""
+    for metric, found in samples.items():
+        for sample in found:
+            node, what = _node_of(sample, machines, labels), metric.says(sample.value)
+            if node and what:
+                gpu = sample.labels.get("gpu", "")
+                yield Finding(
+                    node=node,
+                    kind=Kind.METRIC,
+                    what=f"GPU {gpu}: {what}" if gpu else what,
+                    source=_SOURCE,
+                    heals=metric.heals,
+                    takes_machine=metric.takes_machine,
+                )
+
+
+def nobodys(
+    samples: Mapping[Metric, Sequence[Sample]], machines: Mapping[str, str], labels: Sequence[str] = NODE_LABELS
+) -> str:
+    """What to say of faults that are no node's; empty if there is none. Other GPUs of the site may have some, too."""
+    strangers = [
+        sample
+        for metric, found in samples.items()
+        for sample in found
+        if metric.says(sample.value) and _node_of(sample, machines, labels) is None
+    ]
+    if not strangers:
+        return ""
+    said = strangers[0].labels
+    shown = ", ".join(f"{name}={value}" for name, value in sorted(said.items()) if name != "__name__")
+    return (
+        f"{len(strangers)} figures tell of faults and are of no node that Slurm has, such as {{{shown}}}: if they "
+        f"should be, give the label that has the node's name as one of node_labels ({', '.join(labels)}), or a "
+        "Kubernetes connection, which knows the machine that each node is on"
+    )
+
+
+def _node_of(sample: Sample, machines: Mapping[str, str], labels: Iterable[str]) -> str | None:
+    for label in labels:
+        said = sample.labels.get(label, "")
+        # An instance is a host with the exporter's port.
+        for name in (said, said.rpartition(":")[0]):
+            if name in machines:
+                return machines[name]
+    return None
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

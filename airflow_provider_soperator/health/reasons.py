@@ -1,0 +1,141 @@
+"""What Slurm says is wrong with a node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from airflow_provider_soperator.health.findings import Finding, Kind
+from airflow_provider_soperator.slurm.nodes import (
+    DrainReason,
+    explain,
+    failed_to_resume,
+    is_busy,
+    is_coming_up,
+    is_drained,
+    is_going_off,
+    is_off,
+    is_ours,
+    is_usable,
+)
+from airflow_provider_soperator.slurm.records import Node
+from airflow_provider_soperator.slurm.states import NodeBase, NodeFlag
+
+#: The kind of each known reason, by its text. None: what it tells of is no fault.
+KINDS: dict[str, Kind | None] = {
+    "[compute_maintenance] node replacement process": Kind.MAINTENANCE,
+    "[compute_maintenance] node reboot process": Kind.REBOOT,
+    "[compute_maintenance]": Kind.MAINTENANCE,
+    "Kill task failed": Kind.REBOOT,
+    "[hardware_problem]": Kind.HARDWARE_PROBLEM,
+    "[node_problem]": Kind.NODE_PROBLEM,
+    "[user_problem]": Kind.USER_PROBLEM,
+    "[software_problem]": Kind.SOFTWARE_PROBLEM,
+    "soperator rolling update": Kind.POD,
+    "ResumeTimeout reached": Kind.BOOT_FAILED,
+    "POWER_DOWN_ASAP": None,
+    "Not responding": Kind.NOT_RESPONDING,
+    "Prolog error": Kind.SOFTWARE_PROBLEM,
+    "nvme_raid_health": Kind.HARDWARE_PROBLEM,
+}
+_SOURCE = "slurm"
+
+
+@dataclass(frozen=True)
+class _Fault:
+    """A state that is a fault, and what to call it."""
+
+    what: str
+    kind: Kind
+    heals: bool = False
+
+
+#: By flags that say it, in the order in which they are looked for.
+_FLAGS = {
+    NodeFlag.INVALID_REG: _Fault(
+        "has registered with less than slurm.conf says: fewer GPUs, CPUs or less memory", Kind.HARDWARE_PROBLEM
+    ),
+    NodeFlag.FAIL: _Fault("has been set to fail", Kind.OUT_OF_SERVICE),
+    NodeFlag.BLOCKED: _Fault("is blocked by jobs that have it all", Kind.OUT_OF_SERVICE, heals=True),
+}
+
+
+def of_slurm(node: Node, *, ignore_own_drains: bool = True) -> Iterator[Finding]:
+    """What is wrong with a node as slurmctld sees it."""
+    if failed_to_resume(node):
+        yield _known(node, Kind.BOOT_FAILED)
+        return
+    # Nothing is wrong with what is switched off, and it cannot be asked.
+    if is_off(node) or is_going_off(node):
+        return
+    if node.state.has(NodeFlag.DRAIN):
+        yield from _drained(node, ignore_own_drains)
+    elif node.state.base in (NodeBase.DOWN, NodeBase.ERROR) and not is_coming_up(node):
+        yield _known(node, Kind.OUT_OF_SERVICE)
+    if is_coming_up(node):
+        return
+    if node.state.has(NodeFlag.NOT_RESPONDING) and "Not responding" not in node.reason:
+        yield _finding(node, "does not answer", Kind.NOT_RESPONDING, heals=True)
+    if node.state.has(NodeFlag.REBOOT_ISSUED):
+        yield _finding(node, "reboots", Kind.REBOOT, heals=True)
+    for flag, fault in _FLAGS.items():
+        if node.state.has(flag):
+            yield _finding(node, fault.what, fault.kind, heals=fault.heals)
+
+
+def word_of(node: Node) -> str:
+    """What it does, for people.
+
+    >>> from airflow_provider_soperator.slurm.states import NodeState
+    >>> word_of(Node(name="n", state=NodeState.parse("IDLE+DRAIN"), reason="airflow:night: lent"))
+    'drained by airflow:night'
+    """
+    if is_off(node):
+        return "off"
+    if is_going_off(node):
+        return "going off"
+    if is_coming_up(node):
+        return "booting"
+    if node.state.has(NodeFlag.DRAIN):
+        reason = DrainReason.parse(node.reason)
+        by = f"airflow:{reason.owner}" if reason else node.reason_user
+        how = "drained" if is_drained(node) else "draining"
+        return f"{how} by {by}" if by else how
+    if is_usable(node):
+        return "busy" if is_busy(node) else "idle"
+    return str(node.state)
+
+
+def _drained(node: Node, ignore_own_drains: bool) -> Iterator[Finding]:
+    if is_ours(node):
+        if not ignore_own_drains:
+            yield _finding(node, f"is drained: {node.reason}", Kind.DRAINED)
+        return
+    known = explain(node.reason)
+    if known and KINDS[known.text] is None:
+        return
+    yield _known(node, Kind.DRAINED)
+
+
+def _known(node: Node, otherwise: Kind) -> Finding:
+    """By the reason that was given; ``otherwise`` it is one that only a person understands."""
+    known = explain(node.reason)
+    if known is None:
+        by = f" by {node.reason_user}" if node.reason_user else ""
+        how = "is drained" if node.state.has(NodeFlag.DRAIN) else f"is {node.state}"
+        return _finding(node, f"{how}{by}: {node.reason or 'no reason is given'}", otherwise)
+    kind = KINDS[known.text] or otherwise
+    takes_machine = known.takes_machine or kind is Kind.HARDWARE_PROBLEM
+    return _finding(node, f"{node.reason} ({known.meaning})", kind, heals=known.heals, takes_machine=takes_machine)
+
+
+def _finding(node: Node, what: str, kind: Kind, *, heals: bool = False, takes_machine: bool = False) -> Finding:
+    return Finding(
+        node=node.name,
+        kind=kind,
+        what=what,
+        source=_SOURCE,
+        since=node.reason_since,
+        heals=heals,
+        takes_machine=takes_machine,
+    )

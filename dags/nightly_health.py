@@ -1,0 +1,117 @@
+"""Every night, look at the health of a cluster: its figures, its file system, its nodes, and what active checks find.
+
+All of it ends in one report. Nodes that are ill are told of in an event, on which replace_sick_nodes.py runs; with
+REPLACE their machines are replaced here, once somebody has agreed to that.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from airflow.sdk import Asset, Param, dag, task
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+from airflow_provider_soperator.operators.checks import RunActiveCheckOperator
+from airflow_provider_soperator.operators.jail import JailLatencyOperator
+from airflow_provider_soperator.operators.nodes import ReplaceNodesOperator
+from airflow_provider_soperator.operators.stats import SlurmStatsOperator
+from airflow_provider_soperator.sensors.health import NodeHealthSensor
+
+REPLACE = False
+#: replace_sick_nodes.py waits for it.
+found_ill = Asset("nodes_found_ill")
+
+
+@dag(
+    schedule="0 2 * * *",
+    catchup=False,
+    max_active_runs=1,
+    params={
+        "checks": Param(
+            ["ssh-check"],
+            type="array",
+            items={"type": "string"},
+            title="Active checks",
+            description="Each is run now, whatever its schedule; `kubectl get activechecks` shows which there are.",
+        ),
+    },
+    default_args={"slurm_conn_id": "soperator_default"},
+    doc_md=__doc__,
+    tags=["soperator", "example"],
+)
+def nightly_health() -> None:
+    stats = SlurmStatsOperator(task_id="stats", top=5)
+    # The file system that all nodes share is what a cluster cannot do without.
+    jail = JailLatencyOperator(task_id="jail")
+
+    @task
+    def which_checks(params: dict[str, Any]) -> list[str]:
+        return list(params["checks"])
+
+    checks = RunActiveCheckOperator.partial(
+        task_id="check",
+        kubernetes_conn_id="kubernetes_default",
+        # Checks that use the same nodes would disturb each other.
+        max_active_tis_per_dagrun=1,
+        on_failure="report",
+        timeout=timedelta(hours=1),
+        deferrable=True,
+        poll_interval=2,
+    ).expand(check=which_checks())
+    health = NodeHealthSensor(
+        task_id="health",
+        # A look that waits for nothing.
+        wait_for="now",
+        kubernetes_conn_id="kubernetes_default",
+        # Leave it out where no Prometheus has figures of the GPUs.
+        prometheus_conn_id="prometheus_default",
+        # A check that could not be carried out is no reason to look at nothing.
+        trigger_rule="all_done",
+    )
+
+    @task(trigger_rule="all_done")
+    def report(ill: dict[str, Any] | None, checked: Any, figures: dict[str, Any] | None) -> dict[str, Any]:
+        """Everything in one place, for whoever reads it in the morning; of what has failed there is nothing."""
+        if ill is None:
+            raise AirflowFailException("nobody knows how the nodes are: see the log of the task health")
+        checks = [check for check in checked or [] if check]
+        lines = [f"{len(ill)} nodes are ill" if ill else "no node is ill"]
+        lines += [f"  {name}: {'; '.join(one['what'] for one in findings)}" for name, findings in ill.items()]
+        lines += [f"check {check['check']}: {check['state']}" for check in checks]
+        print("\n".join(lines))
+        failing = sorted({*ill, *(name for check in checks for name in check["failing"])})
+        return {"ill": ill, "failing": failing, "checks": checks, "figures": figures}
+
+    reported = report(ill=health.output, checked=checks.output, figures=stats.output)
+    jail >> reported
+
+    @task(outlets=[found_ill])
+    def tell(said: dict[str, Any], outlet_events: Any) -> None:
+        if not said["failing"]:
+            raise AirflowSkipException("there is nobody to tell of")
+        outlet_events[found_ill].extra = {"nodes": said["failing"]}
+
+    @task
+    def needs_another_machine(said: dict[str, Any]) -> list[str]:
+        healable = {name for name, found in said["ill"].items() if not any(one["takes_machine"] for one in found)}
+        if not (names := [name for name in said["failing"] if name not in healable]):
+            raise AirflowSkipException("nobody does")
+        return names
+
+    # The nodes' checks come before the look at the nodes: what they find is a reason by then.
+    checks >> health
+    if REPLACE:
+        from airflow.providers.standard.operators.hitl import ApprovalOperator
+
+        nodes = needs_another_machine(reported)
+        approve = ApprovalOperator(
+            task_id="approve", subject="Replace {{ ti.xcom_pull('needs_another_machine') | join(', ') }}?"
+        )
+        replace = ReplaceNodesOperator(task_id="replace", nodes=nodes, kubernetes_conn_id="kubernetes_default")
+        nodes >> approve >> replace
+    else:
+        tell(reported)
+
+
+nightly_health()

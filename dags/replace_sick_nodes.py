@@ -1,0 +1,165 @@
+"""Heal nodes that fall ill: whoever needs another machine gets one, is tried out, and only then takes jobs again.
+
+A watcher looks at all nodes, in Slurm, in Kubernetes and in Prometheus; the DAG runs when one falls ill, when the
+nightly health check has found some, or by hand for the nodes that its form names. What a job has left behind heals by
+itself once it is gone, and is only told. A machine that is broken is replaced by Soperator's controllers. A node that
+did not boot is powered down and up again, which takes another machine. Meanwhile a reservation keeps everybody else
+off these nodes; it stays if one of them fails its trial.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Any
+
+from airflow.sdk import Asset, AssetWatcher, Param, dag, task
+from airflow.sdk.exceptions import AirflowSkipException
+
+from airflow_provider_soperator.operators.nodes import (
+    CreateReservationOperator,
+    DeleteReservationOperator,
+    PowerDownNodesOperator,
+    PowerUpNodesOperator,
+    ReplaceNodesOperator,
+)
+from airflow_provider_soperator.operators.sbatch import SbatchOperator
+from airflow_provider_soperator.sensors.health import NodeHealthSensor
+from airflow_provider_soperator.triggers.health import NodeUnhealthyTrigger
+
+# With True somebody has to agree to each replacement, on Airflow's page of required actions.
+APPROVE = False
+WITNESSES = {
+    "kubernetes_conn_id": "kubernetes_default",
+    # Leave it out where no Prometheus has figures of the GPUs.
+    "prometheus_conn_id": "prometheus_default",
+}
+# Findings for which a machine is replaced. Soperator reboots, maintains and updates machines without our doing.
+NEEDS_ANOTHER_MACHINE = {"node_problem", "hardware_problem", "metric"}
+
+falls_ill = Asset(
+    "node_falls_ill",
+    watchers=[AssetWatcher(name="node_falls_ill", trigger=NodeUnhealthyTrigger(**WITNESSES, poll_interval=15))],
+)
+# nightly_health.py tells of those that it has found.
+found_ill = Asset("nodes_found_ill")
+
+
+@dag(
+    schedule=falls_ill | found_ill,
+    catchup=False,
+    # What falls ill while others are being healed is looked at afterwards.
+    max_active_runs=1,
+    # Switched on, it drains nodes and gives up machines by itself.
+    is_paused_upon_creation=True,
+    params={
+        "nodes": Param("", type="string", title="Nodes", description="As worker-[0-3]. Healthy ones are left alone."),
+    },
+    default_args={
+        "slurm_conn_id": "soperator_default",
+        # The triggerer waits: however long jobs and machines take, they hold no worker of Airflow's.
+        "deferrable": True,
+        # Seconds. With machines that take minutes the default of 10 will do.
+        "poll_interval": 2,
+    },
+    doc_md=__doc__,
+    tags=["soperator", "example"],
+)
+def replace_sick_nodes() -> None:
+    @task
+    def meant(params: dict[str, Any], triggering_asset_events: Any) -> list[str]:
+        """The nodes of the form, and those that events tell of."""
+        names = params["nodes"].split()
+        for event in [event for events in triggering_asset_events.values() for event in events]:
+            names += event.extra.get("nodes", [])
+            names += [event.extra["payload"]["node"]] if "payload" in event.extra else []
+        if not names:
+            raise AirflowSkipException("neither the form nor an event names a node")
+        return names
+
+    nodes = meant()
+    # Some may be well by now.
+    look = NodeHealthSensor(
+        task_id="look", nodes=nodes, wait_for="now", deferrable=False, poke_interval=10, **WITNESSES
+    )
+
+    @task(multiple_outputs=True)
+    def judge(found: dict[str, list[dict[str, Any]]], run_id: str) -> dict[str, Any]:
+        """Who needs another machine, who has to be powered up again, and who heals, or is for people to look at."""
+        told = {name: [finding["what"] for finding in findings] for name, findings in found.items()}
+        broken = [
+            name
+            for name, findings in found.items()
+            if any(one["kind"] in NEEDS_ANOTHER_MACHINE and one["takes_machine"] for one in findings)
+        ]
+        stuck = [name for name, findings in found.items() if any(one["kind"] == "boot_failed" for one in findings)]
+        for name, what in told.items():
+            print(f"{name}: {'; '.join(what)}")
+            if name not in [*broken, *stuck]:
+                heals = all(one["heals"] for one in found[name])
+                print(f"{name}: {'heals by itself' if heals else 'somebody has to look at it'}")
+        reservation = "heal-" + re.sub(r"\W", "", run_id)
+        return {"broken": broken, "stuck": stuck, "treated": broken + stuck, "reservation": reservation}
+
+    judged = judge(look.output)
+
+    @task.short_circuit
+    def is_anybody_treated(names: list[str]) -> bool:
+        return bool(names)
+
+    @task.short_circuit(ignore_downstream_trigger_rules=False)
+    def any_of(names: list[str]) -> bool:
+        return bool(names)
+
+    reserve = CreateReservationOperator(
+        task_id="reserve",
+        name=judged["reservation"],
+        nodes=judged["treated"],
+        users=["root"],
+        duration=timedelta(days=1),
+        comment="nodes that are being healed",
+    )
+    replace = ReplaceNodesOperator(
+        task_id="replace",
+        nodes=judged["broken"],
+        reason="found ill",
+        # So much of the cluster may be away at once.
+        at_once="25%",
+        kubernetes_conn_id="kubernetes_default",
+        timeout=timedelta(hours=6),
+    )
+    power_down = PowerDownNodesOperator(task_id="power_down", nodes=judged["stuck"], mode="force")
+    power_up = PowerUpNodesOperator(task_id="power_up", nodes=judged["stuck"], timeout=timedelta(hours=1))
+    healed = NodeHealthSensor(
+        task_id="healed",
+        nodes=judged["treated"],
+        kubernetes_conn_id="kubernetes_default",
+        poke_interval=5,
+        timeout=timedelta(minutes=15).total_seconds(),
+        # One of the two ways is skipped.
+        trigger_rule="none_failed_min_one_success",
+    )
+    trial = SbatchOperator(
+        task_id="trial",
+        # On GPU nodes: nvidia-smi, a short NCCL test, or whatever your jobs rely on, with gpus_per_node=8.
+        command="srun hostname",
+        partition="main",
+        nodelist=judged["treated"],
+        nodes="{{ ti.xcom_pull('judge')['treated'] | length }}",
+        reservation=judged["reservation"],
+        time_limit=timedelta(minutes=10),
+    )
+    release = DeleteReservationOperator(task_id="release", name=judged["reservation"])
+
+    begin = is_anybody_treated(judged["treated"])
+    if APPROVE:
+        from airflow.providers.standard.operators.hitl import ApprovalOperator
+
+        begin >> ApprovalOperator(task_id="approve", subject="Heal {{ ti.xcom_pull('judge')['treated'] }}?") >> reserve
+    begin >> reserve
+    reserve >> any_of.override(task_id="any_broken")(judged["broken"]) >> replace >> healed
+    reserve >> any_of.override(task_id="any_stuck")(judged["stuck"]) >> power_down >> power_up >> healed
+    healed >> trial >> release
+
+
+replace_sick_nodes()

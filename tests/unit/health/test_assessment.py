@@ -1,0 +1,298 @@
+"""What counts as wrong with a node, and what does not, by each of those who are asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timezone
+
+import pytest
+
+from airflow_provider_soperator.health.assessment import Seen, Watched, assess, in_words, told, unclear
+from airflow_provider_soperator.health.episodes import Episodes
+from airflow_provider_soperator.health.findings import Finding, Kind, NodeHealth, kinds_of
+from airflow_provider_soperator.health.machines import CONDITIONS, Condition, Host, KubernetesView, Pod, acted_upon
+from airflow_provider_soperator.health.metrics import METRICS, Metric, Sample
+from airflow_provider_soperator.health.reasons import KINDS
+from airflow_provider_soperator.slurm.errors import UnknownNode, UnknownPartition
+from airflow_provider_soperator.slurm.nodes import KNOWN_REASONS
+from airflow_provider_soperator.slurm.records import Node
+from airflow_provider_soperator.slurm.states import NodeState
+
+NOON = datetime(2026, 11, 22, 12, tzinfo=timezone.utc)
+HOST = Host("computeinstance-1", NOON, (Condition("Ready", "True"),))
+RUNNING = Pod("Running", True, HOST)
+
+
+def node(state: str, reason: str = "", name: str = "worker-0", user: str = "root") -> Node:
+    return Node(
+        name=name,
+        state=NodeState.parse(state),
+        reason=reason,
+        reason_user=user if reason else "",
+        reason_since=NOON if reason else None,
+        partitions=("main",),
+    )
+
+
+def health(one: Node, pod: Pod | None = RUNNING, **options: bool) -> NodeHealth:
+    pods = {one.name: pod} if pod else {}
+    return assess([one], Seen(KubernetesView(pods)), **options)[one.name]
+
+
+def kinds(found: NodeHealth) -> list[str]:
+    return [finding.kind.value for finding in found.findings]
+
+
+def test_each_known_reason_has_a_kind() -> None:
+    assert {known.text for known in KNOWN_REASONS} == KINDS.keys()
+
+
+@pytest.mark.parametrize(
+    ("state", "word"),
+    [
+        ("IDLE+CLOUD", "idle"),
+        ("MIXED+CLOUD", "busy"),
+        ("IDLE+CLOUD+POWERED_DOWN", "off"),
+        ("IDLE+CLOUD+POWERED_DOWN+DRAIN", "off"),
+        ("IDLE+CLOUD+POWERING_DOWN", "going off"),
+        ("MIXED+CLOUD+POWER_DOWN", "going off"),
+        ("IDLE+CLOUD+POWERING_UP", "booting"),
+        ("DOWN+CLOUD+POWERING_UP+NOT_RESPONDING", "booting"),
+    ],
+)
+def test_what_a_node_is_told_to_do_is_no_illness(state: str, word: str) -> None:
+    found = health(node(state), None if word in ("off", "going off", "booting") else RUNNING)
+    assert (found.is_healthy, found.word) == (True, word)
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind", "heals", "takes_machine"),
+    [
+        ("[user_problem] boot_disk_full: 99% [hc_program]", "user_problem", True, False),
+        ("[user_problem] pod_ephemeral_storage 87% of ephemeral storage is used", "user_problem", True, False),
+        ("[node_problem] gpu_health_check: XID 94 [prolog]", "node_problem", True, True),
+        ("[hardware_problem] gpu_health_check: XID 79", "hardware_problem", True, True),
+        ("[software_problem] the driver is old", "software_problem", False, False),
+        ("[compute_maintenance] node replacement process", "maintenance", True, True),
+        ("[compute_maintenance] node reboot process", "reboot", True, True),
+        ("Kill task failed", "reboot", True, True),
+        ("soperator rolling update", "pod", True, False),
+        ("nvme_raid_health: md0 is degraded", "hardware_problem", False, True),
+        ("Prolog error", "software_problem", False, False),
+        ("new cables", "drained", False, False),
+        ("", "drained", False, False),
+    ],
+)
+def test_a_drain_is_judged_by_its_reason(reason: str, kind: str, heals: bool, takes_machine: bool) -> None:
+    [found] = health(node("IDLE+CLOUD+DRAIN", reason)).findings
+    assert (found.kind.value, found.heals, found.takes_machine) == (kind, heals, takes_machine)
+    assert found.source == "slurm"
+    assert found.since == (NOON if reason else None)
+
+
+def test_own_drains_are_no_illness_unless_asked_for() -> None:
+    ours = node("MIXED+CLOUD+DRAIN", "airflow:night: lent")
+    assert (health(ours).is_healthy, health(ours).word) == (True, "draining by airflow:night")
+    assert kinds(health(ours, ignore_own_drains=False)) == ["drained"]
+    # What is wrong besides is told all the same.
+    assert kinds(health(node("IDLE+CLOUD+DRAIN+NOT_RESPONDING", "airflow:night: lent"))) == ["not_responding"]
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "kind"),
+    [
+        ("DOWN+CLOUD", "Not responding", ["not_responding"]),
+        ("DOWN+CLOUD+NOT_RESPONDING", "Not responding", ["not_responding"]),
+        ("IDLE+CLOUD+NOT_RESPONDING", "", ["not_responding"]),
+        ("DOWN+CLOUD+POWERED_DOWN", "ResumeTimeout reached", ["boot_failed"]),
+        ("DOWN+CLOUD", "ResumeTimeout reached", ["boot_failed"]),
+        ("DOWN+CLOUD", "gres/gpu count reported lower", ["out_of_service"]),
+        ("IDLE+CLOUD+INVALID_REG", "", ["hardware_problem"]),
+        ("IDLE+CLOUD+REBOOT_ISSUED", "", ["reboot"]),
+        ("IDLE+CLOUD+FAIL", "", ["out_of_service"]),
+    ],
+)
+def test_a_state_is_judged(state: str, reason: str, kind: list[str]) -> None:
+    assert kinds(health(node(state, reason))) == kind
+
+
+@pytest.mark.parametrize("type_", CONDITIONS)
+def test_each_condition_is_heeded_as_long_as_it_is_there(type_: str) -> None:
+    bad = "False" if type_ == "Ready" else "True"
+    good = "True" if type_ == "Ready" else "False"
+
+    def on(status: str) -> NodeHealth:
+        condition = Condition(type_, status, "Because", "of this", NOON)
+        return health(node("IDLE+CLOUD"), replace(RUNNING, host=replace(HOST, conditions=(condition,))))
+
+    [found] = on(bad).findings
+    assert found.kind is CONDITIONS[type_].kind
+    assert f"{type_} is {bad} on computeinstance-1 (Because: of this)" in found.what
+    assert (found.since, found.source) == (NOON, "kubernetes")
+    assert on(good).is_healthy
+
+
+def test_a_kubelet_that_is_not_heard_of_is_not_ready() -> None:
+    silent = replace(HOST, conditions=(Condition("Ready", "Unknown"),))
+    assert kinds(health(node("IDLE+CLOUD"), replace(RUNNING, host=silent))) == ["machine"]
+
+
+@pytest.mark.parametrize(
+    ("pod", "kind", "acted"),
+    [
+        (None, ["pod"], "has no Pod"),
+        (replace(RUNNING, is_leaving=True), ["pod"], "has a Pod that is being deleted"),
+        (replace(RUNNING, is_ready=False), ["pod"], ""),
+        (replace(RUNNING, is_ready=False, trouble="container slurmd waits: CrashLoopBackOff"), ["pod"], ""),
+        (Pod("Pending", False, trouble="Unschedulable"), ["pod"], "has a Pod that is on no machine"),
+        (
+            replace(RUNNING, host=Host("computeinstance-1", is_gone=True)),
+            ["machine"],
+            "has a machine that goes (computeinstance-1)",
+        ),
+        (
+            replace(RUNNING, host=replace(HOST, conditions=(Condition("HardwareIssuesSuspected", "True"),))),
+            ["hardware_problem"],
+            "has a machine with HardwareIssuesSuspected",
+        ),
+    ],
+)
+def test_a_pod_is_judged(pod: Pod | None, kind: list[str], acted: str) -> None:
+    assert kinds(health(node("IDLE+CLOUD"), pod)) == kind
+    assert acted_upon(pod) == acted
+
+
+def test_a_node_that_boots_may_wait_for_its_machine() -> None:
+    assert health(node("IDLE+CLOUD+POWERING_UP"), Pod("Pending", False, trouble="Unschedulable")).is_healthy
+
+
+def by_metrics(samples: Mapping[Metric, Sequence[Sample]], pod: Pod | None = None) -> Seen:
+    return Seen(KubernetesView({"worker-0": pod}) if pod else None, samples)
+
+
+XID, ECC, REMAP, TEMPERATURE = METRICS
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "what"),
+    [
+        (XID, 79, "GPU 3: a GPU has reported an XID: GPU has fallen off the bus (DCGM_FI_DEV_XID_ERRORS = 79)"),
+        # Programs have those.
+        (XID, 13, None),
+        (XID, 31, None),
+        (XID, 0, None),
+        (ECC, 1, "GPU 3: memory of a GPU has errors that ECC cannot correct (DCGM_FI_DEV_ECC_DBE_VOL_TOTAL = 1)"),
+        (REMAP, 1, "GPU 3: a GPU has no spare memory rows left (DCGM_FI_DEV_ROW_REMAP_FAILURE = 1)"),
+        (TEMPERATURE, 91, "GPU 3: a GPU is too hot (DCGM_FI_DEV_GPU_TEMP = 91)"),
+        (TEMPERATURE, 90, None),
+    ],
+)
+def test_a_figure_is_judged(metric: Metric, value: float, what: str | None) -> None:
+    seen = by_metrics({metric: [Sample({"gpu": "3", "pod": "worker-0"}, value)]})
+    found = assess([node("IDLE+CLOUD")], seen)["worker-0"]
+    assert [one.what for one in found.findings] == ([what] if what else [])
+    assert all(one.kind is Kind.METRIC for one in found.findings)
+    assert all(one.takes_machine == (metric is not TEMPERATURE) for one in found.findings)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        {"pod": "worker-0"},
+        # Prometheus has a pod of its own: the exporter.
+        {"pod": "dcgm-exporter-x", "exported_pod": "worker-0"},
+        {"Hostname": "worker-0"},
+        {"instance": "worker-0:9400"},
+        # The machine's name.
+        {"Hostname": "computeinstance-1"},
+        {"node": "computeinstance-1"},
+        {"instance": "computeinstance-1:9400"},
+    ],
+)
+def test_a_figure_is_a_nodes_by_any_of_its_names(labels: dict[str, str]) -> None:
+    seen = by_metrics({ECC: [Sample(labels, 1)]}, RUNNING)
+    assert kinds(assess([node("IDLE+CLOUD")], seen)["worker-0"]) == ["metric"]
+    assert unclear([node("IDLE+CLOUD")], seen) == ""
+
+
+def test_figures_that_are_nobodys_are_told() -> None:
+    strange = {ECC: [Sample({"host": "worker-0", "gpu": "1"}, 1)], XID: [Sample({"host": "worker-0"}, 13)]}
+    seen = by_metrics(strange)
+    assert assess([node("IDLE+CLOUD")], seen)["worker-0"].is_healthy
+    assert "1 figures tell of faults and are of no node that Slurm has, such as {gpu=1, host=worker-0}" in unclear(
+        [node("IDLE+CLOUD")], seen
+    )
+    named = replace(seen, node_labels=("host",))
+    assert not assess([node("IDLE+CLOUD")], named)["worker-0"].is_healthy
+
+
+NODES = [
+    node("IDLE+CLOUD+DRAIN", "[user_problem] boot_disk_full: 99%"),
+    node("IDLE+CLOUD+DRAIN", "[hardware_problem] gpu_health_check: XID 79", "worker-1"),
+    node("IDLE+CLOUD", name="worker-2"),
+]
+
+
+def test_what_is_watched_counts() -> None:
+    everything = Watched().unhealthy(NODES, Seen())
+    assert list(everything) == ["worker-0", "worker-1"]
+    assert Watched(kinds=("hardware_problem",)).unhealthy(NODES, Seen()).keys() == {"worker-1"}
+    assert Watched(nodes=("worker-0", "worker-2")).unhealthy(NODES, Seen()).keys() == {"worker-0"}
+    assert Watched(partition="main").unhealthy(NODES, Seen()) == everything
+    with pytest.raises(UnknownNode, match="there is no node worker-9"):
+        Watched(nodes=("worker-9",)).unhealthy(NODES, Seen())
+    with pytest.raises(UnknownPartition):
+        Watched(partition="mian").unhealthy(NODES, Seen())
+
+
+def test_what_is_waited_for() -> None:
+    sick = Watched().unhealthy(NODES, Seen())
+    ways = ("healthy", "unhealthy", "now")
+    assert [Watched(wait_for=said).is_reached(sick) for said in ways] == [False, True, True]
+    assert [Watched(wait_for=said).is_reached({}) for said in ways] == [True, False, True]
+    assert Watched.read(Watched(nodes=("worker-0",), kinds=("pod",)).write()) == Watched(
+        nodes=("worker-0",), kinds=("pod",)
+    )
+
+
+def test_what_is_wrong_is_told_in_plain_values_and_in_words() -> None:
+    sick = Watched(nodes=("worker-1",)).unhealthy(NODES, Seen())
+    [finding] = told(sick)["worker-1"]
+    assert finding["kind"] == "hardware_problem"
+    assert finding["since"] == NOON.isoformat()
+    assert finding["takes_machine"] is True
+    assert in_words(sick)["worker-1"].startswith("hardware_problem: [hardware_problem] gpu_health_check: XID 79 (")
+
+
+def test_a_kind_that_there_is_not() -> None:
+    with pytest.raises(ValueError, match="there is no kind hardware of findings, but user_problem, node_problem"):
+        kinds_of(["hardware"])
+
+
+def sick(name: str, *, takes_machine: bool = False) -> dict[str, NodeHealth]:
+    finding = Finding(node=name, kind=Kind.NODE_PROBLEM, what="x", source="slurm", takes_machine=takes_machine)
+    return {name: NodeHealth(name, (finding,))}
+
+
+def test_an_episode_is_told_once_and_again_when_it_gets_worse() -> None:
+    episodes = Episodes()
+    rounds = [sick("a"), sick("a"), sick("a") | sick("b"), sick("a", takes_machine=True), sick("a"), {}, sick("a")]
+    assert [[one.node for one in episodes.news(one)] for one in rounds] == [["a"], [], ["b"], ["a"], [], [], ["a"]]
+
+
+def test_an_episode_is_told_when_it_has_lasted() -> None:
+    now = 0.0
+    episodes = Episodes(60, clock=lambda: now)
+    assert episodes.news(sick("a")) == []
+    now = 59
+    assert episodes.news({}) == []
+    assert episodes.news(sick("a")) == []
+    now = 119
+    assert len(episodes.news(sick("a"))) == 1
+
+
+def test_an_episode_is_not_told_twice_over_a_restart() -> None:
+    episodes = Episodes()
+    episodes.news(sick("a"))
+    assert Episodes(told=episodes.told).news(sick("a")) == []

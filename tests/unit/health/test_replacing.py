@@ -1,0 +1,219 @@
+"""How a node gets another machine, look by look: what is ordered, what is waited for, and when it is given up."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from airflow_provider_soperator.health.machines import Condition, Host, Pod
+from airflow_provider_soperator.health.replacing import Replacement, Sight, Wanted, at_most, by_kubernetes, by_slurm
+from airflow_provider_soperator.slurm.power import Step
+from airflow_provider_soperator.slurm.records import Machine, Node
+from airflow_provider_soperator.slurm.requests import Drain, Undrain
+from airflow_provider_soperator.slurm.states import NodeState
+
+NOON = datetime(2026, 11, 22, 12, tzinfo=timezone.utc)
+OURS = "[hardware_problem] airflow:nights: NVLink"
+SOPERATORS = "[compute_maintenance] node replacement process"
+OLD = Machine(node="worker-0", instance="computeinstance-old", since=NOON - timedelta(days=9))
+NEW = Machine(node="worker-0", instance="computeinstance-new", since=NOON + timedelta(minutes=5))
+WANTED = Wanted(owner="nights", why="NVLink", since=NOON)
+
+
+def node(state: str, reason: str = "", since: datetime | None = NOON) -> Node:
+    return Node(name="worker-0", state=NodeState.parse(state), reason=reason, reason_since=since, reason_user="root")
+
+
+def sight(state: str, machine: Machine | None = OLD, reason: str = "", acted: str = "") -> Sight:
+    return Sight(node(state, reason), machine, acted)
+
+
+class Story:
+    """One node, looked at again and again."""
+
+    def __init__(self, wanted: Wanted = WANTED) -> None:
+        self.replacement = Replacement(wanted)
+        self.minutes = 0.0
+
+    def see(self, seen: Sight, *, after: float = 1, may_begin: bool = True) -> Step:
+        self.minutes += after
+        return self.replacement.look(seen, NOON + timedelta(minutes=self.minutes), may_begin=may_begin)
+
+
+def test_a_node_is_drained_waited_for_and_found_on_another_machine() -> None:
+    story = Story()
+    assert story.see(sight("MIXED+CLOUD")) == Step((Drain(("worker-0",), OURS),), waits="is being drained")
+    assert story.see(sight("MIXED+CLOUD+DRAIN", reason=OURS)) == Step(waits="has jobs")
+    assert (
+        story.see(sight("IDLE+CLOUD+DRAIN", reason=OURS)).waits == "is drained, and Soperator is to replace its machine"
+    )
+    # It writes a reason of its own over ours, and has the machine removed.
+    assert (
+        story.see(sight("IDLE+CLOUD+DRAIN", reason=SOPERATORS, acted="is being replaced")).waits == "is being replaced"
+    )
+    assert story.see(sight("DOWN+CLOUD+DRAIN", None, SOPERATORS)).waits == "is on no machine that is known"
+    there = story.see(sight("DOWN+CLOUD+DRAIN+NOT_RESPONDING", NEW, SOPERATORS))
+    assert there.waits == "is on computeinstance-new, and boots"
+    assert story.see(sight("IDLE+CLOUD+DRAIN", NEW, SOPERATORS)).waits.endswith("and Soperator is to undrain it")
+    assert story.see(sight("IDLE+CLOUD", NEW)) == Step()
+    done = story.replacement
+    assert (done.is_over, done.old, done.new) == (True, OLD.instance, NEW.instance)
+
+
+def test_a_node_whose_slurmd_is_not_there_yet_is_not_usable() -> None:
+    story = Story()
+    story.see(sight("IDLE+CLOUD"))
+    # slurmctld has heard of the old one a moment ago.
+    boots = by_kubernetes(node("IDLE+CLOUD"), Pod("Running", False, Host(NEW.instance, NEW.since)))
+    assert story.see(boots).waits == "is on computeinstance-new, and boots"
+    story.see(by_kubernetes(node("IDLE+CLOUD"), Pod("Running", True, Host(NEW.instance, NEW.since))))
+    assert story.replacement.is_over
+
+
+def test_a_drain_that_is_left_is_undone_when_soperator_has_had_its_time() -> None:
+    story = Story()
+    story.see(sight("IDLE+CLOUD"))
+    story.see(sight("IDLE+CLOUD+DRAIN", NEW, OURS))
+    assert story.see(sight("IDLE+CLOUD+DRAIN", NEW, OURS), after=9).orders == ()
+    assert story.see(sight("IDLE+CLOUD+DRAIN", NEW, OURS), after=1).orders == (Undrain(("worker-0",)),)
+    story.see(sight("IDLE+CLOUD", NEW))
+    assert story.replacement.is_over
+
+
+def test_nobody_acts() -> None:
+    story = Story()
+    story.see(sight("IDLE+CLOUD"))
+    drained = sight("IDLE+CLOUD+DRAIN", reason=OURS)
+    assert story.see(drained).lost == ""
+    # The time that jobs take is not Soperator's.
+    story.see(sight("MIXED+CLOUD+DRAIN", reason=OURS))
+    assert story.see(drained, after=8).lost == ""
+    lost = story.see(drained, after=1).lost
+    assert "nobody has acted upon that for 0:10:00: see whether soperatorchecks runs" in lost
+    assert story.replacement.undo(drained) == (Undrain(("worker-0",)),)
+
+
+@pytest.mark.parametrize("reason", ["[user_problem] boot_disk_full: 99%", "new cables", "airflow:day: lent", ""])
+def test_who_was_drained_by_others_is_left_alone_unless_forced(reason: str) -> None:
+    drained = sight("IDLE+CLOUD+DRAIN", reason=reason)
+    assert "force=True" in Story().see(drained).lost
+    forced = Story(replace(WANTED, force=True))
+    assert forced.see(drained).orders == (Drain(("worker-0",), OURS),)
+    # And gets its reason back.
+    undone = forced.replacement.undo(sight("IDLE+CLOUD+DRAIN", reason=OURS))
+    assert undone == ((Drain(("worker-0",), reason),) if reason else (Undrain(("worker-0",)),))
+
+
+@pytest.mark.parametrize("reason", ["airflow:nights: something else", "[node_problem] gpu_health_check: XID 94"])
+def test_what_asks_for_it_is_taken(reason: str) -> None:
+    assert Story().see(sight("IDLE+CLOUD+DRAIN", reason=reason)).orders == (Drain(("worker-0",), OURS),)
+
+
+@pytest.mark.parametrize("reason", ["[hardware_problem] gpu_health_check: XID 79", SOPERATORS, OURS])
+def test_a_replacement_that_is_under_way_is_joined(reason: str) -> None:
+    story = Story()
+    assert story.see(sight("IDLE+CLOUD+DRAIN", reason=reason), may_begin=False).orders == ()
+    assert story.replacement.is_under_way
+    story.see(sight("IDLE+CLOUD", NEW))
+    assert story.replacement.is_over
+    # Only our own drains are taken back.
+    joined = Story()
+    joined.see(sight("IDLE+CLOUD+DRAIN", reason=reason))
+    assert bool(joined.replacement.undo(sight("IDLE+CLOUD+DRAIN", reason=reason))) == (reason == OURS)
+
+
+def test_a_machine_that_is_newer_than_the_drain_is_not_replaced_once_more() -> None:
+    host = Host("computeinstance-2", NOON - timedelta(minutes=1), (Condition("Ready", "True"),))
+    drained = node("IDLE+CLOUD+DRAIN", "[hardware_problem] x", NOON - timedelta(hours=1))
+    story = Story()
+    assert story.see(by_kubernetes(drained, Pod("Running", True, host))).waits.endswith("Soperator is to undrain it")
+    story.see(by_kubernetes(node("IDLE+CLOUD"), Pod("Running", True, host)))
+    assert (story.replacement.is_over, story.replacement.old) == (True, None)
+
+
+def test_another_try_takes_what_is_new_for_done() -> None:
+    story = Story()
+    there = sight("IDLE+CLOUD", NEW)
+    # It must not be drained once more before its slurmd is there.
+    assert story.see(replace(there, is_there=False)) == Step(waits="is on computeinstance-new, and boots")
+    assert story.see(there) == Step()
+    assert (story.replacement.is_over, story.replacement.old, story.replacement.new) == (True, None, NEW.instance)
+
+
+def test_another_try_goes_on_where_the_machine_is_gone() -> None:
+    story = Story()
+    story.see(sight("IDLE+CLOUD+DRAIN", None, SOPERATORS, acted="has no Pod"))
+    story.see(sight("IDLE+CLOUD", NEW))
+    assert (story.replacement.is_over, story.replacement.new) == (True, NEW.instance)
+
+
+@pytest.mark.parametrize("state", ["IDLE+CLOUD+POWERED_DOWN", "IDLE+CLOUD+POWERING_DOWN", "MIXED+CLOUD+POWER_DOWN"])
+def test_what_is_off_needs_nothing(state: str) -> None:
+    story = Story()
+    assert story.see(sight(state, None)) == Step()
+    assert (story.replacement.is_skipped, story.replacement.is_over) == (True, True)
+
+
+def test_a_node_that_did_not_boot_is_no_case_for_it() -> None:
+    failed = Sight(node("DOWN+CLOUD+POWERED_DOWN", "ResumeTimeout reached"))
+    assert "power it down and up again" in Story().see(failed).lost
+    story = Story()
+    story.see(sight("IDLE+CLOUD"))
+    assert "did not boot on computeinstance-new" in story.see(replace(failed, machine=NEW)).lost
+
+
+def test_a_dead_node_is_drained_and_waited_for() -> None:
+    story = Story()
+    dead = by_slurm(node("DOWN+CLOUD+NOT_RESPONDING", "Not responding"), OLD)
+    assert story.see(dead).orders == (Drain(("worker-0",), OURS),)
+    held = by_slurm(node("DOWN+CLOUD+DRAIN+NOT_RESPONDING", OURS), OLD)
+    assert story.see(held).waits == "is DOWN+CLOUD+DRAIN+NOT_RESPONDING"
+    assert story.see(held, after=60).lost == ""
+
+
+def test_a_node_waits_until_it_may() -> None:
+    story = Story()
+    assert story.see(sight("IDLE+CLOUD"), may_begin=False) == Step(waits="is replaced when others are done")
+    assert not story.replacement.is_under_way
+    assert story.see(sight("IDLE+CLOUD")).orders
+
+
+def test_somebody_undrains_it_on_the_way() -> None:
+    story = Story()
+    story.see(sight("MIXED+CLOUD"))
+    # slurmctld may show an order a moment later.
+    assert story.see(sight("MIXED+CLOUD")).orders == (Drain(("worker-0",), OURS),)
+    story.see(sight("MIXED+CLOUD+DRAIN", reason=OURS))
+    assert story.see(sight("MIXED+CLOUD")).lost == "was undrained by somebody while it was on computeinstance-old still"
+
+
+@pytest.mark.parametrize(("reason", "heals"), [("[user_problem] boot_disk_full", True), ("new cables", False)])
+def test_the_new_machine_is_ill_as_well(reason: str, heals: bool) -> None:
+    story = Story()
+    story.see(sight("IDLE+CLOUD"))
+    step = story.see(sight("IDLE+CLOUD+DRAIN", NEW, reason))
+    assert bool(step.waits) == heals
+    assert f"is on computeinstance-new, and is drained: {reason}" in (step.waits or step.lost)
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        sight("IDLE+CLOUD+DRAIN", NEW, OURS),
+        sight("IDLE+CLOUD+DRAIN", OLD, OURS, acted="has a machine with HardwareIssuesSuspected"),
+        sight("IDLE+CLOUD+DRAIN", OLD, "[hardware_problem] gpu_health_check: x"),
+        sight("IDLE+CLOUD", OLD),
+    ],
+)
+def test_what_is_not_taken_back(seen: Sight) -> None:
+    story = Story()
+    story.see(sight("IDLE+CLOUD"))
+    assert story.replacement.undo(seen) == ()
+
+
+@pytest.mark.parametrize("said", [0, -1, "0%", "110%", "some", "", True])
+def test_how_many_at_once_is_checked(said: int | str) -> None:
+    with pytest.raises(ValueError, match="is neither a number of nodes nor a part of them"):
+        at_most(said, 4)
