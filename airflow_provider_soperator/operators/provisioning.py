@@ -1,0 +1,336 @@
+"""Make a cluster, and destroy it, as tasks that show what they will do and do not do it twice."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal
+
+from airflow.sdk import BaseHook, BaseOperator, conf
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from airflow_provider_soperator.operators.switches import is_on
+from airflow_provider_soperator.operators.waiting import WaitingOperator
+from airflow_provider_soperator.provisioning.connections import Connections
+from airflow_provider_soperator.provisioning.errors import SpecMistake
+from airflow_provider_soperator.provisioning.sources import FluxValues, KubernetesObjects, Recipe, Source
+from airflow_provider_soperator.provisioning.spec import ClusterSpec
+
+if TYPE_CHECKING:
+    from airflow.sdk.definitions.context import Context
+
+    from airflow_provider_soperator.provisioners.base import Provisioner
+    from airflow_provider_soperator.provisioning.planned import Planned
+    from airflow_provider_soperator.triggers.provisioning import ClusterMadeTrigger
+
+Spec = ClusterSpec | Mapping[str, Any]
+
+
+class ClusterLate(AirflowException):
+    """A cluster was made, and was not ready in time."""
+
+
+class _ProvisioningOperator(BaseOperator):
+    """What making a cluster and destroying it have in common."""
+
+    _provisioner: Provisioner | None = None
+
+    def __init__(
+        self,
+        *,
+        spec: Spec,
+        source: Source,
+        connections: Connections | None = None,
+        nebius_conn_id: str | None = "nebius_default",
+        plan_only: bool | str = False,
+        approved_plan: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if not isinstance(source, (Recipe, KubernetesObjects, FluxValues)):
+            raise SpecMistake(f"source is {source!r}: name a Recipe, KubernetesObjects or FluxValues")
+        # Airflow renders templates in plain data.
+        self.spec = spec.write() if isinstance(spec, ClusterSpec) else ClusterSpec.read(spec).write()
+        self.source = source
+        self.connections = connections or Connections()
+        self.nebius_conn_id = nebius_conn_id
+        self.plan_only = plan_only
+        self.approved_plan = approved_plan
+
+    def on_kill(self) -> None:
+        """The worker is told to end the task: what has begun ends in good order, and stays."""
+        super().on_kill()
+        if self._provisioner:
+            self.log.warning("The task was told to end: %s", self._provisioner.interrupt())
+
+    @contextmanager
+    def _open(self, spec: ClusterSpec) -> Iterator[Provisioner]:
+        from airflow_provider_soperator.provisioners.base import provisioner
+
+        with provisioner(self.source, spec, self.nebius_conn_id, self.log) as opened:
+            self._provisioner = opened
+            try:
+                yield opened
+            finally:
+                self._provisioner = None
+
+    def _planned(self, context: Context, provisioner: Provisioner, *, destroy: bool = False) -> Planned:
+        planned = provisioner.plan(destroy=destroy)
+        context["ti"].xcom_push("plan", planned.write())
+        return planned
+
+    def _known_connections(self) -> None:
+        """Raise for those that are to be there, and are not, while nothing has been done yet."""
+        from airflow_provider_soperator.hooks.airflow_api import AirflowApiHook
+        from airflow_provider_soperator.hooks.stock import known
+
+        wanted = self.connections
+        if wanted.api_conn_id:
+            AirflowApiHook(wanted.api_conn_id).check()
+            return
+        for conn_id in filter(None, (wanted.kubernetes, wanted.ssh, wanted.slurm)):
+            with known(conn_id):
+                BaseHook.get_connection(conn_id)
+
+    @property
+    def _place(self) -> tuple[str, str]:
+        """The SlurmCluster's name, and its namespace."""
+        source = self.source
+        if isinstance(source, Recipe):
+            return source.cluster, source.namespace
+        if isinstance(source, FluxValues):
+            return source.cluster, source.cluster_namespace
+        return str(self.spec["name"]), source.namespace
+
+
+class ProvisionClusterOperator(_ProvisioningOperator, WaitingOperator):
+    """Make a cluster, or change it to what is described, and wait until jobs run on it.
+
+        ProvisionClusterOperator(
+            task_id="provision",
+            spec=ClusterSpec(
+                name="research",
+                operator_version="4.1.7",
+                nodesets=(NodeSet("worker", 2, platform="gpu-h100-sxm", preset="8gpu-128vcpu-1600gb"),),
+                login_keys=("ssh-ed25519 AAAAC3…",),
+            ),
+            source=Recipe("/opt/recipes/soperator", subfolder="installations/research"),
+            connections=Connections(kubernetes="research_kubernetes", slurm="research"),
+        )
+
+    A plan by which something would end is refused, unless its address is in ``allow_destroy``; one that has more in it
+    than ``approved_plan``, the result of a task with ``plan_only``, is too. ``wait_ready`` is how long the cluster has,
+    once it is made, to come up, and the job that tries each node set, ``smoke_job``, to run. A cluster that is there is
+    changed, or refused with ``on_existing="fail"``.
+
+    Returns the ``plan``, and, unless it is ``plan_only``, what was ``done``, the ``seconds`` it took to come up, and
+    where it was ``tried``.
+    """
+
+    template_fields: Sequence[str] = ("spec", "allow_destroy", "plan_only", "approved_plan", "nebius_conn_id")
+    ui_color = "#fde8c8"
+
+    def __init__(
+        self,
+        *,
+        allow_destroy: Sequence[str] = (),
+        wait_ready: timedelta | None = timedelta(hours=1),
+        smoke_job: bool | Mapping[str, Any] = True,
+        on_existing: Literal["update", "fail"] = "update",
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        poll_interval: float = 10.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if on_existing not in ("update", "fail"):
+            raise SpecMistake(f"on_existing is {on_existing!r}, but can be 'update' or 'fail'")
+        self.allow_destroy = [allow_destroy] if isinstance(allow_destroy, str) else list(allow_destroy)
+        self.wait_ready = wait_ready
+        self.smoke_job = smoke_job
+        self.on_existing = on_existing
+        self.deferrable = deferrable
+        self.poll_interval = poll_interval
+
+    def execute(self, context: Context) -> Any:
+        with _explained():
+            spec = ClusterSpec.read(self.spec)
+            for warning in spec.warnings:
+                self.log.warning("%s", warning)
+            if not is_on(self.plan_only):
+                self._known_connections()
+            with self._open(spec) as provisioner:
+                result = self._make(context, spec, provisioner)
+        if is_on(self.plan_only) or self.wait_ready is None:
+            return result
+        if not (self.connections.kubernetes or self.connections.slurm):
+            self.log.warning("Nobody waits for the cluster, as connections names none by which to look at it")
+            return result
+        context["ti"].xcom_push("made", result)
+        return self.wait_for(self._trigger(context, spec, self.wait_ready), context, self.ready)
+
+    def ready(self, context: Context, event: dict[str, Any]) -> Any:
+        """The cluster is there, or it is known why it is not."""
+        if "mistake" in event:
+            raise AirflowFailException(event["mistake"])
+        if "late" in event:
+            raise ClusterLate(f"the cluster is not ready within {self.wait_ready}: {event['late']}")
+        if "lost" in event:
+            raise AirflowException(event["lost"])
+        made = context["ti"].xcom_pull(task_ids=self.task_id, key="made", map_indexes=context["ti"].map_index)
+        return {**made, **event["result"]}
+
+    def _make(self, context: Context, spec: ClusterSpec, provisioner: Provisioner) -> dict[str, Any]:
+        planned = self._planned(context, provisioner)
+        owner = _owner(context)
+        if planned.exists and self.on_existing == "fail" and not provisioner.is_begun_by(owner):
+            raise SpecMistake(
+                f"there is a cluster {spec.name} already ({planned.summary}), and on_existing is 'fail': choose "
+                "another name, or set on_existing='update'"
+            )
+        provisioner.guard(self.allow_destroy)
+        if self.approved_plan:
+            planned.check_agreed(self.approved_plan)
+        if is_on(self.plan_only):
+            return planned.write()
+        provisioner.begin(owner)
+        done = provisioner.apply()
+        self.log.info("Done: %s.", done)
+        self._write_connections(provisioner)
+        return {"plan": planned.write(), "done": done}
+
+    def _write_connections(self, provisioner: Provisioner) -> None:
+        wanted = self.connections
+        if not wanted.api_conn_id:
+            return
+        from airflow_provider_soperator.hooks.airflow_api import AirflowApiHook
+
+        api = AirflowApiHook(wanted.api_conn_id)
+        for body in provisioner.reached().connections(wanted, self._place[1]):
+            is_new = api.put_connection(body)
+            self.log.info("Connection %s was %s", body["connection_id"], "added" if is_new else "changed")
+
+    def _trigger(self, context: Context, spec: ClusterSpec, within: timedelta) -> ClusterMadeTrigger:
+        from airflow_provider_soperator.slurm.keys import SubmissionKey
+        from airflow_provider_soperator.triggers.provisioning import ClusterMadeTrigger
+        from airflow_provider_soperator.triggers.smoke import JOB
+        from airflow_provider_soperator.triggers.starting import keys_of
+
+        ti, begun = context["ti"], context["dag_run"].start_date
+        names = [name for one in spec.nodesets for name in one.slurm_names]
+        # Of the tries since the task was last cleared: what ran before that says nothing about the cluster of now.
+        tries = keys_of(ti, self.retries or 0)[1]
+        keys = {name: [SubmissionKey.derive("smoke", own.text, name, -1, 1).text for own in tries] for name in names}
+        job = {**JOB, **self.smoke_job} if isinstance(self.smoke_job, Mapping) else JOB
+        cluster, namespace = self._place
+        return ClusterMadeTrigger(
+            self.connections.kubernetes,
+            namespace,
+            cluster,
+            names,
+            self.connections.slurm,
+            job if self.smoke_job else None,
+            keys,
+            (begun - timedelta(hours=1)).isoformat() if begun else None,
+            time.time() + within.total_seconds(),
+            self.poll_interval,
+        )
+
+
+class DestroyClusterOperator(_ProvisioningOperator):
+    """Destroy a cluster, with all that is kept on its file systems.
+
+        DestroyClusterOperator(task_id="destroy", spec=research, source=recipe, confirm="research",
+                               connections=Connections(slurm="research"))
+
+    ``confirm`` has to be the cluster's name. While jobs wait or run there it is refused, unless ``end_jobs`` is set;
+    that is asked through ``connections.slurm``. With ``remove_connections`` those that ``connections`` names are
+    deleted in the end.
+    """
+
+    template_fields: Sequence[str] = ("spec", "confirm", "plan_only", "approved_plan", "nebius_conn_id", "end_jobs")
+    ui_color = "#f8d2c8"
+
+    def __init__(
+        self, *, confirm: str, end_jobs: bool | str = False, remove_connections: bool = False, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        if isinstance(self.source, FluxValues):
+            raise SpecMistake("values do not destroy a cluster: name the Recipe that it was made by")
+        if remove_connections and not self.connections.api_conn_id:
+            raise SpecMistake("remove_connections goes through Airflow's API: name its connection as api_conn_id")
+        self.confirm = confirm
+        self.end_jobs = end_jobs
+        self.remove_connections = remove_connections
+
+    def execute(self, context: Context) -> Any:
+        with _explained():
+            spec = ClusterSpec.read(self.spec)
+            if self.confirm != spec.name:
+                raise SpecMistake(
+                    f"confirm is {self.confirm!r}, and the cluster is called {spec.name}: nothing was done"
+                )
+            if self.connections.slurm is None and not is_on(self.end_jobs) and not is_on(self.plan_only):
+                raise SpecMistake("nobody can say whether jobs run there: name connections.slurm, or set end_jobs=True")
+            with self._open(spec) as provisioner:
+                return self._destroy(context, provisioner)
+
+    def _destroy(self, context: Context, provisioner: Provisioner) -> dict[str, Any]:
+        owner = f"destroy {_owner(context)}"
+        planned = self._planned(context, provisioner, destroy=True)
+        if self.approved_plan:
+            planned.check_agreed(self.approved_plan)
+        if is_on(self.plan_only):
+            return planned.write()
+        # The earlier try of this task may have taken the login nodes away already.
+        if not is_on(self.end_jobs) and not planned.is_empty and not provisioner.is_begun_by(owner):
+            self._refuse_with_jobs(str(self.connections.slurm))
+        provisioner.begin(owner)
+        done = provisioner.apply()
+        self.log.info("Done: %s.", done)
+        if self.remove_connections:
+            self._delete_connections()
+        return {"plan": planned.write(), "done": done}
+
+    def _refuse_with_jobs(self, slurm: str) -> None:
+        from airflow_provider_soperator.hooks.slurm import SlurmHook
+        from airflow_provider_soperator.hooks.stock import known
+        from airflow_provider_soperator.slurm.requests import ListJobs
+
+        with known(slurm), SlurmHook(slurm).client() as client:
+            jobs = [job for job in client.ask(ListJobs()) if not job.state.is_finished]
+        if jobs:
+            shown = ", ".join(f"{job.id} of {job.user}" for job in jobs[:5])
+            more = f" and {len(jobs) - 5} more" if len(jobs) > 5 else ""
+            raise SpecMistake(f"there are jobs in the queue ({shown}{more}): wait for them, or set end_jobs=True")
+
+    def _delete_connections(self) -> None:
+        from airflow_provider_soperator.hooks.airflow_api import AirflowApiHook
+
+        wanted = self.connections
+        api = AirflowApiHook(str(wanted.api_conn_id))
+        for conn_id in filter(None, (wanted.slurm, wanted.ssh, wanted.kubernetes)):
+            if api.delete_connection(conn_id):
+                self.log.info("Connection %s was deleted", conn_id)
+
+
+def _owner(context: Context) -> str:
+    ti = context["ti"]
+    return "/".join(map(str, (ti.dag_id, ti.run_id, ti.task_id, ti.map_index)))
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """What no other try can mend fails the task at once; anything else is left to its retries."""
+    from airflow_provider_soperator.hooks.settings import ConnectionMistake
+    from airflow_provider_soperator.slurm.errors import SlurmError
+    from airflow_provider_soperator.terraform.errors import TerraformError
+    from airflow_provider_soperator.transports.errors import TransportError
+
+    try:
+        yield
+    except (SpecMistake, ConnectionMistake) as error:
+        raise AirflowFailException(str(error)) from error
+    except (TerraformError, TransportError, SlurmError) as error:
+        raise (AirflowException if error.retryable else AirflowFailException)(str(error)) from error

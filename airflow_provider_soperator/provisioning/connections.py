@@ -1,0 +1,79 @@
+"""Airflow's connections to a cluster that was made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_provider_soperator.provisioning.errors import SpecMistake
+
+
+@dataclass(frozen=True, kw_only=True)
+class Connections:
+    """The ids of Airflow's connections to the cluster.
+
+    They are used as they are, and have to be there once it is made; with ``api_conn_id``, a connection of type ``http``
+    to Airflow's own API server, they are written. A new login node is known by its address alone: what else a
+    connection is to have, such as ``key_file`` and ``host_key``, is in ``ssh_extra`` and ``kubernetes_extra``.
+    """
+
+    slurm: str | None = None
+    kubernetes: str | None = None
+    ssh: str | None = None
+    api_conn_id: str | None = None
+    ssh_login: str = "root"
+    ssh_extra: Mapping[str, Any] = field(default_factory=dict)
+    kubernetes_extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.api_conn_id and not (self.slurm or self.kubernetes or self.ssh):
+            raise SpecMistake(
+                "api_conn_id is for writing connections, and none is named: name slurm, kubernetes or ssh"
+            )
+        if self.api_conn_id and self.slurm and not (self.kubernetes or self.ssh):
+            raise SpecMistake(
+                f"a connection {self.slurm} to Slurm goes through another one: name ssh or kubernetes as well"
+            )
+
+
+@dataclass(frozen=True)
+class Reached:
+    """What is known of a cluster that was made: where people log in, and who may ask its Kubernetes API."""
+
+    login: str = ""
+    kubeconfig: str = ""
+    context: str = ""
+
+    def connections(self, wanted: Connections, namespace: str) -> list[dict[str, Any]]:
+        """As Airflow's API takes them; ``SpecMistake`` if one cannot be written."""
+        made: list[dict[str, Any]] = []
+        if wanted.kubernetes:
+            known = {"kube_config": self.kubeconfig} if self.kubeconfig else {"cluster_context": self.context}
+            if not any(known.values()) and not wanted.kubernetes_extra:
+                raise SpecMistake(
+                    f"nothing is known of the Kubernetes API that {wanted.kubernetes} is to reach: set "
+                    "kubernetes_extra, or give the recipe an output kubeconfig"
+                )
+            extra = {**known, "namespace": namespace, **wanted.kubernetes_extra}
+            made.append({"connection_id": wanted.kubernetes, "conn_type": "kubernetes", "extra": extra})
+        if wanted.ssh:
+            if not self.login:
+                raise SpecMistake(
+                    f"the address of the login nodes is not known, so {wanted.ssh} cannot be written: give the recipe "
+                    "an output login_address, or write the connection yourself"
+                )
+            made.append(
+                {
+                    "connection_id": wanted.ssh,
+                    "conn_type": "ssh",
+                    "host": self.login,
+                    "login": wanted.ssh_login,
+                    "extra": dict(wanted.ssh_extra),
+                }
+            )
+        if wanted.slurm:
+            ways = {"ssh_conn_id": wanted.ssh, "kubernetes_conn_id": wanted.kubernetes}
+            extra = {**{name: way for name, way in ways.items() if way}, "namespace": namespace}
+            made.append({"connection_id": wanted.slurm, "conn_type": "soperator", "extra": extra})
+        return made

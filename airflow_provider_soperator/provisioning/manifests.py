@@ -1,0 +1,217 @@
+"""A cluster as the objects of Soperator's operator, for a Kubernetes cluster that has the operator already."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_provider_soperator.provisioning.checks import preset_of
+from airflow_provider_soperator.provisioning.errors import SpecMistake, near
+from airflow_provider_soperator.provisioning.parts import NodeSet, ServiceNodes
+from airflow_provider_soperator.provisioning.spec import ClusterSpec
+
+Object = dict[str, Any]
+
+#: The links of a node set to its cluster: a field from 5.0 on, before that an annotation.
+_PARENT = "slurm.nebius.ai/parental-cluster-ref"
+_LABEL = "slurm.nebius.ai/nodeset-name"
+#: vCPUs, and the share of the memory, that are left to Kubernetes and to what runs beside slurmd.
+_KEPT_CPUS, _KEPT_MEMORY = 2, 0.25
+_MUNGE: Object = {"cpu": "500m", "memory": "1Gi", "ephemeral-storage": "5Gi"}
+_DAEMON: Object = {"cpu": "1", "memory": "4Gi", "ephemeral-storage": "20Gi"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Installation:
+    """What the objects have to name of the Kubernetes cluster that they are made in.
+
+    ``overrides`` has what else is to be in them, by kind ("SlurmCluster", "NodeSet") or by kind and name
+    ("NodeSet/worker"); where both say something, it wins.
+    """
+
+    #: Where the images are, and the Slurm that they are tagged with.
+    registry: str = "cr.eu-north1.nebius.cloud/soperator"
+    slurm_version: str = "25.11.3"
+    cuda_version: str = "12.9.0"
+    jail_claim: str = "jail-pvc"
+    spool_claim: str = "controller-spool-pvc"
+    #: The label by which machines are found: its value is the name of a node set, or "system".
+    node_label: str = _LABEL
+    service_node_set: str = "system"
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+
+
+def objects(spec: ClusterSpec, installation: Installation) -> tuple[Object, list[Object]]:
+    """The SlurmCluster, and its NodeSets."""
+    names = [one.name for one in spec.nodesets]
+    known = {"SlurmCluster", "NodeSet", f"SlurmCluster/{spec.name}", *(f"NodeSet/{name}" for name in names)}
+    for said in installation.overrides:
+        if said not in known:
+            raise SpecMistake(f"overrides has {said!r}{near(said, known)}")
+    cluster = _slurm_cluster(spec, installation)
+    nodesets = [_nodeset(one, spec, installation) for one in spec.nodesets]
+    return _with(cluster, "SlurmCluster", installation), [_with(one, "NodeSet", installation) for one in nodesets]
+
+
+def has_cluster_names(version: str) -> bool:
+    """Whether node sets of this release name their cluster in a field.
+
+    >>> has_cluster_names("4.1.13"), has_cluster_names("5.0.0-rc.1")
+    (False, True)
+    """
+    return int(version.partition(".")[0]) >= 5
+
+
+def workers(one: NodeSet, installation: Installation) -> Object:
+    """What is the same of a node set in an object and in the values of the Helm chart."""
+    preset = preset_of(one.preset)
+    assert preset is not None, "the description was checked"
+    said: Object = {
+        "replicas": one.size,
+        "ephemeralNodes": bool(one.ephemeral),
+        "gpu": {"enabled": bool(preset.gpus), "nvidia": {"gdrCopyEnabled": bool(preset.gpus)}},
+        "nodeConfig": {"features": list(one.features)} if one.features else {},
+        "nodeSelector": {installation.node_label: one.name},
+        "slurmd": {
+            "volumes": {
+                "spool": {"emptyDir": {"sizeLimit": "50Gi"}},
+                "jail": {"persistentVolumeClaim": {"claimName": installation.jail_claim}},
+            },
+        },
+        "munge": {},
+    }
+    if preset.gpus:
+        said["nodeConfig"]["gresConfig"] = ["AutoDetect=nvidia"]
+        said["tolerations"] = [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
+    if one.initial is not None:
+        said["initialNumberEphemeralNodes"] = one.initial
+    return said
+
+
+def resources(one: NodeSet) -> Object:
+    """Of slurmd: most of what the machine has."""
+    preset = preset_of(one.preset)
+    assert preset is not None, "the description was checked"
+    gpus = {"nvidia.com/gpu": str(preset.gpus)} if preset.gpus else {}
+    memory = int(preset.memory_gb * (1 - _KEPT_MEMORY))
+    return {"cpu": str(preset.cpus - _KEPT_CPUS), "memory": f"{memory}Gi", "ephemeral-storage": "50Gi", **gpus}
+
+
+def partitions(spec: ClusterSpec) -> Object:
+    """As the SlurmCluster and the values of its chart have them."""
+    if not spec.partitions:
+        return {"configType": "default"}
+    said = [
+        {
+            "name": one.name,
+            "config": one.config,
+            **({"nodeSetRefs": list(one.nodesets)} if one.nodesets else {"isAll": True}),
+        }
+        for one in spec.partitions
+    ]
+    return {"configType": "structured", "partitions": said}
+
+
+def merged(base: Any, over: Any) -> Any:
+    """Mappings are merged, everything else is replaced.
+
+    >>> merged({"a": {"b": 1, "c": 2}}, {"a": {"c": 3}})
+    {'a': {'b': 1, 'c': 3}}
+    """
+    if not isinstance(base, Mapping) or not isinstance(over, Mapping):
+        return over
+    return {**base, **{name: merged(base[name], value) if name in base else value for name, value in over.items()}}
+
+
+def _with(made: Object, kind: str, installation: Installation) -> Object:
+    for said in (kind, f"{kind}/{made['metadata']['name']}"):
+        made = merged(made, installation.overrides.get(said, {}))
+    return made
+
+
+def _slurm_cluster(spec: ClusterSpec, installation: Installation) -> Object:
+    def image(name: str, suffix: str = "") -> str:
+        tag = f"{spec.operator_version}-slurm{installation.slurm_version}{suffix}"
+        return f"{installation.registry}/{name}:{tag}"
+
+    def container(name: str, wanted: Object) -> Object:
+        return {"image": image(name), "imagePullPolicy": "IfNotPresent", "resources": wanted}
+
+    place = {"k8sNodeFilterName": "service"}
+    munge = {"munge": container("munge", _MUNGE)}
+    jail = {"jail": {"volumeSourceName": "jail"}}
+    return {
+        "metadata": {"name": spec.name},
+        "spec": {
+            "crVersion": spec.operator_version,
+            "maintenance": spec.maintenance or "none",
+            "k8sNodeFilters": [
+                {"name": "service", "nodeSelector": {installation.node_label: installation.service_node_set}}
+            ],
+            "volumeSources": [
+                {"name": "jail", "persistentVolumeClaim": {"claimName": installation.jail_claim}},
+                {"name": "controller-spool", "persistentVolumeClaim": {"claimName": installation.spool_claim}},
+            ],
+            "secrets": {},
+            "populateJail": {"image": image("populate_jail", f"-cuda{installation.cuda_version}"), **place},
+            "partitionConfiguration": partitions(spec),
+            "slurmNodes": {
+                "accounting": {"enabled": bool(spec.accounting), **place},
+                "controller": {
+                    **place,
+                    **munge,
+                    # Without it the controller may not power nodes up and down.
+                    "serviceAccountName": f"{spec.name}-slurm-controller",
+                    "slurmctld": container("controller_slurmctld", _DAEMON),
+                    "volumes": {"spool": {"volumeSourceName": "controller-spool"}, **jail},
+                },
+                "login": {
+                    **place,
+                    **munge,
+                    "size": _size(spec.login),
+                    "sshd": container("login_sshd", _DAEMON),
+                    "sshRootPublicKeys": list(spec.login_keys),
+                    "sshdServiceType": "NodePort" if spec.public_login is False else "LoadBalancer",
+                    "volumes": jail,
+                },
+                "exporter": {"enabled": False, **place},
+                "rest": {
+                    "enabled": bool(spec.rest),
+                    **place,
+                    **({"rest": container("slurmrestd", _DAEMON)} if spec.rest else {}),
+                },
+            },
+        },
+    }
+
+
+def _nodeset(one: NodeSet, spec: ClusterSpec, installation: Installation) -> Object:
+    tag = f"{spec.operator_version}-slurm{installation.slurm_version}"
+    body = merged(
+        workers(one, installation),
+        {
+            "slurmd": {
+                "image": {"repository": f"{installation.registry}/worker_slurmd", "tag": tag},
+                "resources": resources(one),
+            },
+            "munge": {"image": {"repository": f"{installation.registry}/munge", "tag": tag}, "resources": _MUNGE},
+        },
+    )
+    metadata: Object = {"name": one.name}
+    if has_cluster_names(spec.operator_version):
+        body["clusterName"] = spec.name
+        if one.auto_resume is not None:
+            body["nodeConfig"]["autoResume"] = one.auto_resume
+    else:
+        metadata["annotations"] = {_PARENT: spec.name}
+        if one.auto_resume is False:
+            raise SpecMistake(
+                f"node set {one.name}: auto_resume comes with Soperator 5.0, and this is {spec.operator_version}; "
+                "leave it out"
+            )
+    return {"metadata": metadata, "spec": body}
+
+
+def _size(one: ServiceNodes | None) -> int:
+    return int(one.size) if one is not None and one.size is not None else 1

@@ -1,0 +1,123 @@
+"""A whole cluster, as it is to be."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_provider_soperator.provisioning import plain
+from airflow_provider_soperator.provisioning.checks import check_key, check_name, check_version
+from airflow_provider_soperator.provisioning.errors import SpecMistake, near
+from airflow_provider_soperator.provisioning.parts import Filesystem, NodeSet, Partition, ServiceNodes, Submount
+from airflow_provider_soperator.provisioning.plain import Switch, is_template
+
+MAINTENANCE = (
+    "none", "downscale", "downscaleAndDeletePopulateJail", "downscaleAndOverwritePopulateJail", "skipPopulateJail",
+)  # fmt: skip
+ACTIVE_CHECKS = ("dev", "testing", "prod_quick", "prod_acceptance", "essential")
+#: What ids of Nebius begin with.
+_IDS = {"tenant": "tenant-", "project": "project-", "subnet": "vpcsubnet-"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterSpec:
+    """A Soperator cluster.
+
+        ClusterSpec(
+            name="research",
+            operator_version="4.1.7",
+            nodesets=(NodeSet("worker", 2, platform="gpu-h100-sxm", preset="8gpu-128vcpu-1600gb"),),
+            login_keys=("ssh-ed25519 AAAAC3…",),
+        )
+
+    What is not said is left to the recipe, or to the cluster as it is. Each value may be a template. ``extra`` has
+    further variables of the recipe, by the names that they have there.
+    """
+
+    name: str
+    operator_version: str
+    nodesets: tuple[NodeSet, ...]
+    login_keys: tuple[str, ...]
+    region: str | None = None
+    tenant: str | None = None
+    project: str | None = None
+    subnet: str | None = None
+    k8s_version: str | None = None
+    production: Switch | None = None
+    controller: ServiceNodes | None = None
+    login: ServiceNodes | None = None
+    system: ServiceNodes | None = None
+    accounting_nodes: ServiceNodes | None = None
+    nfs: ServiceNodes | None = None
+    #: Of all node sets, each with all of them, unless they are named.
+    partitions: tuple[Partition, ...] = ()
+    jail: Filesystem | None = None
+    submounts: tuple[Submount, ...] = ()
+    controller_spool: Filesystem | None = None
+    accounting_filesystem: Filesystem | None = None
+    #: Whether the login nodes have an address that can be reached from anywhere.
+    public_login: Switch | None = None
+    accounting: Switch | None = None
+    rest: Switch | None = None
+    maintenance: str | None = None
+    active_checks_scope: str | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_name("cluster", self.name, 32)
+        check_version(self.operator_version)
+        for key in self.login_keys:
+            check_key(key)
+        if not self.login_keys:
+            raise SpecMistake("login_keys is empty: nobody could log in; put a public key there")
+        for name, beginning in _IDS.items():
+            said = getattr(self, name)
+            if said and not is_template(said) and not said.startswith(beginning):
+                raise SpecMistake(f"{name} is {said!r}, but its id begins with {beginning}")
+        for name, known in (("maintenance", MAINTENANCE), ("active_checks_scope", ACTIVE_CHECKS)):
+            said = getattr(self, name)
+            if said is not None and not is_template(said) and said not in known:
+                raise SpecMistake(f"{name} is {said!r}{near(said, known)}")
+        if self.rest is True and self.accounting in (None, False):
+            raise SpecMistake(
+                "rest is on and accounting is not: slurmrestd is not started without it; set accounting=True as well"
+            )
+        self._check_nodesets()
+        self._check_partitions()
+
+    def _check_nodesets(self) -> None:
+        if not self.nodesets:
+            raise SpecMistake("nodesets is empty: a cluster has at least one set of workers")
+        for what, names in (
+            ("node sets", [one.name for one in self.nodesets]),
+            ("partitions", [one.name for one in self.partitions]),
+            ("submounts", [one.name for one in self.submounts]),
+            ("submounts' paths", [one.mount_path for one in self.submounts]),
+        ):
+            if twice := [name for name, count in Counter(names).items() if count > 1]:
+                raise SpecMistake(f"two {what} are called {twice[0]}: give each a name of its own")
+
+    def _check_partitions(self) -> None:
+        known = [name for one in self.nodesets for name in one.slurm_names]
+        if any(map(is_template, known)):
+            return
+        for partition in self.partitions:
+            for name in partition.nodesets:
+                if not is_template(name) and name not in known:
+                    raise SpecMistake(f"partition {partition.name}: there is no node set {name}{near(name, known)}")
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is allowed, and mostly not meant."""
+        return tuple(warning for one in self.nodesets for warning in one.warnings)
+
+    def write(self) -> dict[str, Any]:
+        """As plain data, without what was left unsaid."""
+        return plain.write(self)  # type: ignore[no-any-return]
+
+    @classmethod
+    def read(cls, said: Any) -> ClusterSpec:
+        """From plain data, such as a YAML file; ``SpecMistake`` says what is wrong, and where."""
+        return plain.read(cls, said, "spec")

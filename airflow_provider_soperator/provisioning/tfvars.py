@@ -1,0 +1,167 @@
+"""A cluster as variables of the published Terraform recipe, in their newest shape."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from airflow_provider_soperator.provisioning.errors import SpecMistake
+from airflow_provider_soperator.provisioning.parts import (
+    RACKED,
+    Disk,
+    Filesystem,
+    LocalNvme,
+    NodeSet,
+    Partition,
+    ServiceNodes,
+    Submount,
+)
+from airflow_provider_soperator.provisioning.spec import ClusterSpec
+
+Variables = dict[str, Any]
+
+#: What older recipes call what is in the same shape.
+_FORMERLY = {"filesystem_jail": "filestore_jail", "filesystem_jail_submounts": "filestore_jail_submounts"}
+#: By which a recipe shows that it makes Soperator clusters.
+ITS_OWN = ("company_name", "slurm_nodeset_workers", "slurm_operator_version", "slurm_login_ssh_root_public_keys")
+
+
+def variables(spec: ClusterSpec, known: Collection[str] = ()) -> Variables:
+    """What was said, and nothing else: the recipe has defaults of its own.
+
+    ``known`` are the variables that the recipe has, where they can be looked at.
+    """
+    if known and (missing := [name for name in ITS_OWN if name not in known]):
+        raise SpecMistake(
+            f"this is no recipe for Soperator clusters, or a very old one: it has no variable {missing[0]}; name the "
+            "folder of an installation, such as soperator/installations/example"
+        )
+    rendered = _said(
+        company_name=spec.name,
+        slurm_operator_version=spec.operator_version,
+        region=spec.region,
+        iam_tenant_id=spec.tenant,
+        iam_project_id=spec.project,
+        vpc_subnet_id=spec.subnet,
+        production=spec.production,
+        k8s_version=spec.k8s_version,
+        slurm_nodeset_workers=[_workers(one) for one in spec.nodesets],
+        slurm_nodeset_system=_service(spec.system),
+        slurm_nodeset_controller=_service(spec.controller, size=1),
+        slurm_nodeset_login=_service(spec.login, size=1),
+        slurm_nodeset_accounting=_service(spec.accounting_nodes),
+        slurm_nodeset_nfs=_service(spec.nfs, size=1),
+        slurm_nodesets_partitions=[_partition(one) for one in spec.partitions] or None,
+        filesystem_jail=_filesystem(spec.jail),
+        filesystem_jail_submounts=[_submount(one) for one in spec.submounts] or None,
+        filestore_controller_spool=_filesystem(spec.controller_spool),
+        filestore_accounting=_filesystem(spec.accounting_filesystem),
+        slurm_login_ssh_root_public_keys=list(spec.login_keys),
+        slurm_login_public_ip=spec.public_login,
+        accounting_enabled=spec.accounting,
+        slurm_rest_enabled=spec.rest,
+        maintenance=spec.maintenance,
+        active_checks_scope=spec.active_checks_scope,
+    )
+    for new, old in _FORMERLY.items():
+        if new in rendered and known and new not in known and old in known:
+            rendered[old] = rendered.pop(new)
+    return _merged(rendered, spec.extra, "the description of the cluster")
+
+
+def _workers(one: NodeSet) -> Variables:
+    # What the recipe's own example has in each set, without which its type refuses the set.
+    always = {"node_local_image_disk": {"enabled": False}, "node_local_jail_submounts": []}
+    if one.platform == RACKED:
+        always["nvlink"] = {"enabled": True}
+    rendered = _said(
+        name=one.name,
+        size=one.size,
+        autoscaling=_autoscaling(one),
+        resource={"platform": one.platform, "preset": one.preset},
+        boot_disk=_disk(one.boot_disk),
+        gpu_cluster=_said(id=one.gpu_cluster, infiniband_fabric=one.fabric) or None,
+        preemptible={} if one.preemptible else None,
+        reservation_policy=_said(policy=one.policy, reservation_ids=list(one.blocks) or None) or None,
+        features=list(one.features) or None,
+        ephemeral_nodes=True if one.ephemeral else None,
+        initial_number_ephemeral_nodes=one.initial,
+        auto_resume=one.auto_resume,
+        drain_timeout=one.drain_timeout,
+        max_pods=one.max_pods,
+        local_nvme=_local_nvme(one.local_nvme),
+    )
+    return {**always, **_merged(rendered, one.extra, f"node set {one.name}")}
+
+
+def _autoscaling(one: NodeSet) -> Variables | None:
+    if one.min_size == "all":
+        # The recipe's word for it, which is not the same as leaving it out.
+        return {"enabled": True, "min_size": None}
+    return _said(enabled=one.autoscaling, min_size=one.min_size) or None
+
+
+def _local_nvme(one: LocalNvme | None) -> Variables | None:
+    if one is None:
+        return None
+    return _said(
+        enabled=True,
+        device_count=one.devices,
+        device_capacity_gigabytes=one.device_gb,
+        mount_path=one.mount_path,
+        size_limit_gibibytes=one.limit_gib,
+    )
+
+
+def _service(one: ServiceNodes | None, size: int | None = None) -> Variables | None:
+    if one is None:
+        return None
+    return _said(
+        size=one.size if one.size is not None else size,
+        min_size=one.min_size,
+        max_size=one.max_size,
+        resource=_said(platform=one.platform, preset=one.preset),
+        boot_disk=_disk(one.boot_disk),
+    )
+
+
+def _partition(one: Partition) -> Variables:
+    return {
+        "name": one.name,
+        "is_all": not one.nodesets,
+        "slurm_nodeset_refs": list(one.nodesets),
+        "topology": one.topology,
+        "config": one.config,
+    }
+
+
+def _disk(one: Disk) -> Variables:
+    return {"type": one.type, "size_gibibytes": one.size_gib, "block_size_kibibytes": one.block_size_kib}
+
+
+def _filesystem(one: Filesystem | None) -> Variables | None:
+    if one is None:
+        return None
+    if one.id is not None:
+        return {"existing": {"id": one.id}}
+    spec = _said(
+        type=one.type,
+        size_gibibytes=one.size_gib,
+        block_size_kibibytes=one.block_size_kib,
+        forbid_deletion=one.forbid_deletion,
+    )
+    return {"spec": spec}
+
+
+def _submount(one: Submount) -> Variables:
+    return {"name": one.name, "mount_path": one.mount_path, **(_filesystem(one.filesystem) or {})}
+
+
+def _said(**values: Any) -> Variables:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _merged(rendered: Variables, extra: Any, where: str) -> Variables:
+    if twice := sorted(rendered.keys() & extra.keys()):
+        raise SpecMistake(f"{where} and its extra both say {twice[0]}: leave one of them out")
+    return {**rendered, **extra}

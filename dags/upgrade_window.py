@@ -1,0 +1,148 @@
+"""Upgrade a cluster in a window: keep jobs off, change it, prove that it works, and only then open it again.
+
+The form says which nodes, from when on, and for how long users are told to expect it. From the moment at which the run
+begins Slurm starts no job on these nodes that would run into the window; when it opens, the last jobs are waited for,
+and the change is made. The nodes are then tried by root alone, in the reservation that holds them. No clock ends that:
+what fails leaves the cluster closed, and the last task says what is held, and how to go on or give up.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from airflow.providers.standard.sensors.date_time import DateTimeSensorAsync
+from airflow.sdk import Param, dag, task, task_group
+
+from airflow_provider_soperator.hooks.slurm import SlurmHook
+from airflow_provider_soperator.operators.cluster import RunActiveCheckOperator
+from airflow_provider_soperator.operators.jail import JailLatencyOperator
+from airflow_provider_soperator.operators.nodes import (
+    CreateReservationOperator,
+    DeleteReservationOperator,
+    DrainNodesOperator,
+    UndrainNodesOperator,
+)
+from airflow_provider_soperator.operators.sbatch import SbatchOperator
+from airflow_provider_soperator.operators.stats import SlurmStatsOperator
+from airflow_provider_soperator.sensors.cluster import ClusterReadySensor
+from airflow_provider_soperator.slurm import hostlist
+from airflow_provider_soperator.slurm.nodes import is_ours
+from airflow_provider_soperator.slurm.requests import ListNodes, ListReservations
+
+CONNECTION = "soperator_default"
+#: Of each run its own, so that it can be cleared and goes on with what it has.
+RESERVATION = "upgrade-{{ ti.xcom_pull('window')['id'] }}"
+NODES = "{{ params.nodes }}"
+
+
+@dag(
+    schedule=None,
+    # Two windows at once would wait for each other's nodes.
+    max_active_runs=1,
+    params={
+        "nodes": Param("worker-0,worker-cpu-[0-1]", type="string", title="Nodes", description="As Slurm writes them"),
+        "starts": Param(
+            None,
+            type=["null", "string"],
+            format="date-time",
+            title="From",
+            description="At once if it is left empty. The longer ahead, the fewer jobs have to be waited for",
+        ),
+        "hours": Param(
+            2, type="number", exclusiveMinimum=0, title="Hours", description="That users are told to expect"
+        ),
+        "check": Param("ssh-check", type="string", title="Active check", description="kubectl get activechecks"),
+    },
+    default_args={"slurm_conn_id": CONNECTION, "deferrable": True},
+    doc_md=__doc__,
+    tags=["soperator", "example"],
+)
+def upgrade_window() -> None:
+    @task
+    def window(params: dict[str, Any], dag_run: Any) -> dict[str, str]:
+        """When it begins, and when it is expected to be over."""
+        begun = dag_run.start_date or datetime.now(timezone.utc)
+        starts = datetime.fromisoformat(params["starts"].replace("Z", "+00:00")) if params["starts"] else begun
+        until = starts + timedelta(hours=params["hours"])
+        return {"id": f"{begun:%Y%m%d-%H%M%S}", "starts": starts.isoformat(), "until": f"{until:%Y-%m-%d %H:%M %Z}"}
+
+    reserve = CreateReservationOperator(
+        task_id="reserve",
+        name=RESERVATION,
+        nodes=NODES,
+        start="{{ params.starts }}",
+        # Without an end: a clock does not open a cluster that nobody has found well.
+        users=["root"],
+        comment="upgrade, expected to be over {{ ti.xcom_pull('window')['until'] }}",
+    )
+    before = SlurmStatsOperator(task_id="before")
+    begins = DateTimeSensorAsync(task_id="begins", target_time="{{ ti.xcom_pull('window')['starts'] }}")
+    drain = DrainNodesOperator(
+        task_id="drain",
+        nodes=NODES,
+        reason="upgrade",
+        wait_for_jobs=True,
+        timeout=timedelta(hours=24),
+        poll_interval=5,
+    )
+
+    @task_group
+    def change() -> None:
+        """Your change goes here, as tasks; what it needs to be tried twice is up to it."""
+
+        @task
+        def make_it() -> None:
+            print("Nothing is changed: this is where an operator such as the following would be")
+            # ProvisionClusterOperator(task_id="make_it", spec=spec.replace(operator_version="5.0.0"), source=recipe)
+
+        make_it()
+
+    @task_group
+    def verify() -> None:
+        """By root alone, as the reservation still keeps all others off."""
+        ready = ClusterReadySensor(task_id="ready", poke_interval=5, timeout=timedelta(hours=1).total_seconds())
+        ready.slurm_conn_id = None  # its nodes are drained yet
+        check = RunActiveCheckOperator(
+            task_id="check", check="{{ params.check }}", slurm_conn_id=None, timeout=timedelta(hours=1), poll_interval=5
+        )
+        undrain = UndrainNodesOperator(task_id="undrain", nodes=NODES, poll_interval=5)
+        smoke = SbatchOperator(
+            task_id="smoke",
+            script="#!/bin/bash\nsrun --ntasks-per-node=1 hostname\n",
+            reservation=RESERVATION,
+            nodelist=NODES,
+            time_limit=timedelta(minutes=30),
+        )
+        jail = JailLatencyOperator(
+            task_id="jail", nodes=NODES, patience=60, fail=5, srun_options=[f"--reservation={RESERVATION}"]
+        )
+        [ready, check] >> undrain >> smoke >> jail
+
+    after = SlurmStatsOperator(task_id="after")
+    reopen = DeleteReservationOperator(task_id="reopen", name=RESERVATION)
+
+    @task
+    def tell(params: dict[str, Any], ti: Any, dag: Any) -> None:
+        """What the window has come to; as a teardown it runs whatever has failed, if anything was reserved."""
+        name = f"upgrade-{ti.xcom_pull('window')['id']}"
+        with SlurmHook(CONNECTION).client() as slurm:
+            is_reserved = any(one.name == name for one in slurm.ask(ListReservations()))
+            drained = [node.name for node in slurm.ask(ListNodes()) if is_ours(node, dag.dag_id)]
+        if not is_reserved:
+            print(f"{params['nodes']} are open to all again")
+            return
+        print(f"STILL CLOSED: reservation {name} holds {params['nodes']}, and has no end")
+        if drained:
+            print(f"Drained by this DAG, too: {hostlist.fold(drained)}")
+        print("To go on, clear the task that has failed. To give up, and open what may be broken:")
+        print(f"  scontrol delete reservationname={name}")
+        if drained:
+            print(f"  scontrol update nodename={hostlist.fold(drained)} state=undrain")
+
+    changed, verified, told = change(), verify(), tell()
+    window() >> reserve >> before >> begins >> drain >> changed >> verified >> after >> reopen >> told
+    told.as_teardown(setups=reserve.as_setup())
+
+
+upgrade_window()

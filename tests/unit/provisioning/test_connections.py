@@ -1,0 +1,88 @@
+"""Connections to a cluster that was made, and plans that were agreed to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_provider_soperator.provisioning.connections import Connections, Reached
+from airflow_provider_soperator.provisioning.errors import SpecMistake
+from airflow_provider_soperator.provisioning.planned import Planned
+
+
+def written(reached: Reached, **wanted: Any) -> dict[str, Any]:
+    made = reached.connections(Connections(api_conn_id="airflow_api", **wanted), "soperator")
+    return {one.pop("connection_id"): one for one in made}
+
+
+def test_slurm_goes_through_the_others() -> None:
+    found = written(
+        Reached(login="203.0.113.7", context="nebius-research-slurm"),
+        slurm="research",
+        ssh="research_ssh",
+        kubernetes="research_kubernetes",
+        ssh_extra={"key_file": "/etc/airflow/id_ed25519"},
+    )
+    assert found == {
+        "research_kubernetes": {
+            "conn_type": "kubernetes",
+            "extra": {"cluster_context": "nebius-research-slurm", "namespace": "soperator"},
+        },
+        "research_ssh": {
+            "conn_type": "ssh",
+            "host": "203.0.113.7",
+            "login": "root",
+            "extra": {"key_file": "/etc/airflow/id_ed25519"},
+        },
+        "research": {
+            "conn_type": "soperator",
+            "extra": {
+                "ssh_conn_id": "research_ssh",
+                "kubernetes_conn_id": "research_kubernetes",
+                "namespace": "soperator",
+            },
+        },
+    }
+
+
+def test_a_kubeconfig_is_better_than_a_context() -> None:
+    found = written(Reached(kubeconfig="apiVersion: v1", context="c"), kubernetes="research")
+    assert found["research"]["extra"] == {"kube_config": "apiVersion: v1", "namespace": "soperator"}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        ({"ssh": "a"}, "the address of the login nodes is not known, so a cannot be written"),
+        ({"kubernetes": "a"}, "nothing is known of the Kubernetes API that a is to reach"),
+        ({"slurm": "a"}, "a connection a to Slurm goes through another one"),
+        ({}, "name slurm, kubernetes or ssh"),
+    ],
+)
+def test_what_cannot_be_written(wanted: dict[str, str], said: str) -> None:
+    with pytest.raises(SpecMistake, match=said):
+        written(Reached(), **wanted)
+
+
+AGREED = {"changes": {"a": "create", "b": "update"}}
+
+
+@pytest.mark.parametrize("changes", [{}, {"a": "create"}, {"a": "replace"}, {"a": "create", "b": "update"}])
+def test_no_more_than_was_agreed_to(changes: dict[str, str]) -> None:
+    Planned("", changes).check_agreed(AGREED)
+
+
+@pytest.mark.parametrize(
+    ("changes", "more"),
+    [({"c": "create"}, r"c \(create\)"), ({"b": "replace"}, r"b \(replace\)"), ({"a": "delete"}, r"a \(delete\)")],
+)
+def test_more_than_was_agreed_to(changes: dict[str, str], more: str) -> None:
+    with pytest.raises(SpecMistake, match=f"has changed since it was approved: {more}; plan again"):
+        Planned("", changes).check_agreed(AGREED)
+
+
+@pytest.mark.parametrize("agreed", ["yes", True, {}, []])
+def test_what_is_no_consent(agreed: Any) -> None:
+    with pytest.raises(SpecMistake, match="give it what a task with plan_only=True has returned"):
+        Planned("").check_agreed(agreed)

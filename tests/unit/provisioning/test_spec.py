@@ -1,0 +1,146 @@
+"""What can be said of a cluster, and what is refused when the DAG is parsed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_provider_soperator.provisioning.errors import SpecMistake
+from airflow_provider_soperator.provisioning.parts import Disk, Filesystem, LocalNvme, NodeSet, Partition, Submount
+from airflow_provider_soperator.provisioning.spec import ClusterSpec
+from tests.unit.provisioning.clusters import cluster, public_key, workers
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"name": "Research"}, "'Research' cannot be the name of a cluster"),
+        ({"name": "r" * 33}, "has 33 letters: it can have 32"),
+        ({"operator_version": "4.1"}, "name a release of Soperator"),
+        ({"login_keys": ()}, "nobody could log in"),
+        ({"login_keys": ("-----BEGIN OPENSSH PRIVATE KEY-----",)}, "a private key is among login_keys"),
+        ({"login_keys": ("me@example",)}, "'me@example' is no public key"),
+        ({"login_keys": (public_key()[:40],)}, "is damaged: copy it again"),
+        ({"login_keys": (public_key().replace("ssh-ed25519 ", "ssh-rsa "),)}, "is damaged: copy it again"),
+        ({"nodesets": ()}, "at least one set of workers"),
+        ({"nodesets": (workers(), workers())}, "two node sets are called worker"),
+        ({"project": "my-project"}, "project is 'my-project', but its id begins with project-"),
+        ({"tenant": "project-e00"}, "its id begins with tenant-"),
+        ({"rest": True}, "set accounting=True as well"),
+        ({"rest": True, "accounting": False}, "set accounting=True as well"),
+        ({"maintenance": "downscal"}, "did you mean downscale"),
+        ({"active_checks_scope": "prod-quick"}, "did you mean prod_quick"),
+        ({"partitions": (Partition("gpu", ("workers",)),)}, "there is no node set workers; did you mean worker"),
+        ({"partitions": (Partition("a"), Partition("a"))}, "two partitions are called a"),
+    ],
+)
+def test_a_cluster_that_is_refused(changed: dict[str, Any], said: str) -> None:
+    with pytest.raises(SpecMistake, match=said):
+        cluster(**changed)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"name": "gpu_h100"}, "cannot be the name of a node set"),
+        ({"size": 0}, "size is 0: it is at least 1"),
+        ({"size": "two"}, "is 'two', where a whole number was expected"),
+        ({"preset": "8gpu"}, "'8gpu' is no preset"),
+        ({"preset": "16vcpu-64gb"}, "the platform gpu-h100-sxm has no preset 16vcpu-64gb"),
+        ({"fabric": "fabric-3", "preset": "1gpu-16vcpu-200gb"}, "only whole machines, with all 8 GPUs"),
+        ({"fabric": "fabric-3", "gpu_cluster": "computegpucluster-e00"}, "say one of them"),
+        ({"min_size": 3}, "min_size is 3, which is above its size 2"),
+        ({"min_size": 1, "autoscaling": False}, "min_size means nothing without autoscaling"),
+        ({"initial": 1}, "initial is for ephemeral nodes"),
+        ({"initial": 3, "ephemeral": True}, "initial is 3, which is above its size 2"),
+        ({"reservation": "strict"}, "can be AUTO, FORBID, STRICT"),
+        ({"reservation": "STRICT"}, "name them in blocks"),
+        ({"reservation": "FORBID", "blocks": ("capacityblockgroup-a",)}, "leave one out"),
+        ({"blocks": ("mk8snodegroup-e00",)}, "is no capacity block"),
+    ],
+)
+def test_a_node_set_that_is_refused(changed: dict[str, Any], said: str) -> None:
+    with pytest.raises(SpecMistake, match=said):
+        workers(**changed)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Disk(size_gib=100, type="NETWORK_SSD_IO_M3"), "name a multiple of 93"),
+        (lambda: Disk(type="SSD"), "can be NETWORK_SSD"),
+        (lambda: Filesystem(), "say one of them"),
+        (lambda: Filesystem(size_gib=1, id="computefilesystem-e00"), "say one of them"),
+        (lambda: Submount("data", "data", Filesystem(size_gib=1)), "name an absolute path"),
+        (lambda: Submount("data", "/home/", Filesystem(size_gib=1)), "kept for home directories"),
+        (lambda: LocalNvme(devices=0, device_gb=3840), "devices of local_nvme is 0"),
+        (lambda: Partition("a b"), "cannot be the name of a partition"),
+        (lambda: Partition("a", config="PartitionName=a Nodes=ALL"), "do not belong into its config"),
+    ],
+)
+def test_a_part_that_is_refused(make: Any, said: str) -> None:
+    with pytest.raises(SpecMistake, match=said):
+        make()
+
+
+def test_blocks_are_never_left_for_what_can_be_bought() -> None:
+    assert workers().policy is None
+    assert workers(blocks=("capacityblockgroup-a",)).policy == "STRICT"
+    assert workers(blocks=("capacityblockgroup-a",), reservation="AUTO").policy == "AUTO"
+
+
+@pytest.mark.parametrize("keeps", [{"autoscaling": False}, {"min_size": "all"}, {"min_size": 2}])
+def test_machines_that_stay_behind_ephemeral_nodes_are_warned_of(keeps: dict[str, Any]) -> None:
+    (warning,) = cluster(nodesets=(workers(ephemeral=True, **keeps),)).warnings
+    assert "the GPUs stay in use" in warning
+    assert cluster(nodesets=(workers(ephemeral=True, min_size=0),)).warnings == ()
+
+
+def test_racks_are_node_sets_of_their_own() -> None:
+    racked = workers(size=36, platform="gpu-gb300", preset="4gpu-128vcpu-800gb", fabric="fabric-9")
+    assert racked.slurm_names == ("worker-rack0", "worker-rack1")
+    cluster(nodesets=(racked,), partitions=(Partition("one", ("worker-rack0",)),))
+    with pytest.raises(SpecMistake, match="there is no node set worker;"):
+        cluster(nodesets=(racked,), partitions=(Partition("one", ("worker",)),))
+
+
+def test_templates_are_checked_once_they_are_rendered() -> None:
+    set_ = NodeSet("{{ params.set }}", "{{ params.size }}", platform="{{ p }}", preset="{{ q }}", min_size=1)
+    said = cluster(name="{{ params.name }}", operator_version="{{ params.version }}", nodesets=(set_,)).write()
+    said |= {"name": "a", "operator_version": "5.0.0"}
+    said["nodesets"][0] |= {"name": "w", "size": "4", "platform": "cpu-d3", "preset": "16vcpu-64gb", "min_size": "all"}
+    read = ClusterSpec.read(said)
+    assert (read.nodesets[0].size, read.nodesets[0].min_size) == (4, "all")
+    said["nodesets"][0]["size"] = "many"
+    with pytest.raises(SpecMistake, match=r"spec.nodesets\[0\].size is 'many'"):
+        ClusterSpec.read(said)
+
+
+def test_plain_data_and_back() -> None:
+    spec = cluster(
+        nodesets=(workers(ephemeral=True, min_size="all", local_nvme=LocalNvme(devices=8, device_gb=3840)),),
+        submounts=(Submount("data", "/data", Filesystem(id="computefilesystem-e00")),),
+        accounting=True,
+        extra={"telemetry_enabled": False},
+    )
+    assert ClusterSpec.read(spec.write()) == spec
+    # Nothing that was not said.
+    assert set(cluster().write()) == {"name", "operator_version", "nodesets", "login_keys"}
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"nam": "a"}, "spec has no 'nam'; did you mean name"),
+        ({"nodesets": [{"name": "w", "sise": 1}]}, r"spec.nodesets\[0\] has no 'sise'; did you mean size"),
+        ({"name": "a"}, "spec is not complete: .*operator_version"),
+        ({"nodesets": "worker"}, "spec.nodesets is 'worker', where a list was expected"),
+        ({"accounting": "perhaps"}, "spec.accounting is 'perhaps', where true or false was expected"),
+        ({"jail": 2048}, "spec.jail is 2048, where names with values were expected"),
+        ([], r"spec is \[\], where names"),
+    ],
+)
+def test_files_that_are_refused(said: Any, words: str) -> None:
+    with pytest.raises(SpecMistake, match=words):
+        ClusterSpec.read(said)

@@ -1,0 +1,127 @@
+"""A cluster as the recipe's variables."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_soperator.provisioning.errors import SpecMistake
+from airflow_provider_soperator.provisioning.parts import Filesystem, LocalNvme, Partition, ServiceNodes, Submount
+from airflow_provider_soperator.provisioning.tfvars import ITS_OWN, variables
+from tests.unit.provisioning.clusters import GPU, cluster, public_key, workers
+
+
+def test_only_what_was_said() -> None:
+    assert variables(cluster()) == {
+        "company_name": "research",
+        "slurm_operator_version": "4.1.7",
+        "slurm_nodeset_workers": [
+            {
+                "name": "worker",
+                "size": 2,
+                "resource": GPU,
+                "boot_disk": {"type": "NETWORK_SSD", "size_gibibytes": 512, "block_size_kibibytes": 4},
+                "node_local_image_disk": {"enabled": False},
+                "node_local_jail_submounts": [],
+            }
+        ],
+        "slurm_login_ssh_root_public_keys": [public_key()],
+    }
+
+
+def test_all_that_can_be_said_of_workers() -> None:
+    (found,) = variables(
+        cluster(
+            nodesets=(
+                workers(
+                    fabric="fabric-3",
+                    ephemeral=True,
+                    initial=1,
+                    min_size=0,
+                    auto_resume=False,
+                    blocks=("capacityblockgroup-a",),
+                    preemptible=True,
+                    features=("h100",),
+                    drain_timeout="2h",
+                    max_pods=16,
+                    local_nvme=LocalNvme(devices=8, device_gb=3840),
+                    extra={"extra_labels": {"team": "a"}, "node_local_image_disk": {"enabled": True}},
+                ),
+            )
+        )
+    )["slurm_nodeset_workers"]
+    del found["boot_disk"], found["resource"]
+    assert found == {
+        "name": "worker",
+        "size": 2,
+        "autoscaling": {"min_size": 0},
+        "gpu_cluster": {"infiniband_fabric": "fabric-3"},
+        "preemptible": {},
+        "reservation_policy": {"policy": "STRICT", "reservation_ids": ["capacityblockgroup-a"]},
+        "features": ["h100"],
+        "ephemeral_nodes": True,
+        "initial_number_ephemeral_nodes": 1,
+        "auto_resume": False,
+        "drain_timeout": "2h",
+        "max_pods": 16,
+        "local_nvme": {
+            "enabled": True,
+            "device_count": 8,
+            "device_capacity_gigabytes": 3840,
+            "mount_path": "/mnt/local-nvme",
+        },
+        "node_local_image_disk": {"enabled": True},
+        "node_local_jail_submounts": [],
+        "extra_labels": {"team": "a"},
+    }
+
+
+def test_the_rest_of_a_cluster() -> None:
+    said = cluster(
+        partitions=(Partition("main", config="Default=YES"), Partition("gpu", ("worker",), topology="tree-ib")),
+        jail=Filesystem(size_gib=2048, type="WEKA"),
+        submounts=(Submount("data", "/data", Filesystem(id="computefilesystem-e00")),),
+        login=ServiceNodes(preset="32vcpu-128gb"),
+        system=ServiceNodes(min_size=3, max_size=9),
+        accounting=True,
+        rest=False,
+        extra={"telemetry_enabled": False},
+    )
+    found = variables(said)
+    assert found["slurm_nodesets_partitions"] == [
+        {"name": "main", "is_all": True, "slurm_nodeset_refs": [], "topology": "flat", "config": "Default=YES"},
+        {"name": "gpu", "is_all": False, "slurm_nodeset_refs": ["worker"], "topology": "tree-ib", "config": "State=UP"},
+    ]
+    assert found["filesystem_jail"] == {"spec": {"type": "WEKA", "size_gibibytes": 2048, "block_size_kibibytes": 4}}
+    assert found["filesystem_jail_submounts"] == [
+        {"name": "data", "mount_path": "/data", "existing": {"id": "computefilesystem-e00"}}
+    ]
+    assert found["slurm_nodeset_login"]["size"] == 1
+    assert found["slurm_nodeset_system"].keys() == {"min_size", "max_size", "resource", "boot_disk"}
+    # What is off is said, what is not said is not.
+    assert (found["accounting_enabled"], found["slurm_rest_enabled"]) == (True, False)
+    assert "maintenance" not in found
+    assert found["telemetry_enabled"] is False
+
+
+def test_min_size_all_is_the_recipe_s_null() -> None:
+    (found,) = variables(cluster(nodesets=(workers(min_size="all"),)))["slurm_nodeset_workers"]
+    assert found["autoscaling"] == {"enabled": True, "min_size": None}
+
+
+def test_an_older_recipe_gets_its_own_names() -> None:
+    said = cluster(jail=Filesystem(size_gib=1), submounts=(Submount("data", "/data", Filesystem(size_gib=1)),))
+    old = variables(said, [*ITS_OWN, "filestore_jail", "filestore_jail_submounts"])
+    assert {"filestore_jail", "filestore_jail_submounts"} <= old.keys()
+    assert not {"filesystem_jail", "filesystem_jail_submounts"} & old.keys()
+
+
+def test_what_is_no_recipe() -> None:
+    with pytest.raises(SpecMistake, match=r"no recipe for Soperator clusters.*no variable company_name"):
+        variables(cluster(), ["name", "region"])
+
+
+def test_nothing_is_said_twice() -> None:
+    with pytest.raises(SpecMistake, match="the cluster and its extra both say company_name"):
+        variables(cluster(extra={"company_name": "b"}))
+    with pytest.raises(SpecMistake, match="node set worker and its extra both say resource"):
+        variables(cluster(nodesets=(workers(extra={"resource": {}}),)))
