@@ -25,9 +25,12 @@ def get_provider_info() -> dict[str, Any]:
             {
                 "integration-name": "Soperator",
                 "python-modules": [
+                    "airflow_provider_soperator.hooks.airflow_api",
                     "airflow_provider_soperator.hooks.cluster",
                     "airflow_provider_soperator.hooks.nebius",
+                    "airflow_provider_soperator.hooks.prometheus",
                     "airflow_provider_soperator.hooks.slurm",
+                    "airflow_provider_soperator.hooks.terraform",
                 ],
             }
         ],
@@ -37,9 +40,15 @@ def get_provider_info() -> dict[str, Any]:
                 "python-modules": [
                     "airflow_provider_soperator.triggers.blocks",
                     "airflow_provider_soperator.triggers.capacity",
+                    "airflow_provider_soperator.triggers.checks",
+                    "airflow_provider_soperator.triggers.clusters",
                     "airflow_provider_soperator.triggers.events",
+                    "airflow_provider_soperator.triggers.health",
                     "airflow_provider_soperator.triggers.jobs",
                     "airflow_provider_soperator.triggers.nodes",
+                    "airflow_provider_soperator.triggers.nodesets",
+                    "airflow_provider_soperator.triggers.provisioning",
+                    "airflow_provider_soperator.triggers.replacing",
                     "airflow_provider_soperator.triggers.sbatch",
                     "airflow_provider_soperator.triggers.scaling",
                 ],

@@ -38,4 +38,4 @@ def test_it_makes_a_dag(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_each_operator_has_a_page_with_one() -> None:
     pages = {name.partition(":")[0] for name in EXAMPLES}
     runs = {"sbatch.md", "task-sbatch.md", "pipelines.md", "sensors.md", "failures.md", "events.md"}
-    assert runs | {"capacity.md", "nodes.md", "nebius.md"} <= pages
+    assert runs | {"capacity.md", "cluster.md", "health.md", "nodes.md", "nebius.md"} <= pages

@@ -9,22 +9,31 @@ from airflow.models.trigger import Trigger
 from airflow.serialization.encoders import encode_trigger
 from airflow.triggers.base import BaseEventTrigger
 
+from airflow_provider_soperator.triggers.base import SlurmTrigger
+from airflow_provider_soperator.triggers.checks import ActiveCheckFailedTrigger
+from airflow_provider_soperator.triggers.clusters import ClusterUnavailableTrigger
 from airflow_provider_soperator.triggers.events import (
-    SlurmEventTrigger,
     SlurmJobFinishedTrigger,
     SlurmQueueLongTrigger,
 )
+from airflow_provider_soperator.triggers.health import NodeUnhealthyTrigger
 
 TRIGGERS = [
     SlurmJobFinishedTrigger(),
     SlurmJobFinishedTrigger(name="train-*", states=("COMPLETED", "FAILED"), look_back_minutes=5, poll_interval=10),
     SlurmQueueLongTrigger(more_than=100),
+    NodeUnhealthyTrigger(),
+    NodeUnhealthyTrigger("worker-[0-3]", kinds=("metric",), prometheus_conn_id="p", series={"cluster": "a"}),
     SlurmQueueLongTrigger(more_than=0, for_minutes=1.5, states=["PENDING"], reason="Priority", partition="main"),
+    ActiveCheckFailedTrigger(),
+    ActiveCheckFailedTrigger(check="gpu-checks", look_back_minutes=5, slurm_conn_id="soperator_default"),
+    ClusterUnavailableTrigger(),
+    ClusterUnavailableTrigger(for_minutes=5, cluster="soperator", poll_interval=60),
 ]
 
 
 @pytest.mark.parametrize("trigger", TRIGGERS)
-def test_a_watcher_that_is_read_again_is_the_same(trigger: SlurmEventTrigger) -> None:
+def test_a_watcher_that_is_read_again_is_the_same(trigger: SlurmTrigger) -> None:
     path, arguments = trigger.serialize()
     # As the scheduler has it, of a DAG in the database, and as the row of a trigger has it.
     encoded = json.loads(json.dumps(encode_trigger(trigger)))

@@ -1,0 +1,91 @@
+"""The example that makes a cluster, in Airflow's processes; and its API, through which connections are written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_soperator.hooks.airflow_api import AirflowApiHook
+from airflow_provider_soperator.provisioning.connections import Connections
+from airflow_provider_soperator.transports.errors import ConnectFailed, ConnectRefused
+from sandbox.airflow.beside import DAGS
+from tests.airflow.stack import Stack
+from tests.integration.cluster import Cluster
+from tests.integration.provisioning import destroy, provision, recipe
+from tests.integration.terraforming import needs_terraform
+
+
+@pytest.fixture
+def example(stack: Stack, slurm: Cluster) -> Any:
+    slurm.reset()
+    return stack.add_file(DAGS / "provision_cluster.py")
+
+
+@pytest.mark.terraform
+@pytest.mark.skipif(needs_terraform[0].args[0], reason="there is no terraform on PATH")
+def test_a_plan_is_agreed_to_applied_and_tried(stack: Stack, example: Any) -> None:
+    run = example.trigger(name="research", size=4)
+    run.wait("agree", "awaiting_input", timeout=180)
+    path = f"{run.path}/taskInstances/agree/-1/hitlDetails"
+    asked = stack.call("GET", path)
+    assert asked["subject"] == "Cluster research: 6 to create"
+    assert "- create module.k8s.terraform_data.this\n" in asked["body"]
+    stack.call("PATCH", path, json={"chosen_options": ["Approve"]})
+    run.wait("provision", "success", timeout=240)
+    run.wait("verify", "success", timeout=240)
+    made = run.xcom("provision")
+    assert made["done"] == "6 added, 0 changed, 0 destroyed"
+    assert made["tried"] == {"worker": "worker-0", "worker-cpu": "worker-cpu-0"}
+    log = run.wait_log("provision", "worker-cpu: worker-cpu-0")
+    assert "created module.slurm.terraform_data.this" in log
+
+
+def test_connections_are_written_and_deleted(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_AIRFLOW_API", json.dumps({"conn_type": "http", "host": stack.api.url}))
+    api = AirflowApiHook("airflow_api")
+    api.check()
+    body = {"connection_id": "written", "conn_type": "ssh", "host": "203.0.113.7", "login": "root", "extra": {}}
+    assert api.put_connection(body)
+    assert not api.put_connection({**body, "host": "203.0.113.8", "extra": {"key_file": "/k"}})
+    found = stack.call("GET", "/connections/written")
+    assert (found["host"], json.loads(found["extra"])) == ("203.0.113.8", {"key_file": "/k"})
+    assert api.delete_connection("written")
+    assert not api.delete_connection("written")
+
+
+@pytest.mark.terraform
+@pytest.mark.skipif(needs_terraform[0].args[0], reason="there is no terraform on PATH")
+def test_connections_to_a_new_cluster_come_and_go_with_it(
+    stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_AIRFLOW_API", json.dumps({"conn_type": "http", "host": stack.api.url}))
+    ids = Connections(
+        slurm="new_slurm", ssh="new_ssh", api_conn_id="airflow_api", ssh_extra={"key_file": "/etc/airflow/id_ed25519"}
+    )
+    provision(recipe(tmp_path), connections=ids)
+    ssh = stack.call("GET", "/connections/new_ssh")
+    # Where the recipe, which has no outputs for it, keeps the address.
+    assert (ssh["host"], ssh["login"]) == ("203.0.113.7", "root")
+    assert json.loads(stack.call("GET", "/connections/new_slurm")["extra"])["ssh_conn_id"] == "new_ssh"
+    destroy(recipe(tmp_path), connections=ids, end_jobs=True, remove_connections=True)
+    left = {one["connection_id"] for one in stack.call("GET", "/connections")["connections"]}
+    assert not {"new_slurm", "new_ssh"} & left
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "said"),
+    [
+        ({"password": "no-token-at-all"}, ConnectFailed, "did not list connections .40[13].*a new token"),
+        ({"host": "http://127.0.0.1:9"}, ConnectRefused, "does not answer"),
+    ],
+)
+def test_an_api_that_cannot_be_used(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, changed: dict[str, str], error: type[Exception], said: str
+) -> None:
+    right = {"conn_type": "http", "host": stack.api.url}
+    monkeypatch.setenv("AIRFLOW_CONN_AIRFLOW_API", json.dumps({**right, **changed}))
+    with pytest.raises(error, match=said):
+        AirflowApiHook("airflow_api").check()

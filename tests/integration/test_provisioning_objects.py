@@ -1,0 +1,93 @@
+"""Clusters by the operator's objects, and by values for Flux, in a namespace in which nobody acts on them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
+from airflow_provider_soperator.kubernetes.config_maps import read_config_map
+from airflow_provider_soperator.kubernetes.known import NODE_SET, SLURM_CLUSTER
+from airflow_provider_soperator.kubernetes.objects import Objects
+from airflow_provider_soperator.provisioning.manifests import Installation
+from airflow_provider_soperator.provisioning.parts import NodeSet
+from airflow_provider_soperator.provisioning.sources import FluxValues, KubernetesObjects
+from tests.integration.connections import Connections
+from tests.integration.provisioning import CPU, GPU, TaskInstance, destroy, provision, spec
+
+pytestmark = [pytest.mark.any_slurm, pytest.mark.usefixtures("connections")]
+
+#: Where the sandbox has no controllers.
+ELSEWHERE = "inference"
+OBJECTS = KubernetesObjects("kubernetes_default", ELSEWHERE)
+WORKERS = NodeSet("worker", 8, ephemeral=True, initial=1, **GPU)
+
+
+def seen(ask: Any) -> Any:
+    async def look() -> Any:
+        async with SoperatorClusterHook("kubernetes_default", ELSEWHERE).objects() as objects:
+            return await ask(objects)
+
+    return asyncio.run(look())
+
+
+def nodesets() -> dict[str, Any]:
+    found = seen(lambda objects: Objects.list_all(objects, NODE_SET))
+    return {one["metadata"]["name"]: one for one in found}
+
+
+def test_objects_are_applied_once_changed_and_deleted(connections: Connections) -> None:
+    planned = provision(OBJECTS, plan_only=True)
+    assert planned["changes"] == dict.fromkeys(
+        ("SlurmCluster/research", "NodeSet/worker", "NodeSet/worker-cpu"), "create"
+    )
+    assert nodesets() == {}
+    provision(OBJECTS, approved_plan=planned, on_existing="fail")
+    made = nodesets()
+    assert made["worker"]["metadata"]["annotations"] == {"slurm.nebius.ai/parental-cluster-ref": "research"}
+    assert made["worker"]["spec"]["initialNumberEphemeralNodes"] == 1
+    # The next try finds that it has done it; another task finds a cluster.
+    assert provision(OBJECTS, TaskInstance(try_number=2), on_existing="fail")["plan"]["summary"] == "nothing to do"
+    with pytest.raises(AirflowFailException, match="there is a cluster research already"):
+        provision(OBJECTS, TaskInstance("another run"), on_existing="fail")
+
+    fewer = spec(nodesets=(WORKERS, NodeSet("worker-cpu", 1, **CPU)))
+    with pytest.raises(AirflowFailException, match=r"NodeSet/worker-cpu would go from 2 to 1 nodes.*ScaleNodeSet"):
+        provision(OBJECTS, spec=fewer)
+    assert nodesets()["worker-cpu"]["spec"]["replicas"] == 2
+    provision(OBJECTS, spec=fewer, allow_destroy=["NodeSet/worker-cpu"])
+    assert nodesets()["worker-cpu"]["spec"]["replicas"] == 1
+
+    destroy(OBJECTS, end_jobs=True)
+    assert nodesets() == {}
+    assert seen(lambda objects: Objects.list_all(objects, SLURM_CLUSTER)) == []
+    assert destroy(OBJECTS, end_jobs=True)["plan"]["summary"] == "nothing to do"
+
+
+def test_what_others_rule_over_is_not_taken_from_them(connections: Connections) -> None:
+    own = spec(name="soperator", nodesets=(NodeSet("worker", 4, ephemeral=True, **GPU),))
+    with pytest.raises(
+        AirflowFailException, match=r"(?s)SlurmCluster/soperator is ruled by others.*helm.*set force=True"
+    ):
+        provision(KubernetesObjects("kubernetes_default"), spec=own)
+    with pytest.raises(AirflowFailException, match="there is no namespace nowhere"):
+        provision(KubernetesObjects("kubernetes_default", "nowhere"))
+
+
+def test_values_for_flux(connections: Connections) -> None:
+    source = FluxValues("kubernetes_default", ELSEWHERE, Installation(overrides={"NodeSet": {"priorityClass": "high"}}))
+    provision(source)
+    written = json.loads(seen(lambda objects: read_config_map(objects, "nodesets"))["values.yaml"])
+    assert [(one["name"], one["replicas"], one["priorityClass"]) for one in written["nodesets"]] == [
+        ("worker", 8, "high"),
+        ("worker-cpu", 2, "high"),
+    ]
+    assert provision(source)["plan"]["summary"] == "nothing to do"
+    with pytest.raises(AirflowFailException, match="worker-cpu are in the values and not in the description"):
+        provision(source, spec=spec(nodesets=(WORKERS,)))
+    with pytest.raises(ValueError, match="values do not destroy a cluster"):
+        destroy(source)

@@ -1,0 +1,47 @@
+"""What a Prometheus may answer, and what is made of it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from airflow_provider_soperator.health.metrics import Sample
+from airflow_provider_soperator.hooks.prometheus import vector_of
+from airflow_provider_soperator.transports.errors import ConnectFailed, ConnectRefused
+
+
+def answer(code: int, **said: Any) -> list[Sample]:
+    return vector_of(code, json.dumps(said).encode(), "up")
+
+
+def test_a_vector() -> None:
+    result = [{"metric": {"__name__": "up", "job": "a"}, "value": [1795316051.1, "79"]}]
+    assert answer(200, status="success", data={"resultType": "vector", "result": result}) == [
+        Sample({"__name__": "up", "job": "a"}, 79.0)
+    ]
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_credentials_are_refused(status: int) -> None:
+    with pytest.raises(ConnectFailed, match=rf"refused the credentials \(HTTP {status}\): set login and password"):
+        vector_of(status, b"no", "up")
+
+
+@pytest.mark.parametrize(("kind", "error"), [("bad_data", ConnectFailed), ("timeout", ConnectRefused)])
+def test_it_cannot_answer(kind: str, error: type[Exception]) -> None:
+    with pytest.raises(error, match=rf"could not answer up \({kind}: why\)") as refused:
+        answer(503, status="error", errorType=kind, error="why")
+    assert refused.value.retryable == (kind == "timeout")  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("content", [b"<html>", b"[]", b"{}", b'{"status": "success"}'])
+def test_somebody_else_answers(content: bytes) -> None:
+    with pytest.raises(ConnectFailed, match=r"what answered is no Prometheus \(HTTP 200\)"):
+        vector_of(200, content, "up")
+
+
+def test_a_question_that_is_not_for_series() -> None:
+    with pytest.raises(ConnectFailed, match="up is no vector but a scalar"):
+        answer(200, status="success", data={"resultType": "scalar", "result": [1, "2"]})

@@ -1,0 +1,43 @@
+"""The shape of the upgrade's DAG: what closes a cluster, what alone opens it, and what speaks whatever fails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from airflow.dag_processing.dagbag import DagBag
+from airflow.sdk import DAG, TriggerRule
+
+FILE = Path(__file__).parents[2] / "dags/upgrade_window.py"
+
+
+@pytest.fixture(scope="module")
+def dag() -> DAG:
+    bag = DagBag(FILE)
+    assert bag.import_errors == {}
+    return bag.dags["upgrade_window"]
+
+
+def test_it_is_opened_after_all_else_has_succeeded(dag: DAG) -> None:
+    reopen = dag.get_task("reopen")
+    others = set(dag.task_ids) - {"reopen", "tell"}
+    assert reopen.get_flat_relative_ids(upstream=True) == others
+    assert {dag.get_task(name).trigger_rule for name in {"reopen", *others}} == {TriggerRule.ALL_SUCCESS}
+
+
+def test_no_clock_opens_it(dag: DAG) -> None:
+    assert dag.get_task("reserve").end is None
+    assert dag.get_task("reserve").duration is None
+
+
+def test_what_needs_nodes_to_itself_is_tried_within_the_reservation(dag: DAG) -> None:
+    reservation = dag.get_task("reserve").name
+    assert dag.get_task("verify.smoke").job["reservation"] == reservation
+    assert dag.get_task("verify.jail").srun_options == [f"--reservation={reservation}"]
+
+
+def test_whatever_fails_it_is_told_and_the_run_fails(dag: DAG) -> None:
+    tell = dag.get_task("tell")
+    assert (tell.is_teardown, tell.on_failure_fail_dagrun) == (True, False)
+    assert dag.get_task("reserve").is_setup
+    assert {"reserve", "reopen"} <= tell.upstream_task_ids

@@ -1,0 +1,199 @@
+"""How runs of checks are begun, found again and told of, over checks that are made up."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from airflow_provider_soperator.soperator.check_ends import JobEnd, Outcome, RunState
+from airflow_provider_soperator.soperator.checks import CheckSeen, LastRun, RunSeen, find
+from airflow_provider_soperator.triggers.check_failures import FailedRuns
+from airflow_provider_soperator.triggers.check_runs import CheckRun, RunLost, RunOrder, Ways
+
+BEGAN = datetime.now(timezone.utc) - timedelta(hours=1)
+LOG: Any = logging.getLogger(__name__)
+KEYS = ("q6befiawjvkz", "r7cfgjbxkwla")
+FIRST, SECOND = (f"gpu-checks-airflow-{key}" for key in KEYS)
+
+
+class MadeUp:
+    """A check with runs whose ends the test decides on."""
+
+    def __init__(self) -> None:
+        self.check = CheckSeen(name="gpu-checks", is_of_slurm=True)
+        self.seen: dict[str, RunSeen] = {}
+        self.started: list[str] = []
+        #: Begun by somebody else in the same moment.
+        self.rival = ""
+
+    def add(self, name: str, *, minutes: int = 0, **fields: Any) -> RunSeen:
+        at = BEGAN + timedelta(minutes=minutes)
+        run = RunSeen(name=name, uid=name, check="gpu-checks", created=at, **fields)
+        self.seen[name] = run
+        return run
+
+    def ends(self, name: str, state: RunState, *, noted: bool = True) -> None:
+        """The run has ended so, as Soperator has noted it."""
+        self.seen[name] = replace(
+            self.seen[name], end="Complete", slurm_jobs=("7",), finished=datetime.now(timezone.utc)
+        )
+        if noted:
+            failed = (JobEnd(job_id="7", state="FAILED"),) if state is RunState.FAILED else ()
+            self.check = replace(self.check, last=LastRun(outcome=Outcome(state=state, jobs=failed), slurm_job="7"))
+
+    # As ActiveChecks
+
+    async def list_all(self) -> tuple[CheckSeen, ...]:
+        return (self.check,)
+
+    async def find(self, said: str) -> CheckSeen:
+        return find([self.check], said)
+
+    async def runs(self) -> tuple[RunSeen, ...]:
+        return tuple(self.seen.values())
+
+    async def start(self, check: CheckSeen, name: str, owner: str) -> RunSeen:
+        self.started.append(name)
+        if self.rival:
+            self.add(self.rival, minutes=10)
+        return self.add(name, minutes=10)
+
+    async def end(self, run: str) -> None:
+        del self.seen[run]
+
+
+@pytest.fixture
+def checks() -> MadeUp:
+    return MadeUp()
+
+
+def run_of(keys: tuple[str, ...] = KEYS, **order: Any) -> CheckRun:
+    return CheckRun(RunOrder(check="gpu-checks", keys=keys, task="a/task", **order), LOG)
+
+
+def step(run: CheckRun, checks: MadeUp) -> Any:
+    made_up: Any = checks
+    return asyncio.run(run.step(Ways(made_up)))
+
+
+def test_a_run_is_begun_once_and_followed_to_its_end(checks: MadeUp) -> None:
+    run = run_of()
+    assert step(run, checks) is None
+    assert step(run, checks) is None
+    checks.ends(SECOND, RunState.FAILED, noted=False)
+    assert step(run, checks) is None
+    checks.ends(SECOND, RunState.FAILED)
+    result = step(run, checks)
+    assert (result["job"], result["state"], result["words"]) == (SECOND, "Failed", "Failed: job 7 (FAILED)")
+    assert checks.started == [SECOND]
+
+
+@pytest.mark.parametrize(
+    ("state", "started"),
+    [(RunState.IN_PROGRESS, []), (RunState.COMPLETE, []), (RunState.FAILED, [SECOND]), (RunState.CANCELLED, [SECOND])],
+)
+def test_what_a_try_before_has_left_is_gone_on_with_unless_it_failed(
+    checks: MadeUp, state: RunState, started: list[str]
+) -> None:
+    checks.add(FIRST)
+    checks.ends(FIRST, state)
+    step(run_of(), checks)
+    assert checks.started == started
+
+
+def test_a_try_that_is_carried_out_again_keeps_its_own_run(checks: MadeUp) -> None:
+    checks.add(SECOND)
+    checks.ends(SECOND, RunState.FAILED)
+    assert step(run_of(), checks)["state"] == "Failed"
+    assert checks.started == []
+
+
+def test_runs_from_before_a_clear_are_those_of_others(checks: MadeUp) -> None:
+    checks.add(FIRST)
+    run = run_of(KEYS[1:])
+    assert step(run, checks) is None
+    assert (checks.started, run.place) == ([], f"{FIRST}: the check is under way, and two runs disturb each other")
+    checks.ends(FIRST, RunState.CANCELLED)
+    step(run, checks)
+    assert checks.started == [SECOND]
+
+
+def test_a_run_that_another_has_cancelled_says_so(checks: MadeUp) -> None:
+    run = run_of()
+    step(run, checks)
+    checks.add("by-hand", minutes=20)
+    checks.ends(SECOND, RunState.CANCELLED)
+    assert step(run, checks)["words"] == (
+        "Cancelled: by-hand began after it, and a check cancels what its earlier runs have in Slurm"
+    )
+
+
+def test_of_two_that_begin_at_once_one_gives_way(checks: MadeUp) -> None:
+    run = run_of()
+    checks.rival = "rival"
+    assert step(run, checks) is None
+    assert ([*checks.seen], run.place.split(":")[0]) == (["rival"], "rival has begun at the same time")
+    checks.rival = ""
+    checks.ends("rival", RunState.COMPLETE)
+    assert step(run, checks) is None
+    assert (checks.started, [*checks.seen]) == ([SECOND, SECOND], ["rival", SECOND])
+
+
+def test_a_job_that_is_deleted(checks: MadeUp) -> None:
+    run = run_of()
+    step(run, checks)
+    # Its jobs in Slurm go on if they are known, as they are when Kubernetes deletes old Jobs.
+    checks.seen[SECOND] = replace(checks.seen[SECOND], slurm_jobs=("7",))
+    step(run, checks)
+    del checks.seen[SECOND]
+    assert step(run, checks) is None
+    checks.check = replace(checks.check, last=LastRun(outcome=Outcome(state=RunState.COMPLETE), slurm_job="7"))
+    assert step(run, checks)["state"] == "Complete"
+    other = run_of()
+    step(other, checks)
+    del checks.seen[SECOND]
+    with pytest.raises(RunLost, match="somebody has deleted"):
+        step(other, checks)
+
+
+def test_an_order_survives_being_written_down() -> None:
+    order = RunOrder(check="x", keys=KEYS, task="a/task", when_running="join", drain_reason="airflow:a")
+    assert RunOrder.read(order.write()) == order
+
+
+def failures(failed: FailedRuns, checks: MadeUp) -> list[str]:
+    made_up: Any = checks
+    return [report["job"] for report in asyncio.run(failed.round(Ways(made_up)))]
+
+
+def test_failures_are_told_once(checks: MadeUp) -> None:
+    failed = FailedRuns("", BEGAN)
+    checks.add("good")
+    checks.ends("good", RunState.COMPLETE)
+    assert failures(failed, checks) == []
+    checks.add("bad")
+    assert failures(failed, checks) == []
+    checks.ends("bad", RunState.FAILED)
+    del checks.seen["good"]
+    assert failures(failed, checks) == ["bad"]
+    assert failures(failed, checks) == []
+    # Of what Kubernetes has deleted nothing need be remembered.
+    assert failed.memory() == ["bad"]
+
+
+def test_what_failed_while_nobody_watched_is_told(checks: MadeUp) -> None:
+    checks.add("bad")
+    checks.ends("bad", RunState.ERROR)
+    later = datetime.now(timezone.utc) + timedelta(seconds=1)
+    assert failures(FailedRuns("gpu-checks", later), checks) == []
+    told = FailedRuns("gpu-checks", later)
+    told.remember(["bad"])
+    assert failures(told, checks) == []
+    missed = FailedRuns("gpu-checks", later)
+    missed.remember([])
+    assert failures(missed, checks) == ["bad"]
