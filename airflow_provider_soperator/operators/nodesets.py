@@ -135,7 +135,7 @@ def _count(replicas: int | str) -> int:
     """A number of nodes, also one that a template has made."""
     try:
         count = int(replicas)
-    except ValueError:
+    except (TypeError, ValueError):
         raise ValueError(f"replicas={replicas!r} is no number") from None
     if count < 0:
         raise ValueError(f"replicas={replicas!r}: a NodeSet cannot have fewer than none")

@@ -14,9 +14,10 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from airflow_provider_soperator.operators.switches import is_on
 from airflow_provider_soperator.operators.waiting import WaitingOperator
 from airflow_provider_soperator.provisioning.connections import Connections
-from airflow_provider_soperator.provisioning.errors import SpecMistake
+from airflow_provider_soperator.provisioning.errors import NotKnownYet, SpecMistake
 from airflow_provider_soperator.provisioning.sources import FluxValues, KubernetesObjects, Recipe, Source
 from airflow_provider_soperator.provisioning.spec import ClusterSpec
+from airflow_provider_soperator.slurm.fields import job_of
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
@@ -58,6 +59,8 @@ class _ProvisioningOperator(BaseOperator):
         self.nebius_conn_id = nebius_conn_id
         self.plan_only = plan_only
         self.approved_plan = approved_plan
+        # A plan that another task was to give, and has not, is no consent.
+        self._needs_consent = approved_plan is not None
 
     def on_kill(self) -> None:
         """The worker is told to end the task: what has begun ends in good order, and stays."""
@@ -80,6 +83,10 @@ class _ProvisioningOperator(BaseOperator):
         planned = provisioner.plan(destroy=destroy)
         context["ti"].xcom_push("plan", planned.write())
         return planned
+
+    def _check_agreed(self, planned: Planned) -> None:
+        if self._needs_consent:
+            planned.check_agreed(self.approved_plan)
 
     def _known_connections(self) -> None:
         """Raise for those that are to be there, and are not, while nothing has been done yet."""
@@ -146,6 +153,9 @@ class ProvisionClusterOperator(_ProvisioningOperator, WaitingOperator):
         super().__init__(**kwargs)
         if on_existing not in ("update", "fail"):
             raise SpecMistake(f"on_existing is {on_existing!r}, but can be 'update' or 'fail'")
+        if isinstance(smoke_job, Mapping):
+            # It runs in the very end: what is wrong with it is to be seen before.
+            _check_job(smoke_job)
         self.allow_destroy = [allow_destroy] if isinstance(allow_destroy, str) else list(allow_destroy)
         self.wait_ready = wait_ready
         self.smoke_job = smoke_job
@@ -158,11 +168,13 @@ class ProvisionClusterOperator(_ProvisioningOperator, WaitingOperator):
             spec = ClusterSpec.read(self.spec)
             for warning in spec.warnings:
                 self.log.warning("%s", warning)
-            if not is_on(self.plan_only):
-                self._known_connections()
+            self._known_connections()
             with self._open(spec) as provisioner:
                 result = self._make(context, spec, provisioner)
         if is_on(self.plan_only) or self.wait_ready is None:
+            return result
+        if spec.is_taken_down:
+            self.log.warning("Nobody waits for the cluster, as maintenance=%r keeps it down", spec.maintenance)
             return result
         if not (self.connections.kubernetes or self.connections.slurm):
             self.log.warning("Nobody waits for the cluster, as connections names none by which to look at it")
@@ -190,8 +202,7 @@ class ProvisionClusterOperator(_ProvisioningOperator, WaitingOperator):
                 "another name, or set on_existing='update'"
             )
         provisioner.guard(self.allow_destroy)
-        if self.approved_plan:
-            planned.check_agreed(self.approved_plan)
+        self._check_agreed(planned)
         if is_on(self.plan_only):
             return planned.write()
         provisioner.begin(owner)
@@ -279,8 +290,7 @@ class DestroyClusterOperator(_ProvisioningOperator):
     def _destroy(self, context: Context, provisioner: Provisioner) -> dict[str, Any]:
         owner = f"destroy {_owner(context)}"
         planned = self._planned(context, provisioner, destroy=True)
-        if self.approved_plan:
-            planned.check_agreed(self.approved_plan)
+        self._check_agreed(planned)
         if is_on(self.plan_only):
             return planned.write()
         # The earlier try of this task may have taken the login nodes away already.
@@ -315,6 +325,13 @@ class DestroyClusterOperator(_ProvisioningOperator):
                 self.log.info("Connection %s was deleted", conn_id)
 
 
+def _check_job(said: Mapping[str, Any]) -> None:
+    try:
+        job_of({"script": "#!/bin/sh\n", **said}).check()
+    except (TypeError, ValueError) as error:
+        raise SpecMistake(f"smoke_job cannot be submitted: {error}") from None
+
+
 def _owner(context: Context) -> str:
     ti = context["ti"]
     return "/".join(map(str, (ti.dag_id, ti.run_id, ti.task_id, ti.map_index)))
@@ -332,5 +349,7 @@ def _explained() -> Iterator[None]:
         yield
     except (SpecMistake, ConnectionMistake) as error:
         raise AirflowFailException(str(error)) from error
+    except NotKnownYet as error:
+        raise AirflowException(str(error)) from error
     except (TerraformError, TransportError, SlurmError) as error:
         raise (AirflowException if error.retryable else AirflowFailException)(str(error)) from error

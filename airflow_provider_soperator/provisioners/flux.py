@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
 from airflow_provider_soperator.kubernetes.config_maps import apply_config_map, read_config_map
 from airflow_provider_soperator.provisioners.base import Provisioner
 from airflow_provider_soperator.provisioners.objects import differences
-from airflow_provider_soperator.provisioning import values
+from airflow_provider_soperator.provisioning import manifests, values
 from airflow_provider_soperator.provisioning.errors import SpecMistake
 from airflow_provider_soperator.provisioning.planned import Planned
 
@@ -26,7 +25,7 @@ class FluxProvisioner(Provisioner):
 
     def __init__(self, source: FluxValues, spec: ClusterSpec, log: Logger) -> None:
         self._log = log
-        self._data = values.config_maps(spec, source.installation)
+        self._values = values.by_config_map(spec, source.installation, source.cluster)
         self._hook = SoperatorClusterHook(source.kubernetes_conn_id, source.namespace)
         self._planned = Planned("nothing was planned")
         #: Node sets that the values have had so far.
@@ -60,11 +59,12 @@ class FluxProvisioner(Provisioner):
         self._gone = []
         async with self._hook.objects() as objects:
             await objects.check_namespace()
-            for name, data in self._data.items():
+            for name, said in self._values.items():
                 before = await read_config_map(objects, name)
                 exists |= before is not None
                 old = _read(name, before)
-                new = json.loads(data[values.KEY])
+                # What others have put there beside it stays.
+                new = self._values[name] = manifests.merged(old, said)
                 lines = list(differences(old, new))
                 if before is None or lines:
                     changes[f"ConfigMap/{name}"] = "create" if before is None else "update"
@@ -79,7 +79,7 @@ class FluxProvisioner(Provisioner):
         async with self._hook.objects() as objects:
             for label in self._planned.changes:
                 name = label.partition("/")[2]
-                await apply_config_map(objects, name, self._data[name])
+                await apply_config_map(objects, name, values.data(self._values[name]))
                 self._log.info("%s: applied", label)
 
 

@@ -67,7 +67,9 @@ class ObjectsProvisioner(Provisioner):
         return "what was applied so far stays"
 
     def reached(self) -> Reached:
-        return Reached(login=asyncio.run(self._login()))
+        # A load balancer takes some minutes, and without one there is no address to come.
+        login_comes = self._wanted[0][1]["spec"]["slurmNodes"]["login"]["sshdServiceType"] == "LoadBalancer"
+        return Reached(login=asyncio.run(self._login()), login_comes=login_comes)
 
     def is_begun_by(self, owner: str) -> bool:
         return self._begun_by == owner

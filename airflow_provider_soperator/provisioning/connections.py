@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_provider_soperator.provisioning.errors import SpecMistake
+from airflow_provider_soperator.provisioning.errors import NotKnownYet, SpecMistake
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,9 +44,11 @@ class Reached:
     login: str = ""
     kubeconfig: str = ""
     context: str = ""
+    #: Whether an address of the login nodes that is not known comes by itself.
+    login_comes: bool = False
 
     def connections(self, wanted: Connections, namespace: str) -> list[dict[str, Any]]:
-        """As Airflow's API takes them; ``SpecMistake`` if one cannot be written."""
+        """As Airflow's API takes them; ``SpecMistake`` if one cannot be written, ``NotKnownYet`` if not yet."""
         made: list[dict[str, Any]] = []
         if wanted.kubernetes:
             known = {"kube_config": self.kubeconfig} if self.kubeconfig else {"cluster_context": self.context}
@@ -58,6 +60,11 @@ class Reached:
             extra = {**known, "namespace": namespace, **wanted.kubernetes_extra}
             made.append({"connection_id": wanted.kubernetes, "conn_type": "kubernetes", "extra": extra})
         if wanted.ssh:
+            if not self.login and self.login_comes:
+                raise NotKnownYet(
+                    f"the login nodes have no address yet, so {wanted.ssh} cannot be written: another try finds what "
+                    "was made, and writes it once they have one"
+                )
             if not self.login:
                 raise SpecMistake(
                     f"the address of the login nodes is not known, so {wanted.ssh} cannot be written: give the recipe "

@@ -10,6 +10,10 @@ class SpecMistake(ValueError):
     """No cluster can be made from it. The message ends with what to do about it."""
 
 
+class NotKnownYet(Exception):
+    """Something that a cluster gets some time after it was made, so that another try may find it."""
+
+
 def near(name: object, known: Iterable[str]) -> str:
     """The end of a sentence about a name that is not known.
 

@@ -30,9 +30,9 @@ class Installation:
     ("NodeSet/worker"); where both say something, it wins.
     """
 
-    #: Where the images are, and the Slurm that they are tagged with.
+    #: Where the images are, and the Slurm that they are tagged with, if it is not the one of Soperator's release.
     registry: str = "cr.eu-north1.nebius.cloud/soperator"
-    slurm_version: str = "25.11.3"
+    slurm_version: str | None = None
     cuda_version: str = "12.9.0"
     jail_claim: str = "jail-pvc"
     spool_claim: str = "controller-spool-pvc"
@@ -63,7 +63,18 @@ def has_cluster_names(version: str) -> bool:
     return int(version.partition(".")[0]) >= 5
 
 
-def workers(one: NodeSet, installation: Installation) -> Object:
+def slurm_of(version: str) -> str:
+    """The Slurm that a release of Soperator comes with.
+
+    >>> slurm_of("4.1.7"), slurm_of("5.0.0")
+    ('25.11.3', '26.05.3-nebius-2')
+    """
+    if has_cluster_names(version):
+        return "26.05.3-nebius-2"
+    return "25.11.2" if version == "3.0.0" else "25.11.3"
+
+
+def workers(one: NodeSet, version: str, installation: Installation) -> Object:
     """What is the same of a node set in an object and in the values of the Helm chart."""
     preset = preset_of(one.preset)
     assert preset is not None, "the description was checked"
@@ -71,7 +82,7 @@ def workers(one: NodeSet, installation: Installation) -> Object:
         "replicas": one.size,
         "ephemeralNodes": bool(one.ephemeral),
         "gpu": {"enabled": bool(preset.gpus), "nvidia": {"gdrCopyEnabled": bool(preset.gpus)}},
-        "nodeConfig": {"features": list(one.features)} if one.features else {},
+        "nodeConfig": {**({"features": list(one.features)} if one.features else {}), **_auto_resume(one, version)},
         "nodeSelector": {installation.node_label: one.name},
         "slurmd": {
             "volumes": {
@@ -132,8 +143,7 @@ def _with(made: Object, kind: str, installation: Installation) -> Object:
 
 def _slurm_cluster(spec: ClusterSpec, installation: Installation) -> Object:
     def image(name: str, suffix: str = "") -> str:
-        tag = f"{spec.operator_version}-slurm{installation.slurm_version}{suffix}"
-        return f"{installation.registry}/{name}:{tag}"
+        return f"{installation.registry}/{name}:{_tag(spec, installation)}{suffix}"
 
     def container(name: str, wanted: Object) -> Object:
         return {"image": image(name), "imagePullPolicy": "IfNotPresent", "resources": wanted}
@@ -186,10 +196,14 @@ def _slurm_cluster(spec: ClusterSpec, installation: Installation) -> Object:
     }
 
 
+def _tag(spec: ClusterSpec, installation: Installation) -> str:
+    return f"{spec.operator_version}-slurm{installation.slurm_version or slurm_of(spec.operator_version)}"
+
+
 def _nodeset(one: NodeSet, spec: ClusterSpec, installation: Installation) -> Object:
-    tag = f"{spec.operator_version}-slurm{installation.slurm_version}"
+    tag = _tag(spec, installation)
     body = merged(
-        workers(one, installation),
+        workers(one, spec.operator_version, installation),
         {
             "slurmd": {
                 "image": {"repository": f"{installation.registry}/worker_slurmd", "tag": tag},
@@ -201,16 +215,19 @@ def _nodeset(one: NodeSet, spec: ClusterSpec, installation: Installation) -> Obj
     metadata: Object = {"name": one.name}
     if has_cluster_names(spec.operator_version):
         body["clusterName"] = spec.name
-        if one.auto_resume is not None:
-            body["nodeConfig"]["autoResume"] = one.auto_resume
     else:
         metadata["annotations"] = {_PARENT: spec.name}
-        if one.auto_resume is False:
-            raise SpecMistake(
-                f"node set {one.name}: auto_resume comes with Soperator 5.0, and this is {spec.operator_version}; "
-                "leave it out"
-            )
     return {"metadata": metadata, "spec": body}
+
+
+def _auto_resume(one: NodeSet, version: str) -> Object:
+    if has_cluster_names(version):
+        return {} if one.auto_resume is None else {"autoResume": one.auto_resume}
+    if one.auto_resume is False:
+        raise SpecMistake(
+            f"node set {one.name}: auto_resume comes with Soperator 5.0, and this is {version}; leave it out"
+        )
+    return {}
 
 
 def _size(one: ServiceNodes | None) -> int:

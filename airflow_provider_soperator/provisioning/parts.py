@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import ceil
@@ -18,6 +19,8 @@ POLICIES = ("AUTO", "FORBID", "STRICT")
 #: Letters of a node set's name: Pods, and so Slurm's nodes, have it with "-rack12" and "-1234".
 _LONGEST = 40
 _DISKS = ("NETWORK_SSD", "NETWORK_SSD_NON_REPLICATED", "NETWORK_SSD_IO_M3")
+#: What a partition's options may not say, as it is said already; MaxNodes and the like are others.
+_GIVEN = re.compile(r"(?<!\w)(PartitionName|Nodes)=", re.IGNORECASE)
 #: Disks that are made of pieces of this many GiB.
 _PIECE = 93
 
@@ -237,5 +240,5 @@ class Partition:
     def __post_init__(self) -> None:
         if not is_template(self.name) and (not self.name or self.name.split() != [self.name]):
             raise SpecMistake(f"{self.name!r} cannot be the name of a partition")
-        if "PartitionName=" in self.config or "Nodes=" in self.config:
+        if _GIVEN.search(self.config):
             raise SpecMistake(f"partition {self.name}: its name and its nodes do not belong into its config")

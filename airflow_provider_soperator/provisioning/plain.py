@@ -73,6 +73,9 @@ def _value(hint: Any, said: Any, where: str) -> Any:
         if isinstance(said, (str, Mapping)) or not hasattr(said, "__iter__"):
             raise SpecMistake(f"{where} is {said!r}, where a list was expected")
         return tuple(_value(get_args(hint)[0], one, f"{where}[{place}]") for place, one in enumerate(said))
+    if hint is str and not isinstance(said, str):
+        # YAML takes 1.32 for a number.
+        raise SpecMistake(f"{where} is {said!r}, where a text was expected: put it into quotes")
     if isinstance(hint, type) and is_dataclass(hint):
         return said if isinstance(said, hint) else read(hint, said, where)
     return said

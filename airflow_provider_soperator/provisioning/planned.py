@@ -8,6 +8,10 @@ from typing import Any
 
 from airflow_provider_soperator.provisioning.errors import SpecMistake
 
+#: What may be left of an action that was agreed to and begun: what was not finished is made anew, and of a replacement
+#: the end of the old one may be done.
+_LEFT = {"create": ("create", "replace"), "replace": ("replace", "create")}
+
 
 @dataclass(frozen=True)
 class Planned:
@@ -37,11 +41,10 @@ class Planned:
         if not isinstance(agreed, Mapping) or "changes" not in agreed:
             raise SpecMistake(f"approved_plan is {agreed!r}: give it what a task with plan_only=True has returned")
         known = agreed["changes"]
-        # What was to be created and was not finished is made anew.
         news = [
             f"{address} ({action})"
             for address, action in self.changes.items()
-            if known.get(address) != action and (known.get(address), action) != ("create", "replace")
+            if action not in _LEFT.get(known.get(address), (known.get(address),))
         ]
         if news:
             raise SpecMistake(

@@ -16,6 +16,8 @@ from airflow_provider_soperator.provisioning.plain import Switch, is_template
 MAINTENANCE = (
     "none", "downscale", "downscaleAndDeletePopulateJail", "downscaleAndOverwritePopulateJail", "skipPopulateJail",
 )  # fmt: skip
+#: Those of them with which everything runs.
+_AT_WORK = ("none", "skipPopulateJail")
 ACTIVE_CHECKS = ("dev", "testing", "prod_quick", "prod_acceptance", "essential")
 #: What ids of Nebius begin with.
 _IDS = {"tenant": "tenant-", "project": "project-", "subnet": "vpcsubnet-"}
@@ -107,6 +109,11 @@ class ClusterSpec:
             for name in partition.nodesets:
                 if not is_template(name) and name not in known:
                     raise SpecMistake(f"partition {partition.name}: there is no node set {name}{near(name, known)}")
+
+    @property
+    def is_taken_down(self) -> bool:
+        """Whether it is in maintenance, with nothing running."""
+        return self.maintenance not in (None, *_AT_WORK)
 
     @property
     def warnings(self) -> tuple[str, ...]:

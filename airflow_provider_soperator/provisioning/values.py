@@ -23,10 +23,14 @@ NAMESPACE = "flux-system"
 KEY = "values.yaml"
 
 
-def config_maps(spec: ClusterSpec, installation: Installation) -> dict[str, dict[str, str]]:
-    """The data of each ConfigMap, by its name. JSON is YAML, too."""
-    values = {"slurm-cluster": _slurm_cluster(spec), "nodesets": _nodesets(spec, installation)}
-    return {name: {KEY: json.dumps(said, indent=2, sort_keys=True)} for name, said in values.items()}
+def by_config_map(spec: ClusterSpec, installation: Installation, cluster: str) -> dict[str, Values]:
+    """What each ConfigMap is to say, by its name. ``cluster`` is what the charts call the SlurmCluster."""
+    return {"slurm-cluster": _slurm_cluster(spec), "nodesets": _nodesets(spec, installation, cluster)}
+
+
+def data(values: Values) -> dict[str, str]:
+    """Values as a ConfigMap holds them. JSON is YAML, too."""
+    return {KEY: json.dumps(values, indent=2, sort_keys=True)}
 
 
 def _slurm_cluster(spec: ClusterSpec) -> Values:
@@ -45,27 +49,25 @@ def _slurm_cluster(spec: ClusterSpec) -> Values:
     return said
 
 
-def _nodesets(spec: ClusterSpec, installation: Installation) -> Values:
+def _nodesets(spec: ClusterSpec, installation: Installation, cluster: str) -> Values:
     """All of them, whole: Helm replaces a list, and merges nothing in it."""
-    said: Values = {"nodesets": [_nodeset(one, installation) for one in spec.nodesets]}
+    said: Values = {"nodesets": [_nodeset(one, spec.operator_version, installation) for one in spec.nodesets]}
     if has_cluster_names(spec.operator_version):
-        said["clusterName"] = spec.name
+        said["clusterName"] = cluster
     return said
 
 
-def _nodeset(one: NodeSet, installation: Installation) -> Values:
+def _nodeset(one: NodeSet, version: str, installation: Installation) -> Values:
     # The chart has names of its own for these two.
     names = {"ephemeral-storage": "ephemeralStorage", "nvidia.com/gpu": "gpu"}
     wanted = {names.get(name, name): value for name, value in resources(one).items()}
     said = merged(
-        {"name": one.name, **workers(one, installation)},
+        {"name": one.name, **workers(one, version, installation)},
         {
             "slurmd": {"resources": wanted},
             "munge": {"resources": {"cpu": "500m", "memory": "1Gi", "ephemeralStorage": "5Gi"}},
         },
     )
-    if one.auto_resume is not None:
-        said["nodeConfig"]["autoResume"] = one.auto_resume
     for override in ("NodeSet", f"NodeSet/{one.name}"):
         said = merged(said, installation.overrides.get(override, {}))
     return said  # type: ignore[no-any-return]

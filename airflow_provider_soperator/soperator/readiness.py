@@ -65,15 +65,19 @@ def of_all(
     *,
     nodesets: Collection[str] = (),
     slurm: Mapping[str, Node] | None = None,
+    may_come: bool = False,
 ) -> Readiness:
-    """A cluster with its NodeSets, all or those named; with ``slurm`` jobs can start on each node that is to run."""
+    """A cluster with its NodeSets, all or those named; with ``slurm`` jobs can start on each node that is to run.
+
+    ``may_come``: a NodeSet that is not there may be under way, also to a cluster that is available.
+    """
     cluster = of_cluster(seen.cluster, now)
     if seen.cluster.is_in_maintenance:
         return cluster
     found = {one.name: one for one in seen.nodesets}
     parts = [of_nodeset(one, slurm) for one in seen.nodesets if not nodesets or one.name in nodesets]
     missing = [name for name in nodesets if name not in found]
-    return _joined([cluster, *parts, *(_missing(name, seen) for name in missing), _any(seen)])
+    return _joined([cluster, *parts, *(_missing(name, seen, may_come) for name in missing), _any(seen)])
 
 
 def of_cluster(cluster: ClusterSeen, now: datetime) -> Readiness:
@@ -164,9 +168,9 @@ def _in_slurm(node: Node) -> Step:
     return Step(waits=f"is {node.state}")
 
 
-def _missing(name: str, seen: Seen) -> Readiness:
+def _missing(name: str, seen: Seen, may_come: bool) -> Readiness:
     line = f"there is no NodeSet {name}"
-    if seen.nodesets and seen.cluster.is_available:
+    if seen.nodesets and seen.cluster.is_available and not may_come:
         # All of a cluster are made together.
         return Readiness(broken=(f"{line}, but {', '.join(one.name for one in seen.nodesets)}",))
     return Readiness((f"{line} yet",))

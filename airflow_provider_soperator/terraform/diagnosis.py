@@ -105,8 +105,16 @@ def explain(found: Sequence[Diagnostic], command: str) -> TerraformError:
 
 def undeclared(found: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
     """Warnings of values that Terraform takes no notice of."""
-    rule = next(rule for rule in _RULES if rule.error is UnknownVariable)
-    return tuple(one for one in found if not one.is_error and rule.pattern.search(one.summary))
+    return tuple(one for one in found if not one.is_error and _is_about(UnknownVariable, one))
+
+
+def is_locked_out(one: Diagnostic) -> bool:
+    """Whether it says that somebody else holds the state's lock."""
+    return _is_about(StateLocked, one)
+
+
+def _is_about(kind: type[TerraformError], one: Diagnostic) -> bool:
+    return any(rule.error is kind and rule.pattern.search(one.summary) for rule in _RULES)
 
 
 def _told(one: Diagnostic) -> str:

@@ -110,6 +110,9 @@ class StateLocked(TerraformError):
 class StateNotSaved(TerraformError):
     """Terraform could not write its state to the backend, and left it in a file."""
 
+    # The next try gives it to the backend before it does anything else.
+    retryable = True
+
 
 class StateElsewhere(TerraformError):
     """The recipe has a state of its own, which a copy of the recipe would not know."""

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, field
 
 from airflow_provider_soperator.hooks.logger import Logger
+from airflow_provider_soperator.terraform.diagnosis import is_locked_out
 from airflow_provider_soperator.terraform.diagnostics import Diagnostic, errors, from_text
 from airflow_provider_soperator.terraform.progress import Progress
 from airflow_provider_soperator.terraform.runs import Run, State
@@ -94,7 +95,8 @@ class Following:
         self.run.notice()
         outcome = Outcome(self.run, self.progress, self.run.status, self._is_told)
         for diagnostic in outcome.diagnostics:
-            for line in diagnostic.lines():
+            # Who waits for a lock tries every few seconds, and says once whose it is.
+            for line in () if is_locked_out(diagnostic) else diagnostic.lines():
                 self.log.warning("%s", line)
         return outcome
 

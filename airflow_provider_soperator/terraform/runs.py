@@ -37,6 +37,8 @@ echo $? >"$run/rc.new" && mv "$run/rc.new" "$run/rc"
 _SILENCE = 60.0
 #: Runs that are kept, for people to look at.
 _KEPT = 20
+#: The file of a run that has planned, as long as that can be applied.
+PLAN = "plan"
 _NAME = re.compile(r"(\d+)-(\w+)")
 
 
@@ -231,7 +233,9 @@ def _folder(runs: Path, kind: str) -> Path:
     runs.mkdir(exist_ok=True)
     there = _folders(runs)
     for old in there[_KEPT:]:
-        shutil.rmtree(old, ignore_errors=True)
+        # An apply that waits for a lock tries it again and again, and needs its plan each time.
+        if not (old / PLAN).exists():
+            shutil.rmtree(old, ignore_errors=True)
     number = int(there[0].name.partition("-")[0]) + 1 if there else 1
     folder = runs / f"{number:04}-{kind}"
     folder.mkdir()

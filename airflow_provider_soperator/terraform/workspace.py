@@ -25,6 +25,7 @@ from airflow_provider_soperator.terraform.errors import (
     NotARecipe,
     PlanOutdated,
     StateLocked,
+    TerraformFailed,
     UnknownVariable,
     WorkspaceBusy,
 )
@@ -161,11 +162,15 @@ class Workspace:
         self._forget_plans()
         self.recipe.check(variables)
         self._write_variables(variables)
-        arguments = ["-out={run}/plan", f"-var-file={self.folder / _VARIABLES}", *(["-destroy"] if destroy else [])]
+        arguments = [
+            f"-out={{run}}/{runs.PLAN}",
+            f"-var-file={self.folder / _VARIABLES}",
+            *(["-destroy"] if destroy else []),
+        ]
         outcome = self._run("plan", arguments)
         if ignored := undeclared(outcome.diagnostics):
             raise UnknownVariable("; ".join(one.words for one in ignored), diagnostics=ignored)
-        path = outcome.run.folder / "plan"
+        path = outcome.run.folder / runs.PLAN
         document = self._terraform.document("show", "-json", str(path), cwd=self.root)
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         plan = Plan.read(document, is_destroy=destroy, path=path, digest=digest)
@@ -247,9 +252,9 @@ class Workspace:
             host = latest.record.place.host
             self._log.info("the %s of an earlier try runs on %s since %s: following it", kind, host, at)
             outcome = self._follow(latest, is_late=True)
-            if kind == "plan":
-                return None
-            return replace(self._applied(self._checked(outcome)), was_begun_before=True)
+            # What dies under the eyes of this try is planned anew, as what had died before.
+            if kind != "plan" and outcome.status is not None:
+                return replace(self._applied(self._checked(outcome)), was_begun_before=True)
         outcome = read(latest)
         if outcome.status == 0:
             if kind == "plan":
@@ -334,7 +339,13 @@ class Workspace:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """While nobody else changes the folder, or begins a run in it."""
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise TerraformFailed(
+                f"the folder {self.folder} cannot be made ({error.strerror})",
+                "name a home for workspaces in which the worker may write",
+            ) from error
         with (self.folder / "lock").open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
@@ -352,7 +363,7 @@ class Workspace:
 
     def _forget_plans(self) -> None:
         # A plan has the values of all variables, secrets among them. One that is being applied was read at once.
-        for path in self._runs.glob("*-plan/plan"):
+        for path in self._runs.glob(f"*-plan/{runs.PLAN}"):
             path.unlink(missing_ok=True)
 
     def _write_backend(self) -> None:

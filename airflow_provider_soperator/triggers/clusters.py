@@ -24,10 +24,12 @@ from airflow_provider_soperator.triggers.events import POLL_INTERVAL, Memory
 from airflow_provider_soperator.triggers.rounds import FAILURES, is_final, rounds_with
 
 
-async def look(sides: Sides, nodesets: Sequence[str], most_age: float) -> tuple[Seen, Readiness]:
+async def look(
+    sides: Sides, nodesets: Sequence[str], most_age: float, *, may_come: bool = False
+) -> tuple[Seen, Readiness]:
     """A cluster and what it lacks; Slurm is asked once Kubernetes has nothing to say against that."""
     seen, now = await sides.kubernetes.look(), datetime.now(timezone.utc)
-    found = readiness.of_all(seen, now, nodesets=nodesets)
+    found = readiness.of_all(seen, now, nodesets=nodesets, may_come=may_come)
     if not found.is_ready:
         return seen, found
     try:

@@ -11,7 +11,6 @@ from typing import Any
 from airflow_provider_soperator.clients.client import AsyncSlurmClient
 from airflow_provider_soperator.hooks.settings import ConnectionMistake
 from airflow_provider_soperator.hooks.sides import Sides, Where
-from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.slurm.checks import InvalidJob
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.requests import ListNodes
@@ -19,7 +18,7 @@ from airflow_provider_soperator.soperator.readiness import Readiness
 from airflow_provider_soperator.transports.errors import TransportError
 from airflow_provider_soperator.triggers.clusters import look
 from airflow_provider_soperator.triggers.killed import EndedWithItsTask
-from airflow_provider_soperator.triggers.rounds import rounds, rounds_with
+from airflow_provider_soperator.triggers.rounds import FAILURES, is_final, rounds, rounds_with, slurm_client
 from airflow_provider_soperator.triggers.smoke import SmokeFailed, SmokeTest
 
 #: Seconds for which something may look as if it would not mend while a cluster comes up.
@@ -73,14 +72,19 @@ class ClusterMadeTrigger(EndedWithItsTask):
         except (ConnectionMistake, InvalidJob, _Broken) as error:
             return {"mistake": str(error)}
         except (SlurmError, TransportError, SmokeFailed) as error:
+            await self.cancel()
             return {"lost": str(error)}
 
     async def cancel(self) -> None:
         """The cluster stays as it is; jobs that try it do not."""
-        if self._test and self.slurm_conn_id:
+        if not self._test or not self._test.runs or not self.slurm_conn_id:
+            return
+        try:
             # The client that submitted them was given back with the end of the waiting.
-            async with SlurmHook(self.slurm_conn_id).async_client() as client:
+            async with slurm_client(self.slurm_conn_id) as client:
                 await self._test.cancel(client)
+        except FAILURES as error:
+            self.log.warning("Jobs that try the cluster may be in its queue yet, as they could not be ended: %s", error)
 
     @property
     def fate(self) -> str:
@@ -99,7 +103,8 @@ class ClusterMadeTrigger(EndedWithItsTask):
         where = Where(kubernetes_conn_id, self.namespace, self.cluster, self.slurm_conn_id)
 
         async def ask(sides: Sides) -> Readiness:
-            return (await look(sides, self.nodesets, self.poll_interval / 2))[1]
+            # Flux looks every few minutes only whether there are NodeSets to be made.
+            return (await look(sides, self.nodesets, self.poll_interval / 2, may_come=True))[1]
 
         # The cluster, and even the kinds of its objects, may be some minutes away.
         async for found in rounds_with(where.open, ask, self.poll_interval, self.log, must_work=False):
@@ -122,13 +127,21 @@ class ClusterMadeTrigger(EndedWithItsTask):
         since = datetime.fromisoformat(self.since) if self.since else None
         test = self._test = SmokeTest(smoke, self.keys, since, self.log)
 
-        async def run(client: AsyncSlurmClient) -> dict[str, str]:
+        async def run(client: AsyncSlurmClient) -> dict[str, str] | SlurmError:
             self._place = "ready, and being tried by jobs"
             nodes = await client.ask(ListNodes())
-            return await test.run(client, nodes)
+            try:
+                return await test.run(client, nodes)
+            except SlurmError as error:
+                # A job that Slurm does not want, it will not want in the next round either.
+                if not is_final(error):
+                    raise
+                return error
 
         # Asked again, it finds the jobs that it has submitted.
         async for tried in rounds(slurm_conn_id, run, self.poll_interval, self.log, must_work=False):
+            if isinstance(tried, SlurmError):
+                raise tried
             return tried
         raise AssertionError("rounds have no end")
 

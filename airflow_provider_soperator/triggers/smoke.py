@@ -47,7 +47,13 @@ class SmokeTest:
             self.runs.append(run)
             submitted = await run.submit()
             self.log.info("Job %s tries node set %s, on %s", submitted.id, name, node.name)
-        await asyncio.gather(*(self._follow(name, run) for name, run in zip(chosen, self.runs, strict=True)))
+        followed = [asyncio.ensure_future(self._follow(name, run)) for name, run in zip(chosen, self.runs, strict=True)]
+        try:
+            await asyncio.gather(*followed)
+        finally:
+            # Once one has failed, nobody waits for the others.
+            for one in followed:
+                one.cancel()
         return {name: node.name for name, node in chosen.items()}
 
     async def cancel(self, client: AsyncSlurmClient) -> None:

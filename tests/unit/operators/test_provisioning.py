@@ -11,6 +11,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from airflow_provider_soperator.operators.cluster import ClusterLate, DestroyClusterOperator, ProvisionClusterOperator
 from airflow_provider_soperator.provisioning.connections import Connections
 from airflow_provider_soperator.provisioning.errors import SpecMistake
+from airflow_provider_soperator.provisioning.planned import Planned
 from airflow_provider_soperator.provisioning.sources import FluxValues, KubernetesObjects, Recipe
 from tests.unit.provisioning.clusters import cluster, workers
 
@@ -23,6 +24,8 @@ RECIPE = Recipe("/opt/recipe")
         (ProvisionClusterOperator, {"source": "/opt/recipe"}, "name a Recipe, KubernetesObjects or FluxValues"),
         (ProvisionClusterOperator, {"spec": {"name": "a"}}, "spec is not complete"),
         (ProvisionClusterOperator, {"on_existing": "replace"}, "can be 'update' or 'fail'"),
+        (ProvisionClusterOperator, {"smoke_job": {"nodes": -1}}, "smoke_job cannot be submitted: .*nodes"),
+        (ProvisionClusterOperator, {"smoke_job": {"gpu_per_node": 8}}, "smoke_job cannot be submitted: .*gpu_per_node"),
         (DestroyClusterOperator, {"source": FluxValues(), "confirm": ""}, "values do not destroy a cluster"),
         (DestroyClusterOperator, {"confirm": "", "remove_connections": True}, "name its connection as api_conn_id"),
     ],
@@ -45,6 +48,16 @@ def test_a_value_that_a_template_has_made_is_checked() -> None:
     task.spec["name"] = "My Research"
     with pytest.raises(AirflowFailException, match="'My Research' cannot be the name of a cluster"):
         task.execute({})  # type: ignore[arg-type,typeddict-item]
+
+
+@pytest.mark.parametrize("given", [None, ""])
+def test_a_consent_that_has_not_come_is_none(given: Any) -> None:
+    task = ProvisionClusterOperator(
+        task_id="task", spec=cluster(), source=RECIPE, approved_plan="{{ ti.xcom_pull('plan') }}"
+    )
+    task.approved_plan = given
+    with pytest.raises(SpecMistake, match="give it what a task with plan_only=True has returned"):
+        task._check_agreed(Planned("1 to create", {"a": "create"}))
 
 
 @pytest.mark.parametrize(

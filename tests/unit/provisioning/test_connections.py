@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_soperator.provisioning.connections import Connections, Reached
-from airflow_provider_soperator.provisioning.errors import SpecMistake
+from airflow_provider_soperator.provisioning.errors import NotKnownYet, SpecMistake
 from airflow_provider_soperator.provisioning.planned import Planned
 
 
@@ -65,24 +65,38 @@ def test_what_cannot_be_written(wanted: dict[str, str], said: str) -> None:
         written(Reached(), **wanted)
 
 
-AGREED = {"changes": {"a": "create", "b": "update"}}
+def test_an_address_that_comes_by_itself_is_left_to_another_try() -> None:
+    with pytest.raises(NotKnownYet, match="the login nodes have no address yet, so a cannot be written"):
+        written(Reached(login_comes=True), ssh="a")
+    assert written(Reached(login="203.0.113.7", login_comes=True), ssh="a")["a"]["host"] == "203.0.113.7"
 
 
-@pytest.mark.parametrize("changes", [{}, {"a": "create"}, {"a": "replace"}, {"a": "create", "b": "update"}])
+AGREED = {"changes": {"a": "create", "b": "update", "r": "replace"}}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"a": "create"}, {"a": "replace"}, {"a": "create", "b": "update"}, {"r": "replace"}, {"r": "create"}],
+)
 def test_no_more_than_was_agreed_to(changes: dict[str, str]) -> None:
     Planned("", changes).check_agreed(AGREED)
 
 
 @pytest.mark.parametrize(
     ("changes", "more"),
-    [({"c": "create"}, r"c \(create\)"), ({"b": "replace"}, r"b \(replace\)"), ({"a": "delete"}, r"a \(delete\)")],
+    [
+        ({"c": "create"}, r"c \(create\)"),
+        ({"b": "replace"}, r"b \(replace\)"),
+        ({"a": "delete"}, r"a \(delete\)"),
+        ({"r": "delete"}, r"r \(delete\)"),
+    ],
 )
 def test_more_than_was_agreed_to(changes: dict[str, str], more: str) -> None:
     with pytest.raises(SpecMistake, match=f"has changed since it was approved: {more}; plan again"):
         Planned("", changes).check_agreed(AGREED)
 
 
-@pytest.mark.parametrize("agreed", ["yes", True, {}, []])
+@pytest.mark.parametrize("agreed", ["yes", True, {}, [], None])
 def test_what_is_no_consent(agreed: Any) -> None:
     with pytest.raises(SpecMistake, match="give it what a task with plan_only=True has returned"):
         Planned("").check_agreed(agreed)

@@ -11,7 +11,7 @@ from airflow_provider_soperator.provisioning.errors import SpecMistake
 from airflow_provider_soperator.provisioning.manifests import Installation, objects
 from airflow_provider_soperator.provisioning.parts import Partition, ServiceNodes
 from airflow_provider_soperator.provisioning.spec import ClusterSpec
-from airflow_provider_soperator.provisioning.values import config_maps
+from airflow_provider_soperator.provisioning.values import by_config_map, data
 from tests.unit.provisioning.clusters import cluster, public_key, workers
 
 CPU = {"platform": "cpu-d3", "preset": "16vcpu-64gb"}
@@ -102,7 +102,7 @@ def test_overrides_win_and_their_names_are_checked() -> None:
 
 
 def test_values_say_only_what_was_said() -> None:
-    said = {name: json.loads(data["values.yaml"]) for name, data in config_maps(cluster(), Installation()).items()}
+    said = by_config_map(cluster(), Installation(), "soperator")
     assert said["slurm-cluster"] == {"slurmNodes": {"login": {"sshRootPublicKeys": [public_key()]}}}
     (nodeset,) = said["nodesets"]["nodesets"]
     # As the chart calls them, and without images, which it has itself.
@@ -110,10 +110,22 @@ def test_values_say_only_what_was_said() -> None:
     assert "image" not in nodeset["slurmd"]
 
 
+def test_values_that_a_release_does_not_know() -> None:
+    def nodeset(version: str) -> Any:
+        spec = cluster(operator_version=version, nodesets=(workers(auto_resume=False),))
+        return by_config_map(spec, Installation(), "soperator")["nodesets"]["nodesets"][0]
+
+    assert nodeset("5.0.0")["nodeConfig"]["autoResume"] is False
+    with pytest.raises(SpecMistake, match=r"auto_resume comes with Soperator 5\.0"):
+        nodeset("4.1.7")
+
+
 def test_values_of_a_cluster_with_more_in_it() -> None:
     spec = cluster(operator_version="5.0.0", accounting=True, rest=False, login=ServiceNodes(size=3))
-    said = {name: json.loads(data["values.yaml"]) for name, data in config_maps(spec, Installation()).items()}
+    said = by_config_map(spec, Installation(), "soperator")
     assert said["slurm-cluster"]["slurmNodes"]["login"]["size"] == 3
     assert said["slurm-cluster"]["slurmNodes"]["accounting"] == {"enabled": True}
     assert said["slurm-cluster"]["slurmNodes"]["rest"] == {"enabled": False}
-    assert said["nodesets"]["clusterName"] == "research"
+    # The charts' name for it, whatever the description's is.
+    assert said["nodesets"]["clusterName"] == "soperator"
+    assert json.loads(data(said["nodesets"])["values.yaml"]) == said["nodesets"]

@@ -84,6 +84,17 @@ def test_a_part_that_is_refused(make: Any, said: str) -> None:
         make()
 
 
+@pytest.mark.parametrize(
+    ("maintenance", "is_taken_down"), [(None, False), ("none", False), ("skipPopulateJail", False), ("downscale", True)]
+)
+def test_nobody_is_to_wait_for_a_cluster_in_maintenance(maintenance: str | None, is_taken_down: bool) -> None:
+    assert cluster(maintenance=maintenance).is_taken_down is is_taken_down
+
+
+def test_options_of_a_partition_may_end_in_nodes() -> None:
+    assert Partition("a", config="MaxNodes=4 MinNodes=1").config.startswith("MaxNodes")
+
+
 def test_blocks_are_never_left_for_what_can_be_bought() -> None:
     assert workers().policy is None
     assert workers(blocks=("capacityblockgroup-a",)).policy == "STRICT"
@@ -137,6 +148,7 @@ def test_plain_data_and_back() -> None:
         ({"name": "a"}, "spec is not complete: .*operator_version"),
         ({"nodesets": "worker"}, "spec.nodesets is 'worker', where a list was expected"),
         ({"accounting": "perhaps"}, "spec.accounting is 'perhaps', where true or false was expected"),
+        ({"k8s_version": 1.32}, "spec.k8s_version is 1.32, where a text was expected: put it into quotes"),
         ({"jail": 2048}, "spec.jail is 2048, where names with values were expected"),
         ([], r"spec is \[\], where names"),
     ],

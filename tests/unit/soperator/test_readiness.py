@@ -244,6 +244,8 @@ def test_a_nodeset_that_is_named_and_not_there() -> None:
     whole = Seen(cluster(), (nodeset(),))
     assert of_all(whole, NOW, nodesets=["worker"]).is_ready
     assert of_all(whole, NOW, nodesets=["wrker"]).broken == ("there is no NodeSet wrker, but worker",)
+    late = of_all(whole, NOW, nodesets=["wrker"], may_come=True)
+    assert (late.waiting, late.broken) == (("there is no NodeSet wrker yet",), ())
     # While a cluster is being set up they may come yet.
     early = of_all(Seen(cluster("Not available")), NOW, nodesets=["worker"])
     assert early.waiting[1:] == ("there is no NodeSet worker yet", "SlurmCluster soperator has no NodeSets yet")
