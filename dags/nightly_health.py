@@ -71,7 +71,9 @@ def nightly_health() -> None:
     )
 
     @task(trigger_rule="all_done")
-    def report(ill: dict[str, Any] | None, checked: Any, figures: dict[str, Any] | None) -> dict[str, Any]:
+    def report(
+        ill: dict[str, Any] | None, checked: Any, jail: dict[str, Any] | None, figures: dict[str, Any] | None
+    ) -> dict[str, Any]:
         """Everything in one place, for whoever reads it in the morning; of what has failed there is nothing."""
         if ill is None:
             raise AirflowFailException("nobody knows how the nodes are: see the log of the task health")
@@ -79,12 +81,13 @@ def nightly_health() -> None:
         lines = [f"{len(ill)} nodes are ill" if ill else "no node is ill"]
         lines += [f"  {name}: {'; '.join(one['what'] for one in findings)}" for name, findings in ill.items()]
         lines += [f"check {check['check']}: {check['state']}" for check in checks]
+        if jail is None:
+            lines.append("the shared file system is too slow, or could not be measured: see the log of the task jail")
         print("\n".join(lines))
         failing = sorted({*ill, *(name for check in checks for name in check["failing"])})
-        return {"ill": ill, "failing": failing, "checks": checks, "figures": figures}
+        return {"ill": ill, "failing": failing, "checks": checks, "jail": jail, "figures": figures}
 
-    reported = report(ill=health.output, checked=checks.output, figures=stats.output)
-    jail >> reported
+    reported = report(ill=health.output, checked=checks.output, jail=jail.output, figures=stats.output)
 
     @task(outlets=[found_ill])
     def tell(said: dict[str, Any], outlet_events: Any) -> None:

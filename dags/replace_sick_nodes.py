@@ -69,7 +69,7 @@ def replace_sick_nodes() -> None:
     @task
     def meant(params: dict[str, Any], triggering_asset_events: Any) -> list[str]:
         """The nodes of the form, and those that events tell of."""
-        names = params["nodes"].split()
+        names = params["nodes"].replace(", ", ",").split()
         for event in [event for events in triggering_asset_events.values() for event in events]:
             names += event.extra.get("nodes", [])
             names += [event.extra["payload"]["node"]] if "payload" in event.extra else []
@@ -123,7 +123,7 @@ def replace_sick_nodes() -> None:
         task_id="replace",
         nodes=judged["broken"],
         reason="found ill",
-        # So much of the cluster may be away at once.
+        # Of those that are broken so many are away at once.
         at_once="25%",
         kubernetes_conn_id="kubernetes_default",
         timeout=timedelta(hours=6),

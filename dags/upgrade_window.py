@@ -52,7 +52,12 @@ NODES = "{{ params.nodes }}"
         "hours": Param(
             2, type="number", exclusiveMinimum=0, title="Hours", description="That users are told to expect"
         ),
-        "check": Param("ssh-check", type="string", title="Active check", description="kubectl get activechecks"),
+        "check": Param(
+            "ssh-check",
+            type="string",
+            title="Active check",
+            description="One that does not need these nodes: checks leave out those that are drained or reserved",
+        ),
     },
     default_args={"slurm_conn_id": CONNECTION, "deferrable": True},
     doc_md=__doc__,
@@ -94,15 +99,21 @@ def upgrade_window() -> None:
         @task
         def make_it() -> None:
             print("Nothing is changed: this is where an operator such as the following would be")
-            # ProvisionClusterOperator(task_id="make_it", spec=spec.replace(operator_version="5.0.0"), source=recipe)
+            # newer = dataclasses.replace(spec, operator_version="5.0.0")
+            # ProvisionClusterOperator(task_id="make_it", spec=newer, source=recipe)
 
         make_it()
 
     @task_group
     def verify() -> None:
         """By root alone, as the reservation still keeps all others off."""
-        ready = ClusterReadySensor(task_id="ready", poke_interval=5, timeout=timedelta(hours=1).total_seconds())
-        ready.slurm_conn_id = None  # its nodes are drained yet
+        ready = ClusterReadySensor(
+            task_id="ready",
+            # Slurm is not asked: the nodes are drained yet.
+            slurm_conn_id=None,
+            poke_interval=5,
+            timeout=timedelta(hours=1).total_seconds(),
+        )
         check = RunActiveCheckOperator(
             task_id="check", check="{{ params.check }}", slurm_conn_id=None, timeout=timedelta(hours=1), poll_interval=5
         )
@@ -135,7 +146,7 @@ def upgrade_window() -> None:
         print(f"STILL CLOSED: reservation {name} holds {params['nodes']}, and has no end")
         if drained:
             print(f"Drained by this DAG, too: {hostlist.fold(drained)}")
-        print("To go on, clear the task that has failed. To give up, and open what may be broken:")
+        print("To go on, clear the task that has failed, or was skipped. To give up, and open what may be broken:")
         print(f"  scontrol delete reservationname={name}")
         if drained:
             print(f"  scontrol update nodename={hostlist.fold(drained)} state=undrain")

@@ -13,7 +13,6 @@ from datetime import datetime, timedelta
 
 from airflow_provider_soperator.health.machines import Pod, acted_upon
 from airflow_provider_soperator.slurm.nodes import (
-    OUR_PREFIX,
     DrainReason,
     failed_to_resume,
     is_busy,
@@ -140,8 +139,7 @@ class Replacement:
     def undo(self, sight: Sight) -> tuple[Order, ...]:
         """What is to be taken back if nobody goes on: nothing once its machine is being replaced."""
         node = sight.node
-        is_ours = node.state.has(NodeFlag.DRAIN) and f"{_HARDWARE} {OUR_PREFIX}{self.wanted.owner}" in node.reason
-        if not self.is_under_way or not is_ours or sight.acted or self._is_on_another(sight.machine):
+        if not self.is_under_way or not self._is_our_drain(node) or sight.acted or self._is_on_another(sight.machine):
             return ()
         return (Drain((node.name,), self._former) if self._former else Undrain((node.name,)),)
 
@@ -240,6 +238,10 @@ class Replacement:
 
     def _may_take(self, node: Node) -> bool:
         return self.wanted.force or _ASKS_FOR_IT in node.reason or is_ours(node, self.wanted.owner)
+
+    def _is_our_drain(self, node: Node) -> bool:
+        reason = DrainReason.parse(node.reason.removeprefix(f"{_HARDWARE} "))
+        return node.state.has(NodeFlag.DRAIN) and reason is not None and reason.owner == self.wanted.owner
 
     def _drain(self, node: Node) -> Drain:
         return Drain((node.name,), reason(self.wanted.owner, self.wanted.why))

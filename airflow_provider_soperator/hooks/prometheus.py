@@ -59,7 +59,9 @@ class PrometheusHook(BaseHook):
                 f"Prometheus did not answer within {_PATIENCE:g} s", "see whether it is overloaded"
             ) from error
         except httpx.HTTPError as error:
-            raise ConnectFailed(f"Prometheus at {client.base_url} does not answer ({error})", _CHECK) from error
+            # Without a login that somebody has written into the address.
+            place = client.base_url.copy_with(userinfo=b"")
+            raise ConnectFailed(f"Prometheus at {place} does not answer ({error})", _CHECK) from error
         return vector_of(answer.status_code, answer.content, expression)
 
     async def _client(self) -> httpx.AsyncClient:
@@ -75,13 +77,16 @@ class PrometheusHook(BaseHook):
         headers = dict(extra.get("headers") or {})
         if token:
             headers["Authorization"] = f"Bearer {token}"
-        return httpx.AsyncClient(
-            base_url=_address(connection),
-            headers=headers,
-            auth=(connection.login, connection.password or "") if connection.login else None,
-            verify=extra.get("verify", True),
-            timeout=_PATIENCE,
-        )
+        try:
+            return httpx.AsyncClient(
+                base_url=_address(connection),
+                headers=headers,
+                auth=(connection.login, connection.password or "") if connection.login else None,
+                verify=extra.get("verify", True),
+                timeout=_PATIENCE,
+            )
+        except (httpx.InvalidURL, OSError) as error:
+            raise ConnectFailed(f"the connection {self.prometheus_conn_id} cannot be used ({error})", _CHECK) from error
 
 
 def _address(connection: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -72,7 +73,7 @@ class JailLatencyOperator(BaseOperator):
         self.rounds = rounds
         self.warn, self.fail, self.limit = warn, fail, limit
         self.patience = patience
-        self.srun_options = list(srun_options)
+        self.srun_options = srun_options
         self.metrics = metrics
         self.slurm_conn_id = slurm_conn_id
 
@@ -119,7 +120,8 @@ class JailLatencyOperator(BaseOperator):
         if left_out := [node.name for node in meant if node.name not in usable]:
             self.log.info("Not measured, as no job can start there: %s", hostlist.fold(left_out))
         if usable:
-            options = tuple(self.srun_options)
+            said = self.srun_options
+            options = tuple(shlex.split(said) if isinstance(said, str) else said)
             yield from slurm.ask(ProbeJailOnNodes(nodes=usable, patience=self.patience, options=options, **how))
 
     def _meant(self, nodes: Sequence[Node]) -> list[Node]:

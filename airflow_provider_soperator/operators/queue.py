@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -48,11 +49,7 @@ class _QueueOperator(BaseOperator):
         if (job_ids is None) == (jobs is None):
             raise ValueError("say which jobs are meant, or what they have in common: job_ids or jobs, and not both")
         if isinstance(jobs, Mapping):
-            if not jobs:
-                raise ValueError(
-                    'jobs={} is the whole queue: name a partition, a user or the like ({"name": "*"}: all)'
-                )
-            QueueFilter(**jobs)
+            _filter(jobs)
         self.job_ids = job_ids
         self.jobs = jobs
         self.slurm_conn_id = slurm_conn_id
@@ -88,10 +85,11 @@ class _QueueOperator(BaseOperator):
         from airflow_provider_soperator.clients.queue import Meant
         from airflow_provider_soperator.slurm.ids import JobId
 
+        if self.jobs is not None:
+            return Meant(filter=_filter(self.jobs))
         if self.job_ids is None:
-            assert self.jobs is not None
-            return Meant(filter=QueueFilter(**self.jobs))
-        said = self.job_ids.split(",") if isinstance(self.job_ids, str) else self.job_ids
+            raise InvalidRequest("no jobs are named: what job_ids was to come from has returned nothing")
+        said = str(self.job_ids).split(",") if isinstance(self.job_ids, (str, int)) else self.job_ids
         try:
             return Meant(ids=tuple(JobId.parse(str(one).strip()) for one in said if str(one).strip()))
         except ValueError as error:
@@ -211,6 +209,21 @@ class UpdateJobsOperator(_QueueOperator):
             except ValueError as error:
                 raise InvalidRequest(f"time_limit: {error}") from None
         return changes, known
+
+
+def _filter(said: object) -> QueueFilter:
+    """Conditions that are some. A template that has made nothing of one must not order the whole queue about."""
+    if not isinstance(said, Mapping):
+        raise InvalidRequest(f"jobs={said!r} has no conditions by their names")
+    names = [one.name for one in dataclasses.fields(QueueFilter)]
+    if unknown := [name for name in said if name not in names]:
+        raise InvalidRequest(f"jobs: there is no condition {', '.join(unknown)}, but {', '.join(names)}")
+    if not any(said.values()):
+        raise InvalidRequest(
+            f'jobs={said} is the whole queue: name a partition, a user or the like ({{"name": "*"}}: all)'
+        )
+    states = said.get("states", ())
+    return QueueFilter(**{**said, "states": states.split(",") if isinstance(states, str) else states})
 
 
 def _whole(name: str, value: int | str) -> int:

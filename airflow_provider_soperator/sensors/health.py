@@ -8,14 +8,14 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue, conf
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_soperator.hooks.settings import NAMESPACE
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.operators.node_lists import check_nodes, is_template, names_of
 from airflow_provider_soperator.operators.switches import is_on
 from airflow_provider_soperator.sensors.checks import ActiveCheckSensor
-from airflow_provider_soperator.slurm.node_words import MISTAKES, in_lines
+from airflow_provider_soperator.slurm.node_words import in_lines
 from airflow_provider_soperator.slurm.requests import ListNodes
 
 if TYPE_CHECKING:
@@ -72,7 +72,6 @@ class NodeHealthSensor(BaseSensorOperator):
         self.kubernetes_conn_id, self.namespace = kubernetes_conn_id, namespace
         self.prometheus_conn_id, self.series, self.node_labels = prometheus_conn_id, series, node_labels
         self.deferrable = deferrable
-        self._told: Any = None
 
     def execute(self, context: Context) -> Any:
         if not self.deferrable:
@@ -87,19 +86,22 @@ class NodeHealthSensor(BaseSensorOperator):
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         if "mistake" in event:
             raise AirflowFailException(event["mistake"])
+        if "lost" in event:
+            raise AirflowException(event["lost"])
         return event["unhealthy"]
 
     def poke(self, context: Context) -> PokeReturnValue:
         from airflow_provider_soperator.health.assessment import in_words, told, unclear
+        from airflow_provider_soperator.triggers.rounds import FAILURES, is_final
 
         watched = self._watched()
-        with SlurmHook(self.slurm_conn_id).client() as slurm:
-            nodes = slurm.ask(ListNodes())
-        seen = asyncio.run(self._witnesses().ask())
         try:
+            with SlurmHook(self.slurm_conn_id).client() as slurm:
+                nodes = slurm.ask(ListNodes())
+            seen = asyncio.run(self._witnesses().ask())
             unhealthy = watched.unhealthy(nodes, seen)
-        except MISTAKES as error:
-            raise AirflowFailException(str(error)) from None
+        except FAILURES as error:
+            raise (AirflowFailException if is_final(error) else AirflowException)(str(error)) from error
         if warning := unclear(nodes, seen):
             self.log.warning("%s", warning)
         for line in in_lines(in_words(unhealthy)) or ["nothing is wrong"]:

@@ -50,6 +50,7 @@ class Job:
     reason: str = ""
     #: The nodes it has, as a hostlist.
     nodelist: str = ""
+    #: Where the batch script runs. Of what ``srun`` has started by itself squeue says where that was typed.
     batch_host: str = ""
     submitted: datetime | None = None
     #: When it started; for a waiting job when Slurm expects it to.

@@ -38,8 +38,10 @@ class Ways:
         outcome = judged(check, run, datetime.now(timezone.utc))
         if self.slurm is None or not run.end or not run.slurm_jobs:
             return outcome
-        statuses = await self.slurm.statuses(map(JobId.parse, run.slurm_jobs))
-        return of_slurm(statuses.values())
+        statuses = (await self.slurm.statuses(map(JobId.parse, run.slurm_jobs))).values()
+        # Without accounting Slurm forgets jobs soon, and Soperator has noted how they have ended.
+        is_forgotten = any(status.lost for status in statuses) and outcome.state.is_over
+        return outcome if is_forgotten else of_slurm(statuses)
 
 
 @asynccontextmanager

@@ -17,19 +17,19 @@ from airflow_provider_soperator.hooks.settings import NAMESPACE
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.errors import SlurmError
-from airflow_provider_soperator.slurm.node_words import MISTAKES, in_lines
+from airflow_provider_soperator.slurm.node_words import in_lines
 from airflow_provider_soperator.slurm.records import Node
 from airflow_provider_soperator.slurm.requests import ListNodes
 from airflow_provider_soperator.triggers.base import SlurmTrigger
 from airflow_provider_soperator.triggers.events import POLL_INTERVAL, Memory, SlurmEventTrigger
-from airflow_provider_soperator.triggers.rounds import rounds
+from airflow_provider_soperator.triggers.rounds import FAILURES, is_final, rounds
 
 #: What is known of all nodes at one moment.
 _Look = tuple[tuple[Node, ...], Seen]
 
 
 class NodeHealthTrigger(SlurmTrigger):
-    """Fires with those that are ``unhealthy`` once this is as it is wanted, or with a ``mistake``.
+    """Fires with those that are ``unhealthy`` once this is as it is wanted; or with a ``mistake``, or ``lost``.
 
     ``watched`` and ``witnesses`` have the fields of what they are called after.
     """
@@ -60,8 +60,8 @@ class NodeHealthTrigger(SlurmTrigger):
                 if watched.is_reached(unhealthy):
                     yield await self.resume({"unhealthy": told(unhealthy)})
                     return
-        except MISTAKES as error:
-            yield await self.resume({"mistake": str(error)})
+        except FAILURES as error:
+            yield await self.resume({"mistake" if is_final(error) else "lost": str(error)})
 
 
 class NodeUnhealthyTrigger(SlurmEventTrigger):
@@ -89,6 +89,8 @@ class NodeUnhealthyTrigger(SlurmEventTrigger):
         poll_interval: float = POLL_INTERVAL,
     ) -> None:
         super().__init__()
+        if nodes:
+            hostlist.expand(nodes)
         self.nodes = nodes
         self.partition = partition
         self.kinds = [kind.value for kind in kinds_of(kinds)]
@@ -121,16 +123,19 @@ class NodeUnhealthyTrigger(SlurmEventTrigger):
         async for nodes, seen in self.rounds(look):
             # By now Airflow has stored the events of the round before.
             await memory.write(episodes.told)
+            unhealthy: dict[str, NodeHealth] | None = None
             try:
                 unhealthy = self._watched().unhealthy(nodes, seen)
-            except SlurmError as error:
-                # The nodes may be there tomorrow.
-                unhealthy, warning = {}, str(error)
-            else:
                 warning = unclear(nodes, seen)
+            except SlurmError as error:
+                warning = str(error)
             if warning != warned:
                 warned = warning
-                self.log.warning("%s", warning)
+                if warning:
+                    self.log.warning("%s", warning)
+            if unhealthy is None:
+                # The nodes may be there tomorrow, and nobody has got well by being unknown.
+                continue
             for health in episodes.news(unhealthy):
                 yield TriggerEvent(_payload(health))  # type: ignore[no-untyped-call]
 

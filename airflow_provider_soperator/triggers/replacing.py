@@ -11,7 +11,15 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from airflow_provider_soperator.clients.client import AsyncSlurmClient
-from airflow_provider_soperator.health.replacing import Replacement, Sight, Wanted, at_most, by_kubernetes, by_slurm
+from airflow_provider_soperator.health.replacing import (
+    Replacement,
+    Sight,
+    Wanted,
+    at_most,
+    by_kubernetes,
+    by_slurm,
+    reason,
+)
 from airflow_provider_soperator.hooks.health import Witnesses
 from airflow_provider_soperator.hooks.logger import Logger
 from airflow_provider_soperator.hooks.settings import NAMESPACE
@@ -23,7 +31,7 @@ from airflow_provider_soperator.slurm.nodes import is_draining, is_up
 from airflow_provider_soperator.slurm.power import Step, refuse_unknown
 from airflow_provider_soperator.slurm.records import Job, Node
 from airflow_provider_soperator.slurm.requests import CancelJobs, ListJobs, ListMachines, ListNodes, RequeueJobs
-from airflow_provider_soperator.triggers.base import WorkTrigger
+from airflow_provider_soperator.triggers.killed import EndedWithItsTask
 from airflow_provider_soperator.triggers.moves import NodesLost, whose
 from airflow_provider_soperator.triggers.rounds import FAILURES, is_final, slurm_client, stepped
 
@@ -45,6 +53,10 @@ class Errand:
     react_within: float = 600
     kubernetes_conn_id: str | None = None
     namespace: str = NAMESPACE
+
+    def __post_init__(self) -> None:
+        # Whose drains there cannot be is to be known before the first.
+        reason(self.owner, self.why)
 
     @classmethod
     def read(cls, written: Mapping[str, Any]) -> Errand:
@@ -202,8 +214,9 @@ class Rounds:
         for job in running:
             if str(job.id) in self._ended_jobs or not hostlist.intersect(names, [job.nodelist]):
                 continue
-            self._ended_jobs.add(str(job.id))
             await self._end(client, job)
+            # Not before: a connection that breaks meanwhile is no reason to let the job be.
+            self._ended_jobs.add(str(job.id))
 
     async def _end(self, client: AsyncSlurmClient, job: Job) -> None:
         what = f"job {job.id} ({job.name} of {job.user}) on {job.nodelist}"
@@ -229,7 +242,7 @@ class Rounds:
         }
 
 
-class ReplaceTrigger(WorkTrigger):
+class ReplaceTrigger(EndedWithItsTask):
     """Fires with the ``result``; with ``late`` or ``lost``, which another try may mend, or with a ``mistake``.
 
     ``errand`` has the fields of an ``Errand``, ``since`` is when the work began, in whichever try, and ``deadline``
@@ -275,10 +288,6 @@ class ReplaceTrigger(WorkTrigger):
             self.poll_interval,
             self.log,
         )
-
-    async def on_kill(self) -> None:
-        await self.cancel()
-        self.log.info("The task was told to end%s", self.fate)
 
     async def cancel(self) -> None:
         """Nodes that are only drained yet are undrained: Soperator would replace them when nobody waits any more."""

@@ -68,15 +68,17 @@ def test_nodes_are_the_same_over_every_way(way: Way, commands: Way, cluster: Clu
     assert [node.name for node in way.ask(ListNodes(NODES))] == list(NODES)
 
 
-def test_machines_are_the_same_over_every_way(way: Way, commands: Way) -> None:
+def test_machines_are_the_same_over_every_way(way: Way, commands: Way, cluster: Cluster) -> None:
     commands.ask(CommentNodes(NODES, "by InstanceId=none BootTime=5"))
     asked = ListMachines((*NODES, "worker-1"))
     machines = {machine.node: machine for machine in way.ask(asked)}
     assert machines == {machine.node: machine for machine in commands.ask(asked)}
     assert machines.keys() == {*NODES, "worker-1"}
-    assert machines["worker-0"].instance.startswith("computeinstance-")
     assert machines["worker-0"].since
-    assert (machines["worker-1"].instance, machines["worker-1"].since) == ("", None)
+    # From 26.05 on Slurm does not learn the machine of a node that it has powered up, as others may have had it do.
+    if cluster.settings.slurm == "24.11":
+        assert machines["worker-0"].instance.startswith("computeinstance-")
+    assert machines["worker-1"].instance == ""
 
 
 def test_partitions_are_the_same_over_every_way(way: Way, commands: Way, version: int) -> None:

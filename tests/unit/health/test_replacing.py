@@ -62,6 +62,12 @@ def test_a_node_is_drained_waited_for_and_found_on_another_machine() -> None:
     assert (done.is_over, done.old, done.new) == (True, OLD.instance, NEW.instance)
 
 
+def test_a_drain_of_an_owner_with_a_longer_name_is_not_taken_back() -> None:
+    story = Story(Wanted(owner="night", since=NOON))
+    story.see(sight("IDLE+CLOUD+DRAIN", reason=OURS))
+    assert story.replacement.undo(sight("IDLE+CLOUD+DRAIN", reason=OURS)) == ()
+
+
 def test_a_node_whose_slurmd_is_not_there_yet_is_not_usable() -> None:
     story = Story()
     story.see(sight("IDLE+CLOUD"))

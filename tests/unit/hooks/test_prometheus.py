@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
+import httpx
 import pytest
 
 from airflow_provider_soperator.health.metrics import Sample
-from airflow_provider_soperator.hooks.prometheus import vector_of
+from airflow_provider_soperator.hooks.prometheus import PrometheusHook, vector_of
 from airflow_provider_soperator.transports.errors import ConnectFailed, ConnectRefused
 
 
@@ -21,6 +23,19 @@ def test_a_vector() -> None:
     assert answer(200, status="success", data={"resultType": "vector", "result": result}) == [
         Sample({"__name__": "up", "job": "a"}, 79.0)
     ]
+
+
+def test_a_login_in_the_address_is_not_told() -> None:
+    def refuse(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("nobody is there")
+
+    async def ask() -> None:
+        nobody = httpx.MockTransport(refuse)
+        async with httpx.AsyncClient(base_url="http://ada:hunter2@figures:9090", transport=nobody) as client:
+            await PrometheusHook()._query(client, "up")
+
+    with pytest.raises(ConnectFailed, match=r"http://figures:9090/? does not answer \(nobody is there\)"):
+        asyncio.run(ask())
 
 
 @pytest.mark.parametrize("status", [401, 403])

@@ -6,11 +6,12 @@ import re
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 
 from airflow_provider_soperator.health.assessment import Watched
 from airflow_provider_soperator.operators.nodes import ReplaceNodesOperator
 from airflow_provider_soperator.sensors.health import NodeHealthSensor
+from airflow_provider_soperator.triggers.health import NodeUnhealthyTrigger
 
 MISTAKES: list[tuple[type[Any], dict[str, Any], str]] = [
     (NodeHealthSensor, {"wait_for": "well"}, "wait_for='well' is none of 'healthy', 'unhealthy' and 'now'"),
@@ -39,6 +40,12 @@ def test_it_is_refused_when_it_was_rendered(operator: type[Any], options: dict[s
     assert says in str(refused.value)
 
 
+def test_nobody_of_that_name_can_own_a_drain() -> None:
+    task = ReplaceNodesOperator(task_id="task", nodes="worker-0", drain_owner="night shift")
+    with pytest.raises(AirflowFailException, match="'night shift' cannot own a drain"):
+        task.execute({"ti": None})  # type: ignore[typeddict-item]
+
+
 def test_a_sensor_is_deferred_with_what_it_watches() -> None:
     sensor = NodeHealthSensor(
         task_id="healthy", nodes="worker-[0-1]", kinds="pod", prometheus_conn_id="p", deferrable=True, poke_interval=5
@@ -51,3 +58,10 @@ def test_a_sensor_is_deferred_with_what_it_watches() -> None:
     assert sensor.execute_complete({}, {"unhealthy": {"worker-0": []}}) == {"worker-0": []}
     with pytest.raises(AirflowFailException, match="there is no node"):
         sensor.execute_complete({}, {"mistake": "there is no node worker-9"})
+    with pytest.raises(AirflowException, match="does not answer"):
+        sensor.execute_complete({}, {"lost": "Prometheus does not answer"})
+
+
+def test_a_watcher_of_what_is_no_list_of_nodes() -> None:
+    with pytest.raises(ValueError, match="worker-"):
+        NodeUnhealthyTrigger(nodes="worker-[0")

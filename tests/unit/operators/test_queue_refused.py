@@ -20,6 +20,8 @@ from airflow_provider_soperator.operators.stats import SlurmStatsOperator
         (HoldJobsOperator, {}, "job_ids or jobs, and not both"),
         (HoldJobsOperator, {"job_ids": "1", "jobs": {"user": "a"}}, "job_ids or jobs, and not both"),
         (HoldJobsOperator, {"jobs": {}}, "the whole queue"),
+        (HoldJobsOperator, {"jobs": {"user": ""}}, "the whole queue"),
+        (HoldJobsOperator, {"jobs": {"parition": "main"}}, "there is no condition parition, but states, partition"),
         (UpdateJobsOperator, {"job_ids": "1"}, "say what is to be changed: priority, nice"),
         (JailLatencyOperator, {"nodes": "worker-0", "partition": "main"}, "nodes or partition, and not both"),
         (JailLatencyOperator, {"nodes": "worker-[0-"}, "worker-"),
@@ -31,11 +33,6 @@ from airflow_provider_soperator.operators.stats import SlurmStatsOperator
 def test_it_is_refused_when_the_dag_is_read(operator: type[Any], options: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=re.escape(says)):
         operator(task_id="task", **options)
-
-
-def test_conditions_that_there_are_not() -> None:
-    with pytest.raises(TypeError, match="parition"):
-        HoldJobsOperator(task_id="task", jobs={"parition": "main"})
 
 
 @pytest.mark.parametrize(
@@ -51,6 +48,22 @@ def test_what_a_template_has_made_of_it(task: Any, says: str) -> None:
     # Before anything is connected to: there is no connection here.
     with pytest.raises(AirflowFailException, match=re.escape(says)):
         task.execute({"ti": None})
+
+
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [
+        ({"jobs": {"user": ""}}, "the whole queue"),
+        ({"jobs": "alice"}, "jobs='alice' has no conditions"),
+        ({"jobs": None}, "no jobs are named"),
+    ],
+)
+def test_a_template_that_has_made_nothing_means_no_job(made: dict[str, Any], says: str) -> None:
+    task = HoldJobsOperator(task_id="task", jobs={"user": "{{ params.user }}"})
+    for name, value in made.items():
+        setattr(task, name, value)
+    with pytest.raises(AirflowFailException, match=re.escape(says)):
+        task.execute({"ti": None})  # type: ignore[typeddict-item]
 
 
 def test_what_slurm_is_told_to_change() -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 
+from airflow_provider_soperator.slurm.ids import JobId
+from airflow_provider_soperator.slurm.status import JobStatus
 from airflow_provider_soperator.soperator.check_ends import JobEnd, Outcome, RunState
 from airflow_provider_soperator.soperator.checks import CheckSeen, LastRun, RunSeen, find
 from airflow_provider_soperator.triggers.check_failures import FailedRuns
@@ -159,6 +162,32 @@ def test_a_job_that_is_deleted(checks: MadeUp) -> None:
     del checks.seen[SECOND]
     with pytest.raises(RunLost, match="somebody has deleted"):
         step(other, checks)
+
+
+class Forgetful:
+    """A Slurm without accounting, some minutes later."""
+
+    async def statuses(self, ids: Iterable[JobId]) -> dict[JobId, JobStatus]:
+        return {job: JobStatus(id=job, lost="neither the queue nor accounting knows it") for job in ids}
+
+
+@pytest.mark.parametrize(
+    ("state", "is_noted", "is_told"),
+    [
+        (RunState.COMPLETE, True, RunState.COMPLETE),
+        (RunState.FAILED, True, RunState.FAILED),
+        (RunState.COMPLETE, False, RunState.ERROR),
+    ],
+)
+def test_what_slurm_has_forgotten_soperator_may_have_noted(
+    checks: MadeUp, state: RunState, is_noted: bool, is_told: RunState
+) -> None:
+    checks.add(SECOND)
+    checks.ends(SECOND, state, noted=is_noted)
+    made_up: Any = checks
+    slurm: Any = Forgetful()
+    outcome = asyncio.run(Ways(made_up, slurm).outcome(checks.check, checks.seen[SECOND]))
+    assert outcome.state is is_told
 
 
 def test_an_order_survives_being_written_down() -> None:
