@@ -33,6 +33,8 @@ _HARDWARE = "[hardware_problem]"
 _ENDS_IN_ANOTHER = (_HARDWARE, "[compute_maintenance] node replacement process")
 #: A reason that says that the machine is not well: to replace it is what it asks for, or more than that.
 _ASKS_FOR_IT = "[node_problem]"
+#: In a reason of ours that has taken the place of somebody else's.
+_NOT_THE_FIRST = "(was drained before)"
 
 
 def reason(owner: str, why: str) -> str:
@@ -141,7 +143,10 @@ class Replacement:
         node = sight.node
         if not self.is_under_way or not self._is_our_drain(node) or sight.acted or self._is_on_another(sight.machine):
             return ()
-        return (Drain((node.name,), self._former) if self._former else Undrain((node.name,)),)
+        if self._former:
+            return (Drain((node.name,), self._former),)
+        # Why somebody had drained it is known to the process only that has drained it anew. It is not opened to jobs.
+        return () if _NOT_THE_FIRST in node.reason else (Undrain((node.name,)),)
 
     def _begin(self, sight: Sight, now: datetime, may_begin: bool) -> Step | None:
         """None once it has begun."""
@@ -244,7 +249,9 @@ class Replacement:
         return node.state.has(NodeFlag.DRAIN) and reason is not None and reason.owner == self.wanted.owner
 
     def _drain(self, node: Node) -> Drain:
-        return Drain((node.name,), reason(self.wanted.owner, self.wanted.why))
+        had_one = node.state.has(NodeFlag.DRAIN) and node.reason
+        why = (self.wanted.why, _NOT_THE_FIRST if had_one else "")
+        return Drain((node.name,), reason(self.wanted.owner, " ".join(filter(None, why))))
 
     def _is_drained_for_this(self, node: Node) -> bool:
         return any(text in node.reason for text in _ENDS_IN_ANOTHER)

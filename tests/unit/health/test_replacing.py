@@ -16,6 +16,7 @@ from airflow_provider_soperator.slurm.states import NodeState
 
 NOON = datetime(2026, 11, 22, 12, tzinfo=timezone.utc)
 OURS = "[hardware_problem] airflow:nights: NVLink"
+AGAIN = f"{OURS} (was drained before)"
 SOPERATORS = "[compute_maintenance] node replacement process"
 OLD = Machine(node="worker-0", instance="computeinstance-old", since=NOON - timedelta(days=9))
 NEW = Machine(node="worker-0", instance="computeinstance-new", since=NOON + timedelta(minutes=5))
@@ -106,15 +107,23 @@ def test_who_was_drained_by_others_is_left_alone_unless_forced(reason: str) -> N
     drained = sight("IDLE+CLOUD+DRAIN", reason=reason)
     assert "force=True" in Story().see(drained).lost
     forced = Story(replace(WANTED, force=True))
-    assert forced.see(drained).orders == (Drain(("worker-0",), OURS),)
+    ours = AGAIN if reason else OURS
+    assert forced.see(drained).orders == (Drain(("worker-0",), ours),)
     # And gets its reason back.
-    undone = forced.replacement.undo(sight("IDLE+CLOUD+DRAIN", reason=OURS))
+    undone = forced.replacement.undo(sight("IDLE+CLOUD+DRAIN", reason=ours))
     assert undone == ((Drain(("worker-0",), reason),) if reason else (Undrain(("worker-0",)),))
+
+
+def test_who_goes_on_does_not_open_a_node_that_somebody_had_drained() -> None:
+    other = Story(replace(WANTED, force=True))
+    drained = sight("IDLE+CLOUD+DRAIN", reason=AGAIN)
+    assert other.see(drained).waits == "is drained, and Soperator is to replace its machine"
+    assert other.replacement.undo(drained) == ()
 
 
 @pytest.mark.parametrize("reason", ["airflow:nights: something else", "[node_problem] gpu_health_check: XID 94"])
 def test_what_asks_for_it_is_taken(reason: str) -> None:
-    assert Story().see(sight("IDLE+CLOUD+DRAIN", reason=reason)).orders == (Drain(("worker-0",), OURS),)
+    assert Story().see(sight("IDLE+CLOUD+DRAIN", reason=reason)).orders == (Drain(("worker-0",), AGAIN),)
 
 
 @pytest.mark.parametrize("reason", ["[hardware_problem] gpu_health_check: XID 79", SOPERATORS, OURS])
