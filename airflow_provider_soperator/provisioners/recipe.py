@@ -47,7 +47,8 @@ class RecipeProvisioner(Provisioner):
             ref=recipe.ref,
             home=recipe.home,
             backend=recipe.backend,
-            terraform_workspace=recipe.workspace,
+            # In a backend that clusters share, each has a state of its own.
+            terraform_workspace=recipe.workspace or spec.name,
         )
         self._plan: Plan | None = None
 

@@ -22,7 +22,8 @@ class Recipe:
                ref="soperator-v4.1.7-1")
 
     ``home`` is where each cluster has a folder of its own that outlives tasks, ``workspace`` Terraform's workspace of
-    the cluster, ``env`` what the recipe wants of the environment beside Nebius' credentials.
+    the cluster, which has its name unless another is given ("default" is the one that is always there), ``env`` what
+    the recipe wants of the environment beside Nebius' credentials.
     """
 
     source: str

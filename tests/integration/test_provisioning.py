@@ -123,6 +123,15 @@ def test_a_cluster_that_exists(tmp_path: Path) -> None:
         provision(recipe(tmp_path), TaskInstance("another run"), on_existing="fail")
 
 
+def test_clusters_in_one_backend_have_a_state_each(tmp_path: Path) -> None:
+    shared = {"local": {"path": str(tmp_path / "default.tfstate"), "workspace_dir": str(tmp_path / "states")}}
+    source = recipe(tmp_path, backend=shared)
+    provision(source)
+    other = provision(source, spec=spec(name="other"), plan_only=True)
+    assert (other["exists"], set(other["changes"].values())) == (False, {"create"})
+    assert provision(source, plan_only=True)["exists"]
+
+
 QUOTA = "rpc error: code = ResourceExhausted desc = QuotaFailure: compute.instance.gpu.h100 limit 16, requested 64"
 EXPIRED = "rpc error: code = Unauthenticated desc = token expired"
 
