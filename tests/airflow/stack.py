@@ -208,6 +208,18 @@ class Run(DagRun):
         except AssertionError as error:
             raise AssertionError(f"{error}\n--- the task's log\n{self.log(task_id, index, number)}") from None
 
+    def answer(self, task_id: str, said: str) -> dict[str, Any]:
+        """Answer a task that asks somebody; what it has asked."""
+        self.wait(task_id, "awaiting_input")
+        # Nobody is as quick as this. Airflow fails a task that goes on before its scheduler has seen that it waits.
+        seen = f"TaskInstance Finished: dag_id={self.dag_id}, task_id={task_id}, run_id={self.run_id},"
+        log = self.stack.components["scheduler"].log
+        self.stack.wait(f"the scheduler has seen that {task_id} waits", lambda: seen in log.read_text(errors="replace"))
+        path = f"{self.path}/taskInstances/{task_id}/-1/hitlDetails"
+        asked: dict[str, Any] = self.stack.call("GET", path)
+        self.stack.call("PATCH", path, json={"chosen_options": [said]})
+        return asked
+
     def clear(self, task_id: str, *, with_downstream: bool = False) -> None:
         body = {
             "dry_run": False,

@@ -28,12 +28,9 @@ def example(stack: Stack, slurm: Cluster) -> Any:
 @pytest.mark.skipif(needs_terraform[0].args[0], reason="there is no terraform on PATH")
 def test_a_plan_is_agreed_to_applied_and_tried(stack: Stack, example: Any) -> None:
     run = example.trigger(name="research", size=4)
-    run.wait("agree", "awaiting_input", timeout=180)
-    path = f"{run.path}/taskInstances/agree/-1/hitlDetails"
-    asked = stack.call("GET", path)
+    asked = run.answer("agree", "Approve")
     assert asked["subject"] == "Cluster research: 6 to create"
     assert "- create module.k8s.terraform_data.this\n" in asked["body"]
-    stack.call("PATCH", path, json={"chosen_options": ["Approve"]})
     run.wait("provision", "success", timeout=240)
     run.wait("verify", "success", timeout=240)
     made = run.xcom("provision")

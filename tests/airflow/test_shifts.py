@@ -6,7 +6,6 @@ import re
 import socket
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
-from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -193,19 +192,10 @@ def answered(stack: Stack, capacity: Capacity) -> Mapping[str, Run]:
     }
 
 
-def answer(run: Run, said: str) -> dict[str, Any]:
-    """What was asked, once it is answered."""
-    run.wait("approve", "awaiting_input")
-    path = f"{run.path}/taskInstances/approve/-1/hitlDetails"
-    asked: dict[str, Any] = run.stack.call("GET", path)
-    run.stack.call("PATCH", path, json={"chosen_options": [said]})
-    return asked
-
-
 def test_nothing_moves_that_nobody_has_agreed_to(answered: Mapping[str, Run], capacity: Capacity) -> None:
     answered[""].wait("approve", "failed")
     answered[""].wait("shift", "upstream_failed")
-    asked = answer(answered["Reject"], "Reject")
+    asked = answered["Reject"].answer("approve", "Reject")
     assert asked["subject"] == "Move capacity: training from 2 to 0, inference from 2 to 4?"
     assert "- training goes from 2 to 0 nodes\n" in asked["body"]
     assert "\n\n1. now: training gives up what is idle" in asked["body"]
@@ -214,7 +204,7 @@ def test_nothing_moves_that_nobody_has_agreed_to(answered: Mapping[str, Run], ca
 
 
 def test_what_was_agreed_to_is_moved(answered: Mapping[str, Run], capacity: Capacity) -> None:
-    answer(answered["Approve"], "Approve")
+    answered["Approve"].answer("approve", "Approve")
     answered["Approve"].wait("shift", "success")
     assert capacity.allocation() == {"training": 3, "inference": 1}
 
