@@ -32,7 +32,13 @@ class EndedWithItsTask(WorkTrigger):
         ti = self.task_instance
         if ti is None:
             return None
-        states = await sync_to_async(states_of)(ti, [ti.task_id])
+        ask = sync_to_async(states_of)
+        try:
+            states = await ask(ti, [ti.task_id])
+        except AttributeError:
+            # The supervisor still answers what was being asked when the task was ended, and Airflow (3.3) takes that
+            # for the answer to this question.
+            states = await ask(ti, [ti.task_id])
         return states[ti.task_id].get(-1 if ti.map_index is None else ti.map_index)
 
 

@@ -272,12 +272,18 @@ class Cluster:
             return
         self.run("scontrol", "power", "down", "force", ",".join(names))
         for name in names:
-            self.wait_node(name, has={"POWERING_DOWN"})
-            # Else the node would stay so for all of SuspendTimeout.
-            self.run("scontrol", "update", f"nodename={name}", "state=resume")
+            # On a busy machine all of SuspendTimeout may lie between two looks.
+            state = self.wait(f"{name} powers down", lambda name=name: self._powering_down(name))
+            if state != OFF:
+                # Else the node would stay so for all of SuspendTimeout.
+                self.run("scontrol", "update", f"nodename={name}", "state=resume")
         for name in names:
             self.wait_gone(name)
             assert self.node(name).state == OFF
+
+    def _powering_down(self, name: str) -> set[str] | None:
+        state = self.node(name).state
+        return state if "POWERING_DOWN" in state or state == OFF else None
 
     def wait_gone(self, name: str) -> None:
         """Wait until a worker's Pod is gone, its slurmd has ended and nothing is about to bring them back."""
