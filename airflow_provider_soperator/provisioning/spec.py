@@ -12,12 +12,11 @@ from airflow_provider_soperator.provisioning.checks import check_key, check_name
 from airflow_provider_soperator.provisioning.errors import SpecMistake, near
 from airflow_provider_soperator.provisioning.parts import Filesystem, NodeSet, Partition, ServiceNodes, Submount
 from airflow_provider_soperator.provisioning.plain import Switch, is_template
+from airflow_provider_soperator.soperator.clusters import AT_WORK
 
 MAINTENANCE = (
     "none", "downscale", "downscaleAndDeletePopulateJail", "downscaleAndOverwritePopulateJail", "skipPopulateJail",
 )  # fmt: skip
-#: Those of them with which everything runs.
-_AT_WORK = ("none", "skipPopulateJail")
 ACTIVE_CHECKS = ("dev", "testing", "prod_quick", "prod_acceptance", "essential")
 #: What ids of Nebius begin with.
 _IDS = {"tenant": "tenant-", "project": "project-", "subnet": "vpcsubnet-"}
@@ -113,7 +112,7 @@ class ClusterSpec:
     @property
     def is_taken_down(self) -> bool:
         """Whether it is in maintenance, with nothing running."""
-        return self.maintenance not in (None, *_AT_WORK)
+        return self.maintenance not in (None, *AT_WORK)
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from airflow_provider_soperator.soperator.conditions import Condition, Object, c
 
 AVAILABLE = "Available"
 #: Values of ``spec.maintenance`` with which everything runs.
-_AT_WORK = ("", "none", "skipPopulateJail")
+AT_WORK = ("", "none", "skipPopulateJail")
 #: The parts of a cluster, in the order in which Soperator looks at them. Once one is not available it leaves the
 #: conditions of those that follow as they were.
 PARTS = (
@@ -54,7 +54,7 @@ class ClusterSeen:
             name=str(metadata["name"]),
             phase=str(status.get("phase") or ""),
             conditions=conditions_of(said),
-            maintenance="" if maintenance in _AT_WORK else maintenance,
+            maintenance="" if maintenance in AT_WORK else maintenance,
             version=str(spec.get("crVersion") or ""),
             has_accounting=bool((nodes.get("accounting") or {}).get("enabled")),
             has_rest=bool((nodes.get("rest") or {}).get("enabled")),
