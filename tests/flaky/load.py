@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Collection, Iterator
 
-# Each looks for itself whether its parent is still there: one that is killed can stop nobody.
+# Each looks for itself whether its parent is still there, as one that is killed cannot stop them.
 _WHILE = "import os\nimport sys\nwhile os.getppid() == int(sys.argv[1]):\n"
 _BUSY = f"{_WHILE}    for _ in range(100_000): pass\n"
 # A file without a name, which goes with the process, whatever ends it.
