@@ -16,7 +16,6 @@ import pytest
 from airflow_provider_soperator.decorators.sbatch import sbatch_task
 from airflow_provider_soperator.functions import packing, remote
 from airflow_provider_soperator.functions.launch import Launch
-from tests.unit.hooks.test_imports import HEAVY, imported_by
 
 OFFSET = 100
 
@@ -189,25 +188,6 @@ def test_arguments_that_are_too_large_are_refused() -> None:
 
     with pytest.raises(packing.CallError, match=r"KiB with its arguments.*pass their path"):
         packed(add, random.Random(0).randbytes(4 << 20))
-
-
-DAG_FILE = """
-from airflow.sdk import DAG
-from airflow_provider_soperator.decorators.sbatch import sbatch_task
-
-with DAG("a-dag"):
-    @sbatch_task(partition="main", python="/opt/python/bin/python3")
-    def double(value):
-        return 2 * value
-
-    double(1)
-    double.expand(value=[1, 2])
-"""
-
-
-def test_a_dag_file_imports_nothing_that_packs_or_connects() -> None:
-    heavy = ("cloudpickle", *HEAVY)
-    assert imported_by(DAG_FILE, heavy) == imported_by("import airflow.sdk.bases.decorator", heavy)
 
 
 def test_of_two_interpreters_one_is_too_many() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from itertools import pairwise
+from functools import cache
+from itertools import accumulate, pairwise
 from zoneinfo import ZoneInfo
 
 from hypothesis import strategies as st
@@ -15,6 +16,8 @@ from airflow_provider_soperator.capacity.schedule import CapacitySchedule, Windo
 MINUTE = timedelta(minutes=1)
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 WEEK = 7 * 24 * 60
+#: Minutes are counted from this Monday on.
+MONDAY = datetime(2026, 1, 5)
 
 #: Days on which clocks are changed, and the times on the wall that are left out or come twice, by time zone.
 CHANGES = {
@@ -57,28 +60,43 @@ class Week:
             lead=self.lead,
         )
 
-    def holds(self, wall: datetime) -> Allocation:
+    def holds_on_wall(self, first: int, last: int) -> list[Allocation]:
+        """What holds in each minute that the wall shows, from one to another, both in minutes since ``MONDAY``."""
+        ends = [begin for begin, _ in self.begins[1:]] + [self.begins[0][0] + WEEK]
+        week: list[Allocation] = []
+        for (begin, allocation), end in zip(self.begins, ends, strict=True):
+            week += [self.otherwise if allocation is None else allocation] * (end - begin)
+        begun = first - self.begins[0][0]
+        wall = [week[minute % WEEK] for minute in range(begun, begun + last - first + 1)]
         for start, end, allocation in self.exceptions:
-            if start <= wall < end:
-                return allocation
-        minute = (wall.weekday() * 24 + wall.hour) * 60 + wall.minute
-        newest = max((one for one in self.begins if one[0] <= minute), default=self.begins[-1], key=lambda one: one[0])
-        return self.otherwise if newest[1] is None else newest[1]
+            since, until = (max((moment - MONDAY) // MINUTE, first) - first for moment in (start, end))
+            wall[since:until] = [allocation] * len(wall[since:until])
+        return wall
 
-    def walk(self, start: datetime, end: datetime) -> list[tuple[datetime, Allocation]]:
+    def walk(self, start: datetime, end: datetime) -> list[Allocation]:
         """What holds in each minute. A time that the wall has shown is over, though clocks are set back before it."""
-        zone, latest = ZoneInfo(self.zone), datetime.min
-        held = []
-        for minute in range((end - start) // MINUTE):
-            moment = start + minute * MINUTE
-            latest = max(latest, moment.astimezone(zone).replace(tzinfo=None))
-            held.append((moment, self.holds(latest)))
-        return held
+        first, last = ((moment.replace(tzinfo=None) - MONDAY) // MINUTE for moment in (start, end))
+        hours = [minute for hour in range(first // 60, last // 60 + 1) for minute in walls(self.zone, hour)]
+        begun = first // 60 * 60
+        latest = list(accumulate(hours[first - begun : last - begun], max))
+        wall = self.holds_on_wall(latest[0], latest[-1])
+        return [wall[minute - latest[0]] for minute in latest]
 
 
-def handovers(held: list[tuple[datetime, Allocation]]) -> list[tuple[datetime, Allocation]]:
-    """The minutes with which something else begins."""
-    return [now for before, now in pairwise(held) if before[1] != now[1]]
+@cache
+def walls(zone: str, hour: int) -> list[int]:
+    """What the wall shows in each minute of an hour, which is counted in UTC, as the wall's minutes are in its time."""
+    moments = [MONDAY.replace(tzinfo=timezone.utc) + (hour * 60 + minute) * MINUTE for minute in range(60)]
+    return [(one.astimezone(ZoneInfo(zone)).replace(tzinfo=None) - MONDAY) // MINUTE for one in moments]
+
+
+def handovers(start: datetime, held: list[Allocation]) -> list[tuple[datetime, Allocation]]:
+    """The minutes with which something else begins, where the first one is that of the start."""
+    return [
+        (start + minute * MINUTE, now)
+        for minute, (before, now) in enumerate(pairwise(held), 1)
+        if before is not now and before != now
+    ]
 
 
 def clock(minute: int) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_soperator.capacity import targets
 from airflow_provider_soperator.capacity.errors import CapacityMistake
 from airflow_provider_soperator.capacity.targets import (
     KubernetesScaleTarget,
@@ -96,3 +97,8 @@ def test_what_others_could_not_read_is_refused(target: Any, words: str) -> None:
 def test_nothing_but_targets_is_made(path: str) -> None:
     with pytest.raises(CapacityMistake, match="is no target: install in all of Airflow's processes"):
         read({"__target__": path, "id": "b", "limit": 1, "usage": 0, "args": ["true"]})
+
+
+def test_a_name_that_is_none_is_an_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'SlurmNodeTarget'"):
+        targets.SlurmNodeTarget  # noqa: B018

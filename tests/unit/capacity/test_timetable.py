@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from datetime import datetime, timedelta
 
 import pendulum
@@ -158,18 +156,3 @@ def test_a_long_description_is_shortened_to_what_airflow_can_store() -> None:
 
 def test_airflow_has_it_from_the_plugin() -> None:
     assert CapacityTimetable in plugins_manager.get_timetables_plugins().values()
-
-
-def test_a_dag_file_does_not_pay_for_airflows_database() -> None:
-    heavy = ["airflow.models.dag", "airflow.models.serialized_dag", "kubernetes", "paramiko", "nebius"]
-    program = (
-        "import sys, airflow.sdk, airflow_provider_soperator.timetables.capacity; "
-        f"print(*(name for name in {heavy} if name in sys.modules))"
-    )
-    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert said.stdout.split() == []
-
-
-def test_the_plugin_brings_in_no_timetable_until_one_is_asked_for() -> None:
-    program = "import sys, airflow_provider_soperator.plugin; sys.exit('airflow.timetables.base' in sys.modules)"
-    subprocess.run([sys.executable, "-c", program], check=True)

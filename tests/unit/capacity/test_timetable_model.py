@@ -27,7 +27,8 @@ class Scheduler(RuleBasedStateMachine):
         self.now = week.change - timedelta(days=4) - early * MINUTE
         self.end = self.now + TWO_WEEKS
         self.lead = week.lead
-        self.all = [at for at, _ in handovers(week.walk(self.now - TWO_WEEKS, self.end + TWO_WEEKS))]
+        since = self.now - TWO_WEEKS
+        self.all = [at for at, _ in handovers(since, week.walk(since, self.end + TWO_WEEKS))]
         # Airflow stores it, and reads it again.
         self.timetable = CapacityTimetable.deserialize(CapacityTimetable(week.schedule()).serialize())
         start_date = pendulum.instance(self.now) if catchup or starts else None

@@ -122,22 +122,18 @@ def test_a_forked_process_has_its_own_and_leaves_its_parents_alone(closed: Close
     os.close(writing)
 
 
-@pytest.fixture
-def kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A loop keeps a connection for a moment only."""
-    monkeypatch.setattr(shared, "KEPT", 0.2)
+async def pass_by(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let time pass in this loop, without waiting for it, and do what is due by then."""
+    loop = asyncio.get_running_loop()
+    then = loop.time() + seconds
+    monkeypatch.setattr(loop, "time", lambda: then)
+    for _ in range(5):
+        await asyncio.sleep(0)
 
 
-async def until_closed(closed: Closed, times: int) -> None:
-    async def watch() -> None:
-        while closed.times < times:
-            await asyncio.sleep(0.01)
-
-    await asyncio.wait_for(watch(), 10)
-
-
-@pytest.mark.usefixtures("kept")
-def test_a_loop_keeps_it_for_the_next_user_and_closes_it_in_time(closed: Closed) -> None:
+def test_a_loop_keeps_it_for_the_next_user_and_closes_it_in_time(
+    closed: Closed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clients = AsyncSharedClients()
 
     async def use() -> AsyncSlurmClient:
@@ -146,11 +142,16 @@ def test_a_loop_keeps_it_for_the_next_user_and_closes_it_in_time(closed: Closed)
 
     async def main() -> None:
         first = await use()
+        await pass_by(shared.KEPT - 1, monkeypatch)
         assert await use() is first
+        # It is kept from its last user on.
+        await pass_by(shared.KEPT - 1, monkeypatch)
         assert closed.times == 0
-        await until_closed(closed, 1)
+        await pass_by(1, monkeypatch)
+        assert closed.times == 1
         assert await use() is not first
-        await until_closed(closed, 2)
+        await pass_by(shared.KEPT, monkeypatch)
+        assert closed.times == 2
 
     asyncio.run(main())
 

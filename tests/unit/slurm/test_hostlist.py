@@ -83,10 +83,14 @@ def test_a_mistyped_range_does_not_fill_the_memory() -> None:
             expand(huge)
 
 
-def test_a_hundred_thousand_nodes_are_quick() -> None:
-    started = time.monotonic()
-    nodes = expand("worker-[0-99999]")
-    assert fold(nodes) == "worker-[0-99999]"
-    assert len(intersect("worker-[0-99999]", nodes[::2])) == 50_000
-    # Two seconds here; the limit is for a machine that is busy with something else.
-    assert time.monotonic() - started < 20
+def test_ten_thousand_nodes_are_quick() -> None:
+    started = time.process_time()
+    nodes = expand("worker-[0-9999]")
+    assert fold(nodes) == "worker-[0-9999]"
+    assert len(intersect("worker-[0-9999]", nodes[::2])) == 5_000
+    # A fifth of a second on a slow machine.
+    assert time.process_time() - started < 2
+
+
+def test_more_nodes_than_that_can_be_meant() -> None:
+    assert len(expand("worker-[0-99999]")) == 100_000

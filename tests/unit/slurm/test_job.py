@@ -125,7 +125,7 @@ def fake_sbatch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Stands where sbatch would be and shows what reaches it: this is about the program ahead of it."""
     folder = tmp_path_factory.mktemp("bin")
     (folder / "sbatch").write_text(
-        f"#!{sys.executable} -I\n"
+        f"#!{sys.executable} -IS\n"
         "import os, sys\n"
         "pairs = [name + b'=' + value for name, value in os.environb.items()]\n"
         "script = open('/dev/stdin', 'rb').read() if '/dev/stdin' in sys.argv else sys.stdin.buffer.read()\n"
