@@ -83,13 +83,13 @@ def test_a_mistyped_range_does_not_fill_the_memory() -> None:
             expand(huge)
 
 
-def test_ten_thousand_nodes_are_quick() -> None:
+def test_thirty_thousand_nodes_are_quick() -> None:
     started = time.process_time()
-    nodes = expand("worker-[0-9999]")
-    assert fold(nodes) == "worker-[0-9999]"
-    assert len(intersect("worker-[0-9999]", nodes[::2])) == 5_000
-    # A fifth of a second on a slow machine.
-    assert time.process_time() - started < 2
+    nodes = expand("worker-[0-29999]")
+    assert fold(nodes) == "worker-[0-29999]"
+    assert len(intersect("worker-[0-29999]", nodes[::2])) == 15_000
+    # Less than a second, and ten where each node is compared with all others.
+    assert time.process_time() - started < 4
 
 
 def test_more_nodes_than_that_can_be_meant() -> None:
