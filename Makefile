@@ -2,7 +2,7 @@
 PYTHON := .venv/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test flaky sandbox bench lint format clean
+.PHONY: help venv demo test soak flaky sandbox bench lint format clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -15,6 +15,9 @@ demo: venv ## Start a sandbox and an Airflow, and watch an example DAG run in th
 
 test: venv ## Run all tests; ARGS="tests/unit -k NAME" for some of them
 	$(PYTHON) -m pytest --numprocesses=3 --dist=loadgroup --no-loadscope-reorder $(ARGS)
+
+soak: venv ## Run what is a matter of luck, for a while; ARGS="--minutes 60 --seed 7"
+	$(PYTHON) -m tests.soak $(ARGS)
 
 flaky: venv ## Find flaky tests among those that a change touches; ARGS="tests/unit --runs 10" for others
 	$(PYTHON) -m tests.flaky $(ARGS)

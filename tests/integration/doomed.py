@@ -37,13 +37,31 @@ _PROCESSES: ForkServerContext = multiprocessing.get_context("forkserver")
 _PROCESSES.set_forkserver_preload([__name__])
 
 
+#: What orders are called here that a shift gives between two targets in the same Slurm and Nebius.
+USUAL = frozenset(
+    {
+        "CreateReservation",
+        "UpdateReservation",
+        "DeleteReservation",
+        "PowerDown",
+        "Drain",
+        "PowerUp",
+        "Undrain",
+        "NodeGroup",
+    }
+)
+
+
 @dataclass(frozen=True)
 class Step:
     """The order at which a process dies, and on which side of it."""
 
-    number: int
     #: When it has been carried out, and before anybody knows; else when it is about to be given.
     done: bool
+    #: Other orders do not count.
+    kinds: frozenset[str] = USUAL
+    #: The first of those that count, or a later one.
+    number: int = 1
 
 
 @dataclass
@@ -54,6 +72,8 @@ class Life:
     news: Connection
     outcome: dict[str, Any] = field(default_factory=dict)
     died_at: str = ""
+    #: What it has said, and why it failed, if it did.
+    failure: str = ""
 
     def begin(self) -> None:
         assert self.news.poll(60), "the process does not begin"
@@ -74,6 +94,21 @@ class Life:
     @property
     def was_killed(self) -> bool:
         return self.process.exitcode == -signal.SIGKILL
+
+
+def to_its_end(order: ShiftOrder, connections: Mapping[str, str], step: Step | None = None) -> Life:
+    """A process that carries out an order, once it has ended: by itself, or at the step at which it dies."""
+    with alive(order, connections, step) as life:
+        life.begin()
+        assert life.end(300), "it does not end"
+        return life
+
+
+def check_arrived(life: Life, order: ShiftOrder) -> None:
+    """That a process which nobody killed has got where it was to go, and no job has come to harm."""
+    assert life.outcome, f"it failed: {life.failure}"
+    assert life.outcome["allocation"] == dict(order.goal)
+    assert life.outcome["figures"]["jobs_requeued"] == life.outcome["figures"]["jobs_killed"] == 0
 
 
 @contextmanager
@@ -97,7 +132,11 @@ def _carry_out(said: dict[str, Any], connections: dict[str, str], step: Step | N
         _die_at(step, news)
     news.send("begun")
     heard = Said()
-    outcome = asyncio.run(run(ShiftOrder.read(said), heard.log))
+    try:
+        outcome = asyncio.run(run(ShiftOrder.read(said), heard.log))
+    except Exception as error:
+        news.send(("failure", f"{heard}\n{error}"))
+        raise
     news.send(("outcome", outcome.describe()))
 
 
@@ -110,8 +149,9 @@ def _die_at(step: Step, news: Connection) -> None:
             nonlocal given
             kind = type(arguments[0])
             is_order = method.__name__ == "resize" or issubclass(kind, _ORDERS)
-            given += is_order
-            is_last = is_order and given == step.number
+            counts = is_order and kind.__name__ in step.kinds
+            given += counts
+            is_last = counts and given == step.number
             answer = None if is_last and not step.done else await method(self, *arguments, **options)
             if is_last:
                 news.send(("died_at", kind.__name__))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -14,27 +14,26 @@ from sandbox.lifecycle import Sandbox
 from sandbox.settings import Settings
 from tests.integration.clients import ClientUnderTest, questions
 from tests.integration.cluster import Cluster
+from tests.integration.conftest import ConnectClient
 
-pytestmark = pytest.mark.any_slurm("oldest")
+pytestmark = pytest.mark.oldest_slurm
 
-ROUNDS = 5
+MANY = 200
 
 
 def test_two_hundred_who_wait_share_rounds(slurm: ClientUnderTest, cluster: Cluster) -> None:
-    jobs = [cluster.sbatch("--hold") for _ in range(10)]
+    jobs = [cluster.sbatch("--hold") for _ in range(3)]
     before = questions(slurm)
-    started = time.monotonic()
-    everybody = [slurm.watch(jobs[number % len(jobs)]) for number in range(200)]
+    everybody = [slurm.watch(jobs[number % len(jobs)]) for number in range(MANY)]
     for followed in everybody:
         followed.until_state("PENDING")
-    cluster.wait("some rounds have passed", lambda: questions(slurm) - before >= ROUNDS)
-    # A second lies between two rounds.
-    assert time.monotonic() - started > ROUNDS - 2
-    assert questions(slurm) - before <= time.monotonic() - started + 2
     slurm.ask(ReleaseJobs(tuple(map(JobId.parse, jobs))))
     assert all(followed.end().succeeded for followed in everybody)
+    # Each has heard twice at least. How often rounds come, tests/unit/clients/test_pace.py has.
+    assert questions(slurm) - before < MANY / 2
 
 
+@pytest.mark.each_client
 def test_nobody_asks_when_nobody_waits(slurm: ClientUnderTest, cluster: Cluster) -> None:
     jobs = [cluster.sbatch("--hold") for _ in range(2)]
     waiting = [slurm.watch(job) for job in jobs]
@@ -55,6 +54,7 @@ def test_nobody_asks_when_nobody_waits(slurm: ClientUnderTest, cluster: Cluster)
     assert str(again.end().state) == "CANCELLED"
 
 
+@pytest.mark.each_client
 def test_a_client_that_is_closed_leaves_nobody_waiting(slurm: ClientUnderTest, cluster: Cluster) -> None:
     followed = slurm.watch(cluster.sbatch("--hold"))
     followed.until_state("PENDING")
@@ -65,8 +65,8 @@ def test_a_client_that_is_closed_leaves_nobody_waiting(slurm: ClientUnderTest, c
 
 @pytest.fixture(scope="module")
 def strict_sandbox(sandbox: Sandbox) -> Iterator[Sandbox]:
-    """One whose slurmctld lets a user ask twice in two seconds, and no more."""
-    limit = "rl_enable,rl_bucket_size=12,rl_refill_rate=2,rl_refill_period=2"
+    """One whose slurmctld lets a user ask four times in two seconds, and no more."""
+    limit = "rl_enable,rl_bucket_size=12,rl_refill_rate=4,rl_refill_period=2"
     usual = "cloud_dns,idle_on_node_suspend,power_save_interval=0,power_save_min_interval=0"
     name = f"strict-{sandbox.settings.name}"[:32].rstrip("-")
     small = Settings(name=name, slurm=sandbox.settings.slurm, root=sandbox.settings.root, workers=1, static=0)
@@ -79,7 +79,7 @@ def strict_sandbox(sandbox: Sandbox) -> Iterator[Sandbox]:
         made.down()
 
 
-def test_a_rate_limit_is_kept(strict_sandbox: Sandbox, connect_client: Callable[..., ClientUnderTest]) -> None:
+def test_a_rate_limit_is_kept(strict_sandbox: Sandbox, connect_client: ConnectClient) -> None:
     cluster = Cluster(strict_sandbox)
     administrator, slurm = connect_client(cluster), connect_client(cluster, user="alice")
     submit = "sbatch --parsable --output=/dev/null --hold --wrap=true"
@@ -89,9 +89,9 @@ def test_a_rate_limit_is_kept(strict_sandbox: Sandbox, connect_client: Callable[
     # Her own jobs alone are asked for: with root's rights all would be.
     rpc = {"REQUEST_JOB_USER_INFO", "REQUEST_JOB_INFO_SINGLE"}
     before, started = questions(administrator, rpc), time.monotonic()
-    cluster.wait("some rounds have passed", lambda: questions(administrator, rpc) - before >= 3)
+    cluster.wait("some rounds have passed", lambda: questions(administrator, rpc) - before >= 2)
     # Each round costs three of those that are let through, and half of them are left to her other programs.
-    assert time.monotonic() - started >= 2 * 6 - 0.5
+    assert time.monotonic() - started >= 3 - 0.5
     cluster.run("scontrol", "release", job)
     assert followed.end().succeeded
     assert not followed.troubles
