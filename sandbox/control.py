@@ -16,6 +16,7 @@ import psutil
 
 from sandbox.airflow.home import without_airflow
 from sandbox.errors import SandboxError
+from sandbox.init import children_of
 from sandbox.settings import ENVIRONMENT, Paths
 
 
@@ -175,10 +176,11 @@ class Init:
 
     def _first_pid(self) -> int:
         outer = self.outer()
-        children = outer.children() if outer else []
+        # Each command asks for it, and psutil would read all processes of the machine to find one's children.
+        children = children_of(outer.pid) if outer else []
         if not children:
             raise SandboxError("the sandbox does not run", f"start it with `{self._up}`")
-        return int(children[0].pid)
+        return children[0]
 
 
 def _ended(process: psutil.Process) -> bool:

@@ -20,12 +20,29 @@ from sandbox.settings import LOOPBACK, AirflowPorts
 #: Each imports Airflow for seconds, so they are started side by side.
 COMPONENTS = ("api-server", "scheduler", "triggerer", "dag-processor")
 
-#: What tasks are forked with, so that not each of them imports it for seconds.
+#: What the scheduler imports, so that tasks are forked with it and not each of them imports it for seconds. Not all of
+#: it has to be installed.
 _PRELOADED = """\
-import airflow.providers.standard.operators.bash
-import airflow_provider_soperator.operators.sbatch
-import airflow_provider_soperator.operators.waiting
-import airflow_provider_soperator.triggers.sbatch
+import contextlib
+import importlib
+import sys
+
+if "scheduler" in sys.argv:
+    for name in (
+        "airflow.providers.ssh.hooks.ssh",
+        "airflow.providers.standard.operators.bash",
+        "airflow_provider_soperator.operators.capacity",
+        "airflow_provider_soperator.operators.sbatch",
+        "airflow_provider_soperator.operators.waiting",
+        "airflow_provider_soperator.triggers.capacity",
+        "airflow_provider_soperator.triggers.sbatch",
+        "asyncssh",
+        "kubernetes_asyncio.client",
+        "nebius.sdk",
+        "airflow_provider_soperator.nebius.session",
+    ):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
 """
 
 

@@ -33,8 +33,8 @@ from sandbox.nebius.server import serve as serve_nebius
 from sandbox.prometheus.server import serve as serve_prometheus
 from sandbox.settings import LOOPBACK, NAMESPACE, Settings
 
-#: Seconds between two steps of all controllers.
-TICK = 0.1
+#: Seconds between two steps of all controllers: while something changes, and while nothing does.
+TICK, IDLE_TICK = 0.1, 0.3
 
 _log = logging.getLogger(__name__)
 
@@ -66,6 +66,7 @@ class World:
         self._prometheus: AppRunner | None = None
         self._checking: asyncio.Task[None] | None = None
         self._nebius: NebiusDouble | None = None
+        #: What was written down last, with versions in the place of objects.
         self._kept = ""
 
     async def open(self) -> None:
@@ -112,20 +113,20 @@ class World:
         return await cluster.open(access, runner, logs, self.faults)
 
     async def run(self) -> None:
-        last = ""
+        last, pause = "", TICK
         while True:
             try:
-                await self.tick()
+                pause = TICK if await self.tick() else IDLE_TICK
                 last = ""
             except Exception as error:
                 # Users may do anything to the objects; the world goes on, and says once what stands in its way.
                 if str(error) != last:
                     _log.exception("this step could not be finished")
                 last = str(error)
-            await asyncio.sleep(TICK)
+            await asyncio.sleep(pause)
 
-    async def tick(self) -> None:
-        """One step of every controller, in the order in which a change travels through them."""
+    async def tick(self) -> bool:
+        """One step of every controller, in the order in which a change travels through them; whether it changed any."""
         processes = await asyncio.to_thread(self.init.processes)
         await self.slurm.render(self.nodesets.replicas())
         self.nodesets.sync()
@@ -134,7 +135,7 @@ class World:
         self._inference_kubelet.sync()
         self.slurm_cluster.sync({name for name, process in processes.items() if process["pid"]})
         self.fleet.step(pending, self.soperator.busy_machines() | self.inference.busy_machines())
-        self._keep()
+        return self._keep()
 
     def ready(self) -> bool:
         """Every node that should be on from the start is on."""
@@ -161,22 +162,20 @@ class World:
         manager["ca_file"] = "/opt/soperator/etc/ca.crt"
         (inside / "kubernetes.json").write_text(json.dumps(manager))
 
-    def _keep(self) -> None:
-        """Write down the state of all, if it has changed, so that this process may end at any time."""
+    def _keep(self) -> bool:
+        """Write down the state of all, if it has changed, so that this process may end at any time; whether it has."""
         assert self._nebius is not None
-        state = {
-            "block": self.block.dump(),
-            "fleet": self.fleet.dump(),
-            "store": self.soperator.dump(),
-            "inference_store": self.inference.dump(),
-            "nebius": self._nebius.dump(),
-        }
-        text = json.dumps(state)
-        if text != self._kept:
-            partial = self.settings.paths.cloud_state.with_suffix(".partial")
-            partial.write_text(text)
-            os.replace(partial, self.settings.paths.cloud_state)
-            self._kept = text
+        state = {"block": self.block.dump(), "fleet": self.fleet.dump(), "nebius": self._nebius.dump()}
+        clusters = {"store": self.soperator, "inference_store": self.inference}
+        # The objects are many, and their stores know whether there was a change.
+        seen = json.dumps([state, {name: cluster.store.resource_version for name, cluster in clusters.items()}])
+        if seen == self._kept:
+            return False
+        partial = self.settings.paths.cloud_state.with_suffix(".partial")
+        partial.write_text(json.dumps(state | {name: cluster.dump() for name, cluster in clusters.items()}))
+        os.replace(partial, self.settings.paths.cloud_state)
+        self._kept = seen
+        return True
 
     def _load(self, state: dict[str, Any]) -> None:
         assert self._nebius is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import marshal
 from datetime import datetime, timezone
 from typing import Any
 
@@ -9,12 +10,8 @@ Object = dict[str, Any]
 
 
 def clone(value: Any) -> Any:
-    """A deep copy of JSON data, several times faster than ``copy.deepcopy``."""
-    if isinstance(value, dict):
-        return {key: clone(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [clone(item) for item in value]
-    return value
+    """A deep copy of JSON data. Controllers make many a second, and this is the fastest that Python has."""
+    return marshal.loads(marshal.dumps(value))
 
 
 def dig(value: Any, path: str) -> Any:
