@@ -18,11 +18,13 @@ os.environ["AIRFLOW_HOME"] = AIRFLOW_HOME
 #: Folders beside this file whose tests CI must run in full, as it must all tests marked ``sandbox``.
 REQUIRED_IN_CI = {"contract", "integration", "sandbox", "ui"}
 
-pytest_plugins = ["tests.sandboxes"]
+pytest_plugins = ["tests.sandboxes", "tests.order"]
 
-# Where others are to get the same answer, hypothesis tries the same examples each time; a developer gets new ones.
+# CI gets the same answer each time, so hypothesis tries the same examples there; a developer gets new ones, and a soak
+# ten times as many.
 hypothesis.settings.register_profile("ci", derandomize=True)
-hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
+hypothesis.settings.register_profile("soak", max_examples=1000, deadline=None)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "default"))
 
 
 def pytest_unconfigure() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,8 +16,10 @@ from sandbox import faults
 from sandbox.lifecycle import Sandbox
 from sandbox.rootfs import own_root
 from sandbox.settings import SUITES, Settings
+from tests import leftovers
 from tests.contract.transports import WAYS, Way, connection_id
-from tests.integration.cluster import Cluster, check_ledger
+from tests.integration.cluster import Cluster, check_ledger, is_ready
+from tests.leftovers import Leftovers
 
 #: Folders whose tests are about a running sandbox, and what those of them share that do not share a sandbox.
 FOLDERS = {
@@ -27,9 +30,27 @@ FOLDERS = {
 }
 
 
+#: Modules of ``integration`` from this name on have a second sandbox.
+HALF, SECOND = "test_f", ", second half"
 #: Where tests run side by side, those that take long are begun first, so that all come to their end at the same time.
-#: The Airflow of shifts is that of the others, if these are over first.
-LONG = (max(SUITES), min(SUITES), "airflow", "airflow of shifts", "sandboxes of their own", "shifts", "browser")
+LONG = (
+    *("airflow", "airflow of shifts", max(SUITES) + SECOND, max(SUITES), min(SUITES), min(SUITES) + SECOND),
+    *("demo", "shifts", "sandboxes of their own", "browser"),
+)
+
+
+#: Seconds that what a test has ended may take to be gone.
+GOING = 20
+#: Whether a test itself has passed: what one has left that failed, or was interrupted, says nothing.
+HAS_PASSED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    report = yield
+    if report.when == "call":
+        item.stash[HAS_PASSED] = report.passed
+    return report
 
 
 # First, as xdist reads the marks in this same hook, and last, as pytest has an order of its own.
@@ -45,10 +66,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
         shared = getattr(item, "callspec", None) and item.callspec.params.get("sandbox")  # type: ignore[attr-defined]
         lane = item.get_closest_marker("lane")
         # A browser costs more than a sandbox, so it is the browser that is shared.
-        group = shared["slurm"] if shared and folder != "ui" else FOLDERS[folder]
+        group = _sandbox_of(item, shared["slurm"]) if shared and folder != "ui" else FOLDERS[folder]
         item.add_marker(pytest.mark.xdist_group(lane.args[0] if lane else group))
     yield
     items.sort(key=_turn)
+
+
+def _sandbox_of(item: pytest.Item, slurm: str) -> str:
+    """Two for each Slurm: one alone would take as long as all other lanes together."""
+    is_of_the_second_half = item.path.parent.name == "integration" and item.path.name >= HALF
+    return slurm + SECOND * is_of_the_second_half
 
 
 def _turn(item: pytest.Item) -> int:
@@ -58,19 +85,25 @@ def _turn(item: pytest.Item) -> int:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slurm-root", metavar="DIR", help="test on the Slurm in this root only; see docs/native.md")
+    parser.addoption("--each-slurm", action="store_true", help="run every test of a sandbox on each Slurm version")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "sandbox" in metafunc.fixturenames:
         root = metafunc.config.getoption("--slurm-root")
-        any_slurm = metafunc.definition.get_closest_marker("any_slurm")
-        versions = [*SUITES]
-        if any_slurm and not metafunc.definition.get_closest_marker("each_slurm"):
-            # The oldest and the newest are tested side by side, and are to take as long.
-            versions = [min(SUITES) if "oldest" in any_slurm.args else max(SUITES)]
-        chosen = [own_root(root)] if root else [{"slurm": version} for version in versions]
+        chosen = [own_root(root)] if root else [{"slurm": version} for version in _versions(metafunc)]
         ids = [f"slurm-{one['slurm']}" for one in chosen]
         metafunc.parametrize("sandbox", chosen, indirect=True, scope="session", ids=ids)
+
+
+def _versions(metafunc: pytest.Metafunc) -> list[str]:
+    """Slurm versions that a test runs on: one, unless what it proves differs between them."""
+    chosen = {"each_slurm": [*SUITES], "oldest_slurm": [min(SUITES)], "newest_slurm": [max(SUITES)]}
+    if metafunc.config.getoption("--each-slurm"):
+        return chosen["each_slurm"]
+    # The closest mark counts, so that a test may differ from its module.
+    marks = (chosen[mark.name] for mark in metafunc.definition.iter_markers() if mark.name in chosen)
+    return next(marks, chosen["newest_slurm"])
 
 
 @contextmanager
@@ -99,17 +132,52 @@ def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
 
 
 @pytest.fixture
-def cluster(sandbox: Sandbox) -> Iterator[Cluster]:
+def cluster(request: pytest.FixtureRequest, sandbox: Sandbox) -> Iterator[Cluster]:
     """The sandbox with worker-0 on, worker-1 to worker-3 off, nothing queued, nothing broken.
 
     Machines of an earlier test may still hold their GPUs for a moment; ``cluster.settle`` waits until they do not.
     """
-    cluster = Cluster(sandbox)
-    cluster.reset()
+    with owned(request, Cluster(sandbox)) as cluster:
+        yield cluster
+
+
+@contextmanager
+def owned(
+    request: pytest.FixtureRequest, cluster: Cluster, restore: Callable[[Leftovers], None] | None = None
+) -> Iterator[Cluster]:
+    """A cluster for one test, which is brought back to its beginning; what the test should have removed fails it."""
+    before = _daemons(cluster.sandbox)
     yield cluster
+    if cluster.is_broken or _daemons(cluster.sandbox) != before:
+        _heal(cluster)
+    # What the test is about may be left for this to remove, if it says so.
+    kinds = {kind for mark in request.node.iter_markers("leaves") for kind in mark.args}
+    has_passed = request.node.stash.get(HAS_PASSED, False)
+    deadline = time.monotonic() + GOING
+    while True:
+        left = leftovers.look(cluster.sandbox)
+        wrong = left.without(jobs=cluster.jobs, drained=cluster.drained, kinds=kinds)
+        # What is being removed may still be seen.
+        if not wrong or not has_passed or time.monotonic() > deadline:
+            break
+        time.sleep(0.3)
+    (restore or cluster.restore)(left)
     cluster.close()
-    sandbox.up()  # starts what the test has killed
-    faults.bring(sandbox, "clear", argparse.Namespace())
+    if wrong and has_passed:
+        pytest.fail(f"this is left of the test: {wrong}", pytrace=False)
+
+
+def _heal(cluster: Cluster) -> None:
+    """Start what a test has killed, and clear its faults."""
+    cluster.sandbox.up()
+    faults.bring(cluster.sandbox, "clear", argparse.Namespace())
+    pods = ("controller-0", "login-0")
+    cluster.wait("Kubernetes knows that all run", lambda: all(is_ready(cluster.pod(name)) for name in pods))
+
+
+def _daemons(sandbox: Sandbox) -> dict[str, int | None]:
+    """The processes that a test should find; those of workers come and go with their nodes."""
+    return {name: one["pid"] for name, one in sandbox.init.processes().items() if not name.startswith("worker-")}
 
 
 @pytest.fixture

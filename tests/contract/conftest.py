@@ -1,7 +1,8 @@
-"""The sandboxes of the integration tests, reached over every transport in turn.
+"""The contract of the transports.
 
-``way`` is each of them, ``shell_way`` each of those that run commands. ``--ways`` chooses, and is the only way to the
-native ones, which need a pyslurm in the sandbox.
+``way`` is one that runs Slurm's commands and one that speaks to slurmrestd: what a request means depends on nothing
+else. ``each_way`` is every transport, and ``shell_way`` each of those that run commands: for what a transport itself
+has to do. ``--ways`` chooses, and is the only way to the native ones, which need a pyslurm in the sandbox.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ import pytest
 
 from tests.contract.transports import REST, WAYS, Way
 
-DEFAULT = tuple(WAYS)
+ALL = tuple(WAYS)
+#: One for each form in which a request is made and answered: words and tables, or JSON.
+FORMS = ("local-async", "rest-async")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--ways", default="", help=f"transports to test, with commas: native, {', '.join(DEFAULT)}")
+    parser.addoption("--ways", default="", help=f"transports to test, with commas: native, {', '.join(ALL)}")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -32,17 +35,25 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    chosen = _chosen(metafunc.config)
+    asked = _asked(metafunc.config)
     # A module may have a fixture of this name that is its own.
     if "way" in metafunc.fixturenames and not hasattr(metafunc.module, "way"):
-        metafunc.parametrize("way", chosen, indirect=True)
+        metafunc.parametrize("way", asked or FORMS, indirect=True)
+    if "each_way" in metafunc.fixturenames:
+        metafunc.parametrize("each_way", asked or ALL, indirect=True)
     if "shell_way" in metafunc.fixturenames:
-        metafunc.parametrize("shell_way", [name for name in chosen if name not in REST], indirect=True)
+        metafunc.parametrize("shell_way", [name for name in asked or ALL if name not in REST], indirect=True)
 
 
 @pytest.fixture
 def way(request: pytest.FixtureRequest, connect: Callable[[str], Way]) -> Way:
-    """One way to the sandbox after another; tests that use it run over each."""
+    """One way to the sandbox for each form of requests; tests that use it run over both."""
+    return connect(request.param)
+
+
+@pytest.fixture
+def each_way(request: pytest.FixtureRequest, connect: Callable[[str], Way]) -> Way:
+    """One way to the sandbox after another; tests that use it run over every transport."""
     return connect(request.param)
 
 
@@ -52,11 +63,11 @@ def shell_way(request: pytest.FixtureRequest, connect: Callable[[str], Way]) -> 
     return connect(request.param)
 
 
-def _chosen(config: pytest.Config) -> tuple[str, ...]:
+def _asked(config: pytest.Config) -> tuple[str, ...]:
     # Where other folders are tested too, pytest does not know this option.
     asked: str = config.getoption("--ways", default="")
-    return tuple(asked.split(",")) if asked else DEFAULT
+    return tuple(asked.split(",")) if asked else ()
 
 
 def _native(config: pytest.Config) -> bool:
-    return any(name.startswith("native") for name in _chosen(config))
+    return any(name.startswith("native") for name in _asked(config))

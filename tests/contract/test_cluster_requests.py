@@ -21,6 +21,9 @@ from airflow_provider_soperator.transports.errors import NotSupported
 from tests.contract.transports import REST, Way, newest
 from tests.integration.cluster import Cluster
 
+# What Slurm answers differs from one version to the next.
+pytestmark = pytest.mark.each_slurm
+
 
 @pytest.fixture
 def commands(connect: Callable[[str], Way]) -> Way:
@@ -69,7 +72,7 @@ def test_the_controller_is_up(way: Way) -> None:
 
 
 # Slurm's commands take their time to give up, so not every way that runs them is tried.
-@pytest.mark.any_slurm
+@pytest.mark.newest_slurm
 @pytest.mark.parametrize("name", ["local", "rest"])
 def test_a_slurmctld_that_is_down_is_told(name: str, connect: Callable[[str], Way], cluster: Cluster) -> None:
     way = connect(name)

@@ -9,7 +9,7 @@ from airflow_provider_soperator.transports.errors import OutputTooLarge
 from tests.contract.transports import Run, Way
 from tests.integration.cluster import Cluster
 
-pytestmark = pytest.mark.any_slurm("oldest")
+pytestmark = pytest.mark.oldest_slurm
 
 ODD_WORDS = (
     "", " ", "it's", '"', "$(touch /root/canary)", "`touch /root/canary`", "; touch /root/canary", "a\nb", "\\", "*",

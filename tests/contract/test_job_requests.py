@@ -34,6 +34,9 @@ from tests.contract.comparison import all_differences, differences
 from tests.contract.transports import REST, SyncWay, Way, minted, newest, url_of
 from tests.integration.cluster import Cluster
 
+# What Slurm answers differs from one version to the next.
+pytestmark = [pytest.mark.each_slurm, pytest.mark.leaves("jobs")]
+
 ODD = 'it\'s "odd" & $(id) | 50% \\ ünï 日本'
 #: Longer than what slurmrestd and sacct write of a list of elements.
 SPARSE = "1,2,4,8,16,32,64,128,256,512,600,603,604,607,610,615,620,623,629,690,701,703,705,789"

@@ -13,22 +13,17 @@ from airflow_provider_soperator.transports.kubernetes import (
     CONTROLLER,
     LOGIN,
     AsyncKubernetesTransport,
-    KubernetesTransport,
     PodChoice,
 )
 from sandbox.settings import NAMESPACE
 from tests.contract.transports import (
     AsyncWay,
     Run,
-    SyncWay,
     Way,
     kubernetes_async_client,
-    kubernetes_client,
     outcomes,
 )
 from tests.integration.cluster import Cluster, is_ready
-
-pytestmark = pytest.mark.any_slurm
 
 HOSTNAME = Run(("hostname",))
 LOGIN_POD = "login-0"
@@ -37,8 +32,8 @@ LOGIN_POD = "login-0"
 Reach = Callable[..., Way]
 
 
-@pytest.fixture(params=["kubernetes", "kubernetes-async"])
-def reach(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[Reach]:
+@pytest.fixture
+def reach(cluster: Cluster) -> Iterator[Reach]:
     opened: list[Way] = []
 
     def reach(
@@ -46,20 +41,12 @@ def reach(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[Reach]:
         choices: tuple[PodChoice, ...] = (LOGIN, CONTROLLER),
         change: Callable[[Any], None] = lambda client: None,
     ) -> Way:
-        def connect() -> Any:
-            client = kubernetes_client(cluster)
-            change(client)
-            return client
-
-        async def connect_async() -> Any:
+        async def connect() -> Any:
             client = await kubernetes_async_client(cluster)
             change(client)
             return client
 
-        if request.param == "kubernetes":
-            opened.append(SyncWay(KubernetesTransport(connect, namespace, choices)))
-        else:
-            opened.append(AsyncWay(lambda: AsyncKubernetesTransport(connect_async, namespace, choices)))
+        opened.append(AsyncWay(lambda: AsyncKubernetesTransport(connect, namespace, choices)))
         return opened[-1]
 
     yield reach

@@ -39,6 +39,9 @@ from tests.contract.comparison import all_differences
 from tests.contract.transports import REST, SyncWay, Way, minted, newest, url_of
 from tests.integration.cluster import Cluster
 
+# What Slurm answers differs from one version to the next.
+pytestmark = [pytest.mark.each_slurm, pytest.mark.leaves("drains")]
+
 ODD = 'it\'s "odd" & $(id) | 50% \\ ünï 日本'
 NODES = ("worker-0", "worker-cpu-1")
 

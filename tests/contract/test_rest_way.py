@@ -36,20 +36,19 @@ from tests.contract.transports import AsyncWay, Run, SyncWay, Way, inside, key_o
 from tests.integration.cluster import Cluster
 from tests.submissions import new_jobs
 
+pytestmark = pytest.mark.leaves("jobs")
+
 Reach = Callable[..., Way]
 
 
-@pytest.fixture(params=["rest", "rest-async"])
-def reach(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[Reach]:
+@pytest.fixture
+def reach(cluster: Cluster) -> Iterator[Reach]:
     """Opens ways to the sandbox's slurmrestd, or to another address, with any tokens."""
     opened: list[Way] = []
 
     def reach(tokens: TokenSource | None = None, url: str = "", **options: object) -> Way:
         tokens, url = tokens or minted(cluster), url or url_of(cluster)
-        if request.param == "rest":
-            opened.append(SyncWay(RestTransport(url, tokens, **options)))  # type: ignore[arg-type]
-        else:
-            opened.append(AsyncWay(lambda: AsyncRestTransport(url, tokens, **options)))  # type: ignore[arg-type]
+        opened.append(AsyncWay(lambda: AsyncRestTransport(url, tokens, **options)))  # type: ignore[arg-type]
         return opened[-1]
 
     yield reach
@@ -116,6 +115,7 @@ def a_token(cluster: Cluster, key: bytes = b"", **claims: object) -> str:
 # Versions
 
 
+@pytest.mark.each_slurm
 @pytest.mark.parametrize("version", [41, 42, 43, 44, 45])
 def test_every_version_that_the_server_has_is_spoken(version: int, reach: Reach, cluster: Cluster) -> None:
     way = reach(versions=(version,))
@@ -146,6 +146,7 @@ def test_what_a_release_does_not_have_is_agreed_anew(reach: Reach, cluster: Clus
 # Tokens
 
 
+@pytest.mark.each_slurm
 def test_a_token_that_is_wrong_says_how(reach: Reach, cluster: Cluster) -> None:
     now = int(time.time())
     wrong = {
@@ -205,6 +206,7 @@ def test_what_it_cannot_do_says_what_can(reach: Reach) -> None:
 # The way there
 
 
+@pytest.mark.each_slurm
 def test_an_address_that_is_wrong_says_how(reach: Reach, cluster: Cluster) -> None:
     ports = cluster.access["ports"]
     wrong = {
@@ -237,7 +239,7 @@ def test_a_slurmrestd_that_is_gone_is_found_again(reach: Reach, cluster: Cluster
 # Exactly once
 
 
-@pytest.mark.any_slurm("oldest")
+@pytest.mark.oldest_slurm
 def test_a_connection_cut_at_any_moment_neither_loses_nor_doubles_a_job(
     reach: Reach, cluster: Cluster, door: Door
 ) -> None:
@@ -262,6 +264,7 @@ def test_a_connection_cut_at_any_moment_neither_loses_nor_doubles_a_job(
         assert not any(job.is_held or job.comment == HELD for job in found)
 
 
+@pytest.mark.each_slurm
 def test_jobs_that_nobody_let_go_are_let_go_by_the_next(reach: Reach, cluster: Cluster) -> None:
     way = reach()
     jobs = (
@@ -280,6 +283,7 @@ def test_jobs_that_nobody_let_go_are_let_go_by_the_next(reach: Reach, cluster: C
     assert way.ask(ListJobs(ids=(left[3],)))[0].is_held
 
 
+@pytest.mark.each_slurm
 def test_of_two_jobs_with_one_key_the_first_stays(reach: Reach, cluster: Cluster) -> None:
     way = reach()
     [job] = new_jobs()
@@ -291,7 +295,7 @@ def test_of_two_jobs_with_one_key_the_first_stays(reach: Reach, cluster: Cluster
     assert way.ask(ListJobs(ids=(second,)))[0].nodelist == ""
 
 
-@pytest.mark.any_slurm("oldest")
+@pytest.mark.oldest_slurm
 def test_five_hundred_at_once(reach: Reach) -> None:
     way = reach()
     jobs = new_jobs(500, hold=True)

@@ -17,6 +17,8 @@ from tests.contract.transports import WAYS, Way
 from tests.integration.cluster import Cluster
 from tests.submissions import ask_until_known, new_jobs
 
+pytestmark = pytest.mark.leaves("jobs")
+
 
 def in_accounting(cluster: Cluster, job: BatchJob) -> list[str]:
     """The ids under which accounting knows a job's name."""
@@ -34,7 +36,6 @@ def test_the_second_time_the_job_is_adopted(way: Way, cluster: Cluster) -> None:
     cluster.wait("accounting has it once", lambda: in_accounting(cluster, jobs[0]) == [str(first[0].id)])
 
 
-@pytest.mark.any_slurm
 def test_a_job_keeps_its_environment_and_script(way: Way, cluster: Cluster) -> None:
     value = 'it\'s "$HOME"\nand `more` ünïcødé'
     [job] = new_jobs(env={"ODD": value}, output="/root/once-%j.out")
@@ -54,7 +55,7 @@ def test_what_slurm_refuses_does_not_keep_others_from_being_submitted(way: Way) 
     assert submitted.id is not None
 
 
-@pytest.mark.any_slurm("oldest")
+@pytest.mark.oldest_slurm
 def test_many_who_race_for_one_key_get_one_job(way: Way, cluster: Cluster) -> None:
     jobs = new_jobs(2)
     with ThreadPoolExecutor(6) as pool:
@@ -68,7 +69,6 @@ def test_many_who_race_for_one_key_get_one_job(way: Way, cluster: Cluster) -> No
     assert all(job.started is None or not job.nodelist for job in found if job.state.base is JobBase.CANCELLED)
 
 
-@pytest.mark.any_slurm
 def test_without_accounting_only_what_is_surely_new_is_submitted(way: Way, cluster: Cluster) -> None:
     jobs = new_jobs()
     cluster.fault("slurmdbd-down")
@@ -79,7 +79,7 @@ def test_without_accounting_only_what_is_surely_new_is_submitted(way: Way, clust
     assert not submitted.adopted
 
 
-@pytest.mark.any_slurm("oldest")
+@pytest.mark.oldest_slurm
 def test_a_job_that_has_left_the_queue_is_found_in_accounting(sandbox: Sandbox) -> None:
     small = replace(sandbox.settings, name=f"forgets-{sandbox.settings.name}"[:32], port_base=0, workers=1, block=0)
     forgetful = Sandbox(replace(small, min_job_age=2, static=0))

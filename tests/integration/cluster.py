@@ -31,6 +31,8 @@ from sandbox import faults
 from sandbox.cloud.landscape import INFERENCE_GROUP, INFERENCE_NAMESPACE
 from sandbox.lifecycle import Sandbox
 from sandbox.settings import EPHEMERAL_SET, NAMESPACE
+from tests import leftovers
+from tests.leftovers import Leftovers
 
 T = TypeVar("T")
 
@@ -47,6 +49,12 @@ class Cluster:
         self.settings = sandbox.settings
         self.paths = sandbox.paths
         self.access: dict[str, Any] = json.loads(sandbox.paths.access.read_text())
+        #: Jobs that were submitted through this, which need not have ended when a test does.
+        self.jobs: set[str] = set()
+        #: Nodes that were drained through this.
+        self.drained: set[str] = set()
+        #: Whether a fault was brought about.
+        self.is_broken = False
 
     # Commands
 
@@ -61,7 +69,9 @@ class Cluster:
 
     def sbatch(self, *options: str, wrap: str = "true") -> str:
         """Submit a job and return its id."""
-        return self.run("sbatch", "--parsable", "--output=/root/%j.out", *options, f"--wrap={wrap}").strip()
+        job = self.run("sbatch", "--parsable", "--output=/root/%j.out", *options, f"--wrap={wrap}").strip()
+        self.jobs.add(job)
+        return job
 
     def held_job(self, *options: str) -> str:
         """Submit a job that runs until ``let_go``, and return its id."""
@@ -104,6 +114,9 @@ class Cluster:
 
     def fault(self, name: str, **options: Any) -> str:
         """Break something, as `python -m sandbox fault` does."""
+        self.is_broken = True
+        if name == "node-drain":
+            self.drained.add(options["node"])
         return faults.bring(self.sandbox, name, argparse.Namespace(**options))
 
     def resize(self, group: str, count: int) -> Operation[Any]:
@@ -236,7 +249,7 @@ class Cluster:
             waited = time.monotonic() - began
             assert waited < timeout, f"after {timeout} s still not: {what}\n{self._seen()}"
             # Most looks run a command, and other tests want the machine, too: who has waited for long looks less often.
-            time.sleep(min(max(0.1, waited / 20), 0.5))
+            time.sleep(min(max(0.1, waited / 8), 1))
         return outcome
 
     def _seen(self) -> str:
@@ -322,21 +335,34 @@ class Cluster:
         self.wait(f"{name} is {'' if known else 'not '}in slurm.conf", lambda: is_known() == known)
 
     def reset(self) -> None:
-        """Make the sandbox what a test expects to find: no faults, no jobs, no drains, only worker-0 on."""
-        if self.active_jobs():
-            for partition in ("main", "hidden"):
-                self.run("scancel", "--full", f"--partition={partition}")
-            self.wait("no job is left", lambda: not self.active_jobs())
-        nodes = self.nodes()
-        for name, node in nodes.items():
-            if "DRAIN" in node.state:
-                self.run("scontrol", "update", f"nodename={name}", "state=undrain")
-            if node.reason or node.comment:
-                self.run("scontrol", "update", f"nodename={name}", "reason=", "comment=")
+        """Make the sandbox what a test expects to find: no jobs, no drains, no reservations, only worker-0 on."""
+        self.restore(leftovers.look(self.sandbox))
+
+    def restore(self, left: Leftovers) -> None:
+        """The same, from what was found there."""
+        self.remove(left)
         others = [f"worker-{ordinal}" for ordinal in range(1, self.settings.workers)]
-        self.power_down(*(name for name in others if nodes[name].state != OFF))
-        if nodes["worker-0"].state != {"IDLE", "CLOUD"}:
+        going = [name for name in others if left.states[name] != OFF]
+        for name in going:
+            # What brings a node up could still be under way, and would bring it up after it has gone.
+            self.wait_node(name, lacks={"POWERING_UP", "POWER_UP"})
+        self.power_down(*going)
+        if left.states["worker-0"] != {"IDLE", "CLOUD"}:
             self.power_up("worker-0")
+
+    def remove(self, left: Leftovers) -> None:
+        """Remove all that was found there, and leave the power of nodes as it is."""
+        for name in left.reservations:
+            self.run("scontrol", "delete", f"ReservationName={name}")
+        if left.jobs:
+            self.run("scancel", "--full", *left.jobs)
+            self.wait("no job is left", lambda: not self.active_jobs())
+        for name in left.drained:
+            self.run("scontrol", "update", f"nodename={name}", "state=undrain")
+        for name in left.marks:
+            self.run("scontrol", "update", f"nodename={name}", "reason=", "comment=")
+        if left.files:
+            self.run("rm", "-rf", *left.files)
 
 
 def check_ledger(entries: list[dict[str, Any]]) -> None:

@@ -15,7 +15,7 @@ from tests.integration.clients import KINDS, ClientUnderTest
 from tests.integration.cluster import Cluster
 from tests.integration.connections import Connections
 from tests.integration.shifts import Shifts
-from tests.sandboxes import kept_up
+from tests.sandboxes import kept_up, owned
 
 ConnectClient = Callable[..., ClientUnderTest]
 
@@ -42,9 +42,16 @@ def connect_kind(monkeypatch: pytest.MonkeyPatch) -> Iterator[ConnectClient]:
         client.close()
 
 
-@pytest.fixture(params=list(KINDS))
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """What takes several questions is written once for both kinds of clients, and so is tested with one of them."""
+    if "connect_client" in metafunc.fixturenames:
+        both = metafunc.definition.get_closest_marker("each_client")
+        metafunc.parametrize("connect_client", list(KINDS) if both else ["loop"], indirect=True)
+
+
+@pytest.fixture
 def connect_client(request: pytest.FixtureRequest, connect_kind: ConnectClient) -> ConnectClient:
-    """The same for one kind after the other: tests that use it run with each."""
+    """The same for one kind; tests that are marked so run with each."""
     return partial(connect_kind, request.param)
 
 
@@ -74,12 +81,9 @@ def forgetful_sandbox(sandbox: Sandbox) -> Iterator[Sandbox]:
 
 
 @pytest.fixture
-def forgetful(forgetful_sandbox: Sandbox) -> Iterator[Cluster]:
-    cluster = Cluster(forgetful_sandbox)
-    cluster.reset()
-    yield cluster
-    cluster.close()
-    forgetful_sandbox.up()  # starts what the test has killed
+def forgetful(request: pytest.FixtureRequest, forgetful_sandbox: Sandbox) -> Iterator[Cluster]:
+    with owned(request, Cluster(forgetful_sandbox)) as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="session")
@@ -93,10 +97,9 @@ def shift_sandbox(sandbox: Sandbox) -> Iterator[Sandbox]:
 
 
 @pytest.fixture
-def shifts(shift_sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shifts]:
+def shifts(request: pytest.FixtureRequest, shift_sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shifts]:
     cluster = Cluster(shift_sandbox)
     shifts = Shifts(cluster, monkeypatch)
-    shifts.restore()
-    yield shifts
-    shifts.close()
-    cluster.close()
+    with owned(request, cluster, shifts.restore):
+        yield shifts
+        shifts.close()

@@ -32,6 +32,7 @@ def command_line(*words: str, prefix: Sequence[str] = (), env: dict[str, str] | 
 
 def fault(cluster: Cluster, *words: str) -> str:
     """Break something from the command line, and return what that says."""
+    cluster.is_broken = True
     said = command_line("fault", "--name", cluster.settings.name, *words)
     assert said.returncode == 0, f"{words}: {said.stderr}"
     return said.stdout

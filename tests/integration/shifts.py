@@ -29,6 +29,7 @@ from airflow_provider_soperator.hooks.nebius import NebiusHook
 from sandbox.cloud.landscape import BLOCK_ID, INFERENCE_GROUP, REMOTE_INFERENCE_GROUP
 from sandbox.settings import EPHEMERAL_SET
 from tests.integration.cluster import NOT_UP, Cluster
+from tests.leftovers import Leftovers
 
 #: Long enough for a slow machine: whoever wants to see them pass asks for shorter ones.
 PATIENT = Timeouts(
@@ -237,27 +238,19 @@ class Shifts:
     def close(self) -> None:
         for one in self._running:
             one.die()
-        self.cluster.sandbox.up()  # starts what the test has killed
-        self.cluster.fault("clear")
 
-    def restore(self) -> None:
-        """Undo what an earlier test has left: one that has not failed leaves nothing."""
+    def restore(self, left: Leftovers) -> None:
+        """Undo what the test has left: one that has not failed leaves only what it says."""
         cluster = self.cluster
-        if cluster.active_jobs():
-            cluster.run("scancel", "--full", "--partition=main")
-            cluster.wait("no job is left", lambda: not cluster.active_jobs())
-        for name in self.reservations():
-            cluster.run("scontrol", "delete", f"ReservationName={name}")
+        cluster.remove(left)
         for group in GROUPS.values():
             if cluster.group(group).target_node_count:
                 cluster.resize(group, 0).sync_wait(interval=0.1, timeout=30)
-        nodes = cluster.nodes()
         for name in self.workers:
-            if "DRAIN" in nodes[name].state and "POWERING_DOWN" not in nodes[name].state:
-                cluster.run("scontrol", "update", f"nodename={name}", "state=undrain")
-            if "DOWN" in nodes[name].state:
+            if "DOWN" in left.states[name]:
                 cluster.power_down(name)
-            cluster.power_up(name)
+            if left.states[name] != {"IDLE", "CLOUD"}:
+                cluster.power_up(name)
         cluster.wait("all GPUs are training's", lambda: cluster.usage() == cluster.settings.block)
 
 

@@ -21,7 +21,7 @@ from nebius.aio.service_error import RequestError
 from tests.integration.cluster import Cluster
 from tests.integration.outside import Nebius, accounted, command_line, kubectl, ssh, ssh_command, ssh_files
 
-pytestmark = pytest.mark.any_slurm("oldest")
+pytestmark = pytest.mark.oldest_slurm
 
 #: The versions of slurmrestd's interface that each Slurm serves.
 SERVED = {

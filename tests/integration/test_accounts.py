@@ -17,7 +17,7 @@ from tests.integration.cluster import Cluster
 from tests.integration.connections import Connections
 from tests.sandboxes import kept_up
 
-pytestmark = pytest.mark.any_slurm("oldest")
+pytestmark = pytest.mark.oldest_slurm
 
 ASSOCIATIONS = (
     "add account vision",

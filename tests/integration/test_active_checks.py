@@ -27,7 +27,7 @@ from sandbox.settings import CLUSTER, NAMESPACE
 from tests.integration.cluster import SOPERATOR, Cluster
 from tests.integration.connections import Connections
 
-pytestmark = pytest.mark.any_slurm
+pytestmark = pytest.mark.leaves("drains")
 
 #: Nodes that fail it are drained by nobody else.
 QUIET = "quiet-check"

@@ -10,7 +10,7 @@ from sandbox.cloud.landscape import INFERENCE_GROUP, TRAINING_GROUP
 from sandbox.settings import EPHEMERAL_SET, STATIC_SET
 from tests.integration.cluster import NOT_UP, OFF, Cluster, check_ledger
 
-pytestmark = pytest.mark.any_slurm("oldest")
+pytestmark = pytest.mark.oldest_slurm
 
 # Machines outlive their nodes
 

@@ -28,10 +28,10 @@ from airflow_provider_soperator.transports.local import LocalTransport
 from tests.contract.transports import SyncWay, Way, inside
 from tests.integration.cluster import Cluster
 from tests.integration.conftest import ConnectClient
-from tests.integration.test_exactly_once_under_fire import over_ssh, stop_controller
+from tests.integration.fire import over_ssh, stop_controller
 from tests.submissions import after, ask_until_known, ids_of, new_jobs
 
-pytestmark = pytest.mark.any_slurm("oldest")
+pytestmark = [pytest.mark.oldest_slurm, pytest.mark.leaves("jobs", "drains")]
 
 DRAINED = "worker-cpu-0"
 

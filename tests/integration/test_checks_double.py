@@ -12,9 +12,12 @@ from sandbox.settings import CLUSTER, NAMESPACE
 from tests.integration.cluster import NOT_UP, Cluster
 from tests.integration.outside import accounted, command_line, fault
 
+pytestmark = pytest.mark.leaves("drains")
+
 CHECK = "gpu-checks"
 
 
+@pytest.mark.each_slurm
 def test_checks_replace_a_broken_machine(cluster: Cluster) -> None:
     before = cluster.machine_of("worker-0")
     job = cluster.held_job("--gpus=1", "--nodelist=worker-0")
@@ -51,7 +54,6 @@ def run_check(cluster: Cluster, name: str) -> dict[str, Any]:
     return cluster.wait(f"{name} has ended", ended)
 
 
-@pytest.mark.any_slurm
 def test_check_fails_and_drains_the_node(cluster: Cluster) -> None:
     assert run_check(cluster, "check-well")["lastRunStatus"] == "Complete"
     fault(cluster, "check-fails", CHECK, "worker-0")
@@ -64,7 +66,6 @@ def test_check_fails_and_drains_the_node(cluster: Cluster) -> None:
     assert accounted(cluster, failed["jobID"])["ExitCode"] == "1:0"
 
 
-@pytest.mark.any_slurm
 def test_gpu_metric(cluster: Cluster) -> None:
     def asked(query: str) -> list[dict[str, Any]]:
         answer = httpx.get(f"{cluster.access['prometheus']['url']}/api/v1/query", params={"query": query}, timeout=30)
@@ -91,7 +92,6 @@ def slurm_cluster(cluster: Cluster) -> dict[str, Any]:
     return found["status"]
 
 
-@pytest.mark.any_slurm
 def test_cluster_phase(cluster: Cluster) -> None:
     fault(cluster, "cluster-phase", "Not available", "LoginAvailable=False:NotAvailable", "Other=Unknown")
     cluster.wait("the phase is pinned", lambda: slurm_cluster(cluster)["phase"] == "Not available")
@@ -103,7 +103,6 @@ def test_cluster_phase(cluster: Cluster) -> None:
     assert set(said.values()) == {"True"}
 
 
-@pytest.mark.any_slurm
 def test_nodeset_phase(cluster: Cluster) -> None:
     fault(cluster, "nodeset-phase", "worker-cpu", "Pending")
     shown = command_line("status", "--name", cluster.settings.name, env={"COLUMNS": "200"}).stdout
@@ -113,7 +112,6 @@ def test_nodeset_phase(cluster: Cluster) -> None:
     )
 
 
-@pytest.mark.any_slurm
 def test_maintenance(cluster: Cluster) -> None:
     fault(cluster, "maintenance", "on")
 

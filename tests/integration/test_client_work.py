@@ -17,7 +17,7 @@ from airflow_provider_soperator.transports.errors import TransportError
 from tests.integration.clients import ClientUnderTest
 from tests.integration.cluster import Cluster
 
-pytestmark = pytest.mark.any_slurm("oldest")
+pytestmark = [pytest.mark.oldest_slurm, pytest.mark.leaves("jobs")]
 
 HELD = BatchJob(command="true", name="work", output="/dev/null", hold=True)
 
@@ -26,6 +26,7 @@ def key(attempt: int = 1, run: str = "") -> SubmissionKey:
     return SubmissionKey.derive("dag", run or uuid.uuid4().hex, "task", -1, attempt)
 
 
+@pytest.mark.each_client
 def test_a_job_is_submitted_once_for_each_key(slurm: ClientUnderTest, cluster: Cluster) -> None:
     own = key()
     first, second = slurm.do("submit", HELD, own), slurm.do("submit", HELD, own)
@@ -39,6 +40,7 @@ def test_what_slurm_refuses_is_raised(slurm: ClientUnderTest, cluster: Cluster) 
         slurm.do("submit", HELD.replace(partition="nowhere"), key())
 
 
+@pytest.mark.each_client
 def test_a_connection_that_is_cut_makes_no_second_job(slurm: ClientUnderTest, cluster: Cluster) -> None:
     keys, ids = [key() for _ in range(3)], []
     for own in keys:

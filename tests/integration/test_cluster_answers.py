@@ -23,6 +23,9 @@ from airflow_provider_soperator.slurm.requests import (
 from tests.integration.answers import ask, submit_held
 from tests.integration.cluster import Cluster
 
+# What Slurm answers differs from one version to the next.
+pytestmark = pytest.mark.each_slurm
+
 
 def test_the_life_of_a_reservation(cluster: Cluster) -> None:
     start = datetime.now(timezone.utc).replace(microsecond=0) + timedelta(hours=1)

@@ -19,7 +19,7 @@ from sandbox.settings import EPHEMERAL_SET, NAMESPACE, STATIC_SET
 from tests.integration.cluster import Cluster
 from tests.integration.connections import Connections
 
-pytestmark = [pytest.mark.any_slurm, pytest.mark.usefixtures("connections")]
+pytestmark = [pytest.mark.usefixtures("connections"), pytest.mark.leaves("drains")]
 
 FIRST, LAST = (f"{STATIC_SET}-{ordinal}" for ordinal in range(2))
 Sense = Callable[..., Any]

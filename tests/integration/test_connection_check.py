@@ -23,8 +23,6 @@ from airflow_provider_soperator.hooks.slurm import SlurmHook
 from tests.integration.cluster import Cluster
 from tests.integration.connections import WAYS, Connections
 
-pytestmark = pytest.mark.any_slurm
-
 
 @contextlib.contextmanager
 def listening(*, answers: bool) -> Iterator[int]:

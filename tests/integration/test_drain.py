@@ -7,8 +7,6 @@ import pytest
 from sandbox.faults import DRAIN_REASONS
 from tests.integration.cluster import NOT_UP, Cluster
 
-pytestmark = pytest.mark.any_slurm
-
 
 @pytest.mark.parametrize("short", DRAIN_REASONS)
 def test_a_drain_shows_the_reason_of_whoever_set_it(cluster: Cluster, short: str) -> None:

@@ -19,8 +19,6 @@ from tests.integration.cluster import Cluster
 from tests.integration.conftest import ConnectClient
 from tests.integration.connections import Connections
 
-pytestmark = pytest.mark.any_slurm
-
 INTERVAL = 1.0
 
 

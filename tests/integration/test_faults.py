@@ -29,8 +29,6 @@ from tests.integration.outside import (
     wait_until_saved,
 )
 
-pytestmark = pytest.mark.any_slurm
-
 
 def status(cluster: Cluster) -> subprocess.CompletedProcess[str]:
     return command_line("status", "--name", cluster.settings.name, env={"COLUMNS": "200"})

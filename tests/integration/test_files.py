@@ -22,8 +22,6 @@ from airflow_provider_soperator.slurm.transfers import Place, WritePiece
 from tests.integration.cluster import Cluster
 from tests.integration.connections import WAYS, Connections
 
-pytestmark = pytest.mark.any_slurm
-
 ODD = "a 'b' $(touch x) \\ *\n日本"
 #: More than goes in one piece, and not a multiple of it.
 LARGE = 3_333_333

@@ -18,8 +18,6 @@ from tests.integration.clients import ClientUnderTest
 from tests.integration.cluster import Cluster
 from tests.integration.conftest import ConnectClient
 
-pytestmark = pytest.mark.any_slurm
-
 HOUR = timedelta(hours=1)
 
 
@@ -129,7 +127,7 @@ def test_a_memory_that_is_too_old_does_not_bring_back_the_past(cluster: Cluster,
     assert listener.jobs.memory()["horizon"] >= (yesterday - HOUR).timestamp()
 
 
-@pytest.mark.any_slurm("oldest")
+@pytest.mark.oldest_slurm
 def test_what_the_queue_has_forgotten_is_found_in_accounting(
     forgetful: Cluster, connect_kind: ConnectClient, forgotten: Callable[[str], bool]
 ) -> None:
@@ -148,7 +146,7 @@ def test_what_the_queue_has_forgotten_is_found_in_accounting(
     assert listener.look() == []
 
 
-@pytest.mark.any_slurm("oldest")
+@pytest.mark.oldest_slurm
 def test_the_jobs_of_others_are_found_too(
     forgetful: Cluster, connect_kind: ConnectClient, forgotten: Callable[[str], bool]
 ) -> None:

@@ -19,8 +19,6 @@ from airflow_provider_soperator.triggers.health import NodeHealthTrigger, NodeUn
 from tests.integration.cluster import Cluster
 from tests.integration.connections import Connections
 
-pytestmark = pytest.mark.any_slurm
-
 Poke = Callable[..., tuple[bool, dict[str, Any]]]
 
 

@@ -22,8 +22,6 @@ from tests.integration.cluster import LOGIN, Cluster
 from tests.integration.connections import WAYS, Connections
 from tests.integration.outside import REPOSITORY
 
-pytestmark = pytest.mark.any_slurm
-
 EXAMPLES = re.findall(r"^```python\n(.+?)^```", (REPOSITORY / "docs" / "connection.md").read_text(), re.M | re.S)
 
 

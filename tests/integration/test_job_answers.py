@@ -26,6 +26,9 @@ from airflow_provider_soperator.slurm.states import JobBase
 from tests.integration.answers import HOSTILE, accounted, ask, sbatch, submit, the_job
 from tests.integration.cluster import Cluster
 
+# What Slurm answers differs from one version to the next.
+pytestmark = [pytest.mark.each_slurm, pytest.mark.leaves("jobs")]
+
 
 def test_hostile_names_come_back_as_they_were_sent(cluster: Cluster) -> None:
     before = datetime.now(timezone.utc) - timedelta(seconds=5)

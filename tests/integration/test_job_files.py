@@ -18,8 +18,6 @@ from airflow_provider_soperator.slurm.keys import SubmissionKey
 from tests.integration.cluster import Cluster
 from tests.integration.connections import Connections
 
-pytestmark = pytest.mark.any_slurm
-
 LOG = logging.getLogger(__name__)
 
 
@@ -98,6 +96,7 @@ def test_what_nothing_fits_is_named(files: JobFiles) -> None:
         files.fetch({"~/data": "got"}, "/root")
 
 
+@pytest.mark.leaves("jobs")
 @pytest.mark.parametrize(("hold", "is_sent"), [(True, False), (False, True)])
 def test_files_of_a_job_that_goes_on_are_left_alone(
     hold: bool, is_sent: bool, hook: SlurmHook, files: JobFiles, cluster: Cluster, tmp_path: Path

@@ -7,7 +7,7 @@ import pytest
 from tests.integration.cluster import Cluster
 from tests.integration.outside import accounted, ssh
 
-pytestmark = pytest.mark.any_slurm("oldest")
+pytestmark = pytest.mark.oldest_slurm
 
 SHARED = "/opt/soperator-outputs/shared"
 

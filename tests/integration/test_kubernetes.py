@@ -15,7 +15,7 @@ import pytest
 from tests.integration.cluster import NOT_UP, Cluster
 from tests.integration.outside import accounted, fault, kubectl
 
-pytestmark = pytest.mark.any_slurm("oldest")
+pytestmark = pytest.mark.oldest_slurm
 
 
 @pytest.fixture

@@ -235,7 +235,6 @@ def test_a_growth_that_hangs_ends_by_itself_once_there_is_room(here: World, shif
     assert shift.do(session.look()) == Holding(allowed=3, held=3, ready=3)
 
 
-@pytest.mark.any_slurm
 def test_in_a_sandbox_whose_block_is_full_for_a_while(cluster: Cluster, connections: Connections) -> None:
     target = NebiusNodeGroupTarget(name="inference", node_group=landscape.INFERENCE_GROUP)
     purpose = Purpose(block=landscape.BLOCK_ID, key="a-shift-in-a-sandbox")

@@ -23,8 +23,6 @@ from airflow_provider_soperator.slurm.states import JobBase
 from tests.integration.answers import ask, the_job, the_node, wait_node
 from tests.integration.cluster import Cluster
 
-pytestmark = pytest.mark.any_slurm
-
 
 @pytest.mark.each_slurm
 def test_a_node_through_its_power_states(cluster: Cluster) -> None:
@@ -71,7 +69,7 @@ def test_a_forced_power_down_takes_the_job_with_it(cluster: Cluster) -> None:
 
 
 # With the habits of Soperator 5.0 it is powered down in the midst of this, too.
-@pytest.mark.any_slurm("oldest")
+@pytest.mark.oldest_slurm
 def test_a_node_that_does_not_boot(cluster: Cluster) -> None:
     cluster.fault("node-no-boot", node="worker-1")
     ask(cluster, PowerUp(("worker-1",)))

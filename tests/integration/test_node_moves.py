@@ -66,7 +66,6 @@ def lend(nodes: tuple[Node, ...]) -> Move:
     return power.kept_off(nodes, PowerDownMode.ASAP, reason=LENT)
 
 
-@pytest.mark.any_slurm
 def test_nodes_go_up_stay_down_and_come_back_with_no_order_given_twice(mover: Mover) -> None:
     move = mover.until_over(power.up, *NODES)
     assert (move.is_over, move.there, mover.ordered) == (True, NODES, [PowerUp(NODES)])
@@ -81,7 +80,6 @@ def test_nodes_go_up_stay_down_and_come_back_with_no_order_given_twice(mover: Mo
     assert all(is_usable(node) for node in mover.look(*NODES))
 
 
-@pytest.mark.any_slurm
 def test_a_node_that_powers_down_is_powered_up_after_that(over_ssh: Mover, cluster: Cluster) -> None:
     over_ssh.until_over(power.up, "worker-1")
     cluster.run("scontrol", "power", "down", "worker-1")
@@ -90,7 +88,7 @@ def test_a_node_that_powers_down_is_powered_up_after_that(over_ssh: Mover, clust
     assert over_ssh.ordered == [PowerUp(("worker-1",))]
 
 
-@pytest.mark.any_slurm("oldest")
+@pytest.mark.oldest_slurm
 def test_a_queued_job_gets_no_node_that_is_kept_off(over_ssh: Mover, cluster: Cluster) -> None:
     over_ssh.until_over(power.up, "worker-1")
     first = cluster.held_job("--nodelist=worker-1", "--gpus-per-node=4")
@@ -108,6 +106,7 @@ def test_a_queued_job_gets_no_node_that_is_kept_off(over_ssh: Mover, cluster: Cl
     cluster.wait_job(second, "COMPLETED")
 
 
+@pytest.mark.leaves("drains")
 def test_force_ends_jobs_and_lets_no_other_start(over_ssh: Mover, cluster: Cluster) -> None:
     over_ssh.until_over(power.up, "worker-1")
     first = cluster.held_job("--nodelist=worker-1", "--gpus-per-node=8")
@@ -124,7 +123,7 @@ def test_force_ends_jobs_and_lets_no_other_start(over_ssh: Mover, cluster: Clust
     assert cluster.job_state(second) == "PENDING"
 
 
-@pytest.mark.any_slurm("oldest")
+@pytest.mark.oldest_slurm
 def test_a_node_that_boots_is_powered_down(over_ssh: Mover, cluster: Cluster) -> None:
     for decide in (asap, force):
         over_ssh.way.ask(PowerUp(("worker-1",)))
@@ -132,7 +131,6 @@ def test_a_node_that_boots_is_powered_down(over_ssh: Mover, cluster: Cluster) ->
     cluster.wait_gone("worker-1")
 
 
-@pytest.mark.any_slurm
 def test_what_does_not_boot_is_lost_once_and_tried_again_by_the_next(over_ssh: Mover, cluster: Cluster) -> None:
     cluster.settle()
     cluster.fault("block-exhausted", leave=0)

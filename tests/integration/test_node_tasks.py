@@ -41,6 +41,7 @@ def perform(connections: Connections) -> Perform:
     return perform
 
 
+@pytest.mark.leaves("drains")
 def test_a_count_means_the_same_nodes_in_each_try(perform: Perform, cluster: Cluster) -> None:
     up = {"count": 3, "partition": "main"}
     first = perform(PowerUpNodesOperator, **up)
@@ -56,7 +57,6 @@ def test_a_count_means_the_same_nodes_in_each_try(perform: Perform, cluster: Clu
     assert cluster.job_state(job) == "RUNNING"
 
 
-@pytest.mark.any_slurm
 def test_drains_of_others_are_undone_by_force_only(perform: Perform, cluster: Cluster) -> None:
     perform(DrainNodesOperator, nodes="worker-0", reason="new driver", drain_owner="day")
     assert cluster.node("worker-0").reason == "airflow:day: new driver"
@@ -70,7 +70,7 @@ def test_drains_of_others_are_undone_by_force_only(perform: Perform, cluster: Cl
     assert "DRAIN" not in cluster.node("worker-0").state
 
 
-@pytest.mark.any_slurm
+@pytest.mark.leaves("drains")
 def test_who_is_late_says_where_the_nodes_are(perform: Perform, cluster: Cluster) -> None:
     job = cluster.held_job("--nodelist=worker-0")
     cluster.wait_job(job, "RUNNING")
@@ -85,7 +85,6 @@ def test_who_is_late_says_where_the_nodes_are(perform: Perform, cluster: Cluster
     cluster.let_go(job)
 
 
-@pytest.mark.any_slurm
 @pytest.mark.parametrize(
     ("operator", "options", "says"),
     [
@@ -107,7 +106,6 @@ def test_what_can_never_be_is_not_tried_again(
     assert says in str(refused.value)
 
 
-@pytest.mark.any_slurm
 def test_who_has_no_rights_is_named(perform: Perform, connections: Connections, cluster: Cluster) -> None:
     alice = connections.login_node(login="alice").slurm_conn_id
     with pytest.raises(AirflowFailException, match=r"alice may not change nodes .*AdminLevel"):
@@ -115,7 +113,6 @@ def test_who_has_no_rights_is_named(perform: Perform, connections: Connections, 
     assert "DRAIN" not in cluster.node("worker-0").state
 
 
-@pytest.mark.any_slurm
 def test_a_reservation_is_made_once(perform: Perform) -> None:
     start = datetime.now(timezone.utc).replace(microsecond=0) + timedelta(hours=2)
     night = {"name": "night", "users": ["root"], "start": start.isoformat(), "duration": timedelta(hours=1)}
@@ -130,7 +127,6 @@ def test_a_reservation_is_made_once(perform: Perform) -> None:
     assert perform(DeleteReservationOperator, name="night") is False
 
 
-@pytest.mark.any_slurm
 @pytest.mark.parametrize(
     ("options", "found"),
     [

@@ -21,8 +21,6 @@ from sandbox.settings import EPHEMERAL_SET, NAMESPACE, STATIC_SET
 from tests.integration.cluster import NOT_UP, OFF, Cluster
 from tests.integration.connections import Connections
 
-pytestmark = pytest.mark.any_slurm
-
 FIRST, LAST = (f"{STATIC_SET}-{ordinal}" for ordinal in range(2))
 Scale = Callable[..., Any]
 

@@ -9,8 +9,6 @@ import pytest
 from sandbox.settings import EPHEMERAL_SET, STATIC_SET
 from tests.integration.cluster import NOT_UP, OFF, Cluster
 
-pytestmark = pytest.mark.any_slurm
-
 GOING_UP = {"POWER_UP", "POWERING_UP"}
 
 # Power up

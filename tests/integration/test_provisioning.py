@@ -29,7 +29,6 @@ pytestmark = [*needs_terraform, pytest.mark.lane("terraform")]
 ALL = ["create cluster", "create jail", "create slurm", "create worker-0", "create worker-cpu-0"]
 
 
-@pytest.mark.any_slurm
 def test_a_cluster_is_made_tried_changed_and_destroyed(
     tmp_path: Path, cluster: Cluster, connections: Connections, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -64,7 +63,6 @@ def test_a_cluster_is_made_tried_changed_and_destroyed(
     assert "destroy jail" in ledger(tmp_path)
 
 
-@pytest.mark.any_slurm
 def test_a_cluster_that_does_not_come_up_says_what_is_missing(tmp_path: Path, connections: Connections) -> None:
     slurm = connections.login_node().slurm_conn_id
     source = recipe(tmp_path)

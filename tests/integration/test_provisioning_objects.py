@@ -19,7 +19,7 @@ from airflow_provider_soperator.provisioning.sources import FluxValues, Kubernet
 from tests.integration.connections import Connections
 from tests.integration.provisioning import CPU, GPU, TaskInstance, destroy, provision, spec
 
-pytestmark = [pytest.mark.any_slurm, pytest.mark.usefixtures("connections")]
+pytestmark = pytest.mark.usefixtures("connections")
 
 #: Where the sandbox has no controllers.
 ELSEWHERE = "inference"

@@ -23,8 +23,6 @@ from airflow_provider_soperator.slurm.requests import Ping
 from tests.integration.cluster import NOT_UP, Cluster
 from tests.integration.connections import Connections
 
-pytestmark = pytest.mark.any_slurm
-
 Perform = Callable[..., Any]
 
 
@@ -60,6 +58,7 @@ def waiting(cluster: Cluster, *options: str) -> str:
     return cluster.sbatch("--begin=now+1day", *options)
 
 
+@pytest.mark.leaves("drains")
 def test_stats_are_those_of_the_cluster(
     perform: Perform, cluster: Cluster, gauges: dict[tuple[str, ...], float], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -38,6 +38,9 @@ from tests.integration.answers import (
 )
 from tests.integration.cluster import Cluster
 
+# What Slurm answers differs from one version to the next.
+pytestmark = [pytest.mark.each_slurm, pytest.mark.leaves("jobs")]
+
 GONE = (JobId(999_999),)
 SOON = datetime.now(timezone.utc) + timedelta(days=1)
 
@@ -136,7 +139,7 @@ def test_accounting_that_does_not_answer(cluster: Cluster) -> None:
         assert raised.value.retryable
 
 
-@pytest.mark.any_slurm("oldest")
+@pytest.mark.oldest_slurm
 def test_a_controller_that_does_not_answer(cluster: Cluster) -> None:
     cluster.fault("slurmctld-hung")
     for question in (Ping(), ListJobs(mine=True)):

@@ -65,6 +65,7 @@ def at_work(replace: Replace) -> Iterator[Callable[..., threading.Thread]]:
         thread.join(60)
 
 
+@pytest.mark.each_slurm
 def test_a_machine_is_replaced_once_its_jobs_have_ended(
     cluster: Cluster, checks: None, at_work: Any, operator: Callable[..., ReplaceNodesOperator]
 ) -> None:
@@ -91,21 +92,19 @@ def test_a_machine_is_replaced_once_its_jobs_have_ended(
     assert event == {"result": {"worker-0": {"old": None, "new": new, "seconds": 0.0}}}
 
 
-@pytest.mark.any_slurm("oldest")
+@pytest.mark.oldest_slurm
 def test_slurm_knows_the_machines_too(cluster: Cluster, checks: None, replace: Replace) -> None:
     old = cluster.node("worker-0").instance_id
     assert replace("worker-0", kubernetes_conn_id=None)["worker-0"]["old"] == old
     assert cluster.node("worker-0").instance_id == cluster.machine_of("worker-0") != old
 
 
-@pytest.mark.any_slurm
 def test_nobody_acts(cluster: Cluster, replace: Replace) -> None:
     with pytest.raises(AirflowException, match=r"nobody has acted upon that for 0:00:01.*taken back: worker-0"):
         replace("worker-0", react_within=timedelta(seconds=1))
     assert "DRAIN" not in cluster.node("worker-0").state
 
 
-@pytest.mark.any_slurm
 def test_a_task_that_is_killed_gives_back_what_is_not_begun(
     cluster: Cluster, checks: None, operator: Callable[..., ReplaceNodesOperator]
 ) -> None:
@@ -127,7 +126,6 @@ def test_a_task_that_is_killed_gives_back_what_is_not_begun(
     cluster.let_go(job)
 
 
-@pytest.mark.any_slurm
 def test_jobs_may_be_requeued_or_cancelled(cluster: Cluster, checks: None, replace: Replace) -> None:
     jobs = [cluster.held_job("--nodelist=worker-0", f"--{which}") for which in ("requeue", "no-requeue")]
     for job in jobs:
@@ -137,7 +135,6 @@ def test_jobs_may_be_requeued_or_cancelled(cluster: Cluster, checks: None, repla
     assert cluster.job_state(jobs[1]) == "CANCELLED"
 
 
-@pytest.mark.any_slurm
 def test_what_is_refused(cluster: Cluster, replace: Replace, connections: Connections) -> None:
     cluster.fault("node-drain", node="worker-0", reason="[user_problem] boot_disk_full: 99%")
     with pytest.raises(AirflowException, match=r"worker-0 is drained by root: \[user_problem\].*force=True"):
@@ -150,7 +147,6 @@ def test_what_is_refused(cluster: Cluster, replace: Replace, connections: Connec
     assert "DRAIN" not in cluster.node("worker-cpu-0").state
 
 
-@pytest.mark.any_slurm
 def test_what_slurm_has_not_learnt(cluster: Cluster, replace: Replace) -> None:
     cluster.power_up("worker-1")
     with pytest.raises(AirflowFailException, match="Slurm has not learnt which machine worker-1 is on: give kube"):

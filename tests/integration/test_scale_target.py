@@ -23,8 +23,6 @@ from tests.integration.cluster import Cluster
 from tests.integration.connections import Connections
 from tests.integration.scaling import KEDA, Service, at_work, bring, look, service
 
-pytestmark = pytest.mark.any_slurm
-
 BLOCK = BlockSeen(id="block", limit=32, usage=0)
 PAUSED = f"{KEDA}/paused-replicas"
 

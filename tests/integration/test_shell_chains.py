@@ -5,16 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
 from airflow_provider_soperator.slurm.chains.reading import read
 from airflow_provider_soperator.slurm.chains.writing import as_shell
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.keys import SubmissionKey
 from airflow_provider_soperator.slurm.terms import Dependency
 from tests.integration.cluster import Cluster
-
-pytestmark = pytest.mark.any_slurm
 
 ODD = "\"'`touch /root/harm`'\" $(touch /root/harm); # \\ é ) \n\nEOF\n"
 COMMENT = 'it\'s "$HOME" `x` \\ é'

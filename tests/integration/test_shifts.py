@@ -15,6 +15,7 @@ from tests.integration.shifts import WHOLE_NODE, Queue, Shifts, at
 pytestmark = pytest.mark.lane("shifts")
 
 
+@pytest.mark.each_slurm
 def test_nights_and_days_under_a_queue(shifts: Shifts) -> None:
     queue = Queue(shifts)
     day = shifts.start(shifts.order(2, 2))
@@ -34,7 +35,7 @@ def test_nights_and_days_under_a_queue(shifts: Shifts) -> None:
     check_ledger(shifts.cluster.ledger())
 
 
-@pytest.mark.any_slurm("oldest")
+@pytest.mark.oldest_slurm
 def test_three_targets_of_three_kinds_in_both_layouts(shifts: Shifts) -> None:
     """The replicas in the other cluster bring their machines by themselves: its node group is autoscaled."""
     replicas = KubernetesScaleTarget(
@@ -69,7 +70,6 @@ def test_nothing_is_done_where_everything_is_as_it_shall_be(shifts: Shifts) -> N
 # Ahead of the handover
 
 
-@pytest.mark.any_slurm
 def test_ahead_of_it_only_jobs_start_that_end_by_then(shifts: Shifts) -> None:
     cluster = shifts.cluster
     # Slurm counts time limits in minutes.
@@ -109,7 +109,7 @@ def test_ahead_of_it_only_jobs_start_that_end_by_then(shifts: Shifts) -> None:
 # How far nodes may be hurried
 
 
-@pytest.mark.any_slurm("oldest")
+@pytest.mark.oldest_slurm
 def test_idle_waits_and_lets_jobs_start_until_a_node_is_idle(shifts: Shifts) -> None:
     cluster = shifts.cluster
     half = {name: cluster.held_job("--gpus-per-node=4", f"--nodelist={name}") for name in shifts.workers}
@@ -134,7 +134,6 @@ def test_idle_waits_and_lets_jobs_start_until_a_node_is_idle(shifts: Shifts) -> 
     shifts.check_at_rest()
 
 
-@pytest.mark.any_slurm
 def test_force_warns_gives_the_grace_and_requeues(shifts: Shifts) -> None:
     cluster, grace = shifts.cluster, 3.0
     # As Slurm's own preemption does, the signal goes to steps: this one notes it, and works on.

@@ -23,7 +23,7 @@ from sandbox.cloud.landscape import BLOCK_ID, CPU_GROUP, INFERENCE_GROUP
 from tests.integration.cluster import check_ledger
 from tests.integration.shifts import PATIENT, WHOLE_NODE, Running, Shifts, at, is_dead
 
-pytestmark = [pytest.mark.any_slurm, pytest.mark.lane("shifts")]
+pytestmark = pytest.mark.lane("shifts")
 
 Trouble = Callable[[Shifts, Running], None]
 
@@ -244,7 +244,7 @@ def test_what_passes_by_itself_is_waited_out(
 # Nodes
 
 
-@pytest.mark.any_slurm("oldest")
+@pytest.mark.oldest_slurm
 def test_nodes_that_die_on_their_way_are_replaced_or_gone(shifts: Shifts) -> None:
     cluster = shifts.cluster
     # Slurm does not know yet, and takes it for idle.
@@ -261,7 +261,7 @@ def test_nodes_that_die_on_their_way_are_replaced_or_gone(shifts: Shifts) -> Non
 
 
 # With the habits of Soperator 4.1, where it keeps its Pod, and so its machine.
-@pytest.mark.any_slurm("oldest")
+@pytest.mark.oldest_slurm
 def test_another_comes_for_a_node_that_does_not_boot_and_without_one_it_is_undone(shifts: Shifts) -> None:
     cluster = shifts.cluster
     shifts.run(shifts.order(2, 2))

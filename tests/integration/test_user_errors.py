@@ -216,7 +216,7 @@ def test_a_line_of_slurm_conf_that_slurm_refuses(conf: str, said: str) -> None:
 # --------------------------------------------------------------------------------------------------- the faults
 
 
-@pytest.mark.any_slurm("oldest")
+@pytest.mark.oldest_slurm
 @pytest.mark.parametrize(
     ("words", "said"),
     [

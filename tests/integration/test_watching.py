@@ -10,11 +10,10 @@ from airflow_provider_soperator.slurm.requests import CancelJobs, RequeueJobs
 from tests.integration.clients import ClientUnderTest
 from tests.integration.cluster import Cluster
 
-pytestmark = pytest.mark.any_slurm
-
 BRIEF = Patience(unknown=3, runaway=6)
 
 
+@pytest.mark.each_client
 def test_a_job_is_told_of_until_it_is_done(slurm: ClientUnderTest, cluster: Cluster) -> None:
     job = cluster.held_job("--hold")
     followed = slurm.watch(job, mine=True)

@@ -11,7 +11,7 @@ from airflow_provider_soperator.slurm.requests import ListJobs
 from tests.integration.clients import ClientUnderTest
 from tests.integration.cluster import Cluster
 
-pytestmark = pytest.mark.any_slurm("oldest")
+pytestmark = pytest.mark.oldest_slurm
 
 ConnectBoth = Callable[[Cluster], list[ClientUnderTest]]
 
@@ -64,6 +64,7 @@ def test_slurmctld_hangs_and_goes_on(cluster: Cluster, connect_both: ConnectBoth
         assert len(one.troubles) == 1
 
 
+@pytest.mark.each_client
 def test_a_connection_that_is_cut_is_nobodys_news(slurm: ClientUnderTest, cluster: Cluster) -> None:
     job = cluster.held_job()
     followed = slurm.watch(job)

@@ -12,7 +12,7 @@ from airflow_provider_soperator.slurm.requests import ListJobs
 from tests.integration.clients import ClientUnderTest
 from tests.integration.cluster import Cluster
 
-pytestmark = pytest.mark.any_slurm("oldest")
+pytestmark = pytest.mark.oldest_slurm
 
 ConnectBoth = Callable[[Cluster], list[ClientUnderTest]]
 

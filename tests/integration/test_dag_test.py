@@ -1,0 +1,123 @@
+"""``dag.test()``, with which people debug DAGs without any of Airflow's processes; and two examples, run that way."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sandbox.airflow.beside import DAGS
+from sandbox.airflow.home import AirflowHome, without_airflow
+from sandbox.lifecycle import Sandbox
+from sandbox.settings import AirflowPorts
+from tests.airflow.stack import free_ports
+from tests.integration.cluster import Cluster
+
+SOURCE = """
+from airflow.sdk import DAG, task
+from airflow_provider_soperator.capacity.targets import NebiusNodeGroupTarget, SlurmNodesTarget
+from airflow_provider_soperator.operators.capacity import ShiftCapacityOperator
+from airflow_provider_soperator.operators.sbatch import SbatchOperator
+from airflow_provider_soperator.sensors.jobs import SlurmJobSensor
+
+with DAG("debugged", schedule=None) as dag:
+    common = {"command": "echo I am $SLURM_JOB_ID", "poll_interval": 1}
+    worker = SbatchOperator(task_id="worker", **common)
+    deferred = SbatchOperator(task_id="deferred", deferrable=True, **common)
+    neither = SbatchOperator(task_id="neither", start_from_trigger=True, end_from_trigger=True, **common)
+    failing = SbatchOperator(task_id="failing", deferrable=True, command="exit 3", poll_interval=1)
+    sensor = SlurmJobSensor(task_id="sensor", job_id="{{ ti.xcom_pull('worker')['job_id'] }}", deferrable=True)
+    worker >> sensor
+    failing >> SbatchOperator(task_id="after", **common)
+    block = {
+        "block": "capacityblockgroup-e00sandbox",
+        "targets": [
+            SlurmNodesTarget(name="training", nodes="worker-[0-3]"),
+            NebiusNodeGroupTarget(name="inference", node_group="mk8snodegroup-e00inference"),
+        ],
+        "poll_interval": 0.5,
+    }
+    there = ShiftCapacityOperator(
+        task_id="there", desired={"training": 3, "inference": 1}, deferrable=True, **block
+    )
+    there >> ShiftCapacityOperator(task_id="back", desired={"training": 4, "inference": 0}, **block)
+"""
+
+#: What a file with a DAG ends in to be debugged.
+RUN = """
+if __name__ == "__main__":
+    import json
+
+    run = dag.test()
+    print("\\nENDED", json.dumps({ti.task_id: ti.state for ti in run.get_task_instances()}))
+"""
+
+
+@pytest.fixture(scope="module")
+def home(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment of an Airflow that has a database, and no processes."""
+    folder = tmp_path_factory.mktemp("home")
+    (folder / "dags").mkdir()
+    home = AirflowHome(folder, folder / "dags", AirflowPorts(*free_ports(3)))
+    access = json.loads(sandbox.paths.access.read_text())
+    environment = without_airflow() | home.environment(access["airflow_connections"])
+    home.make(environment)
+    return environment
+
+
+def debug(home: dict[str, str], name: str, source: str) -> tuple[dict[str, str], str]:
+    """What the tasks of a DAG have ended with, and all that was printed."""
+    file = Path(home["AIRFLOW__CORE__DAGS_FOLDER"]) / name
+    file.write_text(source + RUN)
+    said = subprocess.run(
+        [sys.executable, str(file)], env=home, capture_output=True, text=True, timeout=240, check=False
+    )
+    ended = [line for line in said.stdout.splitlines() if line.startswith("ENDED ")]
+    assert ended, said.stdout[-3000:] + said.stderr[-3000:]
+    return json.loads(ended[0].removeprefix("ENDED ")), said.stdout + said.stderr
+
+
+def example(name: str) -> str:
+    """An example DAG as it stands, under the name by which it is run."""
+    source = (DAGS / f"{name}.py").read_text()
+    return source.replace(f"\n{name}()\n", f"\ndag = {name}()\n")
+
+
+def test_a_dag_is_debugged(home: dict[str, str], cluster: Cluster) -> None:
+    ended, log = debug(home, "debugged.py", SOURCE)
+    assert ended == {
+        "worker": "success",
+        "deferred": "success",
+        "neither": "success",
+        "sensor": "success",
+        "failing": "failed",
+        "after": "upstream_failed",
+        "there": "success",
+        "back": "success",
+    }, log[-6000:]
+    assert log.count("I am ") == 3
+    assert "failed on worker-" in log
+    assert "with exit code 3" in log
+    assert "Everything is where it shall be: training 3, inference 1" in log
+
+
+def test_the_window_of_an_upgrade(home: dict[str, str], cluster: Cluster) -> None:
+    ended, log = debug(home, "window.py", example("upgrade_window"))
+    assert set(ended.values()) == {"success"}, log[-6000:]
+    assert "worker-0,worker-cpu-[0-1] is being drained" in log
+    assert "worker-0,worker-cpu-[0-1] are open to all again" in log
+    assert "No reservations" in cluster.run("scontrol", "show", "reservation")
+    assert not any("DRAIN" in node.state for node in cluster.nodes().values())
+
+
+def test_the_health_of_a_night(home: dict[str, str], cluster: Cluster) -> None:
+    cluster.fault("node-drain", node="worker-cpu-0", reason="boot-disk-full")
+    ended, log = debug(home, "night.py", example("nightly_health"))
+    assert ended == dict.fromkeys(("stats", "jail", "which_checks", "check", "health", "report", "tell"), "success"), (
+        log[-6000:]
+    )
+    assert "1 nodes are ill\n  worker-cpu-0: [user_problem] boot_disk_full" in log
+    assert "check ssh-check: Complete" in log
