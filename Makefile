@@ -1,5 +1,7 @@
 # Works on a fresh Debian machine, as root, with git, make and python3: scripts/bootstrap installs the rest.
 PYTHON := .venv/bin/python
+# Tests begin many Pythons, each of which would compile all modules anew where the environment keeps it from saving them.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test soak flaky sandbox bench lint format clean
@@ -14,7 +16,7 @@ demo: venv ## Start a sandbox and an Airflow, and watch an example DAG run in th
 	$(PYTHON) -m sandbox demo $(ARGS)
 
 test: venv ## Run all tests; ARGS="tests/unit -k NAME" for some of them
-	$(PYTHON) -m pytest --numprocesses=3 --dist=loadgroup --no-loadscope-reorder $(ARGS)
+	$(PYTHON) -m pytest --numprocesses=4 --dist=loadgroup --no-loadscope-reorder $(ARGS)
 
 soak: venv ## Run what is a matter of luck, for a while; ARGS="--minutes 60 --seed 7"
 	$(PYTHON) -m tests.soak $(ARGS)

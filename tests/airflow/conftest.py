@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sandbox.airflow import database
 from sandbox.lifecycle import Sandbox
 from sandbox.settings import Settings
+from tests import leftovers
 from tests.airflow.shifts import Capacity
-from tests.airflow.stack import Stack
+from tests.airflow.stack import FIRST, Run, Stack
 from tests.integration.cluster import Cluster
 
 
@@ -29,6 +32,8 @@ def slurm() -> Iterator[Cluster]:
         resume_timeout=12,
         suspend_timeout=1,
         slurmd_timeout=10,
+        # Runs are looked at minutes after they began.
+        min_job_age=3600,
         vm_boot=0.5,
         vm_lag=1,
         vm_removal=0.5,
@@ -60,7 +65,7 @@ def metrics() -> Iterator[socket.socket]:
 @pytest.fixture(scope="session")
 def stack(slurm: Cluster, metrics: socket.socket, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     folder = tmp_path_factory.mktemp("airflow") / "home"
-    url = database.start(slurm.sandbox)
+    url = database.start(slurm.sandbox, FIRST)
     host, port = metrics.getsockname()
     more = {
         "AIRFLOW__METRICS__STATSD_ON": "True",
@@ -70,6 +75,74 @@ def stack(slurm: Cluster, metrics: socket.socket, tmp_path_factory: pytest.TempP
     }
     with Stack(folder, slurm.access["airflow_connections"] | more, url) as stack:
         yield stack
+
+
+@pytest.fixture(scope="session")
+def early(request: pytest.FixtureRequest, stack: Stack, slurm: Cluster) -> dict[str, Any]:
+    """What all modules that have a ``start`` have begun, under way at the same time: each mostly waits."""
+    modules = dict.fromkeys(item.module for item in request.session.items if _is_early(item))
+    return {module.__name__: module.start(stack, slurm) for module in modules}
+
+
+@pytest.fixture(scope="module")
+def begun(request: pytest.FixtureRequest, early: dict[str, Any]) -> Any:
+    """What the module's ``start`` has begun, together with all others."""
+    return early[request.module.__name__]
+
+
+@pytest.fixture(scope="module")
+def run(begun: Run) -> Run:
+    """The same, where it is a run."""
+    return begun
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What a module leaves on the cluster fails its last test, and not what comes after it.
+
+    Modules whose runs were begun early come first, and end in any order: they are checked together, before all others.
+    """
+    own = [item for item in request.session.items if item.path == request.path]
+    if "slurm" not in own[0].fixturenames or _is_early(own[0]):
+        yield
+        return
+    slurm: Cluster = request.getfixturevalue("slurm")
+    _wait_until_nothing_is_left(slurm, "early runs")
+    yield
+    _wait_until_nothing_is_left(slurm, request.path.stem)
+
+
+def _wait_until_nothing_is_left(slurm: Cluster, by: str) -> None:
+    # What has just been ended may still be seen. Of functions that have failed the files are kept.
+    deadline = time.monotonic() + 60
+    while left := leftovers.look(slurm.sandbox).without(jobs=slurm.jobs, drained=slurm.drained, kinds={"files"}):
+        if time.monotonic() > deadline:
+            slurm.restore(leftovers.look(slurm.sandbox))
+            pytest.fail(f"this is left by {by}: {left}", pytrace=False)
+        time.sleep(0.5)
+
+
+# After the hook that sorts by lanes.
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
+    """Tests of early runs come first in their lane: what comes after them may disturb a cluster or an Airflow."""
+    yield
+    places = [place for place, item in enumerate(items) if _is_in_lane(item)]
+    for place, item in zip(places, sorted((items[place] for place in places), key=_is_late), strict=True):
+        items[place] = item
+
+
+def _is_early(item: pytest.Item) -> bool:
+    return hasattr(getattr(item, "module", None), "start") and Path(__file__).parent in item.path.parents
+
+
+def _is_late(item: pytest.Item) -> bool:
+    return not _is_early(item)
+
+
+def _is_in_lane(item: pytest.Item) -> bool:
+    group = item.get_closest_marker("xdist_group")
+    return group is not None and group.args[0] == "airflow"
 
 
 @pytest.fixture(scope="module")

@@ -19,8 +19,9 @@ _LAST_LINES = 15
 class Component:
     """One command of Airflow's that runs until it is told to end, in a process group of its own."""
 
-    def __init__(self, name: str, environment: Mapping[str, str], logs: Path) -> None:
+    def __init__(self, name: str, environment: Mapping[str, str], logs: Path, niceness: int = 0) -> None:
         self.name = name
+        self._niceness = niceness
         self.log = logs / f"{name}.log"
         self._environment = dict(environment)
         self._process: subprocess.Popen[bytes] | None = None
@@ -29,7 +30,7 @@ class Component:
         assert not self.is_running, f"{self.name} runs already"
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                airflow(self.name),
+                ["nice", f"--adjustment={self._niceness}", *airflow(self.name)],
                 env=self._environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -37,6 +37,17 @@ from airflow_provider_soperator.operators.sbatch import SbatchOperator
 """
 
 
+#: The niceness of the scheduler and its database. A scheduler that gets no turn on a busy machine reads late that tasks
+#: were deferred, and Airflow then fails those that have gone on (apache/airflow #72716; triggers/base.py waits for it).
+FIRST = -10
+#: The scheduler forks the workers, which are to be as nice as others.
+_NOT_FIRST = """
+import os
+
+os.register_at_fork(after_in_child=lambda: os.setpriority(os.PRIO_PROCESS, 0, 0))
+"""
+
+
 class Stack:
     """Airflow's processes around one database, with everything in one folder."""
 
@@ -47,9 +58,8 @@ class Stack:
         mine = {
             **connections,
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": database,
-            # Tasks that start all at once starve the scheduler, which then sees late that others were deferred, and
-            # fails those that go on before (triggers/base.py). A few at a time are through as soon.
-            "AIRFLOW__CORE__PARALLELISM": "6",
+            # Tasks that start all at once get in each other's way. Some at a time are through as soon.
+            "AIRFLOW__CORE__PARALLELISM": "8",
             "AIRFLOW__CORE__MAX_ACTIVE_TASKS_PER_DAG": "1000",
             # What has not changed is not read again: with a DAG for each test that would keep a core busy.
             "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "3600",
@@ -63,7 +73,9 @@ class Stack:
             "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "15",
         }
         self.environment = without_airflow() | self._home.environment(mine)
-        self.components = {name: Component(name, self.environment, folder) for name in COMPONENTS}
+        self.components = {
+            name: Component(name, self.environment, folder, FIRST if name == "scheduler" else 0) for name in COMPONENTS
+        }
         self.api = AirflowApi(self._home.url)
         self.call = self.api.call
 
@@ -71,6 +83,8 @@ class Stack:
         self.dags.mkdir(parents=True)
         try:
             self._home.make(self.environment)
+            with (self.folder / "config/airflow_local_settings.py").open("a") as settings:
+                settings.write(_NOT_FIRST)
             self.start_all()
         except BaseException:
             self.__exit__()
@@ -137,7 +151,7 @@ class Stack:
             waited = time.monotonic() - began
             assert waited < timeout, f"after {timeout} s still not: {what}\n{self._seen()}"
             # Each look costs Airflow, or Slurm, some work: whoever has waited for long looks less often.
-            time.sleep(min(max(0.5, waited / 10), 2))
+            time.sleep(min(max(0.5, waited / 8), 3))
         return outcome
 
     def _seen(self) -> str:

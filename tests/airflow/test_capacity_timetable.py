@@ -16,7 +16,7 @@ pytestmark = pytest.mark.lane("airflow of shifts")
 
 LEAD = timedelta(seconds=5)
 #: When the handovers are, from the moment on at which the tests begin.
-HANDOVERS = [timedelta(seconds=seconds) for seconds in (30, 60, 65)]
+HANDOVERS = [timedelta(seconds=seconds) for seconds in (60, 90, 95)]
 #: One whose clocks are never changed.
 ZONE = "Asia/Kolkata"
 HEAD = """

@@ -19,6 +19,9 @@ from sandbox.lifecycle import Sandbox
 from tests.integration.outside import REPOSITORY, command_line, eventually
 from tests.integration.test_lifecycle import remains
 
+# One story: a whole demonstration for each test would take minutes.
+pytestmark = [pytest.mark.lane("demo"), pytest.mark.in_order]
+
 NAME = f"demo-{os.getpid()}"
 
 

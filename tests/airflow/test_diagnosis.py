@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.airflow.stack import Run, Stack
+from tests.integration.cluster import Cluster
 
 TASKS = """
 for deferrable in (False, True):
@@ -18,8 +19,7 @@ for deferrable in (False, True):
 """
 
 
-@pytest.fixture(scope="module")
-def run(stack: Stack) -> Run:
+def start(stack: Stack, slurm: Cluster) -> Run:
     return stack.add_dag("kubernetes_view", TASKS).trigger()
 
 

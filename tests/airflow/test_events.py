@@ -73,6 +73,8 @@ def wait_remembered(dag: Dag, memory: Any) -> None:
     dag.stack.wait(f"the watcher of {dag.dag_id} remembers {memory}", lambda: memory in memories(dag))
 
 
+# It wants the DAG's only run.
+@pytest.mark.in_order
 def test_a_dag_runs_when_a_job_has_finished(of_jobs: Dag, slurm: Cluster) -> None:
     slurm.wait_job(slurm.sbatch("--job-name=other"), "COMPLETED")
     job = slurm.sbatch("--job-name=watched-1", wrap="exit 3")
@@ -86,6 +88,7 @@ def test_a_dag_runs_when_a_job_has_finished(of_jobs: Dag, slurm: Cluster) -> Non
     assert report["nodes"]
 
 
+@pytest.mark.in_order
 def test_nothing_is_lost_or_told_twice_when_the_triggerer_restarts(stack: Stack, of_jobs: Dag, slurm: Cluster) -> None:
     before = slurm.sbatch("--job-name=watched-before")
     wait_told(of_jobs, before)

@@ -48,8 +48,7 @@ SbatchOperator(task_id="unreachable", command="true", slurm_conn_id="without_fil
 '''
 
 
-@pytest.fixture(scope="module")
-def run(stack: Stack, slurm: Cluster) -> Run:
+def start(stack: Stack, slurm: Cluster) -> Run:
     """One run of all, in which nobody has let go of the jobs that wait for it."""
     rest = slurm.access["rest"]["url"]
     token = slurm.run("scontrol", "token", "lifespan=3600", pod="slurmctld").strip().partition("=")[2]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 
 from tests.airflow.pipelines import HEAD, OPTIONS, Pipeline
 from tests.airflow.stack import Run, Stack
+from tests.airflow.stories import Stories
 from tests.integration.cluster import Cluster
 
 #: Each pipeline is of the same three stages in a row, of which the first one or two want to be let go.
@@ -48,6 +50,9 @@ with SbatchPipeline("sides"):
     job("other", HELD) >> job("end")
 """
 
+# The last test ends the run that all share.
+pytestmark = pytest.mark.in_order
+
 
 @dataclass
 class Pipelines:
@@ -64,16 +69,11 @@ class Pipelines:
         return pipeline, pipeline.ahead(stage)
 
 
-@pytest.fixture(scope="module")
-def pipelines(stack: Stack, slurm: Cluster) -> Pipelines:
-    return Pipelines(stack.add_dag("changes", BODY, head=HEAD, dag_options=OPTIONS).trigger(), slurm)
-
-
 def states_of_jobs(pipeline: Pipeline) -> dict[str, list[str]]:
     return {stage: [job.state for job in pipeline.jobs(stage)] for stage in "abc"}
 
 
-def test_a_retry_takes_those_along_that_wait(pipelines: Pipelines) -> None:
+def a_retry_takes_those_along_that_wait(pipelines: Pipelines) -> None:
     retried = pipelines["retried"]
     retried.wait_ends()
     assert retried.states() == {"a": "success", "b": "success", "c": "success"}
@@ -85,7 +85,7 @@ def test_a_retry_takes_those_along_that_wait(pipelines: Pipelines) -> None:
     assert f"Job {b.id} waits for job {second.id} now" in retried.run.log("retried.a", number=2)
 
 
-def test_a_refusal_leaves_nothing(pipelines: Pipelines) -> None:
+def a_refusal_leaves_nothing(pipelines: Pipelines) -> None:
     refused = pipelines["refused"]
     refused.run.wait("refused.submit", "failed")
     log = refused.run.wait_log("refused.submit", "refused.b: ")
@@ -96,13 +96,13 @@ def test_a_refusal_leaves_nothing(pipelines: Pipelines) -> None:
     assert {job.state for stage in "abc" for job in refused.jobs(stage)} <= {"CANCELLED"}
 
 
-def test_a_template_cannot_ask_for_what_is_yet_to_come(pipelines: Pipelines) -> None:
+def a_template_cannot_ask_for_what_is_yet_to_come(pipelines: Pipelines) -> None:
     run = pipelines.run
     run.wait("asks.submit", "failed")
     assert "asks.b asks in its templates for what asks.a leaves behind" in run.wait_log("asks.submit", "asks.b asks")
 
 
-def test_a_dry_run_tells_what_it_would_do(pipelines: Pipelines) -> None:
+def a_dry_run_tells_what_it_would_do(pipelines: Pipelines) -> None:
     dry = pipelines["dry"]
     dry.run.wait("dry.submit", "skipped")
     log = dry.run.wait_log("dry.submit", "sbatch --parsable")
@@ -110,14 +110,14 @@ def test_a_dry_run_tells_what_it_would_do(pipelines: Pipelines) -> None:
     dry.run.stack.wait("all are skipped", lambda: set(dry.states().values()) == {"skipped"})
 
 
-def test_a_shell_script_is_run_as_a_pipeline(pipelines: Pipelines) -> None:
+def a_shell_script_is_run_as_a_pipeline(pipelines: Pipelines) -> None:
     imported = pipelines["imported"]
     imported.wait_ends()
     assert imported.states() == dict.fromkeys("abc", "success")
     assert imported.ahead_jobs().keys() == set("abc")
 
 
-def test_what_cannot_run_any_more_leaves_the_queue_while_others_go_on(pipelines: Pipelines) -> None:
+def what_cannot_run_any_more_leaves_the_queue_while_others_go_on(pipelines: Pipelines) -> None:
     sides, other = pipelines.running("sides", "other")
     sides.run.wait("sides.a", "failed")
     assert sides.states()["end"] is None
@@ -126,8 +126,7 @@ def test_what_cannot_run_any_more_leaves_the_queue_while_others_go_on(pipelines:
     assert sides.states() == {"a": "failed", "other": "success", "end": "success"}
 
 
-@pytest.mark.parametrize("name", ["marked_failed", "in_worker"])
-def test_a_stage_that_is_marked_as_failed_takes_the_rest_along(pipelines: Pipelines, name: str) -> None:
+def a_stage_that_is_marked_as_failed_takes_the_rest_along(pipelines: Pipelines, name: str = "marked_failed") -> None:
     pipeline, _ = pipelines.running(name)
     pipeline.run.mark(f"{name}.a", "failed")
     pipeline.run.stack.wait("the queue has none of them", lambda: pipeline.waiting() == [])
@@ -136,7 +135,7 @@ def test_a_stage_that_is_marked_as_failed_takes_the_rest_along(pipelines: Pipeli
     assert states_of_jobs(pipeline) == {stage: ["CANCELLED"] for stage in "abc"}
 
 
-def test_after_a_stage_that_is_marked_as_successful_the_next_one_runs(pipelines: Pipelines) -> None:
+def after_a_stage_that_is_marked_as_successful_the_next_one_runs(pipelines: Pipelines) -> None:
     pipeline, _ = pipelines.running("marked_success")
     pipeline.run.mark("marked_success.a", "success")
     pipeline.wait_ends()
@@ -145,29 +144,29 @@ def test_after_a_stage_that_is_marked_as_successful_the_next_one_runs(pipelines:
     assert [job.id for job in pipeline.jobs("b")] == [pipeline.ahead("b")]
 
 
-def test_a_job_that_somebody_cancels_takes_the_rest_along(pipelines: Pipelines, slurm: Cluster) -> None:
+def a_job_that_somebody_cancels_takes_the_rest_along(pipelines: Pipelines) -> None:
     pipeline, job = pipelines.running("cancelled")
-    slurm.run("scancel", job)
+    pipelines.cluster.run("scancel", job)
     pipeline.wait_ends()
     assert pipeline.states() == {"a": "failed", "b": "upstream_failed", "c": "upstream_failed"}
     assert states_of_jobs(pipeline) == {stage: ["CANCELLED"] for stage in "abc"}
     assert pipeline.waiting() == []
 
 
-def test_a_requeue_keeps_the_chain(pipelines: Pipelines, slurm: Cluster) -> None:
+def a_requeue_keeps_the_chain(pipelines: Pipelines) -> None:
     pipeline, job = pipelines.running("requeued")
-    slurm.run("scontrol", "requeue", job)
+    pipelines.cluster.run("scontrol", "requeue", job)
     pipeline.run.wait_log("requeued.a", "requeued once")
     # Slurm lets two minutes pass, which is a matter of its own.
-    slurm.run("scontrol", "update", f"jobid={job}", "starttime=now")
-    slurm.let_go(job)
+    pipelines.cluster.run("scontrol", "update", f"jobid={job}", "starttime=now")
+    pipelines.cluster.let_go(job)
     pipeline.wait_ends(240)
     assert pipeline.states() == dict.fromkeys("abc", "success")
     assert [job.id for job in pipeline.jobs("b")] == [pipeline.ahead("b")]
     assert [job.state for job in pipeline.jobs("c")] == ["COMPLETED"]
 
 
-def test_a_stage_and_what_follows_it_is_cleared(pipelines: Pipelines) -> None:
+def a_stage_and_what_follows_it_is_cleared(pipelines: Pipelines) -> None:
     pipeline = pipelines["cleared"]
     pipeline.wait_ends()
     pipeline.run.clear("cleared.b", with_downstream=True)
@@ -179,7 +178,7 @@ def test_a_stage_and_what_follows_it_is_cleared(pipelines: Pipelines) -> None:
     assert b.ended <= c.started < pipeline.began("c")
 
 
-def test_a_stage_is_cleared_alone(pipelines: Pipelines) -> None:
+def a_stage_is_cleared_alone(pipelines: Pipelines) -> None:
     pipeline = pipelines["alone"]
     pipeline.wait_ends()
     pipeline.run.clear("alone.b")
@@ -187,8 +186,42 @@ def test_a_stage_is_cleared_alone(pipelines: Pipelines) -> None:
     assert states_of_jobs(pipeline) == {"a": ["COMPLETED"], "b": ["COMPLETED"] * 2, "c": ["COMPLETED"]}
 
 
-def test_a_run_that_is_ended_leaves_nothing(pipelines: Pipelines) -> None:
+def the_same_in_a_worker(pipelines: Pipelines) -> None:
+    a_stage_that_is_marked_as_failed_takes_the_rest_along(pipelines, "in_worker")
+
+
+STORIES = (
+    a_retry_takes_those_along_that_wait,
+    a_refusal_leaves_nothing,
+    a_template_cannot_ask_for_what_is_yet_to_come,
+    a_dry_run_tells_what_it_would_do,
+    a_shell_script_is_run_as_a_pipeline,
+    what_cannot_run_any_more_leaves_the_queue_while_others_go_on,
+    a_stage_that_is_marked_as_failed_takes_the_rest_along,
+    after_a_stage_that_is_marked_as_successful_the_next_one_runs,
+    a_job_that_somebody_cancels_takes_the_rest_along,
+    a_requeue_keeps_the_chain,
+    a_stage_and_what_follows_it_is_cleared,
+    a_stage_is_cleared_alone,
+    the_same_in_a_worker,
+)
+
+
+def start(stack: Stack, slurm: Cluster) -> tuple[Pipelines, Stories]:
+    run = stack.add_dag("changes", BODY, head=HEAD, dag_options=OPTIONS).trigger()
+    pipelines = Pipelines(run, slurm)
+    return pipelines, Stories({story.__name__: partial(story, pipelines) for story in STORIES})
+
+
+@pytest.mark.parametrize("story", [story.__name__ for story in STORIES])
+def test_it_changes_with_what_happens_to_it(begun: tuple[Pipelines, Stories], story: str) -> None:
+    begun[1].end(story)
+
+
+def test_a_run_that_is_ended_leaves_nothing(begun: tuple[Pipelines, Stories]) -> None:
     """The last of all, as it ends whatever still goes on."""
+    pipelines, stories = begun
+    stories.wait()
     pipeline, _ = pipelines.running("held_back")
     pipeline.run.end("failed")
     pipeline.run.stack.wait("the queue has none of them", lambda: pipeline.waiting() == [])

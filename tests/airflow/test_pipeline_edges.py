@@ -69,8 +69,7 @@ shapes >> report()
 """.replace('SbatchOperator.partial(task_id="fan")', 'SbatchOperator.partial(task_id="fan", command="echo $N")')
 
 
-@pytest.fixture(scope="module")
-def run(stack: Stack, slurm: Cluster) -> Run:
+def start(stack: Stack, slurm: Cluster) -> Run:
     head = f"{HEAD}PYTHON = {interpreter.install(slurm)!r}\n"
     return stack.add_dag("edges", BODY, head=head, dag_options=OPTIONS).trigger()
 

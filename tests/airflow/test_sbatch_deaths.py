@@ -25,6 +25,8 @@ SbatchOperator(task_id="deferred_retry", deferrable=True, retries=2, {COMMON})
 SbatchOperator(task_id="no_worker", start_from_trigger=True, end_from_trigger=True, {COMMON})
 """
 
+# The last test lets the jobs go.
+pytestmark = pytest.mark.in_order
 
 GONE_ON = "was submitted by an earlier try: going on with it"
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 
 from tests.airflow.jobs import HELD, Jobs
 from tests.airflow.stack import Run, Stack
+from tests.airflow.stories import Stories
 from tests.integration.cluster import Cluster
 
 TASK = f"SbatchOperator(task_id='fit', script='{HELD}', poll_interval=1, {{}}, {{}})"
@@ -128,8 +128,8 @@ def execution_timeout(killing: Killing) -> None:
 
 
 def dagrun_timeout(killing: Killing) -> None:
-    run, jobs = killing.start(dag_options="dagrun_timeout=timedelta(seconds=40)")
-    jobs.wait("CANCELLED", timeout=90)
+    run, jobs = killing.start(dag_options="dagrun_timeout=timedelta(seconds=90)")
+    jobs.wait("CANCELLED", timeout=240)
     run.wait("fit", "skipped")
 
 
@@ -144,15 +144,16 @@ def worker_told_to_end(killing: Killing) -> None:
     run.wait("fit", "success", least_try=2)
 
 
+#: Those first that take longest.
 WAYS = (
-    marked_failed,
-    marked_success,
-    cleared_without_retries,
+    dagrun_timeout,
+    execution_timeout,
     cleared_with_retries,
+    cleared_without_retries,
     cleared_after_failure,
     cleared_but_kept,
-    execution_timeout,
-    dagrun_timeout,
+    marked_failed,
+    marked_success,
 )
 #: What is else than with ``deferrable=True`` when the triggerer has started the task, too.
 STARTED_THERE = (marked_failed, cleared_with_retries, cleared_after_failure, dagrun_timeout)
@@ -165,15 +166,11 @@ CASES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def under_way(stack: Stack, slurm: Cluster) -> Iterator[dict[str, Future[None]]]:
-    """Some at the same time, as each mostly waits."""
-    with ThreadPoolExecutor(6) as pool:
-        yield {
-            f"{way.__name__}-{mode}": pool.submit(way, Killing(stack, slurm, way.__name__, mode)) for way, mode in CASES
-        }
+def start(stack: Stack, slurm: Cluster) -> Stories:
+    killings = {f"{way.__name__}-{mode}": (way, Killing(stack, slurm, way.__name__, mode)) for way, mode in CASES}
+    return Stories({name: partial(way, killing) for name, (way, killing) in killings.items()})
 
 
 @pytest.mark.parametrize("case", [f"{way.__name__}-{mode}" for way, mode in CASES])
-def test_the_job_goes_with_its_task(under_way: dict[str, Future[None]], case: str) -> None:
-    under_way[case].result()
+def test_the_job_goes_with_its_task(begun: Stories, case: str) -> None:
+    begun.end(case)

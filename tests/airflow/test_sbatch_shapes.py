@@ -39,20 +39,18 @@ def sizes():
 SbatchOperator(task_id="upstream", command="echo $SLURM_JOB_NUM_NODES nodes", nodes=sizes())
 SbatchOperator.partial(task_id="mapped", name="mapped").expand(command=[["echo", "a"], ["echo", "b.sh"]])
 SbatchOperator.partial(task_id="mapped_later", command="echo $WHAT").expand(env=[{{"WHAT": "x"}}, {{"WHAT": "y"}}])
-SbatchOperator(task_id="live", script="{HELD}")
-SbatchOperator(task_id="live_deferred", script="{HELD}", deferrable=True)
+SbatchOperator(task_id="live", script="{HELD}", time_limit=60)
+SbatchOperator(task_id="live_deferred", script="{HELD}", time_limit=60, deferrable=True)
 '''
 
 
-@pytest.fixture(scope="module")
-def run(stack: Stack, slurm: Cluster) -> Run:
+def start(stack: Stack, slurm: Cluster) -> Run:
     """All shapes in one run, which is over but for the jobs that are to run while others look."""
     slurm.run("sh", "-c", "echo 'echo from within' >/root/inner.sh")
     slurm.run("sh", "-c", 'printf \'#!/bin/bash\\nprintf "%%s|" "$@"\\n\' >/root/remote.sh')
     # Airflow's own defaults apply to the options of a job as they do to those of a task.
     options = "default_args={'deferrable': True, 'poll_interval': 1, 'time_limit': 5}"
-    run = stack.add_dag("shapes", TASKS, files=FILES, dag_options=options).trigger()
-    return run
+    return stack.add_dag("shapes", TASKS, files=FILES, dag_options=options).trigger()
 
 
 def lines(run: Run, task_id: str, index: int = -1) -> list[str]:

@@ -16,7 +16,8 @@ from sandbox.errors import SandboxError
 from tests.airflow.shifts import HEAD, Capacity
 from tests.airflow.stack import Dag, Run, Stack
 
-pytestmark = pytest.mark.lane("airflow of shifts")
+# One story: each test begins with what the one before has moved.
+pytestmark = [pytest.mark.lane("airflow of shifts"), pytest.mark.in_order]
 
 #: One whose clocks are never changed.
 ZONE = "Asia/Kolkata"

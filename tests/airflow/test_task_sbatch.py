@@ -144,20 +144,17 @@ FOR_GOOD = {
 }
 
 
-@pytest.fixture(scope="module")
-def options(stack: Stack, slurm: Cluster) -> str:
-    """What all functions here have in common, on a cluster that has the interpreter for them."""
+#: What all functions here have in common.
+OPTIONS = f"default_args={{'deferrable': True, 'poll_interval': 1, 'python': {interpreter.PYTHON!r}, 'time_limit': 60}}"
+
+
+def start(stack: Stack, slurm: Cluster) -> Run:
     python = interpreter.install(slurm)
     slurm.run(python, "-m", "venv", "--without-pip", "/opt/venv")
-    return f"default_args={{'deferrable': True, 'poll_interval': 1, 'python': {python!r}, 'time_limit': 5}}"
-
-
-@pytest.fixture(scope="module")
-def run(stack: Stack, slurm: Cluster, options: str) -> Run:
     rest = {"rest_url": "http://127.0.0.1:6820", "jwt_token": "of-a-test"}
     said = {"connection_id": "no_files", "conn_type": "soperator", "extra": json.dumps(rest)}
     stack.call("POST", "/connections", json=said)
-    return stack.add_dag("functions", TASKS, dag_options=options).trigger()
+    return stack.add_dag("functions", TASKS, dag_options=OPTIONS).trigger()
 
 
 def test_arguments_go_and_a_result_comes_back(run: Run) -> None:
@@ -266,10 +263,8 @@ held()
 """
 
 
-def test_a_try_that_dies_before_the_end_leaves_job_and_result_to_the_next(
-    stack: Stack, slurm: Cluster, options: str
-) -> None:
-    run = stack.add_dag("adopted", HELD, dag_options=options).trigger()
+def test_a_try_that_dies_before_the_end_leaves_job_and_result_to_the_next(stack: Stack, slurm: Cluster) -> None:
+    run = stack.add_dag("adopted", HELD, dag_options=OPTIONS).trigger()
     run.wait_log("held", "begun")
     jobs = Jobs(slurm, run, "held")
     [job] = jobs.wait("RUNNING")

@@ -52,15 +52,14 @@ plain("ends", start_from_trigger=False, deferrable=True)
 """
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def start(stack: Stack, slurm: Cluster) -> Run:
+    callbacks(stack).mkdir()
+    return stack.add_dag("without_worker", tasks(callbacks(stack)), files=FILES).trigger()
+
+
+def callbacks(stack: Stack) -> Path:
     """Where callbacks leave their marks."""
-    return tmp_path_factory.mktemp("callbacks")
-
-
-@pytest.fixture(scope="module")
-def run(stack: Stack, folder: Path) -> Run:
-    return stack.add_dag("without_worker", tasks(folder), files=FILES).trigger()
+    return stack.folder / "callbacks"
 
 
 def log_of_success(run: Run, task_id: str, index: int = -1) -> str:
@@ -102,10 +101,11 @@ def test_an_end_means_what_on_finish_says(run: Run) -> None:
 
 
 @pytest.mark.parametrize(("task_id", "state"), [("failed", "failed"), ("noted", "success")])
-def test_callbacks_are_called(run: Run, folder: Path, task_id: str, state: str) -> None:
+def test_callbacks_are_called(run: Run, task_id: str, state: str) -> None:
     run.wait(task_id, state)
-    run.stack.wait("the callback was called", (folder / task_id).exists)
-    assert (folder / task_id).read_text() == run.run_id
+    mark = callbacks(run.stack) / task_id
+    run.stack.wait("the callback was called", mark.exists)
+    assert mark.read_text() == run.run_id
 
 
 @pytest.mark.parametrize(
