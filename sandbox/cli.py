@@ -50,7 +50,7 @@ METAVARS = {"slurm": "VERSION", "soperator": "VERSION", "root": "DIR", "checks":
 
 
 def main(argv: list[str] | None = None) -> int:
-    options = _parser().parse_args(argv)
+    options = parser().parse_args(argv)
     # Whoever ends it in the middle of a start ends it as Ctrl-C does: nothing stays behind.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
@@ -84,7 +84,7 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"sandbox: {message}: see `{self.prog} --help`\n")
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="python -m sandbox", description="A whole Soperator on one machine.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 

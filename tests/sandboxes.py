@@ -55,9 +55,13 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 # First, as xdist reads the marks in this same hook, and last, as pytest has an order of its own.
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
     """Mark what needs a sandbox; where tests run side by side, those that share something follow each other."""
     here = Path(__file__).parent
+    if not config.getoption("--soak"):
+        left_out = [item for item in items if item.get_closest_marker("soak")]
+        items[:] = [item for item in items if not item.get_closest_marker("soak")]
+        config.hook.pytest_deselected(items=left_out)
     for item in items:
         folder = next((folder for folder in FOLDERS if here / folder in item.path.parents), None)
         if folder is None:
@@ -86,6 +90,7 @@ def _turn(item: pytest.Item) -> int:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slurm-root", metavar="DIR", help="test on the Slurm in this root only; see docs/native.md")
     parser.addoption("--each-slurm", action="store_true", help="run every test of a sandbox on each Slurm version")
+    parser.addoption("--soak", action="store_true", help="run the tests that are marked so, too")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -186,6 +186,12 @@ def a_stage_is_cleared_alone(pipelines: Pipelines) -> None:
     assert states_of_jobs(pipeline) == {"a": ["COMPLETED"], "b": ["COMPLETED"] * 2, "c": ["COMPLETED"]}
 
 
+def stages_are_cleared(pipelines: Pipelines) -> None:
+    """One after the other: Airflow counts the clears of a run, and a job is that of its clear."""
+    a_stage_and_what_follows_it_is_cleared(pipelines)
+    a_stage_is_cleared_alone(pipelines)
+
+
 def the_same_in_a_worker(pipelines: Pipelines) -> None:
     a_stage_that_is_marked_as_failed_takes_the_rest_along(pipelines, "in_worker")
 
@@ -201,8 +207,7 @@ STORIES = (
     after_a_stage_that_is_marked_as_successful_the_next_one_runs,
     a_job_that_somebody_cancels_takes_the_rest_along,
     a_requeue_keeps_the_chain,
-    a_stage_and_what_follows_it_is_cleared,
-    a_stage_is_cleared_alone,
+    stages_are_cleared,
     the_same_in_a_worker,
 )
 

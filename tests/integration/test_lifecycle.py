@@ -88,6 +88,8 @@ def own_processes(cluster: Cluster) -> dict[str, int]:
 # ------------------------------------------------------------------------------------------------- up, up again
 
 
+# The lanes of a run of all tests are sandboxes side by side.
+@pytest.mark.soak
 def test_two_sandboxes_side_by_side_know_nothing_of_each_other(name: str) -> None:
     other_name = f"{name}-b"
     one = bring_up(name)
@@ -198,7 +200,8 @@ def test_a_killed_cloud_is_healed_without_touching_nodes_or_block(name: str) -> 
     cluster.wait("the block has the GPUs back", lambda: cluster.usage() == cluster.settings.gpus)
 
 
-@pytest.mark.parametrize("daemon", ["munged", "mariadbd", "sshd"])
+# Other tests kill the other daemons, and have them started again in the same way.
+@pytest.mark.parametrize("daemon", ["munged", pytest.param("mariadbd", marks=pytest.mark.soak)])
 def test_up_starts_any_daemon_that_has_ended(name: str, daemon: str) -> None:
     cluster = bring_up(name)
     cluster.sandbox.init.signal(daemon, signal.SIGKILL)
@@ -299,6 +302,7 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[s
         server.shutdown()
 
 
+@pytest.mark.soak
 def test_a_root_half_built_is_continued(packages: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """The slowest test: it builds a root, once to the middle and once to its end."""
     folder = home() / f"life-{os.getpid()}"

@@ -22,7 +22,7 @@ from tests.soak.rounds import Round
 ROOT = Path(__file__).parent.parent.parent
 #: Those that ask both versions of Slurm the same, and those that let hypothesis find examples.
 TESTS = ("tests/contract", "tests/integration", "tests/unit", "tests/sandbox/test_fleet.py")
-OPTIONS = ("--each-slurm", "-p", "xdist", "-n", "2", "--dist=loadgroup", "-q")
+OPTIONS = ("--each-slurm", "--soak", "-p", "xdist", "-n", "2", "--dist=loadgroup", "-q")
 #: What all processes that a round has started have in their environment, the sandboxes too.
 OURS = "SOPERATOR_SOAK"
 #: Seconds in which a suite that is told to end takes its sandboxes down.
