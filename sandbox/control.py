@@ -174,6 +174,10 @@ class Init:
         """The PIDs of daemons in the sandbox's own namespace, for a process that runs beside them."""
         return [int(_status_line(self.outside(name).pid, "NSpid").split()[1]) for name in names]
 
+    def is_traced(self, name: str) -> bool:
+        """Whether something like strace is attached to a daemon."""
+        return _status_line(self.outside(name).pid, "TracerPid").strip() not in ("", "0")
+
     def _first_pid(self) -> int:
         outer = self.outer()
         # Each command asks for it, and psutil would read all processes of the machine to find one's children.

@@ -11,6 +11,7 @@ from typing import Any, get_args
 
 import psutil
 
+from sandbox import daemons
 from sandbox.cloud.faults import Effect
 from sandbox.cloud.metrics import GPU_METRICS
 from sandbox.control import request
@@ -197,6 +198,13 @@ def _slow_jail(sandbox: Sandbox, options: Options) -> str:
     argv = ["chroot", str(sandbox.paths.root), "strace", "-f", "-qq", *quiet, "-e", inject, *attach]
     sandbox.init.stop("slow-jail")
     sandbox.init.start("slow-jail", argv)
+    daemons.wait_for(
+        lambda: all(map(sandbox.init.is_traced, targets)),
+        30,
+        "strace does not reach the daemons",
+        lambda: not sandbox.init.processes()["slow-jail"]["pid"],
+        sandbox.paths.logs / "slow-jail.log",
+    )
     return f"each access to a file takes {options.delay} s longer for what starts now on {len(targets)} nodes"
 
 

@@ -276,12 +276,14 @@ def test_powering_a_node_survives_conflicts(cluster: Cluster) -> None:
     ],
 )
 def test_nebius_api_faults(cluster: Cluster, effect: str, codes: set[StatusCode]) -> None:
+    cluster.settle()
     fault(cluster, "api", "nebius", effect, "--matching=NodeGroupService/Get", "--count=0")
     with Nebius(cluster) as nebius:
         with pytest.raises(RequestError) as struck:
             nebius.group("training")
         assert struck.value.status.code in codes
-        assert nebius.block().status.usage == cluster.usage()
+        # What else it answers goes on as before.
+        assert nebius.block().status.usage == cluster.settings.gpus
         fault(cluster, "clear")
         assert nebius.group("training").metadata.name == "worker-0"
 
@@ -289,13 +291,8 @@ def test_nebius_api_faults(cluster: Cluster, effect: str, codes: set[StatusCode]
 # ------------------------------------------------------------------------------------------ the capacity block
 
 
-def only_worker_0(cluster: Cluster) -> None:
-    """Machines of nodes that earlier tests powered down may be there still."""
-    cluster.wait("only worker-0 has a machine of the block", lambda: cluster.usage() == cluster.settings.gpus)
-
-
 def test_block_limit(cluster: Cluster) -> None:
-    only_worker_0(cluster)
+    cluster.settle()
     fault(cluster, "block-limit", "8")
     with Nebius(cluster) as nebius:
         assert (nebius.block().status.current_limit, nebius.block().status.usage) == (8, 8)
@@ -317,7 +314,7 @@ def test_block_unknown(cluster: Cluster) -> None:
 
 
 def test_block_exhausted(cluster: Cluster) -> None:
-    only_worker_0(cluster)
+    cluster.settle()
     free = cluster.settings.block - cluster.usage()
     assert f"holds {free - 8} GPUs" in fault(cluster, "block-exhausted", "--leave=8")
     assert "somebody-else" in status(cluster).stdout
