@@ -16,7 +16,7 @@ demo: venv ## Start a sandbox and an Airflow, and watch an example DAG run in th
 	$(PYTHON) -m sandbox demo $(ARGS)
 
 test: venv ## Run all tests; ARGS="tests/unit -k NAME" for some of them
-	$(PYTHON) -m pytest --numprocesses=4 --dist=loadgroup --no-loadscope-reorder $(ARGS)
+	$(PYTHON) -m pytest --numprocesses=6 --dist=loadgroup --no-loadscope-reorder $(ARGS)
 
 soak: venv ## Run what is a matter of luck, for a while; ARGS="--minutes 60 --seed 7"
 	$(PYTHON) -m tests.soak $(ARGS)

@@ -237,6 +237,9 @@ def main() -> None:
     paths = Paths(Path(state))
     # PID 1 has no default signal handling: without this, SIGTERM would do nothing at all.
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    # Ignored by whoever was started in the background of a script, and then by all daemons and jobs, too.
+    for number in (signal.SIGINT, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
     try:
         mount_root(paths, Path(lower), int(gpu_files))
     except subprocess.CalledProcessError as error:

@@ -51,6 +51,9 @@ class Stdio:
 
 def _take_terminal() -> None:
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    # Whoever was started in the background of a script ignores Ctrl-C, and so would all that it starts.
+    for number in (signal.SIGINT, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
 
 
 class PodRunner(Protocol):

@@ -6,6 +6,7 @@ import asyncio
 import fcntl
 import os
 import pty
+import select
 import struct
 import subprocess
 import termios
@@ -130,8 +131,9 @@ class TerminalSession:
 
     def await_text(self, text: bytes) -> None:
         while text not in self.shown:
+            ready, _, _ = select.select([self._master], [], [], 60)
             try:
-                data = os.read(self._master, 4096)
+                data = os.read(self._master, 4096) if ready else b""
             except OSError:
                 data = b""
             assert data, f"{text!r} never came: {self.shown!r}"
