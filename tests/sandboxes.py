@@ -53,6 +53,17 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     return report
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """A lane's sandbox, Airflow and browser go with its last test: they would keep the machine busy to the end."""
+    yield
+    if (group := _group(item)) and nextitem and _group(nextitem) != group:
+        for known in item.session._fixturemanager._arg2fixturedefs.values():
+            for fixture in known:
+                if fixture.scope == "session" and fixture.func.__module__.startswith("tests."):
+                    fixture.finish(item._request)  # type: ignore[attr-defined]
+
+
 # First, as xdist reads the marks in this same hook, and last, as pytest has an order of its own.
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
@@ -83,8 +94,14 @@ def _sandbox_of(item: pytest.Item, slurm: str) -> str:
 
 
 def _turn(item: pytest.Item) -> int:
-    group = item.get_closest_marker("xdist_group")
-    return LONG.index(group.args[0]) if group and group.args[0] in LONG else len(LONG)
+    group = _group(item)
+    return LONG.index(group) if group in LONG else len(LONG)
+
+
+def _group(item: pytest.Item) -> str:
+    """The lane that a test is in, if it is in one."""
+    mark = item.get_closest_marker("xdist_group")
+    return str(mark.args[0]) if mark else ""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

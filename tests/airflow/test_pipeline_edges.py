@@ -11,7 +11,8 @@ from tests.integration.cluster import Cluster
 
 BODY = """
 sleeper = "sleep 2"
-with SbatchPipeline("kinds"):
+# What may be deferred is with the pipelines that change: each stage that is takes another second of two processes.
+with SbatchPipeline("kinds", default_args={"deferrable": False}):
     good, bad, unhappy = job("good"), job("bad", "exit 3"), job("unhappy", "exit 4", on_finish={4: "succeed"})
     good >> job("ok_of_good")
     bad >> job("ok_of_bad") >> job("ok_of_ok_of_bad")
@@ -37,7 +38,6 @@ with SbatchPipeline("alike"):
     for number in range(3):
         job(f"single_{number}", sleeper, name="alike", dependency="singleton")
 
-# Its chain is long, and each stage that is deferred takes seconds more.
 with SbatchPipeline("shapes", default_args={"deferrable": False}) as shapes:
     @task
     def numbers():

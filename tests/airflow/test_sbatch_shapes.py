@@ -49,7 +49,7 @@ def start(stack: Stack, slurm: Cluster) -> Run:
     slurm.run("sh", "-c", "echo 'echo from within' >/root/inner.sh")
     slurm.run("sh", "-c", 'printf \'#!/bin/bash\\nprintf "%%s|" "$@"\\n\' >/root/remote.sh')
     # Airflow's own defaults apply to the options of a job as they do to those of a task.
-    options = "default_args={'deferrable': True, 'poll_interval': 1, 'time_limit': 5}"
+    options = "default_args={'poll_interval': 1, 'time_limit': 5}"
     return stack.add_dag("shapes", TASKS, files=FILES, dag_options=options).trigger()
 
 

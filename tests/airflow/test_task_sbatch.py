@@ -35,7 +35,7 @@ def add(first: int, *, second: str = "") -> dict[str, int]:
 
 after(add(5, second="{{ 1 + 1 }}")["sum"])
 
-@task.sbatch(deferrable=False)
+@task.sbatch(deferrable=True)
 def times(value, by):
     return value * by
 
@@ -145,7 +145,7 @@ FOR_GOOD = {
 
 
 #: What all functions here have in common.
-OPTIONS = f"default_args={{'deferrable': True, 'poll_interval': 1, 'python': {interpreter.PYTHON!r}, 'time_limit': 60}}"
+OPTIONS = f"default_args={{'poll_interval': 1, 'python': {interpreter.PYTHON!r}, 'time_limit': 60}}"
 
 
 def start(stack: Stack, slurm: Cluster) -> Run:
@@ -249,7 +249,7 @@ def die_in_second_try(context, result):
     if context["ti"].try_number == 2:
         os.kill(os.getpid(), signal.SIGKILL)
 
-@task.sbatch(deferrable=False, retries=2, retry_delay=timedelta(seconds=1), post_execute=die_in_second_try)
+@task.sbatch(retries=2, retry_delay=timedelta(seconds=1), post_execute=die_in_second_try)
 def held():
     import os
     import time

@@ -304,7 +304,9 @@ class Cluster:
 
         def gone() -> bool:
             listed = nodeset == EPHEMERAL_SET and int(ordinal) in self.active_nodes()
-            return not listed and self.pod(name) is None and name not in self.sandbox.init.processes()
+            # One that has died with its machine is remembered, without a PID.
+            runs = self.sandbox.init.processes().get(name, {}).get("pid")
+            return not listed and self.pod(name) is None and not runs
 
         self.wait(f"{name} is gone", gone)
 
