@@ -12,8 +12,8 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-# What is imported while tests are collected stays: to go through it for garbage again and again is a fifth of that time,
-# and of the time of unit tests.
+# What is imported while tests are collected stays: to go through it for garbage, again and again, takes as long as to
+# collect them, and a fifth of the time of unit tests.
 gc.disable()
 
 # Airflow reads its home once, when it is first imported, which some test modules do while they are collected.

@@ -34,8 +34,8 @@ FOLDERS = {
 HALF, SECOND = "test_f", ", second half"
 #: Where tests run side by side, those that take long are begun first, so that all come to their end at the same time.
 LONG = (
-    *("airflow", "airflow of shifts", max(SUITES) + SECOND, max(SUITES), min(SUITES), min(SUITES) + SECOND),
-    *("demo", "shifts", "sandboxes of their own", "browser"),
+    *(max(SUITES) + SECOND, "airflow", max(SUITES), "airflow of shifts", min(SUITES), min(SUITES) + SECOND),
+    *(f"shifts on {max(SUITES)}", "sandboxes of their own", f"shifts on {min(SUITES)}", "demo", "browser"),
 )
 
 
@@ -80,9 +80,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item.add_marker(pytest.mark.sandbox)
         shared = getattr(item, "callspec", None) and item.callspec.params.get("sandbox")  # type: ignore[attr-defined]
         lane = item.get_closest_marker("lane")
-        # A browser costs more than a sandbox, so it is the browser that is shared.
-        group = _sandbox_of(item, shared["slurm"]) if shared and folder != "ui" else FOLDERS[folder]
-        item.add_marker(pytest.mark.xdist_group(lane.args[0] if lane else group))
+        slurm = shared["slurm"] if shared and folder != "ui" else None
+        if lane:
+            group = f"{lane.args[0]} on {slurm}" if slurm else lane.args[0]
+        else:
+            # A browser costs more than a sandbox, so it is the browser that is shared.
+            group = _sandbox_of(item, slurm) if slurm else FOLDERS[folder]
+        item.add_marker(pytest.mark.xdist_group(group))
     yield
     items.sort(key=_turn)
 

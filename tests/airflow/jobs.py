@@ -6,7 +6,7 @@ from tests.airflow.stack import Run
 from tests.integration.cluster import Cluster
 
 #: A script that runs until ``let_go``, and says that it has begun.
-HELD = "#!/bin/bash\\necho begun\\nuntil test -e /root/go-$SLURM_JOB_ID; do sleep 0.1; done\\necho let go\\n"
+HELD = "#!/bin/bash\\necho begun\\nuntil test -e /root/go-$SLURM_JOB_ID; do sleep 0.3; done\\necho let go\\n"
 
 
 class Jobs:

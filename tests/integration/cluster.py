@@ -75,7 +75,7 @@ class Cluster:
 
     def held_job(self, *options: str) -> str:
         """Submit a job that runs until ``let_go``, and return its id."""
-        return self.sbatch(*options, wrap="until test -e /root/go-$SLURM_JOB_ID; do sleep 0.1; done")
+        return self.sbatch(*options, wrap="until test -e /root/go-$SLURM_JOB_ID; do sleep 0.3; done")
 
     def let_go(self, job: str) -> None:
         self.run("touch", f"/root/go-{job}")
@@ -249,7 +249,7 @@ class Cluster:
             waited = time.monotonic() - began
             assert waited < timeout, f"after {timeout} s still not: {what}\n{self._seen()}"
             # Most looks run a command, and other tests want the machine, too: who has waited for long looks less often.
-            time.sleep(min(max(0.1, waited / 8), 1))
+            time.sleep(min(max(0.15, waited / 6), 1))
         return outcome
 
     def _seen(self) -> str:

@@ -230,6 +230,7 @@ def racers(request: pytest.FixtureRequest, connect: Callable[[str], Way], cluste
         way.close()
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("nothing_starts")
 def test_many_who_race_agree_on_one_chain(racers: list[Way]) -> None:
     for _ in range(2):

@@ -113,8 +113,26 @@ def test_a_trigger_waits_for_the_end_of_maintenance(
         cluster.fault("maintenance", switch="off")
 
 
+class Store:
+    """What Airflow keeps for a watcher."""
+
+    def __init__(self) -> None:
+        self.kept: Any = None
+
+    async def aget(self, key: str) -> Any:
+        return self.kept
+
+    async def aset(self, key: str, value: Any) -> None:
+        self.kept = value
+
+
 def test_a_cluster_that_is_gone_is_told_once(cluster: Cluster, sense: Sense) -> None:
-    trigger = ClusterUnavailableTrigger(poll_interval=0.2)
+    trigger, store = ClusterUnavailableTrigger(poll_interval=0.2), Store()
+    trigger.asset_state_store = store  # type: ignore[assignment]
+
+    async def remembered(*, is_told: bool) -> None:
+        while store.kept is not is_told:
+            await asyncio.sleep(0.1)
 
     async def watch() -> None:
         events = trigger.run()
@@ -124,11 +142,14 @@ def test_a_cluster_that_is_gone_is_told_once(cluster: Cluster, sense: Sense) -> 
         assert (event["cluster"], event["phase"]) == ("soperator", "Not available")
         assert event["conditions"] == {"AccountingAvailable": "slurmdbd is down"}
         again = asyncio.ensure_future(anext(events))
+        await asyncio.wait_for(remembered(is_told=True), 60)
         with pytest.raises(AirflowException, match="has timed out"):
             await asyncio.to_thread(sense, slurm_conn_id=None, timeout=2)
         assert not again.done()
         await asyncio.to_thread(cluster.sandbox.up)
         await asyncio.to_thread(sense)
+        # It has seen by itself that the cluster is back.
+        await asyncio.wait_for(remembered(is_told=False), 60)
         cluster.fault("slurmdbd-down")
         assert (await asyncio.wait_for(again, 60)).payload["since"] > event["since"]
         await events.aclose()
