@@ -72,7 +72,7 @@ def test_resume_timeout_strikes_while_the_block_is_exhausted(cluster: Cluster) -
         assert cluster.pod("worker-1").status.phase == "Pending"
         cluster.fault("clear")
     cluster.wait_node("worker-1", has={"IDLE"}, lacks=NOT_UP)
-    cluster.start_now(job)
+    cluster.start_soon(job)
     cluster.wait_job(job, "COMPLETED")
 
 

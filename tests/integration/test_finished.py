@@ -82,7 +82,7 @@ def test_a_job_that_is_requeued_after_its_end_finishes_again(cluster: Cluster, s
     # In the same second 24.11 may take the new run for one that has been revoked.
     wait_second(cluster, job)
     cluster.run("scontrol", "requeue", job)
-    cluster.start_now(job)
+    cluster.start_soon(job)
     cluster.wait_job(job, "RUNNING")
     assert listener.look() == []
     cluster.let_go(job)

@@ -122,7 +122,7 @@ def test_force_puts_jobs_back_into_the_queue_or_cancels_them(cluster: Cluster, s
     scale(replicas=1, mode="force")
     assert cluster.job_state(hasty) == "CANCELLED"
     assert cluster.job(patient)["restart_cnt"] == 1
-    cluster.start_now(patient)
+    cluster.start_soon(patient)
     cluster.wait_job(patient, "RUNNING")
     assert cluster.job(patient)["nodes"] == FIRST
     cluster.let_go(patient)

@@ -122,7 +122,7 @@ def test_power_down_force_requeues_the_job_which_then_runs_again(cluster: Cluste
     cluster.wait_node("worker-1", has={"POWERING_DOWN"})
     assert "PENDING" in cluster.job_state(job)
     cluster.wait_node("worker-1", has={"POWERED_DOWN"})
-    cluster.start_now(job)
+    cluster.start_soon(job)
     cluster.let_go(job)
     cluster.wait_job(job, "COMPLETED")
     assert cluster.job(job)["restart_cnt"] == 1

@@ -50,7 +50,7 @@ def test_a_requeued_job_is_the_same_job(slurm: ClientUnderTest, cluster: Cluster
     followed.until_state("RUNNING")
     slurm.ask(RequeueJobs((JobId.parse(job),)))
     followed.until("it waits again", lambda status: status.parts[0].restarts == 1 and status.state.is_pending)
-    cluster.start_now(job)
+    cluster.start_soon(job)
     cluster.let_go(job)
     end = followed.end()
     assert end.succeeded
