@@ -111,8 +111,14 @@ def test_nodes_are_powered_up_and_down(name: str, connect: Callable[[str], Way],
     way.ask(PowerUp(("worker-1", "worker-2")))
     for node in ("worker-1", "worker-2"):
         cluster.wait_node(node, lacks=("POWERED_DOWN", "POWERING_UP", "POWER_UP"))
+    job = cluster.held_job("--nodelist=worker-1")
+    cluster.wait_job(job, "RUNNING")
     way.ask(PowerDown(("worker-1",), PowerDownMode.ASAP, ODD))
-    assert ODD in the_node(way, "worker-1").reason
+    leaving = the_node(way, "worker-1")
+    assert ODD in leaving.reason
+    # What runs there goes on, and nothing else begins.
+    assert leaving.state.has(NodeFlag.DRAIN)
+    cluster.let_go(job)
     way.ask(PowerDown(("worker-2",), PowerDownMode.FORCE))
     for node in ("worker-1", "worker-2"):
         cluster.wait_node(node, has=("IDLE", "POWERED_DOWN"))
