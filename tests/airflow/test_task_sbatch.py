@@ -263,6 +263,8 @@ held()
 """
 
 
+# It takes the interpreter that comes with the run.
+@pytest.mark.usefixtures("run")
 def test_a_try_that_dies_before_the_end_leaves_job_and_result_to_the_next(stack: Stack, slurm: Cluster) -> None:
     run = stack.add_dag("adopted", HELD, dag_options=OPTIONS).trigger()
     run.wait_log("held", "begun")
