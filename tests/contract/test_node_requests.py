@@ -74,6 +74,8 @@ def test_nodes_are_the_same_over_every_way(way: Way, commands: Way, cluster: Clu
 def test_machines_are_the_same_over_every_way(way: Way, commands: Way, cluster: Cluster) -> None:
     commands.ask(CommentNodes(NODES, "by InstanceId=none BootTime=5"))
     asked = ListMachines((*NODES, "worker-1"))
+    # A slurmctld that has begun anew learns it when the node registers.
+    cluster.wait("worker-0 has booted", lambda: commands.ask(ListMachines(("worker-0",)))[0].since)
     machines = {machine.node: machine for machine in way.ask(asked)}
     assert machines == {machine.node: machine for machine in commands.ask(asked)}
     assert machines.keys() == {*NODES, "worker-1"}
