@@ -226,8 +226,9 @@ _GENERAL = _rules(
     ),
     (
         ControllerUnreachable,
-        r"unable to contact slurm controller|socket timed out|communication connection failure"
-        r"|message (send|receive) failure|zero bytes were transmitted|standby mode"
+        # "Unexpected message": of no answer at all, as `scontrol update` of a job does not look whether there was one.
+        r"unable to contact slurm controller|socket timed out|communication (connection|shutdown) failure"
+        r"|message (send|receive) failure|zero bytes were transmitted|unexpected message received|standby mode"
         r"|connection (refused|timed out|reset by peer)|broken pipe|transport endpoint is not connected"
         r"|could not resolve|unable to establish (controller|config)",
     ),

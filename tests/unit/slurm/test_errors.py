@@ -43,6 +43,8 @@ SAID: list[tuple[str, str, type[SlurmError]]] = [
         "slurm_update error:Unable to contact slurm controller (connect failure)",
         errors.ControllerUnreachable,
     ),
+    ("scontrol", "Unexpected message received for job 721", errors.ControllerUnreachable),
+    ("sbatch", "sbatch: Unexpected message received for job 721", errors.ControllerUnreachable),
     (
         "sacct",
         "sacct: error: _open_persist_conn: failed to open persistent connection to host:127.0.0.1:27402: Connection "
