@@ -8,17 +8,15 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from asgiref.sync import sync_to_async
-
 from airflow_provider_soperator.capacity.errors import CapacityError, CapacityMistake
 from airflow_provider_soperator.capacity.lease import Record
 from airflow_provider_soperator.capacity.order import ShiftOrder
 from airflow_provider_soperator.capacity.shift import Shift
 from airflow_provider_soperator.hooks.nebius import NebiusHook
 from airflow_provider_soperator.hooks.settings import ConnectionMistake
-from airflow_provider_soperator.pipelines.states import states_of
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.transports.errors import TransportError
+from airflow_provider_soperator.triggers import task_sdk
 from airflow_provider_soperator.triggers.killed import EndedWithItsTask
 
 #: States of tasks that will do nothing more, unless they are cleared.
@@ -112,6 +110,6 @@ class _Task:
 async def _is_under_way(record: Record) -> bool:
     """Whether the task that has a block can still give it back; of another Airflow's nobody knows, so it can."""
     task = _Task.read(record.task)
-    states = (await sync_to_async(states_of)(task, [task.task_id]))[task.task_id]
+    states = (await task_sdk.states(task, [task.task_id]))[task.task_id]
     # One that was cleared, and has not been scheduled again, does nothing; once it is, it waits for its turn.
     return task.map_index not in states or states[task.map_index] not in {*_ENDED, None}

@@ -7,18 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from asgiref.sync import sync_to_async
-
 from airflow_provider_soperator.clients.client import AsyncSlurmClient
 from airflow_provider_soperator.hooks.logger import Logger
 from airflow_provider_soperator.pipelines.graph import is_ended, is_met
-from airflow_provider_soperator.pipelines.states import states_of
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.ids import JobId
 from airflow_provider_soperator.slurm.keys import SubmissionKey
 from airflow_provider_soperator.slurm.requests import ListJobs
 from airflow_provider_soperator.slurm.status import JobStatus
 from airflow_provider_soperator.transports.errors import TransportError
+from airflow_provider_soperator.triggers import task_sdk
 
 #: Seconds between two looks at tasks that may be tried once more.
 _LOOK = 10.0
@@ -74,7 +72,7 @@ class Chain:
     async def _free(self, client: AsyncSlurmClient, job: JobId, ti: Any, log: Logger) -> None:
         names = [name for name, _ in self.follows]
         while names:
-            states = await sync_to_async(states_of)(ti, names)
+            states = await task_sdk.states(ti, names)
             if all(is_ended(state) for name in names for state in states[name].values()):
                 break
             # Another try may mend it.

@@ -18,7 +18,7 @@ from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.ids import JobId
 from airflow_provider_soperator.slurm.status import JobStatus
 from airflow_provider_soperator.transports.errors import TransportError
-from airflow_provider_soperator.triggers.xcoms import push
+from airflow_provider_soperator.triggers.task_sdk import push
 
 
 class Published:

@@ -26,7 +26,7 @@ from airflow_provider_soperator.triggers.chained import Chain
 from airflow_provider_soperator.triggers.following import follow
 from airflow_provider_soperator.triggers.killed import EndedWithItsTask
 from airflow_provider_soperator.triggers.published import Published
-from airflow_provider_soperator.triggers.xcoms import push_result
+from airflow_provider_soperator.triggers.task_sdk import push_result
 
 #: What stays wrong until somebody has changed the task or its connection.
 _FINAL = (ConnectionMistake, InvalidJob, SubmitRefused, NotSupported)
