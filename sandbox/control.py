@@ -146,8 +146,8 @@ class Init:
         inner = self.processes().get(pod, {}).get("inner")
         if inner is None:
             raise SandboxError(f"{pod} does not run", f"see `{command_line('status', self._paths.state.name)}`")
-        outside = ["nsenter", "--target", str(self._first_pid()), "--pid", "--mount", "--"]
-        return [*outside, *enter_pod(inner, argv)]
+        # The sandbox's own /proc, as its Pods have no numbers outside of it.
+        return enter_pod(inner, argv, Path(f"/proc/{self._first_pid()}/root/proc"))
 
     def run(self, pod: str, argv: list[str], timeout: float = 60) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -203,6 +203,8 @@ def _status_line(pid: int, key: str) -> str:
     return next((line.partition(":")[2] for line in lines if line.startswith(f"{key}:")), "")
 
 
-def enter_pod(inner: int, argv: list[str]) -> list[str]:
-    """The command line that runs ``argv`` inside a Pod, from inside the sandbox's own namespaces."""
-    return ["nsenter", "--target", str(inner), "--pid", "--uts", "--mount", "--root", "--wd", "--", *argv]
+def enter_pod(inner: int, argv: list[str], proc: Path = Path("/proc")) -> list[str]:
+    """The command line that runs ``argv`` inside the Pod of a process, which has this number in ``proc``."""
+    pod = proc / str(inner)
+    spaces = [f"--{option}={pod}/ns/{name}" for option, name in (("pid", "pid"), ("uts", "uts"), ("mount", "mnt"))]
+    return ["nsenter", *spaces, f"--root={pod}/root", f"--wd={pod}/cwd", "--", *argv]

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 
 from sandbox.lifecycle import Sandbox
 
-#: One command for all of it, as each entry into a Pod costs more than what is asked there.
+#: One command for all of it, with as few processes as there can be: each test ends with it.
 _LOOK = """
-squeue --noheader --all --states=PD,CF,R,CG,S,RQ --format='job|%i|%j'
-scontrol show nodes --oneliner | sed 's/^/node|/'
-scontrol show reservations --oneliner | grep ^ReservationName= | sed 's/^/reservation|/'
-for file in /root/.airflow-soperator/* /home/*/.airflow-soperator/*; do [ ! -e "$file" ] || echo "file|$file"; done
+set -e
+squeue --noheader --all --states=PD,CF,R,CG,S,RQ --format='JobId=%i %j'
+printf 'show nodes\\nshow reservations\\n' | scontrol --oneliner
+for file in /root/.airflow-soperator/* /home/*/.airflow-soperator/*; do [ ! -e "$file" ] || echo "File=$file"; done
 """
 
 
@@ -64,26 +64,25 @@ def look(sandbox: Sandbox) -> Leftovers:
     assert said.returncode == 0, said.stdout + said.stderr
     found = Leftovers()
     for line in said.stdout.splitlines():
-        kind, _, rest = line.partition("|")
-        if kind == "job":
-            job, _, name = rest.partition("|")
-            found.jobs[re.split("[_+]", job)[0]] = name
-        elif kind == "node":
-            _read_node(found, rest)
-        elif kind == "reservation":
-            found.reservations.append(rest.partition(" ")[0].partition("=")[2])
-        elif kind == "file":
+        kind, _, rest = line.partition("=")
+        name, _, said = rest.partition(" ")
+        if kind == "JobId":
+            found.jobs[re.split("[_+]", name)[0]] = said
+        elif kind == "NodeName":
+            _read_node(found, name, said)
+        elif kind == "ReservationName":
+            found.reservations.append(name)
+        elif kind == "File":
             found.files.append(rest)
     return found
 
 
-def _read_node(found: Leftovers, shown: str) -> None:
-    name = shown.partition(" ")[0].partition("=")[2]
-    state = re.search(r" State=(\S+)", shown)
-    assert state, shown
+def _read_node(found: Leftovers, name: str, said: str) -> None:
+    state = re.search(r" State=(\S+)", said)
+    assert state, said
     found.states[name] = set(state[1].replace("*", "").split("+"))
     # Both are texts of many words; what may follow them is Slurm's own.
-    texts = re.findall(r" (?:Reason|Comment)=(.*?)(?= Reason=| Comment=| InstanceId=|$)", shown)
+    texts = re.findall(r" (?:Reason|Comment)=(.*?)(?= Reason=| Comment=| InstanceId=|$)", said)
     if texts:
         found.marks[name] = " ".join(texts)
     if "DRAIN" in found.states[name]:

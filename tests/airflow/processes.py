@@ -12,6 +12,8 @@ from pathlib import Path
 
 from sandbox.airflow.home import airflow
 
+#: Logs are read from the disk of this one machine: to serve them, too, each of these would import a web server.
+_OPTIONS = {"scheduler": ("--skip-serve-logs",), "triggerer": ("--skip-serve-logs",)}
 #: Lines of a log that are shown where something has gone wrong.
 _LAST_LINES = 15
 
@@ -30,7 +32,7 @@ class Component:
         assert not self.is_running, f"{self.name} runs already"
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                ["nice", f"--adjustment={self._niceness}", *airflow(self.name)],
+                ["nice", f"--adjustment={self._niceness}", *airflow(self.name, *_OPTIONS.get(self.name, ()))],
                 env=self._environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

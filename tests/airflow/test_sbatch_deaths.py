@@ -12,7 +12,7 @@ import pytest
 
 from tests.airflow.jobs import HELD, Jobs
 from tests.airflow.processes import Component, parent, wait_dead
-from tests.airflow.stack import Run, Stack, free_ports
+from tests.airflow.stack import Run, Stack
 from tests.integration.cluster import Cluster
 
 COMMON = f"script='{HELD}', poll_interval=1, retry_delay=timedelta(seconds=1)"
@@ -70,9 +70,7 @@ def test_a_triggerer_that_is_told_to_end_cancels_nothing(run: Run, stack: Stack,
 
 
 def test_a_triggerer_that_was_taken_for_dead_cancels_nothing(run: Run, stack: Stack, slurm: Cluster) -> None:
-    [port] = free_ports(1)
-    environment = {**stack.environment, "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(port)}
-    first, second = stack.components["triggerer"], Component("triggerer", environment, stack.folder)
+    first, second = stack.components["triggerer"], Component("triggerer", stack.environment, stack.folder)
     os.killpg(first.pid, signal.SIGSTOP)
     try:
         with taken_over(run, "deferred"):
