@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.lanes import lane_of
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--shuffle", metavar="SEED", help="shuffle modules and the tests in them, by this seed")
@@ -39,20 +41,16 @@ def shuffle(items: list[pytest.Item], seed: str) -> None:
     """
     groups: dict[str, int] = {}
     for item in items:
-        groups.setdefault(_group(item), len(groups))
+        groups.setdefault(lane_of(item), len(groups))
 
-    def turn(item: pytest.Item) -> tuple[int, bytes, bytes, bytes]:
+    def turn(item: pytest.Item) -> tuple[int | bytes, ...]:
         module, name = item.nodeid.partition("::")[0], item.location[2]
         # Those of a story have the same turn, and a sort leaves them as they were.
         story = "" if item.get_closest_marker("in_order") else name
-        return groups[_group(item)], _dice(seed, _sandbox(item)), _dice(seed, module), _dice(seed, f"{module}::{story}")
+        names = (_sandbox(item), module, f"{module}::{story}")
+        return groups[lane_of(item)], *(_dice(seed, name) for name in names)
 
     items.sort(key=turn)
-
-
-def _group(item: pytest.Item) -> str:
-    mark = item.get_closest_marker("xdist_group")
-    return str(mark.args[0] if mark.args else mark.kwargs.get("name")) if mark else ""
 
 
 def _sandbox(item: pytest.Item) -> str:

@@ -19,6 +19,7 @@ from sandbox.settings import SUITES, Settings
 from tests import leftovers
 from tests.contract.transports import WAYS, Way, connection_id
 from tests.integration.cluster import Cluster, check_ledger, is_ready
+from tests.lanes import lane_of
 from tests.leftovers import Leftovers
 
 #: Folders whose tests are about a running sandbox, and what those of them share that do not share a sandbox.
@@ -57,7 +58,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
     """A lane's sandbox, Airflow and browser go with its last test: they would keep the machine busy to the end."""
     yield
-    if (group := _group(item)) and nextitem and _group(nextitem) != group:
+    if (group := lane_of(item)) and nextitem and lane_of(nextitem) != group:
         for known in item.session._fixturemanager._arg2fixturedefs.values():
             for fixture in known:
                 if fixture.scope == "session" and fixture.func.__module__.startswith("tests."):
@@ -98,14 +99,8 @@ def _sandbox_of(item: pytest.Item, slurm: str) -> str:
 
 
 def _turn(item: pytest.Item) -> int:
-    group = _group(item)
+    group = lane_of(item)
     return LONG.index(group) if group in LONG else len(LONG)
-
-
-def _group(item: pytest.Item) -> str:
-    """The lane that a test is in, if it is in one."""
-    mark = item.get_closest_marker("xdist_group")
-    return str(mark.args[0]) if mark else ""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

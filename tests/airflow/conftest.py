@@ -18,6 +18,7 @@ from tests import leftovers
 from tests.airflow.shifts import Capacity
 from tests.airflow.stack import FIRST, Run, Stack
 from tests.integration.cluster import Cluster
+from tests.lanes import lane_of
 
 
 @pytest.fixture(scope="session")
@@ -127,7 +128,7 @@ def _wait_until_nothing_is_left(slurm: Cluster, by: str) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
     """Tests of early runs come first in their lane: what comes after them may disturb a cluster or an Airflow."""
     yield
-    places = [place for place, item in enumerate(items) if _is_in_lane(item)]
+    places = [place for place, item in enumerate(items) if lane_of(item) == "airflow"]
     for place, item in zip(places, sorted((items[place] for place in places), key=_is_late), strict=True):
         items[place] = item
 
@@ -138,11 +139,6 @@ def _is_early(item: pytest.Item) -> bool:
 
 def _is_late(item: pytest.Item) -> bool:
     return not _is_early(item)
-
-
-def _is_in_lane(item: pytest.Item) -> bool:
-    group = item.get_closest_marker("xdist_group")
-    return group is not None and group.args[0] == "airflow"
 
 
 @pytest.fixture(scope="module")

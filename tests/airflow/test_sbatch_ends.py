@@ -68,7 +68,13 @@ CASES = {
         "MiB in a task",
         "FAILED",
     ),
-    "cancelled": End(SLEEP, "failed", "by the user with id 0", "CANCELLED", cancel),
+    "cancelled": End(
+        f"{SLEEP}, nodelist='worker-cpu-1'",
+        "failed",
+        "was cancelled on worker-cpu-1 by the user with id 0",
+        "CANCELLED",
+        cancel,
+    ),
     "no_boot": End(
         "command='true', nodelist=BROKEN[deferrable], requeue=False", "up_for_retry", "lost a node", "NODE_FAIL"
     ),

@@ -23,9 +23,9 @@ def test_a_trigger_that_is_ended_in_a_call_knows_why_and_the_call_is_completed()
         while not begun.is_set():
             await asyncio.sleep(0)
         # In these words Airflow's triggerer says that it is the user who has ended the task.
-        calling.cancel("user-action")
+        calling.cancel("__airflow_user_action__")
         try:
-            with pytest.raises(asyncio.CancelledError, match="user-action"):
+            with pytest.raises(asyncio.CancelledError, match="__airflow_user_action__"):
                 await calling
         finally:
             may_end.set()
