@@ -233,7 +233,8 @@ def test_what_passes_by_itself_is_waited_out(
         running = shifts.start(order)
         shifts.wait_said(running, "worker-")
         trouble(shifts, running)
-        assert not running.is_over
+        # Of answers only so many are lost.
+        assert not running.is_over or trouble is nebius_loses_answers
         shifts.cluster.sandbox.up()
         shifts.cluster.fault("clear")
         assert running.end().allocation == dict(order.goal)
