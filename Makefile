@@ -30,10 +30,11 @@ sandbox: venv ## Bring up a sandbox and leave it running
 bench: venv ## Run the benchmarks and print one table
 	$(PYTHON) -m benchmarks $(ARGS)
 
-lint: venv ## Check style, format and types
+lint: venv ## Check style, format, types and the direction of imports
 	$(PYTHON) -m ruff check
 	$(PYTHON) -m ruff format --check
 	$(PYTHON) -m mypy
+	.venv/bin/lint-imports --no-logo --no-cache
 
 format: venv ## Mend style and format in place
 	$(PYTHON) -m ruff check --fix-only --quiet

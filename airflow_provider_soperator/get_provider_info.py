@@ -6,7 +6,7 @@ from typing import Any
 
 from airflow_provider_soperator import __version__
 from airflow_provider_soperator.hooks import form
-from airflow_provider_soperator.nebius import settings as nebius
+from airflow_provider_soperator.hooks import nebius_settings as nebius
 
 
 def get_provider_info() -> dict[str, Any]:

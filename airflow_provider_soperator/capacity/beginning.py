@@ -8,24 +8,23 @@ from airflow_provider_soperator.capacity.errors import CapacityError, CapacityMi
 from airflow_provider_soperator.capacity.order import ShiftOrder
 from airflow_provider_soperator.capacity.plan import Plan
 from airflow_provider_soperator.capacity.shift import Shift
-from airflow_provider_soperator.hooks.logger import Logger
-from airflow_provider_soperator.hooks.nebius import NebiusHook
-from airflow_provider_soperator.hooks.settings import ConnectionMistake
+from airflow_provider_soperator.capacity.targets.base import Clients
+from airflow_provider_soperator.errors import ConnectionMistake
+from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.transports.errors import ConnectFailed, TransportError
 
 
 async def begin(
-    order_for: Callable[[int], ShiftOrder], block: str, nebius_conn_id: str, log: Logger
+    order_for: Callable[[int], ShiftOrder], block: str, nebius_conn_id: str, clients: Clients, log: Logger
 ) -> tuple[ShiftOrder, Plan]:
     """The order for a block of so many GPUs, checked, and what would be done for it now.
 
     Raises ``CapacityMistake`` for what another try would find the same, and ``CapacityError`` for all else.
     """
     try:
-        hook = NebiusHook(nebius_conn_id)
-        order = order_for((await hook.block(block)).limit)
-        async with Shift.open(order, lambda: hook.block(block), log) as shift:
+        order = order_for((await clients.block(nebius_conn_id, block)).limit)
+        async with Shift.open(order, clients, log) as shift:
             return order, await shift.plan(await shift.check())
     except ConnectionMistake as error:
         raise CapacityMistake(str(error)) from error

@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow_provider_soperator.capacity.errors import CapacityError
 from airflow_provider_soperator.capacity.flow import Allocation, World
-from airflow_provider_soperator.hooks.logger import Logger
+from airflow_provider_soperator.logger import Logger
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from airflow_provider_soperator.capacity.errors import CapacityError
 from airflow_provider_soperator.capacity.flow import World, may_have
 from airflow_provider_soperator.capacity.holding import Holding, Release
 from airflow_provider_soperator.capacity.targets.base import Session, Target
-from airflow_provider_soperator.hooks.logger import Logger
+from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.requests import PowerDownMode
 from airflow_provider_soperator.transports.errors import TransportError

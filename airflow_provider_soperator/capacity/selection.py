@@ -6,13 +6,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, Literal
 
-from airflow_provider_soperator.capacity.targets.slurm import Order
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.nodes import is_going_off, is_off, loss_rank
 from airflow_provider_soperator.slurm.records import Job, Node, count_gpus
 from airflow_provider_soperator.slurm.times import NoDuration
+
+#: What busy nodes are chosen by: the end of their jobs, or the work that would be lost with them.
+Order = Literal["end", "work"]
 
 #: The end of what may run forever. (Slurm takes jobs without a limit to run for a year.)
 _NEVER = datetime.max.replace(tzinfo=timezone.utc)

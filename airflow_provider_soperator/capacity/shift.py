@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from functools import partial
 from typing import Any, TypeVar
 
 from airflow_provider_soperator.capacity.block import BlockSeen
@@ -22,9 +23,9 @@ from airflow_provider_soperator.capacity.lease import LeaseLost, Record
 from airflow_provider_soperator.capacity.order import ShiftOrder
 from airflow_provider_soperator.capacity.patience import PartTookTooLong, Patience
 from airflow_provider_soperator.capacity.plan import Plan, plan
-from airflow_provider_soperator.capacity.targets.base import Purpose, Session
+from airflow_provider_soperator.capacity.targets.base import Clients, Purpose, Session
 from airflow_provider_soperator.capacity.turn import IsAlive, Turn
-from airflow_provider_soperator.hooks.logger import Logger
+from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.transports.errors import ConnectFailed, TransportError
 
@@ -55,7 +56,7 @@ class Outcome:
 class Shift:
     """One order at work, with its targets open.
 
-    async with Shift.open(order, block, log) as shift:
+    async with Shift.open(order, clients, log) as shift:
         print(await shift.plan(await shift.check()))
         outcome = await shift.run()
     """
@@ -70,14 +71,15 @@ class Shift:
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, order: ShiftOrder, block: BlockReader, log: Logger) -> AsyncIterator[Shift]:
+    async def open(cls, order: ShiftOrder, clients: Clients, log: Logger) -> AsyncIterator[Shift]:
         """A shift with its targets open."""
         purpose = Purpose(block=order.block, key=order.key, why=order.why)
         async with AsyncExitStack() as opened:
             sessions = {
-                target.name: await opened.enter_async_context(target.open(purpose, log)) for target in order.targets
+                target.name: await opened.enter_async_context(target.open(purpose, clients, log))
+                for target in order.targets
             }
-            yield cls(order, block, sessions, log)
+            yield cls(order, partial(clients.block, order.nebius_conn_id, order.block), sessions, log)
 
     # Before anything is moved
 

@@ -9,7 +9,7 @@ from datetime import datetime
 from airflow_provider_soperator.capacity.errors import CapacityBusy
 from airflow_provider_soperator.capacity.flow import World
 from airflow_provider_soperator.capacity.lease import Lease, Record, Taken
-from airflow_provider_soperator.hooks.logger import Logger
+from airflow_provider_soperator.logger import Logger
 
 #: Whether a task that holds a block is still under way, as far as is known.
 IsAlive = Callable[[Record], Awaitable[bool]]

@@ -72,8 +72,8 @@ class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
 
     def _make(self, context: Context, key: SubmissionKey) -> None:
         """Make the call the script of the job."""
+        from airflow_provider_soperator.errors import ConnectionMistake
         from airflow_provider_soperator.functions.packing import CallError
-        from airflow_provider_soperator.hooks.settings import ConnectionMistake
         from airflow_provider_soperator.hooks.slurm import SlurmHook
 
         try:

@@ -2,59 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import datetime
 
 from airflow_provider_soperator.health.findings import Finding, Kind
+from airflow_provider_soperator.kubernetes.view import Condition, Host, Pod
 from airflow_provider_soperator.slurm.nodes import is_coming_up, is_going_off, is_off
 from airflow_provider_soperator.slurm.records import Node
 
 _SOURCE = "kubernetes"
-
-
-@dataclass(frozen=True)
-class Condition:
-    """A condition of a Kubernetes Node."""
-
-    type: str
-    status: str
-    reason: str = ""
-    message: str = ""
-    since: datetime | None = None
-
-
-@dataclass(frozen=True)
-class Host:
-    """The machine that a Pod is on."""
-
-    name: str
-    created: datetime | None = None
-    conditions: tuple[Condition, ...] = ()
-    is_leaving: bool = False
-    #: The Pod says that it is there, and the API has no such Node any more.
-    is_gone: bool = False
-
-
-@dataclass(frozen=True)
-class Pod:
-    """One of Slurm's nodes as Kubernetes has it."""
-
-    phase: str
-    is_ready: bool
-    #: None while it is on none.
-    host: Host | None = None
-    #: Why a container does not run, such as ``CrashLoopBackOff``; or why the Pod is not placed.
-    trouble: str = ""
-    is_leaving: bool = False
-    since: datetime | None = None
-
-
-@dataclass(frozen=True)
-class KubernetesView:
-    """All Pods of a namespace, by their names, which are those of Slurm's nodes."""
-
-    pods: Mapping[str, Pod] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

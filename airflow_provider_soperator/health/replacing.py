@@ -11,7 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from airflow_provider_soperator.health.machines import Pod, acted_upon
+from airflow_provider_soperator.health.machines import acted_upon
+from airflow_provider_soperator.kubernetes.view import Pod
 from airflow_provider_soperator.slurm.nodes import (
     DrainReason,
     failed_to_resume,

@@ -10,7 +10,8 @@ from typing import Any
 
 from airflow_provider_soperator.clients.client import SlurmClient
 from airflow_provider_soperator.clients.steps import Steps, run
-from airflow_provider_soperator.hooks.settings import ConnectionMistake, Settings
+from airflow_provider_soperator.errors import ConnectionMistake
+from airflow_provider_soperator.hooks.settings import Settings
 from airflow_provider_soperator.hooks.ways import open_async_transport, open_transport
 from airflow_provider_soperator.slurm.accounts import UserRights
 from airflow_provider_soperator.slurm.errors import AccountingDisabled, SlurmError

@@ -10,12 +10,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from airflow_provider_soperator.errors import ConnectionMistake
+
 #: What a form shows where nothing is chosen.
 _NOT_CHOSEN = "follows from what else is set"
-
-
-class ConnectionMistake(ValueError):
-    """A connection that cannot work as it is written; the message names the field."""
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_soperator.health.assessment import Seen
-from airflow_provider_soperator.health.machines import KubernetesView
 from airflow_provider_soperator.health.metrics import NODE_LABELS, Metric, Sample
 from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
 from airflow_provider_soperator.hooks.prometheus import PrometheusHook
 from airflow_provider_soperator.hooks.settings import NAMESPACE
 from airflow_provider_soperator.kubernetes.hosts import view
+from airflow_provider_soperator.kubernetes.view import KubernetesView
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
 
+from airflow_provider_soperator.hooks import nebius_settings as form
+from airflow_provider_soperator.hooks.nebius_settings import NebiusSettings, read
 from airflow_provider_soperator.hooks.shared import AsyncSharedClients
 from airflow_provider_soperator.hooks.stock import installed, known
-from airflow_provider_soperator.nebius import settings as form
-from airflow_provider_soperator.nebius.settings import NebiusSettings, read
 
 if TYPE_CHECKING:
     from nebius.sdk import SDK
@@ -100,7 +100,7 @@ class NebiusHook(BaseHook):
 async def _lent(settings: NebiusSettings) -> AsyncIterator[SDK]:
     with installed("nebius"):
         # The first import takes a quarter of a second, in which an event loop is to go on.
-        opening = await asyncio.to_thread(importlib.import_module, "airflow_provider_soperator.nebius.opening")
+        opening = await asyncio.to_thread(importlib.import_module, "airflow_provider_soperator.hooks.nebius_sdk")
     async with _SDKS.lend(settings, opening.open_sdk) as sdk:
         yield sdk
 

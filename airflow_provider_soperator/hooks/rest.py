@@ -8,7 +8,8 @@ import binascii
 from collections.abc import Callable
 from typing import TypeVar
 
-from airflow_provider_soperator.hooks.settings import ConnectionMistake, Settings
+from airflow_provider_soperator.errors import ConnectionMistake
+from airflow_provider_soperator.hooks.settings import Settings
 from airflow_provider_soperator.hooks.stock import installed
 from airflow_provider_soperator.slurm.requests import Request
 from airflow_provider_soperator.transports.protocol import AsyncTransport, Transport

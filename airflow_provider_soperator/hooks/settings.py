@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_provider_soperator.hooks.extras import ConnectionMistake, at_most_one, filled
+from airflow_provider_soperator.errors import ConnectionMistake
+from airflow_provider_soperator.hooks.extras import at_most_one, filled
 from airflow_provider_soperator.hooks.form import FIELDS, FILE_WAYS, LINKS, SSH_EXTRAS, TRANSPORTS
 from airflow_provider_soperator.slurm.links import problem
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from airflow_provider_soperator.health.machines import Condition, Host, KubernetesView, Pod
+from airflow_provider_soperator.kubernetes.view import Condition, Host, KubernetesView, Pod
 from airflow_provider_soperator.transports.kubernetes_errors import PATIENCE, explained
 
 _RIGHTS = "list on pods in it, and a ClusterRole with list on nodes,"

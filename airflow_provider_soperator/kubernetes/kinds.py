@@ -6,12 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_soperator.capacity.errors import CapacityMistake
 from airflow_provider_soperator.transports.kubernetes_errors import PATIENCE, explained, is_missing
 
 #: Kinds of Kubernetes' own that can be given by that name alone.
 APPS = ("Deployment", "ReplicaSet", "StatefulSet")
 _RIGHTS = "the ClusterRole system:discovery, which every account has unless somebody has taken it away,"
+
+
+class KindMistake(ValueError):
+    """A kind that cannot be found, or cannot be scaled. The message ends with what to do about it."""
 
 
 @dataclass(frozen=True)
@@ -40,13 +43,13 @@ def check_kind(kind: str) -> None:
     >>> check_kind("leaderworkersets.leaderworkerset.x-k8s.io")
     >>> check_kind("LeaderWorkerSet")
     Traceback (most recent call last):
-    airflow_provider_soperator.capacity.errors.CapacityMistake: 'LeaderWorkerSet' is none of Deployment, ReplicaSet, \
+    airflow_provider_soperator.kubernetes.kinds.KindMistake: 'LeaderWorkerSet' is none of Deployment, ReplicaSet, \
 StatefulSet: name other kinds with their group, as "leaderworkersets.leaderworkerset.x-k8s.io" or "group/version/Kind"
     """
     if kind not in APPS and "." not in kind and len(kind.split("/")) != 3:
-        raise CapacityMistake(
-            f"{kind!r} is none of {', '.join(APPS)}",
-            'name other kinds with their group, as "leaderworkersets.leaderworkerset.x-k8s.io" or "group/version/Kind"',
+        raise KindMistake(
+            f"{kind!r} is none of {', '.join(APPS)}: name other kinds with their group, as "
+            '"leaderworkersets.leaderworkerset.x-k8s.io" or "group/version/Kind"'
         )
 
 
@@ -62,10 +65,10 @@ async def find_scalable(client: Any, kind: str) -> Resource:
         if found is None:
             continue
         if all(one.name != f"{found.name}/scale" for one in entries):
-            raise CapacityMistake(f"{found.kind} of {group}/{version} cannot be scaled", "name what has a /scale")
+            raise KindMistake(f"{found.kind} of {group}/{version} cannot be scaled: name what has a /scale")
         return Resource(group, version, found.name, found.kind)
-    raise CapacityMistake(
-        f"the cluster has no kind {kind}", "correct it, or install what defines it; `kubectl api-resources` lists all"
+    raise KindMistake(
+        f"the cluster has no kind {kind}: correct it, or install what defines it; `kubectl api-resources` lists all"
     )
 
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from airflow.sdk import BaseOperatorLink
 
+from airflow_provider_soperator.slurm import links
+
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
     from airflow.sdk.types import TaskInstanceKey
@@ -19,6 +21,10 @@ class SlurmLink(BaseOperatorLink):
 
     #: The field.
     template: ClassVar[str]
+
+    @property
+    def xcom_key(self) -> str:
+        return links.xcom_key(self.template)
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
         """What is there already: a worker asks for it whenever it lets go of a task, and stores what it is told."""

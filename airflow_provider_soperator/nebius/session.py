@@ -14,7 +14,7 @@ from airflow_provider_soperator.capacity.block import BlockSeen
 from airflow_provider_soperator.capacity.errors import CapacityBusy, CapacityMistake
 from airflow_provider_soperator.capacity.holding import Holding, Release
 from airflow_provider_soperator.capacity.targets.base import Purpose, Session
-from airflow_provider_soperator.hooks.logger import Logger
+from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.nebius.blocks import rivals
 from airflow_provider_soperator.nebius.errors import NebiusConflict, NebiusDenied, NebiusMissing
 from airflow_provider_soperator.nebius.groups import NodeGroups, is_settled, problems, running, size_of

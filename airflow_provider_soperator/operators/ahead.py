@@ -45,7 +45,7 @@ class SubmitAheadOperator(BaseOperator):
             pipeline.check()
 
     def execute(self, context: Context) -> Any:
-        from airflow_provider_soperator.hooks.settings import ConnectionMistake
+        from airflow_provider_soperator.errors import ConnectionMistake
         from airflow_provider_soperator.pipelines.rendering import RenderedStages
         from airflow_provider_soperator.slurm.checks import InvalidJob
         from airflow_provider_soperator.transports.errors import NotSupported

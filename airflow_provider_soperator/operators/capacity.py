@@ -113,9 +113,11 @@ class ShiftCapacityOperator(WaitingOperator):
 
     def execute(self, context: Context) -> Any:
         from airflow_provider_soperator.capacity.beginning import begin
+        from airflow_provider_soperator.hooks.clients import AirflowClients
         from airflow_provider_soperator.triggers.capacity import ShiftTrigger
 
-        look = begin(lambda limit: self._order(context, limit), self.block, self.nebius_conn_id, self.log)
+        clients = AirflowClients()
+        look = begin(lambda limit: self._order(context, limit), self.block, self.nebius_conn_id, clients, self.log)
         try:
             order, plan = asyncio.run(look)
         except CapacityMistake as error:

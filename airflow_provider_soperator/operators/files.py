@@ -14,9 +14,9 @@ from typing import Any, Protocol
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_soperator.clients.client import SlurmClient
-from airflow_provider_soperator.hooks.logger import Logger
-from airflow_provider_soperator.hooks.settings import ConnectionMistake
+from airflow_provider_soperator.errors import ConnectionMistake
 from airflow_provider_soperator.hooks.slurm import SlurmHook
+from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm import directives
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.fields import job_of

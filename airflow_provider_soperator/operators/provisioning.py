@@ -15,7 +15,7 @@ from airflow_provider_soperator.operators.switches import is_on
 from airflow_provider_soperator.operators.waiting import WaitingOperator
 from airflow_provider_soperator.provisioning.connections import Connections
 from airflow_provider_soperator.provisioning.errors import NotKnownYet, SpecMistake
-from airflow_provider_soperator.provisioning.sources import FluxValues, KubernetesObjects, Recipe, Source
+from airflow_provider_soperator.provisioning.sources import KubernetesObjects, Recipe, Source
 from airflow_provider_soperator.provisioning.spec import ClusterSpec
 from airflow_provider_soperator.slurm.fields import job_of
 
@@ -50,8 +50,8 @@ class _ProvisioningOperator(BaseOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if not isinstance(source, (Recipe, KubernetesObjects, FluxValues)):
-            raise SpecMistake(f"source is {source!r}: name a Recipe, KubernetesObjects or FluxValues")
+        if not isinstance(source, (Recipe, KubernetesObjects)):
+            raise SpecMistake(f"source is {source!r}: name a Recipe or KubernetesObjects")
         # Airflow renders templates in plain data.
         self.spec = spec.write() if isinstance(spec, ClusterSpec) else ClusterSpec.read(spec).write()
         self.source = source
@@ -70,14 +70,22 @@ class _ProvisioningOperator(BaseOperator):
 
     @contextmanager
     def _open(self, spec: ClusterSpec) -> Iterator[Provisioner]:
-        from airflow_provider_soperator.provisioners.base import provisioner
-
-        with provisioner(self.source, spec, self.nebius_conn_id, self.log) as opened:
+        with self._provisioner_for(spec) as opened:
             self._provisioner = opened
             try:
                 yield opened
             finally:
                 self._provisioner = None
+
+    def _provisioner_for(self, spec: ClusterSpec) -> Provisioner:
+        """With the credentials that it needs, and without having asked anybody else."""
+        if isinstance(self.source, Recipe):
+            from airflow_provider_soperator.provisioners.recipe import RecipeProvisioner
+
+            return RecipeProvisioner(self.source, spec, self.nebius_conn_id, self.log)
+        from airflow_provider_soperator.provisioners.objects import ObjectsProvisioner
+
+        return ObjectsProvisioner(self.source, spec, self.log)
 
     def _planned(self, context: Context, provisioner: Provisioner, *, destroy: bool = False) -> Planned:
         planned = provisioner.plan(destroy=destroy)
@@ -107,8 +115,6 @@ class _ProvisioningOperator(BaseOperator):
         source = self.source
         if isinstance(source, Recipe):
             return source.cluster, source.namespace
-        if isinstance(source, FluxValues):
-            return source.cluster, source.cluster_namespace
         return str(self.spec["name"]), source.namespace
 
 
@@ -267,8 +273,6 @@ class DestroyClusterOperator(_ProvisioningOperator):
         self, *, confirm: str, end_jobs: bool | str = False, remove_connections: bool = False, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
-        if isinstance(self.source, FluxValues):
-            raise SpecMistake("values do not destroy a cluster: name the Recipe that it was made by")
         if remove_connections and not self.connections.api_conn_id:
             raise SpecMistake("remove_connections goes through Airflow's API: name its connection as api_conn_id")
         self.confirm = confirm
@@ -340,7 +344,7 @@ def _owner(context: Context) -> str:
 @contextmanager
 def _explained() -> Iterator[None]:
     """What no other try can mend fails the task at once; anything else is left to its retries."""
-    from airflow_provider_soperator.hooks.settings import ConnectionMistake
+    from airflow_provider_soperator.errors import ConnectionMistake
     from airflow_provider_soperator.slurm.errors import SlurmError
     from airflow_provider_soperator.terraform.errors import TerraformError
     from airflow_provider_soperator.transports.errors import TransportError

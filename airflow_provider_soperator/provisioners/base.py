@@ -6,15 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING
 
 from airflow_provider_soperator.provisioning.connections import Reached
 from airflow_provider_soperator.provisioning.planned import Planned
-from airflow_provider_soperator.provisioning.sources import FluxValues, KubernetesObjects, Recipe, Source
-
-if TYPE_CHECKING:
-    from airflow_provider_soperator.hooks.logger import Logger
-    from airflow_provider_soperator.provisioning.spec import ClusterSpec
 
 
 class Provisioner(AbstractContextManager["Provisioner"], ABC):
@@ -55,20 +49,3 @@ class Provisioner(AbstractContextManager["Provisioner"], ABC):
     def begin(self, owner: str) -> None:
         """Take note that a task begins, where its next try finds it."""
         self.owner = owner
-
-
-def provisioner(source: Source, spec: ClusterSpec, nebius_conn_id: str | None, log: Logger) -> Provisioner:
-    """The one for a source; with the credentials that it needs, and without having asked anybody else."""
-    if isinstance(source, Recipe):
-        from airflow_provider_soperator.provisioners.recipe import RecipeProvisioner
-
-        return RecipeProvisioner(source, spec, nebius_conn_id, log)
-    if isinstance(source, KubernetesObjects):
-        from airflow_provider_soperator.provisioners.objects import ObjectsProvisioner
-
-        return ObjectsProvisioner(source, spec, log)
-    if isinstance(source, FluxValues):
-        from airflow_provider_soperator.provisioners.flux import FluxProvisioner
-
-        return FluxProvisioner(source, spec, log)
-    raise TypeError(f"source is {source!r}, and no Recipe, KubernetesObjects or FluxValues")

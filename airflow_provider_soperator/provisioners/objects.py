@@ -19,7 +19,7 @@ from airflow_provider_soperator.transports.errors import TransportError
 from airflow_provider_soperator.transports.kubernetes_errors import is_conflict
 
 if TYPE_CHECKING:
-    from airflow_provider_soperator.hooks.logger import Logger
+    from airflow_provider_soperator.logger import Logger
     from airflow_provider_soperator.provisioning.sources import KubernetesObjects
     from airflow_provider_soperator.provisioning.spec import ClusterSpec
 

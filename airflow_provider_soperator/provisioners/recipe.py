@@ -14,7 +14,7 @@ from airflow_provider_soperator.provisioning.planned import Planned
 from airflow_provider_soperator.terraform.errors import TerraformError
 
 if TYPE_CHECKING:
-    from airflow_provider_soperator.hooks.logger import Logger
+    from airflow_provider_soperator.logger import Logger
     from airflow_provider_soperator.provisioning.sources import Recipe
     from airflow_provider_soperator.provisioning.spec import ClusterSpec
     from airflow_provider_soperator.terraform.plan import Plan

@@ -57,16 +57,4 @@ class KubernetesObjects:
     force: bool = False
 
 
-@dataclass(frozen=True)
-class FluxValues:
-    """The last values that Flux gives to Soperator's charts, where a recipe has installed both."""
-
-    kubernetes_conn_id: str = "kubernetes_default"
-    namespace: str = "flux-system"
-    installation: Installation = field(default_factory=Installation)
-    #: What the charts call the SlurmCluster, and where they put it.
-    cluster: str = SOPERATOR
-    cluster_namespace: str = SOPERATOR
-
-
-Source = Recipe | KubernetesObjects | FluxValues
+Source = Recipe | KubernetesObjects

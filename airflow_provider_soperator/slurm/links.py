@@ -54,6 +54,11 @@ def fill(template: str, values: Mapping[str, str]) -> str:
     return template.format_map({name: quote(value, safe="/") for name, value in values.items()})
 
 
+def xcom_key(field: str) -> str:
+    """Where a task keeps the link whose template is in this field of its connection."""
+    return f"_link_{field}"
+
+
 def names(template: str, placeholder: str) -> bool:
     """Whether a template has a placeholder."""
     return placeholder in _named(template)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from airflow_provider_soperator.hooks.logger import Logger
+from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.terraform.diagnosis import is_locked_out
 from airflow_provider_soperator.terraform.diagnostics import Diagnostic, errors, from_text
 from airflow_provider_soperator.terraform.progress import Progress

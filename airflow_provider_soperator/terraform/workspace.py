@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from airflow_provider_soperator.hooks.logger import Logger
+from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.terraform import runs
 from airflow_provider_soperator.terraform.command import Terraform
 from airflow_provider_soperator.terraform.diagnosis import explain, undeclared

@@ -12,8 +12,8 @@ from airflow_provider_soperator.capacity.errors import CapacityError, CapacityMi
 from airflow_provider_soperator.capacity.lease import Record
 from airflow_provider_soperator.capacity.order import ShiftOrder
 from airflow_provider_soperator.capacity.shift import Shift
-from airflow_provider_soperator.hooks.nebius import NebiusHook
-from airflow_provider_soperator.hooks.settings import ConnectionMistake
+from airflow_provider_soperator.errors import ConnectionMistake
+from airflow_provider_soperator.hooks.clients import AirflowClients
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.transports.errors import TransportError
 from airflow_provider_soperator.triggers import task_sdk
@@ -78,9 +78,7 @@ class ShiftTrigger(EndedWithItsTask):
         return "; its next try goes on with the shift"
 
     def _open(self) -> AbstractAsyncContextManager[Shift]:
-        order = ShiftOrder.read(self.order)
-        hook = NebiusHook(order.nebius_conn_id)
-        return Shift.open(order, lambda: hook.block(order.block), self.log)
+        return Shift.open(ShiftOrder.read(self.order), AirflowClients(), self.log)
 
 
 def _will_rest(ti: Any, state: str | None) -> bool:

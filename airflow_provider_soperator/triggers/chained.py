@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_soperator.clients.client import AsyncSlurmClient
-from airflow_provider_soperator.hooks.logger import Logger
+from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.pipelines.graph import is_ended, is_met
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.ids import JobId

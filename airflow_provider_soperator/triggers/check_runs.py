@@ -12,9 +12,9 @@ from datetime import datetime, timezone
 from typing import Any
 
 from airflow_provider_soperator.clients.client import AsyncSlurmClient
-from airflow_provider_soperator.hooks.logger import Logger
 from airflow_provider_soperator.hooks.sides import Where
 from airflow_provider_soperator.kubernetes.checks import ActiveChecks
+from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm.drains import drained
 from airflow_provider_soperator.slurm.ids import JobId
 from airflow_provider_soperator.slurm.requests import ListJobs, ListNodes

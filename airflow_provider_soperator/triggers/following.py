@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from airflow_provider_soperator.clients.run import JobRun, Printed
-from airflow_provider_soperator.hooks.logger import Logger
+from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm.records import Job
 from airflow_provider_soperator.slurm.requests.once import Submitted
 from airflow_provider_soperator.slurm.status import JobStatus

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from airflow_provider_soperator.clients.client import AsyncSlurmClient
-from airflow_provider_soperator.hooks.logger import Logger
+from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm import hostlist, power
 from airflow_provider_soperator.slurm.drains import drained, undrained
 from airflow_provider_soperator.slurm.errors import NotPermitted, SlurmError, UnknownPartition

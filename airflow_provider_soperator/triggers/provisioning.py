@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from airflow_provider_soperator.clients.client import AsyncSlurmClient
-from airflow_provider_soperator.hooks.settings import ConnectionMistake
+from airflow_provider_soperator.errors import ConnectionMistake
 from airflow_provider_soperator.hooks.sides import Sides, Where
 from airflow_provider_soperator.slurm.checks import InvalidJob
 from airflow_provider_soperator.slurm.errors import SlurmError

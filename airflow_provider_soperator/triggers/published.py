@@ -11,8 +11,7 @@ from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.sdk.execution_time.xcom import XCom
 
 from airflow_provider_soperator.clients.client import AsyncSlurmClient
-from airflow_provider_soperator.hooks.logger import Logger
-from airflow_provider_soperator.links.slurm import LINKS
+from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm import links
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.ids import JobId
@@ -28,7 +27,7 @@ class Published:
         self, ti: Any, client: AsyncSlurmClient, templates: Mapping[str, str], pushed: dict[str, str], log: Logger
     ) -> None:
         self.ti, self._client, self._log = ti, client, log
-        self._templates = {link.xcom_key: templates[link.template] for link in LINKS if link.template in templates}
+        self._templates = {links.xcom_key(field): template for field, template in templates.items()}
         self._values: dict[str, str] = {}
         self._pushed = pushed
 

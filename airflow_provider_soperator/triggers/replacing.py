@@ -21,9 +21,9 @@ from airflow_provider_soperator.health.replacing import (
     reason,
 )
 from airflow_provider_soperator.hooks.health import Witnesses
-from airflow_provider_soperator.hooks.logger import Logger
 from airflow_provider_soperator.hooks.settings import NAMESPACE
 from airflow_provider_soperator.hooks.slurm import SlurmHook
+from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.errors import InvalidRequest, NotPermitted, SlurmError
 from airflow_provider_soperator.slurm.node_words import in_lines

@@ -9,10 +9,10 @@ from datetime import datetime
 from typing import Any
 
 from airflow_provider_soperator.clients.client import AsyncSlurmClient
-from airflow_provider_soperator.hooks.logger import Logger
 from airflow_provider_soperator.hooks.sides import Sides
 from airflow_provider_soperator.kubernetes.known import NODE_SET
 from airflow_provider_soperator.kubernetes.replicas import last_scaled_by
+from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.records import Job, Node

@@ -14,7 +14,7 @@ from airflow.triggers.base import TaskSuccessEvent, TriggerEvent
 from airflow_provider_soperator.clients.client import AsyncSlurmClient
 from airflow_provider_soperator.clients.run import JobRun
 from airflow_provider_soperator.clients.watcher import POLL_INTERVAL
-from airflow_provider_soperator.hooks.settings import ConnectionMistake
+from airflow_provider_soperator.errors import ConnectionMistake
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.slurm.checks import InvalidJob
 from airflow_provider_soperator.slurm.errors import SlurmError, SubmitRefused

@@ -10,8 +10,8 @@ from airflow_provider_soperator.capacity.errors import CapacityError, CapacityMi
 from airflow_provider_soperator.capacity.scaling import Scaling
 from airflow_provider_soperator.capacity.targets import stored
 from airflow_provider_soperator.capacity.targets.base import Purpose
-from airflow_provider_soperator.hooks.nebius import NebiusHook
-from airflow_provider_soperator.hooks.settings import ConnectionMistake
+from airflow_provider_soperator.errors import ConnectionMistake
+from airflow_provider_soperator.hooks.clients import AirflowClients
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.power import MODES
 from airflow_provider_soperator.transports.errors import TransportError
@@ -69,7 +69,7 @@ class ScaleTargetTrigger(WorkTrigger):
         return f"; {name} is left as it is, on its way to what it was told last"
 
     async def _outcome(self) -> dict[str, Any]:
-        target = stored.read(self.target)
+        target, clients = stored.read(self.target), AirflowClients()
         scaling = Scaling(
             target,
             self.units,
@@ -77,10 +77,10 @@ class ScaleTargetTrigger(WorkTrigger):
             self.deadline,
             self.poll_interval,
             self.log,
-            partial(NebiusHook(self.nebius_conn_id).block, self.block) if self.block else None,
+            partial(clients.block, self.nebius_conn_id, self.block) if self.block else None,
         )
         purpose = Purpose(block=self.block or "", key=self.key, why=f"Airflow: {self.key}")
-        async with target.open(purpose, self.log) as session:
+        async with target.open(purpose, clients, self.log) as session:
             seen = await scaling.run(session)
         return {
             "target": target.name,

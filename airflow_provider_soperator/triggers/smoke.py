@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow_provider_soperator.clients.client import AsyncSlurmClient
 from airflow_provider_soperator.clients.run import JobRun, Printed
-from airflow_provider_soperator.hooks.logger import Logger
+from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm.fields import job_of
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.keys import SubmissionKey

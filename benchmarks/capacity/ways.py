@@ -15,7 +15,7 @@ from airflow_provider_soperator.capacity.block import BlockSeen
 from airflow_provider_soperator.capacity.order import ShiftOrder
 from airflow_provider_soperator.capacity.shift import Shift
 from airflow_provider_soperator.capacity.targets import NebiusNodeGroupTarget, SlurmNodesTarget
-from airflow_provider_soperator.hooks.nebius import NebiusHook
+from airflow_provider_soperator.hooks.clients import AirflowClients
 from benchmarks.capacity.shape import GPUS, MOVED, NODES, POLL
 from benchmarks.capacity.stage import ALL, Stage
 from sandbox.settings import EPHEMERAL_SET
@@ -110,14 +110,17 @@ class Shifted:
             asyncio.run(self._shift(order))
 
     async def _shift(self, order: ShiftOrder) -> None:
-        async def block() -> BlockSeen:
-            seen = await NebiusHook(order.nebius_conn_id).block(order.block)
-            # As if none were free before all are.
-            return replace(seen, usage=seen.limit) if self.at_once and (seen.free or 0) < MOVED * GPUS else seen
-
-        async with Shift.open(order, block, _log) as shift:
+        async with Shift.open(order, _AllAtOnce() if self.at_once else AirflowClients(), _log) as shift:
             await shift.check()
             await shift.run()
+
+
+class _AllAtOnce(AirflowClients):
+    """None of the block's GPUs are free before all of them are."""
+
+    async def block(self, conn_id: str, block: str) -> BlockSeen:
+        seen = await super().block(conn_id, block)
+        return replace(seen, usage=seen.limit) if (seen.free or 0) < MOVED * GPUS else seen
 
 
 _ASAP = Script("asap at T", "asap")

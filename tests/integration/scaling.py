@@ -21,6 +21,7 @@ from airflow_provider_soperator.capacity.holding import Holding
 from airflow_provider_soperator.capacity.scaling import Scaling
 from airflow_provider_soperator.capacity.targets.base import Purpose, Session, Target
 from airflow_provider_soperator.capacity.targets.kubernetes import KubernetesScaleTarget
+from airflow_provider_soperator.hooks.clients import AirflowClients
 from airflow_provider_soperator.hooks.nebius import NebiusHook
 from airflow_provider_soperator.slurm.power import MODES
 from sandbox.cloud.landscape import INFERENCE_GROUP, INFERENCE_NAMESPACE, REMOTE_INFERENCE_GROUP
@@ -102,7 +103,8 @@ def at_work(target: Target, work: Callable[[Session], Awaitable[T]], block: str 
     """Something done in one session."""
 
     async def run() -> T:
-        async with target.open(Purpose(block=block, key="tests"), logging.getLogger("scaling")) as session:
+        purpose = Purpose(block=block, key="tests")
+        async with target.open(purpose, AirflowClients(), logging.getLogger("scaling")) as session:
             return await work(session)
 
     return asyncio.run(run())

@@ -25,7 +25,7 @@ from airflow_provider_soperator.capacity.patience import Timeouts
 from airflow_provider_soperator.capacity.shift import Outcome, Shift, ShiftFailed
 from airflow_provider_soperator.capacity.targets import NebiusNodeGroupTarget, SlurmNodesTarget
 from airflow_provider_soperator.capacity.turn import IsAlive
-from airflow_provider_soperator.hooks.nebius import NebiusHook
+from airflow_provider_soperator.hooks.clients import AirflowClients
 from sandbox.cloud.landscape import BLOCK_ID, INFERENCE_GROUP, REMOTE_INFERENCE_GROUP
 from sandbox.settings import EPHEMERAL_SET
 from tests.integration.cluster import NOT_UP, Cluster
@@ -104,8 +104,7 @@ async def run(order: ShiftOrder, log: logging.Logger, is_alive: IsAlive | None =
 def opened(order: ShiftOrder, log: logging.Logger) -> AbstractAsyncContextManager[Shift]:
     # As a trigger gets it: through JSON.
     order = ShiftOrder.read(order.write())
-    hook = NebiusHook(order.nebius_conn_id)
-    return Shift.open(order, lambda: hook.block(order.block), log)
+    return Shift.open(order, AirflowClients(), log)
 
 
 class Shifts:

@@ -30,6 +30,7 @@ from airflow_provider_soperator.capacity.errors import CapacityBusy, CapacityMis
 from airflow_provider_soperator.capacity.holding import Holding, Release
 from airflow_provider_soperator.capacity.targets.base import Purpose, Session, Target
 from airflow_provider_soperator.capacity.targets.nebius import NebiusNodeGroupTarget
+from airflow_provider_soperator.hooks.clients import AirflowClients
 from airflow_provider_soperator.hooks.nebius import NebiusHook
 from airflow_provider_soperator.nebius import calls
 from airflow_provider_soperator.nebius.errors import NebiusUnreachable
@@ -69,7 +70,7 @@ class Shift:
 
     def open(self, target: Target = GROUP, key: str = "shift-1") -> Session:
         purpose = Purpose(block=BLOCK, key=key, why="a test")
-        return self.do(self._opened.enter_async_context(target.open(purpose, self.log)))
+        return self.do(self._opened.enter_async_context(target.open(purpose, AirflowClients(), self.log)))
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
         return self._loop.run_until_complete(asyncio.wait_for(work, 60))
@@ -245,7 +246,7 @@ def test_in_a_sandbox_whose_block_is_full_for_a_while(cluster: Cluster, connecti
         return seen
 
     async def scenario() -> None:
-        async with target.open(purpose, logging.getLogger("sandbox")) as session:
+        async with target.open(purpose, AirflowClients(), logging.getLogger("sandbox")) as session:
             await session.check(2, await NebiusHook().block(landscape.BLOCK_ID))
             cluster.fault("block-exhausted", leave=cluster.settings.gpus)
             await session.grow(2)

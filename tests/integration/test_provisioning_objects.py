@@ -1,21 +1,18 @@
-"""Clusters by the operator's objects, and by values for Flux, in a namespace in which nobody acts on them."""
+"""Clusters by the operator's objects, in a namespace in which nobody acts on them."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
-from airflow_provider_soperator.kubernetes.config_maps import read_config_map
 from airflow_provider_soperator.kubernetes.known import NODE_SET, SLURM_CLUSTER
 from airflow_provider_soperator.kubernetes.objects import Objects
-from airflow_provider_soperator.provisioning.manifests import Installation
 from airflow_provider_soperator.provisioning.parts import NodeSet
-from airflow_provider_soperator.provisioning.sources import FluxValues, KubernetesObjects
+from airflow_provider_soperator.provisioning.sources import KubernetesObjects
 from tests.integration.connections import Connections
 from tests.integration.provisioning import CPU, GPU, TaskInstance, destroy, provision, spec
 
@@ -76,18 +73,3 @@ def test_what_others_rule_over_is_not_taken_from_them(connections: Connections) 
         provision(KubernetesObjects("kubernetes_default"), spec=own)
     with pytest.raises(AirflowFailException, match="there is no namespace nowhere"):
         provision(KubernetesObjects("kubernetes_default", "nowhere"))
-
-
-def test_values_for_flux(connections: Connections) -> None:
-    source = FluxValues("kubernetes_default", ELSEWHERE, Installation(overrides={"NodeSet": {"priorityClass": "high"}}))
-    provision(source)
-    written = json.loads(seen(lambda objects: read_config_map(objects, "nodesets"))["values.yaml"])
-    assert [(one["name"], one["replicas"], one["priorityClass"]) for one in written["nodesets"]] == [
-        ("worker", 8, "high"),
-        ("worker-cpu", 2, "high"),
-    ]
-    assert provision(source)["plan"]["summary"] == "nothing to do"
-    with pytest.raises(AirflowFailException, match="worker-cpu are in the values and not in the description"):
-        provision(source, spec=spec(nodesets=(WORKERS,)))
-    with pytest.raises(ValueError, match="values do not destroy a cluster"):
-        destroy(source)

@@ -94,7 +94,7 @@ TABLE = (
     ),
     Row(
         "what every process of Airflow reads",
-        modules("get_provider_info", "hooks.form", "hooks.settings", "nebius.settings"),
+        modules("get_provider_info", "hooks.form", "hooks.settings", "hooks.nebius_settings"),
         ACTS,
     ),
     # From here on, what counts is what comes on top of what parsing a DAG file imports anyway.
@@ -115,7 +115,7 @@ TABLE = (
             "nebius.blocks",
             "nebius.groups",
             "nebius.machines",
-            "nebius.opening",
+            "hooks.nebius_sdk",
             "nebius.profile",
             "nebius.session",
             "nebius.suitability",

@@ -48,7 +48,7 @@ PUBLIC = {
     "operators.stats": ("SlurmStatsOperator",),
     "provisioning.connections": ("Connections",),
     "provisioning.parts": ("Disk", "Filesystem", "LocalNvme", "NodeSet", "Partition", "ServiceNodes", "Submount"),
-    "provisioning.sources": ("FluxValues", "KubernetesObjects", "Recipe"),
+    "provisioning.sources": ("KubernetesObjects", "Recipe"),
     "provisioning.spec": ("ClusterSpec",),
     "sensors.capacity": ("CapacityBlockSensor",),
     "sensors.cluster": ("ClusterReadySensor",),

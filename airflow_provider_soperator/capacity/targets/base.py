@@ -12,11 +12,29 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
+    from kubernetes_asyncio.client import ApiClient
+    from nebius.sdk import SDK
+
     from airflow_provider_soperator.capacity.block import BlockSeen
     from airflow_provider_soperator.capacity.holding import Holding, Release
     from airflow_provider_soperator.capacity.lease import Lease
     from airflow_provider_soperator.capacity.toll import Toll
-    from airflow_provider_soperator.hooks.logger import Logger
+    from airflow_provider_soperator.clients.client import AsyncSlurmClient
+    from airflow_provider_soperator.logger import Logger
+
+
+class Clients(Protocol):
+    """Clients for connections that are given by their ids."""
+
+    def slurm(self, conn_id: str) -> AbstractAsyncContextManager[AsyncSlurmClient]: ...
+
+    def nebius(self, conn_id: str) -> AbstractAsyncContextManager[SDK]: ...
+
+    def kubernetes(self, conn_id: str) -> AbstractAsyncContextManager[ApiClient]: ...
+
+    async def block(self, conn_id: str, block: str) -> BlockSeen:
+        """A capacity block, as it is now."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,4 +100,4 @@ class Target(Protocol):
     @property
     def units(self) -> str: ...
 
-    def open(self, purpose: Purpose, log: Logger) -> AbstractAsyncContextManager[Session]: ...
+    def open(self, purpose: Purpose, clients: Clients, log: Logger) -> AbstractAsyncContextManager[Session]: ...

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
+from airflow_provider_soperator.capacity import autoscalers
 from airflow_provider_soperator.capacity.block import BlockSeen
 from airflow_provider_soperator.capacity.errors import CapacityBusy, CapacityMistake
 from airflow_provider_soperator.capacity.holding import Holding, Release
-from airflow_provider_soperator.capacity.targets.base import Purpose, Session
-from airflow_provider_soperator.hooks.kubernetes import connect_async
-from airflow_provider_soperator.hooks.logger import Logger
-from airflow_provider_soperator.kubernetes import autoscalers, pods, replicas
-from airflow_provider_soperator.kubernetes.kinds import Resource, check_kind, find_scalable
+from airflow_provider_soperator.capacity.targets.base import Clients, Purpose, Session
+from airflow_provider_soperator.kubernetes import pods, replicas
+from airflow_provider_soperator.kubernetes.kinds import KindMistake, Resource, check_kind, find_scalable
 from airflow_provider_soperator.kubernetes.objects import Object, ObjectMissing, Objects
+from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.transports.errors import TransportError
 from airflow_provider_soperator.transports.kubernetes_errors import explained, is_conflict, is_forbidden
 
@@ -61,17 +61,26 @@ class KubernetesScaleTarget:
     def __post_init__(self) -> None:
         if self.gpus_per_unit < 1:
             raise CapacityMistake(f"{self.name}: a replica has at least one GPU, not {self.gpus_per_unit}")
-        check_kind(self.kind)
+        with _kind_checked():
+            check_kind(self.kind)
 
     @asynccontextmanager
-    async def open(self, purpose: Purpose, log: Logger) -> AsyncIterator[Session]:
-        with explained("connect", _RIGHTS):
-            client = await connect_async(self.kubernetes_conn_id)
-        try:
-            workload = Workload(self, await find_scalable(client, self.kind), Objects(client, self.namespace, _RIGHTS))
+    async def open(self, purpose: Purpose, clients: Clients, log: Logger) -> AsyncIterator[Session]:
+        async with AsyncExitStack() as opened:
+            with explained("connect", _RIGHTS):
+                client = await opened.enter_async_context(clients.kubernetes(self.kubernetes_conn_id))
+            with _kind_checked():
+                resource = await find_scalable(client, self.kind)
+            workload = Workload(self, resource, Objects(client, self.namespace, _RIGHTS))
             yield KubernetesScaleSession(self, workload, log)
-        finally:
-            await client.close()
+
+
+@contextmanager
+def _kind_checked() -> Iterator[None]:
+    try:
+        yield
+    except KindMistake as error:
+        raise CapacityMistake(str(error)) from None
 
 
 class Workload:

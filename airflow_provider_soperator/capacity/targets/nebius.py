@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_provider_soperator.capacity.errors import CapacityMistake
-from airflow_provider_soperator.capacity.targets.base import Purpose
-from airflow_provider_soperator.hooks.logger import Logger
+from airflow_provider_soperator.capacity.targets.base import Clients, Purpose
+from airflow_provider_soperator.logger import Logger
 
 if TYPE_CHECKING:
     from airflow_provider_soperator.nebius.session import NodeGroupSession
@@ -46,10 +46,8 @@ class NebiusNodeGroupTarget:
         return "nodes"
 
     @asynccontextmanager
-    async def open(self, purpose: Purpose, log: Logger) -> AsyncIterator[NodeGroupSession]:
-        from airflow_provider_soperator.hooks.nebius import NebiusHook
-
-        async with NebiusHook(self.nebius_conn_id).async_client() as sdk:
+    async def open(self, purpose: Purpose, clients: Clients, log: Logger) -> AsyncIterator[NodeGroupSession]:
+        async with clients.nebius(self.nebius_conn_id) as sdk:
             from airflow_provider_soperator.nebius.session import NodeGroupSession
 
             yield NodeGroupSession(sdk, self.node_group, self.gpus_per_unit, self.min_nodes, purpose, log)

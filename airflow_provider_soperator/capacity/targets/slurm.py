@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from airflow_provider_soperator.capacity.errors import CapacityMistake
 
 if TYPE_CHECKING:
-    from airflow_provider_soperator.capacity.targets.base import Purpose, Session
-    from airflow_provider_soperator.hooks.logger import Logger
+    from airflow_provider_soperator.capacity.selection import Order
+    from airflow_provider_soperator.capacity.targets.base import Clients, Purpose, Session
+    from airflow_provider_soperator.logger import Logger
     from airflow_provider_soperator.nebius.machines import Machines
-
-#: What busy nodes are chosen by: the end of their jobs, or the work that would be lost with them.
-Order = Literal["end", "work"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,20 +48,17 @@ class SlurmNodesTarget:
             raise CapacityMistake(f"{self.name}: order={self.order!r} is neither 'end' nor 'work'")
 
     @asynccontextmanager
-    async def open(self, purpose: Purpose, log: Logger) -> AsyncIterator[Session]:
+    async def open(self, purpose: Purpose, clients: Clients, log: Logger) -> AsyncIterator[Session]:
         from airflow_provider_soperator.capacity.targets.slurm_session import SlurmNodesSession
-        from airflow_provider_soperator.hooks.slurm import SlurmHook
         from airflow_provider_soperator.slurm.requests import WhoAmI
 
         async with AsyncExitStack() as opened:
-            client = await opened.enter_async_context(SlurmHook(self.slurm_conn_id).async_client())
-            machines = await self._open_machines(opened) if self.node_groups else None
+            client = await opened.enter_async_context(clients.slurm(self.slurm_conn_id))
+            machines = await self._open_machines(opened, clients) if self.node_groups else None
             yield SlurmNodesSession(self, client, await client.ask(WhoAmI()), machines, purpose, log)
 
-    async def _open_machines(self, opened: AsyncExitStack) -> Machines:
-        from airflow_provider_soperator.hooks.nebius import NebiusHook
-
-        sdk = await opened.enter_async_context(NebiusHook(self.nebius_conn_id).async_client())
+    async def _open_machines(self, opened: AsyncExitStack, clients: Clients) -> Machines:
+        sdk = await opened.enter_async_context(clients.nebius(self.nebius_conn_id))
         from airflow_provider_soperator.nebius.machines import Machines
 
         return Machines(sdk, self.node_groups)

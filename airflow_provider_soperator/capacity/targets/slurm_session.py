@@ -5,19 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from airflow_provider_soperator.capacity.block import BlockSeen
 from airflow_provider_soperator.capacity.errors import CapacityMistake
 from airflow_provider_soperator.capacity.handover import Handover
 from airflow_provider_soperator.capacity.holding import Holding, Release
 from airflow_provider_soperator.capacity.lease import Lease
-from airflow_provider_soperator.capacity.selection import Choice, Wish, choose
+from airflow_provider_soperator.capacity.selection import Choice, Order, Wish, choose
 from airflow_provider_soperator.capacity.targets.base import Purpose, Session
-from airflow_provider_soperator.capacity.targets.slurm import SlurmNodesTarget
 from airflow_provider_soperator.capacity.toll import Toll, Witness
 from airflow_provider_soperator.clients.client import AsyncSlurmClient
-from airflow_provider_soperator.hooks.logger import Logger
+from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.errors import NotPermitted, SlurmError
 from airflow_provider_soperator.slurm.ids import JobId
@@ -51,12 +50,31 @@ if TYPE_CHECKING:
     from airflow_provider_soperator.nebius.machines import Machines
 
 
+class Nodes(Protocol):
+    """What a target says of its nodes."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def nodes(self) -> str: ...
+
+    @property
+    def gpus_per_unit(self) -> int: ...
+
+    @property
+    def order(self) -> Order: ...
+
+    @property
+    def whole_blocks(self) -> bool: ...
+
+
 class SlurmNodesSession(Session):
     """The nodes at work."""
 
     def __init__(
         self,
-        target: SlurmNodesTarget,
+        target: Nodes,
         client: AsyncSlurmClient,
         user: str,
         machines: Machines | None,

@@ -35,7 +35,7 @@ class Both:
     gpus_per_unit: int = 8
     units: str = "replicas"
 
-    def open(self, purpose: Any, log: Any) -> Any:
+    def open(self, purpose: Any, clients: Any, log: Any) -> Any:
         raise NotImplementedError
 
 
@@ -47,7 +47,7 @@ class Mutable:
     gpus_per_unit: int = 8
     units: str = "nodes"
 
-    def open(self, purpose: Any, log: Any) -> Any:
+    def open(self, purpose: Any, clients: Any, log: Any) -> Any:
         raise NotImplementedError
 
 

@@ -11,9 +11,10 @@ import pytest
 from airflow_provider_soperator.health.assessment import Seen, Watched, assess, in_words, told, unclear
 from airflow_provider_soperator.health.episodes import Episodes
 from airflow_provider_soperator.health.findings import Finding, Kind, NodeHealth, kinds_of
-from airflow_provider_soperator.health.machines import CONDITIONS, Condition, Host, KubernetesView, Pod, acted_upon
+from airflow_provider_soperator.health.machines import CONDITIONS, acted_upon
 from airflow_provider_soperator.health.metrics import METRICS, Metric, Sample
 from airflow_provider_soperator.health.reasons import KINDS
+from airflow_provider_soperator.kubernetes.view import Condition, Host, KubernetesView, Pod
 from airflow_provider_soperator.slurm.errors import UnknownNode, UnknownPartition
 from airflow_provider_soperator.slurm.nodes import KNOWN_REASONS
 from airflow_provider_soperator.slurm.records import Node

@@ -7,8 +7,8 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from airflow_provider_soperator.health.machines import Condition, Host, Pod
 from airflow_provider_soperator.health.replacing import Replacement, Sight, Wanted, at_most, by_kubernetes, by_slurm
+from airflow_provider_soperator.kubernetes.view import Condition, Host, Pod
 from airflow_provider_soperator.slurm.power import Step
 from airflow_provider_soperator.slurm.records import Machine, Node
 from airflow_provider_soperator.slurm.requests import Drain, Undrain

@@ -23,8 +23,9 @@ from nebius.api.nebius.common.v1 import (
 )
 from nebius.base.error import SDKError
 
-from airflow_provider_soperator.hooks.extras import ConnectionMistake
+from airflow_provider_soperator.errors import ConnectionMistake
 from airflow_provider_soperator.hooks.nebius import NebiusHook
+from airflow_provider_soperator.hooks.nebius_settings import FIELDS, NebiusSettings, read
 from airflow_provider_soperator.nebius.errors import (
     NebiusBusy,
     NebiusConflict,
@@ -37,7 +38,6 @@ from airflow_provider_soperator.nebius.errors import (
     NebiusUnreachable,
     explain,
 )
-from airflow_provider_soperator.nebius.settings import FIELDS, NebiusSettings, read
 
 IDS = {"account_id": "serviceaccount-e00a", "public_key_id": "publickey-e00a"}
 GROUP = "node group mk8snodegroup-e00a"

@@ -10,8 +10,9 @@ from dataclasses import replace
 import pytest
 from airflow.sdk.log import redact
 
+from airflow_provider_soperator.errors import ConnectionMistake
 from airflow_provider_soperator.hooks.rest import AsyncMasked, Masked, open_rest
-from airflow_provider_soperator.hooks.settings import ConnectionMistake, Settings
+from airflow_provider_soperator.hooks.settings import Settings
 from airflow_provider_soperator.slurm.requests import Ping
 from airflow_provider_soperator.transports.errors import ConnectFailed, TransportError
 from airflow_provider_soperator.transports.local import LocalTransport

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from airflow.sdk import Connection
 
+from airflow_provider_soperator.errors import ConnectionMistake
 from airflow_provider_soperator.hooks.form import FIELDS
-from airflow_provider_soperator.hooks.settings import ConnectionMistake, Settings, read
+from airflow_provider_soperator.hooks.settings import Settings, read
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 
 

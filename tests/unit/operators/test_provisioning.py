@@ -12,7 +12,7 @@ from airflow_provider_soperator.operators.cluster import ClusterLate, DestroyClu
 from airflow_provider_soperator.provisioning.connections import Connections
 from airflow_provider_soperator.provisioning.errors import SpecMistake
 from airflow_provider_soperator.provisioning.planned import Planned
-from airflow_provider_soperator.provisioning.sources import FluxValues, KubernetesObjects, Recipe
+from airflow_provider_soperator.provisioning.sources import KubernetesObjects, Recipe
 from tests.unit.provisioning.clusters import cluster, workers
 
 RECIPE = Recipe("/opt/recipe")
@@ -21,12 +21,11 @@ RECIPE = Recipe("/opt/recipe")
 @pytest.mark.parametrize(
     ("operator", "options", "said"),
     [
-        (ProvisionClusterOperator, {"source": "/opt/recipe"}, "name a Recipe, KubernetesObjects or FluxValues"),
+        (ProvisionClusterOperator, {"source": "/opt/recipe"}, "name a Recipe or KubernetesObjects"),
         (ProvisionClusterOperator, {"spec": {"name": "a"}}, "spec is not complete"),
         (ProvisionClusterOperator, {"on_existing": "replace"}, "can be 'update' or 'fail'"),
         (ProvisionClusterOperator, {"smoke_job": {"nodes": -1}}, "smoke_job cannot be submitted: .*nodes"),
         (ProvisionClusterOperator, {"smoke_job": {"gpu_per_node": 8}}, "smoke_job cannot be submitted: .*gpu_per_node"),
-        (DestroyClusterOperator, {"source": FluxValues(), "confirm": ""}, "values do not destroy a cluster"),
         (DestroyClusterOperator, {"confirm": "", "remove_connections": True}, "name its connection as api_conn_id"),
     ],
 )
@@ -78,7 +77,7 @@ def test_the_place_of_a_cluster_is_that_of_its_way() -> None:
     def place(source: Any) -> tuple[str, str]:
         return ProvisionClusterOperator(task_id="task", spec=cluster(), source=source)._place
 
-    assert place(RECIPE) == place(FluxValues()) == ("soperator", "soperator")
+    assert place(RECIPE) == ("soperator", "soperator")
     assert place(KubernetesObjects(namespace="mine")) == ("research", "mine")
 
 

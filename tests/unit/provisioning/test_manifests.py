@@ -1,8 +1,7 @@
-"""A cluster as objects of the operator, and as values of its charts."""
+"""A cluster as objects of the operator."""
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ from airflow_provider_soperator.provisioning.errors import SpecMistake
 from airflow_provider_soperator.provisioning.manifests import Installation, objects
 from airflow_provider_soperator.provisioning.parts import Partition, ServiceNodes
 from airflow_provider_soperator.provisioning.spec import ClusterSpec
-from airflow_provider_soperator.provisioning.values import by_config_map, data
 from tests.unit.provisioning.clusters import cluster, public_key, workers
 
 CPU = {"platform": "cpu-d3", "preset": "16vcpu-64gb"}
@@ -99,33 +97,3 @@ def test_overrides_win_and_their_names_are_checked() -> None:
     assert nodeset["spec"]["slurmd"]["resources"]["nvidia.com/gpu"] == "8"
     with pytest.raises(SpecMistake, match="overrides has 'NodeSet/wroker'; did you mean NodeSet/worker"):
         rendered(cluster(), overrides={"NodeSet/wroker": {}})
-
-
-def test_values_say_only_what_was_said() -> None:
-    said = by_config_map(cluster(), Installation(), "soperator")
-    assert said["slurm-cluster"] == {"slurmNodes": {"login": {"sshRootPublicKeys": [public_key()]}}}
-    (nodeset,) = said["nodesets"]["nodesets"]
-    # As the chart calls them, and without images, which it has itself.
-    assert nodeset["slurmd"]["resources"]["gpu"] == "8"
-    assert "image" not in nodeset["slurmd"]
-
-
-def test_values_that_a_release_does_not_know() -> None:
-    def nodeset(version: str) -> Any:
-        spec = cluster(operator_version=version, nodesets=(workers(auto_resume=False),))
-        return by_config_map(spec, Installation(), "soperator")["nodesets"]["nodesets"][0]
-
-    assert nodeset("5.0.0")["nodeConfig"]["autoResume"] is False
-    with pytest.raises(SpecMistake, match=r"auto_resume comes with Soperator 5\.0"):
-        nodeset("4.1.7")
-
-
-def test_values_of_a_cluster_with_more_in_it() -> None:
-    spec = cluster(operator_version="5.0.0", accounting=True, rest=False, login=ServiceNodes(size=3))
-    said = by_config_map(spec, Installation(), "soperator")
-    assert said["slurm-cluster"]["slurmNodes"]["login"]["size"] == 3
-    assert said["slurm-cluster"]["slurmNodes"]["accounting"] == {"enabled": True}
-    assert said["slurm-cluster"]["slurmNodes"]["rest"] == {"enabled": False}
-    # The charts' name for it, whatever the description's is.
-    assert said["nodesets"]["clusterName"] == "soperator"
-    assert json.loads(data(said["nodesets"])["values.yaml"]) == said["nodesets"]

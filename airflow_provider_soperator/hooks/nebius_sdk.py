@@ -15,10 +15,10 @@ from nebius.base.service_account.static import Reader
 from nebius.sdk import SDK
 
 from airflow_provider_soperator import __version__
-from airflow_provider_soperator.hooks.extras import ConnectionMistake
+from airflow_provider_soperator.errors import ConnectionMistake
 from airflow_provider_soperator.hooks.login import lines_of_key
+from airflow_provider_soperator.hooks.nebius_settings import NebiusSettings, is_json
 from airflow_provider_soperator.nebius.errors import NebiusUnauthenticated
-from airflow_provider_soperator.nebius.settings import NebiusSettings, is_json
 
 #: After an outage gRPC would wait for up to two minutes before it connects again.
 _MOST_WAIT_TO_RECONNECT_MS = 5_000

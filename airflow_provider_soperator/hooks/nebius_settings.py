@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from airflow_provider_soperator.errors import ConnectionMistake
 from airflow_provider_soperator.hooks import extras
-from airflow_provider_soperator.hooks.extras import ConnectionMistake, Field, at_most_one, filled
+from airflow_provider_soperator.hooks.extras import Field, at_most_one, filled
 
 #: Where gRPC servers listen if nobody says otherwise.
 _PORT = 443

@@ -1,0 +1,44 @@
+"""Clients for whoever moves capacity, from the Airflow connections that its targets name."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TYPE_CHECKING
+
+from airflow_provider_soperator.capacity.block import BlockSeen
+
+if TYPE_CHECKING:
+    from kubernetes_asyncio.client import ApiClient
+    from nebius.sdk import SDK
+
+    from airflow_provider_soperator.clients.client import AsyncSlurmClient
+
+
+class AirflowClients:
+    """Those of a process; each hook is imported when a connection of its type is asked for."""
+
+    def slurm(self, conn_id: str) -> AbstractAsyncContextManager[AsyncSlurmClient]:
+        from airflow_provider_soperator.hooks.slurm import SlurmHook
+
+        return SlurmHook(conn_id).async_client()
+
+    def nebius(self, conn_id: str) -> AbstractAsyncContextManager[SDK]:
+        from airflow_provider_soperator.hooks.nebius import NebiusHook
+
+        return NebiusHook(conn_id).async_client()
+
+    @asynccontextmanager
+    async def kubernetes(self, conn_id: str) -> AsyncIterator[ApiClient]:
+        from airflow_provider_soperator.hooks.kubernetes import connect_async
+
+        client = await connect_async(conn_id)
+        try:
+            yield client
+        finally:
+            await client.close()
+
+    async def block(self, conn_id: str, block: str) -> BlockSeen:
+        from airflow_provider_soperator.hooks.nebius import NebiusHook
+
+        return await NebiusHook(conn_id).block(block)
