@@ -1,4 +1,4 @@
-"""Clients for whoever moves capacity, from the Airflow connections that its targets name."""
+"""Clients for a shift, from the Airflow connections that its targets name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class AirflowClients:
-    """Those of a process; each hook is imported when a connection of its type is asked for."""
+    """Opened by hooks, each of which is imported when a connection of its type is asked for."""
 
     def slurm(self, conn_id: str) -> AbstractAsyncContextManager[AsyncSlurmClient]:
         from airflow_provider_soperator.hooks.slurm import SlurmHook
