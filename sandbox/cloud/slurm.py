@@ -139,6 +139,10 @@ class Slurm:
         self._rendered = wanted
         shapes = config.shapes(self._settings, replicas)
         for path, content in config.slurm_files(self._settings, shapes).items():
-            (self._root / path).write_text(content)
+            # Commands that begin meanwhile read the old file, or the new one, as they do where Soperator writes them.
+            file = self._root / path
+            written = file.with_name(f".{file.name}.new")
+            written.write_text(content)
+            written.replace(file)
         said = await self.run("scontrol", "reconfigure")
         _log.info("reconfigured for %s: %s", wanted, (said.out + said.err).strip() or "done")
