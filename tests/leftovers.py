@@ -65,11 +65,11 @@ def look(sandbox: Sandbox) -> Leftovers:
     found = Leftovers()
     for line in said.stdout.splitlines():
         kind, _, rest = line.partition("=")
-        name, _, said = rest.partition(" ")
+        name, _, shown = rest.partition(" ")
         if kind == "JobId":
-            found.jobs[re.split("[_+]", name)[0]] = said
+            found.jobs[re.split("[_+]", name)[0]] = shown
         elif kind == "NodeName":
-            _read_node(found, name, said)
+            _read_node(found, name, shown)
         elif kind == "ReservationName":
             found.reservations.append(name)
         elif kind == "File":
@@ -77,12 +77,12 @@ def look(sandbox: Sandbox) -> Leftovers:
     return found
 
 
-def _read_node(found: Leftovers, name: str, said: str) -> None:
-    state = re.search(r" State=(\S+)", said)
-    assert state, said
+def _read_node(found: Leftovers, name: str, shown: str) -> None:
+    state = re.search(r" State=(\S+)", shown)
+    assert state, shown
     found.states[name] = set(state[1].replace("*", "").split("+"))
     # Both are texts of many words; what may follow them is Slurm's own.
-    texts = re.findall(r" (?:Reason|Comment)=(.*?)(?= Reason=| Comment=| InstanceId=|$)", said)
+    texts = re.findall(r" (?:Reason|Comment)=(.*?)(?= Reason=| Comment=| InstanceId=|$)", shown)
     if texts:
         found.marks[name] = " ".join(texts)
     if "DRAIN" in found.states[name]:

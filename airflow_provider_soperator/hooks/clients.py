@@ -32,11 +32,8 @@ class AirflowClients:
     async def kubernetes(self, conn_id: str) -> AsyncIterator[ApiClient]:
         from airflow_provider_soperator.hooks.kubernetes import connect_async
 
-        client = await connect_async(conn_id)
-        try:
+        async with await connect_async(conn_id) as client:
             yield client
-        finally:
-            await client.close()
 
     async def block(self, conn_id: str, block: str) -> BlockSeen:
         from airflow_provider_soperator.hooks.nebius import NebiusHook

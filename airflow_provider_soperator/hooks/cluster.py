@@ -55,10 +55,8 @@ class SoperatorClusterHook(BaseHook):
         """A client for the running event loop."""
         with explained("connect"):
             client = await connect_async(self.kubernetes_conn_id)
-        try:
+        async with client:
             yield client
-        finally:
-            await client.close()
 
     @asynccontextmanager
     async def objects(self) -> AsyncIterator[Objects]:

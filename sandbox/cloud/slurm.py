@@ -11,6 +11,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from sandbox import config
+from sandbox.files import replace_text
 from sandbox.settings import ENVIRONMENT, Settings
 
 _log = logging.getLogger(__name__)
@@ -139,10 +140,7 @@ class Slurm:
         self._rendered = wanted
         shapes = config.shapes(self._settings, replicas)
         for path, content in config.slurm_files(self._settings, shapes).items():
-            # Commands that begin meanwhile read the old file, or the new one, as they do where Soperator writes them.
-            file = self._root / path
-            written = file.with_name(f".{file.name}.new")
-            written.write_text(content)
-            written.replace(file)
+            # As a whole, as Soperator does: commands read it when they begin.
+            replace_text(self._root / path, content)
         said = await self.run("scontrol", "reconfigure")
         _log.info("reconfigured for %s: %s", wanted, (said.out + said.err).strip() or "done")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 from typing import Any
 
 from aiohttp.web import AppRunner
@@ -26,6 +25,7 @@ from sandbox.cloud.pods import Daemons, Logs, Runner
 from sandbox.cloud.slurm import Slurm
 from sandbox.cloud.soperator import NodeSetController, SlurmClusterController, is_ready
 from sandbox.control import Init
+from sandbox.files import replace_text
 from sandbox.kube.server import KubernetesDouble
 from sandbox.nebius.catalogue import Catalogue, GroupTemplate
 from sandbox.nebius.server import Server as NebiusDouble
@@ -171,9 +171,8 @@ class World:
         seen = json.dumps([state, {name: cluster.store.resource_version for name, cluster in clusters.items()}])
         if seen == self._kept:
             return False
-        partial = self.settings.paths.cloud_state.with_suffix(".partial")
-        partial.write_text(json.dumps(state | {name: cluster.dump() for name, cluster in clusters.items()}))
-        os.replace(partial, self.settings.paths.cloud_state)
+        everything = state | {name: cluster.dump() for name, cluster in clusters.items()}
+        replace_text(self.settings.paths.cloud_state, json.dumps(everything))
         self._kept = seen
         return True
 
