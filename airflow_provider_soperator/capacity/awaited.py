@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from airflow_provider_soperator.capacity.block import BlockSeen
 from airflow_provider_soperator.capacity.errors import CapacityMistake
+from airflow_provider_soperator.nebius.block import BlockSeen
 
 STATES = ("allocating", "active", "shutting", "inactive")
 

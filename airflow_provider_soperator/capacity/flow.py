@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from airflow_provider_soperator.capacity.block import BlockSeen
 from airflow_provider_soperator.capacity.holding import Holding
+from airflow_provider_soperator.nebius.block import BlockSeen
 
 #: Units of each target, by its name.
 Allocation = Mapping[str, int]

@@ -15,7 +15,6 @@ from datetime import datetime, timezone
 from functools import partial
 from typing import Any, TypeVar
 
-from airflow_provider_soperator.capacity.block import BlockSeen
 from airflow_provider_soperator.capacity.errors import CapacityError, CapacityMistake
 from airflow_provider_soperator.capacity.figures import Figures, Meter
 from airflow_provider_soperator.capacity.flow import Allocation, World, may_have
@@ -26,6 +25,7 @@ from airflow_provider_soperator.capacity.plan import Plan, plan
 from airflow_provider_soperator.capacity.targets.base import Clients, Purpose, Session
 from airflow_provider_soperator.capacity.turn import IsAlive, Turn
 from airflow_provider_soperator.logger import Logger
+from airflow_provider_soperator.nebius.block import BlockSeen
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.transports.errors import ConnectFailed, TransportError
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING
 
-from airflow_provider_soperator.capacity.block import BlockSeen
+from airflow_provider_soperator.nebius.block import BlockSeen
 
 if TYPE_CHECKING:
     from kubernetes_asyncio.client import ApiClient

@@ -18,7 +18,7 @@ from airflow_provider_soperator.hooks.stock import installed, known
 if TYPE_CHECKING:
     from nebius.sdk import SDK
 
-    from airflow_provider_soperator.capacity.block import BlockSeen
+    from airflow_provider_soperator.nebius.block import BlockSeen
 
 _SDKS: AsyncSharedClients[NebiusSettings, SDK] = AsyncSharedClients()
 

@@ -12,7 +12,7 @@ from nebius.api.nebius.capacity.v1 import (
 from nebius.api.nebius.capacity.v1 import ResourceAffinityComputeV1 as Affinity
 from nebius.sdk import SDK
 
-from airflow_provider_soperator.capacity.block import BlockSeen
+from airflow_provider_soperator.nebius.block import BlockSeen
 from airflow_provider_soperator.nebius.calls import LIMITS, answer
 
 _State = CapacityBlockGroupStatus.State

@@ -16,8 +16,8 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from airflow_provider_soperator.capacity.errors import CapacityError, CapacityMistake
 from airflow_provider_soperator.operators.metrics import emit
 from airflow_provider_soperator.operators.scaling import ScaleTargetOperator
-from airflow_provider_soperator.operators.switches import is_on
 from airflow_provider_soperator.operators.waiting import WaitingOperator
+from airflow_provider_soperator.values import is_on
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context

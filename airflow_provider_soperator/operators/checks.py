@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from airflow.sdk import conf
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
-from airflow_provider_soperator.operators.node_lists import is_template
 from airflow_provider_soperator.operators.waiting import WaitingOperator
+from airflow_provider_soperator.values import is_template
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context

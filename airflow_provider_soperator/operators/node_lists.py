@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from airflow.sdk import XComArg
+from airflow_provider_soperator.values import is_template
 
 
 def check_nodes(nodes: object) -> None:
@@ -35,12 +35,3 @@ def check_count(count: object) -> None:
     """Raise ``ValueError``, when the DAG is parsed, for what can never be a number of nodes."""
     if not is_template(count) and (isinstance(count, bool) or not str(count).isdecimal() or int(str(count)) < 1):
         raise ValueError(f"count={count!r} is no number of nodes")
-
-
-def is_template(said: object) -> bool:
-    """What it is shows only when the task runs.
-
-    >>> is_template("{{ params.count }}"), is_template(4)
-    (True, False)
-    """
-    return isinstance(said, XComArg) or (isinstance(said, str) and ("{{" in said or "{%" in said))

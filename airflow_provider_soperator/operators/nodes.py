@@ -9,10 +9,10 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_provider_soperator.operators.moving import NodesLate, NodesOperator
-from airflow_provider_soperator.operators.node_lists import check_count, is_template, names_of
+from airflow_provider_soperator.operators.node_lists import check_count, names_of
 from airflow_provider_soperator.operators.replacing import ReplaceNodesOperator
 from airflow_provider_soperator.operators.reservations import CreateReservationOperator, DeleteReservationOperator
-from airflow_provider_soperator.operators.switches import is_on
+from airflow_provider_soperator.values import is_on, is_template
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context

@@ -6,22 +6,20 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from airflow.sdk import TaskGroup
-
 from airflow_provider_soperator.operators.sbatch import SbatchOperator
 from airflow_provider_soperator.pipelines import names
 from airflow_provider_soperator.pipelines.arrays import UNKNOWN, array_of
 from airflow_provider_soperator.pipelines.edges import after, afterany, aftercorr, afternotok, afterok, edge
-from airflow_provider_soperator.pipelines.graph import Graph, Link, PipelineError, check_arrays, ordered
-from airflow_provider_soperator.pipelines.member import pipeline_around
+from airflow_provider_soperator.pipelines.graph import Graph, PipelineError, check_arrays, ordered
+from airflow_provider_soperator.pipelines.group import PipelineGroup
 from airflow_provider_soperator.pipelines.stages import StageReader
-from airflow_provider_soperator.pipelines.tasks import Task, is_sbatch
+from airflow_provider_soperator.pipelines.tasks import Task
 from airflow_provider_soperator.pipelines.wiring import refuse_groups, refuse_setups, wire
 
 __all__ = ["PipelineError", "SbatchPipeline", "after", "afterany", "aftercorr", "afternotok", "afterok"]
 
 
-class SbatchPipeline(TaskGroup):
+class SbatchPipeline(PipelineGroup):
     """Batch jobs whose dependencies are Slurm's own, submitted ahead in one go.
 
         with SbatchPipeline("model", slurm_conn_id="soperator_default") as model:
@@ -47,23 +45,10 @@ class SbatchPipeline(TaskGroup):
         defaults = dict(kwargs.pop("default_args", None) or {})
         if slurm_conn_id is not None:
             defaults["slurm_conn_id"] = slurm_conn_id
-        super().__init__(group_id=group_id, default_args=defaults, **kwargs)  # type: ignore[arg-type]
+        super().__init__(group_id, default_args=defaults, **kwargs)
         self._dry_run = dry_run
-        self.graph = Graph()
-        #: For each SbatchOperator all that it follows, jobs and other tasks.
-        self.followed: dict[str, tuple[Link, ...]] = {}
-        #: The tasks that submit, and the connection of each.
-        self.submits: dict[str, str] = {}
         #: For each stage the tasks right before it at the end of the ``with`` block.
         self._before: dict[str, frozenset[str]] = {}
-
-    # What attrs makes of Airflow's class leaves out of copies what is not Airflow's.
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), **vars(self)}  # type: ignore[misc]
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)  # type: ignore[misc]
-        vars(self).update({name: value for name, value in state.items() if not hasattr(TaskGroup, name)})
 
     @classmethod
     def of(cls, group_id: str, jobs: Mapping[str, Mapping[str, Any]], **kwargs: Any) -> SbatchPipeline:
@@ -134,23 +119,6 @@ class SbatchPipeline(TaskGroup):
                 )
             for late in sorted(task.upstream_task_ids - self._before.get(task.task_id, task.upstream_task_ids)):
                 raise self.too_late(late, task.task_id)
-
-    def takes(self, task: Any) -> bool:
-        """Whether a task in the pipeline is a job."""
-        return is_sbatch(task)
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether its ``with`` block has."""
-        return bool(self.submits)
-
-    def too_late(self, upstream: str, stage: str) -> PipelineError:
-        is_in_it = pipeline_around(self.dag.get_task(upstream)) is self
-        instead = "" if is_in_it else f", or {upstream} >> {self.group_id}"
-        return PipelineError(
-            f"{upstream} >> {stage} was said after the end of the pipeline {self.group_id}, whose jobs are submitted "
-            f"without waiting for it: say it within the with block{instead}"
-        )
 
     def _wire(self) -> None:
         """Find out what can be submitted together, and add the tasks that do it."""

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow.sdk import BaseHook, BaseOperator, conf
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from airflow_provider_soperator.operators.switches import is_on
 from airflow_provider_soperator.operators.waiting import WaitingOperator
 from airflow_provider_soperator.provisioning.connections import Connections
 from airflow_provider_soperator.provisioning.errors import NotKnownYet, SpecMistake
 from airflow_provider_soperator.provisioning.sources import KubernetesObjects, Recipe, Source
 from airflow_provider_soperator.provisioning.spec import ClusterSpec
 from airflow_provider_soperator.slurm.fields import job_of
+from airflow_provider_soperator.values import is_on
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_soperator.hooks.settings import NAMESPACE
 from airflow_provider_soperator.operators.moving import NodesOperator
-from airflow_provider_soperator.operators.node_lists import is_template, names_of
-from airflow_provider_soperator.operators.switches import is_on
+from airflow_provider_soperator.operators.node_lists import names_of
+from airflow_provider_soperator.values import is_on, is_template
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context

@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from airflow.sdk import BaseOperator, XComArg, conf
 from airflow.sdk.exceptions import AirflowFailException, AirflowTaskTimeout
@@ -62,6 +62,8 @@ class SbatchOperator(WaitingOperator):
         "fetch": "json",
     }
     operator_extra_links = LINKS
+    #: A stage wherever it stands in a pipeline.
+    is_slurm_job: ClassVar[bool] = True
     ui_color = "#d9f2e6"
 
     def __init__(
@@ -236,7 +238,7 @@ class SbatchOperator(WaitingOperator):
         from airflow_provider_soperator.operators.templates import need_a_worker
 
         dag = self.get_dag()
-        from airflow_provider_soperator.pipelines.member import pipeline_of
+        from airflow_provider_soperator.pipelines.group import pipeline_of
 
         return bool(
             self.upload
@@ -255,7 +257,7 @@ class SbatchOperator(WaitingOperator):
         )
 
     def _needs_a_worker_at_the_end(self) -> bool:
-        from airflow_provider_soperator.pipelines.member import pipeline_of
+        from airflow_provider_soperator.pipelines.group import pipeline_of
 
         pipeline = pipeline_of(self)
         return bool(

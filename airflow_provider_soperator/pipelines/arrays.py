@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from airflow_provider_soperator.slurm import directives
 from airflow_provider_soperator.slurm.terms import array_indices, array_text
+from airflow_provider_soperator.values import is_template
 
 
 class _Unknown(Enum):
@@ -24,7 +25,7 @@ def array_of(task: Any) -> list[int] | _Unknown | None:
         # A mapped stage: each of its instances may have another.
         return UNKNOWN
     said = job.get("array")
-    if said is None and isinstance(task.script, str) and "\n" in task.script and not _is_template(task.script):
+    if said is None and isinstance(task.script, str) and "\n" in task.script and not is_template(task.script):
         try:
             said = directives.read(task.script)[0].fields.get("array")
         except directives.DirectiveError:
@@ -35,11 +36,7 @@ def array_of(task: Any) -> list[int] | _Unknown | None:
     if said is None:
         return None
     try:
-        return UNKNOWN if _is_template(said) else array_indices(array_text(said))
+        return UNKNOWN if is_template(said) else array_indices(array_text(said))
     except (TypeError, ValueError):
         # Whoever checks the job says what is wrong with it.
         return UNKNOWN
-
-
-def _is_template(value: Any) -> bool:
-    return isinstance(value, str) and ("{{" in value or "{%" in value)

@@ -11,7 +11,7 @@ from airflow.sdk import TriggerRule
 from airflow.sdk.definitions.edges import EdgeModifier
 
 from airflow_provider_soperator.pipelines.graph import Link, PipelineError
-from airflow_provider_soperator.pipelines.member import pipeline_around
+from airflow_provider_soperator.pipelines.group import pipeline_around
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG

@@ -11,30 +11,14 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_provider_soperator.pipelines.ahead import AHEAD, Ahead, AheadJob
 from airflow_provider_soperator.pipelines.graph import EARLY, is_met
+from airflow_provider_soperator.pipelines.group import PipelineGroup, pipeline_of
 from airflow_provider_soperator.pipelines.states import states_of
 from airflow_provider_soperator.slurm.keys import SubmissionKey
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
-    from airflow_provider_soperator.operators.pipeline import SbatchPipeline
-    from airflow_provider_soperator.operators.sbatch import SbatchOperator
-
-
-def pipeline_of(task: Any) -> SbatchPipeline | None:
-    """The pipeline that a task is a stage of."""
-    pipeline = pipeline_around(task)
-    return pipeline if pipeline and task.task_id in pipeline.followed else None
-
-
-def pipeline_around(task: Any) -> SbatchPipeline | None:
-    """The pipeline whose ``with`` block a task or group is in."""
-    from airflow_provider_soperator.operators.pipeline import SbatchPipeline
-
-    group = task.task_group
-    while group is not None and not isinstance(group, SbatchPipeline):
-        group = group.parent_group
-    return group
+    from airflow_provider_soperator.pipelines.tasks import JobTask
 
 
 def member_of(task: Any, context: Context) -> Member | None:
@@ -45,7 +29,7 @@ def member_of(task: Any, context: Context) -> Member | None:
 class Member:
     """A stage while it runs: its job, and those that wait for it."""
 
-    def __init__(self, pipeline: SbatchPipeline, task: Any, context: Context) -> None:
+    def __init__(self, pipeline: PipelineGroup, task: Any, context: Context) -> None:
         self._pipeline, self._task, self._context = pipeline, task, context
         self._ti: Any = context["ti"]
         published = self._ti.xcom_pull(task_ids=list(pipeline.submits), key=AHEAD) or []
@@ -106,7 +90,7 @@ class Member:
         }
 
     @contextmanager
-    def ending(self, task: SbatchOperator) -> Iterator[None]:
+    def ending(self, task: JobTask) -> Iterator[None]:
         """Around the end of the task's job: what is to become of those that wait for it."""
         try:
             yield
@@ -119,7 +103,7 @@ class Member:
             raise
         self._give_up(task, "success")
 
-    def _give_up(self, task: SbatchOperator, state: str) -> None:
+    def _give_up(self, task: JobTask, state: str) -> None:
         """Take the jobs out of the queue that can never run once the task has ended so."""
         from airflow_provider_soperator.hooks.slurm import SlurmHook
         from airflow_provider_soperator.slurm.errors import SlurmError

@@ -18,10 +18,10 @@ from airflow_provider_soperator.slurm.keys import SubmissionKey
 from airflow_provider_soperator.slurm.terms import AnyOf, Dependency
 
 if TYPE_CHECKING:
+    from airflow.sdk import DAG
     from airflow.sdk.definitions.context import Context
 
-    from airflow_provider_soperator.operators.ahead import SubmitAheadOperator
-    from airflow_provider_soperator.operators.sbatch import SbatchOperator
+    from airflow_provider_soperator.pipelines.tasks import JobTask
 
 
 #: Of a run that was cleared more often, jobs of so long ago are not looked for any more.
@@ -49,9 +49,9 @@ class Rendered:
 class RenderedStages:
     """Renders the stages of a segment in the task that submits them."""
 
-    def __init__(self, submit: SubmitAheadOperator, context: Context, *, uploads: bool) -> None:
-        self._dag, self._context, self._uploads = submit.dag, context, uploads
-        self._inside = frozenset(submit.segment.stages)
+    def __init__(self, dag: DAG, stages: Iterable[str], context: Context, *, uploads: bool) -> None:
+        self._dag, self._context, self._uploads = dag, context, uploads
+        self._inside = frozenset(stages)
         self._ti: Any = context["ti"]
         self._cleared: int = context["dag_run"].clear_number or 0
         self._counts: dict[str, int] = {}
@@ -71,7 +71,7 @@ class RenderedStages:
         for index in planned.indices:
             key = self._key(planned.stage, index)
             context = self._context_of(planned.stage, index)
-            task = cast("SbatchOperator", context["task"])
+            task = cast("JobTask", context["task"])
             job = task.prepare(context, key, uploads=self._uploads)
             waits = [_dependency(term, self._key) for term in planned.terms]
             said = [f"{term.kind} {_names(term)}" for term in planned.terms]

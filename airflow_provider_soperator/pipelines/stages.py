@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from airflow.sdk import DAG, TriggerRule
 
 from airflow_provider_soperator.pipelines.graph import EARLY, KINDS, Link, PipelineError, Stage
-from airflow_provider_soperator.pipelines.tasks import Task, cluster_of, is_sbatch, mapped_over, option, references
+from airflow_provider_soperator.pipelines.tasks import Task, cluster_of, is_slurm_job, mapped_over, option, references
 
 #: What an edge without a label means, by the rule that its task has been given.
 _MEANT = {TriggerRule.ALL_SUCCESS: "afterok", TriggerRule.ALL_DONE: "afterany", TriggerRule.ALL_FAILED: "afternotok"}
@@ -19,12 +19,12 @@ class StageReader:
 
     def __init__(self, dag: DAG, group_id: str) -> None:
         self._dag, self._group_id = dag, group_id
-        #: For each SbatchOperator all that it follows, jobs and other tasks.
+        #: For each job all that it follows, jobs and other tasks.
         self.followed: dict[str, tuple[Link, ...]] = {}
 
     def stages(self, tasks: Mapping[str, Task]) -> list[Stage]:
         """The tasks whose jobs can be submitted ahead, with what they follow."""
-        clusters = {name: cluster_of(task) for name, task in tasks.items() if is_sbatch(task)}
+        clusters = {name: cluster_of(task) for name, task in tasks.items() if is_slurm_job(task)}
         for name in clusters:
             self._follow(tasks[name])
         stages: dict[str, Stage] = {}

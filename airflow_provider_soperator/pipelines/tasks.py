@@ -3,19 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from airflow.sdk import BaseOperator, XComArg
 from airflow.sdk.definitions.mappedoperator import MappedOperator
 
-from airflow_provider_soperator.operators.sbatch import SbatchOperator
+from airflow_provider_soperator.logger import Logger
+
+if TYPE_CHECKING:
+    from airflow.sdk.definitions.context import Context
+
+    from airflow_provider_soperator.slurm.job import BatchJob
+    from airflow_provider_soperator.slurm.keys import SubmissionKey
 
 Task = BaseOperator | MappedOperator
 
 
-def is_sbatch(task: Any) -> bool:
+class JobTask(Protocol):
+    """A task that is a job of Slurm's, whichever operator it is of."""
+
+    #: By this its kind is known.
+    is_slurm_job: ClassVar[bool]
+    task_id: str
+    slurm_conn_id: str
+
+    @property
+    def log(self) -> Logger: ...
+
+    def prepare(self, context: Context, key: SubmissionKey, *, uploads: bool) -> BatchJob:
+        """The job as somebody else is to submit it under this key, with its files on the cluster if it ``uploads``."""
+
+
+def is_slurm_job(task: Any) -> bool:
     kind = task.operator_class if isinstance(task, MappedOperator) else type(task)
-    return issubclass(kind, SbatchOperator)
+    return bool(getattr(kind, "is_slurm_job", False))
 
 
 def option(task: Task, name: str) -> Any:
@@ -24,8 +45,8 @@ def option(task: Task, name: str) -> Any:
         # Airflow looks these up only when it makes the instances.
         defaults = {**task.dag.default_args, **task.task_group.default_args}  # type: ignore[union-attr]
         return task.partial_kwargs.get(name, defaults.get(name))
-    assert isinstance(task, SbatchOperator)
-    return task.job[name] if name in task.job else getattr(task, name, None)
+    job: Mapping[str, Any] = task.job  # type: ignore[attr-defined]
+    return job[name] if name in job else getattr(task, name, None)
 
 
 def mapped_over(task: Task) -> Collection[str]:

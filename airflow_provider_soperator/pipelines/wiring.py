@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from airflow.sdk import BaseOperator, TaskGroup, TriggerRule
 from airflow.sdk.definitions.taskgroup import MappedTaskGroup
 
-from airflow_provider_soperator.operators.ahead import CancelRestOperator, SubmitAheadOperator
 from airflow_provider_soperator.pipelines.graph import EARLY, Graph, PipelineError, Segment, Stage
+from airflow_provider_soperator.pipelines.group import PipelineGroup
+from airflow_provider_soperator.pipelines.submit import CancelRestOperator, SubmitAheadOperator
 from airflow_provider_soperator.pipelines.tasks import Task
 
-if TYPE_CHECKING:
-    from airflow_provider_soperator.operators.pipeline import SbatchPipeline
 
-
-def wire(pipeline: SbatchPipeline, graph: Graph, tasks: Mapping[str, Task], dry_run: bool | str) -> dict[str, str]:
+def wire(pipeline: PipelineGroup, graph: Graph, tasks: Mapping[str, Task], dry_run: bool | str) -> dict[str, str]:
     """Add the tasks that submit, with the connection of each, and the one that cancels what is left."""
     suffixes = _suffixes(len(graph.segments))
     _refuse_names(pipeline, suffixes)
@@ -57,7 +54,7 @@ class _Submission:
     """A segment of a pipeline, and the task that submits it."""
 
     def __init__(
-        self, pipeline: SbatchPipeline, graph: Graph, segment: Segment, suffix: str, dry_run: bool | str
+        self, pipeline: PipelineGroup, graph: Graph, segment: Segment, suffix: str, dry_run: bool | str
     ) -> None:
         self._suffix, self.segment = suffix, segment
         self.task = SubmitAheadOperator(
@@ -111,7 +108,7 @@ def _refuse_to_wait(stage: Stage, of_stage: Mapping[str, _Submission]) -> None:
         )
 
 
-def refuse_groups(pipeline: SbatchPipeline) -> None:
+def refuse_groups(pipeline: PipelineGroup) -> None:
     """Refuse a pipeline in, or around, groups that it cannot be in or around."""
     if pipeline.has_ended:
         raise PipelineError(f"the pipeline {pipeline.group_id} has ended before: say all of it in one with block")
@@ -121,14 +118,14 @@ def refuse_groups(pipeline: SbatchPipeline) -> None:
                 f"the pipeline {pipeline.group_id} has to do with the mapped group {group.group_id}: map its stages "
                 f"instead"
             )
-        if isinstance(group, type(pipeline)):
+        if isinstance(group, PipelineGroup):
             raise PipelineError(
                 f"the pipelines {pipeline.group_id} and {group.group_id} are one within the other: make the inner one "
                 f"a TaskGroup, whose jobs are stages, too"
             )
 
 
-def _refuse_names(pipeline: SbatchPipeline, suffixes: list[str]) -> None:
+def _refuse_names(pipeline: PipelineGroup, suffixes: list[str]) -> None:
     added = ["cancel_rest", *(f"{name}{suffix}" for suffix in suffixes for name in ("submit", "submitted"))]
     for name in map(pipeline.child_id, added):
         if name in pipeline.used_group_ids:
@@ -138,7 +135,7 @@ def _refuse_names(pipeline: SbatchPipeline, suffixes: list[str]) -> None:
             )
 
 
-def refuse_setups(pipeline: SbatchPipeline, task: Task) -> None:
+def refuse_setups(pipeline: PipelineGroup, task: Task) -> None:
     """Airflow would do so itself, in words about rules that it was not the user who has chosen."""
     for upstream in map(pipeline.dag.get_task, sorted(task.upstream_task_ids)):
         if upstream.is_setup and task.trigger_rule != TriggerRule.ALL_SUCCESS:
@@ -148,7 +145,7 @@ def refuse_setups(pipeline: SbatchPipeline, task: Task) -> None:
             )
 
 
-def _groups(pipeline: SbatchPipeline) -> Iterator[TaskGroup]:
+def _groups(pipeline: PipelineGroup) -> Iterator[TaskGroup]:
     """Those that this one is in, and those in it."""
     yield from (group for group in pipeline.get_task_group_dict().values() if group is not pipeline)
     group = pipeline.parent_group

@@ -9,7 +9,8 @@ import struct
 from dataclasses import dataclass
 
 from airflow_provider_soperator.provisioning.errors import SpecMistake
-from airflow_provider_soperator.provisioning.plain import is_template, number
+from airflow_provider_soperator.provisioning.plain import number
+from airflow_provider_soperator.values import is_template
 
 _NAME = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
 _VERSION = re.compile(r"\d+\.\d+\.\d+(-[\w.-]+)?")

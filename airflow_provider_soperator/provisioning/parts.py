@@ -10,7 +10,8 @@ from typing import Any, Literal
 
 from airflow_provider_soperator.provisioning.checks import check_least, check_name, check_path, preset_of
 from airflow_provider_soperator.provisioning.errors import SpecMistake
-from airflow_provider_soperator.provisioning.plain import Number, Switch, is_template
+from airflow_provider_soperator.provisioning.plain import Number, Switch
+from airflow_provider_soperator.values import is_template
 
 #: Machines of one rack, which NVLink connects: a node set of them becomes one set of Slurm's for each rack.
 RACK = 18

@@ -10,6 +10,7 @@ from operator import or_
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from airflow_provider_soperator.provisioning.errors import SpecMistake, near
+from airflow_provider_soperator.values import is_template
 
 T = TypeVar("T")
 
@@ -17,11 +18,6 @@ T = TypeVar("T")
 Number = int | str
 Switch = bool | str
 _ON, _OFF = frozenset({"true", "yes", "on", "1"}), frozenset({"false", "no", "off", "0"})
-
-
-def is_template(said: object) -> bool:
-    """What it is shows only once it has been rendered."""
-    return isinstance(said, str) and ("{{" in said or "{%" in said)
 
 
 def write(described: Any) -> Any:

@@ -11,8 +11,9 @@ from airflow_provider_soperator.provisioning import plain
 from airflow_provider_soperator.provisioning.checks import check_key, check_name, check_version
 from airflow_provider_soperator.provisioning.errors import SpecMistake, near
 from airflow_provider_soperator.provisioning.parts import Filesystem, NodeSet, Partition, ServiceNodes, Submount
-from airflow_provider_soperator.provisioning.plain import Switch, is_template
+from airflow_provider_soperator.provisioning.plain import Switch
 from airflow_provider_soperator.soperator.clusters import AT_WORK
+from airflow_provider_soperator.values import is_template
 
 MAINTENANCE = (
     "none", "downscale", "downscaleAndDeletePopulateJail", "downscaleAndOverwritePopulateJail", "skipPopulateJail",

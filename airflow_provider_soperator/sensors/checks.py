@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseSensorOperator, PokeReturnValue, conf
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from airflow_provider_soperator.operators.moments import moment_of
-from airflow_provider_soperator.operators.node_lists import is_template
-from airflow_provider_soperator.operators.switches import is_on
 from airflow_provider_soperator.soperator.check_awaited import CheckAwaited, CheckHasFailed
+from airflow_provider_soperator.values import is_on, is_template, moment_of
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context

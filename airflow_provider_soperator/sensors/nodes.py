@@ -10,9 +10,10 @@ from airflow.sdk import BaseSensorOperator, PokeReturnValue, conf
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_soperator.hooks.slurm import SlurmHook
-from airflow_provider_soperator.operators.node_lists import check_nodes, is_template, names_of
+from airflow_provider_soperator.operators.node_lists import check_nodes, names_of
 from airflow_provider_soperator.slurm.node_words import MISTAKES, Watched, check_how, word
 from airflow_provider_soperator.slurm.requests import ListNodes
+from airflow_provider_soperator.values import is_template
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context

@@ -5,12 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_provider_soperator.slurm import amounts, directives, options, rendering, submission, terms
-
-if TYPE_CHECKING:
-    from airflow_provider_soperator.slurm.job import BatchJob
+from airflow_provider_soperator.slurm.description import JobDescription
 
 #: Linux takes no single variable that is longer, with its name.
 VARIABLE_LIMIT = 128 * 1024 - 1
@@ -52,7 +50,7 @@ class InvalidJob(ValueError):
         super().__init__("; ".join(self.problems))
 
 
-def problems(job: BatchJob) -> list[str]:
+def problems(job: JobDescription) -> list[str]:
     found = [*_body(job), *_options(job), *_environment(job), *_script_lines(job)]
     for number, component in enumerate(job.het, start=1):
         found += (f"het component {number}: {problem}" for problem in _component(component))
@@ -64,7 +62,7 @@ def problems(job: BatchJob) -> list[str]:
 # The body
 
 
-def _body(job: BatchJob) -> Iterator[str]:
+def _body(job: JobDescription) -> Iterator[str]:
     given = [name for name in ("script", "command", "script_file", "remote_script") if getattr(job, name) is not None]
     if len(given) != 1:
         what = f"{' and '.join(given)} are given" if given else "nothing to run is given"
@@ -125,7 +123,7 @@ def _encodable(text: str) -> bool:
 # Options
 
 
-def _options(job: BatchJob) -> Iterator[str]:
+def _options(job: JobDescription) -> Iterator[str]:
     said: Mapping[str, Any] = {}
     try:
         said = rendering.values(job)
@@ -149,7 +147,7 @@ def _options(job: BatchJob) -> Iterator[str]:
     yield from _extra_args(job)
 
 
-def _contradictions(job: BatchJob) -> Iterator[str]:
+def _contradictions(job: JobDescription) -> Iterator[str]:
     def set_(field: str) -> bool:
         return getattr(job, field) not in (None, False)
 
@@ -183,7 +181,7 @@ def _contradictions(job: BatchJob) -> Iterator[str]:
             return  # said of the field itself
 
 
-def _extra_args(job: BatchJob) -> Iterator[str]:
+def _extra_args(job: JobDescription) -> Iterator[str]:
     for word in job.extra_args:
         yield from _plain("extra_args", word)
         if word in (":", "--", "") or word.startswith(":"):
@@ -264,7 +262,7 @@ _SPECIAL: Mapping[str, Callable[[Any], Iterator[str]]] = {
 # Environment, script and components
 
 
-def _environment(job: BatchJob) -> Iterator[str]:
+def _environment(job: JobDescription) -> Iterator[str]:
     total = 0
     for name, value in job.env.items():
         if not _NAME.fullmatch(name) or len(name) > 254:
@@ -286,7 +284,7 @@ def _environment(job: BatchJob) -> Iterator[str]:
         yield f"env: {total} bytes altogether are more than {ENVIRONMENT_LIMIT}: use a file"
 
 
-def _script_lines(job: BatchJob) -> Iterator[str]:
+def _script_lines(job: JobDescription) -> Iterator[str]:
     """What the script's own #SBATCH lines get wrong, by themselves and together with the job's fields."""
     text = rendering.body(job)
     if text is None:
@@ -310,7 +308,7 @@ def _script_lines(job: BatchJob) -> Iterator[str]:
         yield "array and het: Slurm has no arrays of heterogeneous jobs"
 
 
-def _component(job: BatchJob) -> Iterator[str]:
+def _component(job: JobDescription) -> Iterator[str]:
     for field in ("script", "command", "script_file", "remote_script", *_NOT_IN_COMPONENTS):
         if getattr(job, field):
             yield f"{field}: it belongs to the whole job"

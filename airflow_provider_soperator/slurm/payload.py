@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_provider_soperator.slurm import checks, directives, options, rendering, terms
-
-if TYPE_CHECKING:
-    from airflow_provider_soperator.slurm.job import BatchJob
+from airflow_provider_soperator.slurm.description import Job, JobDescription
 
 VERSIONS = tuple(f"v0.0.{number}" for number in range(41, 46))
 
@@ -38,7 +36,7 @@ _VARIABLES = {
 }
 
 
-def build(job: BatchJob, version: str, environment: Iterable[str]) -> dict[str, Any]:
+def build(job: JobDescription, version: str, environment: Iterable[str]) -> dict[str, Any]:
     """The request's body. InvalidJob names what slurmrestd has no words for."""
     if version not in VERSIONS:
         raise ValueError(f"slurmrestd {version} is unknown here; there are {', '.join(VERSIONS)}")
@@ -70,7 +68,7 @@ def build(job: BatchJob, version: str, environment: Iterable[str]) -> dict[str, 
     return {"jobs": said}
 
 
-def components(job: BatchJob) -> list[BatchJob]:
+def components(job: JobDescription) -> list[JobDescription]:
     """The job and its further components, each with all that its fields, #SBATCH lines and extra options ask for."""
     parts = directives.read(rendering.body(job) or "")
     found = [with_lines(job, part) for part in parts[:1]]
@@ -88,7 +86,7 @@ def components(job: BatchJob) -> list[BatchJob]:
     return found
 
 
-def with_lines(job: BatchJob, lines: directives.Component) -> BatchJob:
+def with_lines(job: Job, lines: directives.Component) -> Job:
     """The job with what #SBATCH lines and its own extra words ask for as fields, where it has not said otherwise."""
     try:
         extra = directives.read_words(list(job.extra_args))
@@ -102,7 +100,7 @@ def with_lines(job: BatchJob, lines: directives.Component) -> BatchJob:
     return job.replace(**new | {"env": env, "extra_args": (*lines.extra_args, *extra.extra_args)})
 
 
-def _describe(job: BatchJob, version: str) -> tuple[dict[str, Any], list[str]]:
+def _describe(job: JobDescription, version: str) -> tuple[dict[str, Any], list[str]]:
     said: dict[str, Any] = {}
     problems: list[str] = [f"extra_args: slurmrestd {version} has no field for {word}" for word in job.extra_args]
     variables: list[str] = []
@@ -155,7 +153,7 @@ def _merge(said: dict[str, Any], more: dict[str, Any]) -> None:
             said[key] = value
 
 
-def _finish(said: dict[str, Any], environment: Iterable[str], job: BatchJob) -> None:
+def _finish(said: dict[str, Any], environment: Iterable[str], job: JobDescription) -> None:
     exported = [] if job.export is None else [name.upper() for name in terms.as_words(job.export)]
     base = list(environment) if not exported or "ALL" in exported else []
     if exported and not {"ALL", "NIL"} & set(exported):

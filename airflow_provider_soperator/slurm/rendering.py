@@ -6,18 +6,16 @@ import posixpath
 import re
 import shlex
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_provider_soperator.slurm import directives, options, terms
-
-if TYPE_CHECKING:
-    from airflow_provider_soperator.slurm.job import BatchJob
+from airflow_provider_soperator.slurm.description import JobDescription
 
 _SHELL = re.compile(r"#!\s*(?:\S*/)?(?:env\s+(?:-S\s+)?)?(?:\S*/)?(?:ba|da|k|z|a)?sh(?:\s|$)")
 GPU_COUNTS = ("gpus", "gpus_per_node", "gpus_per_task", "gpus_per_socket")
 
 
-def body(job: BatchJob) -> str | None:
+def body(job: JobDescription) -> str | None:
     """The script's text; None where it is a file on the cluster, of which nothing is known here."""
     if job.script is not None:
         return job.script
@@ -30,7 +28,7 @@ def body(job: BatchJob) -> str | None:
     return None
 
 
-def values(job: BatchJob) -> Mapping[str, Any]:
+def values(job: JobDescription) -> Mapping[str, Any]:
     """The fields' values as the table writes them: with GPU type, array limit, default name and exported names."""
     found = {field: getattr(job, field) for field in options.FIELDS}
     if job.name is None and job.script_file is not None:
@@ -44,7 +42,7 @@ def values(job: BatchJob) -> Mapping[str, Any]:
     return found
 
 
-def export(job: BatchJob) -> str | None:
+def export(job: JobDescription) -> str | None:
     """The value of --export with which sbatch hands on its own environment and the job's variables in it."""
     names = [] if job.export is None else terms.as_words(job.export)
     if not job.env:
@@ -54,13 +52,13 @@ def export(job: BatchJob) -> str | None:
     return ",".join([name for name in names if name.upper() != "NONE"] + sorted(job.env))
 
 
-def words(job: BatchJob) -> list[str]:
+def words(job: JobDescription) -> list[str]:
     """One component's options, each one word."""
     said = dict(values(job)) | {"export": export(job)}
     return [option.word(value) for option, value in options.said(said)] + list(job.extra_args)
 
 
-def argv(job: BatchJob) -> list[str]:
+def argv(job: JobDescription) -> list[str]:
     """All components' options as sbatch's command line has them, with ":" between components."""
     found = words(job)
     for component in job.het:
@@ -68,7 +66,7 @@ def argv(job: BatchJob) -> list[str]:
     return found
 
 
-def script(job: BatchJob) -> str:
+def script(job: JobDescription) -> str:
     """The body with the job's options as #SBATCH lines after the user's own, so that they win.
 
     The environment goes as `export` lines, for only a shell can say it in a script; nothing but `submission` is
@@ -97,7 +95,7 @@ def script(job: BatchJob) -> str:
     return "\n".join(lines)
 
 
-def _lines(job: BatchJob) -> list[str]:
+def _lines(job: JobDescription) -> list[str]:
     # The variables are set in the script, so that there is nothing to hand on but what the user asked for.
     said = dict(values(job)) | {"export": export(job.replace(env={}))}
     own = [option.word(value) for option, value in options.said(said)]

@@ -12,12 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from airflow_provider_soperator.slurm import directives, rendering
-
-if TYPE_CHECKING:
-    from airflow_provider_soperator.slurm.job import BatchJob
+from airflow_provider_soperator.slurm.description import Job, JobDescription
 
 #: Variables of the program below, which a job's own must not be.
 RESERVED_PREFIX = "_soperator_"
@@ -53,7 +50,7 @@ class Submission:
     stdin: bytes
 
 
-def with_script_environment(job: BatchJob) -> BatchJob:
+def with_script_environment(job: Job) -> Job:
     """The job with the variables and the `--export` of its script, which its own `--export` would displace."""
     text = rendering.body(job)
     if not job.env or job.export is not None or text is None:
@@ -65,7 +62,7 @@ def with_script_environment(job: BatchJob) -> BatchJob:
     return job.replace(export=said["export"], env=env)
 
 
-def build(job: BatchJob) -> Submission:
+def build(job: JobDescription) -> Submission:
     job = with_script_environment(job)
     text = rendering.body(job)
     words = ["--parsable", *rendering.argv(job)]

@@ -10,14 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
-from typing import TYPE_CHECKING
 
 from airflow_provider_soperator.slurm import checks, directives, payload, rendering, terms
+from airflow_provider_soperator.slurm.description import Job, JobDescription
 from airflow_provider_soperator.slurm.errors import InvalidRequest
 from airflow_provider_soperator.slurm.keys import SubmissionKey, key_of, strip_key
-
-if TYPE_CHECKING:
-    from airflow_provider_soperator.slurm.job import BatchJob
 
 _REFERENCE = re.compile(r"(?<=:)[a-z2-7]{12}(?![a-z0-9])")
 _SINGLETON = "singleton"
@@ -66,12 +63,12 @@ class Waits:
         return [_SINGLETON if term.lower() == _SINGLETON else term for term in self.text.split(",") if term]
 
 
-def with_extra_args(job: BatchJob) -> BatchJob:
+def with_extra_args(job: Job) -> Job:
     """The job with those options that are among its extra words as fields."""
     return payload.with_lines(job, directives.Component()) if job.extra_args else job
 
 
-def asked_for(job: BatchJob) -> BatchJob:
+def asked_for(job: Job) -> Job:
     """The job with all that is asked for in #SBATCH lines and extra words, too, as fields of its first component."""
     text = rendering.body(job) or ""
     if not job.extra_args and "#SBATCH" not in text and "#SLURM" not in text:
@@ -82,7 +79,7 @@ def asked_for(job: BatchJob) -> BatchJob:
         raise checks.InvalidJob([f"script: {wrong}"]) from None
 
 
-def waits_of(job: BatchJob) -> Waits:
+def waits_of(job: JobDescription) -> Waits:
     """What a job waits for, whether it says so itself or its script does."""
     wanted = asked_for(job).dependency
     found = Waits() if wanted is None else Waits(terms.dependency_text(wanted))
@@ -91,12 +88,12 @@ def waits_of(job: BatchJob) -> Waits:
     return found
 
 
-def readable(job: BatchJob) -> str:
+def readable(job: JobDescription) -> str:
     """The name of a job that is submitted once, as its user gave it."""
     return strip_key(job.name or "")
 
 
-def in_order(jobs: Sequence[BatchJob]) -> tuple[int, ...]:
+def in_order(jobs: Sequence[JobDescription]) -> tuple[int, ...]:
     """The places of the jobs in an order in which each comes after those that it waits for.
 
     Those that wait for no other come first, and so on, so that as many as possible can be submitted side by side.
@@ -106,7 +103,7 @@ def in_order(jobs: Sequence[BatchJob]) -> tuple[int, ...]:
     return _levels(waits, jobs)
 
 
-def _levels(waits: Mapping[int, Sequence[int]], jobs: Sequence[BatchJob]) -> tuple[int, ...]:
+def _levels(waits: Mapping[int, Sequence[int]], jobs: Sequence[JobDescription]) -> tuple[int, ...]:
     sorter = TopologicalSorter(waits)
     try:
         sorter.prepare()

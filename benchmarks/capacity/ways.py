@@ -11,11 +11,11 @@ from datetime import datetime, timedelta, timezone
 from typing import Protocol
 from unittest import mock
 
-from airflow_provider_soperator.capacity.block import BlockSeen
 from airflow_provider_soperator.capacity.order import ShiftOrder
 from airflow_provider_soperator.capacity.shift import Shift
 from airflow_provider_soperator.capacity.targets import NebiusNodeGroupTarget, SlurmNodesTarget
 from airflow_provider_soperator.hooks.clients import AirflowClients
+from airflow_provider_soperator.nebius.block import BlockSeen
 from benchmarks.capacity.shape import GPUS, MOVED, NODES, POLL
 from benchmarks.capacity.stage import ALL, Stage
 from sandbox.settings import EPHEMERAL_SET

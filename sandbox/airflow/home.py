@@ -39,7 +39,7 @@ if "scheduler" in sys.argv:
         "asyncssh",
         "kubernetes_asyncio.client",
         "nebius.sdk",
-        "airflow_provider_soperator.nebius.session",
+        "airflow_provider_soperator.capacity.targets.nebius_session",
     ):
         with contextlib.suppress(ImportError):
             importlib.import_module(name)

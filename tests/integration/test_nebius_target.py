@@ -25,7 +25,6 @@ from nebius.api.nebius.mk8s.v1 import (
     ReservationPolicy,
 )
 
-from airflow_provider_soperator.capacity.block import BlockSeen
 from airflow_provider_soperator.capacity.errors import CapacityBusy, CapacityMistake
 from airflow_provider_soperator.capacity.holding import Holding, Release
 from airflow_provider_soperator.capacity.targets.base import Purpose, Session, Target
@@ -33,6 +32,7 @@ from airflow_provider_soperator.capacity.targets.nebius import NebiusNodeGroupTa
 from airflow_provider_soperator.hooks.clients import AirflowClients
 from airflow_provider_soperator.hooks.nebius import NebiusHook
 from airflow_provider_soperator.nebius import calls
+from airflow_provider_soperator.nebius.block import BlockSeen
 from airflow_provider_soperator.nebius.errors import NebiusUnreachable
 from airflow_provider_soperator.slurm.requests import PowerDownMode
 from sandbox.cloud import landscape

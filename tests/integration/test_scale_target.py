@@ -10,12 +10,12 @@ from typing import Any
 import kubernetes.client
 import pytest
 
-from airflow_provider_soperator.capacity.block import BlockSeen
 from airflow_provider_soperator.capacity.errors import CapacityBusy, CapacityError, CapacityMistake
 from airflow_provider_soperator.capacity.holding import Holding, Release
 from airflow_provider_soperator.capacity.targets.base import Session, Target
 from airflow_provider_soperator.capacity.targets.kubernetes import Workload
 from airflow_provider_soperator.capacity.targets.nebius import NebiusNodeGroupTarget
+from airflow_provider_soperator.nebius.block import BlockSeen
 from airflow_provider_soperator.slurm.requests import PowerDownMode
 from airflow_provider_soperator.transports.errors import ConnectFailed
 from sandbox.cloud.landscape import BLOCK_ID, INFERENCE_NAMESPACE, NODESET_NAME_LABEL

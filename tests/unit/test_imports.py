@@ -84,10 +84,15 @@ TABLE = (
         # These make Airflow's tasks.
         but=(
             "capacity.beginning",
+            # These call the cloud.
+            "capacity.targets.nebius_session",
+            "capacity.targets.node_groups",
             "pipelines.edges",
+            "pipelines.group",
             "pipelines.member",
             "pipelines.rendering",
             "pipelines.stages",
+            "pipelines.submit",
             "pipelines.tasks",
             "pipelines.wiring",
         ),
@@ -112,13 +117,12 @@ TABLE = (
         LATE | DATABASE,
         # These call the cloud, and are imported once there is something to call it for.
         but=(
+            "capacity.targets.nebius_session",
+            "capacity.targets.node_groups",
+            "hooks.nebius_sdk",
             "nebius.blocks",
             "nebius.groups",
-            "nebius.machines",
-            "hooks.nebius_sdk",
             "nebius.profile",
-            "nebius.session",
-            "nebius.suitability",
         ),
     ),
 )

@@ -11,16 +11,18 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from airflow_provider_soperator.capacity.errors import CapacityMistake
+
 if TYPE_CHECKING:
     from kubernetes_asyncio.client import ApiClient
     from nebius.sdk import SDK
 
-    from airflow_provider_soperator.capacity.block import BlockSeen
     from airflow_provider_soperator.capacity.holding import Holding, Release
     from airflow_provider_soperator.capacity.lease import Lease
     from airflow_provider_soperator.capacity.toll import Toll
     from airflow_provider_soperator.clients.client import AsyncSlurmClient
     from airflow_provider_soperator.logger import Logger
+    from airflow_provider_soperator.nebius.block import BlockSeen
 
 
 class Clients(Protocol):
@@ -101,3 +103,11 @@ class Target(Protocol):
     def units(self) -> str: ...
 
     def open(self, purpose: Purpose, clients: Clients, log: Logger) -> AbstractAsyncContextManager[Session]: ...
+
+
+def refuse_unnamed(block: BlockSeen, whose: str) -> None:
+    """Raise ``CapacityMistake`` if it has not been said which block the machines of ``whose`` are of."""
+    if not block.id:
+        raise CapacityMistake(
+            f"{whose}: nobody has said which capacity block its machines are of", "say block=, with the block's id"
+        )

@@ -8,7 +8,6 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
 from airflow_provider_soperator.capacity import autoscalers
-from airflow_provider_soperator.capacity.block import BlockSeen
 from airflow_provider_soperator.capacity.errors import CapacityBusy, CapacityMistake
 from airflow_provider_soperator.capacity.holding import Holding, Release
 from airflow_provider_soperator.capacity.targets.base import Clients, Purpose, Session
@@ -16,6 +15,7 @@ from airflow_provider_soperator.kubernetes import pods, replicas
 from airflow_provider_soperator.kubernetes.kinds import KindMistake, Resource, check_kind, find_scalable
 from airflow_provider_soperator.kubernetes.objects import Object, ObjectMissing, Objects
 from airflow_provider_soperator.logger import Logger
+from airflow_provider_soperator.nebius.block import BlockSeen
 from airflow_provider_soperator.transports.errors import TransportError
 from airflow_provider_soperator.transports.kubernetes_errors import explained, is_conflict, is_forbidden
 

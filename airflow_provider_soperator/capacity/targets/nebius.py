@@ -12,7 +12,7 @@ from airflow_provider_soperator.capacity.targets.base import Clients, Purpose
 from airflow_provider_soperator.logger import Logger
 
 if TYPE_CHECKING:
-    from airflow_provider_soperator.nebius.session import NodeGroupSession
+    from airflow_provider_soperator.capacity.targets.nebius_session import NodeGroupSession
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +48,6 @@ class NebiusNodeGroupTarget:
     @asynccontextmanager
     async def open(self, purpose: Purpose, clients: Clients, log: Logger) -> AsyncIterator[NodeGroupSession]:
         async with clients.nebius(self.nebius_conn_id) as sdk:
-            from airflow_provider_soperator.nebius.session import NodeGroupSession
+            from airflow_provider_soperator.capacity.targets.nebius_session import NodeGroupSession
 
             yield NodeGroupSession(sdk, self.node_group, self.gpus_per_unit, self.min_nodes, purpose, log)

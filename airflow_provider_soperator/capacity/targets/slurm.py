@@ -12,8 +12,8 @@ from airflow_provider_soperator.capacity.errors import CapacityMistake
 if TYPE_CHECKING:
     from airflow_provider_soperator.capacity.selection import Order
     from airflow_provider_soperator.capacity.targets.base import Clients, Purpose, Session
+    from airflow_provider_soperator.capacity.targets.node_groups import Machines
     from airflow_provider_soperator.logger import Logger
-    from airflow_provider_soperator.nebius.machines import Machines
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +59,6 @@ class SlurmNodesTarget:
 
     async def _open_machines(self, opened: AsyncExitStack, clients: Clients) -> Machines:
         sdk = await opened.enter_async_context(clients.nebius(self.nebius_conn_id))
-        from airflow_provider_soperator.nebius.machines import Machines
+        from airflow_provider_soperator.capacity.targets.node_groups import Machines
 
         return Machines(sdk, self.node_groups)

@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Protocol
 
-from airflow_provider_soperator.capacity.block import BlockSeen
 from airflow_provider_soperator.capacity.errors import CapacityMistake
 from airflow_provider_soperator.capacity.handover import Handover
 from airflow_provider_soperator.capacity.holding import Holding, Release
 from airflow_provider_soperator.capacity.lease import Lease
 from airflow_provider_soperator.capacity.selection import Choice, Order, Wish, choose
-from airflow_provider_soperator.capacity.targets.base import Purpose, Session
+from airflow_provider_soperator.capacity.targets.base import Purpose, Session, refuse_unnamed
 from airflow_provider_soperator.capacity.toll import Toll, Witness
 from airflow_provider_soperator.clients.client import AsyncSlurmClient
 from airflow_provider_soperator.logger import Logger
+from airflow_provider_soperator.nebius.block import BlockSeen
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.errors import NotPermitted, SlurmError
 from airflow_provider_soperator.slurm.ids import JobId
@@ -47,7 +47,7 @@ from airflow_provider_soperator.slurm.requests import (
 from airflow_provider_soperator.slurm.states import NodeFlag
 
 if TYPE_CHECKING:
-    from airflow_provider_soperator.nebius.machines import Machines
+    from airflow_provider_soperator.capacity.targets.node_groups import Machines
 
 
 class Nodes(Protocol):
@@ -102,7 +102,7 @@ class SlurmNodesSession(Session):
 
     async def check(self, units: int, block: BlockSeen) -> None:
         target = self._target
-        block.refuse_unnamed(target.name)
+        refuse_unnamed(block, target.name)
         try:
             known = {node.name: node for node in await self._client.ask(ListNodes())}
             refuse_unknown(self._names, known)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_soperator.capacity.awaited import BlockAwaited, told
-from airflow_provider_soperator.capacity.block import BlockSeen
 from airflow_provider_soperator.capacity.errors import CapacityMistake
+from airflow_provider_soperator.nebius.block import BlockSeen
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
 HOUR = timedelta(hours=1)

@@ -6,11 +6,11 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from airflow_provider_soperator.capacity.block import BlockSeen
 from airflow_provider_soperator.capacity.figures import Meter
 from airflow_provider_soperator.capacity.flow import World
 from airflow_provider_soperator.capacity.holding import Holding
 from airflow_provider_soperator.capacity.toll import Toll
+from airflow_provider_soperator.nebius.block import BlockSeen
 
 START = datetime(2026, 11, 21, 20, tzinfo=timezone.utc)
 GPUS = {"training": 8, "inference": 4}

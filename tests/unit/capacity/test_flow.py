@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_soperator.capacity.block import BlockSeen
 from airflow_provider_soperator.capacity.flow import World, may_have
 from airflow_provider_soperator.capacity.holding import Holding
+from airflow_provider_soperator.nebius.block import BlockSeen
 from airflow_provider_soperator.slurm.requests import PowerDownMode
 from tests.unit.capacity.world import Cloud, Pace, State
 

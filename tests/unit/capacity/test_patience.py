@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_soperator.capacity.block import BlockSeen
 from airflow_provider_soperator.capacity.flow import World
 from airflow_provider_soperator.capacity.holding import Holding
 from airflow_provider_soperator.capacity.patience import PartTookTooLong, Patience, Timeouts
+from airflow_provider_soperator.nebius.block import BlockSeen
 
 START = datetime(2026, 11, 21, 20, tzinfo=timezone.utc)
 MINUTE = timedelta(minutes=1)

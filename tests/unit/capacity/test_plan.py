@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_soperator.capacity.block import BlockSeen
 from airflow_provider_soperator.capacity.flow import World
 from airflow_provider_soperator.capacity.holding import Holding
 from airflow_provider_soperator.capacity.order import ShiftOrder
 from airflow_provider_soperator.capacity.plan import Plan, plan
 from airflow_provider_soperator.capacity.targets import KubernetesScaleTarget, SlurmNodesTarget
+from airflow_provider_soperator.nebius.block import BlockSeen
 
 TOMORROW = datetime(2096, 11, 21, 20, tzinfo=timezone.utc)
 MINUTE = timedelta(minutes=1)

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from airflow_provider_soperator.capacity.block import BlockSeen
 from airflow_provider_soperator.capacity.errors import CapacityMistake
 from airflow_provider_soperator.capacity.holding import Release
 from airflow_provider_soperator.capacity.targets.base import Purpose
 from airflow_provider_soperator.capacity.targets.slurm import SlurmNodesTarget
 from airflow_provider_soperator.capacity.targets.slurm_session import SlurmNodesSession
 from airflow_provider_soperator.clients.client import AsyncSlurmClient
+from airflow_provider_soperator.nebius.block import BlockSeen
 from airflow_provider_soperator.slurm.records import Node, Reservation
 from airflow_provider_soperator.slurm.requests import (
     CreateReservation,
@@ -28,7 +28,7 @@ from airflow_provider_soperator.slurm.requests import (
 from airflow_provider_soperator.slurm.states import NodeState
 
 if TYPE_CHECKING:
-    from airflow_provider_soperator.nebius.machines import Machines
+    from airflow_provider_soperator.capacity.targets.node_groups import Machines
 
 OURS = "airflow:capacity/block-1: lent"
 IDLE, GOING = ("IDLE+CLOUD", ""), ("MIXED+CLOUD+POWER_DOWN+DRAIN", OURS)

@@ -87,7 +87,7 @@ def test_what_others_could_not_read_is_refused(target: Any, words: str) -> None:
     [
         "subprocess:Popen",
         "builtins:eval",
-        "airflow_provider_soperator.capacity.block:BlockSeen",
+        "airflow_provider_soperator.nebius.block:BlockSeen",
         "airflow_provider_soperator.capacity.targets.base:Target",
         "airflow_provider_soperator.capacity.targets.kubernetes:NoSuchTarget",
         "no_such_module:Target",

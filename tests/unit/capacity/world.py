@@ -9,10 +9,10 @@ from datetime import datetime, timedelta, timezone, tzinfo
 from enum import Enum
 from typing import Any
 
-from airflow_provider_soperator.capacity.block import BlockSeen
 from airflow_provider_soperator.capacity.holding import Holding, Release
 from airflow_provider_soperator.capacity.lease import Lease
 from airflow_provider_soperator.capacity.targets.base import Session
+from airflow_provider_soperator.nebius.block import BlockSeen
 from airflow_provider_soperator.slurm.errors import ReservationConflict, UnknownReservation
 from airflow_provider_soperator.slurm.records import Reservation
 from airflow_provider_soperator.slurm.requests import (

@@ -17,7 +17,7 @@ from airflow_provider_soperator.operators.pipeline import (
     afternotok,
 )
 from airflow_provider_soperator.operators.sbatch import SbatchOperator
-from airflow_provider_soperator.pipelines.member import pipeline_of
+from airflow_provider_soperator.pipelines.group import pipeline_of
 from tests.unit.operators.dags import job, links, plain, rule, segments, take, taken, upstream
 
 ONE, ALL, ALL_DONE, ALL_FAILED = "one_success", "all_success", "all_done", "all_failed"

@@ -10,16 +10,16 @@ from nebius.api.nebius.common.v1 import Operation
 from nebius.api.nebius.mk8s.v1 import NodeGroup
 from nebius.sdk import SDK
 
-from airflow_provider_soperator.capacity.block import BlockSeen
 from airflow_provider_soperator.capacity.errors import CapacityBusy, CapacityMistake
 from airflow_provider_soperator.capacity.holding import Holding, Release
-from airflow_provider_soperator.capacity.targets.base import Purpose, Session
+from airflow_provider_soperator.capacity.targets.base import Purpose, Session, refuse_unnamed
+from airflow_provider_soperator.capacity.targets.node_groups import refuse_misfit, refuse_to_buy
 from airflow_provider_soperator.logger import Logger
+from airflow_provider_soperator.nebius.block import BlockSeen
 from airflow_provider_soperator.nebius.blocks import rivals
 from airflow_provider_soperator.nebius.errors import NebiusConflict, NebiusDenied, NebiusMissing
 from airflow_provider_soperator.nebius.groups import NodeGroups, is_settled, problems, running, size_of
 from airflow_provider_soperator.nebius.sizes import Size
-from airflow_provider_soperator.nebius.suitability import refuse_misfit, refuse_to_buy
 
 _KEYS = uuid.UUID("2b1a6a3e-7a0c-4c53-9d0e-6f4f1f2f3c55")
 
@@ -48,7 +48,7 @@ class NodeGroupSession(Session):
 
     async def check(self, units: int, block: BlockSeen) -> None:
         """Raise ``CapacityMistake`` if it could never have so many nodes of this block."""
-        block.refuse_unnamed(f"node group {self._group_id}")
+        refuse_unnamed(block, f"node group {self._group_id}")
         try:
             group = await self._groups.read()
         except NebiusMissing as error:

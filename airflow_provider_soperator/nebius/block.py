@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from airflow_provider_soperator.capacity.errors import CapacityMistake
-
 
 @dataclass(frozen=True, kw_only=True)
 class BlockSeen:
@@ -36,13 +34,6 @@ class BlockSeen:
     def free(self) -> int | None:
         """GPUs that can be taken; None, which is not 0, if nobody knows."""
         return None if self.usage is None else max(0, self.limit - self.usage)
-
-    def refuse_unnamed(self, whose: str) -> None:
-        """Raise ``CapacityMistake`` if nobody has said which block it is, and ``whose`` machines are to be of one."""
-        if not self.id:
-            raise CapacityMistake(
-                f"{whose}: nobody has said which capacity block its machines are of", "say block=, with the block's id"
-            )
 
     def limit_at(self, moment: datetime) -> int:
         """The limit at a moment, as far as it has been announced."""

@@ -1,8 +1,30 @@
-"""Moments as operators and sensors are given them, and as their templates make them."""
+"""Parameters as DAG files give them, and as their templates are rendered: switches, moments, templates themselves."""
 
 from __future__ import annotations
 
 from datetime import datetime
+
+#: What a text says that means no.
+_NO = frozenset({"", "0", "false", "no", "none", "off"})
+
+
+def is_template(said: object) -> bool:
+    """Whether a value is known only when the task runs: a template, or the result of another task.
+
+    >>> is_template("{{ params.count }}"), is_template(4)
+    (True, False)
+    """
+    # An XComArg, without an import of Airflow.
+    return hasattr(said, "iter_references") or (isinstance(said, str) and ("{{" in said or "{%" in said))
+
+
+def is_on(option: bool | str | None) -> bool:
+    """Whether an option is on, once its template has been rendered.
+
+    >>> is_on(True), is_on("False"), is_on("{}".format(None))
+    (True, False, False)
+    """
+    return str(option).lower() not in _NO
 
 
 def moment_of(what: str, said: datetime | str | None) -> datetime | None:

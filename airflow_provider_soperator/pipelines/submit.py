@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from airflow_provider_soperator.operators.switches import is_on
+from airflow_provider_soperator.values import is_on
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
@@ -52,7 +52,7 @@ class SubmitAheadOperator(BaseOperator):
 
         is_dry = is_on(self.dry_run_only)
         try:
-            stages = RenderedStages(self, context, uploads=not is_dry)
+            stages = RenderedStages(self.dag, self.segment.stages, context, uploads=not is_dry)
             plan = self._plan(context, stages)
             rendered = [one for planned in plan.submitted for one in stages.render(planned)]
             if is_dry:

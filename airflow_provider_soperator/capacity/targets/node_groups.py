@@ -1,18 +1,58 @@
-"""Whether a node group could ever have so many nodes from a capacity block, and from nowhere else."""
+"""Node groups of Nebius under a target: whether they can have so many nodes of one block, and how many they have."""
 
 from __future__ import annotations
 
+import asyncio
 import re
+from collections.abc import Sequence
 
 from nebius.api.nebius.mk8s.v1 import NodeGroup, NodeGroupStatus, ReservationPolicy
+from nebius.sdk import SDK
 
-from airflow_provider_soperator.capacity.block import BlockSeen
 from airflow_provider_soperator.capacity.errors import CapacityMistake
-from airflow_provider_soperator.nebius.groups import size_of
+from airflow_provider_soperator.nebius.block import BlockSeen
+from airflow_provider_soperator.nebius.errors import NebiusMissing
+from airflow_provider_soperator.nebius.groups import NodeGroups, size_of
 from airflow_provider_soperator.nebius.sizes import MOST_NODES
 
 _Policy = ReservationPolicy.Policy
 _SET_POLICY = "nebius mk8s node-group update --template-reservation-policy-policy strict"
+
+
+class Machines:
+    """Those of the node groups that a set of Slurm's nodes stands on."""
+
+    def __init__(self, sdk: SDK, groups: Sequence[str]) -> None:
+        self._groups = [NodeGroups(sdk, group) for group in groups]
+
+    async def count(self) -> int:
+        """How many there are, on their way in and out, too."""
+        found = await asyncio.gather(*(group.read() for group in self._groups))
+        return sum(group.status.node_count for group in found)
+
+    async def check(self, nodes: int, gpus_per_node: int, block: BlockSeen) -> None:
+        """Raise ``CapacityMistake`` if they are not of this block, or would not go when their nodes do."""
+        most = 0
+        for one in self._groups:
+            try:
+                group = await one.read()
+            except NebiusMissing as error:
+                raise CapacityMistake(error.what, error.remedy) from error
+            size = size_of(group)
+            refuse_to_buy(group, block.id)
+            refuse_misfit(group, size.most, gpus_per_node, block)
+            if size.least is None or size.least >= size.most:
+                raise CapacityMistake(
+                    f"node group {group.metadata.id} always has {size}: its machines stay, and keep their GPUs, when "
+                    "their Slurm nodes are powered down",
+                    "give it an autoscaler with min_node_count=0 (in Soperator's recipe: autoscaling.min_size)",
+                )
+            most += size.most
+        if most < nodes:
+            raise CapacityMistake(
+                f"the node groups have room for {most} machines, and {nodes} nodes are wanted",
+                "name all groups under the nodes",
+            )
 
 
 def refuse_to_buy(group: NodeGroup, block_id: str) -> None:

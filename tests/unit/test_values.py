@@ -1,18 +1,12 @@
-"""Moments that options name."""
+"""Moments as parameters name them."""
 
 from __future__ import annotations
 
-import doctest
 from datetime import datetime, timezone
 
 import pytest
 
-from airflow_provider_soperator.operators import moments
-from airflow_provider_soperator.operators.moments import moment_of
-
-
-def test_examples() -> None:
-    assert doctest.testmod(moments).failed == 0
+from airflow_provider_soperator.values import moment_of
 
 
 def test_what_is_one() -> None:
