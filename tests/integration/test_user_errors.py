@@ -142,7 +142,8 @@ def test_a_range_of_ports_that_is_taken_is_passed_over_where_none_was_asked_for(
             listener.listen()
             said = command_line("up", "--name", NAME, "--workers=1", "--static=0")
             assert said.returncode == 0, said.stderr
-            assert Settings.load(Settings(name=NAME).paths.settings).port_base > free
+            # Not "greater": a sandbox beside this one may have ended meanwhile, and left a lower range.
+            assert Settings.load(Settings(name=NAME).paths.settings).port_base != free
     finally:
         command_line("down", "--name", NAME)
 
