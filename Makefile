@@ -30,11 +30,12 @@ sandbox: venv ## Bring up a sandbox and leave it running
 bench: venv ## Run the benchmarks and print one table
 	$(PYTHON) -m benchmarks $(ARGS)
 
-lint: venv ## Check style, format, types and the direction of imports
+lint: venv ## Check style, format, types, the direction of imports, and shell files
 	$(PYTHON) -m ruff check
 	$(PYTHON) -m ruff format --check
 	$(PYTHON) -m mypy
 	.venv/bin/lint-imports --no-logo --no-cache
+	git ls-files '*.bash' '*.sh' scripts/bootstrap | xargs .venv/bin/shellcheck
 
 format: venv ## Mend style and format in place
 	$(PYTHON) -m ruff check --fix-only --quiet

@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_soperator.pipelines.chains.reading import read
+from airflow_provider_soperator.pipelines.chains.stages import After, Stage
 from airflow_provider_soperator.pipelines.graph import KINDS, Link, PipelineError
-from airflow_provider_soperator.slurm.chains.reading import read
-from airflow_provider_soperator.slurm.chains.stages import After, Stage
 
 
 def stages_of(

@@ -101,7 +101,7 @@ class SubmitAheadOperator(BaseOperator):
         return {one.name: str(answer.id) for one, answer in zip(rendered, submitted, strict=True)}
 
     def _show(self, rendered: list[Rendered]) -> None:
-        from airflow_provider_soperator.slurm.chains.writing import as_shell
+        from airflow_provider_soperator.pipelines.chains.writing import as_shell
 
         self.log.info("These stages would be submitted by\n%s", as_shell({one.name: one.job for one in rendered}))
 

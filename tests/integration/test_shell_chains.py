@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from airflow_provider_soperator.slurm.chains.reading import read
-from airflow_provider_soperator.slurm.chains.writing import as_shell
+from airflow_provider_soperator.pipelines.chains.reading import read
+from airflow_provider_soperator.pipelines.chains.writing import as_shell
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.keys import SubmissionKey
 from airflow_provider_soperator.slurm.terms import Dependency

@@ -13,8 +13,8 @@ from airflow_provider_soperator.slurm.keys import key_of, strip_key
 _HEAD = "#!/bin/bash\nset -euo pipefail\n"
 _KEY = re.compile(r"(?<=:)[a-z2-7]{12}(?=(_?))(?![a-z0-9])")
 _WIDTH = 100
-#: Variables of bash's own, which it lets nobody set: `env` can.
-_KEPT_BY_BASH = frozenset({"BASHOPTS", "BASH_VERSINFO", "EUID", "PPID", "SHELLOPTS", "UID"})
+#: Variables of bash's own, which it lets nobody set, and one that restricted bash does not: `env` can.
+_SET_BY_ENV = frozenset({"BASHOPTS", "BASH_VERSINFO", "EUID", "PATH", "PPID", "SHELLOPTS", "UID"})
 
 
 class UnknownDependency(ValueError):
@@ -85,7 +85,7 @@ def _environment(env: Mapping[str, str]) -> list[str]:
     if "PATH" in env:  # by which a shell would look for sbatch
         sbatch = '"$(type -P sbatch)"'
     values = [f"{name}={shlex.quote(value)}" for name, value in env.items()]
-    return [*(["env"] if _KEPT_BY_BASH & env.keys() else []), *values, sbatch]
+    return [*(["env"] if _SET_BY_ENV & env.keys() else []), *values, sbatch]
 
 
 def _option(name: str, word: str, variables: Mapping[str, str]) -> str:

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from airflow_provider_soperator.pipelines.chains import standins
+from airflow_provider_soperator.pipelines.chains.errors import ShellChainError
 from airflow_provider_soperator.slurm import directives, options, terms
-from airflow_provider_soperator.slurm.chains import texts
-from airflow_provider_soperator.slurm.chains.syntax import ShellChainError
 from airflow_provider_soperator.slurm.job import BatchJob
 
 
@@ -45,6 +45,10 @@ class Stage:
     after: tuple[After, ...] = ()
 
 
+class ScriptWanted(Exception):
+    """sbatch would read the job's script from its standard input."""
+
+
 @dataclass
 class Call:
     """A call of sbatch as the script makes it, with all variables replaced."""
@@ -56,8 +60,8 @@ class Call:
     folder: str
     stdin: str | None
     stdin_path: str | None
-    #: The variable that the id is put into.
-    variable: str | None = None
+    #: Those that the id is put into.
+    variables: list[str] = field(default_factory=list, compare=False)
 
     def __post_init__(self) -> None:
         first, *others, rest = self._components()
@@ -139,13 +143,14 @@ class Call:
     # Body, environment and folder
 
     def _body(self, rest: Sequence[str]) -> None:
-        self.script, self.args = (rest[0] if rest else self.stdin_path), tuple(rest[1:])
-        if self.script == "/dev/stdin":
-            self.script = self.stdin_path
-        self.stdin_script = self.stdin if self.script is None and self.command is None else None
         if self.command is not None and rest:
             raise self._error("--wrap and a script are given", "sbatch takes one of them")
-        if self.script is None and self.stdin_script is None and self.command is None:
+        reads = self.command is None and (not rest or rest[0] == "/dev/stdin")
+        self.script, self.args = (self.stdin_path if reads else rest[0] if rest else None), tuple(rest[1:])
+        self.stdin_script = self.stdin if reads and self.script is None else None
+        if reads and self.stdin is None and self.stdin_path is None:
+            raise ScriptWanted
+        if self.stdin_script == "":
             raise self._error("sbatch is given no script", "name it, or give it as sbatch <<'EOF'")
 
     def _environment(self) -> None:
@@ -164,21 +169,24 @@ class Call:
             self.fields["export"] = ",".join(others) or "NONE"
 
     def _place(self) -> None:
-        if not self.folder:
+        folder = posixpath.normpath(self.folder)
+        if folder == ".":
             return
-        self.fields["chdir"] = posixpath.normpath(posixpath.join(self.folder, self.fields.get("chdir", "")))
+        self.fields["chdir"] = posixpath.normpath(posixpath.join(folder, self.fields.get("chdir", "")))
         if self.script is not None:
-            self.script = posixpath.join(self.folder, self.script)
+            self.script = posixpath.join(folder, self.script)
 
     def _refuse_ids(self) -> None:
         if "Submitted" in (self.dependency or ""):
             raise self._error("the dependency has sbatch's whole message in place of an id", "use sbatch --parsable")
         for arg in self.args:
-            if texts.jobs_in(arg) and arg.startswith("-"):
+            if standins.jobs_in(arg) and arg.startswith("-"):
                 raise self._error("an option stands after the script, where sbatch takes it for an argument", "move it")
+        if any(-1 in standins.jobs_in(word) for word in self.words):
+            raise self._error("a number is reckoned from the id of a job", "use the id as it is")
         values = [*self.fields.values(), *self.extra_args, *self.args, self.command, self.script, self.stdin_script]
         values += self.fields.get("env", {}).values()
-        if any(texts.jobs_in(str(value)) for value in values if not isinstance(value, Mapping)):
+        if any(standins.jobs_in(str(value)) for value in values if not isinstance(value, Mapping)):
             raise self._error(
                 "the id of a job is used for something else than --dependency, and Airflow has no id yet",
                 "let the job find the other one by a file or a name",
@@ -189,7 +197,7 @@ class Call:
     def after(self, names: Sequence[str]) -> tuple[tuple[After, ...], str | None]:
         """What it waits for in other stages, and in jobs that are no stages."""
         text = self.dependency
-        if text is None or ("?" in text and not texts.jobs_in(text)):
+        if text is None or ("?" in text and not standins.jobs_in(text)):
             return (), text
         if "?" in text:
             raise self._error("'?' in a dependency is not understood", "say what all must come before, with ','")
@@ -201,22 +209,22 @@ class Call:
             raise self._error(f"--dependency: {wrong}", "mend it") from None
         for term in said:
             found += self._after(term, names)
-            plain = [job for job in term.jobs if not texts.jobs_in(job)]
+            plain = [job for job in term.jobs if not standins.jobs_in(job)]
             if plain:
                 others.append(str(terms.Dependency(term.kind, *plain, minutes=term.minutes)))
         return tuple(found), ",".join(others) or None
 
     def _after(self, term: terms.Dependency, names: Sequence[str]) -> Iterator[After]:
         for job in term.jobs:
-            if texts.jobs_in(job) and not texts.is_stand_in(job):
+            if standins.jobs_in(job) and not standins.is_stand_in(job):
                 raise self._error("--dependency has something behind the id of a job", "wait for all of the array")
         # To the checks of ids a stand-in is as good as any number.
         checked = terms.Dependency(
-            term.kind, *("1" if texts.is_stand_in(job) else job for job in term.jobs), minutes=term.minutes
+            term.kind, *("1" if standins.is_stand_in(job) else job for job in term.jobs), minutes=term.minutes
         )
         if problems := checked.problems():
             raise self._error(f"--dependency: {'; '.join(problems)}", "mend it")
-        stages = [names[number] for job in term.jobs for number in texts.jobs_in(job)]
+        stages = [names[number] for job in term.jobs for number in standins.jobs_in(job)]
         if stages or not term.jobs:
             yield After(term.kind, tuple(dict.fromkeys(stages)), term.minutes)
 
@@ -244,12 +252,16 @@ def staged(calls: Sequence[Call]) -> tuple[Stage, ...]:
 
 
 def _names(calls: Sequence[Call]) -> list[str]:
-    uses = Counter(call.variable for call in calls)
+    uses = Counter(variable for call in calls for variable in call.variables)
     found: list[str] = []
     for call in calls:
-        variable = (call.variable or "").lower()
-        names: list[str | None] = [variable] if uses[call.variable] == 1 and not _NO_NAME.fullmatch(variable) else []
-        names += [call.fields.get("name"), _name_in(call), _stem(call.script), variable, "job"]
+        said = [
+            name
+            for variable in call.variables
+            if uses[variable] == 1 and not _NO_NAME.fullmatch(name := variable.lower())
+        ]
+        names = [*said, call.fields.get("name"), _name_in(call), _stem(call.script)]
+        names += [*map(str.lower, call.variables), "job"]
         name = next(clean for name in names if name and (clean := re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("_")))
         unique, number = name, 1
         while unique in found:

@@ -1,0 +1,236 @@
+"""Reads a shell script of chained sbatch calls as the stages of a pipeline.
+
+It is bash that follows the script (see `recording`), on the assumption that every submission succeeds. What is not
+understood is refused, unless it can do nothing to a job.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
+from os.path import exists
+
+from airflow_provider_soperator.pipelines.chains import standins
+from airflow_provider_soperator.pipelines.chains.errors import ShellChainError
+from airflow_provider_soperator.pipelines.chains.recording import (
+    OF_THE_MACHINE,
+    FileWanted,
+    Marks,
+    Request,
+    Script,
+    not_understood,
+)
+from airflow_provider_soperator.pipelines.chains.stages import Call, ScriptWanted, Stage, staged
+
+MOST_CALLS, _MOST_DECISIONS, _MOST_FILES = 1000, 50, 20
+#: Variables that jobs do not get from the script.
+_NOT_EXPORTED = {*OF_THE_MACHINE, "BASH_ENV", "LC_ALL", "PATH", "SHLVL", "_"}
+
+_OWN = re.compile(r"(?:^|\s)([A-Za-z_][A-Za-z0-9_]*)=")
+_QUOTED = re.compile(r"'[^']*'|\"(?:\\.|[^\"\\])*\"|\\.", re.DOTALL)
+_EXPANSION = re.compile(r"\$\{[^{}]*\}|\$\([^()]*\)|`[^`]*`")
+#: bash shows in quotes the ends of those in which it expands nothing.
+_LITERAL_DOCUMENT = re.compile(r"<<-?'([^'\n]*)'(.*?\n).*?^\1$", re.DOTALL | re.MULTILINE)
+_DOCUMENT = re.compile(r"<<-?\w[^\n]*\n")
+_OF_A_PROCESS = re.compile(r"\$(?:\$|\{?(?:UID|EUID|PPID)\b)")
+_PATTERN = re.compile(r"[*?]|\[.+\]")
+_UNDECIDED = "whether this runs is known only on the cluster: take the condition out, or write down its outcome"
+_WHOLE_PATH = re.compile(r"(?<![\w.}\"])/[\w./-]*")
+
+
+def read(text: str, *, variables: Mapping[str, str] | None = None, ignored: Collection[str] = ()) -> tuple[Stage, ...]:
+    """The jobs that a script would submit, in its order; ShellChainError on what is not understood.
+
+    `variables` are those that the script takes from its surroundings, "1" being its first argument. Commands in
+    `ignored` are passed over, as what they do is done otherwise or does not matter.
+
+    >>> first, second = read("J=$(sbatch --parsable prepare.sh)\\nsbatch -N2 --dependency=afterok:$J train.sh")
+    >>> second.name, second.fields, second.after[0].stages
+    ('train', {'nodes': 2}, ('prepare',))
+    """
+    if re.search(r"[\x00\x02-\x05\r]", text):
+        raise ShellChainError(1, "it has letters that no shell script has: check its encoding and its line ends")
+    script = Script(text, variables or {}, list(dict.fromkeys(ignored)))
+    run = _Run(script, [])
+    while run.failed and run.decisions and run.outcomes[len(run.decisions) - 1]:
+        # The last check was not passed, so it comes out otherwise where the script goes on.
+        run = _Run(script, [*run.outcomes[: len(run.decisions) - 1], False])
+    if run.failed:
+        raise run.failed
+    for line, other in _otherwise(script, run):
+        if not other.failed and other.calls != run.calls:
+            raise ShellChainError(line, _UNDECIDED)
+    return staged(run.calls)
+
+
+def _otherwise(script: Script, run: _Run) -> Iterator[tuple[int, _Run]]:
+    """For each thing that the cluster decides on: its line, and the way of the script if it comes out otherwise."""
+    for at, line in enumerate(run.decisions):
+        yield line, _Run(script, [*run.outcomes[:at], not run.outcomes[at]])
+
+
+class _Run:
+    """One way through a script: where the cluster decides on it by the outcomes that are given, then by success."""
+
+    def __init__(self, script: Script, outcomes: Sequence[bool]) -> None:
+        self.outcomes = list(outcomes)
+        self.calls: list[Call] = []
+        #: The lines of what the cluster decides on.
+        self.decisions: list[int] = []
+        #: Why the script has given up, if it has.
+        self.failed: ShellChainError | None = None
+        self._variables, self._ignored = script.variables, script.ignored
+        self._marks = Marks()
+        self._files: dict[str, str] = {}
+        self._line, self._is_over = 1, False
+        #: Of calls whose script is still to come, by the process that waits for them.
+        self._waiting: dict[str, partial[str]] = {}
+        self._follow(script)
+
+    def _follow(self, script: Script) -> None:
+        asked_for = list(self.outcomes)
+        while True:
+            try:
+                script.follow(self._answered, self._marks, self._files)
+                break
+            except FileWanted as wanted:
+                file = str(wanted)
+                if len(self._files) == _MOST_FILES or file.startswith("../") or standins.is_marked(file):
+                    remedy = "write down what is in it"
+                    raise self._error(f"{file} is read, which only the cluster has", remedy) from None
+                self._files[file] = self._marks.of(f"what is in {file} is known only on the cluster: write it down")
+                self.outcomes, self.calls, self.decisions, self._is_over = list(asked_for), [], [], False
+        if not self._is_over and self.failed is None:
+            self.failed = self._error("the script ends here, as a command has failed", "mend it")
+
+    # What bash asks
+
+    def _answered(self, request: Request) -> tuple[int, str]:
+        self._line = request.line
+        match request.what, request.args:
+            case "sbatch", [folder, count, *words]:
+                exported, words = words[: int(count)], words[int(count) :]
+                if unknown := next(filter(standins.is_marked, [folder, *words]), None):
+                    raise ShellChainError(self._line, self._marks.cause(unknown))
+                self._refuse_patterns(request.command)
+                environment = self._environment(exported, request.command)
+                submit = partial(self._submit, request.line, folder, words, environment)
+                try:
+                    return 0, submit()
+                except ScriptWanted:
+                    self._waiting[request.pid] = submit
+                    return 0, "stdin"
+            case "stdin", [text]:
+                return 0, self._waiting.pop(request.pid)(text)
+            case "told", args:
+                return 0, self._told(args)
+            case "reads", [name, *options] if name == "sed" and any(one.startswith("-i") for one in options):
+                raise self._not_understood(name)
+            case (("decide" | "reads"), args):
+                return (0 if self._decide(request.command) else 1), self._told(args)
+            case "unknown", args if args[0] in self._ignored:
+                return 0, self._told(args)
+            case "unknown", [name, *_] if standins.is_marked(name):
+                raise ShellChainError(self._line, self._marks.cause(name))
+            case "unknown", args:
+                raise self._not_understood(args[0])
+            case "given", [name]:
+                return (0, self._variables[name]) if name in self._variables else (1, "")
+            case "named", [name, value]:
+                self._name(name, value)
+            case "exit", [status] if status != "0":
+                remedy = "if it lacks an argument or a variable, say what it is, variables={'1': ...}"
+                self.failed = self._error(f"the script ends here with exit {status}", remedy)
+            case (("exit" | "end"), _):
+                self._is_over = True
+            case "lost", [value, name] if re.search(rf"\$\{{?[#!]?{name}", _expanded(request.command)):
+                raise ShellChainError(self._line, self._marks.cause(value))
+            case "read", [value]:
+                raise ShellChainError(self._line, self._marks.cause(value))
+            case "typed", _:
+                raise self._error("this asks the one who runs the script", "set the variable instead")
+            case "loop", _:
+                self._refuse_patterns(request.command)
+            case "process", _ if _OF_A_PROCESS.search(_expanded(request.command)):
+                raise self._error("numbers of processes and users are known only where it is run", "write one down")
+            case "beside", _:
+                raise self._error("`&` starts a command beside the script", "leave it out, as sbatch waits for no job")
+        return 0, ""
+
+    def _error(self, problem: str, remedy: str) -> ShellChainError:
+        return ShellChainError(self._line, f"{problem}: {remedy}")
+
+    def _not_understood(self, name: str) -> ShellChainError:
+        if name == "cd":
+            remedy = "write the path; ignored=['cd'] passes over it, paths being relative to there"
+            return self._error("where this cd leads to is known only on the cluster", remedy)
+        return ShellChainError(self._line, not_understood(name))
+
+    def _told(self, command: Sequence[str]) -> str:
+        """What a command prints that only the cluster can carry out."""
+        cause = f"what {command[0]} says (line {self._line}) is known only on the cluster: write it down instead"
+        return self._marks.of(cause) + "\n"
+
+    def _decide(self, command: str) -> bool:
+        # Of a test in [[ ]] bash finds out about files itself if it is to fail; but for these there are none here.
+        is_here = command.startswith("[[ ") and any(map(exists, _WHOLE_PATH.findall(command)))
+        if len(self.decisions) == _MOST_DECISIONS or is_here:
+            raise ShellChainError(self._line, _UNDECIDED)
+        self.decisions.append(self._line)
+        if len(self.decisions) > len(self.outcomes):
+            self.outcomes.append(True)
+        return self.outcomes[len(self.decisions) - 1]
+
+    def _name(self, variable: str, value: str) -> None:
+        """Note a variable that the id of one job has been put into, or all that sbatch has printed for it."""
+        match standins.jobs_in(value):
+            case [job] if job >= 0:
+                call, id_ = self.calls[job], standins.stand_in(job)
+                if value in (id_, call.printed(id_).rstrip()) and variable not in call.variables:
+                    call.variables.append(variable)
+
+    # Submissions
+
+    def _submit(
+        self, line: int, folder: str, words: list[str], environment: Mapping[str, str], stdin: str | None = None
+    ) -> str:
+        if len(self.calls) == MOST_CALLS:
+            raise self._error(f"the script submits more than {MOST_CALLS} jobs", "use an array (--array)")
+        path = None if stdin is None else next((file for file, said in self._files.items() if said == stdin), None)
+        if path is None and standins.is_marked(stdin or ""):
+            raise ShellChainError(line, self._marks.cause(stdin or ""))
+        call = Call(line, words, environment, folder, stdin=None if path else stdin, stdin_path=path)
+        self.calls.append(call)
+        return call.printed(standins.stand_in(len(self.calls) - 1))
+
+    def _environment(self, exported: Sequence[str], command: str) -> dict[str, str]:
+        """The variables that a job gets from the script."""
+        own = set(_OWN.findall(command.partition("sbatch")[0]))
+        found = {}
+        for pair in exported:
+            name, _, value = pair.partition("=")
+            # That ids are exported is a habit: of what the script sets for all jobs they are left out.
+            if name not in own and (name in _NOT_EXPORTED or standins.jobs_in(value)):
+                continue
+            if name.startswith("SBATCH_") or name in ("SLURM_CONF", "SLURM_CLUSTERS"):
+                raise self._error(f"{name} changes what sbatch does", "write it as an option of sbatch")
+            if standins.is_marked(value):
+                raise ShellChainError(self._line, f"the job would get {name}: {self._marks.cause(value)}")
+            found[name] = value
+        return found
+
+    def _refuse_patterns(self, command: str) -> None:
+        for word in _EXPANSION.sub("", _QUOTED.sub("", command.partition("<<")[0])).split():
+            # In --nodelist=worker-[0-3] or afterok:1?afterok:2 nobody means files.
+            if _PATTERN.search(word) and not word.startswith(("-", "after")):
+                raise self._error(f"{word!r} is a pattern for files on the cluster", "name them, or quote it")
+
+
+def _expanded(command: str) -> str:
+    """Those parts of a command in which bash expands variables."""
+    command = _LITERAL_DOCUMENT.sub(r"\2", command)
+    document = _DOCUMENT.search(command)
+    head, body = (command[: document.end()], command[document.end() :]) if document else (command, "")
+    kept = _QUOTED.sub(lambda found: re.sub(r"\\.", "", found[0]) if found[0].startswith('"') else "", head)
+    return kept + re.sub(r"\\.", "", body)

@@ -1,0 +1,270 @@
+# shellcheck shell=bash
+# What bash reads before a script of chained sbatch calls, so that it records the calls and does nothing else.
+#
+# It is read by `bash --restricted` with a PATH of nothing but text filters, in an empty folder. Restricted bash writes
+# no file and runs no program by its path; all that is left comes by here. What it cannot know is asked of the process
+# that has started it (see recording.py): through descriptor 198, and answered through 199.
+#
+# A value that only the cluster knows is stood in for by control characters, which no script has. Whatever would lose
+# them on the way (tests, filters, lossy expansions) is stopped.
+
+_soperator_marks=$'\x02\x03\x04\x05'
+_soperator_now=''
+_soperator_place=0
+_soperator_folder=''
+_soperator_own=()
+# Set by who has begun this.
+_soperator_ids=${_soperator_ids-}
+_soperator_ignored=("${_soperator_ignored[@]}")
+
+# Asks about a command, and leaves the answer in _soperator_said; its status is the one that the command ends with.
+# The commands of a pipe run side by side: the one that asks takes a letter out of descriptor 197 until it is answered.
+_soperator_ask() {
+  local _soperator_frame=0 _soperator_line=$_soperator_place _soperator_status=0
+  while ((++_soperator_frame < ${#BASH_SOURCE[@]})); do
+    if [[ ${BASH_SOURCE[_soperator_frame]} == "$0" ]]; then
+      _soperator_line=${BASH_LINENO[_soperator_frame - 1]}
+      break
+    fi
+  done
+  builtin read -r -N 1 -u 197 _soperator_said || builtin exit 1
+  printf '%s\0' "$#" "$BASHPID" "$_soperator_line" "$_soperator_now" "$@" >&198
+  IFS= builtin read -r -d '' -u 199 _soperator_status || builtin exit 1
+  IFS= builtin read -r -d '' -u 199 _soperator_said || builtin exit 1
+  printf . >&196
+  return "$_soperator_status"
+}
+
+# Prints what is asked for.
+_soperator_tell() {
+  local _soperator_said='' _soperator_status=0
+  _soperator_ask "$@" || _soperator_status=$?
+  printf %s "$_soperator_said"
+  return "$_soperator_status"
+}
+
+command_not_found_handle() { _soperator_tell unknown "$@"; }
+
+_soperator_sbatch() {
+  local _soperator_name _soperator_said='' _soperator_text='' _soperator_exported=() IFS=$'\n'
+  for _soperator_name in $(compgen -e); do
+    _soperator_exported+=("$_soperator_name=${!_soperator_name-}")
+  done
+  _soperator_exported+=("${_soperator_own[@]}")
+  _soperator_ask sbatch "$_soperator_folder" "${#_soperator_exported[@]}" "${_soperator_exported[@]}" "$@" || return
+  if [[ $_soperator_said == stdin ]]; then
+    IFS= builtin read -r -d '' _soperator_text || :
+    _soperator_ask stdin "$_soperator_text" || return
+  fi
+  printf %s "$_soperator_said"
+}
+
+sbatch() { _soperator_sbatch "$@"; }
+
+# Builtins that would do something.
+kill() { _soperator_tell unknown kill "$@"; }
+popd() { _soperator_tell unknown popd "$@"; }
+pushd() { _soperator_tell unknown pushd "$@"; }
+
+env() {
+  local _soperator_own=("${_soperator_own[@]}")
+  while [[ ${1-} == [A-Za-z_]*=* ]]; do
+    _soperator_own+=("$1")
+    shift
+  done
+  if [[ ${1-} == -* || $# -eq 0 ]]; then
+    _soperator_tell unknown env "$@"
+  else
+    "$@"
+  fi
+}
+
+command() {
+  case ${1-} in
+    -*) builtin command "$@" ;;
+    sbatch) _soperator_sbatch "${@:2}" ;;
+    *) "$@" ;;
+  esac
+}
+
+which() { printf '%s\n' "$@"; }
+
+type() {
+  if [[ ${1-} == -[pP] ]]; then
+    printf '%s\n' "${@:2}"
+  else
+    builtin type "$@"
+  fi
+}
+
+cd() {
+  if [[ $# -ne 1 || -z $1 || $1 == - ]] || [[ $1 == *[$_soperator_marks]* && $BASH_SUBSHELL -eq 0 ]]; then
+    _soperator_tell unknown cd "$@"
+  elif [[ $1 == /* || $1 == *[$_soperator_marks]* ]]; then
+    _soperator_folder=$1
+  else
+    _soperator_folder+=${_soperator_folder:+/}$1
+  fi
+}
+
+exit() {
+  set -- "${1-$?}"
+  ((BASH_SUBSHELL)) || _soperator_ask exit "$1" || :
+  builtin exit "$@"
+}
+
+tee() { builtin command cat; }
+
+read() {
+  local _soperator_name _soperator_status=0
+  for _soperator_name; do
+    [[ $_soperator_name != -p ]] || _soperator_ask typed
+  done
+  # shellcheck disable=SC2162 # the script says itself whether it is -r
+  builtin read "$@" || _soperator_status=$?
+  for _soperator_name in "$@" REPLY; do
+    if [[ $_soperator_name == [A-Za-z_]* && ${!_soperator_name-} == *[$_soperator_marks]* ]]; then
+      _soperator_ask read "${!_soperator_name}"
+    fi
+  done
+  return "$_soperator_status"
+}
+
+_soperator_test() {
+  local _soperator_word _soperator_said=''
+  for _soperator_word in "${@:2}"; do
+    case $_soperator_word in
+      *[$_soperator_marks]* | -[bcdefghkLprsStuwxGNO] | -nt | -ot | -ef)
+        _soperator_ask decide "${@:2}"
+        return
+        ;;
+    esac
+  done
+  builtin "$@"
+}
+
+# A program that makes texts of texts: it is run, unless it would read what is on the cluster.
+_soperator_filter() {
+  local _soperator_word _soperator_text='' _soperator_status=0
+  for _soperator_word in "${@:2}"; do
+    if [[ $_soperator_word == *[$_soperator_marks]* ]]; then
+      _soperator_pass "$1" "$_soperator_word"
+      return
+    elif [[ -e $_soperator_word || $1 == sed && $_soperator_word == -i* ]]; then
+      _soperator_tell reads "$@"
+      return
+    fi
+  done
+  case $1 in basename | dirname | expr | seq)
+    builtin command "$@"
+    return
+    ;;
+  esac
+  IFS= builtin read -r -d '' _soperator_text || :
+  if [[ $_soperator_text == *[$_soperator_marks]* ]]; then
+    _soperator_pass "$1" "$_soperator_text"
+    return
+  fi
+  printf %s "$_soperator_text" | builtin command "$@" 2>&195 || _soperator_status=$?
+  if ((_soperator_status > 1)) || [[ $_soperator_status -eq 1 && $1 != *grep ]]; then
+    _soperator_tell reads "$@"
+  else
+    return "$_soperator_status"
+  fi
+}
+
+# What a program makes of a text that is not known is not known, for the same reason.
+_soperator_pass() {
+  local _soperator_said=''
+  printf '%s\n' "$2"
+  [[ $1 != *grep ]] || _soperator_ask decide "$1"
+}
+
+# Before each command. Where it returns 1 the command is left out, and counts as one that has succeeded.
+# There is no =~ here, which would take what one in the script has found.
+_soperator_look() {
+  local _soperator_name _soperator_said='' _soperator_before=$_soperator_now
+  [[ ${BASH_SOURCE[1]} == "$0" ]] || return 0
+  shopt -s extdebug
+  _soperator_place=$1
+  shift
+  _soperator_now=$BASH_COMMAND
+  # The background process of a command that ends with &.
+  [[ -z ${!:-} ]] || _soperator_ask beside
+  _soperator_look_at_assignment "$_soperator_before"
+  _soperator_look_at_expansions "$@"
+  [[ $_soperator_now != *'$$'* && $_soperator_now != *UID* && $_soperator_now != *PPID* ]] || _soperator_ask process
+  # The words of a loop have been looked at by now.
+  [[ $_soperator_now != for\ *[*?[]* ]] || _soperator_ask loop
+  case $_soperator_now in
+    *sbatch*) shopt -u failglob ;; # options such as --nodelist=worker-[0-3] are no patterns
+    *) shopt -s failglob ;;
+  esac
+  case $_soperator_now in
+    \[\[\ *-[bcdefghkLprsStuwxGNO]\ * | \[\[\ *\ -[neo][tf]\ *)
+      if _soperator_ask decide "$_soperator_now"; then return 1; fi
+      ;;
+  esac
+  # A file that is written by a command that is passed over is passed over with it.
+  if [[ $_soperator_now == *\>* ]]; then
+    for _soperator_name in "${_soperator_ignored[@]}"; do
+      [[ $_soperator_now != "$_soperator_name "* ]] || return 1
+    done
+  fi
+  return 0
+}
+
+# What the command before has set, if it is the id of a job, or a value that is not known here and has been given.
+_soperator_look_at_assignment() {
+  local _soperator_name=$1
+  case $_soperator_name in declare\ * | export\ * | local\ * | readonly\ * | typeset\ *)
+    _soperator_name=${_soperator_name#* }
+    while [[ $_soperator_name == -*\ * ]]; do
+      _soperator_name=${_soperator_name#* }
+    done
+    ;;
+  esac
+  [[ $_soperator_name == [A-Za-z_]*=* && ${_soperator_name#*=} != \(* ]] || return 0
+  _soperator_name=${_soperator_name%%=*}
+  [[ $_soperator_name != *[!A-Za-z0-9_]* ]] || return 0
+  if [[ ${!_soperator_name-} == *"$_soperator_ids"* ]]; then
+    _soperator_ask named "$_soperator_name" "${!_soperator_name}"
+  elif [[ ${!_soperator_name-} == *[$_soperator_marks]* ]] && _soperator_ask given "$_soperator_name"; then
+    printf -v "$_soperator_name" %s "$_soperator_said"
+  fi
+}
+
+# A way to go that hangs on what is not known, or an expansion that would lose its mark.
+_soperator_look_at_expansions() {
+  local _soperator_name _soperator_rest=$_soperator_now _soperator_loses=''
+  case $_soperator_now in case\ * | \[\[\ * | \(\(*)
+    _soperator_loses=always
+    [[ $* != *[$_soperator_marks]* ]] || _soperator_ask lost "$*" '[0-9@*]'
+    ;;
+  esac
+  while [[ $_soperator_rest == *\$* ]]; do
+    _soperator_rest=${_soperator_rest#*\$}
+    _soperator_name=${_soperator_rest#\{}
+    _soperator_name=${_soperator_name#\#}
+    _soperator_name=${_soperator_name%%[!A-Za-z0-9_]*}
+    if [[ $_soperator_name == [A-Za-z_]* && ${!_soperator_name-} == *[$_soperator_marks]* ]]; then
+      case ${_soperator_loses:-$_soperator_rest} in
+        always | \{\#* | \{"$_soperator_name"/* | \{"$_soperator_name":[!-+=?]*)
+          _soperator_ask lost "${!_soperator_name}" "$_soperator_name"
+          ;;
+      esac
+    fi
+  done
+}
+
+# To be called when all else has been defined.
+_soperator_begin() {
+  # No pattern is replaced by names of files: those that the script means are on the cluster.
+  GLOBIGNORE='*:/*:/*/*:/*/*/*:/*/*/*/*:/*/*/*/*/*:/*/*/*/*/*/*'
+  shopt -s failglob
+  set -T
+  trap '_soperator_look "$LINENO" "$@"' DEBUG
+}
+
+# Comes behind the last line of the script.
+_soperator_end() { _soperator_ask end || :; }

@@ -1,0 +1,323 @@
+"""Has bash follow a script of chained sbatch calls without running anything of it.
+
+Restricted bash reads it in an empty folder, with nothing but text filters to call, and with functions in the place of
+sbatch and of all that asks the cluster (`recorder.bash`). What these cannot know they ask the one who has begun it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from airflow_provider_soperator.pipelines.chains import standins
+from airflow_provider_soperator.pipelines.chains.errors import ShellChainError
+
+#: How long bash may take for a script.
+SECONDS = 20.0
+
+#: Programs that make texts of texts, and programs that print what only the cluster knows; of the latter some may fail.
+_FILTERS = (
+    *("awk", "basename", "cat", "cut", "dirname", "egrep", "expr", "fgrep", "gawk", "grep", "head", "mawk", "paste"),
+    *("rev", "sed", "seq", "sort", "tac", "tail", "tr", "uniq", "wc"),
+)
+_TELL = ("date", "hostname", "id", "nproc", "pwd", "sacct", "sinfo", "sleep", "squeue", "uname", "whoami")
+_LOOK_UP = ("file", "ls", "readlink", "realpath", "stat")
+#: To ignore these means to ignore the files that they are told to write.
+_WITHOUT_EFFECT = {*_FILTERS, *_TELL, *_LOOK_UP, "echo", "printf", "set", "tee", "true", ":"}
+
+#: Variables that say something of this machine.
+OF_THE_MACHINE = (
+    *("EPOCHREALTIME", "EPOCHSECONDS", "HOME", "HOSTNAME", "HOSTTYPE", "MACHTYPE", "OLDPWD", "OSTYPE", "PWD", "RANDOM"),
+    *("SECONDS", "SHELL", "SRANDOM", "TERM"),
+)
+#: Those that are bash's own beside them, whose values are right.
+_OF_BASH = ("BASH", "EUID", "FUNCNAME", "IFS", "LINENO", "OPTARG", "OPTIND", "PIPESTATUS", "PPID", "REPLY", "UID")
+
+_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
+_USED = re.compile(rf"\$\{{?[!#]?({_NAME})")
+_WITH_DEFAULT = re.compile(rf"\$\{{({_NAME}):?[-=+?]")
+_SETS = re.compile(
+    rf"(?:^|[\s;&|(`{{])({_NAME})(?:\[[^]]*\])?(?:\+?=|\+\+|--)|\bfor\s+({_NAME})"
+    r"|\b(?:read|readarray|mapfile|getopts|local|declare|typeset|export|readonly|printf\s+-v)\b([^\n;|&<>]*)",
+    re.MULTILINE,
+)
+_ARGUMENT = re.compile(r"\$([0-9@*])|\$\{([0-9]+|[@*])(?!:?[-=+?])")
+_SBATCH_BY_PATH = re.compile(r"(?<![\w./~-])[\w./~-]*/sbatch(?![\w./-])")
+#: In place of each of these there is a descriptor, from this one on.
+_AWAY = re.compile(r"(?P<both>&)?(?P<from>\d*)>>?\|?[ \t]*/dev/(?P<to>null|stderr|tty)(?![\w./-])")
+_FIRST_AWAY = 200
+_WAS_AWAY = re.compile(r"\d*>&(2\d\d)(?: 2>&\1)?")
+_UNENDED = re.compile(r"here-document at line (\d+) delimited by end-of-file \(wanted `(.*)'\)")
+_COMPLAINT = re.compile(r": line (\d+): (.*)")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the script has come to."""
+
+    #: The process that waits for the answer.
+    pid: str
+    line: int
+    #: The command as the script has it.
+    command: str
+    what: str
+    args: Sequence[str]
+
+
+#: A status, and a text.
+Answer = Callable[[Request], tuple[int, str]]
+
+
+class FileWanted(Exception):
+    """The script reads from a file, by its path."""
+
+
+class Marks:
+    """The values of which nothing is known, by their causes."""
+
+    def __init__(self) -> None:
+        self._causes: list[str] = []
+
+    def of(self, cause: str) -> str:
+        """What stands for a value that is not known, for this cause."""
+        if cause not in self._causes:
+            self._causes.append(cause)
+        return standins.mark(self._causes.index(cause))
+
+    def cause(self, text: str) -> str:
+        """Why a text that has a mark is not known."""
+        number = standins.cause_in(text)
+        if number is None or number >= len(self._causes):
+            return "this is known only on the cluster: write it down"
+        return self._causes[number]
+
+
+@dataclass(frozen=True)
+class Script:
+    """A script, and what it finds where it is run."""
+
+    text: str
+    variables: Mapping[str, str]
+    ignored: Collection[str]
+
+    def follow(self, answer: Answer, marks: Marks, files: Mapping[str, str]) -> None:
+        """Have bash go through it, which asks by ``answer``; ``files`` are those that are there, and what is in them.
+
+        ``ShellChainError`` for what bash complains of, ``FileWanted`` for a file that is not there.
+        """
+        bash = shutil.which("bash")
+        if bash is None:
+            raise ShellChainError(1, "it is bash that reads scripts, and there is none here: install it")
+        away: list[str] = []
+        with TemporaryDirectory(prefix="soperator-chain-") as folder, ExitStack() as stack:
+            here, programs, prelude = Path(folder, "here"), Path(folder, "programs"), Path(folder, "prelude")
+            programs.mkdir()
+            for program, path in _filters().items():
+                (programs / program).symlink_to(path)
+            for file, said in files.items():
+                (here / file).parent.mkdir(parents=True, exist_ok=True)
+                (here / file).write_text(said)
+            here.mkdir(exist_ok=True)
+            name = marks.of("where the script lies is known only on the cluster: write the path")
+            (here / name).write_text(f"{_without_away(self.text, away)}\n_soperator_end\n")
+            asked, answers, turns = _Pipe(stack), _Pipe(stack), _Pipe(stack)
+            os.write(turns.write, b".")
+            opened = [f"exec 198>&{asked.write} 199<&{answers.read} 197<&{turns.read} 196>&{turns.write} 195>/dev/null"]
+            for number, redirection in enumerate(away, start=_FIRST_AWAY):
+                opened.append(f"exec {number}>{'/dev/null' if redirection.endswith('null') else '&2'}")
+            prelude.write_text("\n".join([*opened, *self._prelude(marks)]) + "\n")
+            errors = Path(folder, "errors")
+            process = subprocess.Popen(
+                [bash, "--restricted", name, *self._arguments(marks)],
+                cwd=here,
+                env={"PATH": str(programs), "BASH_ENV": str(prelude), "LC_ALL": "C.UTF-8"},
+                pass_fds=(asked.write, answers.read, turns.read, turns.write),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=stack.enter_context(errors.open("wb")),
+                start_new_session=True,
+            )
+            try:
+                asked.close()
+                line = 1
+                for pid, said_line, command, what, *args in _requests(asked.read):
+                    line = self._beginning(int(said_line))
+                    self._heed(errors.read_text(errors="replace"), str(prelude), name, marks, line)
+                    words = [_as_written(word, away) for word in (command, *args)]
+                    status, said = answer(Request(pid, line, words[0], what, words[1:]))
+                    os.write(answers.write, f"{status}\0{said}\0".encode())
+                self._heed(errors.read_text(errors="replace"), str(prelude), name, marks, line)
+            finally:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+    def _prelude(self, marks: Marks) -> list[str]:
+        """What bash reads before the script."""
+        calls = dict.fromkeys(_FILTERS, "_soperator_filter") | dict.fromkeys(("[", "test"), "_soperator_test")
+        calls |= dict.fromkeys(_TELL, "_soperator_tell told")
+        calls |= dict.fromkeys(_LOOK_UP, "_soperator_tell decide")
+        calls |= {name: "_soperator_tell unknown" for name in self.ignored if name not in _WITHOUT_EFFECT}
+        return [
+            f"_soperator_ids={standins.PREFIX}",
+            f"_soperator_ignored=({shlex.join(self.ignored)})",
+            Path(__file__).with_name("recorder.bash").read_text(),
+            *(f'function {name} {{ sbatch "$@"; }}' for name in sorted(set(_SBATCH_BY_PATH.findall(self.text)))),
+            *(f'function {name} {{ {call} {name} "$@"; }}' for name, call in calls.items()),
+            "unset RANDOM SRANDOM SECONDS EPOCHSECONDS EPOCHREALTIME",
+            *(f"{name}={shlex.quote(value)}" for name, value in self._set_before(marks).items()),
+            "_soperator_begin",
+        ]
+
+    def _set_before(self, marks: Marks) -> dict[str, str]:
+        """The variables that the script finds: those that are given, and marks for those that are not known here.
+
+        Those that it sets itself are not there before, and neither are those for which it has a value if they are not.
+        """
+        set_by_it = {name for found in _SETS.findall(self.text) for said in found for name in re.findall(_NAME, said)}
+        known = set_by_it.union(_WITH_DEFAULT.findall(self.text), _OF_BASH)
+        unknown = {name for name in _USED.findall(self.text) if name not in known and not name.startswith("BASH_")}
+        found = {name: marks.of(_unset(name)) for name in sorted(unknown.union(OF_THE_MACHINE))}
+        return found | {name: value for name, value in self.variables.items() if re.fullmatch(_NAME, name)}
+
+    def _arguments(self, marks: Marks) -> list[str]:
+        """The script's arguments as far as they are given, with marks for those that it uses beside."""
+        if "@" in self.variables:
+            return self.variables["@"].split()
+        used = {name for found in _ARGUMENT.findall(self.text) for name in found if name}
+        numbers = {int(name) for name in used.union(self.variables) if name.isdecimal()}
+        if not numbers and used:
+            numbers = {1}
+        last = max(numbers, default=0)
+        return [self.variables.get(str(number), marks.of(_unset(str(number)))) for number in range(1, last + 1)]
+
+    def _beginning(self, line: int) -> int:
+        """The line in which a command begins that bash has read up to this line."""
+        lines = self.text.split("\n")
+        line = min(line, len(lines))
+        while line > 1 and lines[line - 2].endswith("\\"):
+            line -= 1
+        return line
+
+    def _heed(self, errors: str, prelude: str, name: str, marks: Marks, line: int) -> None:
+        """Raise for what bash has said of the script, and not the script itself."""
+        for said in errors.splitlines():
+            if said.startswith(prelude):
+                # A builtin that has been called in a function of the prelude.
+                raise ShellChainError(line, _explained("", said.split(": ", 2)[2]))
+            if said.startswith(name) and (found := _COMPLAINT.match(said[len(name) :])):
+                line, complaint = self._beginning(int(found[1])), found[2]
+                if unended := _UNENDED.search(complaint):
+                    problem = f"the here-document has no end {unended[2]!r}: write it, at the beginning of a line"
+                    raise ShellChainError(int(unended[1]), problem)
+                if standins.is_marked(complaint):
+                    raise ShellChainError(line, marks.cause(complaint))
+                subject, _, problem = complaint.rpartition(": ")
+                if problem == "No such file or directory" and not subject.startswith("/"):
+                    raise FileWanted(subject)
+                raise ShellChainError(line, _explained(subject, problem))
+
+
+@cache
+def _filters() -> dict[str, str]:
+    """Those that there are here, by their names."""
+    return {program: path for program in _FILTERS if (path := shutil.which(program))}
+
+
+class _Pipe:
+    def __init__(self, stack: ExitStack) -> None:
+        self.read, self.write = os.pipe()
+        self._ends = stack.enter_context(ExitStack())
+        stack.callback(os.close, self.read)
+        self._ends.callback(os.close, self.write)
+
+    def close(self) -> None:
+        """Leave it to others to write into it, so that there is an end when they are gone."""
+        self._ends.close()
+
+
+def _requests(asked: int) -> Iterator[list[str]]:
+    """The texts of each request, as they come; to each there has to be an answer."""
+    deadline, text, line = time.monotonic() + SECONDS, b"", 1
+    while True:
+        count, _, rest = text.partition(b"\0")
+        fields = rest.split(b"\0")
+        if count and len(fields) > int(count) + 3:
+            taken = [field.decode(errors="replace") for field in fields[: int(count) + 3]]
+            text, line = b"\0".join(fields[int(count) + 3 :]), int(taken[1])
+            yield taken
+            continue
+        left = deadline - time.monotonic()
+        if left <= 0 or not select.select([asked], [], [], left)[0]:
+            raise ShellChainError(line, "the script does not come to an end: write one line for each job")
+        some = os.read(asked, 65536)
+        if not some:
+            return
+        text += some
+
+
+def _explained(subject: str, problem: str) -> str:
+    if problem == "restricted" or "in command names" in problem:
+        return not_understood(subject.partition(":")[0])
+    if problem == "cannot redirect output":
+        file = subject.partition(":")[0]
+        return (
+            f"the file that is written here, {file}, would be missing: write it beforehand, or give a script to sbatch "
+            f"itself (sbatch <<'EOF'); if it does not matter here, ignored= passes over its command"
+        )
+    if problem == "unbound variable":
+        return _unset(subject)
+    if problem == "readonly variable" and subject in ("PATH", "SHELL"):
+        return f"{subject} is set, which the jobs would not get: set it in their scripts"
+    if problem == "No such file or directory":
+        return f"{subject} is read, which only the cluster has: write down what is in it"
+    if subject == "no match":
+        return f"{problem!r} is a pattern for files on the cluster: name them, or quote it"
+    whole = f"{subject}: {problem}" if subject else problem
+    return f"bash says {whole!r}: mend it, or write the sbatch lines out, one after the other"
+
+
+def not_understood(name: str) -> str:
+    return (
+        f"{name!r} is not understood, and what it does would be lost: take it into a job or a task of its own; "
+        f"if it does not matter here, ignored=[{name!r}] passes over it"
+    )
+
+
+def _unset(name: str) -> str:
+    what = "an argument of the script" if name.isdecimal() else "not set in the script"
+    return f"${name} is {what}: set it there, or say what it is, variables={{{name!r}: ...}}"
+
+
+def _without_away(text: str, away: list[str]) -> str:
+    """The script without redirections to /dev/null and the like, which restricted bash refuses as any others."""
+
+    def replaced(found: re.Match[str]) -> str:
+        if found[0] not in away:
+            away.append(found[0])
+        number = _FIRST_AWAY + away.index(found[0])
+        return f">&{number} 2>&{number}" if found["both"] else f"{found['from']}>&{number}"
+
+    return _AWAY.sub(replaced, text)
+
+
+def _as_written(text: str, away: Sequence[str]) -> str:
+    """A text of the script with its own redirections, as the scripts of jobs have them, too."""
+
+    def original(found: re.Match[str]) -> str:
+        number = int(found[1]) - _FIRST_AWAY
+        return away[number] if number < len(away) else found[0]
+
+    return _WAS_AWAY.sub(original, text)

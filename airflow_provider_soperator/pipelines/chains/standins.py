@@ -1,0 +1,72 @@
+"""What stands in a script for what only the cluster knows: the ids of jobs, and values of which nothing is known.
+
+An id is stood in for by a number that is unlike any other. So it goes through quotes, variables, awk and cut as the
+real one would, and is seen wherever it ends up. Any other value is stood in for by control characters, which no script
+has.
+"""
+
+from __future__ import annotations
+
+import re
+
+#: What each id begins with. The whole has 18 digits, with which bash still counts.
+PREFIX = "870217"
+_ID = re.compile(rf"(?<!\d){PREFIX}(\d{{6}})(\d{{6}})(?!\d)")
+_MARK = re.compile(r"\x02([\x03\x04]+)\x05")
+_MARKED = re.compile(r"[\x02-\x05]")
+_BITS = str.maketrans("01", "\x03\x04")
+
+
+def stand_in(number: int) -> str:
+    """The number for the id of a job, counted from 0.
+
+    >>> stand_in(1)
+    '870217142857000001'
+    """
+    return f"{PREFIX}{_check(number):06}{number:06}"
+
+
+def is_stand_in(text: str) -> bool:
+    return _ID.fullmatch(text) is not None
+
+
+def jobs_in(text: str) -> list[int]:
+    """The jobs whose ids a text has; -1 for what has been reckoned from one.
+
+    >>> jobs_in(f"afterok:{stand_in(0)}:{stand_in(3)}:17")
+    [0, 3]
+    """
+    return [int(number) if int(check) == _check(int(number)) else -1 for check, number in _ID.findall(text)]
+
+
+def _check(number: int) -> int:
+    """Tells an id from one that is one more than another's."""
+    return number * 142857 % 1_000_000
+
+
+def mark(number: int) -> str:
+    """Stands for a value of which nothing is known, by the number of its cause."""
+    return f"\x02{number:b}\x05".translate(_BITS)
+
+
+def is_marked(text: str) -> bool:
+    return _MARKED.search(text) is not None
+
+
+def cause_in(text: str) -> int | None:
+    """The number of the first cause in a text.
+
+    >>> cause_in(f"/data/{mark(6)}/x")
+    6
+    """
+    found = _MARK.search(text)
+    return int(found[1].translate({3: "0", 4: "1"}), 2) if found else None
+
+
+def shown(text: str) -> str:
+    """A text for people to read.
+
+    >>> shown(f"afterok:{stand_in(0)} {mark(2)}")
+    'afterok:ID …'
+    """
+    return _MARKED.sub("", _MARK.sub("…", _ID.sub("ID", text)))
