@@ -37,10 +37,11 @@ class Waiting:
         return asyncio.run(self._run())
 
     def kill(self) -> None:
-        """End the job and the waiting; returns at once. May be called by a signal handler."""
-        if not self._is_killed and self._loop and self._work:
+        """End the job and the waiting; returns at once. May be called by a signal handler, or by another thread."""
+        # First of all: in another thread the loop may be at the end of its work before this is.
+        is_first, self._is_killed = not self._is_killed, True
+        if is_first and self._loop and self._work:
             self._loop.call_soon_threadsafe(self._work.cancel)
-        self._is_killed = True
 
     async def _run(self) -> dict[str, Any]:
         self._loop = asyncio.get_running_loop()
