@@ -30,6 +30,12 @@ class NoTerraform(TerraformError):
     remedy = "install Terraform on the workers (https://developer.hashicorp.com/terraform/install) or OpenTofu"
 
 
+class NoReader(TerraformError):
+    """What reads a recipe's files is not installed."""
+
+    remedy = "pip install 'airflow-provider-soperator[terraform]'"
+
+
 class TerraformTooOld(TerraformError):
     """The recipe wants another version."""
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from airflow_provider_soperator.terraform.blocks import Block, read, read_json
+from airflow_provider_soperator.terraform.blocks import Block, Unreadable, read, read_json
 from airflow_provider_soperator.terraform.errors import NotARecipe, UnknownVariable
 
 
@@ -27,7 +27,9 @@ class Recipe:
     """A folder with ``.tf`` files, as it is."""
 
     folder: Path
+    #: Those that could be read.
     files: tuple[Block, ...] = field(repr=False)
+    is_complete: bool = True
 
     @classmethod
     def read(cls, folder: Path) -> Recipe:
@@ -38,7 +40,8 @@ class Recipe:
         paths = sorted(folder.glob("*.tf"), key=_is_override) + sorted(folder.glob("*.tf.json"), key=_is_override)
         if not paths:
             raise NotARecipe(f"{folder} has no .tf files")
-        return cls(folder, tuple(_read(path) for path in paths))
+        files = [_read(path) for path in paths]
+        return cls(folder, tuple(filter(None, files)), is_complete=None not in files)
 
     @cached_property
     def variables(self) -> Mapping[str, Variable]:
@@ -70,7 +73,7 @@ class Recipe:
     def check(self, given: Iterable[str]) -> None:
         """Refuse values for variables that are not declared: Terraform would warn of some, and take no notice."""
         unknown = [name for name in given if name not in self.variables]
-        if not unknown:
+        if not unknown or not self.is_complete:
             return
         if not self.variables:
             raise NotARecipe(f"{self.folder} declares no variables, so {', '.join(unknown)} cannot be given")
@@ -109,9 +112,13 @@ def _joined(folder: Path, path: str) -> Path:
     return Path(os.path.normpath(folder / path))
 
 
-def _read(path: Path) -> Block:
+def _read(path: Path) -> Block | None:
     text = path.read_text(errors="replace")
-    return read_json(text) if path.suffix == ".json" else read(text)
+    try:
+        return read_json(text) if path.suffix == ".json" else read(text)
+    except Unreadable:
+        # Terraform will say why.
+        return None
 
 
 def _is_override(path: Path) -> bool:

@@ -55,8 +55,14 @@ def test_variables_are_found_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_texts_are_as_they_mean() -> None:
-    found = read(r'a = "x\n\"$${y}\"" ' + '\nb = "${c}"\nd = 1\ne = "f" == "g"\nh = "i" # j\n').attributes
-    assert found == {"a": 'x\n"${y}"', "b": None, "d": None, "e": None, "h": "i"}
+    found = read('a = "x"\nb = "${c}"\nd = 1\ne = "f" == "g"\nh = "i" # j').attributes
+    assert found == {"a": "x", "b": None, "d": None, "e": None, "h": "i"}
+
+
+def test_of_a_file_with_a_mistake_terraform_says_what_is_wrong(tmp_path: Path) -> None:
+    found = recipe(tmp_path, main__tf='variable "a" {}\n', more__tf='variable "b" {\n')
+    assert found.variables.keys() == {"a"}
+    found.check(["b"])
 
 
 def test_the_stub_has_what_the_published_recipe_wants() -> None:
