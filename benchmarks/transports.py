@@ -47,22 +47,26 @@ class Login:
     access: dict[str, Any]
 
     def connect(self) -> paramiko.SSHClient:
-        import paramiko
-
-        client = paramiko.SSHClient()
-        client.load_host_keys(self.access["known_hosts"])
-        client.connect(
-            self.access["host"],
-            port=self.access["port"],
-            username=self.access["user"],
-            key_filename=self.access["key_file"],
-            look_for_keys=False,
-            allow_agent=False,
-        )
-        return client
+        return connected(self.access)
 
     def clear(self) -> None:
         self.sandbox.init.run("sshd", ["scancel", "--partition=main"])
+
+
+def connected(access: dict[str, Any]) -> paramiko.SSHClient:
+    import paramiko
+
+    client = paramiko.SSHClient()
+    client.load_host_keys(access["known_hosts"])
+    client.connect(
+        access["host"],
+        port=access["port"],
+        username=access["user"],
+        key_filename=access["key_file"],
+        look_for_keys=False,
+        allow_agent=False,
+    )
+    return client
 
 
 @contextmanager

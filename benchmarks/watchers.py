@@ -11,14 +11,16 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
-import asyncssh
+from paramiko import SSHClient
 
 from airflow_provider_soperator.clients.client import AsyncSlurmClient
 from airflow_provider_soperator.slurm.ids import JobId
 from airflow_provider_soperator.slurm.requests import Command, CommandOutput, Request
 from airflow_provider_soperator.transports.ssh import AsyncSshTransport
+from benchmarks.transports import connected
 
 #: Seconds between two questions for the same job.
 INTERVAL = 10.0
@@ -83,14 +85,8 @@ async def main(kind: str) -> None:
     loop = asyncio.get_running_loop()
     login = json.loads(await loop.run_in_executor(None, sys.stdin.readline))
 
-    async def connect() -> asyncssh.SSHClientConnection:
-        return await asyncssh.connect(
-            login["host"],
-            login["port"],
-            username=login["user"],
-            client_keys=[login["key_file"]],
-            known_hosts=login["known_hosts"],
-        )
+    async def connect() -> Callable[[], SSHClient]:
+        return partial(connected, login)
 
     waiting: set[asyncio.Task[None]] = set()
     poller = POLLERS[kind](AsyncSshTransport(connect))

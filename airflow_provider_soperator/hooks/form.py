@@ -128,9 +128,7 @@ SSH_EXTRAS = (
     "conn_timeout",
     "disabled_algorithms",
     "ignore_hostkey_verification",
-    "known_hosts",
     "look_for_keys",
-    "passphrase",
 )
 
 

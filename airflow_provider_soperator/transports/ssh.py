@@ -1,6 +1,6 @@
-"""The login node over SSH: one connection, a few long-lived shells on it; paramiko for threads, asyncssh for loops.
+"""The login node over SSH: one connection of paramiko, and a few long-lived shells on it.
 
-Both take connections as the stock SSH provider makes them, so that its host-key checks and key settings hold here.
+The stock SSH hook makes the connection, so that all that people write into its connection means the same here.
 """
 
 from __future__ import annotations
@@ -8,22 +8,33 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import select
 import socket
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_soperator.transports.errors import ConnectFailed, ConnectionLost, ConnectRefused, TransportError
 from airflow_provider_soperator.transports.framing import SHELL
-from airflow_provider_soperator.transports.shell import AsyncPipe, AsyncShellTransport, Pipe, ShellTransport
+from airflow_provider_soperator.transports.shell import (
+    MAX_SHELLS,
+    AsyncPipe,
+    AsyncShellTransport,
+    Pipe,
+    ShellTransport,
+)
 
 if TYPE_CHECKING:
-    import asyncssh
     import paramiko
+
+R = TypeVar("R")
 
 #: Bytes taken from a stream at a time.
 _CHUNK = 256 * 1024
+#: Bytes that are sent without a thread, if the socket takes any.
+_AT_ONCE = 16 * 1024
 
 #: How often an sshd that drops connections for having too many is tried again, and for how long at the most each time.
 #: A wide fan-out opens hundreds at once, and a stock sshd drops half of them.
@@ -34,6 +45,49 @@ _LONGEST_WAIT = 8.0
 def _pause(attempt: int) -> float:
     """Seconds before the next try, spread so that those refused together do not come back together."""
     return random.uniform(0, min(_LONGEST_WAIT, 0.25 * 2.0**attempt))
+
+
+def _without_delay(client: paramiko.SSHClient) -> None:
+    transport = client.get_transport()
+    if transport is None:
+        raise ConnectFailed("the connection was closed at once")
+    # Without it each command waits 40 ms for an acknowledgement of the one before.
+    if isinstance(transport.sock, socket.socket):
+        transport.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def _session(client: paramiko.SSHClient) -> paramiko.Channel:
+    """A channel with one more shell."""
+    import paramiko
+
+    transport = client.get_transport()
+    if transport is None or not transport.is_active():
+        raise ConnectionLost("the SSH connection has ended")
+    try:
+        channel = transport.open_session(timeout=20)
+        channel.exec_command(SHELL)
+    except (paramiko.SSHException, EOFError, OSError) as error:
+        raise ConnectionLost(f"no session could be opened ({error})") from error
+    return channel
+
+
+class _InThread:
+    """Calls what waits for the other side in threads of its own."""
+
+    def __init__(self) -> None:
+        self._threads: ThreadPoolExecutor | None = None
+
+    async def __call__(self, call: Callable[..., R], *args: Any, undo: Callable[[R], object] | None = None) -> R:
+        """What a call returns. If nobody waits for it any more, ``undo`` is called with it."""
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(MAX_SHELLS + 1, "soperator-ssh")
+        called = self._threads.submit(call, *args)
+        try:
+            return await asyncio.wrap_future(called)
+        except asyncio.CancelledError:
+            if undo and not called.cancel():
+                called.add_done_callback(lambda done: None if done.exception() else undo(done.result()))
+            raise
 
 
 class _ParamikoPipe:
@@ -89,106 +143,121 @@ class SshTransport(ShellTransport["paramiko.SSHClient"]):
                 if not failure.retryable or attempt == CONNECT_TRIES - 1:
                     raise failure from error
                 time.sleep(_pause(attempt))
-        transport = client.get_transport()
-        if transport is None:
-            raise ConnectFailed("the connection was closed at once")
-        # Without it each command waits 40 ms for an acknowledgement of the one before.
-        if isinstance(transport.sock, socket.socket):
-            transport.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        _without_delay(client)
         return client
 
     def _open_pipe(self, connection: paramiko.SSHClient) -> Pipe:
-        import paramiko
-
-        transport = connection.get_transport()
-        if transport is None or not transport.is_active():
-            raise ConnectionLost("the SSH connection has ended")
-        try:
-            channel = transport.open_session(timeout=20)
-            channel.exec_command(SHELL)
-        except (paramiko.SSHException, EOFError, OSError) as error:
-            raise ConnectionLost(f"no session could be opened ({error})") from error
-        return _ParamikoPipe(channel)
+        return _ParamikoPipe(_session(connection))
 
     def _hang_up(self, connection: paramiko.SSHClient) -> None:
         connection.close()
 
 
-class _AsyncsshPipe:
-    """A process of asyncssh that runs one shell; both streams are read at once."""
+class _News:
+    """Stands where paramiko expects an event of threads, and wakes a task of the loop."""
 
-    def __init__(self, process: asyncssh.SSHClientProcess[bytes]) -> None:
-        self._process = process
-        self._pending: dict[str, asyncio.Task[bytes]] = {}
+    def __init__(self) -> None:
+        self._loop, self._event = asyncio.get_running_loop(), asyncio.Event()
+
+    def set(self) -> None:
+        # Its loop may have ended before the connection.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._event.set)
+
+    def clear(self) -> None:
+        """Nothing: the one that waits does it."""
+
+    async def wait(self) -> None:
+        await self._event.wait()
+        self._event.clear()
+
+
+class _AsyncParamikoPipe:
+    """The same for an event loop: paramiko's thread reads, and the loop is told."""
+
+    def __init__(self, channel: paramiko.Channel, in_thread: _InThread) -> None:
+        self._channel, self._in_thread = channel, in_thread
+        self._news = _News()
+        channel.in_buffer.set_event(self._news)  # type: ignore[arg-type]
+        channel.in_stderr_buffer.set_event(self._news)  # type: ignore[arg-type]
 
     async def send(self, data: bytes) -> None:
-        self._process.stdin.write(data)
-        await self._process.stdin.drain()
+        if self._takes(len(data)):
+            self._channel.sendall(data)
+        else:
+            await self._in_thread(self._channel.sendall, data)
 
     async def receive(self) -> tuple[str, bytes] | None:
-        import asyncssh
-
-        streams = {"stdout": self._process.stdout, "stderr": self._process.stderr}
-        for name, stream in streams.items():
-            if name not in self._pending:
-                self._pending[name] = asyncio.ensure_future(stream.read(_CHUNK))
-        await asyncio.wait(self._pending.values(), return_when=asyncio.FIRST_COMPLETED)
-        for name in streams:
-            task = self._pending[name]
-            if task.done():
-                del self._pending[name]
-                try:
-                    data = task.result()
-                except (asyncssh.Error, OSError) as error:
-                    raise EOFError(str(error)) from error
-                return (name, data) if data else None
-        raise AssertionError("one of them was done")
+        channel = self._channel
+        while True:
+            if channel.recv_ready():
+                return "stdout", channel.recv(_CHUNK)
+            if channel.recv_stderr_ready():
+                return "stderr", channel.recv_stderr(_CHUNK)
+            if channel.eof_received or channel.closed:
+                return None
+            await self._news.wait()
 
     async def close(self) -> None:
-        for task in self._pending.values():
-            task.cancel()
-        self._process.close()
+        # It says so to the other side, which may have gone: whoever closes it for that has an error of their own.
+        with contextlib.suppress(EOFError, OSError):
+            if self._takes(0):
+                self._channel.close()
+            else:
+                await self._in_thread(self._channel.close)
+
+    def _takes(self, size: int) -> bool:
+        """Whether so much can be sent at once, without a wait for the other side."""
+        transport: Any = self._channel.transport
+        if size > min(_AT_ONCE, self._channel.out_window_size) or not transport.clear_to_send.is_set():
+            return False
+        # The other end of a proxy command is a pipe.
+        if not isinstance(transport.sock, socket.socket):
+            return False
+        try:
+            return bool(select.select([], [transport.sock], [], 0)[1])
+        except (OSError, ValueError):
+            # It is closed, or has too high a number.
+            return False
 
 
-class AsyncSshTransport(AsyncShellTransport["asyncssh.SSHClientConnection"]):
-    """Asks over an asyncssh connection, opened at the first question and again when it has broken."""
+class AsyncSshTransport(AsyncShellTransport["paramiko.SSHClient"]):
+    """Asks over a paramiko connection, opened at the first question and again when it has broken."""
 
-    def __init__(self, connect: Callable[[], Awaitable[asyncssh.SSHClientConnection]]) -> None:
+    def __init__(self, connect: Callable[[], Awaitable[Callable[[], paramiko.SSHClient]]]) -> None:
         super().__init__()
         self._connect = connect
+        # Its own: threads that wait for a silent host are not to be missed by others.
+        self._in_thread = _InThread()
 
-    async def _open(self) -> asyncssh.SSHClientConnection:
+    async def _open(self) -> paramiko.SSHClient:
         for attempt in range(CONNECT_TRIES):
             try:
-                return await self._connect()
+                client = await self._in_thread(await self._connect(), undo=lambda client: client.close())
+                break
             except Exception as error:
                 failure = explain(error)
                 if not failure.retryable or attempt == CONNECT_TRIES - 1:
                     raise failure from error
                 await asyncio.sleep(_pause(attempt))
-        raise AssertionError("the last try has returned or raised")
+        _without_delay(client)
+        return client
 
-    async def _open_pipe(self, connection: asyncssh.SSHClientConnection) -> AsyncPipe:
-        import asyncssh
+    async def _open_pipe(self, connection: paramiko.SSHClient) -> AsyncPipe:
+        channel = await self._in_thread(_session, connection, undo=lambda channel: channel.close())
+        return _AsyncParamikoPipe(channel, self._in_thread)
 
-        try:
-            process = await connection.create_process(SHELL, encoding=None)
-        except (asyncssh.Error, OSError) as error:
-            raise ConnectionLost(f"no session could be opened ({error})") from error
-        return _AsyncsshPipe(process)
-
-    async def _hang_up(self, connection: asyncssh.SSHClientConnection) -> None:
-        connection.close()
+    async def _hang_up(self, connection: paramiko.SSHClient) -> None:
+        await self._in_thread(connection.close)
 
 
-#: How paramiko, asyncssh and the SSH provider call a private key that they cannot read, and what they say of it.
-_KEY_ERRORS = ("KeyEncryptionError", "KeyImportError", "PasswordRequiredException")
+#: What paramiko and the SSH provider say of a private key that they cannot read.
 _KEY_UNREADABLE = ("private key file", "Key must have BEGIN", "Private key provided")
 _HOST_KEY_UNREADABLE = ("Invalid key (class", "host key algorithm", "missing key data", "Incorrect padding")
 
 
 def explain(error: BaseException) -> TransportError:
-    """What kept a connection from being made, in words about the user's settings, whichever library says it."""
+    """What kept a connection from being made, in words about the user's settings."""
     if isinstance(error, TransportError):
         return error
     kind, text = type(error).__name__, str(error).removeprefix("[Errno None] ").rstrip(".") or type(error).__name__
@@ -206,19 +275,19 @@ def explain(error: BaseException) -> TransportError:
         return ConnectFailed(
             f"the connection's host_key is no public key ({text})", "put a line of `ssh-keyscan HOST` there"
         )
-    if kind == "HostKeyNotVerifiable" or "not found in known_hosts" in text or "Host key is not" in text:
+    if "not found in known_hosts" in text:
         return ConnectFailed(
             f"the host key is unknown, or not the expected one ({text})",
             "make sure that it is the right host, then put its key into the connection's host_key, or into known_hosts",
         )
-    dropped = ("banner", "Connection lost", "Connection reset", "closed", "Connection aborted", "saw EOF")
+    dropped = ("banner", "Connection reset", "closed", "Connection aborted", "saw EOF")
     if isinstance(error, (ConnectionError, EOFError)) or any(words in text for words in dropped):
         # An sshd with too many unauthenticated connections (MaxStartups) hangs up before it says anything. If that
         # happens while it is logged in, paramiko calls it a failed authentication.
         return ConnectRefused(f"the login node hung up ({text})", "it has too many connections at once, or is starting")
-    if kind in ("AuthenticationException", "PermissionDenied", "BadAuthenticationType"):
+    if kind in ("AuthenticationException", "BadAuthenticationType"):
         return ConnectFailed(f"the login was refused ({text})", "check user and key of the connection")
-    unreadable = kind in _KEY_ERRORS or any(words in text for words in _KEY_UNREADABLE)
+    unreadable = kind == "PasswordRequiredException" or any(words in text for words in _KEY_UNREADABLE)
     if unreadable or isinstance(error, (FileNotFoundError, PermissionError)):
         return ConnectFailed(
             f"the private key cannot be used ({text})", "check key_file, or private_key and its passphrase"

@@ -36,7 +36,7 @@ if "scheduler" in sys.argv:
         "airflow_provider_soperator.operators.waiting",
         "airflow_provider_soperator.triggers.capacity",
         "airflow_provider_soperator.triggers.sbatch",
-        "asyncssh",
+        "paramiko",
         "kubernetes_asyncio.client",
         "nebius.sdk",
         "airflow_provider_soperator.capacity.targets.nebius_session",

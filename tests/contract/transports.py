@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -135,10 +136,8 @@ def _paramiko(cluster: Cluster) -> Any:
     return SSHHook(ssh_conn_id=connection_id(cluster)).get_conn()
 
 
-async def _asyncssh(cluster: Cluster) -> Any:
-    from airflow.providers.ssh.hooks.ssh import SSHHookAsync
-
-    return await SSHHookAsync(ssh_conn_id=connection_id(cluster)).get_conn()
+async def _in_thread(cluster: Cluster) -> Callable[[], Any]:
+    return partial(_paramiko, cluster)
 
 
 def kubernetes_client(cluster: Cluster) -> Any:
@@ -187,7 +186,7 @@ WAYS: dict[str, Callable[[Cluster], Way]] = {
     "local": lambda cluster: SyncWay(LocalTransport(inside(cluster, "/bin/sh"))),
     "local-async": lambda cluster: AsyncWay(lambda: AsyncLocalTransport(inside(cluster, "/bin/sh"))),
     "ssh": lambda cluster: SyncWay(SshTransport(lambda: _paramiko(cluster))),
-    "ssh-async": lambda cluster: AsyncWay(lambda: AsyncSshTransport(lambda: _asyncssh(cluster))),
+    "ssh-async": lambda cluster: AsyncWay(lambda: AsyncSshTransport(lambda: _in_thread(cluster))),
     "kubernetes": lambda cluster: SyncWay(KubernetesTransport(lambda: kubernetes_client(cluster), NAMESPACE)),
     "kubernetes-async": lambda cluster: AsyncWay(
         lambda: AsyncKubernetesTransport(lambda: kubernetes_async_client(cluster), NAMESPACE)

@@ -158,16 +158,6 @@ def test_a_key_with_a_passphrase_is_named(connections: Connections, tmp_path: Pa
     assert "The private key cannot be used" in refusal(connections.login_node(key_file=None, **wrong))
 
 
-def test_what_only_deferred_tasks_would_meet_is_named(
-    connections: Connections, cluster: Cluster, tmp_path: Path
-) -> None:
-    key = str(tmp_path / "key")
-    asyncssh.read_private_key(cluster.access["ssh"]["key_file"]).write_private_key(key, passphrase="secret", rounds=64)
-    # paramiko tries the password as the passphrase of a key file, asyncssh does not.
-    said = refusal(connections.login_node(key_file=key, password="secret"))
-    assert said.startswith("Tasks on workers can connect, but deferred ones, in the triggerer, cannot. The private key")
-
-
 def test_a_changed_host_key_is_named(connections: Connections, tmp_path: Path) -> None:
     said = refusal(connections.login_node(host_key=public_key(new_key(tmp_path))))
     assert "The host key has changed. Make sure that it is the right host" in said

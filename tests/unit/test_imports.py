@@ -18,7 +18,7 @@ ROOT = airflow_provider_soperator.__name__
 
 #: What a call needs and no DAG file does. It is imported once a connection is opened, or a function is packed.
 LATE = {
-    "ClusterShell", "asyncssh", "cloudpickle", "grpc", "hcl2", "httpx", "kubernetes", "kubernetes_asyncio", "nebius",
+    "ClusterShell", "cloudpickle", "grpc", "hcl2", "httpx", "kubernetes", "kubernetes_asyncio", "nebius",
     "paramiko", "pyslurm", "wtforms",
 }  # fmt: skip
 #: The parts of Airflow that read its database.

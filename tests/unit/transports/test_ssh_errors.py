@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncssh
 import paramiko
 import pytest
 
@@ -18,7 +17,6 @@ from airflow_provider_soperator.transports.ssh import explain
         paramiko.SSHException("Error reading SSH protocol banner"),
         # What it says when the connection is cut during the login.
         paramiko.AuthenticationException("Authentication failed: transport shut down or saw EOF"),
-        asyncssh.ConnectionLost("Connection lost"),
     ],
     ids=lambda error: type(error).__name__,
 )
@@ -30,7 +28,6 @@ def test_one_that_was_dropped_is_worth_another_try(error: Exception) -> None:
     ("error", "words"),
     [
         (paramiko.AuthenticationException("Authentication failed."), "the login was refused"),
-        (asyncssh.PermissionDenied("Permission denied for user root on host x"), "the login was refused"),
         (ConnectionRefusedError("Connection refused"), "nobody listens there"),
         (TimeoutError(), "does not answer"),
         (FileNotFoundError("/no/key"), "the private key cannot be used"),
