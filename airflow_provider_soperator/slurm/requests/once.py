@@ -17,7 +17,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from enum import Enum
-from functools import cached_property
+from functools import cache, cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_provider_soperator.slurm import kinds, payload, waits
@@ -33,7 +34,6 @@ from airflow_provider_soperator.slurm.keys import MARK, SubmissionKey, key_of
 from airflow_provider_soperator.slurm.requests.accounting import Accounting
 from airflow_provider_soperator.slurm.requests.base import Command, CommandOutput, Request
 from airflow_provider_soperator.slurm.requests.jobs import GONE
-from airflow_provider_soperator.slurm.requests.once_program import PROGRAM
 
 if TYPE_CHECKING:
     from airflow_provider_soperator.slurm.job import BatchJob
@@ -50,6 +50,12 @@ HELD = "airflow-provider-soperator: held until its submission is complete"
 PLACEHOLDER = "singleton"
 #: What the name of a job that was refused together with others ends in, in place of its key.
 WITHDRAWN = ".withdrawn"
+
+
+@cache
+def _program() -> str:
+    """What is run on the cluster."""
+    return Path(__file__).with_name("submit_once.bash").read_text()
 
 
 def unknown_key(key: SubmissionKey | str) -> str:
@@ -127,7 +133,7 @@ class SubmitOnce(Request[tuple[Submitted, ...]]):
         return not waits.asked_for(job).hold and self._keys.isdisjoint(waits.waits_of(job).keys)
 
     def command(self) -> Command:
-        return Command(("bash", "-c", PROGRAM, "sbatch"), stdin=b"\0".join(self._fields()) + b"\0")
+        return Command(("bash", "-c", _program(), "sbatch"), stdin=b"\0".join(self._fields()) + b"\0")
 
     def read(self, answer: CommandOutput) -> tuple[Submitted, ...]:
         if answer.status:

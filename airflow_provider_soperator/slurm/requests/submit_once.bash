@@ -1,9 +1,8 @@
-"""What ``SubmitOnce`` runs on the cluster: a program for bash, which is sent its questions as fields that end in NUL.
+# shellcheck shell=bash disable=SC2154 # `field` sets variables by their names
+# What SubmitOnce runs on the cluster; its questions come as fields that end in NUL.
+#
+# It prints a line for each job: its number, what has become of it, and its id or why it was refused.
 
-It prints a line for each job: its number, what has become of it, and its id or why it was refused.
-"""
-
-PROGRAM = r"""
 # The one who asked may be gone; what has been begun is finished all the same.
 trap '' HUP PIPE
 work=$(mktemp -d) || exit 1
@@ -23,6 +22,7 @@ fields; past=("${list[@]}")
 field count
 
 lock=${HOME:-/tmp}/.cache/airflow-soperator
+# shellcheck disable=SC2015,SC2174 # whichever of the three fails, there is no lock
 mkdir -p -m 700 "$lock" && exec 9>>"$lock/submit.lock" && flock -w 120 9 ||
     { echo "sbatch: error: the lock $lock/submit.lock cannot be had" >&2; exit 75; }
 
@@ -80,6 +80,7 @@ joined() { local IFS=,; echo "$*"; }
 queue || { status=$?; cat "$work/err" >&2; exit "$status"; }
 learn "$work/queue"
 if [ "$fresh" = no ]; then
+    # shellcheck disable=SC2054 # sacct's comma
     past+=(--noheader --parsable2 --delimiter="$mark " --format=jobid,jobname)
     before=${#known[@]}
     if "${past[@]}" >"$work/past" 2>"$work/err" </dev/null; then
@@ -238,4 +239,3 @@ if [ "$together" = start ]; then
         done
     fi
 fi
-"""
