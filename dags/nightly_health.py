@@ -6,15 +6,17 @@ REPLACE their machines are replaced here, once somebody has agreed to that.
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import Asset, Param, dag, task
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
+from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.operators.checks import RunActiveCheckOperator
-from airflow_provider_soperator.operators.jail import JailLatencyOperator
 from airflow_provider_soperator.operators.nodes import ReplaceNodesOperator
+from airflow_provider_soperator.operators.sbatch import SbatchOperator
 from airflow_provider_soperator.operators.stats import SlurmStatsOperator
 from airflow_provider_soperator.sensors.health import NodeHealthSensor
 
@@ -43,7 +45,23 @@ found_ill = Asset("nodes_found_ill")
 def nightly_health() -> None:
     stats = SlurmStatsOperator(task_id="stats", top=5)
     # The file system that all nodes share is what a cluster cannot do without.
-    jail = JailLatencyOperator(task_id="jail")
+    jail = SbatchOperator(
+        task_id="jail", script="nightly_health/jail.sbatch", env={"FAIL": "1.0"}, time_limit=timedelta(minutes=5)
+    )
+
+    @task
+    def jail_figures(job: dict[str, Any]) -> list[dict[str, Any]]:
+        """What the job has printed, one line for each node, also as metrics of Airflow."""
+        from airflow.providers.common.compat.sdk import Stats
+
+        with SlurmHook().client() as slurm:
+            figures = [json.loads(line) for line in slurm.read_file(job["output"]).splitlines() if line[:1] == b"{"]
+        for of_node in figures:
+            for operation, seconds in of_node["seconds"].items():
+                tags = {"place": of_node["node"], "operation": operation}
+                for name, value in seconds.items():
+                    Stats.gauge(f"soperator.jail.seconds.{name}", value, tags=tags)
+        return figures
 
     @task
     def which_checks(params: dict[str, Any]) -> list[str]:
@@ -72,7 +90,7 @@ def nightly_health() -> None:
 
     @task(trigger_rule="all_done")
     def report(
-        ill: dict[str, Any] | None, checked: Any, jail: dict[str, Any] | None, figures: dict[str, Any] | None
+        ill: dict[str, Any] | None, checked: Any, jail: list[Any] | None, figures: dict[str, Any] | None
     ) -> dict[str, Any]:
         """Everything in one place, for whoever reads it in the morning; of what has failed there is nothing."""
         if ill is None:
@@ -87,7 +105,7 @@ def nightly_health() -> None:
         failing = sorted({*ill, *(name for check in checks for name in check["failing"])})
         return {"ill": ill, "failing": failing, "checks": checks, "jail": jail, "figures": figures}
 
-    reported = report(ill=health.output, checked=checks.output, jail=jail.output, figures=stats.output)
+    reported = report(ill=health.output, checked=checks.output, jail=jail_figures(jail.output), figures=stats.output)
 
     @task(outlets=[found_ill])
     def tell(said: dict[str, Any], outlet_events: Any) -> None:

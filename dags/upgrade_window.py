@@ -16,7 +16,6 @@ from airflow.sdk import Param, dag, task, task_group
 
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.operators.cluster import RunActiveCheckOperator
-from airflow_provider_soperator.operators.jail import JailLatencyOperator
 from airflow_provider_soperator.operators.nodes import (
     CreateReservationOperator,
     DeleteReservationOperator,
@@ -125,8 +124,14 @@ def upgrade_window() -> None:
             nodelist=NODES,
             time_limit=timedelta(minutes=30),
         )
-        jail = JailLatencyOperator(
-            task_id="jail", nodes=NODES, patience=60, fail=5, srun_options=[f"--reservation={RESERVATION}"]
+        # It prints its figures into the task's log.
+        jail = SbatchOperator(
+            task_id="jail",
+            script="nightly_health/jail.sbatch",
+            env={"FAIL": "5"},
+            reservation=RESERVATION,
+            nodelist=NODES,
+            time_limit=timedelta(minutes=5),
         )
         [ready, check] >> undrain >> smoke >> jail
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -80,8 +82,10 @@ def debug(home: dict[str, str], name: str, source: str) -> tuple[dict[str, str],
     return json.loads(ended[0].removeprefix("ENDED ")), said.stdout + said.stderr
 
 
-def example(name: str) -> str:
-    """An example DAG as it stands, under the name by which it is run."""
+def example(name: str, home: dict[str, str]) -> str:
+    """An example DAG as it stands, under the name by which it is run, with the scripts beside it."""
+    folder = Path(home["AIRFLOW__CORE__DAGS_FOLDER"])
+    shutil.copytree(DAGS / "nightly_health", folder / "nightly_health", dirs_exist_ok=True)
     source = (DAGS / f"{name}.py").read_text()
     return source.replace(f"\n{name}()\n", f"\ndag = {name}()\n")
 
@@ -105,7 +109,7 @@ def test_a_dag_is_debugged(home: dict[str, str], cluster: Cluster) -> None:
 
 
 def test_the_window_of_an_upgrade(home: dict[str, str], cluster: Cluster) -> None:
-    ended, log = debug(home, "window.py", example("upgrade_window"))
+    ended, log = debug(home, "window.py", example("upgrade_window", home))
     assert set(ended.values()) == {"success"}, log[-6000:]
     assert "worker-0,worker-cpu-[0-1] is being drained" in log
     assert "worker-0,worker-cpu-[0-1] are open to all again" in log
@@ -115,9 +119,9 @@ def test_the_window_of_an_upgrade(home: dict[str, str], cluster: Cluster) -> Non
 
 def test_the_health_of_a_night(home: dict[str, str], cluster: Cluster) -> None:
     cluster.fault("node-drain", node="worker-cpu-0", reason="boot-disk-full")
-    ended, log = debug(home, "night.py", example("nightly_health"))
-    assert ended == dict.fromkeys(("stats", "jail", "which_checks", "check", "health", "report", "tell"), "success"), (
-        log[-6000:]
-    )
+    ended, log = debug(home, "night.py", example("nightly_health", home))
+    tasks = ("stats", "jail", "jail_figures", "which_checks", "check", "health", "report", "tell")
+    assert ended == dict.fromkeys(tasks, "success"), log[-6000:]
     assert "1 nodes are ill\n  worker-cpu-0: [user_problem] boot_disk_full" in log
     assert "check ssh-check: Complete" in log
+    assert re.search(r'{"node": "worker-[^}]*"seconds": {"create": {"p50": 0\.\d+', log)

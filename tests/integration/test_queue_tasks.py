@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_provider_soperator.operators.jail import JailLatencyOperator, JailSlow
 from airflow_provider_soperator.operators.queue import (
     HoldJobsOperator,
     ReleaseJobsOperator,
@@ -19,8 +17,7 @@ from airflow_provider_soperator.operators.queue import (
     UpdateJobsOperator,
 )
 from airflow_provider_soperator.operators.stats import SlurmStatsOperator
-from airflow_provider_soperator.slurm.requests import Ping
-from tests.integration.cluster import NOT_UP, Cluster
+from tests.integration.cluster import Cluster
 from tests.integration.connections import Connections
 
 Perform = Callable[..., Any]
@@ -132,36 +129,3 @@ def test_jobs_are_changed_once(perform: Perform, cluster: Cluster) -> None:
     assert longer["jobs"] == [running]
     with pytest.raises(AirflowFailException, match="no partition has that name"):
         perform(UpdateJobsOperator, job_ids=job, partition="mian")
-
-
-def test_the_jail_is_measured_where_jobs_can_start(
-    perform: Perform, cluster: Cluster, gauges: dict[tuple[str, ...], float]
-) -> None:
-    # Jobs of other tests may be ending there yet.
-    for node in ("worker-0", "worker-cpu-0", "worker-cpu-1"):
-        cluster.wait_node(node, has={"IDLE"}, lacks=NOT_UP | {"COMPLETING"})
-    found = perform(JailLatencyOperator, partition="main", warn=30, fail=40, limit=60, rounds=3)
-    assert set(found) == {"login node", "worker-0", "worker-cpu-0", "worker-cpu-1"}
-    assert set(found["worker-0"]) == {"create", "stat", "read", "list", "rename", "delete"}
-    assert gauges["soperator.jail.seconds.p95", "worker-0", "create"] == found["worker-0"]["create"]["p95"]
-    assert cluster.active_jobs() == []
-    assert "jail-check" not in cluster.run("ls", "-A", "/root")
-
-
-def test_a_jail_that_is_slow_or_hangs_fails_the_task(
-    perform: Perform, cluster: Cluster, connections: Connections
-) -> None:
-    hook = connections.login_node()
-    check = partial(perform, JailLatencyOperator, slurm_conn_id=hook.slurm_conn_id, nodes="worker-0", rounds=3)
-    with hook.client() as slurm:
-        # A connection that was there before is as fast as ever; to open one would take as long as the jail does.
-        slurm.ask(Ping())
-        cluster.fault("slow-jail", delay=0.02)
-        with pytest.raises(JailSlow, match=r"at most 0.015 s\): (login node|worker-0): create takes 0\.\d+ s \(p95\)"):
-            check(warn=0.01, fail=0.015, limit=60)
-        cluster.fault("slow-jail", delay=60.0)
-        with pytest.raises(JailSlow, match="worker-0: start of a process has not ended after"):
-            check(fail=0.5, limit=1.0, patience=2)
-        cluster.fault("clear")
-        cluster.wait("its job is gone", lambda: not cluster.active_jobs())
-        assert "jail-check" not in cluster.run("ls", "-A", "/root")

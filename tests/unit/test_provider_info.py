@@ -32,7 +32,6 @@ PUBLIC = {
         "RunActiveCheckOperator",
         "ScaleNodeSetOperator",
     ),
-    "operators.jail": ("JailLatencyOperator",),
     "operators.nodes": (
         "CreateReservationOperator",
         "DeleteReservationOperator",

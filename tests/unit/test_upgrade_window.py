@@ -33,7 +33,7 @@ def test_no_clock_opens_it(dag: DAG) -> None:
 def test_what_needs_nodes_to_itself_is_tried_within_the_reservation(dag: DAG) -> None:
     reservation = dag.get_task("reserve").name
     assert dag.get_task("verify.smoke").job["reservation"] == reservation
-    assert dag.get_task("verify.jail").srun_options == [f"--reservation={reservation}"]
+    assert dag.get_task("verify.jail").job["reservation"] == reservation
 
 
 def test_whatever_fails_it_is_told_and_the_run_fails(dag: DAG) -> None:

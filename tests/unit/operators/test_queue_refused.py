@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_provider_soperator.operators.jail import JailLatencyOperator
 from airflow_provider_soperator.operators.queue import HoldJobsOperator, UpdateJobsOperator
 from airflow_provider_soperator.operators.stats import SlurmStatsOperator
 
@@ -23,11 +22,6 @@ from airflow_provider_soperator.operators.stats import SlurmStatsOperator
         (HoldJobsOperator, {"jobs": {"user": ""}}, "the whole queue"),
         (HoldJobsOperator, {"jobs": {"parition": "main"}}, "there is no condition parition, but states, partition"),
         (UpdateJobsOperator, {"job_ids": "1"}, "say what is to be changed: priority, nice"),
-        (JailLatencyOperator, {"nodes": "worker-0", "partition": "main"}, "nodes or partition, and not both"),
-        (JailLatencyOperator, {"nodes": "worker-[0-"}, "worker-"),
-        (JailLatencyOperator, {"warn": 2.0}, "must be in this order"),
-        (JailLatencyOperator, {"fail": 60.0}, "must be in this order"),
-        (JailLatencyOperator, {"rounds": 0}, "measures nothing"),
     ],
 )
 def test_it_is_refused_when_the_dag_is_read(operator: type[Any], options: dict[str, Any], says: str) -> None:
