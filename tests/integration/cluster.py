@@ -295,7 +295,19 @@ class Cluster:
                 self.run("scontrol", "update", f"nodename={name}", "state=resume")
         for name in names:
             self.wait_gone(name)
-            assert self.node(name).state == OFF
+            self.wait(f"{name} is off", lambda name=name: self._is_off(name))
+
+    def _is_off(self, name: str) -> bool:
+        """Whether a node is off, for which it may have to be told once more.
+
+        Where slurmd has died before, a ping of slurmctld's that was under way fails later, and makes the node DOWN.
+        """
+        state = self.node(name).state
+        if "DOWN" in state:
+            self.run("scontrol", "update", f"nodename={name}", "state=resume")
+        elif not state & {"POWERED_DOWN", "POWERING_DOWN", "POWER_DOWN"}:
+            self.run("scontrol", "power", "down", "force", name)
+        return state == OFF
 
     def _powering_down(self, name: str) -> set[str] | None:
         state = self.node(name).state
