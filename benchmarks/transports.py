@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_soperator.clients.loops import LOOP
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.keys import SubmissionKey
 from airflow_provider_soperator.slurm.requests import Command, CommandOutput, Ping, Request
@@ -48,6 +49,10 @@ class Login:
 
     def connect(self) -> paramiko.SSHClient:
         return connected(self.access)
+
+    async def connector(self) -> Callable[[], paramiko.SSHClient]:
+        """What the transport takes: it connects in a thread."""
+        return self.connect
 
     def clear(self) -> None:
         self.sandbox.init.run("sshd", ["scancel", "--partition=main"])
@@ -99,8 +104,12 @@ def run() -> list[Row]:
 
 def commands(node: Login, shell: int = 300, connections: int = 15) -> list[Row]:
     """`true`, which does nothing, so that the way there is all that counts."""
-    transport = SshTransport(node.connect)
-    transport.ask(Nothing())
+    transport = SshTransport(node.connector)
+    LOOP.run(transport.ask(Nothing()))
+
+    async def one_shell() -> None:
+        for _ in range(shell):
+            await transport.ask(Nothing())
 
     def one_connection() -> None:
         client = node.connect()
@@ -109,9 +118,9 @@ def commands(node: Login, shell: int = 300, connections: int = 15) -> list[Row]:
 
     ours, theirs = [], []
     for _ in range(ROUNDS):
-        ours.append(seconds(lambda: repeat(lambda: transport.ask(Nothing()), shell)) / shell)
+        ours.append(seconds(lambda: LOOP.run(one_shell())) / shell)
         theirs.append(seconds(lambda: repeat(one_connection, connections)) / connections)
-    transport.close()
+    LOOP.run(transport.close())
     ratio = statistics.median(theirs) / statistics.median(ours)
     figure = f"{1 / statistics.median(ours):.0f} a second, {ratio:.0f} times as many"
     against = f"{1 / statistics.median(theirs):.1f} a second, a new paramiko connection for each"
@@ -120,19 +129,19 @@ def commands(node: Login, shell: int = 300, connections: int = 15) -> list[Row]:
 
 def submissions(node: Login) -> list[Row]:
     """As many held-back jobs each way, in turn, so that a slow moment of the machine hits all of them."""
-    transport = SshTransport(node.connect)
-    transport.ask(Ping())
+    transport = SshTransport(node.connector)
+    LOOP.run(transport.ask(Ping()))
     times: dict[str, list[float]] = {"ours": [], "loop": [], "exec": [], "connection": []}
     for _ in range(ROUNDS):
         jobs = _jobs()
-        times["ours"].append(seconds(lambda jobs=jobs: transport.ask(SubmitOnce(jobs=jobs))))  # type: ignore[misc]
+        times["ours"].append(seconds(lambda jobs=jobs: LOOP.run(transport.ask(SubmitOnce(jobs=jobs)))))  # type: ignore[misc]
         node.clear()
         times["loop"].append(seconds(lambda: node.sandbox.init.run("sshd", ["bash", "-c", _loop()], timeout=300)))
         node.clear()
         times["exec"].append(seconds(lambda: _exec_each(node, one_connection=True)) * JOBS / _EXECS)
         times["connection"].append(seconds(lambda: _exec_each(node, one_connection=False)) * JOBS / _EXECS)
         node.clear()
-    transport.close()
+    LOOP.run(transport.close())
     ours, loop, each, connection = (statistics.median(times[way]) for way in ("ours", "loop", "exec", "connection"))
     return [
         Row(

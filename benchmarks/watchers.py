@@ -19,7 +19,7 @@ from paramiko import SSHClient
 from airflow_provider_soperator.clients.client import AsyncSlurmClient
 from airflow_provider_soperator.slurm.ids import JobId
 from airflow_provider_soperator.slurm.requests import Command, CommandOutput, Request
-from airflow_provider_soperator.transports.ssh import AsyncSshTransport
+from airflow_provider_soperator.transports.ssh import SshTransport
 from benchmarks.transports import connected
 
 #: Seconds between two questions for the same job.
@@ -39,7 +39,7 @@ class Poller(Protocol):
 class Shared:
     """The client's watches: one poller for all."""
 
-    def __init__(self, transport: AsyncSshTransport) -> None:
+    def __init__(self, transport: SshTransport) -> None:
         self._client = AsyncSlurmClient(transport)
 
     async def wait_for(self, job: str, is_known: asyncio.Event) -> None:
@@ -68,7 +68,7 @@ class StateOf(Request[str]):
 class Naive:
     """A question for each job in each interval, over the same connection."""
 
-    def __init__(self, transport: AsyncSshTransport) -> None:
+    def __init__(self, transport: SshTransport) -> None:
         self._transport = transport
 
     async def wait_for(self, job: str, is_known: asyncio.Event) -> None:
@@ -78,7 +78,7 @@ class Naive:
         say(ended=job, at=time.time())
 
 
-POLLERS: dict[str, Callable[[AsyncSshTransport], Poller]] = {"shared": Shared, "naive": Naive}
+POLLERS: dict[str, Callable[[SshTransport], Poller]] = {"shared": Shared, "naive": Naive}
 
 
 async def main(kind: str) -> None:
@@ -89,7 +89,7 @@ async def main(kind: str) -> None:
         return partial(connected, login)
 
     waiting: set[asyncio.Task[None]] = set()
-    poller = POLLERS[kind](AsyncSshTransport(connect))
+    poller = POLLERS[kind](SshTransport(connect))
     while line := await loop.run_in_executor(None, sys.stdin.readline):
         known = []
         for job in json.loads(line):

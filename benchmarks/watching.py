@@ -19,7 +19,8 @@ from typing import Any
 
 import psutil
 
-from airflow_provider_soperator.clients.client import SlurmClient
+from airflow_provider_soperator.clients.client import AsyncSlurmClient
+from airflow_provider_soperator.clients.sync import SlurmClient
 from airflow_provider_soperator.slurm.ids import JobId
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.keys import SubmissionKey
@@ -191,7 +192,7 @@ def run() -> list[Row]:
     sandbox.up()
     try:
         login = {**json.loads(sandbox.paths.access.read_text())["ssh"], "user": USER}
-        slurm = SlurmClient(SshTransport(Login(sandbox, login).connect))
+        slurm = SlurmClient(AsyncSlurmClient(SshTransport(Login(sandbox, login).connector)))
         jobs = submit(slurm, MANY)
         rows = [*shared(slurm, login, jobs), *naive(slurm, login, jobs[-NAIVE:])]
         slurm.close()

@@ -1,1 +1,1 @@
-"""What users of a Slurm work with: a client for threads, one for event loops, and the watcher that each has."""
+"""What users of a Slurm work with: a client for event loops with its watcher, and the same for threads."""

@@ -1,26 +1,20 @@
-"""The two clients: one for threads, one for event loops, with the same methods but for two things.
-
-Files are followed in loops only, and copied by threads only, as that waits for disks.
-"""
+"""The client of a Slurm cluster, for event loops; ``sync`` has the one for threads."""
 
 from __future__ import annotations
 
 import asyncio
-import secrets
 import time
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from functools import partial
-from pathlib import Path
 from typing import TypeVar
 
-from airflow_provider_soperator.clients import stats, transfers, waiting, work
+from airflow_provider_soperator.clients import stats, waiting, work
 from airflow_provider_soperator.clients.answers import SharedAnswers
 from airflow_provider_soperator.clients.batcher import Batcher
-from airflow_provider_soperator.clients.steps import Steps, run, run_async
-from airflow_provider_soperator.clients.tails import AsyncTails, Tail
-from airflow_provider_soperator.clients.transfers import Copied
-from airflow_provider_soperator.clients.watcher import POLL_INTERVAL, AsyncWatch, AsyncWatcher, Watch, Watcher
+from airflow_provider_soperator.clients.steps import Steps, run_async
+from airflow_provider_soperator.clients.tails import Tail, Tails
+from airflow_provider_soperator.clients.watcher import POLL_INTERVAL, Watch, Watcher
 from airflow_provider_soperator.slurm.ids import JobId
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.keys import SubmissionKey
@@ -30,7 +24,7 @@ from airflow_provider_soperator.slurm.requests.once import Submitted
 from airflow_provider_soperator.slurm.stats import SlurmStats
 from airflow_provider_soperator.slurm.status import JobStatus
 from airflow_provider_soperator.transports.errors import NotSupported
-from airflow_provider_soperator.transports.protocol import AsyncTransport, Transport
+from airflow_provider_soperator.transports.protocol import Transport
 from airflow_provider_soperator.transports.retry import RetryPolicy, repeated
 
 T = TypeVar("T")
@@ -58,15 +52,15 @@ class _Remembered:
         return config
 
 
-class SlurmClient:
-    """A Slurm cluster, for threads; any number of them may use it at once.
+class AsyncSlurmClient:
+    """A Slurm cluster, for an event loop; any number of tasks may use it at once.
 
     Whatever Slurm can be asked or told is a value of ``slurm.requests`` or ``slurm.files``, and goes through ``ask``.
     The other methods are for what takes more than one question. What fails in a way that may pass is tried again.
 
-        with SlurmHook("soperator_default").client() as client:
-            job = client.submit(BatchJob(command="hostname", name="hello"), key)
-            print(client.watch(job.id, mine=True).end().state)
+        async with SlurmHook("soperator_default").async_client() as client:
+            job = await client.submit(BatchJob(command="hostname", name="hello"), key)
+            print((await client.watch(job.id, mine=True).end()).state)
     """
 
     def __init__(self, transport: Transport, policy: RetryPolicy = RetryPolicy()) -> None:  # noqa: B008
@@ -75,147 +69,12 @@ class SlurmClient:
         self._is_closed = False
         self._remembered = _Remembered()
         self._watcher = Watcher(partial(self._ask, policy=_OF_WATCHERS))
-
-    def ask(self, request: Request[T]) -> T:
-        """Put a question; asked again if its failure may pass and a second time does no harm."""
-        return self._ask(request, self._policy)
-
-    def _ask(self, request: Request[T], policy: RetryPolicy) -> T:
-        attempt, started = 1, time.monotonic()
-        while True:
-            try:
-                return self._transport.ask(request)
-            except Exception as error:
-                again, pause = repeated(request, error), policy.pause(attempt, time.monotonic() - started)
-                # A closed transport would connect once more.
-                if again is None or pause is None or self._is_closed:
-                    raise
-                request = again
-            time.sleep(pause)
-            attempt += 1
-
-    def config(self) -> ClusterConfig:
-        """The cluster's settings, of the last minutes."""
-        return self._remembered.get() or self._remembered.put(self.ask(ShowConfig()))
-
-    def submit(
-        self, job: BatchJob, key: SubmissionKey, *, since: datetime | None = None, fresh: bool = False
-    ) -> Submitted:
-        """Submit a job exactly once, however often this is called with its key. Raises what Slurm refuses it with.
-
-        ``since``: when the key can have been tried first at the earliest. ``fresh``: it cannot have been tried before.
-        """
-        [submitted] = self.submit_many([work.named(job, key)], since=since, fresh=fresh)
-        return work.accepted(submitted)
-
-    def find(self, job: BatchJob, keys: Sequence[SubmissionKey], *, since: datetime | None = None) -> Submitted | None:
-        """The newest of several tries of a job, if it waits, runs or has succeeded."""
-        return self._take(work.find(job, keys, since))
-
-    def submit_many(
-        self, jobs: Sequence[BatchJob], *, since: datetime | None = None, fresh: bool = False
-    ) -> tuple[Submitted, ...]:
-        """Submit hundreds of jobs in one go, each exactly once: their names end in keys. One answer for each."""
-        return self._take(work.submit_many(jobs, since, fresh, self._limit() if len(jobs) > 1 else None))
-
-    def submit_together(
-        self, jobs: Sequence[BatchJob], *, since: datetime | None = None, fresh: bool = False
-    ) -> tuple[Submitted, ...]:
-        """Submit jobs that depend on each other: all of them, each exactly once, or none.
-
-        Their names end in keys, and a ``Dependency`` can name a job by its key. None starts before all are accepted. If
-        one is refused, the others are cancelled, and ``TogetherRefused`` says which one. Whatever breaks: the next call
-        with the same keys goes on, and one after a success changes nothing.
-        """
-        return self._take(work.submit_together(jobs, since, fresh, self._limit() if len(jobs) > 1 else None))
-
-    def cancel(self, job: JobId, *, signal: str = "") -> None:
-        """Cancel a job, or send it a signal; one that has ended is no error."""
-        self.ask(CancelJobs(ids=(job,), signal=signal))
-
-    def cancel_many(self, jobs: Iterable[JobId]) -> None:
-        """Cancel any number of jobs in one go."""
-        self._take(work.cancel_many(jobs))
-
-    def relink(self, jobs: Iterable[JobId], old: JobId, new: JobId) -> tuple[JobId, ...]:
-        """Let those of these jobs that wait for ``old`` wait for ``new`` in its place; the answer is which did.
-
-        All else that they wait for stays. ``old`` may be gone, and the jobs may have been found to wait in vain.
-        """
-        return self._take(waiting.relink(jobs, old, new))
-
-    def let_go(self, job: JobId) -> bool:
-        """Drop what a job waits for in vain (``DependencyNeverSatisfied``), so that it runs; False if there is none."""
-        return self._take(waiting.let_go(job))
-
-    def cancel_waiting(self, jobs: Iterable[JobId]) -> None:
-        """Cancel what has not started of these; elements of an array that run go on."""
-        self._take(waiting.cancel_waiting(jobs))
-
-    def status(self, job: JobId) -> JobStatus:
-        """Where a job stands, from the queue or from accounting."""
-        return self.statuses([job])[job]
-
-    def statuses(self, jobs: Iterable[JobId]) -> dict[JobId, JobStatus]:
-        """Where any number of jobs stand, for the price of one."""
-        return self._take(work.statuses(jobs))
-
-    def watch(self, job: JobId, *, name: str = "", mine: bool = False, poll_interval: float = POLL_INTERVAL) -> Watch:
-        """The news of a job until its end. All who watch share one poller.
-
-        ``name``: what the job must be called. ``mine``: the connection's user has submitted it; that is cheaper.
-        """
-        return self._watcher.watch(job, name=name, mine=mine, poll_interval=poll_interval)
-
-    def stats(self, top: int = 10) -> SlurmStats:
-        """The cluster at this moment, in figures; of users, the ``top`` ones."""
-        return self._take(stats.take(top))
-
-    def read_file(self, path: str, most: int = work.MOST_OF_A_FILE) -> bytes:
-        """A file on the cluster, whole."""
-        return self._take(work.read_file(path, most))
-
-    def upload(self, local: Path, target: str, *, tag: str = "") -> Copied:
-        """Copy a file or folder of this machine to an absolute path of the cluster, whole or not at all.
-
-        ``tag``: of the one who copies, so that what an earlier try has left half done is removed.
-        """
-        return self._take(transfers.send(local, target, tag or secrets.token_hex(8)))
-
-    def fetch(self, path: str, local: Path) -> Copied:
-        """Copy a file or folder of the cluster to this machine, whole or not at all."""
-        return self._take(transfers.bring(path, local))
-
-    def close(self) -> None:
-        """Hang up; whoever still watches a job is told nothing more."""
-        self._is_closed = True
-        self._watcher.close()
-        self._transport.close()
-
-    def _take(self, steps: Steps[T]) -> T:
-        return run(steps, self.ask)
-
-    def _limit(self) -> RateLimit | None:
-        try:
-            return self.config().rate_limit
-        except NotSupported:
-            return None
-
-
-class AsyncSlurmClient:
-    """The same for an event loop; any number of tasks may use it at once."""
-
-    def __init__(self, transport: AsyncTransport, policy: RetryPolicy = RetryPolicy()) -> None:  # noqa: B008
-        self._transport = transport
-        self._policy = policy
-        self._is_closed = False
-        self._remembered = _Remembered()
-        self._watcher = AsyncWatcher(partial(self._ask, policy=_OF_WATCHERS))
-        self._tails = AsyncTails(self.ask)
+        self._tails = Tails(self.ask)
         self._batcher = Batcher(self.submit_many)
         self._answers = SharedAnswers(self.ask)
 
     async def ask(self, request: Request[T]) -> T:
+        """Put a question; asked again if its failure may pass and a second time does no harm."""
         return await self._ask(request, self._policy)
 
     async def _ask(self, request: Request[T], policy: RetryPolicy) -> T:
@@ -236,6 +95,7 @@ class AsyncSlurmClient:
         return await self._answers.get(request, most_age)
 
     async def config(self) -> ClusterConfig:
+        """The cluster's settings, of the last minutes."""
         return self._remembered.get() or self._remembered.put(await self.ask(ShowConfig()))
 
     async def submit(
@@ -247,43 +107,63 @@ class AsyncSlurmClient:
     async def find(
         self, job: BatchJob, keys: Sequence[SubmissionKey], *, since: datetime | None = None
     ) -> Submitted | None:
+        """The newest of several tries of a job, if it waits, runs or has succeeded."""
         return await self._take(work.find(job, keys, since))
 
     async def submit_many(
         self, jobs: Sequence[BatchJob], *, since: datetime | None = None, fresh: bool = False
     ) -> tuple[Submitted, ...]:
+        """Submit hundreds of jobs in one go, each exactly once: their names end in keys. One answer for each."""
         return await self._take(work.submit_many(jobs, since, fresh, await self._limit() if len(jobs) > 1 else None))
 
     async def submit_together(
         self, jobs: Sequence[BatchJob], *, since: datetime | None = None, fresh: bool = False
     ) -> tuple[Submitted, ...]:
+        """Submit jobs that depend on each other: all of them, each exactly once, or none.
+
+        Their names end in keys, and a ``Dependency`` can name a job by its key. None starts before all are accepted. If
+        one is refused, the others are cancelled, and ``TogetherRefused`` says which one. Whatever breaks: the next call
+        with the same keys goes on, and one after a success changes nothing.
+        """
         limit = await self._limit() if len(jobs) > 1 else None
         return await self._take(work.submit_together(jobs, since, fresh, limit))
 
     async def cancel(self, job: JobId, *, signal: str = "") -> None:
+        """Cancel a job, or send it a signal; one that has ended is no error."""
         await self.ask(CancelJobs(ids=(job,), signal=signal))
 
     async def cancel_many(self, jobs: Iterable[JobId]) -> None:
+        """Cancel any number of jobs in one go."""
         await self._take(work.cancel_many(jobs))
 
     async def relink(self, jobs: Iterable[JobId], old: JobId, new: JobId) -> tuple[JobId, ...]:
+        """Let those of these jobs that wait for ``old`` wait for ``new`` in its place; the answer is which did.
+
+        All else that they wait for stays. ``old`` may be gone, and the jobs may have been found to wait in vain.
+        """
         return await self._take(waiting.relink(jobs, old, new))
 
     async def let_go(self, job: JobId) -> bool:
+        """Drop what a job waits for in vain (``DependencyNeverSatisfied``), so that it runs; False if there is none."""
         return await self._take(waiting.let_go(job))
 
     async def cancel_waiting(self, jobs: Iterable[JobId]) -> None:
+        """Cancel what has not started of these; elements of an array that run go on."""
         await self._take(waiting.cancel_waiting(jobs))
 
     async def status(self, job: JobId) -> JobStatus:
+        """Where a job stands, from the queue or from accounting."""
         return (await self.statuses([job]))[job]
 
     async def statuses(self, jobs: Iterable[JobId]) -> dict[JobId, JobStatus]:
+        """Where any number of jobs stand, for the price of one."""
         return await self._take(work.statuses(jobs))
 
-    def watch(
-        self, job: JobId, *, name: str = "", mine: bool = False, poll_interval: float = POLL_INTERVAL
-    ) -> AsyncWatch:
+    def watch(self, job: JobId, *, name: str = "", mine: bool = False, poll_interval: float = POLL_INTERVAL) -> Watch:
+        """The news of a job until its end. All who watch share one poller.
+
+        ``name``: what the job must be called. ``mine``: the connection's user has submitted it; that is cheaper.
+        """
         return self._watcher.watch(job, name=name, mine=mine, poll_interval=poll_interval)
 
     def tail(self, path: str, offset: int = 0) -> Tail:
@@ -291,12 +171,15 @@ class AsyncSlurmClient:
         return self._tails.follow(path, offset)
 
     async def stats(self, top: int = 10) -> SlurmStats:
+        """The cluster at this moment, in figures; of users, the ``top`` ones."""
         return await self._take(stats.take(top))
 
     async def read_file(self, path: str, most: int = work.MOST_OF_A_FILE) -> bytes:
+        """A file on the cluster, whole."""
         return await self._take(work.read_file(path, most))
 
     async def close(self) -> None:
+        """Hang up; whoever still watches a job is told nothing more."""
         self._is_closed = True
         await self._watcher.close()
         await self._transport.close()

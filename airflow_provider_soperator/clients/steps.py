@@ -1,4 +1,4 @@
-"""Work that takes several questions, written once for threads and event loops alike.
+"""Work that takes several questions, apart from how they are put.
 
 It is a generator: it yields requests and is sent their answers, or what went wrong with them.
 """

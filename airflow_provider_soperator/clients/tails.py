@@ -25,7 +25,7 @@ MOST_OF_ALL = 8 << 20
 class Tail:
     """One file that is followed, from an offset on."""
 
-    def __init__(self, tails: AsyncTails, path: str, offset: int) -> None:
+    def __init__(self, tails: Tails, path: str, offset: int) -> None:
         self.path, self.offset = path, offset
         #: Why the file cannot be read, if it never can be.
         self.trouble = ""
@@ -77,7 +77,7 @@ class Tail:
         self._news.set()
 
 
-class AsyncTails:
+class Tails:
     """Looks at the files in a task of the loop, which ends when nobody follows any."""
 
     def __init__(self, ask: Callable[[Request[Any]], Awaitable[Any]]) -> None:

@@ -1,4 +1,4 @@
-"""One poller for all who wait for jobs of a cluster, in a thread or in an event loop.
+"""One poller for all in an event loop who wait for jobs of a cluster.
 
 It asks while anybody waits, and rests when nobody does.
 """
@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from typing import Any, Generic, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 from airflow_provider_soperator.clients.book import JobBook, first_of_kind
 from airflow_provider_soperator.clients.pace import Pace
-from airflow_provider_soperator.clients.steps import Steps, run, run_async
+from airflow_provider_soperator.clients.steps import Steps, run_async
 from airflow_provider_soperator.clients.watched import Patience
 from airflow_provider_soperator.slurm.errors import InvalidRequest, RateLimited, SlurmError
 from airflow_provider_soperator.slurm.ids import JobId
@@ -28,47 +27,76 @@ POLL_INTERVAL = 10.0
 GATHERING = 0.05
 
 
-class _Watch:
-    """One who waits for a job."""
+class Watch:
+    """The news of a job: iterate, or wait for its end.
 
-    def __init__(self, job: JobId, name: str, mine: bool, poll_interval: float) -> None:
+    The first status comes as soon as anything is known, others when something changes; the last is the job's end.
+    """
+
+    def __init__(self, watcher: Watcher, job: JobId, name: str, mine: bool, poll_interval: float) -> None:
         self.job, self.name, self.mine, self.poll_interval = job, name, mine, poll_interval
         self.since = time.monotonic()
         #: The newest status.
         self.told: JobStatus | None = None
         self.is_closed = False
-        self._unread = False
+        self._watcher = watcher
+        self._is_read = True
         self._failure: BaseException | None = None
+        self._news = asyncio.Event()
+
+    async def next(self) -> JobStatus | None:
+        """The next news; None if there is none any more."""
+        while True:
+            self._news.clear()
+            if self._failure:
+                raise self._failure
+            if not self._is_read:
+                self._is_read = True
+                return self.told
+            if self.is_closed or (self.told is not None and self.told.is_over):
+                return None
+            await self._news.wait()
+
+    async def __aiter__(self) -> AsyncIterator[JobStatus]:
+        try:
+            while status := await self.next():
+                yield status
+        finally:
+            self.close()
+
+    async def end(self) -> JobStatus | None:
+        """Wait until the job is over, and no more; None if somebody closes the watch before."""
+        try:
+            while status := await self.next():
+                if status.is_over:
+                    return status
+            return None
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Wait no more."""
+        self._watcher.remove(self)
+
+    # What the poller has for it
 
     def tell(self, status: JobStatus) -> None:
-        self.told, self._unread = status, True
+        self.told, self._is_read = status, False
+        self._news.set()
 
     def fail(self, failure: BaseException) -> None:
         self._failure = failure
+        self._news.set()
 
-    def take(self) -> JobStatus | None:
-        """A status that has not been read yet."""
-        if self._failure:
-            raise self._failure
-        if not self._unread:
-            return None
-        self._unread = False
-        return self.told
-
-    @property
-    def is_done(self) -> bool:
-        """Nothing more will come."""
-        return self.is_closed or (self.told is not None and self.told.is_over)
+    def wake(self) -> None:
+        self._news.set()
 
 
-W = TypeVar("W", bound=_Watch)
-
-
-class _Rounds(Generic[W]):
-    """What a thread and a loop do alike: one round after another, each told to those whom it concerns."""
+class _Rounds:
+    """One round after another, each told to those whom it concerns."""
 
     def __init__(self, patience: Patience) -> None:
-        self.book: JobBook[W] = JobBook(patience)
+        self.book: JobBook[Watch] = JobBook(patience)
         self.due = 0.0
         self._pace = Pace()
         self._paced = False
@@ -77,7 +105,7 @@ class _Rounds(Generic[W]):
         #: Why the last round got no answer.
         self._failure: Exception | None = None
 
-    def add(self, watch: W) -> None:
+    def add(self, watch: Watch) -> None:
         is_first = not self.book
         self.book.add(watch)
         # Soon, but those who come together share one round.
@@ -92,7 +120,7 @@ class _Rounds(Generic[W]):
         else:
             self.due = min(self.due, soon)
 
-    def remove(self, watch: W) -> None:
+    def remove(self, watch: Watch) -> None:
         self.book.remove(watch)
         watch.is_closed = True
 
@@ -137,172 +165,7 @@ class _Rounds(Generic[W]):
         self._paced = True
 
 
-class Watch(_Watch):
-    """The news of a job, for a thread: iterate, or wait for its end.
-
-    The first status comes as soon as anything is known, others when something changes; the last is the job's end.
-    """
-
-    def __init__(self, watcher: Watcher, job: JobId, name: str, mine: bool, poll_interval: float) -> None:
-        super().__init__(job, name, mine, poll_interval)
-        self._watcher = watcher
-
-    def next(self, timeout: float | None = None) -> JobStatus | None:
-        """The next news; None if there is none within the time, or none any more."""
-        return self._watcher.next(self, timeout)
-
-    def __iter__(self) -> Iterator[JobStatus]:
-        try:
-            while status := self.next():
-                yield status
-        finally:
-            self.close()
-
-    def end(self, timeout: float | None = None) -> JobStatus | None:
-        """Wait until the job is over, and no more; None if it is not within the time, or somebody closes the watch."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        try:
-            while status := self.next(None if deadline is None else deadline - time.monotonic()):
-                if status.is_over:
-                    return status
-            return None
-        finally:
-            self.close()
-
-    def close(self) -> None:
-        """Wait no more."""
-        self._watcher.remove(self)
-
-
 class Watcher:
-    """Polls in a thread of its own, which ends when nobody waits."""
-
-    def __init__(self, ask: Callable[[Request[Any]], Any], patience: Patience = Patience()) -> None:  # noqa: B008
-        self._ask = ask
-        self._rounds: _Rounds[Watch] = _Rounds(patience)
-        self._changed = threading.Condition()
-        self._thread: threading.Thread | None = None
-
-    def watch(self, job: JobId, *, name: str = "", mine: bool = False, poll_interval: float = POLL_INTERVAL) -> Watch:
-        watch = Watch(self, job, name, mine, poll_interval)
-        with self._changed:
-            self._rounds.add(watch)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._poll, name="slurm-watcher", daemon=True)
-                self._thread.start()
-            self._changed.notify_all()
-        return watch
-
-    def next(self, watch: Watch, timeout: float | None) -> JobStatus | None:
-        deadline = None if timeout is None else time.monotonic() + timeout
-        with self._changed:
-            while True:
-                if status := watch.take():
-                    return status
-                left = None if deadline is None else deadline - time.monotonic()
-                if watch.is_done or (left is not None and left <= 0):
-                    return None
-                self._changed.wait(left)
-
-    def remove(self, watch: Watch) -> None:
-        with self._changed:
-            self._rounds.remove(watch)
-            self._changed.notify_all()
-
-    def close(self) -> None:
-        """Nobody waits any more."""
-        with self._changed:
-            self._rounds.remove_all()
-            self._changed.notify_all()
-
-    def _poll(self) -> None:
-        rounds = self._rounds
-        try:
-            while True:
-                with self._changed:
-                    while rounds.book and (left := rounds.due - time.monotonic()) > 0:
-                        self._changed.wait(left)
-                    if not rounds.book:
-                        self._thread = None
-                        return
-                run(self._locked(rounds.round()), self._ask)
-        except BaseException as failure:
-            with self._changed:
-                self._thread = None
-                rounds.fail(failure)
-                self._changed.notify_all()
-
-    def _locked(self, steps: Steps[None]) -> Steps[None]:
-        """The same steps, taken while nobody else reads or writes the book; the questions are put outside."""
-        answer: Any = None
-        failure: Exception | None = None
-        while True:
-            with self._changed:
-                try:
-                    request = steps.throw(failure) if failure else steps.send(answer)
-                except StopIteration:
-                    return
-                finally:
-                    # Some may have been told; they need not wait for the next answer.
-                    self._changed.notify_all()
-            try:
-                answer, failure = (yield request), None
-            except Exception as error:
-                failure = error
-
-
-class AsyncWatch(_Watch):
-    """The same for an event loop."""
-
-    def __init__(self, watcher: AsyncWatcher, job: JobId, name: str, mine: bool, poll_interval: float) -> None:
-        super().__init__(job, name, mine, poll_interval)
-        self._watcher = watcher
-        self._news = asyncio.Event()
-
-    def tell(self, status: JobStatus) -> None:
-        super().tell(status)
-        self._news.set()
-
-    def fail(self, failure: BaseException) -> None:
-        super().fail(failure)
-        self._news.set()
-
-    def wake(self) -> None:
-        self._news.set()
-
-    async def next(self) -> JobStatus | None:
-        """The next news; None if there is none any more."""
-        while True:
-            self._news.clear()
-            if status := self.take():
-                return status
-            if self.is_done:
-                return None
-            await self._news.wait()
-
-    async def __aiter__(self) -> AsyncIterator[JobStatus]:
-        try:
-            while status := await self.next():
-                yield status
-        finally:
-            self.close()
-
-    async def end(self) -> JobStatus | None:
-        """Wait until the job is over, and no more; None if somebody closes the watch before."""
-        try:
-            while status := await self.next():
-                if status.is_over:
-                    return status
-            return None
-        finally:
-            self.close()
-
-    def close(self) -> None:
-        """Wait no more."""
-        self._watcher.remove(self)
-
-
-class AsyncWatcher:
     """Polls in a task of the loop that it is first used in; the task ends when nobody waits."""
 
     def __init__(
@@ -311,21 +174,19 @@ class AsyncWatcher:
         patience: Patience = Patience(),  # noqa: B008
     ) -> None:
         self._ask = ask
-        self._rounds: _Rounds[AsyncWatch] = _Rounds(patience)
+        self._rounds: _Rounds = _Rounds(patience)
         self._sooner = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    def watch(
-        self, job: JobId, *, name: str = "", mine: bool = False, poll_interval: float = POLL_INTERVAL
-    ) -> AsyncWatch:
-        watch = AsyncWatch(self, job, name, mine, poll_interval)
+    def watch(self, job: JobId, *, name: str = "", mine: bool = False, poll_interval: float = POLL_INTERVAL) -> Watch:
+        watch = Watch(self, job, name, mine, poll_interval)
         self._rounds.add(watch)
         self._sooner.set()
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._poll(), name="slurm-watcher")
         return watch
 
-    def remove(self, watch: AsyncWatch) -> None:
+    def remove(self, watch: Watch) -> None:
         self._rounds.remove(watch)
         watch.wake()
         if not self._rounds.book:

@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from airflow_provider_soperator.clients.client import SlurmClient
-from airflow_provider_soperator.clients.steps import Steps, run
+from airflow_provider_soperator.clients.client import AsyncSlurmClient
+from airflow_provider_soperator.clients.steps import Steps, run_async
 from airflow_provider_soperator.errors import ConnectionMistake
 from airflow_provider_soperator.hooks.settings import Settings
-from airflow_provider_soperator.hooks.ways import open_async_transport, open_transport
+from airflow_provider_soperator.hooks.ways import open_transport
 from airflow_provider_soperator.slurm.accounts import UserRights
 from airflow_provider_soperator.slurm.errors import AccountingDisabled, SlurmError
 from airflow_provider_soperator.slurm.files import Piece, ReadPieces
@@ -47,28 +47,17 @@ def check(read: Callable[[], Settings]) -> tuple[bool, str]:
 
 def _check(read: Callable[[], Settings]) -> tuple[bool, str]:
     try:
-        settings = read()
-        client = SlurmClient(open_transport(settings), RetryPolicy(tries=1))
-        try:
-            said = run(_questions(settings), client.ask)
-        finally:
-            client.close()
+        return True, f"{'. '.join(asyncio.run(_said(read())))}."
     except Exception as error:
         return False, in_words(error)
-    try:
-        # Deferred tasks come by other libraries, with views of their own on keys.
-        asyncio.run(_ping(settings))
-    except Exception as error:
-        return False, f"Tasks on workers can connect, but deferred ones, in the triggerer, cannot. {in_words(error)}"
-    return True, f"{'. '.join(said)}."
 
 
-async def _ping(settings: Settings) -> None:
-    transport = open_async_transport(settings)
+async def _said(settings: Settings) -> list[str]:
+    client = AsyncSlurmClient(open_transport(settings), RetryPolicy(tries=1))
     try:
-        await transport.ask(Ping())
+        return await run_async(_questions(settings), client.ask)
     finally:
-        await transport.close()
+        await client.close()
 
 
 def in_words(error: Exception) -> str:

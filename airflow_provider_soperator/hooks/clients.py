@@ -30,9 +30,9 @@ class AirflowClients:
 
     @asynccontextmanager
     async def kubernetes(self, conn_id: str) -> AsyncIterator[ApiClient]:
-        from airflow_provider_soperator.hooks.kubernetes import connect_async
+        from airflow_provider_soperator.hooks.kubernetes import connect
 
-        async with await connect_async(conn_id) as client:
+        async with await connect(conn_id) as client:
             yield client
 
     async def block(self, conn_id: str, block: str) -> BlockSeen:

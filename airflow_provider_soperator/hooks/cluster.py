@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk import BaseHook
 
-from airflow_provider_soperator.hooks.kubernetes import connect_async
+from airflow_provider_soperator.hooks.kubernetes import connect
 from airflow_provider_soperator.hooks.settings import NAMESPACE
 from airflow_provider_soperator.kubernetes.clusters import ClusterObjects
 from airflow_provider_soperator.kubernetes.objects import Objects
@@ -54,7 +54,7 @@ class SoperatorClusterHook(BaseHook):
     async def async_client(self) -> AsyncIterator[kubernetes_asyncio.client.ApiClient]:
         """A client for the running event loop."""
         with explained("connect"):
-            client = await connect_async(self.kubernetes_conn_id)
+            client = await connect(self.kubernetes_conn_id)
         async with client:
             yield client
 

@@ -7,21 +7,10 @@ from typing import TYPE_CHECKING
 from airflow_provider_soperator.hooks.stock import installed, known
 
 if TYPE_CHECKING:
-    import kubernetes.client
     import kubernetes_asyncio.client
 
 
-def connect(kubernetes_conn_id: str) -> kubernetes.client.ApiClient:
-    """A client for threads."""
-    with installed("kubernetes"):
-        from airflow.providers.cncf.kubernetes.hooks.kubernetes import KubernetesHook
-    with known(kubernetes_conn_id):
-        hook = KubernetesHook(kubernetes_conn_id=kubernetes_conn_id)
-        client: kubernetes.client.ApiClient = hook.get_conn()
-    return client
-
-
-async def connect_async(kubernetes_conn_id: str) -> kubernetes_asyncio.client.ApiClient:
+async def connect(kubernetes_conn_id: str) -> kubernetes_asyncio.client.ApiClient:
     """A client for the running event loop, which the caller closes."""
     with installed("kubernetes"):
         import kubernetes_asyncio.client

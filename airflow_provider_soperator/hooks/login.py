@@ -56,16 +56,7 @@ def lines_of_key(said: str) -> str:
     return "\n".join([f"-----BEGIN {found[1]}-----", *lines, f"-----END {found[1]}-----", ""])
 
 
-def connect(ssh_conn_id: str) -> paramiko.SSHClient:
-    """A connection for threads."""
-    from airflow.sdk import BaseHook
-
-    with known(ssh_conn_id):
-        connection = BaseHook.get_connection(ssh_conn_id)
-    return _opened(ssh_conn_id, connection, connection.extra_dejson)
-
-
-async def connect_async(ssh_conn_id: str) -> Callable[[], paramiko.SSHClient]:
+async def connect(ssh_conn_id: str) -> Callable[[], paramiko.SSHClient]:
     """What makes a connection, in another thread than the loop's."""
     from airflow.providers.common.compat.connection import get_async_connection, get_async_extra_dejson
 

@@ -12,7 +12,7 @@ from airflow.sdk import BaseHook
 
 from airflow_provider_soperator.hooks import nebius_settings as form
 from airflow_provider_soperator.hooks.nebius_settings import NebiusSettings, read
-from airflow_provider_soperator.hooks.shared import AsyncSharedClients
+from airflow_provider_soperator.hooks.shared import SharedClients
 from airflow_provider_soperator.hooks.stock import installed, known
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_soperator.nebius.block import BlockSeen
 
-_SDKS: AsyncSharedClients[NebiusSettings, SDK] = AsyncSharedClients()
+_SDKS: SharedClients[NebiusSettings, SDK] = SharedClients()
 
 
 class NebiusHook(BaseHook):

@@ -12,34 +12,18 @@ from airflow_provider_soperator.errors import ConnectionMistake
 from airflow_provider_soperator.hooks.settings import Settings
 from airflow_provider_soperator.hooks.stock import installed
 from airflow_provider_soperator.slurm.requests import Request
-from airflow_provider_soperator.transports.protocol import AsyncTransport, Transport
-from airflow_provider_soperator.transports.rest import AsyncRestTransport, RestTransport
-from airflow_provider_soperator.transports.tokens import (
-    AsyncFetchedTokens,
-    AsyncTokenSource,
-    FetchedTokens,
-    GivenToken,
-    MintedTokens,
-    TokenSource,
-)
+from airflow_provider_soperator.transports.protocol import Transport
+from airflow_provider_soperator.transports.rest import RestTransport
+from airflow_provider_soperator.transports.tokens import FetchedTokens, GivenToken, MintedTokens, TokenSource
 
 T = TypeVar("T")
 
 
 def open_rest(settings: Settings, over: Callable[[], Transport]) -> Transport:
     """``over`` makes the transport by which tokens are fetched, if they have to be."""
-    own = _own_tokens(settings)
-    tokens = own or FetchedTokens(lambda: _Briefly(over), settings.user)
+    tokens = _own_tokens(settings) or FetchedTokens(lambda: _Briefly(over), settings.user)
     with installed("rest"):
         return RestTransport(settings.rest_url, Masked(tokens), user=settings.user)
-
-
-def open_async_rest(settings: Settings, over: Callable[[], AsyncTransport]) -> AsyncTransport:
-    """The same for an event loop."""
-    own = _own_tokens(settings)
-    tokens = _InLoop(own) if own else AsyncFetchedTokens(lambda: _AsyncBriefly(over), settings.user)
-    with installed("rest"):
-        return AsyncRestTransport(settings.rest_url, AsyncMasked(tokens), user=settings.user)
 
 
 def _own_tokens(settings: Settings) -> TokenSource | None:
@@ -60,23 +44,6 @@ class _Briefly:
     def __init__(self, make: Callable[[], Transport]) -> None:
         self._make = make
 
-    def ask(self, request: Request[T]) -> T:
-        transport = self._make()
-        try:
-            return transport.ask(request)
-        finally:
-            transport.close()
-
-    def close(self) -> None:
-        pass
-
-
-class _AsyncBriefly:
-    """The same for an event loop."""
-
-    def __init__(self, make: Callable[[], AsyncTransport]) -> None:
-        self._make = make
-
     async def ask(self, request: Request[T]) -> T:
         transport = self._make()
         try:
@@ -89,36 +56,12 @@ class _AsyncBriefly:
 
 
 class Masked:
-    """Tokens of another source, each told to Airflow's secrets masker before it is used."""
+    """Tokens of another source, each told to Airflow's secrets masker before it is used.
+
+    The masker's message to the supervisor must not block the loop.
+    """
 
     def __init__(self, tokens: TokenSource) -> None:
-        self._tokens = tokens
-        self._masked = ""
-
-    def token(self, renew: bool) -> str:
-        from airflow.sdk.log import mask_secret
-
-        token = self._tokens.token(renew)
-        if token != self._masked:
-            mask_secret(token)
-            self._masked = token
-        return token
-
-
-class _InLoop:
-    """Tokens that are made at once, for an event loop."""
-
-    def __init__(self, tokens: TokenSource) -> None:
-        self._tokens = tokens
-
-    async def token(self, renew: bool) -> str:
-        return self._tokens.token(renew)
-
-
-class AsyncMasked:
-    """The same for an event loop, which the masker's message to the supervisor must not block."""
-
-    def __init__(self, tokens: AsyncTokenSource) -> None:
         self._tokens = tokens
         self._masked = ""
 

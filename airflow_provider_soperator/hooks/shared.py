@@ -1,17 +1,15 @@
-"""One client for all in a process, or in an event loop, who use the same connection."""
+"""One client for all in an event loop who use the same connection."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import threading
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Hashable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Hashable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from airflow_provider_soperator.clients.client import AsyncSlurmClient, SlurmClient
+from airflow_provider_soperator.clients.client import AsyncSlurmClient
 from airflow_provider_soperator.hooks.settings import Settings
 
 
@@ -34,38 +32,6 @@ class _Lease(Generic[C]):
     client: C
     users: int = 0
     closing: asyncio.TimerHandle | None = None
-
-
-class SharedClients:
-    """The clients of a process, closed when their last user goes."""
-
-    def __init__(self) -> None:
-        self._leases: dict[Settings, _Lease[SlurmClient]] = {}
-        self._lock = threading.Lock()
-        # A connection has one end here: a forked process must not talk into its parent's.
-        os.register_at_fork(after_in_child=self._forget)
-
-    @contextmanager
-    def lend(self, settings: Settings, make: Callable[[Settings], SlurmClient]) -> Iterator[SlurmClient]:
-        with self._lock:
-            if settings not in self._leases:
-                self._leases[settings] = _Lease(make(settings))
-            lease = self._leases[settings]
-            lease.users += 1
-        try:
-            yield lease.client
-        finally:
-            with self._lock:
-                lease.users -= 1
-                # What a forked process has forgotten is its parent's to close.
-                is_last = lease.users == 0 and self._leases.get(settings) is lease
-                if is_last:
-                    del self._leases[settings]
-            if is_last:
-                lease.client.close()
-
-    def _forget(self) -> None:
-        self._leases, self._lock = {}, threading.Lock()
 
 
 class _Loop(Generic[S, A]):
@@ -101,7 +67,7 @@ class _Loop(Generic[S, A]):
             await asyncio.gather(*self._closing, return_exceptions=True)
 
 
-class AsyncSharedClients(Generic[S, A]):
+class SharedClients(Generic[S, A]):
     """The clients of each event loop, closed some time after their last user has gone, or with the loop."""
 
     def __init__(self) -> None:
@@ -129,5 +95,4 @@ class AsyncSharedClients(Generic[S, A]):
                 lease.closing = mine.close_soon(settings)
 
 
-CLIENTS = SharedClients()
-ASYNC_CLIENTS: AsyncSharedClients[Settings, AsyncSlurmClient] = AsyncSharedClients()
+CLIENTS: SharedClients[Settings, AsyncSlurmClient] = SharedClients()

@@ -8,18 +8,21 @@ from typing import Any
 
 from airflow.sdk import BaseHook
 
-from airflow_provider_soperator.clients.client import AsyncSlurmClient, SlurmClient
+from airflow_provider_soperator.clients.client import AsyncSlurmClient
+from airflow_provider_soperator.clients.loops import LOOP
+from airflow_provider_soperator.clients.sync import SlurmClient
 from airflow_provider_soperator.hooks import form
 from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
 from airflow_provider_soperator.hooks.settings import Settings, read
-from airflow_provider_soperator.hooks.shared import ASYNC_CLIENTS, CLIENTS
-from airflow_provider_soperator.hooks.ways import open_async_transport, open_transport
+from airflow_provider_soperator.hooks.shared import CLIENTS
+from airflow_provider_soperator.hooks.ways import open_transport
 
 
 class SlurmHook(BaseHook):
     """A Slurm cluster behind an Airflow connection of type ``soperator``.
 
-    All who use one connection in a process, or in an event loop, share a client: one connection, one poller.
+    All who use one connection in an event loop share a client: one connection, one poller. Those in threads share a
+    loop.
 
         with SlurmHook("soperator_default").client() as slurm:
             for node in slurm.ask(ListNodes()):
@@ -39,13 +42,17 @@ class SlurmHook(BaseHook):
     @contextmanager
     def client(self) -> Iterator[SlurmClient]:
         """The client for threads."""
-        with CLIENTS.lend(self._settings(), _client) as client:
-            yield client
+        shared = CLIENTS.lend(self._settings(), _client)
+        client = LOOP.run(shared.__aenter__())
+        try:
+            yield SlurmClient(client)
+        finally:
+            LOOP.run(shared.__aexit__(None, None, None))
 
     @asynccontextmanager
     async def async_client(self) -> AsyncIterator[AsyncSlurmClient]:
         """The client for the running event loop."""
-        async with ASYNC_CLIENTS.lend(await self.async_settings(), _async_client) as client:
+        async with CLIENTS.lend(await self.async_settings(), _client) as client:
             yield client
 
     async def async_settings(self) -> Settings:
@@ -71,7 +78,7 @@ class SlurmHook(BaseHook):
 
     def get_conn(self) -> SlurmClient:
         """A client of its own, which the caller closes."""
-        return _client(self._settings())
+        return SlurmClient(_client(self._settings()))
 
     def test_connection(self) -> tuple[bool, str]:
         """Whether the connection works, and what is wrong with it if it does not."""
@@ -95,9 +102,5 @@ class SlurmHook(BaseHook):
         return form.behaviour()
 
 
-def _client(settings: Settings) -> SlurmClient:
-    return SlurmClient(open_transport(settings))
-
-
-def _async_client(settings: Settings) -> AsyncSlurmClient:
-    return AsyncSlurmClient(open_async_transport(settings))
+def _client(settings: Settings) -> AsyncSlurmClient:
+    return AsyncSlurmClient(open_transport(settings))

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_provider_soperator.clients.client import SlurmClient
+from airflow_provider_soperator.clients.sync import SlurmClient
 from airflow_provider_soperator.errors import ConnectionMistake
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.logger import Logger

@@ -17,7 +17,7 @@ from airflow_provider_soperator.values import moment_of
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
-    from airflow_provider_soperator.clients.client import SlurmClient
+    from airflow_provider_soperator.clients.sync import SlurmClient
     from airflow_provider_soperator.slurm.records import Node, Reservation
     from airflow_provider_soperator.slurm.requests import CreateReservation
 

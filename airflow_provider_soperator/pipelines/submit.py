@@ -13,7 +13,7 @@ from airflow_provider_soperator.values import is_on
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
-    from airflow_provider_soperator.clients.client import SlurmClient
+    from airflow_provider_soperator.clients.sync import SlurmClient
     from airflow_provider_soperator.pipelines.graph import Graph, Segment
     from airflow_provider_soperator.pipelines.plan import Plan
     from airflow_provider_soperator.pipelines.rendering import Rendered, RenderedStages

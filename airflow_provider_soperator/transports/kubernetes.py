@@ -1,4 +1,4 @@
-"""The login pod by exec, a websocket for each long-lived shell; kubernetes for threads, kubernetes_asyncio for loops.
+"""The login pod by exec, a websocket for each long-lived shell.
 
 Where no login pod is Ready, the controller's is used: both see the same Slurm.
 """
@@ -7,19 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from concurrent import futures
 from typing import TYPE_CHECKING, Any, cast
 
 from airflow_provider_soperator.transports.errors import ConnectFailed, ConnectionLost, ConnectRefused
 from airflow_provider_soperator.transports.kubernetes_errors import PATIENCE, explained, status_message
 from airflow_provider_soperator.transports.pods import CONTROLLER, LOGIN, PodChoice, find_pod
-from airflow_provider_soperator.transports.shell import AsyncPipe, AsyncShellTransport, Pipe, ShellTransport
+from airflow_provider_soperator.transports.shell import Pipe, ShellTransport
 
 if TYPE_CHECKING:
     import aiohttp
-    import kubernetes.client
     import kubernetes_asyncio.client
 
 #: Seconds between pings: load balancers before an API server cut connections that are silent for a minute or more.
@@ -66,135 +63,6 @@ def _pieces(data: bytes) -> Iterator[bytes]:
 
 
 class _Pipe:
-    """A websocket with a shell at its end.
-
-    Read below the client's own WSClient, which keeps a copy of all that ever came and reads for as long as more comes.
-    """
-
-    def __init__(self, client: Any, frames: _Frames) -> None:
-        self._socket = client.sock
-        self._frames = frames
-
-    def send(self, data: bytes) -> None:
-        import websocket
-
-        self._socket.settimeout(PATIENCE)
-        try:
-            for piece in _pieces(data):
-                self._socket.send_binary(piece)
-        except websocket.WebSocketException as error:
-            raise EOFError(str(error)) from error
-
-    def receive(self, timeout: float) -> tuple[str, bytes] | None:
-        import websocket
-
-        self._socket.settimeout(timeout)
-        try:
-            opcode, frame = self._socket.recv_data_frame()
-        except websocket.WebSocketTimeoutException as error:
-            raise TimeoutError from error
-        except websocket.WebSocketException as error:
-            raise EOFError(str(error)) from error
-        return None if opcode == websocket.ABNF.OPCODE_CLOSE else self._frames.read(bytes(frame.data))
-
-    def close(self) -> None:
-        with contextlib.suppress(Exception):
-            self._socket.settimeout(1)
-            self._socket.send_close()
-        # Not the client's close(), which waits for the other side to agree.
-        self._socket.shutdown()
-
-
-def _in_time(start: Callable[[], _Pipe]) -> _Pipe:
-    """Start a shell, or give up: a websocket is opened without a time limit, and what hangs is left to its thread."""
-    started: futures.Future[_Pipe] = futures.Future()
-
-    def work() -> None:
-        try:
-            started.set_result(start())
-        except BaseException as error:
-            started.set_exception(error)
-
-    threading.Thread(target=work, name="kubernetes-exec", daemon=True).start()
-    try:
-        return started.result(PATIENCE)
-    except futures.TimeoutError:
-        started.add_done_callback(lambda late: None if late.exception() else late.result().close())
-        raise TimeoutError(f"nothing within {PATIENCE:g} s") from None
-
-
-class KubernetesTransport(ShellTransport["kubernetes.client.ApiClient"]):
-    """Asks through shells in the first Ready pod of ``choices``, which is looked up for each new shell."""
-
-    # A client whose token has expired is of no more use either; open websockets do not need it.
-    _final = (ConnectionLost, ConnectFailed)
-
-    def __init__(
-        self,
-        connect: Callable[[], kubernetes.client.ApiClient],
-        namespace: str,
-        choices: Sequence[PodChoice] = (LOGIN, CONTROLLER),
-    ) -> None:
-        super().__init__()
-        self._connect = connect
-        self._namespace = namespace
-        self._choices = tuple(choices)
-
-    def _open(self) -> kubernetes.client.ApiClient:
-        with explained("connect"):
-            return self._connect()
-
-    def _open_pipe(self, connection: kubernetes.client.ApiClient) -> Pipe:
-        with explained("start a shell"):
-            return _in_time(lambda: self._start(connection))
-
-    def _hang_up(self, connection: kubernetes.client.ApiClient) -> None:
-        connection.close()
-
-    def _start(self, connection: kubernetes.client.ApiClient) -> _Pipe:
-        try:
-            return self._exec(connection, *self._find(connection))
-        except ConnectRefused:
-            # The pod may have gone after it was found.
-            return self._exec(connection, *self._find(connection))
-
-    def _find(self, connection: kubernetes.client.ApiClient) -> tuple[str, PodChoice]:
-        import kubernetes.client
-
-        steps = find_pod(kubernetes.client.CoreV1Api(connection), self._namespace, self._choices, PATIENCE)
-        answer = None
-        try:
-            while True:
-                answer = steps.send(answer)
-        except StopIteration as found:
-            return cast("tuple[str, PodChoice]", found.value)
-
-    def _exec(self, connection: kubernetes.client.ApiClient, pod: str, choice: PodChoice) -> _Pipe:
-        import kubernetes.client
-        import kubernetes.stream
-
-        # While an exec starts, all calls of a client become websockets: one of its own keeps other threads out of it.
-        own = kubernetes.client.ApiClient(connection.configuration)
-        own.default_headers.update(connection.default_headers)
-        core: Any = kubernetes.client.CoreV1Api(own)
-        with explained(f"exec into pod {pod}"):
-            client = kubernetes.stream.stream(
-                core.connect_get_namespaced_pod_exec,
-                pod,
-                self._namespace,
-                container=choice.container,
-                command=list(choice.shell),
-                stdin=True,
-                stdout=True,
-                stderr=True,
-                tty=False,
-                binary=True,
-                _preload_content=False,
-            )
-        return _Pipe(client, _Frames(pod, choice))
-
-
-class _AsyncPipe:
     """A websocket of aiohttp with a shell at its end, and the client it was opened with."""
 
     def __init__(
@@ -228,8 +96,10 @@ class _AsyncPipe:
         await self._client.close()
 
 
-class AsyncKubernetesTransport(AsyncShellTransport["kubernetes_asyncio.client.ApiClient"]):
-    """The same for an event loop, with the client of kubernetes_asyncio."""
+class KubernetesTransport(ShellTransport["kubernetes_asyncio.client.ApiClient"]):
+    """Asks through shells in the first Ready pod of ``choices``, which is looked up for each new shell."""
+
+    # A client whose token has expired is of no more use either; open websockets do not need it.
 
     _final = (ConnectionLost, ConnectFailed)
 
@@ -248,7 +118,7 @@ class AsyncKubernetesTransport(AsyncShellTransport["kubernetes_asyncio.client.Ap
         with explained("connect"):
             return await self._connect()
 
-    async def _open_pipe(self, connection: kubernetes_asyncio.client.ApiClient) -> AsyncPipe:
+    async def _open_pipe(self, connection: kubernetes_asyncio.client.ApiClient) -> Pipe:
         try:
             return await self._exec(connection, *await self._find(connection))
         except ConnectRefused:
@@ -274,7 +144,7 @@ class AsyncKubernetesTransport(AsyncShellTransport["kubernetes_asyncio.client.Ap
         except StopIteration as found:
             return cast("tuple[str, PodChoice]", found.value)
 
-    async def _exec(self, connection: kubernetes_asyncio.client.ApiClient, pod: str, choice: PodChoice) -> AsyncPipe:
+    async def _exec(self, connection: kubernetes_asyncio.client.ApiClient, pod: str, choice: PodChoice) -> Pipe:
         import kubernetes_asyncio.client
         import kubernetes_asyncio.stream
 
@@ -304,4 +174,4 @@ class AsyncKubernetesTransport(AsyncShellTransport["kubernetes_asyncio.client.Ap
         except BaseException:
             await client.close()
             raise
-        return _AsyncPipe(socket, client, _Frames(pod, choice))
+        return _Pipe(socket, client, _Frames(pod, choice))

@@ -1,11 +1,10 @@
-"""Why a Kubernetes API did not do what it was asked, in words about the user's settings, whichever client says it."""
+"""Why a Kubernetes API did not do what it was asked, in words about the user's settings."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import json
-import re
 from collections.abc import Iterator
 
 from airflow_provider_soperator.transports.errors import ConnectFailed, ConnectRefused, TransportError
@@ -51,14 +50,8 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 def _status(error: BaseException) -> int | None:
     """The HTTP status with which the API refused; a refused exec may come wrapped, or as an error in handling it."""
-    for one in _chain(error):
-        for name in ("status", "status_code"):
-            status = getattr(one, name, None)
-            if isinstance(status, int) and status:
-                return status
-        if found := re.search(r"[Hh]andshake status (\d{3})", str(one)):
-            return int(found[1])
-    return None
+    statuses = (getattr(one, "status", None) for one in _chain(error))
+    return next((status for status in statuses if isinstance(status, int) and status), None)
 
 
 def _words(error: BaseException) -> str:
@@ -69,12 +62,12 @@ def _words(error: BaseException) -> str:
         if type(one).__name__ == "WSServerHandshakeError":
             # Its text is the whole address, and why it was refused is not in it.
             return f"HTTP {_status(one)}"
-        body = getattr(one, "body", None) or getattr(one, "resp_body", None)
+        body = getattr(one, "body", None)
         if isinstance(body, (str, bytes)) and body:
             data = body.encode() if isinstance(body, str) else body
             return status_message(data).strip()
     innermost = list(_chain(error))[-1]
-    return str(innermost).strip().partition("-+-+-")[0].strip() or type(innermost).__name__
+    return str(innermost).strip() or type(innermost).__name__
 
 
 def is_missing(error: BaseException) -> bool:
@@ -93,7 +86,7 @@ def is_conflict(error: BaseException) -> bool:
 
 
 def explain(error: BaseException, what: str, rights: str = _SHELLS, for_now: str = _POD_MOVES) -> TransportError:
-    """Why the API did not do what it was asked, in words about the user's settings, whichever client says it."""
+    """Why the API did not do what it was asked, in words about the user's settings."""
     if isinstance(error, TransportError):
         return error
     status, words = _status(error), _words(error)
@@ -117,10 +110,10 @@ def explain(error: BaseException, what: str, rights: str = _SHELLS, for_now: str
             f"the certificate of the Kubernetes API is not trusted ({words})",
             "put its certificate authority into the Kubernetes connection",
         )
-    if names & {"WebSocketConnectionClosedException", "ServerDisconnectedError", "ConnectionResetError"}:
+    if names & {"ServerDisconnectedError", "ConnectionResetError"}:
         return ConnectRefused(f"the Kubernetes API hung up ({words})", "it may be starting, or a proxy before it")
-    unreachable = {"MaxRetryError", "ClientConnectorError"}
-    if names & unreachable or any(isinstance(one, (OSError, asyncio.TimeoutError)) for one in _chain(error)):
+    silent = any(isinstance(one, (OSError, asyncio.TimeoutError)) for one in _chain(error))
+    if silent or "ClientConnectorError" in names:
         return ConnectFailed(
             f"the Kubernetes API does not answer ({words})",
             "check the server of the Kubernetes connection, and firewalls",

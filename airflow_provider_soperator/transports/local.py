@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import selectors
 import signal
-import subprocess
 from typing import ClassVar, TypeVar
 
 from airflow_provider_soperator.slurm.requests import Request
-from airflow_provider_soperator.transports.shell import AsyncPipe, AsyncShells, Pipe, Shells
+from airflow_provider_soperator.transports.shell import Pipe, Shells
 
 T = TypeVar("T")
 
@@ -25,68 +23,8 @@ def kill_session(leader: int) -> None:
         os.killpg(leader, signal.SIGKILL)
 
 
-class _LocalPipe:
+class _LocalPipe(asyncio.SubprocessProtocol):
     """A shell of this machine."""
-
-    def __init__(self, argv: tuple[str, ...]) -> None:
-        self._process = subprocess.Popen(
-            argv,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            bufsize=0,
-            start_new_session=True,
-        )
-        self._selector = selectors.DefaultSelector()
-        for name, stream in (("stdout", self._process.stdout), ("stderr", self._process.stderr)):
-            assert stream is not None
-            self._selector.register(stream, selectors.EVENT_READ, name)
-
-    def send(self, data: bytes) -> None:
-        assert self._process.stdin is not None
-        view = memoryview(data)
-        while view:
-            view = view[self._process.stdin.write(view) or 0 :]
-
-    def receive(self, timeout: float) -> tuple[str, bytes] | None:
-        ready = self._selector.select(timeout)
-        if not ready:
-            raise TimeoutError
-        key, _ = ready[0]
-        data = os.read(key.fd, _CHUNK)
-        return (key.data, data) if data else None
-
-    def close(self) -> None:
-        self._selector.close()
-        if self._process.poll() is None:
-            kill_session(self._process.pid)
-        # Also closes the three pipes.
-        with self._process:
-            pass
-
-
-class LocalTransport:
-    """Asks through shells of this machine.
-
-    ``argv`` is what starts one; a container or another root can be entered with it.
-    """
-
-    def __init__(self, argv: tuple[str, ...] = SHELL) -> None:
-        self._argv = argv
-        self._shells = Shells(self._open_pipe)
-
-    def ask(self, request: Request[T]) -> T:
-        return self._shells.ask(request)
-
-    def close(self) -> None:
-        self._shells.close()
-
-    def _open_pipe(self) -> Pipe:
-        return _LocalPipe(self._argv)
-
-
-class _AsyncLocalPipe(asyncio.SubprocessProtocol):
-    """A shell of this machine, for an event loop."""
 
     _STREAMS: ClassVar = {1: "stdout", 2: "stderr"}
 
@@ -128,12 +66,15 @@ class _AsyncLocalPipe(asyncio.SubprocessProtocol):
         await self._ended.wait()
 
 
-class AsyncLocalTransport:
-    """The same for an event loop."""
+class LocalTransport:
+    """Asks through shells of this machine.
+
+    ``argv`` is what starts one; a container or another root can be entered with it.
+    """
 
     def __init__(self, argv: tuple[str, ...] = SHELL) -> None:
         self._argv = argv
-        self._shells = AsyncShells(self._open_pipe)
+        self._shells = Shells(self._open_pipe)
 
     async def ask(self, request: Request[T]) -> T:
         return await self._shells.ask(request)
@@ -141,7 +82,7 @@ class AsyncLocalTransport:
     async def close(self) -> None:
         await self._shells.close()
 
-    async def _open_pipe(self) -> AsyncPipe:
+    async def _open_pipe(self) -> Pipe:
         loop = asyncio.get_running_loop()
-        _, pipe = await loop.subprocess_exec(_AsyncLocalPipe, *self._argv, start_new_session=True)
+        _, pipe = await loop.subprocess_exec(_LocalPipe, *self._argv, start_new_session=True)
         return pipe

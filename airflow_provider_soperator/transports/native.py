@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TypeVar
 
 from airflow_provider_soperator.slurm.requests import Request
-from airflow_provider_soperator.transports.local import SHELL, AsyncLocalTransport, LocalTransport
+from airflow_provider_soperator.transports.local import SHELL, LocalTransport
 from airflow_provider_soperator.transports.pyslurm_calls import call_for
-from airflow_provider_soperator.transports.pyslurm_process import PYTHON, AsyncPyslurm, Pyslurm
+from airflow_provider_soperator.transports.pyslurm_process import PYTHON, Pyslurm
 
 T = TypeVar("T")
 
@@ -25,24 +25,6 @@ class NativeTransport:
     def __init__(self, python: tuple[str, ...] = PYTHON, shell: tuple[str, ...] = SHELL) -> None:
         self._pyslurm = Pyslurm(python)
         self._commands = LocalTransport(shell)
-
-    def ask(self, request: Request[T]) -> T:
-        call = call_for(request)
-        return self._pyslurm.call(call) if call else self._commands.ask(request)
-
-    def close(self) -> None:
-        try:
-            self._pyslurm.close()
-        finally:
-            self._commands.close()
-
-
-class AsyncNativeTransport:
-    """The same for an event loop."""
-
-    def __init__(self, python: tuple[str, ...] = PYTHON, shell: tuple[str, ...] = SHELL) -> None:
-        self._pyslurm = AsyncPyslurm(python)
-        self._commands = AsyncLocalTransport(shell)
 
     async def ask(self, request: Request[T]) -> T:
         call = call_for(request)

@@ -10,19 +10,11 @@ T = TypeVar("T")
 
 
 class Transport(Protocol):
-    """Asks one Slurm and waits for the answer. Several threads may use it at once.
+    """Asks one Slurm and waits for the answer; any number of tasks may ask at once.
 
     Whatever Slurm says comes back as the request's own result type or as a ``SlurmError``; whatever happens on the
     way is a ``TransportError``. ``NotSupported`` is raised before anything is sent.
     """
-
-    def ask(self, request: Request[T]) -> T: ...
-
-    def close(self) -> None: ...
-
-
-class AsyncTransport(Protocol):
-    """The same for an event loop; any number of tasks may ask at once."""
 
     async def ask(self, request: Request[T]) -> T: ...
 

@@ -5,23 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
-import selectors
 import subprocess
 import sys
-import threading
-import time
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from airflow_provider_soperator.slurm.errors import (
-    AuthenticationFailed,
-    ControllerUnreachable,
-    SlurmError,
-    classify,
-)
+from airflow_provider_soperator.slurm.errors import AuthenticationFailed, ControllerUnreachable, SlurmError, classify
 from airflow_provider_soperator.slurm.requests.base import TIMEOUT
 from airflow_provider_soperator.transports.errors import CommandTimedOut, ConnectFailed, ConnectionLost
 from airflow_provider_soperator.transports.local import kill_session
@@ -122,97 +113,14 @@ def _ends_it(error: BaseException) -> bool:
 
 
 class _Process:
-    """The process, for threads."""
-
-    def __init__(self, python: tuple[str, ...]) -> None:
-        self._answers = _Answers()
-        with _starting(self._answers):
-            self._process = subprocess.Popen(
-                _command(python),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                bufsize=0,
-                # A Ctrl-C at our terminal is not for it.
-                start_new_session=True,
-            )
-        assert self._process.stdout is not None
-        self._output = self._process.stdout.fileno()
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._output, selectors.EVENT_READ)
-        try:
-            with _starting(self._answers):
-                _check(self._receive(STARTUP))
-        except BaseException:
-            self.close()
-            raise
-
-    def exchange(self, line: bytes) -> dict[str, Any]:
-        assert self._process.stdin is not None
-        with _calling(self._answers):
-            self._process.stdin.write(line)
-            return self._receive(TIMEOUT)
-
-    def kill(self) -> None:
-        if self._process.poll() is None:
-            kill_session(self._process.pid)
-
-    def close(self) -> None:
-        self.kill()
-        # Also closes the pipes.
-        with self._process:
-            self._selector.close()
-
-    def _receive(self, limit: float) -> dict[str, Any]:
-        deadline = time.monotonic() + limit
-        while (answer := self._answers.take()) is None:
-            if not self._selector.select(max(0.0, deadline - time.monotonic())):
-                raise TimeoutError
-            self._answers.feed(os.read(self._output, _CHUNK))
-        return answer
-
-
-class Pyslurm:
-    """Calls pyslurm for threads, which wait for their turn."""
-
-    def __init__(self, python: tuple[str, ...] = PYTHON) -> None:
-        self._python = python
-        self._turn = threading.Lock()
-        self._process: _Process | None = None
-
-    def call(self, call: Call[T]) -> T:
-        with self._turn:
-            if self._process is None:
-                self._process = _Process(self._python)
-            try:
-                return _read(call, self._process.exchange(_line(call)))
-            except BaseException as error:
-                if _ends_it(error):
-                    self._end()
-                raise
-
-    def close(self) -> None:
-        # Whoever waits for an answer does not get it any more.
-        if process := self._process:
-            process.kill()
-        with self._turn:
-            self._end()
-
-    def _end(self) -> None:
-        process, self._process = self._process, None
-        if process:
-            process.close()
-
-
-class _AsyncProcess:
-    """The process, for an event loop."""
+    """The process."""
 
     def __init__(self, process: asyncio.subprocess.Process, answers: _Answers) -> None:
         self._process = process
         self._answers = answers
 
     @classmethod
-    async def start(cls, python: tuple[str, ...]) -> _AsyncProcess:
+    async def start(cls, python: tuple[str, ...]) -> _Process:
         answers = _Answers()
         with _starting(answers):
             process = await asyncio.create_subprocess_exec(
@@ -252,18 +160,18 @@ class _AsyncProcess:
         return answer
 
 
-class AsyncPyslurm:
-    """The same for the tasks of an event loop."""
+class Pyslurm:
+    """Calls pyslurm for tasks, which wait for their turn."""
 
     def __init__(self, python: tuple[str, ...] = PYTHON) -> None:
         self._python = python
         self._turn = asyncio.Lock()
-        self._process: _AsyncProcess | None = None
+        self._process: _Process | None = None
 
     async def call(self, call: Call[T]) -> T:
         async with self._turn:
             if self._process is None:
-                self._process = await _AsyncProcess.start(self._python)
+                self._process = await _Process.start(self._python)
             try:
                 return _read(call, await self._process.exchange(_line(call)))
             except BaseException as error:

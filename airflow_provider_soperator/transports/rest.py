@@ -6,7 +6,6 @@ the interface, limits, and what the failures mean.
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from airflow_provider_soperator.slurm.rest import answers
 from airflow_provider_soperator.slurm.rest.calls import VERSIONS, Answer, Call, Site
 from airflow_provider_soperator.transports.errors import ConnectFailed, NotSupported, OutputTooLarge, TransportError
 from airflow_provider_soperator.transports.rest_errors import explain, unexpected
-from airflow_provider_soperator.transports.tokens import AsyncTokenSource, TokenSource, refused, user_of
+from airflow_provider_soperator.transports.tokens import TokenSource, refused, user_of
 
 if TYPE_CHECKING:
     import httpx
@@ -182,65 +181,12 @@ def _timeout(call: Call) -> httpx.Timeout:
 
 
 class RestTransport:
-    """Asks a slurmrestd. The connections are kept, and opened when they are needed.
-
-    ``url`` may have a path, where a proxy has one. ``user`` is for tokens that speak for others, ``home`` is where jobs
-    start that do not say it, ``verify`` a file of certificates, or False for none.
-    """
+    """Asks one slurmrestd."""
 
     def __init__(
         self,
         url: str,
         tokens: TokenSource,
-        *,
-        user: str = "",
-        home: str = "",
-        verify: bool | str = True,
-        versions: tuple[int, ...] = VERSIONS,
-    ) -> None:
-        import httpx
-
-        self._tokens = tokens
-        self._conversation = _Conversation(url, user, home, versions)
-        self._client = httpx.Client(**_options(verify))
-
-    def ask(self, request: Request[T]) -> T:
-        talk = self._conversation.answer(request)
-        try:
-            need = next(talk)
-            while True:
-                need = talk.send(self._meet(need))
-        except StopIteration as end:
-            result: T = end.value
-            return result
-
-    def close(self) -> None:
-        self._client.close()
-
-    def _meet(self, need: _NeedToken | _NeedAnswer) -> Any:
-        if isinstance(need, _NeedToken):
-            return self._tokens.token(need.renew)
-        try:
-            with self._client.stream(
-                need.method, need.url, headers=need.headers, content=need.content, timeout=_timeout(need.call)
-            ) as response:
-                data = bytearray()
-                for chunk in response.iter_raw():
-                    data += chunk
-                    if len(data) > MOST:
-                        raise OutputTooLarge(str(need.call), MOST)
-                return response.status_code, bytes(data)
-        except Exception as error:
-            raise explain(error, need.call, need.url) from error
-
-
-class AsyncRestTransport:
-    """The same for an event loop."""
-
-    def __init__(
-        self,
-        url: str,
-        tokens: TokenSource | AsyncTokenSource,
         *,
         user: str = "",
         home: str = "",
@@ -268,8 +214,7 @@ class AsyncRestTransport:
 
     async def _meet(self, need: _NeedToken | _NeedAnswer) -> Any:
         if isinstance(need, _NeedToken):
-            token = self._tokens.token(need.renew)
-            return await token if inspect.isawaitable(token) else token
+            return await self._tokens.token(need.renew)
         try:
             async with self._client.stream(
                 need.method, need.url, headers=need.headers, content=need.content, timeout=_timeout(need.call)

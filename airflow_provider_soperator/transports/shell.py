@@ -6,19 +6,13 @@ What a transport adds is how to open a pipe to one more shell; see ``framing`` f
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import ClassVar, Generic, Protocol, TypeVar
 
 from airflow_provider_soperator.slurm.requests import Command, CommandOutput, Request
-from airflow_provider_soperator.transports.errors import (
-    CommandTimedOut,
-    ConnectFailed,
-    ConnectionLost,
-    TransportError,
-)
+from airflow_provider_soperator.transports.errors import CommandTimedOut, ConnectFailed, ConnectionLost, TransportError
 from airflow_provider_soperator.transports.framing import GRACE, Exchange, encode, handshake, new_mark
 
 T = TypeVar("T")
@@ -35,22 +29,12 @@ SLACK = 5.0
 
 
 class Pipe(Protocol):
-    """The three streams of one remote shell."""
-
-    def send(self, data: bytes) -> None: ...
-
-    def receive(self, timeout: float) -> tuple[str, bytes] | None:
-        """Some bytes of ``stdout`` or ``stderr``; None at the end. ``TimeoutError`` if nothing comes."""
-
-    def close(self) -> None: ...
-
-
-class AsyncPipe(Protocol):
-    """The same for an event loop, which brings its own time limits."""
+    """The three streams of one remote shell; those who use it bring their own time limits."""
 
     async def send(self, data: bytes) -> None: ...
 
-    async def receive(self) -> tuple[str, bytes] | None: ...
+    async def receive(self) -> tuple[str, bytes] | None:
+        """Some bytes of ``stdout`` or ``stderr``; None at the end."""
 
     async def close(self) -> None: ...
 
@@ -68,92 +52,11 @@ def _limit(command: Command) -> float:
 
 
 class Shells:
-    """Shells for threads: a command takes an idle one, opens one more, or waits for its turn."""
+    """The shells of one connection: a command takes an idle one, opens one more, or waits for its turn."""
 
-    def __init__(self, open_pipe: Callable[[], Pipe], most: int = MAX_SHELLS) -> None:
+    def __init__(self, open_pipe: Callable[[], Awaitable[Pipe]], most: int = MAX_SHELLS) -> None:
         self._open_pipe = open_pipe
         self._idle: list[Pipe] = []
-        self._places = threading.BoundedSemaphore(most)
-        self._lock = threading.Lock()
-        self._closed = False
-
-    def ask(self, request: Request[T]) -> T:
-        return request.read(self.run(request.command()))
-
-    def run(self, command: Command) -> CommandOutput:
-        with self._places:
-            pipe = self._take()
-            try:
-                output = self._exchange(pipe, command, encode, _limit(command))
-            except BaseException:
-                # Whatever this shell is in the middle of, nobody waits for it any more.
-                pipe.close()
-                raise
-            with self._lock:
-                if not self._closed:
-                    self._idle.append(pipe)
-                    return output
-            pipe.close()
-            return output
-
-    def close(self) -> None:
-        with self._lock:
-            self._closed = True
-            idle, self._idle = self._idle, []
-        for pipe in idle:
-            pipe.close()
-
-    def _take(self) -> Pipe:
-        with self._lock:
-            if self._closed:
-                raise ConnectionLost("the connection has been closed meanwhile")
-            if self._idle:
-                return self._idle.pop()
-        pipe = self._open_pipe()
-        try:
-            self._exchange(pipe, _GREETING, lambda _, mark: handshake(mark), HANDSHAKE)
-        except CommandTimedOut as error:
-            pipe.close()
-            raise ConnectFailed("the login shell says nothing", _NO_SHELL) from error
-        except ConnectionLost as error:
-            pipe.close()
-            # Nothing was under way yet, but the connection may have been cut just now.
-            raise ConnectionLost("the login shell ended at once", _NO_SHELL) from error
-        except BaseException:
-            pipe.close()
-            raise
-        return pipe
-
-    @staticmethod
-    def _exchange(
-        pipe: Pipe, command: Command, encoder: Callable[[Command, str], bytes], limit: float
-    ) -> CommandOutput:
-        exchange = Exchange(new_mark(), command)
-        started = time.monotonic()
-        data = encoder(command, exchange.mark)
-        try:
-            pipe.send(data)
-            while not exchange.complete:
-                left = started + limit - time.monotonic()
-                if left <= 0:
-                    raise CommandTimedOut(command.argv[0], limit)
-                received = pipe.receive(left)
-                if received is None:
-                    raise _lost(command)
-                exchange.feed(*received)
-        except TimeoutError as error:
-            raise CommandTimedOut(command.argv[0], limit) from error
-        except (OSError, EOFError) as error:
-            raise _lost(command) from error
-        return exchange.result(time.monotonic() - started)
-
-
-class AsyncShells:
-    """Shells for the tasks of one event loop."""
-
-    def __init__(self, open_pipe: Callable[[], Awaitable[AsyncPipe]], most: int = MAX_SHELLS) -> None:
-        self._open_pipe = open_pipe
-        self._idle: list[AsyncPipe] = []
         self._places = asyncio.Semaphore(most)
         self._closed = False
 
@@ -180,7 +83,7 @@ class AsyncShells:
         for pipe in idle:
             await pipe.close()
 
-    async def _take(self) -> AsyncPipe:
+    async def _take(self) -> Pipe:
         if self._closed:
             raise ConnectionLost("the connection has been closed meanwhile")
         if self._idle:
@@ -202,7 +105,7 @@ class AsyncShells:
 
     @staticmethod
     async def _exchange(
-        pipe: AsyncPipe, command: Command, encoder: Callable[[Command, str], bytes], limit: float
+        pipe: Pipe, command: Command, encoder: Callable[[Command, str], bytes], limit: float
     ) -> CommandOutput:
         exchange = Exchange(new_mark(), command)
         started = time.monotonic()
@@ -235,57 +138,11 @@ class ShellTransport(Generic[C]):
     """
 
     #: After these the connection is not used for another question.
+
     _final: ClassVar[tuple[type[TransportError], ...]] = (ConnectionLost,)
 
     def __init__(self) -> None:
         self._current: tuple[C, Shells] | None = None
-        self._lock = threading.Lock()
-
-    def ask(self, request: Request[T]) -> T:
-        current = self._connected()
-        try:
-            return current[1].ask(request)
-        except self._final:
-            self._drop(current)
-            raise
-
-    def close(self) -> None:
-        self._drop(self._current)
-
-    def _open(self) -> C:
-        raise NotImplementedError
-
-    def _open_pipe(self, connection: C) -> Pipe:
-        raise NotImplementedError
-
-    def _hang_up(self, connection: C) -> None:
-        raise NotImplementedError
-
-    def _connected(self) -> tuple[C, Shells]:
-        with self._lock:
-            if self._current is None:
-                connection = self._open()
-                self._current = connection, Shells(partial(self._open_pipe, connection))
-            return self._current
-
-    def _drop(self, current: tuple[C, Shells] | None) -> None:
-        """Forget a connection, unless another thread has replaced it by now."""
-        with self._lock:
-            if current is None or current is not self._current:
-                return
-            self._current = None
-        connection, shells = current
-        shells.close()
-        self._hang_up(connection)
-
-
-class AsyncShellTransport(Generic[C]):
-    """The same for an event loop."""
-
-    _final: ClassVar[tuple[type[TransportError], ...]] = (ConnectionLost,)
-
-    def __init__(self) -> None:
-        self._current: tuple[C, AsyncShells] | None = None
         self._lock = asyncio.Lock()
 
     async def ask(self, request: Request[T]) -> T:
@@ -302,20 +159,20 @@ class AsyncShellTransport(Generic[C]):
     async def _open(self) -> C:
         raise NotImplementedError
 
-    async def _open_pipe(self, connection: C) -> AsyncPipe:
+    async def _open_pipe(self, connection: C) -> Pipe:
         raise NotImplementedError
 
     async def _hang_up(self, connection: C) -> None:
         raise NotImplementedError
 
-    async def _connected(self) -> tuple[C, AsyncShells]:
+    async def _connected(self) -> tuple[C, Shells]:
         async with self._lock:
             if self._current is None:
                 connection = await self._open()
-                self._current = connection, AsyncShells(partial(self._open_pipe, connection))
+                self._current = connection, Shells(partial(self._open_pipe, connection))
             return self._current
 
-    async def _drop(self, current: tuple[C, AsyncShells] | None) -> None:
+    async def _drop(self, current: tuple[C, Shells] | None) -> None:
         """Forget a connection, unless another task has replaced it by now."""
         if current is None or current is not self._current:
             return

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from airflow_provider_soperator.slurm.files import FileRequest
 from airflow_provider_soperator.slurm.requests import Request
-from airflow_provider_soperator.transports.protocol import AsyncTransport, Transport
+from airflow_provider_soperator.transports.protocol import Transport
 
 T = TypeVar("T")
 
@@ -15,22 +15,6 @@ class SplitTransport:
     """Asks about files by the second transport, and all else by the first."""
 
     def __init__(self, slurm: Transport, files: Transport) -> None:
-        self._slurm, self._files = slurm, files
-
-    def ask(self, request: Request[T]) -> T:
-        return (self._files if isinstance(request, FileRequest) else self._slurm).ask(request)
-
-    def close(self) -> None:
-        try:
-            self._slurm.close()
-        finally:
-            self._files.close()
-
-
-class AsyncSplitTransport:
-    """The same for an event loop."""
-
-    def __init__(self, slurm: AsyncTransport, files: AsyncTransport) -> None:
         self._slurm, self._files = slurm, files
 
     async def ask(self, request: Request[T]) -> T:

@@ -10,21 +10,13 @@ import contextlib
 import random
 import select
 import socket
-import threading
-import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_soperator.transports.errors import ConnectFailed, ConnectionLost, ConnectRefused, TransportError
 from airflow_provider_soperator.transports.framing import SHELL
-from airflow_provider_soperator.transports.shell import (
-    MAX_SHELLS,
-    AsyncPipe,
-    AsyncShellTransport,
-    Pipe,
-    ShellTransport,
-)
+from airflow_provider_soperator.transports.shell import MAX_SHELLS, Pipe, ShellTransport
 
 if TYPE_CHECKING:
     import paramiko
@@ -90,69 +82,6 @@ class _InThread:
             raise
 
 
-class _ParamikoPipe:
-    """A session channel that runs one shell."""
-
-    def __init__(self, channel: paramiko.Channel) -> None:
-        self._channel = channel
-        # Set when either stream has data or has ended. A select on the channel would do the same by a pipe, but
-        # one that is closed while data comes in takes the whole connection down with it.
-        self._news = threading.Event()
-        channel.in_buffer.set_event(self._news)
-        channel.in_stderr_buffer.set_event(self._news)
-
-    def send(self, data: bytes) -> None:
-        self._channel.sendall(data)
-
-    def receive(self, timeout: float) -> tuple[str, bytes] | None:
-        channel = self._channel
-        deadline = time.monotonic() + timeout
-        while True:
-            if channel.recv_ready():
-                return "stdout", channel.recv(_CHUNK)
-            if channel.recv_stderr_ready():
-                return "stderr", channel.recv_stderr(_CHUNK)
-            if channel.eof_received or channel.closed:
-                return None
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise TimeoutError
-            # What empties one stream clears the event, also if the other has had news: never wait long on it alone.
-            self._news.wait(min(left, 0.1))
-
-    def close(self) -> None:
-        # It says so to the other side, which may have gone: whoever closes it for that has an error of their own.
-        with contextlib.suppress(EOFError, OSError):
-            self._channel.close()
-
-
-class SshTransport(ShellTransport["paramiko.SSHClient"]):
-    """Asks over a paramiko connection, opened at the first question and again when it has broken."""
-
-    def __init__(self, connect: Callable[[], paramiko.SSHClient]) -> None:
-        super().__init__()
-        self._connect = connect
-
-    def _open(self) -> paramiko.SSHClient:
-        for attempt in range(CONNECT_TRIES):
-            try:
-                client = self._connect()
-                break
-            except Exception as error:
-                failure = explain(error)
-                if not failure.retryable or attempt == CONNECT_TRIES - 1:
-                    raise failure from error
-                time.sleep(_pause(attempt))
-        _without_delay(client)
-        return client
-
-    def _open_pipe(self, connection: paramiko.SSHClient) -> Pipe:
-        return _ParamikoPipe(_session(connection))
-
-    def _hang_up(self, connection: paramiko.SSHClient) -> None:
-        connection.close()
-
-
 class _News:
     """Stands where paramiko expects an event of threads, and wakes a task of the loop."""
 
@@ -172,8 +101,8 @@ class _News:
         self._event.clear()
 
 
-class _AsyncParamikoPipe:
-    """The same for an event loop: paramiko's thread reads, and the loop is told."""
+class _ParamikoPipe:
+    """A session channel that runs one shell: paramiko's thread reads, and the loop is told."""
 
     def __init__(self, channel: paramiko.Channel, in_thread: _InThread) -> None:
         self._channel, self._in_thread = channel, in_thread
@@ -221,7 +150,7 @@ class _AsyncParamikoPipe:
             return False
 
 
-class AsyncSshTransport(AsyncShellTransport["paramiko.SSHClient"]):
+class SshTransport(ShellTransport["paramiko.SSHClient"]):
     """Asks over a paramiko connection, opened at the first question and again when it has broken."""
 
     def __init__(self, connect: Callable[[], Awaitable[Callable[[], paramiko.SSHClient]]]) -> None:
@@ -243,9 +172,9 @@ class AsyncSshTransport(AsyncShellTransport["paramiko.SSHClient"]):
         _without_delay(client)
         return client
 
-    async def _open_pipe(self, connection: paramiko.SSHClient) -> AsyncPipe:
+    async def _open_pipe(self, connection: paramiko.SSHClient) -> Pipe:
         channel = await self._in_thread(_session, connection, undo=lambda channel: channel.close())
-        return _AsyncParamikoPipe(channel, self._in_thread)
+        return _ParamikoPipe(channel, self._in_thread)
 
     async def _hang_up(self, connection: paramiko.SSHClient) -> None:
         await self._in_thread(connection.close)

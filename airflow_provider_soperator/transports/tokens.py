@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from typing import Any, Protocol
 
 from airflow_provider_soperator.slurm.requests import MintToken
 from airflow_provider_soperator.transports.errors import ConnectFailed
-from airflow_provider_soperator.transports.protocol import AsyncTransport, Transport
+from airflow_provider_soperator.transports.protocol import Transport
 
 #: How long a token is valid that is made or fetched here.
 LIFESPAN = timedelta(hours=1)
@@ -29,12 +28,6 @@ _SECONDS_BEFORE = 60.0
 
 class TokenSource(Protocol):
     """Gives the token to send. ``renew`` says that the last one was refused."""
-
-    def token(self, renew: bool) -> str: ...
-
-
-class AsyncTokenSource(Protocol):
-    """The same for an event loop."""
 
     async def token(self, renew: bool) -> str: ...
 
@@ -95,7 +88,7 @@ class GivenToken:
 
     given: str = field(repr=False)
 
-    def token(self, renew: bool) -> str:
+    async def token(self, renew: bool) -> str:
         if renew:
             raise refused(self.given)
         end = claims(self.given).get("exp")
@@ -132,7 +125,7 @@ class MintedTokens:
         self._key, self._user, self._lifespan = key, user, lifespan
         self._kept = _Kept()
 
-    def token(self, renew: bool) -> str:
+    async def token(self, renew: bool) -> str:
         return self._kept.current(renew) or self._kept.keep(self._mint(), self._lifespan)
 
     def _mint(self) -> str:
@@ -152,23 +145,6 @@ class FetchedTokens:
     def __init__(self, make: Callable[[], Transport], user: str = "", lifespan: timedelta = LIFESPAN) -> None:
         self._make, self._request = make, MintToken(lifespan, user)
         self._transport: Transport | None = None
-        self._kept = _Kept()
-        self._lock = threading.Lock()
-
-    def token(self, renew: bool) -> str:
-        with self._lock:
-            if token := self._kept.current(renew):
-                return token
-            self._transport = self._transport or self._make()
-            return self._kept.keep(self._transport.ask(self._request), self._request.lifespan)
-
-
-class AsyncFetchedTokens:
-    """The same for an event loop."""
-
-    def __init__(self, make: Callable[[], AsyncTransport], user: str = "", lifespan: timedelta = LIFESPAN) -> None:
-        self._make, self._request = make, MintToken(lifespan, user)
-        self._transport: AsyncTransport | None = None
         self._kept = _Kept()
 
     async def token(self, renew: bool) -> str:

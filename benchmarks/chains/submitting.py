@@ -7,7 +7,8 @@ import statistics
 import uuid
 from collections.abc import Sequence
 
-from airflow_provider_soperator.clients.client import SlurmClient
+from airflow_provider_soperator.clients.client import AsyncSlurmClient
+from airflow_provider_soperator.clients.sync import SlurmClient
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.keys import SubmissionKey
 from airflow_provider_soperator.slurm.terms import Dependency
@@ -29,7 +30,7 @@ SHAPES: dict[str, Shape] = {
 
 def run() -> list[Row]:
     with login() as node:
-        client = SlurmClient(SshTransport(node.connect))
+        client = SlurmClient(AsyncSlurmClient(SshTransport(node.connector)))
         client.config()
         rows = [_compare(node, client, name, shape) for name, shape in SHAPES.items()]
         client.close()

@@ -16,7 +16,7 @@ from tests.contract.transports import REST, WAYS, Way
 
 ALL = tuple(WAYS)
 #: One for each form in which a request is made and answered: words and tables, or JSON.
-FORMS = ("local-async", "rest-async")
+FORMS = ("local", "rest")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

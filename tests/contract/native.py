@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from airflow_provider_soperator.transports.native import AsyncNativeTransport, NativeTransport
-from tests.contract.transports import AsyncWay, SyncWay, Way, inside
+from airflow_provider_soperator.transports.native import NativeTransport
+from tests.contract.transports import AsyncWay, Way, inside
 from tests.integration.cluster import Cluster
 
 NATIVE: dict[str, Callable[[Cluster], Way]] = {
-    "native": lambda cluster: SyncWay(NativeTransport(python(cluster), inside(cluster, "/bin/sh"))),
-    "native-async": lambda cluster: AsyncWay(lambda: AsyncNativeTransport(python(cluster), inside(cluster, "/bin/sh"))),
+    "native": lambda cluster: AsyncWay(lambda: NativeTransport(python(cluster), inside(cluster, "/bin/sh"))),
 }
 
 

@@ -31,7 +31,7 @@ from airflow_provider_soperator.slurm.states import JobBase
 from airflow_provider_soperator.transports.errors import NotSupported
 from airflow_provider_soperator.transports.rest import RestTransport
 from tests.contract.comparison import all_differences, differences
-from tests.contract.transports import REST, SyncWay, Way, minted, newest, url_of
+from tests.contract.transports import REST, AsyncWay, Way, minted, newest, url_of
 from tests.integration.cluster import Cluster
 
 # What Slurm answers differs from one version to the next.
@@ -173,7 +173,7 @@ def test_what_cannot_be_is_refused(way: Way) -> None:
 
 def test_jobs_of_others_are_not_touched(cluster: Cluster) -> None:
     job = JobId.parse(cluster.held_job())
-    alice = SyncWay(RestTransport(url_of(cluster), minted(cluster, "alice")))
+    alice = AsyncWay(lambda: RestTransport(url_of(cluster), minted(cluster, "alice")))
     for request in (CancelJobs(ids=(job,)), HoldJobs((job,)), UpdateJob(job, {"Comment": "mine"})):
         with pytest.raises(NotPermitted):
             alice.ask(request)

@@ -9,18 +9,13 @@ import kubernetes.client
 import pytest
 
 from airflow_provider_soperator.transports.errors import ConnectFailed, ConnectionLost, ConnectRefused
-from airflow_provider_soperator.transports.kubernetes import (
-    CONTROLLER,
-    LOGIN,
-    AsyncKubernetesTransport,
-    PodChoice,
-)
+from airflow_provider_soperator.transports.kubernetes import CONTROLLER, LOGIN, KubernetesTransport, PodChoice
 from sandbox.settings import NAMESPACE
 from tests.contract.transports import (
     AsyncWay,
     Run,
     Way,
-    kubernetes_async_client,
+    kubernetes_client,
     outcomes,
 )
 from tests.integration.cluster import Cluster, is_ready
@@ -42,11 +37,11 @@ def reach(cluster: Cluster) -> Iterator[Reach]:
         change: Callable[[Any], None] = lambda client: None,
     ) -> Way:
         async def connect() -> Any:
-            client = await kubernetes_async_client(cluster)
+            client = await kubernetes_client(cluster)
             change(client)
             return client
 
-        opened.append(AsyncWay(lambda: AsyncKubernetesTransport(connect, namespace, choices)))
+        opened.append(AsyncWay(lambda: KubernetesTransport(connect, namespace, choices)))
         return opened[-1]
 
     yield reach

@@ -16,7 +16,7 @@ from airflow_provider_soperator.slurm.requests import Command
 from airflow_provider_soperator.transports.errors import CommandTimedOut
 from airflow_provider_soperator.transports.framing import encode, handshake
 from airflow_provider_soperator.transports.local import LocalTransport
-from tests.contract.transports import Run, Way, outcomes
+from tests.contract.transports import AsyncWay, Run, Way, outcomes
 from tests.forks import forked
 from tests.integration.cluster import Cluster
 
@@ -26,7 +26,7 @@ def is_gone(cluster: Cluster, *pids: str) -> bool:
 
 
 # The shell at the other end keeps the limit, so it is kept in the same way over every transport.
-@pytest.mark.parametrize("name", ["local-async", "ssh"])
+@pytest.mark.parametrize("name", ["local", "ssh"])
 def test_what_takes_too_long_is_ended_on_the_cluster(
     name: str, connect: Callable[[str], Way], cluster: Cluster
 ) -> None:
@@ -54,7 +54,7 @@ def test_a_limit_is_over_with_its_command(shell_way: Way, cluster: Cluster) -> N
     cluster.run("kill", child)
 
 
-@pytest.mark.parametrize("name", ["ssh-async"])
+@pytest.mark.parametrize("name", ["ssh"])
 def test_a_command_that_is_ended_takes_nothing_else_with_it(
     name: str, connect: Callable[[str], Way], cluster: Cluster
 ) -> None:
@@ -102,7 +102,7 @@ def test_a_command_that_ends_just_in_time_is_not_mistaken_for_the_next() -> None
 
 
 def test_an_idle_shell_does_nothing() -> None:
-    transport = LocalTransport()
+    transport = AsyncWay(LocalTransport)
     shell = psutil.Process(int(transport.ask(Run(("sh", "-c", "echo $PPID"), timeout=0.5)).stdout))
     idle = [shell, *shell.children()]
     assert len(idle) == 2

@@ -127,7 +127,7 @@ def test_refusals_are_those_of_the_commands(way: Way) -> None:
 
 def test_a_user_without_rights_is_refused(cluster: Cluster) -> None:
     as_alice = (*python(cluster)[:-1], "runuser", "-u", "alice", "--", "python3")
-    native = NativeTransport(as_alice)
+    native = AsyncWay(lambda: NativeTransport(as_alice))
     try:
         with pytest.raises(NotPermitted):
             native.ask(Drain(("worker-0",), "mine"))
@@ -148,7 +148,7 @@ def test_a_user_without_rights_is_refused(cluster: Cluster) -> None:
 )
 def test_a_configuration_that_libslurm_cannot_use(settings: tuple[str, ...], cause: str, cluster: Cluster) -> None:
     cluster.run("sh", "-c", "{ cat /etc/slurm/slurm.conf; echo Nonsense=1; } >/root/wrong.conf")
-    native = NativeTransport(python(cluster, *settings))
+    native = AsyncWay(lambda: NativeTransport(python(cluster, *settings)))
     try:
         with pytest.raises(ConnectFailed, match=cause):
             native.ask(ListPartitions())
@@ -174,7 +174,7 @@ def test_a_controller_that_comes_back_is_found(way: Way, cluster: Cluster) -> No
     assert len(way.ask(ListPartitions())) == 2
 
 
-def test_a_hung_controller_stops_no_thread_and_no_loop(way: Way, cluster: Cluster) -> None:
+def test_a_hung_controller_stops_no_loop(way: AsyncWay, cluster: Cluster) -> None:
     """pyslurm would: it keeps Python's lock while it waits."""
     way.ask(ListPartitions())
     cluster.fault("slurmctld-hung")
@@ -182,7 +182,7 @@ def test_a_hung_controller_stops_no_thread_and_no_loop(way: Way, cluster: Cluste
     with ThreadPoolExecutor() as pool:
         asked = pool.submit(way.ask, ListPartitions())
         while not asked.done():
-            _in_the_same_place(way, lambda: steps.append(time.monotonic()))
+            way.in_loop(lambda: steps.append(time.monotonic()))
             time.sleep(0.05)
     with pytest.raises(ControllerUnreachable):
         asked.result()
@@ -199,14 +199,6 @@ def test_closing_ends_the_process(name: str, cluster: Cluster) -> None:
     way.close()
     _, alive = psutil.wait_procs(processes, timeout=10)
     assert not alive
-
-
-def _in_the_same_place(way: Way, step: Callable[[], None]) -> None:
-    """Run it where the way has its own work to do: in its event loop, or in a thread of this process."""
-    if isinstance(way, AsyncWay):
-        way.in_loop(step)
-    else:
-        step()
 
 
 def _orders_in_log(cluster: Cluster) -> list[str]:

@@ -36,7 +36,7 @@ from airflow_provider_soperator.slurm.states import NodeFlag
 from airflow_provider_soperator.transports.errors import NotSupported
 from airflow_provider_soperator.transports.rest import RestTransport
 from tests.contract.comparison import all_differences
-from tests.contract.transports import REST, SyncWay, Way, minted, newest, url_of
+from tests.contract.transports import REST, AsyncWay, Way, minted, newest, url_of
 from tests.integration.cluster import Cluster
 
 # What Slurm answers differs from one version to the next.
@@ -137,7 +137,7 @@ def test_nodes_that_are_not_there_are_named(way: Way) -> None:
 
 
 def test_who_is_no_administrator_cannot_drain(cluster: Cluster) -> None:
-    alice = SyncWay(RestTransport(url_of(cluster), minted(cluster, "alice")))
+    alice = AsyncWay(lambda: RestTransport(url_of(cluster), minted(cluster, "alice")))
     with pytest.raises(NotPermitted, match="AdminLevel"):
         alice.ask(Drain(("worker-0",), "mine"))
     alice.close()

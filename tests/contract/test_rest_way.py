@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import socket
 import threading
@@ -18,21 +19,11 @@ from airflow_provider_soperator.slurm.requests import Accounting, ListJobs, List
 from airflow_provider_soperator.slurm.requests.once import SubmitOnce
 from airflow_provider_soperator.slurm.rest.once import HELD
 from airflow_provider_soperator.slurm.states import JobBase
-from airflow_provider_soperator.transports.errors import (
-    ConnectFailed,
-    ConnectionLost,
-    ConnectRefused,
-    NotSupported,
-)
+from airflow_provider_soperator.transports.errors import ConnectFailed, ConnectionLost, ConnectRefused, NotSupported
 from airflow_provider_soperator.transports.local import LocalTransport
-from airflow_provider_soperator.transports.rest import AsyncRestTransport, RestTransport
-from airflow_provider_soperator.transports.tokens import (
-    FetchedTokens,
-    GivenToken,
-    MintedTokens,
-    TokenSource,
-)
-from tests.contract.transports import AsyncWay, Run, SyncWay, Way, inside, key_of, minted, url_of
+from airflow_provider_soperator.transports.rest import RestTransport
+from airflow_provider_soperator.transports.tokens import FetchedTokens, GivenToken, MintedTokens, TokenSource
+from tests.contract.transports import AsyncWay, Run, Way, inside, key_of, minted, url_of
 from tests.integration.cluster import Cluster
 from tests.submissions import new_jobs
 
@@ -48,7 +39,7 @@ def reach(cluster: Cluster) -> Iterator[Reach]:
 
     def reach(tokens: TokenSource | None = None, url: str = "", **options: object) -> Way:
         tokens, url = tokens or minted(cluster), url or url_of(cluster)
-        opened.append(AsyncWay(lambda: AsyncRestTransport(url, tokens, **options)))  # type: ignore[arg-type]
+        opened.append(AsyncWay(lambda: RestTransport(url, tokens, **options)))  # type: ignore[arg-type]
         return opened[-1]
 
     yield reach
@@ -167,7 +158,7 @@ def test_a_token_that_is_refused_is_renewed_once(reach: Reach, cluster: Cluster)
         def __init__(self) -> None:
             self.asked: list[bool] = []
 
-        def token(self, renew: bool) -> str:
+        async def token(self, renew: bool) -> str:
             self.asked.append(renew)
             # As if the cluster had been given another key.
             return a_token(cluster) if True in self.asked else a_token(cluster, key=b"old" * 11)
@@ -179,19 +170,18 @@ def test_a_token_that_is_refused_is_renewed_once(reach: Reach, cluster: Cluster)
 
 def test_tokens_are_used_again_until_near_their_end(cluster: Cluster) -> None:
     source = MintedTokens(key_of(cluster), "root", timedelta(seconds=1))
-    first = source.token(False)
-    assert source.token(False) == first
-    cluster.wait("it is renewed", lambda: source.token(False) != first)
+    first = asyncio.run(source.token(False))
+    assert asyncio.run(source.token(False)) == first
+    cluster.wait("it is renewed", lambda: asyncio.run(source.token(False)) != first)
 
 
 def test_tokens_are_fetched_over_another_way(cluster: Cluster) -> None:
-    commands = LocalTransport(inside(cluster, "/bin/sh"))
-    way = SyncWay(RestTransport(url_of(cluster), FetchedTokens(lambda: commands, "alice")))
+    tokens = FetchedTokens(lambda: LocalTransport(inside(cluster, "/bin/sh")), "alice")
+    way = AsyncWay(lambda: RestTransport(url_of(cluster), tokens))
     job = way.ask(Submit(BatchJob(command="true", hold=True)))
     [found] = way.ask(ListJobs(ids=(job,), mine=True))
     assert (found.user, found.workdir) == ("alice", "/home/alice")
     way.close()
-    commands.close()
 
 
 # What slurmrestd cannot do

@@ -1,22 +1,22 @@
-"""Every transport under one face, so that one suite of tests runs against all of them, sync and async alike."""
+"""Every transport under one face, so that one suite of tests runs against all of them."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from airflow_provider_soperator.slurm.requests import Command, CommandOutput, Request
-from airflow_provider_soperator.transports.kubernetes import AsyncKubernetesTransport, KubernetesTransport
-from airflow_provider_soperator.transports.local import AsyncLocalTransport, LocalTransport
-from airflow_provider_soperator.transports.protocol import AsyncTransport, Transport
-from airflow_provider_soperator.transports.rest import AsyncRestTransport, RestTransport
-from airflow_provider_soperator.transports.ssh import AsyncSshTransport, SshTransport
+from airflow_provider_soperator.transports.kubernetes import KubernetesTransport
+from airflow_provider_soperator.transports.local import LocalTransport
+from airflow_provider_soperator.transports.protocol import Transport
+from airflow_provider_soperator.transports.rest import RestTransport
+from airflow_provider_soperator.transports.ssh import SshTransport
 from airflow_provider_soperator.transports.tokens import MintedTokens
 from sandbox.settings import NAMESPACE
 from tests.integration.cluster import LOGIN, Cluster
@@ -58,41 +58,15 @@ def outcomes(way: Way, *requests: Run) -> list[bytes | BaseException]:
     return [one.exception() or one.result().stdout for one in running]
 
 
-class SyncWay:
-    """A transport for threads."""
-
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
-
-    def ask(self, request: Request[T]) -> T:
-        return self._transport.ask(request)
-
-    def ask_at_once(self, *requests: Request[T]) -> list[T]:
-        futures: list[Future[T]] = [Future() for _ in requests]
-
-        def work(request: Request[T], future: Future[T]) -> None:
-            try:
-                future.set_result(self._transport.ask(request))
-            except BaseException as error:
-                future.set_exception(error)
-
-        for request, future in zip(requests, futures, strict=True):
-            threading.Thread(target=work, args=(request, future)).start()
-        return [future.result(120) for future in futures]
-
-    def close(self) -> None:
-        self._transport.close()
-
-
 class AsyncWay:
     """A transport for an event loop, which runs in a thread of its own."""
 
-    def __init__(self, make: Callable[[], AsyncTransport]) -> None:
+    def __init__(self, make: Callable[[], Transport]) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
 
-        async def made() -> AsyncTransport:
+        async def made() -> Transport:
             return make()
 
         self._transport = self._run(made())
@@ -140,14 +114,7 @@ async def _in_thread(cluster: Cluster) -> Callable[[], Any]:
     return partial(_paramiko, cluster)
 
 
-def kubernetes_client(cluster: Cluster) -> Any:
-    """A client of its own each time, as the transport wants it."""
-    import kubernetes.config
-
-    return kubernetes.config.new_client_from_config(str(cluster.paths.kubeconfig))
-
-
-async def kubernetes_async_client(cluster: Cluster) -> Any:
+async def kubernetes_client(cluster: Cluster) -> Any:
     import kubernetes_asyncio.config
 
     return await kubernetes_asyncio.config.new_client_from_config(str(cluster.paths.kubeconfig))
@@ -179,17 +146,11 @@ def newest(cluster: Cluster) -> int:
 
 #: Those that run no commands.
 REST: dict[str, Callable[[Cluster], Way]] = {
-    "rest": lambda cluster: SyncWay(RestTransport(url_of(cluster), minted(cluster))),
-    "rest-async": lambda cluster: AsyncWay(lambda: AsyncRestTransport(url_of(cluster), minted(cluster))),
+    "rest": lambda cluster: AsyncWay(lambda: RestTransport(url_of(cluster), minted(cluster))),
 }
 WAYS: dict[str, Callable[[Cluster], Way]] = {
-    "local": lambda cluster: SyncWay(LocalTransport(inside(cluster, "/bin/sh"))),
-    "local-async": lambda cluster: AsyncWay(lambda: AsyncLocalTransport(inside(cluster, "/bin/sh"))),
-    "ssh": lambda cluster: SyncWay(SshTransport(lambda: _paramiko(cluster))),
-    "ssh-async": lambda cluster: AsyncWay(lambda: AsyncSshTransport(lambda: _in_thread(cluster))),
-    "kubernetes": lambda cluster: SyncWay(KubernetesTransport(lambda: kubernetes_client(cluster), NAMESPACE)),
-    "kubernetes-async": lambda cluster: AsyncWay(
-        lambda: AsyncKubernetesTransport(lambda: kubernetes_async_client(cluster), NAMESPACE)
-    ),
+    "local": lambda cluster: AsyncWay(lambda: LocalTransport(inside(cluster, "/bin/sh"))),
+    "ssh": lambda cluster: AsyncWay(lambda: SshTransport(lambda: _in_thread(cluster))),
+    "kubernetes": lambda cluster: AsyncWay(lambda: KubernetesTransport(lambda: kubernetes_client(cluster), NAMESPACE)),
     **REST,
 }

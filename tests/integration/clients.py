@@ -8,16 +8,18 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
-from airflow_provider_soperator.clients.client import AsyncSlurmClient, SlurmClient
+from airflow_provider_soperator.clients.client import AsyncSlurmClient
+from airflow_provider_soperator.clients.loops import LOOP
+from airflow_provider_soperator.clients.sync import BlockingWatch, SlurmClient
 from airflow_provider_soperator.clients.watched import Patience
-from airflow_provider_soperator.clients.watcher import AsyncWatch, AsyncWatcher, Watch, Watcher
+from airflow_provider_soperator.clients.watcher import Watch, Watcher
 from airflow_provider_soperator.hooks import login
 from airflow_provider_soperator.slurm.ids import JobId
 from airflow_provider_soperator.slurm.requests import Request, SchedulerDiagnostics
 from airflow_provider_soperator.slurm.status import JobStatus
-from airflow_provider_soperator.transports.protocol import AsyncTransport, Transport
+from airflow_provider_soperator.transports.protocol import Transport
 from airflow_provider_soperator.transports.retry import RetryPolicy
-from airflow_provider_soperator.transports.ssh import AsyncSshTransport, SshTransport
+from airflow_provider_soperator.transports.ssh import SshTransport
 
 T = TypeVar("T")
 
@@ -101,8 +103,9 @@ class ClientUnderTest(Protocol):
 class InThreads:
     """The client for threads."""
 
-    def __init__(self, transport: Transport, policy: RetryPolicy) -> None:
-        self._client = SlurmClient(transport, policy)
+    def __init__(self, make: Callable[[], Transport], policy: RetryPolicy) -> None:
+        self._loops = AsyncSlurmClient(make(), policy)
+        self._client = SlurmClient(self._loops)
 
     def ask(self, request: Request[T]) -> T:
         return self._client.ask(request)
@@ -111,14 +114,18 @@ class InThreads:
         return getattr(self._client, method)(*args, **options)
 
     def watch(self, job: str | JobId, *, patience: Patience | None = None, **options: Any) -> Followed:
-        watcher = Watcher(self._client.ask, patience) if patience else self._client
-        watch, followed = watcher.watch(JobId.parse(str(job)), **options), Followed()
-        followed.close = watch.close
-        threading.Thread(target=self._read, args=(watch, followed), daemon=True).start()
+        async def begin() -> Watch:
+            assert patience is not None
+            return Watcher(self._loops.ask, patience).watch(JobId.parse(str(job)), **options)
+
+        mine = BlockingWatch(LOOP.run(begin())) if patience else self._client.watch(JobId.parse(str(job)), **options)
+        followed = Followed()
+        followed.close = mine.close
+        threading.Thread(target=self._read, args=(mine, followed), daemon=True).start()
         return followed
 
     @staticmethod
-    def _read(watch: Watch, followed: Followed) -> None:
+    def _read(watch: BlockingWatch, followed: Followed) -> None:
         try:
             for status in watch:
                 followed.hear(status)
@@ -128,7 +135,7 @@ class InThreads:
             followed.finish()
 
     def is_polling(self) -> bool:
-        return any(thread.name == "slurm-watcher" for thread in threading.enumerate())
+        return "slurm-watcher" in LOOP.run(_tasks())
 
     def close(self) -> None:
         self._client.close()
@@ -137,7 +144,7 @@ class InThreads:
 class InALoop:
     """The client for event loops, in a loop that runs in a thread of its own."""
 
-    def __init__(self, make: Callable[[], AsyncTransport], policy: RetryPolicy) -> None:
+    def __init__(self, make: Callable[[], Transport], policy: RetryPolicy) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -158,7 +165,7 @@ class InALoop:
         followed = Followed()
 
         async def start() -> None:
-            watcher = AsyncWatcher(self._client.ask, patience) if patience else self._client
+            watcher = Watcher(self._client.ask, patience) if patience else self._client
             watch = watcher.watch(JobId.parse(str(job)), **options)
             followed.close = lambda: self._loop.call_soon_threadsafe(watch.close) and None
             reader = asyncio.create_task(self._read(watch, followed))
@@ -169,7 +176,7 @@ class InALoop:
         return followed
 
     @staticmethod
-    async def _read(watch: AsyncWatch, followed: Followed) -> None:
+    async def _read(watch: Watch, followed: Followed) -> None:
         try:
             async for status in watch:
                 followed.hear(status)
@@ -179,10 +186,7 @@ class InALoop:
             followed.finish()
 
     def is_polling(self) -> bool:
-        async def names() -> list[str]:
-            return [task.get_name() for task in asyncio.all_tasks()]
-
-        return "slurm-watcher" in self._wait(names())
+        return "slurm-watcher" in self._wait(_tasks())
 
     def close(self) -> None:
         self._wait(self._client.close())
@@ -194,12 +198,17 @@ class InALoop:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(300)
 
 
+async def _tasks() -> list[str]:
+    """What runs in this loop, by name."""
+    return [task.get_name() for task in asyncio.all_tasks()]
+
+
 def in_threads(connection: str, policy: RetryPolicy = RetryPolicy()) -> ClientUnderTest:  # noqa: B008
-    return InThreads(SshTransport(lambda: login.connect(connection)), policy)
+    return InThreads(lambda: SshTransport(lambda: login.connect(connection)), policy)
 
 
 def in_a_loop(connection: str, policy: RetryPolicy = RetryPolicy()) -> ClientUnderTest:  # noqa: B008
-    return InALoop(lambda: AsyncSshTransport(lambda: login.connect_async(connection)), policy)
+    return InALoop(lambda: SshTransport(lambda: login.connect(connection)), policy)
 
 
 KINDS: dict[str, Callable[[str], ClientUnderTest]] = {"threads": in_threads, "loop": in_a_loop}

@@ -17,7 +17,7 @@ from airflow_provider_soperator.slurm.requests import Ping
 from airflow_provider_soperator.slurm.requests.once import SubmitOnce, Submitted
 from airflow_provider_soperator.transports.ssh import SshTransport
 from benchmarks.transports import Login
-from tests.contract.transports import SyncWay, Way
+from tests.contract.transports import AsyncWay, Way
 from tests.forks import forked
 from tests.integration.cluster import Cluster
 from tests.submissions import ask_until_known, ids_of, new_jobs
@@ -36,7 +36,7 @@ def waiting_jobs(count: int, **fields: Any) -> tuple[BatchJob, ...]:
 
 def over_ssh(cluster: Cluster) -> Way:
     """Without the hook of Airflow's SSH provider, which sleeps for seconds when a connection breaks as it is made."""
-    return SyncWay(SshTransport(Login(cluster.sandbox, cluster.access["ssh"]).connect))
+    return AsyncWay(lambda: SshTransport(Login(cluster.sandbox, cluster.access["ssh"]).connector))
 
 
 def stop_controller(cluster: Cluster) -> None:

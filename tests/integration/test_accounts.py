@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from airflow_provider_soperator.clients.client import SlurmClient
+from airflow_provider_soperator.clients.sync import SlurmClient
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.slurm.errors import SubmitRefused, TogetherRefused
 from airflow_provider_soperator.slurm.job import BatchJob

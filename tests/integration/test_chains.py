@@ -2,34 +2,40 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
 from itertools import pairwise
+from typing import TypeVar
 
 import pytest
 
 from airflow_provider_soperator.clients import work
-from airflow_provider_soperator.clients.client import SlurmClient
+from airflow_provider_soperator.clients.client import AsyncSlurmClient
 from airflow_provider_soperator.clients.steps import run
+from airflow_provider_soperator.clients.sync import SlurmClient
 from airflow_provider_soperator.slurm.errors import SlurmError, SubmitRefused, TogetherRefused
 from airflow_provider_soperator.slurm.ids import JobId
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.keys import SubmissionKey, key_of
 from airflow_provider_soperator.slurm.records import Job, RateLimit
-from airflow_provider_soperator.slurm.requests import ListJobs
+from airflow_provider_soperator.slurm.requests import ListJobs, Request
 from airflow_provider_soperator.slurm.requests.once import SubmitOnce, Together
 from airflow_provider_soperator.slurm.terms import Dependency
 from airflow_provider_soperator.slurm.unmet import Unmet
 from airflow_provider_soperator.transports.local import LocalTransport
-from tests.contract.transports import SyncWay, Way, inside
+from tests.contract.transports import AsyncWay, Way, inside
 from tests.integration.cluster import Cluster
 from tests.integration.conftest import ConnectClient
 from tests.integration.fire import over_ssh, stop_controller
 from tests.submissions import after, ask_until_known, ids_of, new_jobs
+
+T = TypeVar("T")
 
 pytestmark = [pytest.mark.oldest_slurm, pytest.mark.leaves("jobs", "drains")]
 
@@ -42,9 +48,21 @@ def way(request: pytest.FixtureRequest, connect: Callable[[str], Way]) -> Way:
     return connect(request.param)
 
 
+class Over:
+    """A way of the tests as a transport."""
+
+    def __init__(self, way: Way) -> None:
+        self._way = way
+
+    async def ask(self, request: Request[T]) -> T:
+        return await asyncio.to_thread(self._way.ask, request)
+
+    async def close(self) -> None: ...
+
+
 @pytest.fixture
 def slurm(way: Way) -> SlurmClient:
-    return SlurmClient(way)
+    return SlurmClient(AsyncSlurmClient(Over(way)))
 
 
 @pytest.fixture
@@ -224,7 +242,7 @@ def racers(request: pytest.FixtureRequest, connect: Callable[[str], Way], cluste
         yield [connect("rest") for _ in range(3)]
         return
     homes = [f"/root/home-{number}" for number in range(3)]
-    ways = [SyncWay(LocalTransport(inside(cluster, "env", f"HOME={home}", "/bin/sh"))) for home in homes]
+    ways = [AsyncWay(partial(LocalTransport, inside(cluster, "env", f"HOME={home}", "/bin/sh"))) for home in homes]
     yield list(ways)
     for way in ways:
         way.close()

@@ -57,7 +57,7 @@ def test_the_connection_is_cut_at_any_moment(cluster: Cluster, way: Way) -> None
 
 
 def test_the_connection_of_a_loop_is_cut_at_any_moment(cluster: Cluster, connect: Callable[[str], Way]) -> None:
-    cut_at([0.0, 0.02, 0.04], cluster, connect("ssh-async"))
+    cut_at([0.0, 0.02, 0.04], cluster, connect("ssh"))
 
 
 @pytest.mark.parametrize("stop", [stop_controller, kill_accounting])

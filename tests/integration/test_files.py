@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_soperator.clients import transfers
-from airflow_provider_soperator.clients.client import SlurmClient
 from airflow_provider_soperator.clients.disk import LocalFileError
 from airflow_provider_soperator.clients.steps import run
+from airflow_provider_soperator.clients.sync import SlurmClient
 from airflow_provider_soperator.slurm.files import FileError, ReadPieces
 from airflow_provider_soperator.slurm.requests import Request
 from airflow_provider_soperator.slurm.transfers import Place, WritePiece

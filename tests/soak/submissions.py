@@ -54,7 +54,7 @@ def play(round_: Round) -> None:
             fire = Fire(round_, cluster, way)
             fire.cut(way, CUTS, "cuts")
             # Its thread is gone by the time that workers are forked.
-            with closing(WAYS["ssh-async"](cluster)) as loop:
+            with closing(WAYS["ssh"](cluster)) as loop:
                 fire.cut(loop, CUTS_OF_A_LOOP, "cuts of a loop's connection")
             fire.restart()
             for step in STEPS:

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_soperator.clients.client import AsyncSlurmClient, SlurmClient
+from airflow_provider_soperator.clients.client import AsyncSlurmClient
+from airflow_provider_soperator.clients.sync import SlurmClient
 from airflow_provider_soperator.slurm.errors import TryAgain
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.requests import ListJobs, Request, Submit
@@ -27,7 +28,7 @@ def methods(client: type) -> dict[str, list[tuple[str, Any, Any]]]:
     return {
         name: [(one.name, one.kind, one.default) for one in inspect.signature(method).parameters.values()]
         for name, method in inspect.getmembers(client, inspect.isfunction)
-        if not name.startswith("_") or name == "__init__"
+        if not name.startswith("_")
     }
 
 
@@ -46,38 +47,22 @@ class Failing:
         self.failures = list(failures)
         self.asked: list[Request[Any]] = []
 
-    def answer(self, request: Request[Any]) -> Any:
+    async def ask(self, request: Request[Any]) -> Any:
         self.asked.append(request)
         if self.failures:
             raise self.failures.pop(0)
         return "answer"
 
-
-class Sync(Failing):
-    """For threads."""
-
-    def ask(self, request: Request[Any]) -> Any:
-        return self.answer(request)
-
-    def close(self) -> None: ...
-
-
-class Async(Failing):
-    """For a loop."""
-
-    async def ask(self, request: Request[Any]) -> Any:
-        return self.answer(request)
-
     async def close(self) -> None: ...
 
 
 def _ask(request: Request[Any], *failures: Exception) -> tuple[Any, list[Request[Any]]]:
-    transport = Sync(*failures)
-    return SlurmClient(transport, QUICK).ask(request), transport.asked
+    transport = Failing(*failures)
+    return SlurmClient(AsyncSlurmClient(transport, QUICK)).ask(request), transport.asked
 
 
 def _ask_in_a_loop(request: Request[Any], *failures: Exception) -> tuple[Any, list[Request[Any]]]:
-    transport = Async(*failures)
+    transport = Failing(*failures)
 
     async def ask() -> Any:
         return await AsyncSlurmClient(transport, QUICK).ask(request)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import subprocess
 from dataclasses import dataclass
@@ -99,6 +100,14 @@ def test_marks_cannot_be_guessed() -> None:
     assert len({new_mark() for _ in range(100)}) == 100
 
 
+async def answered(command: Command) -> CommandOutput:
+    transport = LocalTransport()
+    try:
+        return await transport.ask(Run(command))
+    finally:
+        await transport.close()
+
+
 @given(
     words=st.lists(
         st.text(st.characters(blacklist_characters="\0", blacklist_categories=["Cs"])), min_size=1, max_size=4
@@ -109,18 +118,14 @@ def test_marks_cannot_be_guessed() -> None:
 def test_a_real_shell_reads_what_was_meant(words: list[str], stdin: bytes, value: str) -> None:
     program = 'printf "%s\\0" "$VALUE" "$@"; cat'
     command = Command(("sh", "-c", program, "sh", *words), stdin=stdin, environment={"VALUE": value})
-    transport = LocalTransport()
-    said = transport.ask(Run(command))
-    transport.close()
+    said = asyncio.run(answered(command))
     assert said.stdout == b"".join(word.encode() + b"\0" for word in [value, *words]) + stdin
     assert said.stderr == b""
 
 
 @pytest.mark.parametrize(("word", "status"), [("printf", 0), ("exit", 127)])
 def test_a_command_is_never_a_builtin_of_the_shell(word: str, status: int) -> None:
-    transport = LocalTransport()
-    said = transport.ask(Run(Command((word, "--version"))))
-    transport.close()
+    said = asyncio.run(answered(Command((word, "--version"))))
     assert (said.status, b"coreutils" in said.stdout) == (status, status == 0)
 
 

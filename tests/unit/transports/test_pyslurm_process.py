@@ -8,42 +8,34 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Callable
 
 import pytest
 
 from airflow_provider_soperator.slurm.requests import ListPartitions
 from airflow_provider_soperator.transports.errors import ConnectFailed
-from airflow_provider_soperator.transports.native import AsyncNativeTransport, NativeTransport
+from airflow_provider_soperator.transports.native import NativeTransport
 
 #: Without site-packages, so without pyslurm whatever is installed.
 BARE = (sys.executable, "-S")
 
 
-def refusal(python: tuple[str, ...]) -> ConnectFailed:
-    transport = NativeTransport(python)
-    try:
-        with pytest.raises(ConnectFailed) as failed:
-            transport.ask(ListPartitions())
-    finally:
-        transport.close()
-    return failed.value
+def refusals(python: tuple[str, ...], times: int = 1) -> list[ConnectFailed]:
+    """How it fails, asked one time after the other."""
 
-
-def async_refusal(python: tuple[str, ...]) -> ConnectFailed:
-    async def ask() -> ConnectFailed:
-        transport = AsyncNativeTransport(python)
+    async def ask() -> list[ConnectFailed]:
+        transport, failures = NativeTransport(python), []
         try:
-            with pytest.raises(ConnectFailed) as failed:
-                await transport.ask(ListPartitions())
+            for _ in range(times):
+                with pytest.raises(ConnectFailed) as failed:
+                    await transport.ask(ListPartitions())
+                failures.append(failed.value)
         finally:
             await transport.close()
-        return failed.value
+        return failures
 
     return asyncio.run(ask())
 
 
-@pytest.mark.parametrize("refused", [refusal, async_refusal])
 @pytest.mark.parametrize(
     ("python", "cause"),
     [
@@ -54,10 +46,8 @@ def async_refusal(python: tuple[str, ...]) -> ConnectFailed:
         (("true",), "it said nothing"),
     ],
 )
-def test_the_cause_and_the_remedy_are_told(
-    refused: Callable[[tuple[str, ...]], ConnectFailed], python: tuple[str, ...], cause: str
-) -> None:
-    error = refused(python)
+def test_the_cause_and_the_remedy_are_told(python: tuple[str, ...], cause: str) -> None:
+    [error] = refusals(python)
     assert cause in error.what
     assert "choose the transport `local`" in error.remedy
     assert not error.retryable
@@ -67,15 +57,9 @@ def test_a_configuration_that_is_not_there_is_not_waited_for(monkeypatch: pytest
     """libslurm would, for a minute."""
     monkeypatch.setenv("SLURM_CONF", "/nowhere/slurm.conf")
     started = time.monotonic()
-    assert "/nowhere/slurm.conf" in refusal(BARE).what
+    assert "/nowhere/slurm.conf" in refusals(BARE)[0].what
     assert time.monotonic() - started < 20
 
 
 def test_it_can_be_asked_again_after_a_failure() -> None:
-    transport = NativeTransport(BARE)
-    try:
-        for _ in range(2):
-            with pytest.raises(ConnectFailed):
-                transport.ask(ListPartitions())
-    finally:
-        transport.close()
+    assert len(refusals(BARE, times=2)) == 2
