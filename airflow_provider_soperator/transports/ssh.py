@@ -11,7 +11,7 @@ import random
 import select
 import socket
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_soperator.transports.errors import ConnectFailed, ConnectionLost, ConnectRefused, TransportError
@@ -27,6 +27,9 @@ R = TypeVar("R")
 _CHUNK = 256 * 1024
 #: Bytes that are sent without a thread, if the socket takes any.
 _AT_ONCE = 16 * 1024
+
+#: Seconds that a session may take to open.
+_OPENING = 20.0
 
 #: How often an sshd that drops connections for having too many is tried again, and for how long at the most each time.
 #: A wide fan-out opens hundreds at once, and a stock sshd drops half of them.
@@ -56,7 +59,7 @@ def _session(client: paramiko.SSHClient) -> paramiko.Channel:
     if transport is None or not transport.is_active():
         raise ConnectionLost("the SSH connection has ended")
     try:
-        channel = transport.open_session(timeout=20)
+        channel = transport.open_session(timeout=_OPENING)
         channel.exec_command(SHELL)
     except (paramiko.SSHException, EOFError, OSError) as error:
         raise ConnectionLost(f"no session could be opened ({error})") from error
@@ -71,15 +74,19 @@ class _InThread:
 
     async def __call__(self, call: Callable[..., R], *args: Any, undo: Callable[[R], object] | None = None) -> R:
         """What a call returns. If nobody waits for it any more, ``undo`` is called with it."""
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(MAX_SHELLS + 1, "soperator-ssh")
-        called = self._threads.submit(call, *args)
+        called = self.begin(call, *args)
         try:
             return await asyncio.wrap_future(called)
         except asyncio.CancelledError:
             if undo and not called.cancel():
                 called.add_done_callback(lambda done: None if done.exception() else undo(done.result()))
             raise
+
+    def begin(self, call: Callable[..., R], *args: Any) -> Future[R]:
+        """The same for who does not wait."""
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(MAX_SHELLS + 1, "soperator-ssh")
+        return self._threads.submit(call, *args)
 
 
 class _News:
@@ -119,21 +126,24 @@ class _ParamikoPipe:
     async def receive(self) -> tuple[str, bytes] | None:
         channel = self._channel
         while True:
+            # Looked at first: what comes before the end is there by then.
+            has_ended = channel.eof_received or channel.closed
             if channel.recv_ready():
                 return "stdout", channel.recv(_CHUNK)
             if channel.recv_stderr_ready():
                 return "stderr", channel.recv_stderr(_CHUNK)
-            if channel.eof_received or channel.closed:
+            if has_ended:
                 return None
             await self._news.wait()
 
     async def close(self) -> None:
+        if not self._takes(0):
+            # To tell a host that says nothing would take as long as its silence.
+            self._in_thread.begin(self._channel.close)
+            return
         # It says so to the other side, which may have gone: whoever closes it for that has an error of their own.
         with contextlib.suppress(EOFError, OSError):
-            if self._takes(0):
-                self._channel.close()
-            else:
-                await self._in_thread(self._channel.close)
+            self._channel.close()
 
     def _takes(self, size: int) -> bool:
         """Whether so much can be sent at once, without a wait for the other side."""
@@ -143,10 +153,12 @@ class _ParamikoPipe:
         # The other end of a proxy command is a pipe.
         if not isinstance(transport.sock, socket.socket):
             return False
+        poll = select.poll()
         try:
-            return bool(select.select([], [transport.sock], [], 0)[1])
+            poll.register(transport.sock, select.POLLOUT)
+            return any(events & select.POLLOUT for _, events in poll.poll(0))
         except (OSError, ValueError):
-            # It is closed, or has too high a number.
+            # It is closed.
             return False
 
 
@@ -173,11 +185,15 @@ class SshTransport(ShellTransport["paramiko.SSHClient"]):
         return client
 
     async def _open_pipe(self, connection: paramiko.SSHClient) -> Pipe:
-        channel = await self._in_thread(_session, connection, undo=lambda channel: channel.close())
-        return _ParamikoPipe(channel, self._in_thread)
+        opening = self._in_thread(_session, connection, undo=lambda channel: channel.close())
+        try:
+            return _ParamikoPipe(await asyncio.wait_for(opening, _OPENING), self._in_thread)
+        except asyncio.TimeoutError as error:
+            raise ConnectionLost(f"no session could be opened (nothing within {_OPENING:g} s)") from error
 
     async def _hang_up(self, connection: paramiko.SSHClient) -> None:
-        await self._in_thread(connection.close)
+        # In no thread of its own: this is what ends those that wait for a silent host.
+        await asyncio.to_thread(connection.close)
 
 
 #: What paramiko and the SSH provider say of a private key that they cannot read.
