@@ -139,7 +139,8 @@ class _ParamikoPipe:
     async def close(self) -> None:
         if not self._takes(0):
             # To tell a host that says nothing would take as long as its silence.
-            self._in_thread.begin(self._channel.close)
+            with contextlib.suppress(RuntimeError):
+                self._in_thread.begin(self._channel.close)
             return
         # It says so to the other side, which may have gone: whoever closes it for that has an error of their own.
         with contextlib.suppress(EOFError, OSError):
@@ -192,8 +193,12 @@ class SshTransport(ShellTransport["paramiko.SSHClient"]):
             raise ConnectionLost(f"no session could be opened (nothing within {_OPENING:g} s)") from error
 
     async def _hang_up(self, connection: paramiko.SSHClient) -> None:
-        # In no thread of its own: this is what ends those that wait for a silent host.
-        await asyncio.to_thread(connection.close)
+        try:
+            # In no thread of its own: this is what ends those that wait for a silent host.
+            await asyncio.to_thread(connection.close)
+        except RuntimeError:
+            # A process that ends begins no threads any more.
+            connection.close()
 
 
 #: What paramiko and the SSH provider say of a private key that they cannot read.

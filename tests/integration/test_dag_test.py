@@ -124,4 +124,4 @@ def test_the_health_of_a_night(home: dict[str, str], cluster: Cluster) -> None:
     assert ended == dict.fromkeys(tasks, "success"), log[-6000:]
     assert "1 nodes are ill\n  worker-cpu-0: [user_problem] boot_disk_full" in log
     assert "check ssh-check: Complete" in log
-    assert re.search(r'{"node": "worker-[^}]*"seconds": {"create": {"p50": \d', log)
+    assert re.search(r'{"node": "worker-[^}]*"seconds": {"create": {"p50": \d', log), log[-8000:]
