@@ -227,10 +227,11 @@ _GENERAL = _rules(
     (
         ControllerUnreachable,
         # "Unexpected message": of no answer at all, as `scontrol update` of a job does not look whether there was one.
+        # "Unable to query": slurmrestd has no number for what it could not send; of a refusal it has Slurm's own words.
         r"unable to contact slurm controller|socket timed out|communication (connection|shutdown) failure"
         r"|message (send|receive) failure|zero bytes were transmitted|unexpected message received|standby mode"
         r"|connection (refused|timed out|reset by peer)|broken pipe|transport endpoint is not connected"
-        r"|could not resolve|unable to establish (controller|config)",
+        r"|could not resolve|unable to establish (controller|config)|unable to query job states",
     ),
     (AuthenticationFailed, r"protocol authentication error|authentication credential|munge|token generation failed"),
     (WholeJobOnly, r"component of heterogeneous job|not heterogeneous job leader"),

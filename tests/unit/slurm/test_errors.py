@@ -45,6 +45,7 @@ SAID: list[tuple[str, str, type[SlurmError]]] = [
     ),
     ("scontrol", "Unexpected message received for job 721", errors.ControllerUnreachable),
     ("sbatch", "sbatch: Unexpected message received for job 721", errors.ControllerUnreachable),
+    ("slurmrestd", "Unable to query job states", errors.ControllerUnreachable),
     (
         "sacct",
         "sacct: error: _open_persist_conn: failed to open persistent connection to host:127.0.0.1:27402: Connection "
