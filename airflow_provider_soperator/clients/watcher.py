@@ -124,10 +124,6 @@ class _Rounds:
         self.book.remove(watch)
         watch.is_closed = True
 
-    def remove_all(self) -> None:
-        for watch in self.book:
-            self.remove(watch)
-
     def fail(self, failure: BaseException) -> None:
         """Tell all of what will not pass, rather than have them wait for ever."""
         for watch in self.book:

@@ -19,6 +19,7 @@ from airflow_provider_soperator.pipelines.chains.recording import (
     Marks,
     Request,
     Script,
+    not_readable,
     not_understood,
 )
 from airflow_provider_soperator.pipelines.chains.stages import Call, ScriptWanted, Stage, staged
@@ -97,8 +98,7 @@ class _Run:
             except FileWanted as wanted:
                 file = str(wanted)
                 if len(self._files) == _MOST_FILES or file.startswith("../") or standins.is_marked(file):
-                    remedy = "write down what is in it"
-                    raise self._error(f"{file} is read, which only the cluster has", remedy) from None
+                    raise ShellChainError(self._line, not_readable(file)) from None
                 self._files[file] = self._marks.of(f"what is in {file} is known only on the cluster: write it down")
                 self.outcomes, self.calls, self.decisions, self._is_over = list(asked_for), [], [], False
         if not self._is_over and self.failed is None:

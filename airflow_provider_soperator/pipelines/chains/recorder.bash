@@ -61,11 +61,6 @@ _soperator_sbatch() {
 
 sbatch() { _soperator_sbatch "$@"; }
 
-# Builtins that would do something.
-kill() { _soperator_tell unknown kill "$@"; }
-popd() { _soperator_tell unknown popd "$@"; }
-pushd() { _soperator_tell unknown pushd "$@"; }
-
 env() {
   local _soperator_own=("${_soperator_own[@]}")
   while [[ ${1-} == [A-Za-z_]*=* ]]; do

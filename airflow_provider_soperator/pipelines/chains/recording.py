@@ -34,6 +34,8 @@ _FILTERS = (
 )
 _TELL = ("date", "hostname", "id", "nproc", "pwd", "sacct", "sinfo", "sleep", "squeue", "uname", "whoami")
 _LOOK_UP = ("file", "ls", "readlink", "realpath", "stat")
+#: Builtins that would do something.
+_BUILTINS = ("kill", "popd", "pushd")
 #: To ignore these means to ignore the files that they are told to write.
 _WITHOUT_EFFECT = {*_FILTERS, *_TELL, *_LOOK_UP, "echo", "printf", "set", "tee", "true", ":"}
 
@@ -169,6 +171,7 @@ class Script:
         calls = dict.fromkeys(_FILTERS, "_soperator_filter") | dict.fromkeys(("[", "test"), "_soperator_test")
         calls |= dict.fromkeys(_TELL, "_soperator_tell told")
         calls |= dict.fromkeys(_LOOK_UP, "_soperator_tell decide")
+        calls |= dict.fromkeys(_BUILTINS, "_soperator_tell unknown")
         calls |= {name: "_soperator_tell unknown" for name in self.ignored if name not in _WITHOUT_EFFECT}
         return [
             f"_soperator_ids={standins.PREFIX}",
@@ -282,11 +285,15 @@ def _explained(subject: str, problem: str) -> str:
     if problem == "readonly variable" and subject in ("PATH", "SHELL"):
         return f"{subject} is set, which the jobs would not get: set it in their scripts"
     if problem == "No such file or directory":
-        return f"{subject} is read, which only the cluster has: write down what is in it"
+        return not_readable(subject)
     if subject == "no match":
         return f"{problem!r} is a pattern for files on the cluster: name them, or quote it"
     whole = f"{subject}: {problem}" if subject else problem
     return f"bash says {whole!r}: mend it, or write the sbatch lines out, one after the other"
+
+
+def not_readable(file: str) -> str:
+    return f"{file} is read, which only the cluster has: write down what is in it"
 
 
 def not_understood(name: str) -> str:
