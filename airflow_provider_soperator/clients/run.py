@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from async_timeout import timeout
+
 from airflow_provider_soperator.clients.client import AsyncSlurmClient
 from airflow_provider_soperator.clients.diagnosis import diagnose
 from airflow_provider_soperator.clients.steps import run_async
@@ -134,7 +136,8 @@ class JobRun:
     async def diagnosis(self, status: JobStatus) -> list[str]:
         """What there is to say about a job that did not succeed, in lines."""
         try:
-            lines, nodes = await asyncio.wait_for(run_async(diagnose(status), self.client.ask), DIAGNOSIS_TIME)
+            async with timeout(DIAGNOSIS_TIME):
+                lines, nodes = await run_async(diagnose(status), self.client.ask)
         except asyncio.TimeoutError:
             return [f"There is no diagnosis: the cluster did not answer within {DIAGNOSIS_TIME:g} s"]
         told = await self._tell_of_nodes(nodes) if nodes and self._tell_of_nodes else []

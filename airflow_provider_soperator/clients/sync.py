@@ -9,6 +9,8 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from async_timeout import timeout as time_limit
+
 from airflow_provider_soperator.clients import transfers
 from airflow_provider_soperator.clients.client import AsyncSlurmClient
 from airflow_provider_soperator.clients.loops import LOOP
@@ -129,6 +131,7 @@ class BlockingWatch:
 
 async def _within(work: Coroutine[Any, Any, T], timeout: float | None) -> T | None:
     try:
-        return await asyncio.wait_for(work, timeout)
+        async with time_limit(timeout):
+            return await work
     except asyncio.TimeoutError:
         return None

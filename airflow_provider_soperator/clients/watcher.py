@@ -11,6 +11,8 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
+from async_timeout import timeout
+
 from airflow_provider_soperator.clients.book import JobBook, first_of_kind
 from airflow_provider_soperator.clients.pace import Pace
 from airflow_provider_soperator.clients.steps import Steps, run_async
@@ -204,7 +206,8 @@ class Watcher:
                 left = rounds.due - time.monotonic()
                 if left > 0:
                     with contextlib.suppress(asyncio.TimeoutError):
-                        await asyncio.wait_for(self._sooner.wait(), left)
+                        async with timeout(left):
+                            await self._sooner.wait()
                     continue
                 await run_async(rounds.round(), self._ask)
         except Exception as failure:

@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from airflow.sdk import BaseHook
+from async_timeout import timeout
 
 from airflow_provider_soperator.hooks.kubernetes import connect
 from airflow_provider_soperator.hooks.settings import NAMESPACE
@@ -73,7 +74,8 @@ class SoperatorClusterHook(BaseHook):
     async def tell_of(self, workers: Sequence[str], within: float = PATIENCE) -> list[str]:
         """What Kubernetes has to say of some of Slurm's nodes, in lines for people; or why it says nothing."""
         try:
-            return await asyncio.wait_for(self._tell_of(workers), within)
+            async with timeout(within):
+                return await self._tell_of(workers)
         except TransportError as error:
             return [f"Kubernetes was not asked: {error}"]
         except asyncio.TimeoutError:

@@ -10,6 +10,8 @@ import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+from async_timeout import timeout
+
 from airflow_provider_soperator.transports.errors import ConnectFailed, ConnectionLost, ConnectRefused
 from airflow_provider_soperator.transports.kubernetes_errors import PATIENCE, explained, status_message
 from airflow_provider_soperator.transports.pods import CONTROLLER, LOGIN, PodChoice, find_pod
@@ -92,7 +94,8 @@ class _Pipe:
     async def close(self) -> None:
         self._coming.cancel()
         with contextlib.suppress(Exception):
-            await asyncio.wait_for(self._socket.close(), 1)
+            async with timeout(1):
+                await self._socket.close()
         await self._client.close()
 
 
@@ -153,24 +156,21 @@ class KubernetesTransport(ShellTransport["kubernetes_asyncio.client.ApiClient"])
         client.default_headers.update(connection.default_headers)
         core: Any = kubernetes_asyncio.client.CoreV1Api(client)
 
-        async def join() -> aiohttp.ClientWebSocketResponse:
-            opening = await core.connect_get_namespaced_pod_exec(
-                pod,
-                self._namespace,
-                container=choice.container,
-                command=list(choice.shell),
-                stdin=True,
-                stdout=True,
-                stderr=True,
-                tty=False,
-                _preload_content=False,
-            )
-            socket: aiohttp.ClientWebSocketResponse = await opening
-            return socket
-
         try:
             with explained(f"exec into pod {pod}"):
-                socket = await asyncio.wait_for(join(), PATIENCE)
+                async with timeout(PATIENCE):
+                    opening = await core.connect_get_namespaced_pod_exec(
+                        pod,
+                        self._namespace,
+                        container=choice.container,
+                        command=list(choice.shell),
+                        stdin=True,
+                        stdout=True,
+                        stderr=True,
+                        tty=False,
+                        _preload_content=False,
+                    )
+                    socket: aiohttp.ClientWebSocketResponse = await opening
         except BaseException:
             await client.close()
             raise

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
+from async_timeout import timeout
+
 from airflow_provider_soperator.slurm.errors import AuthenticationFailed, ControllerUnreachable, SlurmError, classify
 from airflow_provider_soperator.slurm.requests.base import TIMEOUT
 from airflow_provider_soperator.transports.errors import CommandTimedOut, ConnectFailed, ConnectionLost
@@ -133,7 +135,8 @@ class _Process:
         self = cls(process, answers)
         try:
             with _starting(answers):
-                _check(await asyncio.wait_for(self._receive(), STARTUP))
+                async with timeout(STARTUP):
+                    _check(await self._receive())
         except BaseException:
             await self.close()
             raise
@@ -143,7 +146,8 @@ class _Process:
         assert self._process.stdin is not None
         with _calling(self._answers):
             self._process.stdin.write(line)
-            return await asyncio.wait_for(self._receive(), TIMEOUT)
+            async with timeout(TIMEOUT):
+                return await self._receive()
 
     def kill(self) -> None:
         if self._process.returncode is None:

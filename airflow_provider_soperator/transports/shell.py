@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import ClassVar, Generic, Protocol, TypeVar
 
+from async_timeout import timeout
+
 from airflow_provider_soperator.slurm.requests import Command, CommandOutput, Request
 from airflow_provider_soperator.transports.errors import CommandTimedOut, ConnectFailed, ConnectionLost, TransportError
 from airflow_provider_soperator.transports.framing import GRACE, Exchange, encode, handshake, new_mark
@@ -109,17 +111,14 @@ class Shells:
     ) -> CommandOutput:
         exchange = Exchange(new_mark(), command)
         started = time.monotonic()
-
-        async def talk() -> None:
-            await pipe.send(encoder(command, exchange.mark))
-            while not exchange.complete:
-                received = await pipe.receive()
-                if received is None:
-                    raise _lost(command)
-                exchange.feed(*received)
-
         try:
-            await asyncio.wait_for(talk(), limit)
+            async with timeout(limit):
+                await pipe.send(encoder(command, exchange.mark))
+                while not exchange.complete:
+                    received = await pipe.receive()
+                    if received is None:
+                        raise _lost(command)
+                    exchange.feed(*received)
         except asyncio.TimeoutError as error:
             raise CommandTimedOut(command.argv[0], limit) from error
         except (OSError, EOFError) as error:

@@ -14,6 +14,8 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from async_timeout import timeout
+
 from airflow_provider_soperator.transports.errors import ConnectFailed, ConnectionLost, ConnectRefused, TransportError
 from airflow_provider_soperator.transports.framing import SHELL
 from airflow_provider_soperator.transports.shell import MAX_SHELLS, Pipe, ShellTransport
@@ -188,7 +190,8 @@ class SshTransport(ShellTransport["paramiko.SSHClient"]):
     async def _open_pipe(self, connection: paramiko.SSHClient) -> Pipe:
         opening = self._in_thread(_session, connection, undo=lambda channel: channel.close())
         try:
-            return _ParamikoPipe(await asyncio.wait_for(opening, _OPENING), self._in_thread)
+            async with timeout(_OPENING):
+                return _ParamikoPipe(await opening, self._in_thread)
         except asyncio.TimeoutError as error:
             raise ConnectionLost(f"no session could be opened (nothing within {_OPENING:g} s)") from error
 

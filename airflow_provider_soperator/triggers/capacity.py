@@ -8,6 +8,8 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
 
+from async_timeout import timeout
+
 from airflow_provider_soperator.capacity.errors import CapacityError, CapacityMistake
 from airflow_provider_soperator.capacity.lease import Record
 from airflow_provider_soperator.capacity.order import ShiftOrder
@@ -50,7 +52,8 @@ class ShiftTrigger(EndedWithItsTask):
         try:
             async with self._open() as shift:
                 try:
-                    outcome = await asyncio.wait_for(shift.run(_is_under_way), left)
+                    async with timeout(left):
+                        outcome = await shift.run(_is_under_way)
                 except asyncio.TimeoutError:
                     if left is None:
                         raise

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
+from async_timeout import timeout
 
 from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
 from airflow_provider_soperator.hooks.settings import NAMESPACE
@@ -52,9 +53,8 @@ class RunActiveCheckTrigger(EndedWithItsTask):
         """What the task goes on with."""
         run = self._run = CheckRun(RunOrder.read(self.order), self.log)
         try:
-            left = max(0.0, self.deadline - time.time())
-            going = stepped(self._open, run.step, self.poll_interval, self.log)
-            result = await asyncio.wait_for(going, left)
+            async with timeout(max(0.0, self.deadline - time.time())):
+                result = await stepped(self._open, run.step, self.poll_interval, self.log)
         except asyncio.TimeoutError:
             # What waits for busy nodes would disturb them hours later.
             await self.cancel()

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from airflow.triggers.base import TriggerEvent
+from async_timeout import timeout
 
 from airflow_provider_soperator.clients.client import AsyncSlurmClient
 from airflow_provider_soperator.slurm.node_words import MISTAKES, Watched
@@ -46,8 +47,8 @@ class NodeMoveTrigger(WorkTrigger):
         """What the task goes on with."""
         journey = self._journey = Journey(Wish.read(self.wish), datetime.fromisoformat(self.since), self.log)
         try:
-            left = max(0.0, self.deadline - time.time())
-            return {"result": await asyncio.wait_for(self._travel(journey), left)}
+            async with timeout(max(0.0, self.deadline - time.time())):
+                return {"result": await self._travel(journey)}
         except asyncio.TimeoutError:
             return {"late": journey.place}
         except NodesLost as error:

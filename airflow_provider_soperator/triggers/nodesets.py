@@ -7,6 +7,8 @@ import time
 from datetime import datetime
 from typing import Any
 
+from async_timeout import timeout
+
 from airflow_provider_soperator.hooks.sides import Sides, Where
 from airflow_provider_soperator.soperator.resizing import Resize, ResizeRefused
 from airflow_provider_soperator.triggers.killed import EndedWithItsTask
@@ -42,8 +44,8 @@ class ResizeTrigger(EndedWithItsTask):
         """What the task goes on with."""
         resizing = self._begun()
         try:
-            left = max(0.0, self.deadline - time.time())
-            return {"result": await asyncio.wait_for(self._go(resizing), left)}
+            async with timeout(max(0.0, self.deadline - time.time())):
+                return {"result": await self._go(resizing)}
         except asyncio.TimeoutError:
             failure = {"late": resizing.place}
         except (ResizeLost, ResizeRefused) as error:

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from async_timeout import timeout
+
 from airflow_provider_soperator.clients.client import AsyncSlurmClient
 from airflow_provider_soperator.errors import ConnectionMistake
 from airflow_provider_soperator.hooks.sides import Sides, Where
@@ -64,8 +66,8 @@ class ClusterMadeTrigger(EndedWithItsTask):
     async def event(self) -> dict[str, Any]:
         """What the task goes on with."""
         try:
-            left = max(0.0, self.deadline - time.time())
-            return {"result": await asyncio.wait_for(self._result(), left)}
+            async with timeout(max(0.0, self.deadline - time.time())):
+                return {"result": await self._result()}
         except asyncio.TimeoutError:
             await self.cancel()
             return {"late": self._place}

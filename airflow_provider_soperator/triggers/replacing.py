@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+from async_timeout import timeout
+
 from airflow_provider_soperator.clients.client import AsyncSlurmClient
 from airflow_provider_soperator.health.replacing import (
     Replacement,
@@ -270,8 +272,8 @@ class ReplaceTrigger(EndedWithItsTask):
     async def event(self) -> dict[str, Any]:
         rounds = self._rounds = Rounds(Errand.read(self.errand), datetime.fromisoformat(self.since), self.log)
         try:
-            left = max(0.0, self.deadline - time.time())
-            return {"result": await asyncio.wait_for(self._travel(rounds), left)}
+            async with timeout(max(0.0, self.deadline - time.time())):
+                return {"result": await self._travel(rounds)}
         except asyncio.TimeoutError:
             event = {"late": rounds.place}
         except NodesLost as error:
@@ -294,7 +296,8 @@ class ReplaceTrigger(EndedWithItsTask):
         if self._rounds is None:
             return
         try:
-            self._fate = f". {await asyncio.wait_for(self._undo(self._rounds), _UNDOING)}".rstrip(". ")
+            async with timeout(_UNDOING):
+                self._fate = f". {await self._undo(self._rounds)}".rstrip(". ")
         except (*FAILURES, asyncio.TimeoutError) as error:
             self._fate = f". What was drained stays so, as the cluster cannot be asked: {error}"
 

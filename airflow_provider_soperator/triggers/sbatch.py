@@ -10,6 +10,7 @@ from typing import Any
 
 from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.triggers.base import TaskSuccessEvent, TriggerEvent
+from async_timeout import timeout
 
 from airflow_provider_soperator.clients.client import AsyncSlurmClient
 from airflow_provider_soperator.clients.run import JobRun
@@ -107,11 +108,8 @@ class SbatchTrigger(EndedWithItsTask):
     async def _in_time(self, run: JobRun, published: Published) -> dict[str, Any]:
         left = None if self.deadline is None else max(0.0, self.deadline - time.time())
         try:
-            return {
-                "report": describe(
-                    await asyncio.wait_for(follow(run, self.log, published, Chain.read(self.chain)), left)
-                )
-            }
+            async with timeout(left):
+                return {"report": describe(await follow(run, self.log, published, Chain.read(self.chain)))}
         except asyncio.TimeoutError:
             if left is None:
                 raise

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
+from async_timeout import timeout as time_limit
+
 from sandbox import config
 from sandbox.files import replace_text
 from sandbox.settings import ENVIRONMENT, Settings
@@ -99,7 +101,8 @@ class Slurm:
             env=ENVIRONMENT,
         )
         try:
-            out, err = await asyncio.wait_for(process.communicate(text.encode()), timeout)
+            async with time_limit(timeout):
+                out, err = await process.communicate(text.encode())
         except BaseException:
             process.kill()
             await process.wait()

@@ -16,6 +16,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from async_timeout import timeout
+
 from sandbox.kube import errors
 from sandbox.kube.objects import Object, dig
 
@@ -176,7 +178,8 @@ async def _end(process: Process) -> None:
                 process.kill()
         # A daemon that left the session may hold the pipes for ever, and some Pythons wait for those.
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(process.wait(), 1)
+            async with timeout(1):
+                await process.wait()
 
 
 Send = Callable[[int, bytes], Awaitable[None]]

@@ -10,6 +10,7 @@ from typing import Any
 
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
+from async_timeout import timeout
 
 from sandbox.kube import errors
 from sandbox.kube.execution import ERROR, RESIZE, STDERR, STDIN, STDOUT
@@ -82,7 +83,8 @@ class SpdyWire(asyncio.Protocol):
         transport.write(("\r\n".join(lines) + "\r\n\r\n").encode())
         transport.resume_reading()
         try:
-            await asyncio.wait_for(wire._joined.wait(), _OPENING_SECONDS)
+            async with timeout(_OPENING_SECONDS):
+                await wire._joined.wait()
         except asyncio.TimeoutError:
             transport.abort()
         if transport.is_closing():

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 
+from async_timeout import timeout as time_limit
+
 from sandbox.kube import errors
 from sandbox.kube.kinds import Kind
 from sandbox.kube.objects import Object
@@ -48,7 +50,8 @@ class Watch:
     async def next(self, timeout: float | None = None) -> tuple[str, Object] | None:
         """The next event, or None at the end: after ``close``, or when nothing came in time."""
         try:
-            return await asyncio.wait_for(self._queue.get(), timeout)
+            async with time_limit(timeout):
+                return await self._queue.get()
         except asyncio.TimeoutError:
             return None
 

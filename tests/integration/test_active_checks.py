@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from airflow.triggers.base import TriggerEvent
+from async_timeout import timeout
 
 from airflow_provider_soperator.operators.checks import CheckFailed, CheckLate, RunActiveCheckOperator
 from airflow_provider_soperator.sensors.checks import ActiveCheckSensor
@@ -250,7 +251,8 @@ def test_a_check_of_kubernetes_alone(checks: Checks) -> None:
 
 async def first_event(trigger: Any) -> Any:
     events: AsyncIterator[TriggerEvent] = trigger.run()
-    return (await asyncio.wait_for(anext(events), 120)).payload
+    async with timeout(120):
+        return (await anext(events)).payload
 
 
 def test_a_run_that_fails_is_an_event_and_ends_a_wait(checks: Checks, cluster: Cluster) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
+from async_timeout import timeout
 
 from airflow_provider_soperator.hooks.sides import Where
 from airflow_provider_soperator.sensors.cluster import ClusterReadySensor
@@ -105,7 +106,8 @@ def test_a_trigger_waits_for_the_end_of_maintenance(
         async def end() -> dict[str, Any]:
             event = asyncio.ensure_future(anext(trigger.run()))
             await asyncio.to_thread(cluster.fault, "maintenance", switch="off")
-            return dict((await asyncio.wait_for(event, 120)).payload)
+            async with timeout(120):
+                return dict((await event).payload)
 
         assert asyncio.run(end())["result"]["cluster"] == "soperator"
         assert cluster.pod(LAST) is not None
@@ -138,20 +140,24 @@ def test_a_cluster_that_is_gone_is_told_once(cluster: Cluster, sense: Sense) -> 
         events = trigger.run()
         told = asyncio.ensure_future(anext(events))
         cluster.fault("slurmdbd-down")
-        event = (await asyncio.wait_for(told, 60)).payload
+        async with timeout(60):
+            event = (await told).payload
         assert (event["cluster"], event["phase"]) == ("soperator", "Not available")
         assert event["conditions"] == {"AccountingAvailable": "slurmdbd is down"}
         again = asyncio.ensure_future(anext(events))
-        await asyncio.wait_for(remembered(is_told=True), 60)
+        async with timeout(60):
+            await remembered(is_told=True)
         with pytest.raises(AirflowException, match="has timed out"):
             await asyncio.to_thread(sense, slurm_conn_id=None, timeout=2)
         assert not again.done()
         await asyncio.to_thread(cluster.sandbox.up)
         await asyncio.to_thread(sense)
         # It has seen by itself that the cluster is back.
-        await asyncio.wait_for(remembered(is_told=False), 60)
+        async with timeout(60):
+            await remembered(is_told=False)
         cluster.fault("slurmdbd-down")
-        assert (await asyncio.wait_for(again, 60)).payload["since"] > event["since"]
+        async with timeout(60):
+            assert (await again).payload["since"] > event["since"]
         await events.aclose()
 
     asyncio.run(watch())

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from airflow.triggers.base import TriggerEvent
+from async_timeout import timeout
 
 from airflow_provider_soperator.slurm.requests import Ping
 from airflow_provider_soperator.transports.errors import ConnectFailed
@@ -29,7 +30,8 @@ def slurm(cluster: Cluster, connect_kind: ConnectClient) -> ClientUnderTest:
 
 async def first_event(trigger: SlurmEventTrigger) -> TriggerEvent:
     events: AsyncIterator[TriggerEvent] = trigger.run()
-    return await asyncio.wait_for(anext(events), 60)
+    async with timeout(60):
+        return await anext(events)
 
 
 def test_many_watchers_cost_what_one_costs(cluster: Cluster, slurm: ClientUnderTest, connections: Connections) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 from airflow.triggers.base import TriggerEvent
+from async_timeout import timeout
 
 from airflow_provider_soperator.health.assessment import Watched
 from airflow_provider_soperator.hooks.health import Witnesses
@@ -125,7 +126,8 @@ def test_what_is_wrong_with_a_question_to_prometheus(
 
 
 async def first(events: AsyncIterator[TriggerEvent]) -> Any:
-    return (await asyncio.wait_for(anext(events), 60)).payload
+    async with timeout(60):
+        return (await anext(events)).payload
 
 
 def test_a_sensor_that_is_deferred_sees_the_same(cluster: Cluster, conn_id: str) -> None:

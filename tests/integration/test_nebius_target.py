@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import jwt
 import pytest
+from async_timeout import timeout
 from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
 from nebius.api.nebius.iam.v1 import ExchangeTokenRequest, TokenExchangeServiceClient
 from nebius.api.nebius.mk8s.v1 import (
@@ -73,7 +74,11 @@ class Shift:
         return self.do(self._opened.enter_async_context(target.open(purpose, AirflowClients(), self.log)))
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
-        return self._loop.run_until_complete(asyncio.wait_for(work, 60))
+        async def in_time() -> T:
+            async with timeout(60):
+                return await work
+
+        return self._loop.run_until_complete(in_time())
 
     def block(self) -> BlockSeen:
         return self.do(NebiusHook("nebius_world").block(BLOCK))
@@ -246,7 +251,7 @@ def test_in_a_sandbox_whose_block_is_full_for_a_while(cluster: Cluster, connecti
         return seen
 
     async def scenario() -> None:
-        async with target.open(purpose, AirflowClients(), logging.getLogger("sandbox")) as session:
+        async with timeout(60), target.open(purpose, AirflowClients(), logging.getLogger("sandbox")) as session:
             await session.check(2, await NebiusHook().block(landscape.BLOCK_ID))
             cluster.fault("block-exhausted", leave=cluster.settings.gpus)
             await session.grow(2)
@@ -258,7 +263,7 @@ def test_in_a_sandbox_whose_block_is_full_for_a_while(cluster: Cluster, connecti
             assert await until(session, lambda seen: seen.is_settled) == Holding(allowed=0, held=0, ready=0)
 
     cluster.settle()
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+    asyncio.run(scenario())
     assert cluster.usage() == cluster.settings.gpus
 
 

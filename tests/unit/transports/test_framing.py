@@ -16,6 +16,7 @@ from airflow_provider_soperator.slurm.requests import Command, CommandOutput, Re
 from airflow_provider_soperator.transports.errors import CommandTimedOut, OutputTooLarge
 from airflow_provider_soperator.transports.framing import Exchange, encode, new_mark
 from airflow_provider_soperator.transports.local import LocalTransport
+from airflow_provider_soperator.transports.shell import Shells
 
 MARK = "mark-00ff"
 
@@ -139,3 +140,44 @@ def test_what_arrives_only_in_part_does_not_run(shell: str, stdin: bytes, tmp_pa
         said = subprocess.run([shell], input=b"exec 9>/dev/null\n" + line[:length], capture_output=True, check=False)
         assert ran.exists() == whole, line[:length]
     assert MARK.encode() in said.stdout
+
+
+class LastWord:
+    """A shell that answers in the moment in which the task that has asked is cancelled."""
+
+    def __init__(self) -> None:
+        self.asker: asyncio.Task[CommandOutput] | None = None
+        self.is_closed = False
+        self._said: list[tuple[str, bytes]] = []
+
+    async def send(self, data: bytes) -> None:
+        shell = subprocess.run(["/bin/sh"], input=data, capture_output=True, check=False)
+        self._said = [("stderr", shell.stderr), ("stdout", shell.stdout)]
+
+    async def receive(self) -> tuple[str, bytes] | None:
+        said = asyncio.get_running_loop().create_future()
+        said.get_loop().call_soon(said.set_result, self._said.pop())
+        if self.asker is not None and not self._said:
+            said.get_loop().call_soon(self.asker.cancel)
+        heard: tuple[str, bytes] = await said
+        return heard
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+
+def test_who_is_cancelled_as_the_answer_comes_is_cancelled() -> None:
+    async def scenario() -> None:
+        shell = LastWord()
+
+        async def open_shell() -> LastWord:
+            return shell
+
+        shells = Shells(open_shell)
+        assert (await shells.run(Command(("echo", "first")))).stdout == b"first\n"
+        shell.asker = asyncio.ensure_future(shells.run(Command(("echo", "second"))))
+        with pytest.raises(asyncio.CancelledError):
+            await shell.asker
+        assert shell.is_closed
+
+    asyncio.run(scenario())
