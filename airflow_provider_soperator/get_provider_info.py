@@ -34,23 +34,43 @@ def get_provider_info() -> dict[str, Any]:
                 ],
             }
         ],
+        "operators": [
+            {
+                "integration-name": "Soperator",
+                "python-modules": [
+                    "airflow_provider_soperator.operators.capacity",
+                    "airflow_provider_soperator.operators.capacity_dag",
+                    "airflow_provider_soperator.operators.cluster",
+                    "airflow_provider_soperator.operators.nodes",
+                    "airflow_provider_soperator.operators.pipeline",
+                    "airflow_provider_soperator.operators.queue",
+                    "airflow_provider_soperator.operators.sbatch",
+                    "airflow_provider_soperator.operators.stats",
+                ],
+            }
+        ],
+        "sensors": [
+            {
+                "integration-name": "Soperator",
+                "python-modules": [
+                    "airflow_provider_soperator.sensors.capacity",
+                    "airflow_provider_soperator.sensors.cluster",
+                    "airflow_provider_soperator.sensors.health",
+                    "airflow_provider_soperator.sensors.jobs",
+                    "airflow_provider_soperator.sensors.nodes",
+                ],
+            }
+        ],
         "triggers": [
             {
                 "integration-name": "Soperator",
                 "python-modules": [
-                    "airflow_provider_soperator.triggers.blocks",
                     "airflow_provider_soperator.triggers.capacity",
-                    "airflow_provider_soperator.triggers.checks",
-                    "airflow_provider_soperator.triggers.clusters",
                     "airflow_provider_soperator.triggers.events",
-                    "airflow_provider_soperator.triggers.health",
-                    "airflow_provider_soperator.triggers.jobs",
-                    "airflow_provider_soperator.triggers.nodes",
-                    "airflow_provider_soperator.triggers.nodesets",
-                    "airflow_provider_soperator.triggers.provisioning",
-                    "airflow_provider_soperator.triggers.replacing",
                     "airflow_provider_soperator.triggers.sbatch",
-                    "airflow_provider_soperator.triggers.scaling",
+                    "airflow_provider_soperator.triggers.starting",
+                    "airflow_provider_soperator.triggers.watch",
+                    "airflow_provider_soperator.triggers.work",
                 ],
             }
         ],

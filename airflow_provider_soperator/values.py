@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
+#: Where Soperator's Helm charts put a cluster, unless told otherwise.
+NAMESPACE = "soperator"
 #: What a text says that means no.
 _NO = frozenset({"", "0", "false", "no", "none", "off"})
 

@@ -25,7 +25,7 @@ from airflow_provider_soperator.operators.nodes import (
 )
 from airflow_provider_soperator.operators.sbatch import SbatchOperator
 from airflow_provider_soperator.sensors.health import NodeHealthSensor
-from airflow_provider_soperator.triggers.health import NodeUnhealthyTrigger
+from airflow_provider_soperator.triggers.events import NodeUnhealthyTrigger
 
 # With True somebody has to agree to each replacement, on Airflow's page of required actions.
 APPROVE = False

@@ -43,6 +43,8 @@ LONG = (
 #: Seconds that what a test has ended may take to be gone.
 GOING = 20
 #: Whether a test itself has passed: what one has left that failed, or was interrupted, says nothing.
+#: Of each log of a sandbox whose test has failed.
+LAST_LINES = 40
 HAS_PASSED = pytest.StashKey[bool]()
 
 
@@ -51,6 +53,11 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     report = yield
     if report.when == "call":
         item.stash[HAS_PASSED] = report.passed
+    sandbox = getattr(item, "funcargs", {}).get("sandbox")
+    if report.failed and sandbox:
+        for log in sorted(sandbox.settings.paths.logs.glob("*.log")):
+            lines = log.read_text(errors="replace").splitlines()[-LAST_LINES:]
+            report.sections.append((f"the sandbox's {log.name}", "\n".join(lines)))
     return report
 
 

@@ -9,8 +9,8 @@ from datetime import datetime
 from functools import partial
 from typing import TypeVar
 
+from airflow_provider_soperator.answers import SharedAnswers
 from airflow_provider_soperator.clients import stats, waiting, work
-from airflow_provider_soperator.clients.answers import SharedAnswers
 from airflow_provider_soperator.clients.batcher import Batcher
 from airflow_provider_soperator.clients.steps import Steps, run_async
 from airflow_provider_soperator.clients.tails import Tail, Tails
@@ -71,7 +71,7 @@ class AsyncSlurmClient:
         self._watcher = Watcher(partial(self._ask, policy=_OF_WATCHERS))
         self._tails = Tails(self.ask)
         self._batcher = Batcher(self.submit_many)
-        self._answers = SharedAnswers(self.ask)
+        self._answers = SharedAnswers()
 
     async def ask(self, request: Request[T]) -> T:
         """Put a question; asked again if its failure may pass and a second time does no harm."""
@@ -90,9 +90,9 @@ class AsyncSlurmClient:
             await asyncio.sleep(pause)
             attempt += 1
 
-    async def ask_shared(self, request: Request[T], most_age: float) -> T:
-        """The same answer for all who put a question within so many seconds."""
-        return await self._answers.get(request, most_age)
+    async def ask_shared(self, request: Request[T], max_age: float) -> T:
+        """An answer no older than ``max_age`` seconds, which all who put the question share."""
+        return await self._answers.get(request, lambda: self.ask(request), max_age)
 
     async def config(self) -> ClusterConfig:
         """The cluster's settings, of the last minutes."""

@@ -66,14 +66,6 @@ class Watched:
     kinds: tuple[str, ...] = ()
     ignore_own_drains: bool = True
 
-    @classmethod
-    def read(cls, written: Mapping[str, Any]) -> Watched:
-        lists = {name: tuple(written.get(name, ())) for name in ("nodes", "kinds")}
-        return cls(**{**written, **lists})
-
-    def write(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
     def unhealthy(self, nodes: Iterable[Node], seen: Seen) -> dict[str, NodeHealth]:
         """Those with findings that count, and no others."""
         # Figures may name any node.

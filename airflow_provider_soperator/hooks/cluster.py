@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 from airflow.sdk import BaseHook
 from async_timeout import timeout
 
-from airflow_provider_soperator.hooks.kubernetes import connect
-from airflow_provider_soperator.hooks.settings import NAMESPACE
+from airflow_provider_soperator.hooks.kubernetes import connect, shared_kubernetes
 from airflow_provider_soperator.kubernetes.clusters import ClusterObjects
 from airflow_provider_soperator.kubernetes.objects import Objects
 from airflow_provider_soperator.kubernetes.telling import tell
 from airflow_provider_soperator.kubernetes.workers import look_at_all
 from airflow_provider_soperator.transports.errors import TransportError
 from airflow_provider_soperator.transports.kubernetes_errors import PATIENCE, explained
+from airflow_provider_soperator.values import NAMESPACE
 
 if TYPE_CHECKING:
     import kubernetes_asyncio.client
@@ -60,15 +60,24 @@ class SoperatorClusterHook(BaseHook):
             yield client
 
     @asynccontextmanager
-    async def objects(self) -> AsyncIterator[Objects]:
-        """The cluster's objects, for the running event loop."""
-        async with self.async_client() as client:
-            yield Objects(client, self.namespace, _RIGHTS)
+    async def objects(self, max_age: float | None = None) -> AsyncIterator[Objects]:
+        """The cluster's objects, for the running event loop.
+
+        With ``max_age`` lists may be that many seconds old: all in the loop who look at the cluster share them.
+        """
+        if max_age is None:
+            async with self.async_client() as client:
+                yield Objects(client, self.namespace, _RIGHTS)
+            return
+        async with shared_kubernetes(self.kubernetes_conn_id) as (client, answers):
+            yield Objects(client, self.namespace, _RIGHTS, answers, max_age)
 
     @asynccontextmanager
-    async def soperator(self, cluster: str | None = None) -> AsyncIterator[ClusterObjects]:
-        """What a cluster is made of; without a name the only one in the namespace."""
-        async with self.objects() as objects:
+    async def soperator(
+        self, cluster: str | None = None, max_age: float | None = None
+    ) -> AsyncIterator[ClusterObjects]:
+        """The cluster of this name, or the only one in the namespace; ``max_age`` as for ``objects``."""
+        async with self.objects(max_age) as objects:
             yield ClusterObjects(objects, cluster)
 
     async def tell_of(self, workers: Sequence[str], within: float = PATIENCE) -> list[str]:

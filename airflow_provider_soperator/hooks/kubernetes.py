@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
+from airflow_provider_soperator.answers import SharedAnswers
+from airflow_provider_soperator.hooks.shared import SharedClients
 from airflow_provider_soperator.hooks.stock import installed, known
+from airflow_provider_soperator.transports.errors import TransportError
 
 if TYPE_CHECKING:
     import kubernetes_asyncio.client
@@ -21,3 +28,50 @@ async def connect(kubernetes_conn_id: str) -> kubernetes_asyncio.client.ApiClien
         async with hook.get_conn():
             pass
     return kubernetes_asyncio.client.ApiClient(configuration=hook.client_configuration)
+
+
+class SharedKubernetes:
+    """One client, and one set of answers, for all in an event loop who look at a Kubernetes cluster."""
+
+    def __init__(self, kubernetes_conn_id: str) -> None:
+        self._kubernetes_conn_id = kubernetes_conn_id
+        self._answers = SharedAnswers()
+        self._client: asyncio.Future[kubernetes_asyncio.client.ApiClient] | None = None
+        self._users: Counter[asyncio.Future[kubernetes_asyncio.client.ApiClient]] = Counter()
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[tuple[kubernetes_asyncio.client.ApiClient, SharedAnswers]]:
+        """The client. After a failure another one is made, as the connection or its token may have changed."""
+        client = self._client = self._client or asyncio.ensure_future(connect(self._kubernetes_conn_id))
+        self._users[client] += 1
+        try:
+            yield await asyncio.shield(client), self._answers
+        except Exception:
+            if self._client is client:
+                self._client = None
+            raise
+        finally:
+            self._users[client] -= 1
+            if not self._users[client] and self._client is not client:
+                await _closed(client)
+
+    async def close(self) -> None:
+        if self._client:
+            await _closed(self._client)
+
+
+async def _closed(client: asyncio.Future[kubernetes_asyncio.client.ApiClient]) -> None:
+    with suppress(TransportError):
+        await (await client).close()
+
+
+_SHARED: SharedClients[str, SharedKubernetes] = SharedClients()
+
+
+@asynccontextmanager
+async def shared_kubernetes(
+    kubernetes_conn_id: str,
+) -> AsyncIterator[tuple[kubernetes_asyncio.client.ApiClient, SharedAnswers]]:
+    """The client of all who look at a cluster, and the answers that they share."""
+    async with _SHARED.lend(kubernetes_conn_id, SharedKubernetes) as shared, shared.open() as opened:
+        yield opened

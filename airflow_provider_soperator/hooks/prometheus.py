@@ -11,7 +11,7 @@ from airflow.sdk import BaseHook
 
 from airflow_provider_soperator.health.metrics import METRICS, Metric, Sample
 from airflow_provider_soperator.hooks.stock import installed, known
-from airflow_provider_soperator.transports.errors import ConnectFailed, ConnectRefused, TransportError
+from airflow_provider_soperator.transports.errors import ConnectFailed, ConnectRefused, TransportError, Unreachable
 
 if TYPE_CHECKING:
     import httpx
@@ -61,7 +61,7 @@ class PrometheusHook(BaseHook):
         except httpx.HTTPError as error:
             # Without a login that somebody has written into the address.
             place = client.base_url.copy_with(userinfo=b"")
-            raise ConnectFailed(f"Prometheus at {place} does not answer ({error})", _CHECK) from error
+            raise Unreachable(f"Prometheus at {place} does not answer ({error})", _CHECK) from error
         return vector_of(answer.status_code, answer.content, expression)
 
     async def _client(self) -> httpx.AsyncClient:

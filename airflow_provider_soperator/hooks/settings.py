@@ -10,11 +10,11 @@ from airflow_provider_soperator.errors import ConnectionMistake
 from airflow_provider_soperator.hooks.extras import at_most_one, filled
 from airflow_provider_soperator.hooks.form import FIELDS, FILE_WAYS, LINKS, SSH_EXTRAS, TRANSPORTS
 from airflow_provider_soperator.slurm.links import problem
+from airflow_provider_soperator.values import NAMESPACE
 
-__all__ = ["NAMESPACE", "ConnectionMistake", "Settings", "read"]
+__all__ = ["ConnectionMistake", "Settings", "read"]
 
 #: Where Soperator's recipes put a SlurmCluster.
-NAMESPACE = "soperator"
 
 
 @dataclass(frozen=True, kw_only=True)

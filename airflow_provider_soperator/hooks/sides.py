@@ -39,11 +39,14 @@ class Where:
     slurm_conn_id: str | None = None
 
     @asynccontextmanager
-    async def open(self) -> AsyncIterator[Sides]:
-        """For the running event loop. Slurm is connected to once it is asked."""
+    async def open(self, max_age: float | None = None) -> AsyncIterator[Sides]:
+        """Both sides, for the running event loop. Slurm is connected to once it is asked.
+
+        With ``max_age`` lists of Kubernetes may be that many seconds old, as those who only look share them.
+        """
         async with AsyncExitStack() as opened:
             hook = SoperatorClusterHook(self.kubernetes_conn_id, self.namespace)
-            objects = await opened.enter_async_context(hook.soperator(self.cluster or None))
+            objects = await opened.enter_async_context(hook.soperator(self.cluster or None, max_age))
             slurm = None
             if self.slurm_conn_id:
                 with known(self.slurm_conn_id):

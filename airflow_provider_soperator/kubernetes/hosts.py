@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from airflow_provider_soperator.kubernetes.objects import Objects
 from airflow_provider_soperator.kubernetes.view import Condition, Host, KubernetesView, Pod
 from airflow_provider_soperator.transports.kubernetes_errors import PATIENCE, explained
 
@@ -16,11 +17,15 @@ _RIGHTS = "list on pods in it, and a ClusterRole with list on nodes,"
 _USUAL = frozenset({"ContainerCreating", "PodInitializing"})
 
 
-async def view(core: Any, namespace: str) -> KubernetesView:
-    """Two questions, whatever the number of workers."""
-    with explained(f"list pods of namespace {namespace}, and nodes", _RIGHTS):
+async def view(objects: Objects) -> KubernetesView:
+    """Two questions, whatever the number of nodes."""
+    import kubernetes_asyncio.client
+
+    core = kubernetes_asyncio.client.CoreV1Api(objects.client)
+    with explained(f"list pods of namespace {objects.namespace}, and nodes", _RIGHTS):
         pods, nodes = await asyncio.gather(
-            core.list_namespaced_pod(namespace, _request_timeout=PATIENCE), core.list_node(_request_timeout=PATIENCE)
+            core.list_namespaced_pod(objects.namespace, _request_timeout=PATIENCE),
+            core.list_node(_request_timeout=PATIENCE),
         )
     hosts = {node.metadata.name: _host(node) for node in nodes.items}
     return KubernetesView({pod.metadata.name: _pod(pod, hosts) for pod in pods.items})

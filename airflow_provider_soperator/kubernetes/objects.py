@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable
-from typing import Any
+from collections.abc import Awaitable, Callable, Hashable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_soperator.kubernetes.kinds import Resource
 from airflow_provider_soperator.transports.errors import ConnectFailed, TransportError
 from airflow_provider_soperator.transports.kubernetes_errors import PATIENCE, explained, is_missing, namespace_read
 
+if TYPE_CHECKING:
+    from airflow_provider_soperator.answers import SharedAnswers
+
 Object = dict[str, Any]
+T = TypeVar("T")
 
 #: Who has changed an object, for those who look at its ``managedFields``.
 MANAGER = "airflow-provider-soperator"
@@ -34,12 +38,18 @@ class KindMissing(ObjectMissing):
 
 
 class Objects:
-    """The objects of one namespace, through a client of kubernetes_asyncio."""
+    """The objects of one namespace, through a client of kubernetes_asyncio.
 
-    def __init__(self, client: Any, namespace: str, rights: str) -> None:
+    With ``answers``, lists may come from there, if they are no older than ``max_age`` seconds.
+    """
+
+    def __init__(
+        self, client: Any, namespace: str, rights: str, answers: SharedAnswers | None = None, max_age: float = 0
+    ) -> None:
         import kubernetes_asyncio.client
 
         self.client, self.namespace, self._rights = client, namespace, rights
+        self._answers, self._max_age = answers, max_age
         self._custom = kubernetes_asyncio.client.CustomObjectsApi(client)
         self._core = kubernetes_asyncio.client.CoreV1Api(client)
 
@@ -58,6 +68,9 @@ class Objects:
         return await self._answer(call, "get the scale of", resource, name)
 
     async def list_all(self, resource: Resource, selector: str = "") -> list[Object]:
+        return await self.shared((resource.path, selector), lambda: self._list_all(resource, selector))
+
+    async def _list_all(self, resource: Resource, selector: str) -> list[Object]:
         group, version, plural = resource.path
         try:
             with self._explained(f"list {plural}"):
@@ -103,7 +116,16 @@ class Objects:
         )
         await self._answer(call, "delete", resource, name)
 
+    async def shared(self, question: tuple[Hashable, ...], ask: Callable[[], Awaitable[T]]) -> T:
+        """An answer about the namespace, which those who look at the same time may share."""
+        if self._answers is None:
+            return await ask()
+        return await self._answers.get((self.namespace, *question), ask, self._max_age)
+
     async def list_pods(self, selector: str = "") -> list[Object]:
+        return await self.shared(("pods", selector), lambda: self._list_pods(selector))
+
+    async def _list_pods(self, selector: str) -> list[Object]:
         with self._explained("list pods"):
             return await _listed(self._core.list_namespaced_pod(self.namespace, label_selector=selector, **_PLAIN))
 

@@ -16,7 +16,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from airflow_provider_soperator.capacity.errors import CapacityError, CapacityMistake
 from airflow_provider_soperator.operators.metrics import emit
 from airflow_provider_soperator.operators.scaling import ScaleTargetOperator
-from airflow_provider_soperator.operators.waiting import WaitingOperator
+from airflow_provider_soperator.operators.work import WaitingOperator
 from airflow_provider_soperator.values import is_on
 
 if TYPE_CHECKING:
@@ -131,17 +131,15 @@ class ShiftCapacityOperator(WaitingOperator):
         ti, limit = context["ti"], self.execution_timeout
         deadline = time.time() + limit.total_seconds() if limit else None
         trigger = ShiftTrigger(order.write(), deadline, is_last_try=ti.try_number > ti.max_tries)
-        return self.wait_for(trigger, context, self.resume)
+        return self.wait_for(trigger, context)
 
-    def resume(self, context: Context, event: dict[str, Any]) -> Any:
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """The shift is over, or cannot go on."""
-        if "mistake" in event:
-            raise AirflowFailException(event["mistake"])
-        if "timed_out" in event:
-            raise AirflowTaskTimeout(event["timed_out"])
-        if "failure" in event:
-            raise AirflowException(event["failure"])
-        outcome: dict[str, Any] = event["outcome"]
+        from airflow_provider_soperator.work.events import result_of
+
+        if event["status"] == "timeout":
+            raise AirflowTaskTimeout(event["message"])
+        outcome: dict[str, Any] = result_of(event)
         self.log.info("Everything is where it shall be: %s", _listed(outcome["allocation"]))
         self.log.info("Figures: %s", _listed(outcome["figures"]))
         self._emit(outcome["figures"])

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from airflow.sdk import conf
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
-from airflow_provider_soperator.operators.waiting import WaitingOperator
-from airflow_provider_soperator.values import is_template
+from airflow_provider_soperator.operators.work import WorkOperator
+from airflow_provider_soperator.values import NAMESPACE, is_template
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
-    from airflow_provider_soperator.triggers.checks import RunActiveCheckTrigger
+    from airflow_provider_soperator.work.checks import CheckRun
 
 OnFailure = Literal["fail", "drain", "report"]
 WhenRunning = Literal["wait", "join", "fail"]
@@ -26,11 +24,7 @@ class CheckFailed(AirflowException):
     """A check has failed on nodes, or could not be carried out."""
 
 
-class CheckLate(AirflowException):
-    """It was not known in time how a check has ended."""
-
-
-class RunActiveCheckOperator(WaitingOperator):
+class RunActiveCheckOperator(WorkOperator):
     """Run an active check now, whatever its schedule, and wait until its jobs have ended on all nodes.
 
         RunActiveCheckOperator(task_id="check", check="gpu-checks", slurm_conn_id="soperator_default")
@@ -57,43 +51,25 @@ class RunActiveCheckOperator(WaitingOperator):
         *,
         check: str,
         kubernetes_conn_id: str = "kubernetes_default",
-        namespace: str = "soperator",
+        namespace: str = NAMESPACE,
         slurm_conn_id: str | None = None,
         on_failure: OnFailure = "fail",
         when_running: WhenRunning = "wait",
         reason: str = "",
         drain_owner: str | None = None,
         timeout: timedelta = timedelta(hours=2),
-        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
-        poll_interval: float = 10.0,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(timeout=timeout, **kwargs)
         self.check = check
         self.kubernetes_conn_id, self.namespace, self.slurm_conn_id = kubernetes_conn_id, namespace, slurm_conn_id
         self.on_failure, self.when_running = on_failure, when_running
         self.reason, self.drain_owner = reason, drain_owner
-        self.timeout = timeout
-        self.deferrable, self.poll_interval = deferrable, poll_interval
         self._refuse_mistakes()
 
-    def execute(self, context: Context) -> Any:
-        try:
-            self._refuse_mistakes()
-            trigger = self._trigger(context)
-        except ValueError as error:
-            raise AirflowFailException(str(error)) from None
-        return self.wait_for(trigger, context, self.resume)
-
-    def resume(self, context: Context, event: dict[str, Any]) -> Any:
-        """It is known how the check has ended, or why that is not known."""
-        if "mistake" in event:
-            raise AirflowFailException(event["mistake"])
-        if "late" in event:
-            raise CheckLate(f"{self.check} has not ended within {self.timeout}: {event['late']}")
-        if "lost" in event:
-            raise AirflowException(event["lost"])
-        result = event["result"]
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
+        """The check has ended, or its end is not known."""
+        result = super().execute_complete(context, event)
         words = f"{result['check']}: {result.pop('words')}"
         if result["state"] == "Skipped":
             # Airflow does not log why a task is skipped.
@@ -117,27 +93,23 @@ class RunActiveCheckOperator(WaitingOperator):
 
             refuse_unread(self.reason)
 
-    def _trigger(self, context: Context) -> RunActiveCheckTrigger:
+    def work(self, context: Context) -> CheckRun:
         from airflow_provider_soperator.soperator.reasons import drain_reason
-        from airflow_provider_soperator.triggers.check_runs import RunOrder
-        from airflow_provider_soperator.triggers.checks import RunActiveCheckTrigger
         from airflow_provider_soperator.triggers.starting import keys_of
+        from airflow_provider_soperator.work.checks import CheckRun
 
+        self._refuse_mistakes()
         ti = context["ti"]
         _, keys = keys_of(ti, self.retries or 0)
         why = self.reason or f"{self.check} failed"
-        order = RunOrder(
+        return CheckRun(
+            kubernetes_conn_id=self.kubernetes_conn_id,
+            namespace=self.namespace,
+            slurm_conn_id=self.slurm_conn_id or None,
             check=self.check,
             keys=tuple(key.text for key in keys),
             task="/".join(map(str, (ti.dag_id, ti.run_id, ti.task_id, ti.map_index))),
             when_running=self.when_running,
             drain_reason=drain_reason(self.drain_owner or self.dag_id, why) if self.on_failure == "drain" else "",
-        )
-        return RunActiveCheckTrigger(
-            self.kubernetes_conn_id,
-            self.namespace,
-            self.slurm_conn_id or "",
-            order.write(),
-            time.time() + self.timeout.total_seconds(),
-            self.poll_interval,
+            **self.span(),
         )

@@ -5,13 +5,11 @@ from __future__ import annotations
 from airflow_provider_soperator.operators.checks import RunActiveCheckOperator
 from airflow_provider_soperator.operators.nodesets import ScaleNodeSetOperator
 from airflow_provider_soperator.operators.provisioning import (
-    ClusterLate,
     DestroyClusterOperator,
     ProvisionClusterOperator,
 )
 
 __all__ = [
-    "ClusterLate",
     "DestroyClusterOperator",
     "ProvisionClusterOperator",
     "RunActiveCheckOperator",

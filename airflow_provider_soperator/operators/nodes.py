@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import time
 from abc import abstractmethod
 from collections.abc import Sequence
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow_provider_soperator.operators.moving import NodesLate, NodesOperator
-from airflow_provider_soperator.operators.node_lists import check_count, names_of
-from airflow_provider_soperator.operators.replacing import ReplaceNodesOperator
+from airflow_provider_soperator.operators.node_lists import check_count, check_nodes, names_of
 from airflow_provider_soperator.operators.reservations import CreateReservationOperator, DeleteReservationOperator
-from airflow_provider_soperator.values import is_on, is_template
+from airflow_provider_soperator.operators.work import WorkOperator
+from airflow_provider_soperator.values import NAMESPACE, is_on, is_template
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
-    from airflow_provider_soperator.triggers.moves import Wish
-    from airflow_provider_soperator.triggers.nodes import NodeMoveTrigger
+    from airflow_provider_soperator.work.machines import MachineReplacement
+    from airflow_provider_soperator.work.nodes import NodeMove
 
 __all__ = [
     "CreateReservationOperator",
     "DeleteReservationOperator",
     "DrainNodesOperator",
-    "NodesLate",
     "PowerDownNodesOperator",
     "PowerUpNodesOperator",
     "ReplaceNodesOperator",
@@ -32,26 +29,47 @@ __all__ = [
 ]
 
 
-class _MoveNodesOperator(NodesOperator):
-    """Moves nodes by one wish.
+class _NodesOperator(WorkOperator):
+    """Does something to nodes.
+
+    :param nodes: names of nodes, as a list or as Slurm writes them
+    :param drain_owner: the name under which nodes are drained, and whose drains are undone; by default the DAG's id
+    """
+
+    def __init__(
+        self,
+        *,
+        nodes: str | Sequence[str] | None = None,
+        drain_owner: str | None = None,
+        slurm_conn_id: str = "soperator_default",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        check_nodes(nodes)
+        self.nodes = nodes
+        self.drain_owner = drain_owner
+        self.slurm_conn_id = slurm_conn_id
+
+
+class _MoveNodesOperator(_NodesOperator):
+    """Moves nodes.
 
     A task that is ended, or whose ``timeout`` is over, leaves the nodes on their way, and its log says where they are.
     """
 
     @abstractmethod
-    def wish(self, **common: Any) -> Wish:
-        """What is wanted, of which the nodes' names and the owner are known."""
+    def order(self) -> dict[str, Any]:
+        """The fields of the ``NodeMove`` beside the nodes and their owner."""
 
-    def trigger(self, context: Context) -> NodeMoveTrigger:
-        from airflow_provider_soperator.triggers.nodes import NodeMoveTrigger
+    def work(self, context: Context) -> NodeMove:
+        from airflow_provider_soperator.work.nodes import NodeMove
 
-        wish = self.wish(nodes=names_of(self.nodes), owner=self.drain_owner or self.dag_id)
-        return NodeMoveTrigger(
-            self.slurm_conn_id,
-            wish.write(),
-            datetime.now(timezone.utc).isoformat(),
-            time.time() + self.timeout.total_seconds(),
-            self.poll_interval,
+        return NodeMove(
+            slurm_conn_id=self.slurm_conn_id,
+            nodes=names_of(self.nodes),
+            owner=self.drain_owner or self.dag_id,
+            **self.order(),
+            **self.span(),
         )
 
 
@@ -98,10 +116,8 @@ class PowerUpNodesOperator(_PowerNodesOperator):
 
     template_fields: Sequence[str] = ("slurm_conn_id", "nodes", "count", "partition", "features", "drain_owner")
 
-    def wish(self, **common: Any) -> Wish:
-        from airflow_provider_soperator.triggers.moves import Wish
-
-        return Wish(deed="up", **common, **self._chosen())
+    def order(self) -> dict[str, Any]:
+        return {"action": "up", **self._chosen()}
 
 
 class PowerDownNodesOperator(_PowerNodesOperator):
@@ -134,12 +150,10 @@ class PowerDownNodesOperator(_PowerNodesOperator):
         self.stay_down = stay_down
         self.reason = reason
 
-    def wish(self, **common: Any) -> Wish:
-        from airflow_provider_soperator.triggers.moves import Wish
-
+    def order(self) -> dict[str, Any]:
         _check_mode(self.mode)
         stay_down = is_on(self.stay_down)
-        return Wish(deed="down", mode=self.mode, stay_down=stay_down, why=self.reason, **common, **self._chosen())
+        return {"action": "down", "mode": self.mode, "stay_down": stay_down, "reason": self.reason, **self._chosen()}
 
 
 class DrainNodesOperator(_MoveNodesOperator):
@@ -159,10 +173,8 @@ class DrainNodesOperator(_MoveNodesOperator):
         self.reason = reason
         self.wait_for_jobs = wait_for_jobs
 
-    def wish(self, **common: Any) -> Wish:
-        from airflow_provider_soperator.triggers.moves import Wish
-
-        return Wish(deed="drain", why=self.reason, wait_for_jobs=is_on(self.wait_for_jobs), **common)
+    def order(self) -> dict[str, Any]:
+        return {"action": "drain", "reason": self.reason, "wait_for_jobs": is_on(self.wait_for_jobs)}
 
 
 class UndrainNodesOperator(_MoveNodesOperator):
@@ -179,10 +191,93 @@ class UndrainNodesOperator(_MoveNodesOperator):
         super().__init__(nodes=nodes, **kwargs)
         self.force = force
 
-    def wish(self, **common: Any) -> Wish:
-        from airflow_provider_soperator.triggers.moves import Wish
+    def order(self) -> dict[str, Any]:
+        return {"action": "undrain", "force": is_on(self.force)}
 
-        return Wish(deed="undrain", force=is_on(self.force), **common)
+
+class ReplaceNodesOperator(_NodesOperator):
+    """Have the machines under nodes replaced by Soperator, and wait until jobs can start on the new ones.
+
+        ReplaceNodesOperator(task_id="replace", nodes="worker-3", reason="NVLink errors", at_once=1)
+
+    Each node is drained for a reason that Soperator acts upon once its jobs have ended. ``at_once`` are on their way at
+    a time: a number, or a part of them such as ``"25%"``. ``jobs`` that run there are waited for; or, ``grace`` after
+    the drain, they are requeued where they can be (``"requeue"``), or cancelled otherwise (``"end"``). A node that
+    somebody else has drained is taken if that asks for another machine, or with ``force``. If Soperator does not act
+    for ``react_within``, or the task is ended, nodes whose machines are still there are undrained.
+
+    Which machine a node is on is known to Kubernetes, or, without ``kubernetes_conn_id`` here or in the Soperator
+    connection, to Slurm. Returns ``{"worker-3": {"old": ..., "new": ..., "seconds": ...}}``; nodes that are off are not
+    in it, as there is nothing to replace.
+    """
+
+    template_fields: Sequence[str] = (
+        "slurm_conn_id", "nodes", "drain_owner", "reason", "at_once", "jobs", "force", "kubernetes_conn_id",
+        "namespace",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        *,
+        nodes: str | Sequence[str],
+        reason: str = "",
+        at_once: int | str = 1,
+        jobs: Literal["wait", "requeue", "end"] = "wait",
+        grace: timedelta = timedelta(0),
+        react_within: timedelta = timedelta(minutes=10),
+        force: bool | str = False,
+        kubernetes_conn_id: str | None = None,
+        namespace: str = NAMESPACE,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(nodes=nodes, **kwargs)
+        if not is_template(at_once):
+            _check_at_once(at_once)
+        if not is_template(jobs):
+            _check_jobs(jobs)
+        self.reason = reason
+        self.at_once, self.jobs, self.grace = at_once, jobs, grace
+        self.react_within = react_within
+        self.force = force
+        self.kubernetes_conn_id, self.namespace = kubernetes_conn_id, namespace
+
+    def work(self, context: Context) -> MachineReplacement:
+        from airflow_provider_soperator.work.machines import MachineReplacement
+
+        _check_at_once(self.at_once)
+        _check_jobs(self.jobs)
+        return MachineReplacement(
+            slurm_conn_id=self.slurm_conn_id,
+            nodes=names_of(self.nodes),
+            owner=self.drain_owner or self.dag_id,
+            reason=self.reason,
+            force=is_on(self.force),
+            at_once=self.at_once,
+            jobs=self.jobs,
+            grace=self.grace,
+            react_within=self.react_within,
+            kubernetes_conn_id=self.kubernetes_conn_id or None,
+            namespace=self.namespace,
+            **self.span(_begun(context)),
+        )
+
+
+def _begun(context: Context) -> datetime:
+    """When the work began. Of an earlier try it is not known when, but not before the run of the DAG."""
+    ti = context["ti"]
+    run_began: datetime | None = context["dag_run"].start_date if ti and ti.try_number > 1 else None
+    return run_began or datetime.now(timezone.utc)
+
+
+def _check_at_once(said: int | str) -> None:
+    from airflow_provider_soperator.health.replacing import at_most
+
+    at_most(said, 1)
+
+
+def _check_jobs(said: str) -> None:
+    if said not in ("wait", "requeue", "end"):
+        raise ValueError(f"jobs={said!r} is none of 'wait', 'requeue' and 'end'")
 
 
 def _check_mode(mode: str) -> None:

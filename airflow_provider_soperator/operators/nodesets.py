@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Sequence
-from dataclasses import asdict
-from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow.sdk import conf
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from airflow_provider_soperator.hooks.settings import NAMESPACE
-from airflow_provider_soperator.operators.moving import result_of
-from airflow_provider_soperator.operators.waiting import WaitingOperator
+from airflow_provider_soperator.clients.loops import LOOP
+from airflow_provider_soperator.operators.work import WorkOperator
 from airflow_provider_soperator.slurm.nodes import DrainReason
-from airflow_provider_soperator.soperator.resizing import MODES, Resize, ResizeRefused
-from airflow_provider_soperator.values import is_on, is_template
+from airflow_provider_soperator.soperator.resizing import MODES, Resize
+from airflow_provider_soperator.values import NAMESPACE, is_on, is_template
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
-    from airflow_provider_soperator.hooks.sides import Where
+    from airflow_provider_soperator.work.nodesets import NodeSetResize
 
 
-class ScaleNodeSetOperator(WaitingOperator):
+class ScaleNodeSetOperator(WorkOperator):
     """Give a NodeSet another number of nodes, and wait until those that go are gone and those that come can work.
 
         ScaleNodeSetOperator(task_id="shrink", nodeset="worker-cpu", replicas=4, timeout=timedelta(hours=12))
@@ -45,7 +39,6 @@ class ScaleNodeSetOperator(WaitingOperator):
         "nodeset", "replicas", "mode", "reason", "drain_owner", "plan_only",
         "cluster", "namespace", "kubernetes_conn_id", "slurm_conn_id",
     )  # fmt: skip
-    ui_color = "#fde8c8"
 
     def __init__(
         self,
@@ -56,13 +49,10 @@ class ScaleNodeSetOperator(WaitingOperator):
         reason: str = "",
         drain_owner: str | None = None,
         plan_only: bool | str = False,
-        timeout: timedelta = timedelta(hours=24),
         cluster: str | None = None,
         namespace: str = NAMESPACE,
         kubernetes_conn_id: str = "kubernetes_default",
         slurm_conn_id: str | None = "soperator_default",
-        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
-        poll_interval: float = 10.0,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -72,58 +62,41 @@ class ScaleNodeSetOperator(WaitingOperator):
             _count(replicas)
         self.nodeset, self.replicas, self.mode = nodeset, replicas, mode
         self.reason, self.drain_owner, self.plan_only = reason, drain_owner, plan_only
-        self.timeout = timeout
         self.cluster, self.namespace = cluster, namespace
         self.kubernetes_conn_id, self.slurm_conn_id = kubernetes_conn_id, slurm_conn_id
-        self.deferrable, self.poll_interval = deferrable, poll_interval
 
     def execute(self, context: Context) -> Any:
-        from airflow_provider_soperator.triggers.nodesets import ResizeTrigger
+        return self._plan() if is_on(self.plan_only) else super().execute(context)
 
-        resize = self._resize()
-        if is_on(self.plan_only):
-            return self._plan(resize)
-        trigger = ResizeTrigger(
-            asdict(self._where()),
-            resize.write(),
-            datetime.now(timezone.utc).isoformat(),
-            time.time() + self.timeout.total_seconds(),
-            self.poll_interval,
-        )
-        return self.wait_for(trigger, context, self.resume)
+    def work(self, context: Context) -> NodeSetResize:
+        from airflow_provider_soperator.hooks.sides import Where
+        from airflow_provider_soperator.work.nodesets import NodeSetResize
 
-    def resume(self, context: Context, event: dict[str, Any]) -> Any:
-        """The NodeSet has its nodes, or it is known why it has not."""
-        return result_of(event, self.timeout)
-
-    def _resize(self) -> Resize:
+        _check_mode(self.mode)
         owner = self.drain_owner or f"{self.dag_id}/{self.nodeset}"
-        try:
-            _check_mode(self.mode)
-            DrainReason(owner)
-            return Resize(
+        DrainReason(owner)
+        return NodeSetResize(
+            where=Where(self.kubernetes_conn_id, self.namespace, self.cluster or None, self.slurm_conn_id or None),
+            resize=Resize(
                 nodeset=self.nodeset, replicas=_count(self.replicas), mode=self.mode, owner=owner, why=self.reason
-            )
+            ),
+            **self.span(),
+        )
+
+    def _plan(self) -> dict[str, Any]:
+        from airflow_provider_soperator.work.polling import FAILURES, is_final
+        from airflow_provider_soperator.work.protocols import WorkFailed, WorkRefused
+
+        async def plan(work: NodeSetResize) -> dict[str, Any]:
+            async with work.open(self.log) as sides:
+                return await work.begin(self.log).plan(sides)
+
+        try:
+            found = LOOP.run(plan(self.work(context={})))
         except ValueError as error:
             raise AirflowFailException(str(error)) from None
-
-    def _where(self) -> Where:
-        from airflow_provider_soperator.hooks.sides import Where
-
-        return Where(self.kubernetes_conn_id, self.namespace, self.cluster or None, self.slurm_conn_id or None)
-
-    def _plan(self, resize: Resize) -> dict[str, Any]:
-        from airflow_provider_soperator.triggers.resizing import Resizing
-        from airflow_provider_soperator.triggers.rounds import FAILURES, is_final
-
-        async def plan() -> dict[str, Any]:
-            async with self._where().open() as sides:
-                return await Resizing(resize, datetime.now(timezone.utc), self.log).plan(sides)
-
-        try:
-            found = asyncio.run(plan())
-        except (*FAILURES, ResizeRefused) as error:
-            final = isinstance(error, ResizeRefused) or is_final(error)
+        except (WorkFailed, *FAILURES) as error:
+            final = isinstance(error, WorkRefused) or is_final(error)
             raise (AirflowFailException if final else AirflowException)(str(error)) from error
         for name, value in found.items():
             self.log.info("%s: %s", name, value)

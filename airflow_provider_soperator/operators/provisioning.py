@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow.sdk import BaseHook, BaseOperator, conf
+from airflow.sdk import BaseHook, BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from airflow_provider_soperator.operators.waiting import WaitingOperator
+from airflow_provider_soperator.operators.work import WorkOperator
 from airflow_provider_soperator.provisioning.connections import Connections
 from airflow_provider_soperator.provisioning.errors import NotKnownYet, SpecMistake
 from airflow_provider_soperator.provisioning.sources import KubernetesObjects, Recipe, Source
@@ -24,13 +23,9 @@ if TYPE_CHECKING:
 
     from airflow_provider_soperator.provisioners.base import Provisioner
     from airflow_provider_soperator.provisioning.planned import Planned
-    from airflow_provider_soperator.triggers.provisioning import ClusterMadeTrigger
+    from airflow_provider_soperator.work.clusters import ClusterStart
 
 Spec = ClusterSpec | Mapping[str, Any]
-
-
-class ClusterLate(AirflowException):
-    """A cluster was made, and was not ready in time."""
 
 
 class _ProvisioningOperator(BaseOperator):
@@ -118,7 +113,7 @@ class _ProvisioningOperator(BaseOperator):
         return str(self.spec["name"]), source.namespace
 
 
-class ProvisionClusterOperator(_ProvisioningOperator, WaitingOperator):
+class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
     """Make a cluster, or change it to what is described, and wait until jobs run on it.
 
         ProvisionClusterOperator(
@@ -152,8 +147,6 @@ class ProvisionClusterOperator(_ProvisioningOperator, WaitingOperator):
         wait_ready: timedelta | None = timedelta(hours=1),
         smoke_job: bool | Mapping[str, Any] = True,
         on_existing: Literal["update", "fail"] = "update",
-        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
-        poll_interval: float = 10.0,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -166,8 +159,6 @@ class ProvisionClusterOperator(_ProvisioningOperator, WaitingOperator):
         self.wait_ready = wait_ready
         self.smoke_job = smoke_job
         self.on_existing = on_existing
-        self.deferrable = deferrable
-        self.poll_interval = poll_interval
 
     def execute(self, context: Context) -> Any:
         with _explained():
@@ -186,18 +177,18 @@ class ProvisionClusterOperator(_ProvisioningOperator, WaitingOperator):
             self.log.warning("Nobody waits for the cluster, as connections names none by which to look at it")
             return result
         context["ti"].xcom_push("made", result)
-        return self.wait_for(self._trigger(context, spec, self.wait_ready), context, self.ready)
+        return self.carry_out(self._start(context, spec, self.wait_ready), context)
 
-    def ready(self, context: Context, event: dict[str, Any]) -> Any:
-        """The cluster is there, or it is known why it is not."""
-        if "mistake" in event:
-            raise AirflowFailException(event["mistake"])
-        if "late" in event:
-            raise ClusterLate(f"the cluster is not ready within {self.wait_ready}: {event['late']}")
-        if "lost" in event:
-            raise AirflowException(event["lost"])
+    def work(self, context: Context) -> ClusterStart:
+        return self._start(context, ClusterSpec.read(self.spec), self.wait_ready or timedelta(0))
+
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
+        """The cluster is ready, or will not be."""
+        from airflow_provider_soperator.work.events import result_of
+
+        result = result_of(event, self.wait_ready)
         made = context["ti"].xcom_pull(task_ids=self.task_id, key="made", map_indexes=context["ti"].map_index)
-        return {**made, **event["result"]}
+        return {**made, **result}
 
     def _make(self, context: Context, spec: ClusterSpec, provisioner: Provisioner) -> dict[str, Any]:
         planned = self._planned(context, provisioner)
@@ -228,30 +219,30 @@ class ProvisionClusterOperator(_ProvisioningOperator, WaitingOperator):
             is_new = api.put_connection(body)
             self.log.info("Connection %s was %s", body["connection_id"], "added" if is_new else "changed")
 
-    def _trigger(self, context: Context, spec: ClusterSpec, within: timedelta) -> ClusterMadeTrigger:
+    def _start(self, context: Context, spec: ClusterSpec, within: timedelta) -> ClusterStart:
         from airflow_provider_soperator.slurm.keys import SubmissionKey
-        from airflow_provider_soperator.triggers.provisioning import ClusterMadeTrigger
-        from airflow_provider_soperator.triggers.smoke import JOB
         from airflow_provider_soperator.triggers.starting import keys_of
+        from airflow_provider_soperator.work.clusters import JOB, ClusterStart
 
         ti, begun = context["ti"], context["dag_run"].start_date
-        names = [name for one in spec.nodesets for name in one.slurm_names]
+        names = tuple(name for one in spec.nodesets for name in one.slurm_names)
         # Of the tries since the task was last cleared: what ran before that says nothing about the cluster of now.
         tries = keys_of(ti, self.retries or 0)[1]
-        keys = {name: [SubmissionKey.derive("smoke", own.text, name, -1, 1).text for own in tries] for name in names}
         job = {**JOB, **self.smoke_job} if isinstance(self.smoke_job, Mapping) else JOB
         cluster, namespace = self._place
-        return ClusterMadeTrigger(
-            self.connections.kubernetes,
-            namespace,
-            cluster,
-            names,
-            self.connections.slurm,
-            job if self.smoke_job else None,
-            keys,
-            (begun - timedelta(hours=1)).isoformat() if begun else None,
-            time.time() + within.total_seconds(),
-            self.poll_interval,
+        return ClusterStart(
+            kubernetes_conn_id=self.connections.kubernetes,
+            namespace=namespace,
+            cluster=cluster,
+            nodesets=names,
+            slurm_conn_id=self.connections.slurm,
+            smoke_job=job if self.smoke_job else None,
+            keys={
+                name: tuple(SubmissionKey.derive("smoke", own.text, name, -1, 1).text for own in tries)
+                for name in names
+            },
+            submitted_since=begun - timedelta(hours=1) if begun else None,
+            **self.span(within=within),
         )
 
 

@@ -12,7 +12,7 @@ from airflow.sdk import BaseOperator, XComArg, conf
 from airflow.sdk.exceptions import AirflowFailException, AirflowTaskTimeout
 
 from airflow_provider_soperator.links.slurm import LINKS
-from airflow_provider_soperator.operators.waiting import WaitingOperator
+from airflow_provider_soperator.operators.work import WaitingOperator
 from airflow_provider_soperator.slurm.checks import InvalidJob
 from airflow_provider_soperator.slurm.job import BatchJob
 
@@ -159,7 +159,7 @@ class SbatchOperator(WaitingOperator):
             self._files(context).upload(self.upload, trigger.job, trigger)
         # The same that the trigger fills, also if this does not end well.
         self.shown_links = trigger.links
-        return self.wait_for(trigger, context, self.execute_complete)
+        return self.wait_for(trigger, context)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """The job is over, or could not be run, or is to be started by a worker after all."""
@@ -174,14 +174,14 @@ class SbatchOperator(WaitingOperator):
     def _settled(self, context: Context, event: dict[str, Any]) -> Any:
         """What the task returns, now that its job is over."""
         self.shown_links = event.get("links", {})
-        if "timed_out" in event:
-            raise AirflowTaskTimeout(f"{event['timed_out']} did not end within {self.execution_timeout}: cancelled")
-        if "error" in event:
-            raise (AirflowFailException if event["is_final"] else RuntimeError)(event["error"])
+        if event["status"] == "timeout":
+            raise AirflowTaskTimeout(f"{event['message']} did not end within {self.execution_timeout}: cancelled")
         from airflow_provider_soperator.operators.outcome import settle
         from airflow_provider_soperator.slurm.report import read
+        from airflow_provider_soperator.work.events import result_of
 
-        status = read(event["report"])
+        report = result_of(event)
+        status = read(report)
         folder = next((part.workdir for part in status.parts), "")
         try:
             settle(status, self.on_finish)
@@ -191,7 +191,7 @@ class SbatchOperator(WaitingOperator):
             raise
         if self.fetch:
             self._files(context).fetch(self.fetch, folder)
-        return event["report"]
+        return report
 
     def _trigger(self, context: Context) -> SbatchTrigger:
         # Here, and not above: whoever parses the DAG does not pay for what runs it.

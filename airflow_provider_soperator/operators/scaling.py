@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import conf
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_soperator.capacity.errors import CapacityMistake
-from airflow_provider_soperator.operators.waiting import WaitingOperator
+from airflow_provider_soperator.operators.work import WorkOperator
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
     from airflow_provider_soperator.capacity.order import Hurry
     from airflow_provider_soperator.capacity.targets.base import Target
-    from airflow_provider_soperator.triggers.scaling import ScaleTargetTrigger
+    from airflow_provider_soperator.work.targets import TargetScaling
 
 
-class ScaleTargetOperator(WaitingOperator):
+class ScaleTargetOperator(WorkOperator):
     """Bring one target to a number of units, and wait until it has just these and they can work.
 
         ScaleTargetOperator(
@@ -40,7 +38,6 @@ class ScaleTargetOperator(WaitingOperator):
     """
 
     template_fields: Sequence[str] = ("units", "block", "nebius_conn_id")
-    ui_color = "#fde8c8"
 
     def __init__(
         self,
@@ -51,46 +48,31 @@ class ScaleTargetOperator(WaitingOperator):
         hurry: Hurry = "asap",
         block: str | None = None,
         nebius_conn_id: str = "nebius_default",
-        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
-        poll_interval: float = 10.0,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(timeout=timeout, **kwargs)
         if hurry not in ("idle", "asap", "force"):
             raise CapacityMistake(f"hurry={hurry!r} is none of 'idle', 'asap' and 'force'")
-        self.target, self.units, self.timeout = target, units, timeout
+        self.target, self.units = target, units
         self.hurry, self.block, self.nebius_conn_id = hurry, block, nebius_conn_id
-        self.deferrable, self.poll_interval = deferrable, poll_interval
 
-    def execute(self, context: Context) -> Any:
-        return self.wait_for(self._trigger(context), context, self.resume)
-
-    def resume(self, context: Context, event: dict[str, Any]) -> Any:
-        """It is there, or it is known why it is not."""
-        if "mistake" in event:
-            raise AirflowFailException(event["mistake"])
-        if "failure" in event:
-            raise AirflowException(event["failure"])
-        return event["outcome"]
-
-    def _trigger(self, context: Context) -> ScaleTargetTrigger:
+    def work(self, context: Context) -> TargetScaling:
         from airflow_provider_soperator.capacity.targets.stored import write
-        from airflow_provider_soperator.triggers.scaling import ScaleTargetTrigger
+        from airflow_provider_soperator.work.targets import TargetScaling
 
         ti = context["ti"]
         try:
             target, units = write(self.target), _count(self.units)
         except CapacityMistake as error:
             raise AirflowFailException(str(error)) from error
-        return ScaleTargetTrigger(
-            target,
-            units,
-            self.hurry,
-            self.block or None,
-            self.nebius_conn_id,
-            "/".join(map(str, (ti.dag_id, ti.run_id, ti.task_id, ti.map_index))),
-            time.time() + self.timeout.total_seconds(),
-            self.poll_interval,
+        return TargetScaling(
+            target=target,
+            units=units,
+            hurry=self.hurry,
+            block=self.block or None,
+            nebius_conn_id=self.nebius_conn_id,
+            key="/".join(map(str, (ti.dag_id, ti.run_id, ti.task_id, ti.map_index))),
+            **self.span(),
         )
 
 

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseSensorOperator, PokeReturnValue, conf
-
-from airflow_provider_soperator.capacity.awaited import BlockAwaited, told
-from airflow_provider_soperator.hooks.nebius import NebiusHook
+from airflow_provider_soperator.capacity.awaited import BlockAwaited
+from airflow_provider_soperator.sensors.watch import WatchSensor
 
 if TYPE_CHECKING:
-    from airflow.sdk.definitions.context import Context
+    from airflow_provider_soperator.work.blocks import BlockWatch
 
 
-class CapacityBlockSensor(BaseSensorOperator):
+class CapacityBlockSensor(WatchSensor):
     """Wait until a capacity block is in a state, and so many of its GPUs are free.
 
         CapacityBlockSensor(task_id="free", block="capacityblockgroup-e00example", at_least=32)
@@ -35,8 +32,7 @@ class CapacityBlockSensor(BaseSensorOperator):
         at_least: int | None = None,
         state: str | None = "active",
         no_change_before: timedelta | None = None,
-        nebius_conn_id: str = NebiusHook.default_conn_name,
-        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        nebius_conn_id: str = "nebius_default",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -44,31 +40,11 @@ class CapacityBlockSensor(BaseSensorOperator):
         self.block = block
         self.at_least, self.state, self.no_change_before = at_least, state, no_change_before
         self.nebius_conn_id = nebius_conn_id
-        self.deferrable = deferrable
 
-    def execute(self, context: Context) -> Any:
-        if not self.deferrable:
-            return super().execute(context)
-        from airflow_provider_soperator.triggers.blocks import CapacityBlockTrigger
+    def watch(self) -> BlockWatch:
+        from airflow_provider_soperator.work.blocks import BlockWatch
 
-        still = self.no_change_before
-        trigger = CapacityBlockTrigger(
-            self.nebius_conn_id,
-            self.block,
-            self.at_least,
-            self.state,
-            None if still is None else still.total_seconds(),
-            self.poke_interval,
-        )
-        self.defer(trigger=trigger, method_name="execute_complete", timeout=timedelta(seconds=self.timeout))
-
-    def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
-        return event
-
-    def poke(self, context: Context) -> PokeReturnValue:
         awaited = BlockAwaited(at_least=self.at_least, state=self.state, no_change_before=self.no_change_before)
-        block = asyncio.run(NebiusHook(self.nebius_conn_id).block(self.block))
-        if lacks := awaited.lacks(block, datetime.now(timezone.utc)):
-            self.log.info("Block %s: %s", self.block, lacks)
-            return PokeReturnValue(False)
-        return PokeReturnValue(True, told(block))
+        return BlockWatch(
+            nebius_conn_id=self.nebius_conn_id, block=self.block, awaited=awaited, poll_interval=self.poke_interval
+        )

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseSensorOperator, PokeReturnValue, conf
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
-
-from airflow_provider_soperator.hooks.settings import NAMESPACE
+from airflow_provider_soperator.sensors.watch import WatchSensor
+from airflow_provider_soperator.values import NAMESPACE
 
 if TYPE_CHECKING:
-    from airflow.sdk.definitions.context import Context
-
-    from airflow_provider_soperator.soperator.readiness import Readiness
-    from airflow_provider_soperator.soperator.seen import Seen
+    from airflow_provider_soperator.work.clusters import ClusterWatch
 
 
-class ClusterReadySensor(BaseSensorOperator):
+class ClusterReadySensor(WatchSensor):
     """Wait until a SlurmCluster is available, and every node of its NodeSets that is to run has a Pod that is ready.
 
         ClusterReadySensor(task_id="is_ready", slurm_conn_id="soperator_default")
@@ -40,7 +33,6 @@ class ClusterReadySensor(BaseSensorOperator):
         slurm_conn_id: str | None = None,
         namespace: str = NAMESPACE,
         kubernetes_conn_id: str = "kubernetes_default",
-        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -48,50 +40,10 @@ class ClusterReadySensor(BaseSensorOperator):
         self.nodesets = [nodesets] if isinstance(nodesets, str) else list(nodesets)
         self.slurm_conn_id = slurm_conn_id
         self.namespace, self.kubernetes_conn_id = namespace, kubernetes_conn_id
-        self.deferrable = deferrable
-        self._told: set[str] = set()
 
-    def execute(self, context: Context) -> Any:
-        if not self.deferrable:
-            return super().execute(context)
-        from airflow_provider_soperator.triggers.clusters import ClusterReadyTrigger
-
-        trigger = ClusterReadyTrigger(
-            self.kubernetes_conn_id,
-            self.namespace,
-            self.cluster or None,
-            self.slurm_conn_id or None,
-            self.nodesets,
-            self.poke_interval,
-        )
-        self.defer(trigger=trigger, method_name="execute_complete", timeout=timedelta(seconds=self.timeout))
-
-    def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
-        if "mistake" in event:
-            raise AirflowFailException(event["mistake"])
-        if "lost" in event:
-            raise AirflowException(event["lost"])
-        return event["result"]
-
-    def poke(self, context: Context) -> PokeReturnValue:
-        from airflow_provider_soperator.triggers.rounds import FAILURES, is_final
-
-        try:
-            seen, found = asyncio.run(self._look())
-        except FAILURES as error:
-            raise (AirflowFailException if is_final(error) else AirflowException)(str(error)) from error
-        if found.broken:
-            raise AirflowFailException(str(found))
-        for line in found.waiting:
-            if line not in self._told:
-                self.log.info("%s", line)
-        self._told = set(found.waiting)
-        return PokeReturnValue(found.is_ready, seen.describe())
-
-    async def _look(self) -> tuple[Seen, Readiness]:
+    def watch(self) -> ClusterWatch:
         from airflow_provider_soperator.hooks.sides import Where
-        from airflow_provider_soperator.triggers.clusters import look
+        from airflow_provider_soperator.work.clusters import ClusterWatch
 
         where = Where(self.kubernetes_conn_id, self.namespace, self.cluster or None, self.slurm_conn_id or None)
-        async with where.open() as sides:
-            return await look(sides, self.nodesets, 0)
+        return ClusterWatch(where=where, nodesets=tuple(self.nodesets), poll_interval=self.poke_interval)

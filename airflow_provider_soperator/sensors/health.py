@@ -1,33 +1,23 @@
-"""Wait until nodes are healthy, or until one is not, and for what an active check finds."""
+"""Wait until nodes are healthy, or until one is not, and for the result of an active check."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseSensorOperator, PokeReturnValue, conf
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
-
-from airflow_provider_soperator.hooks.settings import NAMESPACE
-from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.operators.node_lists import check_nodes, names_of
-from airflow_provider_soperator.sensors.checks import ActiveCheckSensor
-from airflow_provider_soperator.slurm.node_words import in_lines
-from airflow_provider_soperator.slurm.requests import ListNodes
-from airflow_provider_soperator.values import is_on, is_template
+from airflow_provider_soperator.sensors.watch import WatchSensor
+from airflow_provider_soperator.values import NAMESPACE, is_on, is_template, moment_of
 
 if TYPE_CHECKING:
-    from airflow.sdk.definitions.context import Context
-
-    from airflow_provider_soperator.health.assessment import Watched
     from airflow_provider_soperator.hooks.health import Witnesses
+    from airflow_provider_soperator.soperator.check_awaited import CheckAwaited
+    from airflow_provider_soperator.work.checks import CheckWatch
+    from airflow_provider_soperator.work.health import HealthWatch
 
-__all__ = ["ActiveCheckSensor", "NodeHealthSensor"]
 
-
-class NodeHealthSensor(BaseSensorOperator):
+class NodeHealthSensor(WatchSensor):
     """Wait until nothing is wrong with some nodes, or until something is with one of them.
 
         NodeHealthSensor(task_id="healthy", partition="main", kubernetes_conn_id="kubernetes_default")
@@ -51,13 +41,12 @@ class NodeHealthSensor(BaseSensorOperator):
         wait_for: str = "healthy",
         kinds: Sequence[str] = (),
         ignore_own_drains: bool | str = True,
-        slurm_conn_id: str = SlurmHook.default_conn_name,
+        slurm_conn_id: str = "soperator_default",
         kubernetes_conn_id: str | None = None,
         namespace: str = NAMESPACE,
         prometheus_conn_id: str | None = None,
         series: Mapping[str, str] | None = None,
         node_labels: Sequence[str] | None = None,
-        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -71,58 +60,24 @@ class NodeHealthSensor(BaseSensorOperator):
         self.slurm_conn_id = slurm_conn_id
         self.kubernetes_conn_id, self.namespace = kubernetes_conn_id, namespace
         self.prometheus_conn_id, self.series, self.node_labels = prometheus_conn_id, series, node_labels
-        self.deferrable = deferrable
 
-    def execute(self, context: Context) -> Any:
-        if not self.deferrable:
-            return super().execute(context)
-        from airflow_provider_soperator.triggers.health import NodeHealthTrigger
-
-        trigger = NodeHealthTrigger(
-            self.slurm_conn_id, self._watched().write(), self._witnesses().write(), self.poke_interval
-        )
-        self.defer(trigger=trigger, method_name="execute_complete", timeout=timedelta(seconds=self.timeout))
-
-    def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
-        if "mistake" in event:
-            raise AirflowFailException(event["mistake"])
-        if "lost" in event:
-            raise AirflowException(event["lost"])
-        return event["unhealthy"]
-
-    def poke(self, context: Context) -> PokeReturnValue:
-        from airflow_provider_soperator.health.assessment import in_words, told, unclear
-        from airflow_provider_soperator.triggers.rounds import FAILURES, is_final
-
-        watched = self._watched()
-        try:
-            with SlurmHook(self.slurm_conn_id).client() as slurm:
-                nodes = slurm.ask(ListNodes())
-            seen = asyncio.run(self._witnesses().ask())
-            unhealthy = watched.unhealthy(nodes, seen)
-        except FAILURES as error:
-            raise (AirflowFailException if is_final(error) else AirflowException)(str(error)) from error
-        if warning := unclear(nodes, seen):
-            self.log.warning("%s", warning)
-        for line in in_lines(in_words(unhealthy)) or ["nothing is wrong"]:
-            self.log.info("%s", line)
-        return PokeReturnValue(watched.is_reached(unhealthy), told(unhealthy))
-
-    def _watched(self) -> Watched:
+    def watch(self) -> HealthWatch:
         from airflow_provider_soperator.health.assessment import Watched
+        from airflow_provider_soperator.work.health import HealthWatch
 
-        try:
-            nodes = names_of(self.nodes)
-            _check_wait_for(self.wait_for)
-            kinds = _check_kinds(self.kinds)
-        except ValueError as error:
-            raise AirflowFailException(str(error)) from None
-        return Watched(
-            nodes=nodes,
+        _check_wait_for(self.wait_for)
+        watched = Watched(
+            nodes=names_of(self.nodes),
             partition=self.partition or "",
             wait_for=self.wait_for,
-            kinds=kinds,
+            kinds=_check_kinds(self.kinds),
             ignore_own_drains=is_on(self.ignore_own_drains),
+        )
+        return HealthWatch(
+            slurm_conn_id=self.slurm_conn_id,
+            watched=watched,
+            witnesses=self._witnesses(),
+            poll_interval=self.poke_interval,
         )
 
     def _witnesses(self) -> Witnesses:
@@ -135,6 +90,54 @@ class NodeHealthSensor(BaseSensorOperator):
             prometheus_conn_id=self.prometheus_conn_id or None,
             series=dict(self.series or {}),
             node_labels=tuple(self.node_labels or NODE_LABELS),
+        )
+
+
+class ActiveCheckSensor(WatchSensor):
+    """Wait until the newest run of an active check has ended well.
+
+        ActiveCheckSensor(task_id="is_fit", check="gpu-checks", since="{{ data_interval_start }}")
+
+    ``state``: until it is ``complete``, has ``failed``, or has ``ended`` in whatever way. Runs that began before
+    ``since`` do not count. With ``fail_fast`` a run that ends otherwise fails the task; without it the next is waited
+    for. Returns the ``check``, its ``job``, ``state`` and ``failed_jobs``.
+    """
+
+    template_fields: Sequence[str] = ("check", "state", "since", "fail_fast", "kubernetes_conn_id", "namespace")
+    ui_color = "#f7d9e3"
+
+    def __init__(
+        self,
+        *,
+        check: str,
+        state: str = "complete",
+        since: datetime | str | None = None,
+        fail_fast: bool | str = False,
+        kubernetes_conn_id: str = "kubernetes_default",
+        namespace: str = NAMESPACE,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.check, self.state, self.since, self.fail_fast = check, state, since, fail_fast
+        self.kubernetes_conn_id, self.namespace = kubernetes_conn_id, namespace
+        if not any(map(is_template, (check, state, since))):
+            self._awaited()
+
+    def watch(self) -> CheckWatch:
+        from airflow_provider_soperator.work.checks import CheckWatch
+
+        return CheckWatch(
+            kubernetes_conn_id=self.kubernetes_conn_id,
+            namespace=self.namespace,
+            awaited=self._awaited(),
+            poll_interval=self.poke_interval,
+        )
+
+    def _awaited(self) -> CheckAwaited:
+        from airflow_provider_soperator.soperator.check_awaited import CheckAwaited
+
+        return CheckAwaited(
+            check=self.check, state=self.state, since=moment_of("since", self.since), fail_fast=is_on(self.fail_fast)
         )
 
 

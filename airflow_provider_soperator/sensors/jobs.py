@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseSensorOperator, PokeReturnValue, conf
-
-from airflow_provider_soperator.hooks.slurm import SlurmHook
-from airflow_provider_soperator.slurm.ids import JobId
-from airflow_provider_soperator.slurm.outcomes import failure
-from airflow_provider_soperator.slurm.queue import Lasting, QueueFilter, within
-from airflow_provider_soperator.slurm.report import describe, read
+from airflow_provider_soperator.sensors.watch import WatchSensor
+from airflow_provider_soperator.slurm.queue import QueueFilter
 from airflow_provider_soperator.slurm.states import JobState
-from airflow_provider_soperator.slurm.status import JobStatus
 
 if TYPE_CHECKING:
-    from airflow.sdk.definitions.context import Context
+    from airflow_provider_soperator.work.jobs import JobWatch, QueueWatch
 
 
-class SlurmJobSensor(BaseSensorOperator):
+class SlurmJobSensor(WatchSensor):
     """Wait until a job has succeeded, or is in one of some states.
 
         SlurmJobSensor(task_id="preprocessed", job_id="{{ params.job }}")
@@ -36,8 +30,7 @@ class SlurmJobSensor(BaseSensorOperator):
         *,
         job_id: str,
         states: Sequence[str] = (),
-        slurm_conn_id: str = SlurmHook.default_conn_name,
-        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        slurm_conn_id: str = "soperator_default",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -47,36 +40,31 @@ class SlurmJobSensor(BaseSensorOperator):
         self.job_id = job_id
         self.states = tuple(states)
         self.slurm_conn_id = slurm_conn_id
-        self.deferrable = deferrable
 
-    def execute(self, context: Context) -> Any:
-        if not self.deferrable:
-            return super().execute(context)
-        from airflow_provider_soperator.triggers.jobs import SlurmJobTrigger
+    def watch(self) -> JobWatch:
+        from airflow_provider_soperator.slurm.ids import JobId
+        from airflow_provider_soperator.work.jobs import JobWatch
 
-        trigger = SlurmJobTrigger(self.slurm_conn_id, str(self.job_id), list(self.states), self.poke_interval)
-        self.defer(trigger=trigger, method_name="execute_complete", timeout=timedelta(seconds=self.timeout))
+        JobId.parse(self.job_id)
+        return JobWatch(
+            slurm_conn_id=self.slurm_conn_id,
+            job_id=str(self.job_id),
+            states=self.states,
+            poll_interval=self.poke_interval,
+        )
 
-    def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
-        return self._checked(read(event), event)
+    def result(self, seen: Any) -> Any:
+        from airflow_provider_soperator.slurm.outcomes import failure
+        from airflow_provider_soperator.slurm.report import read
 
-    def poke(self, context: Context) -> PokeReturnValue:
-        with SlurmHook(self.slurm_conn_id).client() as slurm:
-            status = slurm.status(JobId.parse(self.job_id))
-        if not status.is_over and not self._is_wanted(status):
-            return PokeReturnValue(False)
-        return PokeReturnValue(True, self._checked(status, describe(status)))
-
-    def _checked(self, status: JobStatus, report: dict[str, Any]) -> dict[str, Any]:
-        if not self._is_wanted(status) and (error := failure(status)):
+        status = read(seen)
+        is_wanted = status.state.base in {JobState.parse(state).base for state in self.states}
+        if not is_wanted and (error := failure(status)):
             raise error
-        return report
-
-    def _is_wanted(self, status: JobStatus) -> bool:
-        return status.state.base in {JobState.parse(state).base for state in self.states}
+        return seen
 
 
-class SlurmQueueSensor(BaseSensorOperator):
+class SlurmQueueSensor(WatchSensor):
     """Wait until the jobs that fit are at most, or at least, so many, and have been so for a while.
 
         SlurmQueueSensor(task_id="drained", jobs={"partition": "main"}, at_most=0)
@@ -95,49 +83,28 @@ class SlurmQueueSensor(BaseSensorOperator):
         at_most: int | None = None,
         at_least: int | None = None,
         lasting: timedelta = timedelta(0),
-        slurm_conn_id: str = SlurmHook.default_conn_name,
-        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        slurm_conn_id: str = "soperator_default",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         if at_most is None and at_least is None:
             raise ValueError("say how many jobs there are to be: at_most, at_least, or both")
-        if lasting and not deferrable and self.mode == "reschedule":
+        if lasting and not self.deferrable and self.mode == "reschedule":
             raise ValueError("lasting: in mode='reschedule' no look knows of the one before; use deferrable=True")
         QueueFilter(**jobs or {})
         self.jobs = dict(jobs or {})
         self.at_most, self.at_least = at_most, at_least
         self.lasting = lasting
         self.slurm_conn_id = slurm_conn_id
-        self.deferrable = deferrable
-        self._episode = Lasting(lasting)
 
-    def execute(self, context: Context) -> Any:
-        if not self.deferrable:
-            return super().execute(context)
-        from airflow_provider_soperator.triggers.jobs import SlurmQueueTrigger
+    def watch(self) -> QueueWatch:
+        from airflow_provider_soperator.work.jobs import QueueWatch
 
-        waited = self.jobs.get("waited")
-        trigger = SlurmQueueTrigger(
-            self.slurm_conn_id,
-            self.jobs | {"waited": waited.total_seconds() if waited else None},
-            self.at_most,
-            self.at_least,
-            self.lasting.total_seconds(),
-            self.poke_interval,
+        return QueueWatch(
+            slurm_conn_id=self.slurm_conn_id,
+            jobs=QueueFilter(**self.jobs),
+            at_most=self.at_most,
+            at_least=self.at_least,
+            lasting=self.lasting,
+            poll_interval=self.poke_interval,
         )
-        self.defer(trigger=trigger, method_name="execute_complete", timeout=timedelta(seconds=self.timeout))
-
-    def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
-        return event
-
-    def poke(self, context: Context) -> PokeReturnValue:
-        wanted = QueueFilter(**self.jobs)
-        with SlurmHook(self.slurm_conn_id).client() as slurm:
-            jobs = slurm.ask(wanted.request())
-        now = datetime.now(timezone.utc)
-        found = wanted.tally(jobs, now)
-        fits = within(found["count"], self.at_most, self.at_least)
-        if not self._episode.look(fits, now):
-            return PokeReturnValue(False)
-        return PokeReturnValue(True, found)

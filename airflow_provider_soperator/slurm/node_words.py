@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 from airflow_provider_soperator.slurm import hostlist
-from airflow_provider_soperator.slurm.errors import InvalidRequest, UnknownNode, UnknownPartition
+from airflow_provider_soperator.slurm.errors import UnknownPartition
 from airflow_provider_soperator.slurm.nodes import (
     failed_to_resume,
     is_busy,
@@ -54,9 +51,6 @@ _ALIASES = {
     "going down": "going off",
     "resume failed": "failed to boot",
 }
-
-#: What can be wrong with a question about nodes, however often it is put.
-MISTAKES = (InvalidRequest, UnknownNode, UnknownPartition)
 
 
 def word(said: str) -> str:
@@ -105,29 +99,3 @@ def chosen(nodes: Iterable[Node], names: Sequence[str], partition: str) -> list[
     if not meant:
         raise UnknownPartition(f"no node is in a partition {partition}")
     return meant
-
-
-@dataclass(frozen=True, kw_only=True)
-class Watched:
-    """Some nodes, and the state that all, any or so many of them are to be in; of plain values."""
-
-    state: str
-    nodes: tuple[str, ...] = ()
-    partition: str = ""
-    how: str | int = "all"
-
-    @classmethod
-    def read(cls, written: Mapping[str, Any]) -> Watched:
-        return cls(**{**written, "nodes": tuple(written["nodes"])})
-
-    def write(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
-    def look(self, nodes: Iterable[Node]) -> dict[str, Any]:
-        """Which of them are in the state, of how many, and whether these are enough."""
-        meant = chosen(nodes, self.nodes, self.partition)
-        found = [node.name for node in meant if WORDS[self.state](node)]
-        wanted = {"all": len(meant), "any": 1}.get(str(self.how)) or int(self.how)
-        if wanted > len(meant):
-            raise InvalidRequest(f"how={self.how}: there are {len(meant)} nodes only")
-        return {"nodes": found, "of": len(meant), "is_reached": len(found) >= wanted}

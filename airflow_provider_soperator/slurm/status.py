@@ -76,3 +76,38 @@ class JobStatus:
             (part.id, part.state, part.reason, part.nodelist, part.restarts, part.exit_code) for part in self.parts
         )
         return (parts, self.is_partial, self.lost, self.trouble)
+
+
+#: Parts of a job that are named one by one; of more only the states are counted.
+_MOST_NAMED = 8
+
+
+def sentence(status: JobStatus) -> str:
+    """The state of a job as a sentence without its subject."""
+    if status.lost:
+        return f"is lost: {status.lost}"
+    if status.trouble:
+        return f"cannot be asked for at present, which does it no harm: {status.trouble}"
+    if len(status.parts) > _MOST_NAMED:
+        counts: dict[str, int] = {}
+        for part in status.parts:
+            state = str(part.state)
+            counts[state] = counts.get(state, 0) + max(1, sum(1 for _ in part.id.indices()))
+        return "is " + ", ".join(f"{count} {state}" for state, count in counts.items())
+    said = [_state_of(part) for part in status.parts]
+    if len(said) == 1:
+        return f"is {said[0]}"
+    return "is " + ", ".join(f"{part.id} {one}" for part, one in zip(status.parts, said, strict=True))
+
+
+def _state_of(part: Job) -> str:
+    said = str(part.state)
+    if part.state.is_pending and part.reason:
+        said += f" ({part.reason})"
+    if part.nodelist:
+        said += f" on {part.nodelist}"
+    if part.restarts:
+        said += f", requeued {part.restarts} times" if part.restarts > 1 else ", requeued once"
+    if part.state.is_finished and part.started and part.ends:
+        said += f" after {part.ends - part.started}"
+    return said

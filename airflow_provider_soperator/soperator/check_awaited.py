@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, get_args
@@ -32,15 +32,6 @@ class CheckAwaited:
     def __post_init__(self) -> None:
         if self.state not in get_args(Awaited):
             raise ValueError(f"state={self.state!r} is none of {', '.join(map(repr, get_args(Awaited)))}")
-
-    @classmethod
-    def read(cls, written: Mapping[str, Any]) -> CheckAwaited:
-        since = written["since"]
-        return cls(**{**written, "since": datetime.fromisoformat(since) if since else None})
-
-    def write(self) -> dict[str, Any]:
-        """As plain JSON."""
-        return {**vars(self), "since": self.since.isoformat() if self.since else None}
 
     def look(self, check: CheckSeen, runs: Sequence[RunSeen], now: datetime) -> dict[str, Any]:
         """What the newest run has come to, in ``words`` too, and whether that ``is_reached``."""

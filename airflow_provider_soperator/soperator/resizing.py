@@ -7,12 +7,10 @@ NodeSet that are off, or a job could power one up in the last moment.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.drains import drained
@@ -42,13 +40,6 @@ class Resize:
     #: Whose drains these are, and whose are undone.
     owner: str
     why: str = ""
-
-    @classmethod
-    def read(cls, written: Mapping[str, Any]) -> Resize:
-        return cls(**written)
-
-    def write(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
 
     @property
     def reason(self) -> DrainReason:

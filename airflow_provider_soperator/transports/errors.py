@@ -23,6 +23,10 @@ class ConnectFailed(TransportError):
     """There is no connection: the host, its key, our key, or the name is wrong, or nobody is there."""
 
 
+class Unreachable(ConnectFailed):
+    """The other side does not answer, or nothing listens there: it may be down, or starting."""
+
+
 class ConnectRefused(ConnectFailed):
     """The other side takes no more connections just now, as an sshd with too many at once does."""
 

@@ -7,7 +7,7 @@ import contextlib
 import json
 from collections.abc import Iterator
 
-from airflow_provider_soperator.transports.errors import ConnectFailed, ConnectRefused, TransportError
+from airflow_provider_soperator.transports.errors import ConnectFailed, ConnectRefused, TransportError, Unreachable
 
 #: Seconds that the API has for an answer.
 PATIENCE = 20.0
@@ -114,7 +114,7 @@ def explain(error: BaseException, what: str, rights: str = _SHELLS, for_now: str
         return ConnectRefused(f"the Kubernetes API hung up ({words})", "it may be starting, or a proxy before it")
     silent = any(isinstance(one, (OSError, asyncio.TimeoutError)) for one in _chain(error))
     if silent or "ClientConnectorError" in names:
-        return ConnectFailed(
+        return Unreachable(
             f"the Kubernetes API does not answer ({words})",
             "check the server of the Kubernetes connection, and firewalls",
         )

@@ -13,6 +13,7 @@ from airflow_provider_soperator.transports.errors import (
     ConnectionLost,
     ConnectRefused,
     TransportError,
+    Unreachable,
 )
 
 _RESTARTS = "see whether slurmrestd runs; it restarts whenever the cluster's configuration changes"
@@ -60,7 +61,7 @@ def _no_connection(error: Exception, chain: list[BaseException], address: object
     if any(isinstance(one, ConnectionRefusedError) for one in chain) or "refused" in str(error):
         return ConnectRefused(f"nobody listens at {address}", _RESTARTS)
     if type(error).__name__ == "ConnectTimeout":
-        return ConnectFailed(f"{address} does not answer", "see the address, and firewalls and network policies")
+        return Unreachable(f"{address} does not answer", "see the address, and firewalls and network policies")
     return ConnectFailed(f"there is no connection to {address} ({_words(error)})", "see the address of slurmrestd")
 
 

@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from async_timeout import timeout
 
-from airflow_provider_soperator.transports.errors import ConnectFailed, ConnectionLost, ConnectRefused, TransportError
+from airflow_provider_soperator.transports.errors import (
+    ConnectFailed,
+    ConnectionLost,
+    ConnectRefused,
+    TransportError,
+    Unreachable,
+)
 from airflow_provider_soperator.transports.framing import SHELL
 from airflow_provider_soperator.transports.shell import MAX_SHELLS, Pipe, ShellTransport
 
@@ -217,7 +223,7 @@ def explain(error: BaseException) -> TransportError:
     if isinstance(error, socket.gaierror):
         return ConnectFailed(f"the host name is unknown ({text})", "check the host of the connection")
     if isinstance(error, ConnectionRefusedError) or kind == "NoValidConnectionsError":
-        return ConnectFailed(f"nobody listens there ({text})", "check host and port, and whether the login node is up")
+        return Unreachable(f"nobody listens there ({text})", "check host and port, and whether the login node is up")
     if kind == "BadHostKeyException":
         return ConnectFailed(
             "the host key has changed",
@@ -249,5 +255,5 @@ def explain(error: BaseException) -> TransportError:
         return ConnectFailed("the connection names no host", "set it, or choose another connection of type SSH")
     # What paramiko says of one who accepts a connection and is silent then, is the last of these.
     if isinstance(error, (TimeoutError, asyncio.TimeoutError, socket.timeout)) or text == "No existing session":
-        return ConnectFailed("the host does not answer", "check host, port and firewalls")
+        return Unreachable("the host does not answer", "check host, port and firewalls")
     return ConnectFailed(f"{kind}: {text}", "check the connection")

@@ -1,4 +1,4 @@
-"""What all triggers of this package have in common."""
+"""Triggers in general: how they are stored, when their task may go on, and what happens when it is killed."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import Any
 
 from airflow.sdk import conf
 from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from airflow_provider_soperator.triggers import task_sdk
 
 #: Rounds by which a scheduler may be late: where many tasks begin at once, one was not enough.
 _ROUNDS = 2
@@ -53,23 +55,47 @@ class SlurmTrigger(BaseTrigger):
             await asyncio.sleep(_LOG_LAG)
 
 
-class WorkTrigger(SlurmTrigger):
-    """Does the work of a task to its end, in the triggerer, or in the worker for those who do not defer."""
+class KillableTrigger(SlurmTrigger):
+    """Has something to end with its task: one that is marked, cleared, or in a run that takes too long.
+
+    It works towards one event, in the triggerer, or in the worker of a task that does not defer.
+    """
 
     @abstractmethod
     async def event(self) -> dict[str, Any]:
-        """What the task goes on with."""
+        """The event with which the task goes on."""
 
     @abstractmethod
     async def cancel(self) -> None:
-        """The task was killed: end what is to end with it."""
+        """End what must not outlast the task."""
 
     @property
     @abstractmethod
     def fate(self) -> str:
-        """What has become of that, as the rest of a sentence."""
+        """What has become of it, as the rest of a sentence."""
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         event = await self.event()
         await self.flush()
         yield await self.resume(event)
+
+    async def on_kill(self) -> None:
+        # The triggerer cancels a trigger that is being killed once more in each of its rounds.
+        await task_sdk.complete(self._kill())
+
+    async def _kill(self) -> None:
+        # A triggerer that was taken for dead is told to end its triggers as if the user had wished it. A try that came
+        # after a clear, and waits as well by now, knows what to do with what this one has begun.
+        if await self.state() == "deferred":
+            self.log.info("Another triggerer goes on with this: nothing is cancelled")
+            return
+        await self.cancel()
+        self.log.info("The task was told to end%s", self.fate)
+
+    async def state(self) -> str | None:
+        """The state that Airflow has the task in."""
+        ti = self.task_instance
+        if ti is None:
+            return None
+        states = await task_sdk.states(ti, [ti.task_id])
+        return states[ti.task_id].get(-1 if ti.map_index is None else ti.map_index)

@@ -19,18 +19,18 @@ from airflow_provider_soperator.hooks.clients import AirflowClients
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.transports.errors import TransportError
 from airflow_provider_soperator.triggers import task_sdk
-from airflow_provider_soperator.triggers.killed import EndedWithItsTask
+from airflow_provider_soperator.triggers.base import KillableTrigger
+from airflow_provider_soperator.work.events import failed, refused, succeeded, timed_out
 
 #: States of tasks that will do nothing more, unless they are cleared.
 _ENDED = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
 
 
-class ShiftTrigger(EndedWithItsTask):
+class ShiftTrigger(KillableTrigger):
     """One shift; ``order`` has the fields of a ``ShiftOrder``, ``deadline`` is in seconds since 1970.
 
     ``is_last_try``: the task has no other with which the shift could go on once its time is over.
-    Fires with the ``outcome``, with a ``mistake`` that no other try can mend, with a ``failure``, or says that its time
-    is over.
+    See ``work.events`` for what it fires with.
     """
 
     def __init__(
@@ -47,7 +47,6 @@ class ShiftTrigger(EndedWithItsTask):
         self._is_given_up = True
 
     async def event(self) -> dict[str, Any]:
-        """What the task goes on with."""
         left = None if self.deadline is None else max(0.0, self.deadline - time.time())
         try:
             async with self._open() as shift:
@@ -60,12 +59,12 @@ class ShiftTrigger(EndedWithItsTask):
                     self._is_given_up = self.is_last_try
                     if self._is_given_up:
                         await shift.leave()
-                    return {"timed_out": "the time of the task was over" + self.fate}
-            return {"outcome": outcome.describe()}
+                    return timed_out("the time of the task was over" + self.fate)
+            return succeeded(outcome.describe())
         except (CapacityMistake, ConnectionMistake) as error:
-            return {"mistake": str(error)}
+            return refused(str(error))
         except (CapacityError, SlurmError, TransportError) as error:
-            return {"failure": str(error)}
+            return failed(str(error))
 
     async def cancel(self) -> None:
         # A task that will be tried again goes on with this shift, and needs to know how it began.

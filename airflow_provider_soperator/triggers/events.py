@@ -1,15 +1,18 @@
 """What happens on a cluster as events of assets: DAGs that are scheduled on such an asset run when it happens.
 
-Each trigger asks through the client that all of a triggerer's tasks share: any number of watchers that ask the same of
+Each trigger asks through the clients that all tasks of a triggerer share: any number of watchers that ask the same of
 a cluster cost it one question in an interval. Airflow's own shared streams are not used for that: they are there from
 3.3 on, share with watchers only, and a watcher that comes later, or lags, loses events in them.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from typing import Any, TypeVar
@@ -19,13 +22,25 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 from airflow_provider_soperator.clients.client import AsyncSlurmClient
 from airflow_provider_soperator.clients.finished import FinishedJobs
 from airflow_provider_soperator.clients.steps import run_async
+from airflow_provider_soperator.health.assessment import Watched, told, unclear
+from airflow_provider_soperator.health.episodes import Episodes
+from airflow_provider_soperator.health.findings import kinds_of
+from airflow_provider_soperator.health.metrics import NODE_LABELS
+from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
+from airflow_provider_soperator.hooks.health import Witnesses
 from airflow_provider_soperator.hooks.slurm import SlurmHook
+from airflow_provider_soperator.kubernetes.clusters import ClusterObjects
+from airflow_provider_soperator.slurm import hostlist
+from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.queue import Lasting, QueueFilter
 from airflow_provider_soperator.slurm.report import describe
-from airflow_provider_soperator.slurm.requests import Request
+from airflow_provider_soperator.slurm.requests import ListNodes, Request
 from airflow_provider_soperator.slurm.states import JobState
+from airflow_provider_soperator.soperator.clusters import ClusterSeen
 from airflow_provider_soperator.triggers.base import SlurmTrigger
-from airflow_provider_soperator.triggers.rounds import rounds
+from airflow_provider_soperator.values import NAMESPACE
+from airflow_provider_soperator.work.checks import CheckClients, FailedRuns, check_clients
+from airflow_provider_soperator.work.polling import polled, slurm_client
 
 #: Seconds between two looks, unless a watcher says otherwise.
 POLL_INTERVAL = 30.0
@@ -34,22 +49,61 @@ _AS_GOOD_AS_NEW = 0.9
 T = TypeVar("T")
 
 
-class SlurmEventTrigger(SlurmTrigger, BaseEventTrigger):
+class EventTrigger(SlurmTrigger, BaseEventTrigger):
     """Watches a cluster for as long as there is an active DAG that is scheduled on its asset."""
 
-    slurm_conn_id: str
     poll_interval: float
 
-    def rounds(self, ask: Callable[[AsyncSlurmClient], Awaitable[T]]) -> AsyncIterator[T]:
-        # Airflow starts a watcher that raises once more, a second later and for ever.
-        return rounds(self.slurm_conn_id, ask, self.poll_interval, self.log, must_work=False)
+    @abstractmethod
+    def open(self) -> AbstractAsyncContextManager[Any]:
+        """The clients that the looks need."""
+
+    @abstractmethod
+    async def look(self, client: Any) -> Sequence[dict[str, Any]]:
+        """The payloads of the events since the last look."""
+
+    @abstractmethod
+    def memory(self) -> Any:
+        """What another process needs to go on from here, as JSON."""
+
+    @abstractmethod
+    def remember(self, memory: Any) -> None:
+        """Go on from a memory; None at a first start."""
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        store = _Memory(self)
+        memory = await store.read()
+        self.remember(memory)
+        # All failures are borne: Airflow starts a watcher that raises once more, a second later and for ever.
+        async for events in polled(self.open, self.look, self.poll_interval, self.log):
+            # By now Airflow has stored the events of the look before. Sooner they could be lost, later told again.
+            await store.write(memory)
+            for payload in events:
+                yield TriggerEvent(payload)  # type: ignore[no-untyped-call]
+            memory = self.memory()
+            if not events:
+                await store.write(memory)
+
+    @property
+    def max_age(self) -> float:
+        """How old an answer to another watcher may be, in seconds."""
+        return self.poll_interval * _AS_GOOD_AS_NEW
+
+
+class _SlurmEventTrigger(EventTrigger):
+    """Watches Slurm."""
+
+    slurm_conn_id: str
+
+    def open(self) -> AbstractAsyncContextManager[AsyncSlurmClient]:
+        return slurm_client(self.slurm_conn_id)
 
     def shared(self, client: AsyncSlurmClient, request: Request[T]) -> Awaitable[T]:
-        """What all who watch the cluster in the same interval are answered."""
-        return client.ask_shared(request, self.poll_interval * _AS_GOOD_AS_NEW)
+        """The answer that all who watch the cluster in the same interval share."""
+        return client.ask_shared(request, self.max_age)
 
 
-class SlurmJobFinishedTrigger(SlurmEventTrigger):
+class SlurmJobFinishedTrigger(_SlurmEventTrigger):
     """Fires once for each job that finishes, with the report that ``SbatchOperator`` returns of its own.
 
         AssetWatcher(name="trained", trigger=SlurmJobFinishedTrigger(name="train-*", states=["COMPLETED"]))
@@ -86,34 +140,29 @@ class SlurmJobFinishedTrigger(SlurmEventTrigger):
         self.look_back_minutes = look_back_minutes
         self.slurm_conn_id = slurm_conn_id
         self.poll_interval = poll_interval
-
-    async def run(self) -> AsyncIterator[TriggerEvent]:
-        ends = {JobState.parse(state).base for state in self.states}
-        wanted = QueueFilter(
-            name=self.name, user=self.user, account=self.account, partition=self.partition, qos=self.qos
+        self._trouble = ""
+        self._finished = FinishedJobs(
+            QueueFilter(name=name, user=user, account=account, partition=partition, qos=qos),
+            datetime.now(timezone.utc) - timedelta(minutes=look_back_minutes),
         )
-        finished = FinishedJobs(wanted, datetime.now(timezone.utc) - timedelta(minutes=self.look_back_minutes))
-        memory = Memory(self)
-        if known := await memory.read():
-            finished.remember(known)
-        before: dict[str, Any] | None = None
-        trouble = ""
-        async for news in self.rounds(lambda client: run_async(finished.round(), partial(self.shared, client))):
-            # By now Airflow has stored the events of the round before. Sooner they could be lost, later told again.
-            if before:
-                await memory.write(before)
-            if finished.trouble != trouble:
-                trouble = finished.trouble
-                self.log.warning("While nobody watched: %s", trouble)
-            for status in news:
-                if not ends or status.state.base in ends:
-                    yield TriggerEvent(describe(status))  # type: ignore[no-untyped-call]
-            before = finished.memory()
-            if not news:
-                await memory.write(before)
+
+    async def look(self, client: AsyncSlurmClient) -> Sequence[dict[str, Any]]:
+        ends = {JobState.parse(state).base for state in self.states}
+        news = await run_async(self._finished.round(), partial(self.shared, client))
+        if self._finished.trouble != self._trouble:
+            self._trouble = self._finished.trouble
+            self.log.warning("While nobody watched: %s", self._trouble)
+        return [describe(status) for status in news if not ends or status.state.base in ends]
+
+    def memory(self) -> Any:
+        return self._finished.memory()
+
+    def remember(self, memory: Any) -> None:
+        if memory:
+            self._finished.remember(memory)
 
 
-class SlurmQueueLongTrigger(SlurmEventTrigger):
+class SlurmQueueLongTrigger(_SlurmEventTrigger):
     """Fires when more jobs than so many have been in the queue for some time, and then not before it was shorter again.
 
         AssetWatcher(name="stuck", trigger=SlurmQueueLongTrigger(more_than=100, for_minutes=15, states=["PENDING"]))
@@ -148,33 +197,209 @@ class SlurmQueueLongTrigger(SlurmEventTrigger):
         self.reason = reason
         self.slurm_conn_id = slurm_conn_id
         self.poll_interval = poll_interval
-
-    async def run(self) -> AsyncIterator[TriggerEvent]:
-        wanted = QueueFilter(
-            states=tuple(self.states),
-            partition=self.partition,
-            user=self.user,
-            account=self.account,
-            qos=self.qos,
-            name=self.name,
-            reason=self.reason,
+        self._jobs = QueueFilter(
+            states=tuple(states), partition=partition, user=user, account=account, qos=qos, name=name, reason=reason
         )
-        episode = Lasting(timedelta(minutes=self.for_minutes))
-        memory = Memory(self)
-        is_told = bool(await memory.read())
-        async for jobs in self.rounds(lambda client: self.shared(client, wanted.request())):
-            await memory.write(is_told)
-            now = datetime.now(timezone.utc)
-            found = wanted.tally(jobs, now)
-            is_long = found["count"] > self.more_than
-            if episode.look(is_long, now) and episode.since and not is_told:
-                yield TriggerEvent(found | {"since": episode.since.isoformat()})  # type: ignore[no-untyped-call]
-                is_told = True
-            is_told = is_told and is_long
+        self._episode = Lasting(timedelta(minutes=for_minutes))
+        self._is_told = False
+
+    async def look(self, client: AsyncSlurmClient) -> Sequence[dict[str, Any]]:
+        jobs = await self.shared(client, self._jobs.request())
+        now = datetime.now(timezone.utc)
+        found = self._jobs.tally(jobs, now)
+        is_long = found["count"] > self.more_than
+        is_new = self._episode.look(is_long, now) and not self._is_told
+        self._is_told = is_long and (self._is_told or is_new)
+        return [found | {"since": str(self._episode.since and self._episode.since.isoformat())}] if is_new else []
+
+    def memory(self) -> Any:
+        return self._is_told
+
+    def remember(self, memory: Any) -> None:
+        self._is_told = bool(memory)
 
 
-class Memory:
-    """What a watcher goes on with in another process; Airflow keeps it beside the asset, from 3.3 on."""
+class NodeUnhealthyTrigger(_SlurmEventTrigger):
+    """Fires once for each node that becomes unhealthy, and once more if its machine turns out to have to go.
+
+        AssetWatcher(name="sick", trigger=NodeUnhealthyTrigger(partition="main", for_minutes=2))
+
+    The event has the ``node`` and its ``findings``, as ``NodeHealthSensor`` returns them. It fires once something has
+    been wrong for ``for_minutes``, and not again before the node was healthy. Without ``nodes`` and ``partition`` all
+    nodes are watched, without ``kinds`` all that can be wrong.
+    """
+
+    def __init__(
+        self,
+        nodes: str = "",
+        partition: str = "",
+        kinds: Sequence[str] = (),
+        for_minutes: float = 0,
+        kubernetes_conn_id: str = "",
+        namespace: str = NAMESPACE,
+        prometheus_conn_id: str = "",
+        series: Mapping[str, str] | None = None,
+        node_labels: Sequence[str] = (),
+        slurm_conn_id: str = SlurmHook.default_conn_name,
+        poll_interval: float = POLL_INTERVAL,
+    ) -> None:
+        super().__init__()
+        if nodes:
+            hostlist.expand(nodes)
+        self.nodes = nodes
+        self.partition = partition
+        self.kinds = [kind.value for kind in kinds_of(kinds)]
+        self.for_minutes = for_minutes
+        self.kubernetes_conn_id = kubernetes_conn_id
+        self.namespace = namespace
+        self.prometheus_conn_id = prometheus_conn_id
+        self.series = dict(series or {})
+        self.node_labels = list(node_labels)
+        self.slurm_conn_id = slurm_conn_id
+        self.poll_interval = poll_interval
+        self._watched = Watched(
+            nodes=tuple(hostlist.expand(nodes)) if nodes else (), partition=partition, kinds=tuple(self.kinds)
+        )
+        self._witnesses = Witnesses(
+            kubernetes_conn_id=kubernetes_conn_id or None,
+            namespace=namespace,
+            prometheus_conn_id=prometheus_conn_id or None,
+            series=self.series,
+            node_labels=tuple(node_labels or NODE_LABELS),
+        )
+        self._episodes = Episodes(for_minutes * 60)
+        self._warned = ""
+
+    async def look(self, client: AsyncSlurmClient) -> Sequence[dict[str, Any]]:
+        nodes, seen = await asyncio.gather(self.shared(client, ListNodes()), self._witnesses.ask(self.max_age))
+        try:
+            unhealthy, warning = self._watched.unhealthy(nodes, seen), unclear(nodes, seen)
+        except SlurmError as error:
+            # The nodes may be there tomorrow, and a node does not get well by being unknown.
+            unhealthy, warning = None, str(error)
+        if warning != self._warned:
+            self._warned = warning
+            if warning:
+                self.log.warning("%s", warning)
+        if unhealthy is None:
+            return []
+        healths = self._episodes.news(unhealthy)
+        return [{"node": one.node, "findings": told({one.node: one})[one.node]} for one in healths]
+
+    def memory(self) -> Any:
+        return self._episodes.told
+
+    def remember(self, memory: Any) -> None:
+        self._episodes = Episodes(self.for_minutes * 60, memory)
+
+
+class ClusterUnavailableTrigger(EventTrigger):
+    """Fires when a cluster has not been available for some time, and then not before it was available again.
+
+        AssetWatcher(name="down", trigger=ClusterUnavailableTrigger(for_minutes=5))
+
+    A cluster in maintenance is away on purpose, and one that has never been available yet is being set up: neither
+    fires. The event has the ``cluster``, its ``phase``, which ``conditions`` are not met and why, and ``since`` when.
+    Airflow keeps over a restart of the triggerer what has been told from 3.3 on.
+    """
+
+    def __init__(
+        self,
+        for_minutes: float = 0,
+        cluster: str = "",
+        namespace: str = NAMESPACE,
+        kubernetes_conn_id: str = SoperatorClusterHook.default_conn_name,
+        poll_interval: float = POLL_INTERVAL,
+    ) -> None:
+        super().__init__()
+        self.for_minutes = for_minutes
+        self.cluster = cluster
+        self.namespace = namespace
+        self.kubernetes_conn_id = kubernetes_conn_id
+        self.poll_interval = poll_interval
+        self._first_seen: datetime | None = None
+        self._is_told = False
+
+    def open(self) -> AbstractAsyncContextManager[ClusterObjects]:
+        hook = SoperatorClusterHook(self.kubernetes_conn_id, self.namespace)
+        return hook.soperator(self.cluster or None, self.max_age)
+
+    async def look(self, client: ClusterObjects) -> Sequence[dict[str, Any]]:
+        cluster, now = await client.cluster(), datetime.now(timezone.utc)
+        self._first_seen = (self._first_seen or now) if cluster.is_away else None
+        since = cluster.away_since or self._first_seen
+        is_new = (
+            self._first_seen is not None
+            and since is not None
+            and not self._is_told
+            and now - since >= timedelta(minutes=self.for_minutes)
+        )
+        self._is_told = (self._is_told or is_new) and not cluster.is_available
+        return [_outage(cluster, since)] if is_new and since else []
+
+    def memory(self) -> Any:
+        return self._is_told
+
+    def remember(self, memory: Any) -> None:
+        self._is_told = bool(memory)
+
+
+def _outage(cluster: ClusterSeen, since: datetime) -> dict[str, Any]:
+    return {
+        "cluster": cluster.name,
+        "phase": cluster.phase,
+        "conditions": {one.type: one.message or one.reason for one in cluster.missing},
+        "since": since.isoformat(),
+    }
+
+
+class ActiveCheckFailedTrigger(EventTrigger):
+    """Fires once for each run of an active check that fails.
+
+        AssetWatcher(name="sick", trigger=ActiveCheckFailedTrigger(check="gpu-checks", slurm_conn_id="soperator"))
+
+    Without ``check`` it watches all. The event has the ``check``, its ``job``, ``state`` and ``failed_jobs``, as
+    ``RunActiveCheckOperator`` returns them; with ``slurm_conn_id`` also ``nodes`` and those that are ``failing``.
+
+    What failed while nobody watched is told as long as Kubernetes keeps its Job, and without Slurm only if no other run
+    has been noted since. Airflow keeps a memory for watchers from 3.3 on; before that each start is a first one, which
+    looks ``look_back_minutes`` back.
+    """
+
+    def __init__(
+        self,
+        check: str = "",
+        look_back_minutes: float = 0,
+        kubernetes_conn_id: str = SoperatorClusterHook.default_conn_name,
+        namespace: str = NAMESPACE,
+        slurm_conn_id: str = "",
+        poll_interval: float = POLL_INTERVAL,
+    ) -> None:
+        super().__init__()
+        self.check = check
+        self.look_back_minutes = look_back_minutes
+        self.kubernetes_conn_id = kubernetes_conn_id
+        self.namespace = namespace
+        self.slurm_conn_id = slurm_conn_id
+        self.poll_interval = poll_interval
+        self._failed = FailedRuns(check, datetime.now(timezone.utc) - timedelta(minutes=look_back_minutes))
+
+    def open(self) -> AbstractAsyncContextManager[CheckClients]:
+        return check_clients(self.kubernetes_conn_id, self.namespace, self.slurm_conn_id, self.max_age)
+
+    async def look(self, client: CheckClients) -> Sequence[dict[str, Any]]:
+        return await self._failed.round(client)
+
+    def memory(self) -> Any:
+        return self._failed.memory()
+
+    def remember(self, memory: Any) -> None:
+        if memory is not None:
+            self._failed.remember(memory)
+
+
+class _Memory:
+    """The memory of a watcher, which Airflow keeps beside the asset, from 3.3 on."""
 
     def __init__(self, trigger: SlurmTrigger) -> None:
         self._store = getattr(trigger, "asset_state_store", None)

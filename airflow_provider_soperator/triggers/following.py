@@ -6,17 +6,14 @@ import asyncio
 
 from airflow_provider_soperator.clients.run import JobRun, Printed
 from airflow_provider_soperator.logger import Logger
-from airflow_provider_soperator.slurm.records import Job
 from airflow_provider_soperator.slurm.requests.once import Submitted
-from airflow_provider_soperator.slurm.status import JobStatus
+from airflow_provider_soperator.slurm.status import JobStatus, sentence
 from airflow_provider_soperator.triggers.chained import Chain
 from airflow_provider_soperator.triggers.published import Published
 
 #: Lines that make one event of the log. A triggerer passes some thousand events a second, for all of its triggers, and
 #: one that is busy with them for half a minute is taken for dead.
 _BLOCK = 100
-#: Parts of a job that are told of one by one; of more it is said how many are in which state.
-_MOST_TOLD = 8
 #: Characters of a line that stand above a group of them.
 _TITLE = 100
 
@@ -38,7 +35,7 @@ async def follow(run: JobRun, log: Logger, published: Published, chain: Chain) -
                 await _print(news, log)
                 continue
             status = news
-            log.info("Job %s %s", status.id, describe(status))
+            log.info("Job %s %s", status.id, sentence(status))
             await published.update(status)
             if freeing is None and chain.is_stuck(status):
                 freeing = asyncio.ensure_future(chain.free(run.client, submitted.id, published.ti, log))
@@ -58,37 +55,6 @@ def _begin(submitted: Submitted, chain: Chain) -> str:
     if submitted.adopted:
         return f"Job {submitted.id} was submitted by an earlier try: going on with it"
     return f"Job {submitted.id} submitted"
-
-
-def describe(status: JobStatus) -> str:
-    """Where a job stands, in a sentence without its subject."""
-    if status.lost:
-        return f"is lost: {status.lost}"
-    if status.trouble:
-        return f"cannot be asked for at present, which does it no harm: {status.trouble}"
-    if len(status.parts) > _MOST_TOLD:
-        counts: dict[str, int] = {}
-        for part in status.parts:
-            state = str(part.state)
-            counts[state] = counts.get(state, 0) + max(1, sum(1 for _ in part.id.indices()))
-        return "is " + ", ".join(f"{count} {state}" for state, count in counts.items())
-    said = [_one(part) for part in status.parts]
-    if len(said) == 1:
-        return f"is {said[0]}"
-    return "is " + ", ".join(f"{part.id} {one}" for part, one in zip(status.parts, said, strict=True))
-
-
-def _one(part: Job) -> str:
-    said = str(part.state)
-    if part.state.is_pending and part.reason:
-        said += f" ({part.reason})"
-    if part.nodelist:
-        said += f" on {part.nodelist}"
-    if part.restarts:
-        said += f", requeued {part.restarts} times" if part.restarts > 1 else ", requeued once"
-    if part.state.is_finished and part.started and part.ends:
-        said += f" after {part.ends - part.started}"
-    return said
 
 
 async def _print(printed: Printed, log: Logger) -> None:

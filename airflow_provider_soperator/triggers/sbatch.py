@@ -23,17 +23,18 @@ from airflow_provider_soperator.slurm.fields import job_of
 from airflow_provider_soperator.slurm.keys import SubmissionKey
 from airflow_provider_soperator.slurm.report import describe, read
 from airflow_provider_soperator.transports.errors import NotSupported, TransportError
+from airflow_provider_soperator.triggers.base import KillableTrigger
 from airflow_provider_soperator.triggers.chained import Chain
 from airflow_provider_soperator.triggers.following import follow
-from airflow_provider_soperator.triggers.killed import EndedWithItsTask
 from airflow_provider_soperator.triggers.published import Published
 from airflow_provider_soperator.triggers.task_sdk import push_result
+from airflow_provider_soperator.work.events import failed, refused, succeeded, timed_out
 
 #: What stays wrong until somebody has changed the task or its connection.
 _FINAL = (ConnectionMistake, InvalidJob, SubmitRefused, NotSupported)
 
 
-class SbatchTrigger(EndedWithItsTask):
+class SbatchTrigger(KillableTrigger):
     """One job, from its submission to its end.
 
     ``job`` has the fields of a ``BatchJob``, ``keys`` those of all tries that can have submitted it, the own one last;
@@ -81,20 +82,17 @@ class SbatchTrigger(EndedWithItsTask):
         """Whether there is nothing left to do for a worker."""
         # dag.test() does not say which task it is.
         ends_here = self.end_from_trigger and self.task_instance is not None
-        if not ends_here or "report" not in event or not read(event["report"]).succeeded:
+        if not ends_here or event["status"] != "success" or not read(event["result"]).succeeded:
             return False
         try:
-            await push_result(self.task_instance, event["report"])
+            await push_result(self.task_instance, event["result"])
         except AirflowRuntimeError as error:
             self.log.warning("The result could not be stored from here, so a worker does it: %s", error)
             return False
         return True
 
     async def event(self) -> dict[str, Any]:
-        """What the task goes on with: a ``report`` of the job's end, that it has ``timed_out``, or an ``error``.
-
-        Each with the ``links`` of the task's page.
-        """
+        """The report of the job's end, or why there is none; each with the ``links`` of the task's page."""
         try:
             hook = SlurmHook(self.slurm_conn_id)
             async with hook.async_client() as client:
@@ -102,19 +100,19 @@ class SbatchTrigger(EndedWithItsTask):
                 published = Published(self.task_instance, client, templates, self.links, self.log)
                 outcome = await self._in_time(self._run_with(client), published)
         except (SlurmError, TransportError, ConnectionMistake, InvalidJob) as error:
-            outcome = {"error": str(error), "is_final": isinstance(error, _FINAL)}
+            outcome = (refused if isinstance(error, _FINAL) else failed)(str(error))
         return outcome | {"links": self.links}
 
     async def _in_time(self, run: JobRun, published: Published) -> dict[str, Any]:
         left = None if self.deadline is None else max(0.0, self.deadline - time.time())
         try:
             async with timeout(left):
-                return {"report": describe(await follow(run, self.log, published, Chain.read(self.chain)))}
+                return succeeded(describe(await follow(run, self.log, published, Chain.read(self.chain))))
         except asyncio.TimeoutError:
             if left is None:
                 raise
         await run.cancel()
-        return {"timed_out": f"job {run.submitted.id}" if run.submitted else "the submission"}
+        return timed_out(f"job {run.submitted.id}" if run.submitted else "the submission")
 
     async def cancel(self) -> None:
         """End the job, if that is wished for and there is one, and those that can never run after that."""

@@ -33,7 +33,7 @@ if "scheduler" in sys.argv:
         "airflow.providers.standard.operators.bash",
         "airflow_provider_soperator.operators.capacity",
         "airflow_provider_soperator.operators.sbatch",
-        "airflow_provider_soperator.operators.waiting",
+        "airflow_provider_soperator.operators.work",
         "airflow_provider_soperator.triggers.capacity",
         "airflow_provider_soperator.triggers.sbatch",
         "paramiko",

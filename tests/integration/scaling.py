@@ -7,23 +7,24 @@ import json
 import logging
 import os
 import subprocess
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from functools import cached_property, partial
+from datetime import datetime, timedelta, timezone
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
 import kubernetes.client
 import kubernetes.config
+from async_timeout import timeout
 
 from airflow_provider_soperator.capacity.holding import Holding
-from airflow_provider_soperator.capacity.scaling import Scaling
 from airflow_provider_soperator.capacity.targets.base import Purpose, Session, Target
 from airflow_provider_soperator.capacity.targets.kubernetes import KubernetesScaleTarget
+from airflow_provider_soperator.capacity.targets.stored import write
 from airflow_provider_soperator.hooks.clients import AirflowClients
 from airflow_provider_soperator.hooks.nebius import NebiusHook
-from airflow_provider_soperator.slurm.power import MODES
+from airflow_provider_soperator.work.targets import TargetScaling
 from sandbox.cloud.landscape import INFERENCE_GROUP, INFERENCE_NAMESPACE, REMOTE_INFERENCE_GROUP
 from tests.integration.cluster import Cluster
 
@@ -116,7 +117,24 @@ def look(target: Target) -> Holding:
 
 def bring(target: Target, units: int, within: float = 30, block: str = "") -> Holding:
     """The target, once it has just so many units."""
-    read_block = partial(NebiusHook().block, block) if block else None
-    log = logging.getLogger("scaling")
-    scaling = Scaling(target, units, MODES["asap"], time.time() + within, 0.1, log, read_block)
-    return at_work(target, scaling.run, block)
+    now = datetime.now(timezone.utc)
+    work = TargetScaling(
+        target=write(target),
+        units=units,
+        hurry="asap",
+        block=block or None,
+        nebius_conn_id=NebiusHook.default_conn_name,
+        key="scaling",
+        since=now,
+        deadline=now + timedelta(seconds=within),
+        poll_interval=0.1,
+    )
+
+    async def run() -> Holding:
+        log = logging.getLogger("scaling")
+        async with timeout(within), work.open(log) as session:
+            while not await work.begin(log).step(session):
+                await asyncio.sleep(0.1)
+            return await session.look()
+
+    return asyncio.run(run())

@@ -15,14 +15,14 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from airflow.triggers.base import TriggerEvent
 from async_timeout import timeout
 
-from airflow_provider_soperator.operators.checks import CheckFailed, CheckLate, RunActiveCheckOperator
-from airflow_provider_soperator.sensors.checks import ActiveCheckSensor
+from airflow_provider_soperator.operators.checks import CheckFailed, RunActiveCheckOperator
+from airflow_provider_soperator.sensors.health import ActiveCheckSensor
 from airflow_provider_soperator.soperator.check_awaited import CheckAwaited
-from airflow_provider_soperator.triggers.checks import (
-    ActiveCheckFailedTrigger,
-    ActiveCheckTrigger,
-    RunActiveCheckTrigger,
-)
+from airflow_provider_soperator.triggers.events import ActiveCheckFailedTrigger
+from airflow_provider_soperator.triggers.watch import WatchTrigger
+from airflow_provider_soperator.triggers.work import WorkTrigger
+from airflow_provider_soperator.work.checks import CheckWatch
+from airflow_provider_soperator.work.events import WorkTimeout
 from sandbox.lifecycle import Sandbox
 from sandbox.settings import CLUSTER, NAMESPACE
 from tests.integration.cluster import SOPERATOR, Cluster
@@ -57,13 +57,13 @@ class Checks:
         names = {"dag_id": "nightly", "run_id": f"run-{self.number}", "task_id": "check", "map_index": -1}
         return {"ti": SimpleNamespace(**names, try_number=attempt, max_tries=3)}
 
-    async def interrupt(self, **options: Any) -> RunActiveCheckTrigger:
+    async def interrupt(self, **options: Any) -> WorkTrigger:
         """What a task waits with is torn away from it while its jobs are in the queue."""
-        trigger = self.operator(**options)._trigger(self.context())
+        trigger = WorkTrigger(self.operator(**options).work(self.context()).write())
         work = asyncio.ensure_future(trigger.event())
 
         def knows_its_jobs() -> bool:
-            return trigger._run is not None and "waits for its jobs in Slurm" in trigger._run.place
+            return trigger._progress is not None and "waits for its jobs in Slurm" in trigger._progress.place
 
         await asyncio.to_thread(self.cluster.wait, "the jobs are in the queue", knows_its_jobs)
         work.cancel()
@@ -176,18 +176,18 @@ def test_a_check_that_runs_already(checks: Checks, busy: Callable[[], None]) -> 
     checks.wait_queued()
     with pytest.raises(AirflowException, match=rf"{checks.by_hand}: the check is under way, and two runs disturb each"):
         checks.perform(when_running="fail")
-    with pytest.raises(CheckLate):
+    with pytest.raises(WorkTimeout):
         checks.perform(timeout=timedelta(seconds=1))
     # Those who have begun it go on with it.
     assert checks.jobs() == [checks.by_hand]
     operators = [checks.operator(when_running=choice) for choice in ("join", "wait")]
-    triggers = [operator._trigger(checks.context()) for operator in operators]
+    triggers = [WorkTrigger(operator.work(checks.context()).write()) for operator in operators]
 
     async def main() -> list[dict[str, Any]]:
         going = asyncio.gather(*(trigger.event() for trigger in triggers))
 
         def have_looked() -> bool:
-            return all(trigger._run and checks.by_hand in trigger._run.place for trigger in triggers)
+            return all(trigger._progress and checks.by_hand in trigger._progress.place for trigger in triggers)
 
         await asyncio.to_thread(checks.cluster.wait, "both know of the run", have_looked)
         busy()
@@ -262,7 +262,8 @@ def test_a_run_that_fails_is_an_event_and_ends_a_wait(checks: Checks, cluster: C
     watcher = ActiveCheckFailedTrigger(check=QUIET, slurm_conn_id=checks.slurm_conn_id, poll_interval=0.2)
     since = datetime.now(timezone.utc).replace(microsecond=0) + timedelta(seconds=1)
     awaited = CheckAwaited(check=QUIET, state="failed", since=since)
-    waiter = ActiveCheckTrigger("kubernetes_default", NAMESPACE, awaited.write(), 0.2)
+    watch = CheckWatch(kubernetes_conn_id="kubernetes_default", namespace=NAMESPACE, awaited=awaited, poll_interval=0.2)
+    waiter = WatchTrigger(watch.write())
 
     async def main() -> Any:
         told = asyncio.gather(first_event(watcher), first_event(waiter))

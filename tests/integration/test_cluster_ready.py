@@ -15,7 +15,9 @@ from airflow_provider_soperator.hooks.sides import Where
 from airflow_provider_soperator.sensors.cluster import ClusterReadySensor
 from airflow_provider_soperator.soperator import readiness
 from airflow_provider_soperator.soperator.readiness import Readiness
-from airflow_provider_soperator.triggers.clusters import ClusterReadyTrigger, ClusterUnavailableTrigger, look
+from airflow_provider_soperator.triggers.events import ClusterUnavailableTrigger
+from airflow_provider_soperator.triggers.watch import WatchTrigger
+from airflow_provider_soperator.work.clusters import look
 from sandbox.settings import EPHEMERAL_SET, NAMESPACE, STATIC_SET
 from tests.integration.cluster import Cluster
 from tests.integration.connections import Connections
@@ -101,7 +103,7 @@ def test_a_trigger_waits_for_the_end_of_maintenance(
         with pytest.raises(TaskDeferred) as deferred:
             sense(deferrable=True)
         trigger = deferred.value.trigger
-        assert isinstance(trigger, ClusterReadyTrigger)
+        assert isinstance(trigger, WatchTrigger)
 
         async def end() -> dict[str, Any]:
             event = asyncio.ensure_future(anext(trigger.run()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,8 +14,8 @@ from async_timeout import timeout
 
 from airflow_provider_soperator.slurm.requests import Ping
 from airflow_provider_soperator.transports.errors import ConnectFailed
-from airflow_provider_soperator.triggers.events import SlurmEventTrigger, SlurmJobFinishedTrigger
-from airflow_provider_soperator.triggers.rounds import rounds
+from airflow_provider_soperator.triggers.events import EventTrigger, SlurmJobFinishedTrigger
+from airflow_provider_soperator.work.polling import may_pass, polled, slurm_client
 from tests.integration.clients import ClientUnderTest, questions
 from tests.integration.cluster import Cluster
 from tests.integration.conftest import ConnectClient
@@ -28,7 +29,7 @@ def slurm(cluster: Cluster, connect_kind: ConnectClient) -> ClientUnderTest:
     return connect_kind("threads", cluster)
 
 
-async def first_event(trigger: SlurmEventTrigger) -> TriggerEvent:
+async def first_event(trigger: EventTrigger) -> TriggerEvent:
     events: AsyncIterator[TriggerEvent] = trigger.run()
     async with timeout(60):
         return await anext(events)
@@ -68,7 +69,7 @@ class Log:
 def test_what_lasts_waits_for_its_connection_and_for_slurm(cluster: Cluster, connections: Connections) -> None:
     log = Log()
     soperator = cluster.access["airflow_connections"]["AIRFLOW_CONN_SOPERATOR_REST"]
-    answers = rounds("to_come", lambda client: client.ask(Ping()), 0.2, log, must_work=False)
+    answers = polled(partial(slurm_client, "to_come"), lambda client: client.ask(Ping()), 0.2, log)
 
     async def main() -> None:
         answer = asyncio.ensure_future(anext(answers))
@@ -90,7 +91,9 @@ def test_what_lasts_waits_for_its_connection_and_for_slurm(cluster: Cluster, con
 
 def test_somebody_who_waits_is_told_of_a_mistake_at_once(connections: Connections) -> None:
     log = Log()
-    answers = rounds("not_to_come", lambda client: client.ask(Ping()), 0.2, log, must_work=True)
+    answers = polled(
+        partial(slurm_client, "not_to_come"), lambda client: client.ask(Ping()), 0.2, log, is_borne=may_pass
+    )
     with pytest.raises(ConnectFailed, match="there is no connection not_to_come"):
         asyncio.run(anext(answers))
     assert log.lines == []

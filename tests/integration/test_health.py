@@ -16,7 +16,9 @@ from airflow_provider_soperator.hooks.health import Witnesses
 from airflow_provider_soperator.hooks.prometheus import PrometheusHook
 from airflow_provider_soperator.sensors.health import NodeHealthSensor
 from airflow_provider_soperator.transports.errors import ConnectFailed
-from airflow_provider_soperator.triggers.health import NodeHealthTrigger, NodeUnhealthyTrigger
+from airflow_provider_soperator.triggers.events import NodeUnhealthyTrigger
+from airflow_provider_soperator.triggers.watch import WatchTrigger
+from airflow_provider_soperator.work.health import HealthWatch
 from tests.integration.cluster import Cluster
 from tests.integration.connections import Connections
 
@@ -131,17 +133,19 @@ async def first(events: AsyncIterator[TriggerEvent]) -> Any:
 
 
 def test_a_sensor_that_is_deferred_sees_the_same(cluster: Cluster, conn_id: str) -> None:
-    witnesses = Witnesses(kubernetes_conn_id="kubernetes_default").write()
+    witnesses = Witnesses(kubernetes_conn_id="kubernetes_default")
+
+    def waits(**watched: Any) -> AsyncIterator[TriggerEvent]:
+        watch = HealthWatch(slurm_conn_id=conn_id, watched=Watched(**watched), witnesses=witnesses, poll_interval=0.2)
+        return WatchTrigger(watch.write()).run()
 
     async def main() -> None:
-        healthy = NodeHealthTrigger(conn_id, Watched().write(), witnesses, 0.2)
-        assert await first(healthy.run()) == {"unhealthy": {}}
-        sick = NodeHealthTrigger(conn_id, Watched(wait_for="unhealthy").write(), witnesses, 0.2)
-        told = asyncio.ensure_future(first(sick.run()))
+        assert (await first(waits()))["result"] == {}
+        told = asyncio.ensure_future(first(waits(wait_for="unhealthy")))
         await asyncio.to_thread(cluster.fault, "node-drain", node="worker-0", reason="hardware")
-        assert kinds((await told)["unhealthy"]) == {"worker-0": ["hardware_problem"]}
-        unknown = NodeHealthTrigger(conn_id, Watched(nodes=("worker-9",)).write(), witnesses, 0.2)
-        assert "there is no node worker-9" in (await first(unknown.run()))["mistake"]
+        assert kinds((await told)["result"]) == {"worker-0": ["hardware_problem"]}
+        unknown = await first(waits(nodes=("worker-9",)))
+        assert (unknown["status"], "there is no node worker-9" in unknown["message"]) == ("refused", True)
 
     asyncio.run(main())
 

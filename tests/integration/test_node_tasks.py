@@ -13,12 +13,12 @@ from airflow_provider_soperator.operators.nodes import (
     CreateReservationOperator,
     DeleteReservationOperator,
     DrainNodesOperator,
-    NodesLate,
     PowerDownNodesOperator,
     PowerUpNodesOperator,
     UndrainNodesOperator,
 )
 from airflow_provider_soperator.sensors.nodes import NodeStateSensor
+from airflow_provider_soperator.work.events import WorkTimeout
 from tests.integration.cluster import Cluster
 from tests.integration.connections import Connections
 
@@ -74,7 +74,7 @@ def test_drains_of_others_are_undone_by_force_only(perform: Perform, cluster: Cl
 def test_who_is_late_says_where_the_nodes_are(perform: Perform, cluster: Cluster) -> None:
     job = cluster.held_job("--nodelist=worker-0")
     cluster.wait_job(job, "RUNNING")
-    with pytest.raises(NodesLate, match=r"not done within 0:00:08: worker-cpu-0: there; worker-0 has jobs"):
+    with pytest.raises(WorkTimeout, match=r"not done within 0:00:08: worker-cpu-0: there; worker-0 has jobs"):
         perform(
             DrainNodesOperator,
             nodes=["worker-0", "worker-cpu-0"],

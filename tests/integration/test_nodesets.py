@@ -13,10 +13,11 @@ import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_soperator.hooks.sides import Sides, Where
-from airflow_provider_soperator.operators.moving import NodesLate
 from airflow_provider_soperator.operators.nodesets import ScaleNodeSetOperator
 from airflow_provider_soperator.soperator.resizing import Resize
-from airflow_provider_soperator.triggers.resizing import ResizeLost, Resizing
+from airflow_provider_soperator.work.events import WorkTimeout
+from airflow_provider_soperator.work.nodesets import NodeSetResize
+from airflow_provider_soperator.work.protocols import WorkFailed
 from sandbox.settings import EPHEMERAL_SET, NAMESPACE, STATIC_SET
 from tests.integration.cluster import NOT_UP, OFF, Cluster
 from tests.integration.connections import Connections
@@ -62,21 +63,27 @@ class Steps:
     """A change of size, one step at a time."""
 
     def __init__(self, conn_id: str, **wanted: Any) -> None:
-        resize = Resize(nodeset=STATIC_SET, owner="night", **wanted)
-        self._where = Where("kubernetes_default", NAMESPACE, None, conn_id)
-        self._resizing = Resizing(resize, datetime.now(timezone.utc), logging.getLogger("resizing"))
+        now = datetime.now(timezone.utc)
+        self._work = NodeSetResize(
+            where=Where("kubernetes_default", NAMESPACE, None, conn_id),
+            resize=Resize(nodeset=STATIC_SET, owner="night", **wanted),
+            since=now,
+            deadline=now + timedelta(hours=1),
+            poll_interval=0,
+        )
+        self._progress = self._work.begin(logging.getLogger("resizing"))
 
     def __call__(self) -> dict[str, Any] | None:
-        return self._do(lambda sides: self._resizing.step(sides, 0))
+        done: dict[str, Any] | None = self._do(self._progress.step)
+        return done
 
     def undo(self) -> str:
-        self._do(self._resizing.undo)
-        return self._resizing.fate
+        return str(self._do(self._progress.undo))
 
-    def _do(self, work: Callable[[Sides], Any]) -> Any:
+    def _do(self, step: Callable[[Sides], Any]) -> Any:
         async def run() -> Any:
-            async with self._where.open() as sides:
-                return await work(sides)
+            async with self._work.where.open() as sides:
+                return await step(sides)
 
         return asyncio.run(run())
 
@@ -131,7 +138,7 @@ def test_force_puts_jobs_back_into_the_queue_or_cancels_them(cluster: Cluster, s
 def test_who_is_late_leaves_all_as_it_was(cluster: Cluster, scale: Scale, sized: None) -> None:
     job = cluster.held_job(f"--nodelist={LAST}")
     cluster.wait_job(job, "RUNNING")
-    with pytest.raises(NodesLate, match=f"{LAST} has jobs. NodeSet {STATIC_SET} keeps its 2 replicas, and {LAST}"):
+    with pytest.raises(WorkTimeout, match=f"{LAST} has jobs. NodeSet {STATIC_SET} keeps its 2 replicas, and {LAST}"):
         scale(replicas=1, timeout=timedelta(seconds=3))
     assert "DRAIN" not in cluster.node(LAST).state
     assert (cluster.job_state(job), replicas_of(cluster, STATIC_SET)) == ("RUNNING", 2)
@@ -156,7 +163,7 @@ def test_another_process_goes_on_and_who_scales_at_the_same_time_is_told(
     cluster.wait_gone(LAST)
     cluster.wait_known(LAST, known=False)
     cluster.kubectl("scale", "nodeset", STATIC_SET, "--replicas=2")
-    with pytest.raises(ResizeLost, match=f"has set NodeSet {STATIC_SET} to 2 replicas, while it goes to 1"):
+    with pytest.raises(WorkFailed, match=f"has set NodeSet {STATIC_SET} to 2 replicas, while it goes to 1"):
         second()
     # As its trigger does then.
     assert "keeps its 2 replicas" in second.undo()

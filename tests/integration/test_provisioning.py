@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from airflow_provider_soperator.operators.cluster import ClusterLate, ProvisionClusterOperator
+from airflow_provider_soperator.operators.cluster import ProvisionClusterOperator
 from airflow_provider_soperator.provisioning.connections import Connections as ConnectionIds
 from airflow_provider_soperator.provisioning.parts import NodeSet
+from airflow_provider_soperator.work.events import WorkTimeout
 from tests.integration.cluster import Cluster
 from tests.integration.connections import Connections
 from tests.integration.provisioning import GPU, TaskInstance, destroy, ledger, provision, recipe, spec
@@ -68,7 +69,7 @@ def test_a_cluster_that_does_not_come_up_says_what_is_missing(tmp_path: Path, co
     source = recipe(tmp_path)
     more = spec(nodesets=(*spec().nodesets, NodeSet("more", 1, **GPU)))
     kubernetes = ConnectionIds(kubernetes="kubernetes_default")
-    with pytest.raises(ClusterLate, match=r"not ready within 0:00:05: .*more"):
+    with pytest.raises(WorkTimeout, match=r"not done within 0:00:05: .*more"):
         provision(source, spec=more, connections=kubernetes, wait_ready=timedelta(seconds=5))
     # What was made stays, and the next try looks again.
     with pytest.raises(AirflowException, match=r"(?s)the job that tried node set .* has ended FAILED"):

@@ -44,7 +44,7 @@ def test_a_node_group_and_then_the_service_on_it_are_brought_up_and_down(vllm: S
     # As a template makes it.
     outcome = perform(target=target(vllm), units="1")
     assert outcome | {"seconds": 0} == {"target": "vllm", "units": 1, "gpus": 8, "seconds": 0}
-    with pytest.raises(AirflowException, match="vllm is to have 2 replicas, and its time is over: 1 of 2") as late:
+    with pytest.raises(AirflowException, match="not done within 0:00:03: vllm: 1 of 2 replicas are ready") as late:
         perform(target=target(vllm), units=2, timeout=timedelta(seconds=3))
     assert "0 nodes are available" in str(late.value)
     assert json.loads(vllm.kubectl("get", "deployment", "vllm", "--output=json"))["spec"]["replicas"] == 2

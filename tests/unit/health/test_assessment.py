@@ -252,9 +252,6 @@ def test_what_is_waited_for() -> None:
     ways = ("healthy", "unhealthy", "now")
     assert [Watched(wait_for=said).is_reached(sick) for said in ways] == [False, True, True]
     assert [Watched(wait_for=said).is_reached({}) for said in ways] == [True, False, True]
-    assert Watched.read(Watched(nodes=("worker-0",), kinds=("pod",)).write()) == Watched(
-        nodes=("worker-0",), kinds=("pod",)
-    )
 
 
 def test_what_is_wrong_is_told_in_plain_values_and_in_words() -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime, timezone
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, TaskDeferred
 
-from airflow_provider_soperator.operators.checks import CheckFailed, CheckLate, RunActiveCheckOperator
-from airflow_provider_soperator.sensors.checks import ActiveCheckSensor
-from airflow_provider_soperator.triggers.check_runs import RunOrder
+from airflow_provider_soperator.operators.checks import CheckFailed, RunActiveCheckOperator
+from airflow_provider_soperator.sensors.health import ActiveCheckSensor
+from airflow_provider_soperator.work.checks import CheckRun
+from airflow_provider_soperator.work.events import WorkTimeout, failed, refused, succeeded, timed_out
+from airflow_provider_soperator.work.protocols import Watch, Work
 
 TI = {"dag_id": "nightly", "run_id": "r", "task_id": "check", "map_index": -1}
 CONTEXT: Any = {"ti": SimpleNamespace(**TI, try_number=2, max_tries=2)}
@@ -22,8 +25,7 @@ def run_of(**options: Any) -> RunActiveCheckOperator:
 
 
 def result(state: str, drained: tuple[str, ...] = ()) -> dict[str, Any]:
-    said = {"check": "gpu-checks", "state": state, "words": f"{state}: words", "drained": list(drained)}
-    return {"result": said}
+    return succeeded({"check": "gpu-checks", "state": state, "words": f"{state}: words", "drained": list(drained)})
 
 
 @pytest.mark.parametrize(
@@ -38,19 +40,19 @@ def result(state: str, drained: tuple[str, ...] = ()) -> dict[str, Any]:
         ("drain", result("Error"), CheckFailed),
         ("report", result("Failed"), None),
         ("report", result("Skipped"), AirflowSkipException),
-        ("report", {"lost": "why"}, AirflowException),
-        ("report", {"late": "where"}, CheckLate),
-        ("report", {"mistake": "what"}, AirflowFailException),
+        ("report", failed("why"), AirflowException),
+        ("report", timed_out("where"), WorkTimeout),
+        ("report", refused("what"), AirflowFailException),
     ],
 )
 def test_what_a_task_makes_of_the_end(on_failure: Any, event: dict[str, Any], raised: Any) -> None:
     operator = run_of(on_failure=on_failure, slurm_conn_id="soperator_default")
     if raised:
         with pytest.raises(raised) as stopped:
-            operator.resume({}, event)
+            operator.execute_complete({}, event)
         assert type(stopped.value) is raised
     else:
-        assert operator.resume({}, event)["check"] == "gpu-checks"
+        assert operator.execute_complete({}, event)["check"] == "gpu-checks"
 
 
 @pytest.mark.parametrize(
@@ -79,11 +81,10 @@ def test_what_is_deferred_can_be_stored() -> None:
     with pytest.raises(TaskDeferred) as deferred:
         run_of(deferrable=True, **options).execute(CONTEXT)
     trigger: Any = deferred.value.trigger
-    path, arguments = trigger.serialize()
-    assert path.endswith("triggers.checks.RunActiveCheckTrigger")
-    order = RunOrder.read(json.loads(json.dumps(arguments))["order"])
+    work = Work.read(json.loads(json.dumps(trigger.serialize()[1]))["work"])
+    assert isinstance(work, CheckRun)
     # A try before this one may have left a run behind.
-    assert (len(order.keys), order.task, order.drain_reason) == (2, "nightly/r/check/-1", "airflow:night: no GPUs")
+    assert (len(work.keys), work.task, work.drain_reason) == (2, "nightly/r/check/-1", "airflow:night: no GPUs")
 
 
 def test_a_sensor_refuses_what_it_could_never_see() -> None:
@@ -96,4 +97,5 @@ def test_a_sensor_refuses_what_it_could_never_see() -> None:
             {}
         )
     trigger: Any = deferred.value.trigger
-    assert json.loads(json.dumps(trigger.serialize()[1]))["awaited"]["since"] == "2026-11-22T00:00:00+00:00"
+    watch: Any = Watch.read(json.loads(json.dumps(trigger.serialize()[1]))["watch"])
+    assert watch.awaited.since == datetime(2026, 11, 22, tzinfo=timezone.utc)

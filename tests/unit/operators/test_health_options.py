@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -11,7 +12,9 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskD
 from airflow_provider_soperator.health.assessment import Watched
 from airflow_provider_soperator.operators.nodes import ReplaceNodesOperator
 from airflow_provider_soperator.sensors.health import NodeHealthSensor
-from airflow_provider_soperator.triggers.health import NodeUnhealthyTrigger
+from airflow_provider_soperator.triggers.events import NodeUnhealthyTrigger
+from airflow_provider_soperator.work.events import failed, refused, succeeded
+from airflow_provider_soperator.work.protocols import Watch
 
 MISTAKES: list[tuple[type[Any], dict[str, Any], str]] = [
     (NodeHealthSensor, {"wait_for": "well"}, "wait_for='well' is none of 'healthy', 'unhealthy' and 'now'"),
@@ -52,14 +55,15 @@ def test_a_sensor_is_deferred_with_what_it_watches() -> None:
     )
     with pytest.raises(TaskDeferred) as deferred:
         sensor.execute({})
-    trigger = deferred.value.trigger
-    assert Watched.read(trigger.watched) == Watched(nodes=("worker-0", "worker-1"), kinds=("pod",))
-    assert (trigger.witnesses["kubernetes_conn_id"], trigger.witnesses["prometheus_conn_id"]) == (None, "p")
-    assert sensor.execute_complete({}, {"unhealthy": {"worker-0": []}}) == {"worker-0": []}
+    trigger: Any = deferred.value.trigger
+    watch: Any = Watch.read(json.loads(json.dumps(trigger.serialize()[1]))["watch"])
+    assert watch.watched == Watched(nodes=("worker-0", "worker-1"), kinds=("pod",))
+    assert (watch.witnesses.kubernetes_conn_id, watch.witnesses.prometheus_conn_id) == (None, "p")
+    assert sensor.execute_complete({}, succeeded({"worker-0": []})) == {"worker-0": []}
     with pytest.raises(AirflowFailException, match="there is no node"):
-        sensor.execute_complete({}, {"mistake": "there is no node worker-9"})
+        sensor.execute_complete({}, refused("there is no node worker-9"))
     with pytest.raises(AirflowException, match="does not answer"):
-        sensor.execute_complete({}, {"lost": "Prometheus does not answer"})
+        sensor.execute_complete({}, failed("Prometheus does not answer"))
 
 
 def test_a_watcher_of_what_is_no_list_of_nodes() -> None:

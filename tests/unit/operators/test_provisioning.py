@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_provider_soperator.operators.cluster import ClusterLate, DestroyClusterOperator, ProvisionClusterOperator
+from airflow_provider_soperator.operators.cluster import DestroyClusterOperator, ProvisionClusterOperator
 from airflow_provider_soperator.provisioning.connections import Connections
 from airflow_provider_soperator.provisioning.errors import SpecMistake
 from airflow_provider_soperator.provisioning.planned import Planned
@@ -57,20 +57,6 @@ def test_a_consent_that_has_not_come_is_none(given: Any) -> None:
     task.approved_plan = given
     with pytest.raises(SpecMistake, match="give it what a task with plan_only=True has returned"):
         task._check_agreed(Planned("1 to create", {"a": "create"}))
-
-
-@pytest.mark.parametrize(
-    ("event", "error"),
-    [
-        ({"mistake": "it is broken"}, AirflowFailException),
-        ({"late": "login is not available"}, ClusterLate),
-        ({"lost": "the job has ended FAILED"}, AirflowException),
-    ],
-)
-def test_how_it_went_wrong(event: dict[str, str], error: type[Exception]) -> None:
-    task = ProvisionClusterOperator(task_id="task", spec=cluster(), source=KubernetesObjects())
-    with pytest.raises(error, match=next(iter(event.values()))):
-        task.ready({}, event)  # type: ignore[arg-type,typeddict-item]
 
 
 def test_the_place_of_a_cluster_is_that_of_its_way() -> None:

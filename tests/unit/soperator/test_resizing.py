@@ -26,10 +26,6 @@ def to(replicas: int, **fields: Any) -> Resize:
     return Resize(nodeset="worker", replicas=replicas, owner="night", why="less", **fields)
 
 
-def test_an_order_can_be_written_down() -> None:
-    assert Resize.read(to(3, mode="force").write()) == to(3, mode="force")
-
-
 def test_the_highest_nodes_are_drained_before_they_go() -> None:
     stage = to(1).prepare(nodeset(3), slurm(worker_0=IDLE, worker_1=IDLE, worker_2=IDLE))
     assert stage.orders == (Drain(("worker-1", "worker-2"), "airflow:night: less"),)

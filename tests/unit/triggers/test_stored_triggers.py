@@ -10,13 +10,13 @@ from airflow.serialization.encoders import encode_trigger
 from airflow.triggers.base import BaseEventTrigger
 
 from airflow_provider_soperator.triggers.base import SlurmTrigger
-from airflow_provider_soperator.triggers.checks import ActiveCheckFailedTrigger
-from airflow_provider_soperator.triggers.clusters import ClusterUnavailableTrigger
 from airflow_provider_soperator.triggers.events import (
+    ActiveCheckFailedTrigger,
+    ClusterUnavailableTrigger,
+    NodeUnhealthyTrigger,
     SlurmJobFinishedTrigger,
     SlurmQueueLongTrigger,
 )
-from airflow_provider_soperator.triggers.health import NodeUnhealthyTrigger
 
 TRIGGERS = [
     SlurmJobFinishedTrigger(),

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import datetime, timezone
 from typing import Any
 
-from airflow_provider_soperator.health.assessment import Seen
 from airflow_provider_soperator.slurm.records import Node
 from airflow_provider_soperator.slurm.states import NodeState
-from airflow_provider_soperator.triggers.health import NodeUnhealthyTrigger
+from airflow_provider_soperator.triggers.events import NodeUnhealthyTrigger
 
 NOON = datetime(2026, 11, 22, 12, tzinfo=timezone.utc)
 WELL = Node(name="worker-0", state=NodeState.parse("IDLE"))
@@ -20,16 +18,22 @@ SICK = Node(
 OTHER = Node(name="worker-1", state=NodeState.parse("IDLE"))
 
 
-def told(*looks: Node) -> list[str]:
-    """Of whom a watcher of worker-0 tells that sees one node in each look."""
+class Looks:
+    """A Slurm whose nodes are others at each look."""
 
-    class Scripted(NodeUnhealthyTrigger):
-        async def rounds(self, ask: Any) -> AsyncIterator[Any]:  # type: ignore[override]
-            for node in looks:
-                yield (node,), Seen()
+    def __init__(self, *looks: Node) -> None:
+        self._looks = iter(looks)
+
+    async def ask_shared(self, request: Any, max_age: float) -> tuple[Node, ...]:
+        return (next(self._looks),)
+
+
+def told(*looks: Node) -> list[str]:
+    """The nodes of the events of a watcher of worker-0 that sees one node in each look."""
+    trigger, client = NodeUnhealthyTrigger(nodes="worker-0"), Looks(*looks)
 
     async def main() -> list[str]:
-        return [event.payload["node"] async for event in Scripted(nodes="worker-0").run()]
+        return [event["node"] for _ in looks for event in await trigger.look(client)]  # type: ignore[arg-type]
 
     return asyncio.run(main())
 

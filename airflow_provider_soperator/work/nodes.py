@@ -1,13 +1,10 @@
-"""Moves of nodes: who is meant, what is refused before anything is touched, and each round until all are there."""
+"""Nodes on their way to a state: powered up or down, drained or undrained; and nodes that are waited for."""
 
 from __future__ import annotations
 
-import dataclasses
-import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
-from datetime import datetime
+from contextlib import AbstractAsyncContextManager, suppress
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from airflow_provider_soperator.clients.client import AsyncSlurmClient
@@ -15,102 +12,88 @@ from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm import hostlist, power
 from airflow_provider_soperator.slurm.drains import drained, undrained
 from airflow_provider_soperator.slurm.errors import NotPermitted, SlurmError, UnknownPartition
-from airflow_provider_soperator.slurm.node_words import in_lines
+from airflow_provider_soperator.slurm.node_words import WORDS, chosen, in_lines
 from airflow_provider_soperator.slurm.nodes import DrainReason, is_anothers, is_coming_up, is_ours, loss_rank
 from airflow_provider_soperator.slurm.power import Move
 from airflow_provider_soperator.slurm.records import Node
 from airflow_provider_soperator.slurm.requests import ListNodes, WhoAmI
 from airflow_provider_soperator.slurm.states import NodeFlag
 from airflow_provider_soperator.transports.errors import NotSupported, TransportError
-
-Deed = Literal["up", "down", "drain", "undrain"]
-
-
-class NodesLost(Exception):
-    """Nodes will not get where they shall be, and why."""
-
-
-class TooFewNodes(NodesLost):
-    """There are not so many nodes of the kind."""
+from airflow_provider_soperator.work.polling import slurm_client
+from airflow_provider_soperator.work.protocols import Look, Progress, Watch, Work, WorkFailed, WorkRefused
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wish:
-    """Which nodes shall be where. Its fields are what JSON can carry."""
+class NodeMove(Work[AsyncSlurmClient]):
+    """Nodes to power up or down, to drain or to undrain."""
 
-    deed: Deed
-    #: By name, or so many of those that fit.
+    slurm_conn_id: str
+    action: Literal["up", "down", "drain", "undrain"]
+    #: By name, or a number of those that fit.
     nodes: tuple[str, ...] = ()
     count: int | None = None
     partition: str = ""
     features: tuple[str, ...] = ()
-    mode: str = "asap"
+    mode: Literal["idle", "asap", "force"] = "asap"
     stay_down: bool = False
-    #: Whose drains these are, or whose may be undone.
+    #: In whose name nodes are drained, and whose drains are undone.
     owner: str
-    why: str = ""
+    reason: str = ""
     #: Undo the drains of others, too.
     force: bool = False
     wait_for_jobs: bool = False
 
-    @classmethod
-    def read(cls, written: Mapping[str, Any]) -> Wish:
-        """From its fields, as JSON gives them back."""
-        lists = {name: tuple(written.get(name, ())) for name in ("nodes", "features")}
-        return cls(**{**written, **lists})
+    def __post_init__(self) -> None:
+        DrainReason(self.owner, self.reason)
 
-    def write(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+    def open(self, log: Logger) -> AbstractAsyncContextManager[AsyncSlurmClient]:
+        return slurm_client(self.slurm_conn_id)
 
-    @property
-    def is_about_power(self) -> bool:
-        return self.deed in ("up", "down")
+    def begin(self, log: Logger) -> NodeProgress:
+        return NodeProgress(self, log)
 
-    def decide(self, nodes: Sequence[Node], since: datetime) -> Move:
-        """What is to be done for these nodes now."""
-        reason = DrainReason(self.owner, self.why)
-        if self.deed == "up":
-            return power.up(nodes, owner=self.owner, since=since)
-        if self.deed == "drain":
+    def decide(self, nodes: Sequence[Node]) -> Move:
+        """The orders for these nodes at this moment."""
+        reason = DrainReason(self.owner, self.reason)
+        if self.action == "up":
+            return power.up(nodes, owner=self.owner, since=self.since)
+        if self.action == "drain":
             return drained(nodes, reason, wait_for_jobs=self.wait_for_jobs)
-        if self.deed == "undrain":
+        if self.action == "undrain":
             return undrained(nodes, owner=self.owner, force=self.force)
         if self.stay_down:
             return power.kept_off(nodes, power.MODES[self.mode], reason=reason)
-        return power.down(nodes, power.MODES[self.mode], reason=str(reason) if self.why else "")
+        return power.down(nodes, power.MODES[self.mode], reason=str(reason) if self.reason else "")
 
 
-@dataclass
-class Journey:
-    """One wish on its way. Another process that is given the same wish goes on from what it finds."""
+class NodeProgress(Progress[AsyncSlurmClient]):
+    """Nodes on their way: which of them are meant, what is refused beforehand, and each step until all are there."""
 
-    wish: Wish
-    #: What has failed to boot before that is tried again.
-    since: datetime
-    log: Logger
-    #: The last that was seen.
-    move: Move = field(default_factory=Move)
-    already: tuple[str, ...] = ()
-    _static: frozenset[str] | None = None
-    _told: dict[str, str] = field(default_factory=dict)
-    _chosen: set[str] = field(default_factory=set)
-    _began: float = field(default_factory=time.monotonic)
+    def __init__(self, wanted: NodeMove, log: Logger) -> None:
+        self.wanted, self.log = wanted, log
+        #: The last that was seen.
+        self.move = Move()
+        self.already: tuple[str, ...] = ()
+        self._static: frozenset[str] | None = None
+        self._told: dict[str, str] = {}
+        self._chosen: set[str] = set()
 
-    async def step(self, client: AsyncSlurmClient, most_age: float) -> dict[str, Any] | None:
-        """Look, order what can be ordered now, and tell what is new; the result, once all are there.
+    async def step(self, client: AsyncSlurmClient) -> dict[str, Any] | None:
+        """Look, give the orders that can be given now, and log what is new; the result, once all nodes are there.
 
-        ``most_age``: seconds that the look may be old; less than lie between two steps, or an order is given twice.
-        Raises ``NodesLost`` once nothing is left to wait for, and at the first look before anything is ordered.
+        Raises ``WorkFailed`` once nothing is left to wait for, and at the first look before anything is ordered.
         """
-        known = {node.name: node for node in await client.ask_shared(ListNodes(), most_age)}
-        power.refuse_unknown(self.wish.nodes, known)
+        # A look as old as the interval would give an order twice.
+        nodes = await client.ask_shared(ListNodes(), self.wanted.poll_interval / 2)
+        known = {node.name: node for node in nodes}
+        power.refuse_unknown(self.wanted.nodes, known)
         first = self._static is None
         if self._static is None:
             self._static = await self._check(client, known)
         chosen = self._choose(known)
-        move = self.wish.decide(chosen, self.since)
+        move = self.wanted.decide(chosen)
         if move.lost and (first or move.is_settled):
-            raise NodesLost(_in_words(move.lost) + self._remedy(move, known))
+            raise WorkFailed(_in_words(move.lost) + self._remedy(move, known))
         if first:
             self.already = move.there
             self._warn(chosen, move)
@@ -126,46 +109,51 @@ class Journey:
         return {
             "nodes": hostlist.expand(hostlist.fold(move.there)),
             "already": hostlist.expand(hostlist.fold(self.already)),
-            "seconds": round(time.monotonic() - self._began, 1),
+            "seconds": self.wanted.seconds,
         }
+
+    async def undo(self, client: AsyncSlurmClient) -> str:
+        """Nothing: Slurm takes no power order back, and half way back is no better than half way there."""
+        return "Nothing is undone: what Slurm has been told, it goes on with"
 
     @property
     def place(self) -> str:
-        """Where the nodes are, and why those that are not there are not."""
         there = [f"{hostlist.fold(self.move.there)}: there"] if self.move.there else []
         elsewhere = {**self.move.waiting, **self.move.lost}
-        return "; ".join([*there, *([_in_words(elsewhere)] if elsewhere else [])]) or "nothing has been done"
+        return "; ".join([*there, *([_in_words(elsewhere)] if elsewhere else [])])
 
     async def _check(self, client: AsyncSlurmClient, known: Mapping[str, Node]) -> frozenset[str]:
         """Refuse what could never be, and find out which nodes run whatever Slurm says."""
         partitions = {name for node in known.values() for name in node.partitions}
-        if self.wish.partition and self.wish.partition not in partitions:
-            raise UnknownPartition(f"there is no partition {self.wish.partition}, but {', '.join(sorted(partitions))}")
-        if not self.wish.is_about_power:
+        if self.wanted.partition and self.wanted.partition not in partitions:
+            raise UnknownPartition(
+                f"there is no partition {self.wanted.partition}, but {', '.join(sorted(partitions))}"
+            )
+        if self.wanted.action not in ("up", "down"):
             return frozenset()
         try:
             config = await client.config()
         except NotSupported:
             # slurmrestd tells of static nodes from v0.0.45 on. To power one up does no harm.
-            if self.wish.deed == "down":
+            if self.wanted.action == "down":
                 raise
             return frozenset()
-        power.refuse_power(self.wish.nodes, config)
+        power.refuse_power(self.wanted.nodes, config)
         return frozenset(power.static_among(known, config))
 
     def _choose(self, known: Mapping[str, Node]) -> tuple[Node, ...]:
-        if self.wish.count is None:
-            return tuple(known[name] for name in self.wish.nodes)
+        if self.wanted.count is None:
+            return tuple(known[name] for name in self.wanted.nodes)
         ranked = [(rank, node) for node in self._fitting(known) if (rank := self._rank(node)) is not None]
-        if len(ranked) < self.wish.count:
+        if len(ranked) < self.wanted.count:
             names = f" ({hostlist.fold([node.name for _, node in ranked])})" if ranked else ""
-            raise (NodesLost if self._told else TooFewNodes)(
-                f"{self.wish.count} nodes are wanted, and there are {len(ranked)} of the kind{names}: static nodes do "
-                "not count, nor do those that others have drained, or that did not boot just now"
+            raise (WorkFailed if self._told else WorkRefused)(
+                f"{self.wanted.count} nodes are wanted, and there are {len(ranked)} of the kind{names}: static nodes "
+                "do not count, nor do those that others have drained, or that did not boot just now"
             )
         # One that was chosen stays so, whatever it goes through, until it is lost.
         ranked.sort(key=lambda pair: (pair[1].name not in self._chosen, pair[0]))
-        chosen = tuple(node for _, node in ranked[: self.wish.count])
+        chosen = tuple(node for _, node in ranked[: self.wanted.count])
         self._chosen = {node.name for node in chosen}
         return chosen
 
@@ -174,20 +162,20 @@ class Journey:
             node
             for node in known.values()
             if node.name not in (self._static or ())
-            and self.wish.partition in ("", *node.partitions)
-            and set(self.wish.features) <= set(node.features)
+            and self.wanted.partition in ("", *node.partitions)
+            and set(self.wanted.features) <= set(node.features)
         ]
 
     def _rank(self, node: Node) -> int | None:
         """The least is taken first: those that are there or on their way, so that every try takes the same."""
-        move = self.wish.decide((node,), self.since)
+        move = self.wanted.decide((node,))
         if move.lost:
             return None
         if move.there:
             return 0
-        if self.wish.deed == "up":
+        if self.wanted.action == "up":
             return 1 if is_coming_up(node) else 2 if move.orders else 3
-        return None if is_anothers(node, self.wish.owner) else 1 + loss_rank(node)
+        return None if is_anothers(node, self.wanted.owner) else 1 + loss_rank(node)
 
     def _tell(self, move: Move) -> None:
         """What is waited for, once, and who has arrived."""
@@ -202,7 +190,7 @@ class Journey:
     def _warn(self, chosen: Sequence[Node], move: Move) -> None:
         if move.there:
             self.log.info("%s: there already", hostlist.fold(move.there))
-        if self.wish.deed != "down":
+        if self.wanted.action != "down":
             return
         for node in chosen:
             if node.name in move.waiting and node.state.has(NodeFlag.DRAIN) and not is_ours(node):
@@ -210,7 +198,7 @@ class Journey:
 
     def _remedy(self, move: Move, known: Mapping[str, Node]) -> str:
         owners = {reason.owner for name in move.lost if (reason := DrainReason.parse(known[name].reason))}
-        owners -= {self.wish.owner}
+        owners -= {self.wanted.owner}
         return f". To undo drains of this provider, name their owner: {', '.join(sorted(owners))}" if owners else ""
 
 
@@ -224,3 +212,27 @@ async def whose(client: AsyncSlurmClient, error: NotPermitted) -> NotPermitted:
     with suppress(SlurmError, TransportError):
         user = await client.ask(WhoAmI())
     return NotPermitted(f"{user} may not change nodes ({error.said})", error.command)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeStateWatch(Watch[AsyncSlurmClient]):
+    """Some nodes, and the state that all, any or a number of them are waited for to be in."""
+
+    slurm_conn_id: str
+    state: str
+    nodes: tuple[str, ...] = ()
+    partition: str = ""
+    how: Literal["all", "any"] | int = "all"
+
+    def open(self) -> AbstractAsyncContextManager[AsyncSlurmClient]:
+        return slurm_client(self.slurm_conn_id)
+
+    async def look(self, client: AsyncSlurmClient, max_age: float) -> Look:
+        nodes = await client.ask_shared(ListNodes(), max_age)
+        meant = chosen(nodes, self.nodes, self.partition)
+        found = [node.name for node in meant if WORDS[self.state](node)]
+        least = {"all": len(meant), "any": 1}.get(str(self.how)) or int(self.how)
+        if least > len(meant):
+            raise WorkRefused(f"how={self.how}: there are {len(meant)} nodes only")
+        says = f"{len(found)} of {len(meant)} nodes: {self.state}"
+        return Look(len(found) >= least, {"nodes": found, "of": len(meant)}, (says,))

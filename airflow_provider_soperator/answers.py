@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, TypeVar
-
-from airflow_provider_soperator.slurm.requests import Request
 
 T = TypeVar("T")
 
@@ -20,26 +18,26 @@ class _Asked:
 
 
 class SharedAnswers:
-    """Remembers answers by their questions, as long as anybody wants them so old."""
+    """Remembers answers by their questions, for those who accept an answer of some age."""
 
-    def __init__(self, ask: Callable[[Request[Any]], Awaitable[Any]]) -> None:
-        self._ask = ask
-        self._asked: dict[Request[Any], _Asked] = {}
+    def __init__(self) -> None:
+        self._asked: dict[Hashable, _Asked] = {}
 
-    async def get(self, request: Request[T], most_age: float) -> T:
-        asked = self._asked.get(request)
-        if asked is None or (asked.answer.done() and time.monotonic() - asked.at > most_age):
-            asked = _Asked(asyncio.ensure_future(self._ask(request)), time.monotonic())
-            self._asked[request] = asked
-            asked.answer.add_done_callback(lambda done: self._forget(request, done))
+    async def get(self, question: Hashable, ask: Callable[[], Awaitable[T]], max_age: float) -> T:
+        """The answer to a question: one that is under way or no older than ``max_age`` seconds, or that of ``ask``."""
+        asked = self._asked.get(question)
+        if asked is None or (asked.answer.done() and time.monotonic() - asked.at > max_age):
+            asked = _Asked(asyncio.ensure_future(ask()), time.monotonic())
+            self._asked[question] = asked
+            asked.answer.add_done_callback(lambda done: self._forget(question, done))
         # One who gives up does not take the answer away from the others.
         answer: T = await asyncio.shield(asked.answer)
         return answer
 
-    def _forget(self, request: Request[Any], done: asyncio.Future[Any]) -> None:
+    def _forget(self, question: Hashable, done: asyncio.Future[Any]) -> None:
         """What went wrong is asked again, and what is old makes room."""
         if done.cancelled() or done.exception():
-            self._asked.pop(request, None)
+            self._asked.pop(question, None)
         newest = max((asked.at for asked in self._asked.values()), default=0.0)
         for old, asked in list(self._asked.items()):
             if asked.answer.done() and newest - asked.at > _LONGEST:

@@ -1,14 +1,13 @@
-"""Has the machines under nodes replaced, some at a time, and waits until jobs can start on all of them."""
+"""The machines under nodes on their way to being replaced by Soperator, some nodes at a time."""
 
 from __future__ import annotations
 
 import asyncio
-import dataclasses
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from typing import Any
+from typing import Any, Literal
 
 from async_timeout import timeout
 
@@ -23,7 +22,6 @@ from airflow_provider_soperator.health.replacing import (
     reason,
 )
 from airflow_provider_soperator.hooks.health import Witnesses
-from airflow_provider_soperator.hooks.settings import NAMESPACE
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm import hostlist
@@ -33,79 +31,85 @@ from airflow_provider_soperator.slurm.nodes import is_draining, is_up
 from airflow_provider_soperator.slurm.power import Step, refuse_unknown
 from airflow_provider_soperator.slurm.records import Job, Node
 from airflow_provider_soperator.slurm.requests import CancelJobs, ListJobs, ListMachines, ListNodes, RequeueJobs
-from airflow_provider_soperator.triggers.killed import EndedWithItsTask
-from airflow_provider_soperator.triggers.moves import NodesLost, whose
-from airflow_provider_soperator.triggers.rounds import FAILURES, is_final, slurm_client, stepped
+from airflow_provider_soperator.values import NAMESPACE
+from airflow_provider_soperator.work.nodes import whose
+from airflow_provider_soperator.work.polling import slurm_client
+from airflow_provider_soperator.work.protocols import Progress, Work, WorkFailed
 
 #: Seconds in which drains are taken back when a task ends early.
 _UNDOING = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Errand:
-    """Whose machines are to be replaced, and how. Its fields are what JSON can carry."""
+class MachineReplacement(Work[AsyncSlurmClient]):
+    """Nodes whose machines are to be replaced."""
 
+    slurm_conn_id: str
     nodes: tuple[str, ...]
     owner: str
-    why: str = ""
+    reason: str = ""
     force: bool = False
     at_once: int | str = 1
-    jobs: str = "wait"
-    grace: float = 0
-    react_within: float = 600
+    jobs: Literal["wait", "requeue", "end"] = "wait"
+    grace: timedelta = timedelta(0)
+    react_within: timedelta = timedelta(minutes=10)
     kubernetes_conn_id: str | None = None
     namespace: str = NAMESPACE
 
     def __post_init__(self) -> None:
-        # Whose drains there cannot be is to be known before the first.
-        reason(self.owner, self.why)
+        # An owner who can have no drains is refused before the first.
+        reason(self.owner, self.reason)
 
-    @classmethod
-    def read(cls, written: Mapping[str, Any]) -> Errand:
-        return cls(**{**written, "nodes": tuple(written["nodes"])})
+    def open(self, log: Logger) -> AbstractAsyncContextManager[AsyncSlurmClient]:
+        return slurm_client(self.slurm_conn_id)
 
-    def write(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+    def begin(self, log: Logger) -> ReplacementProgress:
+        return ReplacementProgress(self, log)
 
 
-@dataclass
-class Rounds:
-    """All nodes of an errand on their way. Another process that is given the same errand goes on from what it finds."""
+class ReplacementProgress(Progress[AsyncSlurmClient]):
+    """All nodes of a replacement, a few of them on their way at a time. Machines newer than its beginning are new."""
 
-    errand: Errand
-    #: Machines that are newer are new.
-    since: datetime
-    log: Logger
-    #: Where Kubernetes is asked; None until it is known whether it is, and without a connection it is not.
-    _witnesses: Witnesses = field(default_factory=Witnesses)
-    _replacements: dict[str, Replacement] = field(default_factory=dict)
-    _steps: dict[str, Step] = field(default_factory=dict)
-    _told: dict[str, str] = field(default_factory=dict)
-    _ended_jobs: set[str] = field(default_factory=set)
+    def __init__(self, wanted: MachineReplacement, log: Logger) -> None:
+        self.wanted, self.log = wanted, log
+        #: Where Kubernetes is asked; without a connection it is not.
+        self._witnesses = Witnesses()
+        self._replacements: dict[str, Replacement] = {}
+        self._steps: dict[str, Step] = {}
+        self._told: dict[str, str] = {}
+        self._ended_jobs: set[str] = set()
 
-    async def step(self, slurm_conn_id: str, client: AsyncSlurmClient, most_age: float) -> dict[str, Any] | None:
-        """Look, order what can be ordered now, and tell what is new; the result, once all are on new machines.
+    async def step(self, client: AsyncSlurmClient) -> dict[str, Any] | None:
+        """Look, give the orders that can be given now, and log what is new; the result, once all machines are new.
 
-        Raises ``NodesLost`` for what cannot be done at the first look, before anything is ordered; later once no other
+        Raises ``WorkFailed`` for what cannot be done at the first look, before anything is ordered; later once no other
         node is on its way, as none is begun any more when one is lost.
         """
         first = not self._replacements
         if first:
-            self._witnesses = await self._whom_to_ask(slurm_conn_id)
-        sights = await self._look(client, most_age)
+            self._witnesses = await self._whom_to_ask()
+        sights = await self._look(client, self.wanted.poll_interval / 2)
         if first:
-            refuse_unknown(self.errand.nodes, sights)
+            refuse_unknown(self.wanted.nodes, sights)
             self._begin()
         self._steps = self._decide(sights)
         lost = {name: step.lost for name, step in self._steps.items() if step.lost}
         if lost and (first or not self._under_way(lost)):
-            raise NodesLost("; ".join(in_lines(lost)))
+            raise WorkFailed("; ".join(in_lines(lost)))
         self._tell()
+        self.has_begun = True
         await self._order(client, sights)
         return self._result() if all(one.is_over for one in self._replacements.values()) else None
 
     async def undo(self, client: AsyncSlurmClient) -> str:
-        """Undrain those whose machines nobody has begun to replace; what has become of all, as sentences."""
+        """Undrain nodes that are only drained yet: Soperator would replace their machines once jobs have ended."""
+        async with timeout(_UNDOING):
+            return await self._undrain(client)
+
+    def left(self, error: Exception) -> str:
+        return f"nodes that were drained stay drained, as the cluster cannot be asked: {error}"
+
+    async def _undrain(self, client: AsyncSlurmClient) -> str:
         sights = await self._look(client, 0)
         undone = []
         for name, replacement in self._replacements.items():
@@ -125,35 +129,34 @@ class Rounds:
 
     @property
     def place(self) -> str:
-        """Where the nodes are that are not on new machines yet."""
         waiting = {name: step.lost or step.waits for name, step in self._steps.items() if step.lost or step.waits}
-        return "; ".join(in_lines(waiting)) or "nothing has been done"
+        return "; ".join(in_lines(waiting))
 
-    async def _whom_to_ask(self, slurm_conn_id: str) -> Witnesses:
+    async def _whom_to_ask(self) -> Witnesses:
         """Kubernetes by its own connection, or by that of the Soperator connection, if there is any."""
-        settings = await SlurmHook(slurm_conn_id).async_settings()
-        if self.errand.kubernetes_conn_id:
-            return Witnesses(kubernetes_conn_id=self.errand.kubernetes_conn_id, namespace=self.errand.namespace)
+        settings = await SlurmHook(self.wanted.slurm_conn_id).async_settings()
+        if self.wanted.kubernetes_conn_id:
+            return Witnesses(kubernetes_conn_id=self.wanted.kubernetes_conn_id, namespace=self.wanted.namespace)
         return Witnesses(kubernetes_conn_id=settings.kubernetes_conn_id or None, namespace=settings.namespace)
 
     def _begin(self) -> None:
         wanted = Wanted(
-            owner=self.errand.owner,
-            why=self.errand.why,
-            force=self.errand.force,
-            since=self.since,
-            react_within=timedelta(seconds=self.errand.react_within),
+            owner=self.wanted.owner,
+            why=self.wanted.reason,
+            force=self.wanted.force,
+            since=self.wanted.since,
+            react_within=self.wanted.react_within,
         )
-        self._replacements = {name: Replacement(wanted) for name in self.errand.nodes}
+        self._replacements = {name: Replacement(wanted) for name in self.wanted.nodes}
 
     async def _look(self, client: AsyncSlurmClient, most_age: float) -> dict[str, Sight]:
         seen, nodes = await asyncio.gather(self._witnesses.ask(), client.ask_shared(ListNodes(), most_age))
         known = {node.name: node for node in nodes}
-        refuse_unknown(self.errand.nodes, known)
-        wanted = [known[name] for name in self.errand.nodes]
+        refuse_unknown(self.wanted.nodes, known)
+        wanted = [known[name] for name in self.wanted.nodes]
         if seen.kubernetes is not None:
             return {node.name: by_kubernetes(node, seen.kubernetes.pods.get(node.name)) for node in wanted}
-        machines = {machine.node: machine for machine in await client.ask(ListMachines(self.errand.nodes))}
+        machines = {machine.node: machine for machine in await client.ask(ListMachines(self.wanted.nodes))}
         sights = {node.name: by_slurm(node, machines.get(node.name)) for node in wanted}
         if unknown := [node.name for node in wanted if is_up(node) and sights[node.name].machine is None]:
             raise InvalidRequest(
@@ -162,7 +165,7 @@ class Rounds:
         return sights
 
     def _decide(self, sights: Mapping[str, Sight]) -> dict[str, Step]:
-        now, limit = datetime.now(timezone.utc), at_most(self.errand.at_once, len(self._replacements))
+        now, limit = datetime.now(timezone.utc), at_most(self.wanted.at_once, len(self._replacements))
         is_lost = any(step.lost for step in self._steps.values())
         steps = {}
         # Only when those that are on their way have been looked at is it known how many more may begin.
@@ -202,13 +205,13 @@ class Rounds:
                 except NotPermitted as error:
                     raise await whose(client, error) from error
         late = [sight.node for sight in sights.values() if self._is_late(sight.node)]
-        if late and self.errand.jobs != "wait":
+        if late and self.wanted.jobs != "wait":
             await self._end_jobs(client, late)
 
     def _is_late(self, node: Node) -> bool:
         """Its jobs have had the time that they were given."""
         drained = node.reason_since if is_draining(node) and self._replacements[node.name].is_under_way else None
-        return bool(drained and datetime.now(timezone.utc) - drained > timedelta(seconds=self.errand.grace))
+        return bool(drained and datetime.now(timezone.utc) - drained > self.wanted.grace)
 
     async def _end_jobs(self, client: AsyncSlurmClient, nodes: Sequence[Node]) -> None:
         names = [node.name for node in nodes]
@@ -226,7 +229,7 @@ class Rounds:
             await client.ask(RequeueJobs((job.id,)))
             self.log.warning("%s: requeued, as its time is over", what)
         except SlurmError as error:
-            if self.errand.jobs == "requeue":
+            if self.wanted.jobs == "requeue":
                 self.log.warning("%s: cannot be requeued, and is waited for: %s", what, error)
                 return
             await client.ask(CancelJobs(ids=(job.id,)))
@@ -242,70 +245,3 @@ class Rounds:
             for name, one in self._replacements.items()
             if not one.is_skipped
         }
-
-
-class ReplaceTrigger(EndedWithItsTask):
-    """Fires with the ``result``; with ``late`` or ``lost``, which another try may mend, or with a ``mistake``.
-
-    ``errand`` has the fields of an ``Errand``, ``since`` is when the work began, in whichever try, and ``deadline``
-    when its time is over, in seconds since 1970.
-    """
-
-    def __init__(
-        self,
-        slurm_conn_id: str,
-        errand: dict[str, Any],
-        since: str,
-        deadline: float,
-        poll_interval: float,
-        made: float | None = None,
-    ) -> None:
-        super().__init__(made)
-        self.slurm_conn_id = slurm_conn_id
-        self.errand = errand
-        self.since = since
-        self.deadline = deadline
-        self.poll_interval = poll_interval
-        self._rounds: Rounds | None = None
-        self._fate = ". Nothing has been done"
-
-    async def event(self) -> dict[str, Any]:
-        rounds = self._rounds = Rounds(Errand.read(self.errand), datetime.fromisoformat(self.since), self.log)
-        try:
-            async with timeout(max(0.0, self.deadline - time.time())):
-                return {"result": await self._travel(rounds)}
-        except asyncio.TimeoutError:
-            event = {"late": rounds.place}
-        except NodesLost as error:
-            event = {"lost": str(error)}
-        except FAILURES as error:
-            event = {"mistake" if is_final(error) else "lost": str(error)}
-        await self.cancel()
-        return {kind: said + self.fate for kind, said in event.items()}
-
-    async def _travel(self, rounds: Rounds) -> dict[str, Any]:
-        return await stepped(
-            lambda: slurm_client(self.slurm_conn_id),
-            lambda client: rounds.step(self.slurm_conn_id, client, self.poll_interval / 2),
-            self.poll_interval,
-            self.log,
-        )
-
-    async def cancel(self) -> None:
-        """Nodes that are only drained yet are undrained: Soperator would replace them when nobody waits any more."""
-        if self._rounds is None:
-            return
-        try:
-            async with timeout(_UNDOING):
-                self._fate = f". {await self._undo(self._rounds)}".rstrip(". ")
-        except (*FAILURES, asyncio.TimeoutError) as error:
-            self._fate = f". What was drained stays so, as the cluster cannot be asked: {error}"
-
-    async def _undo(self, rounds: Rounds) -> str:
-        async with slurm_client(self.slurm_conn_id) as client:
-            return await rounds.undo(client)
-
-    @property
-    def fate(self) -> str:
-        """What has become of the nodes."""
-        return self._fate

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowException
 
-from airflow_provider_soperator.operators.waiting import Waiting
-from airflow_provider_soperator.triggers.base import WorkTrigger
+from airflow_provider_soperator.operators.work import Waiting
+from airflow_provider_soperator.triggers.base import KillableTrigger
 
 
-class Endless(WorkTrigger):
+class Endless(KillableTrigger):
     def __init__(self) -> None:
         super().__init__()
         self.begun, self.is_cancelled = threading.Event(), threading.Event()

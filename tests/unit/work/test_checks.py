@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Iterable
 from dataclasses import replace
@@ -15,8 +16,8 @@ from airflow_provider_soperator.slurm.ids import JobId
 from airflow_provider_soperator.slurm.status import JobStatus
 from airflow_provider_soperator.soperator.check_ends import JobEnd, Outcome, RunState
 from airflow_provider_soperator.soperator.checks import CheckSeen, LastRun, RunSeen, find
-from airflow_provider_soperator.triggers.check_failures import FailedRuns
-from airflow_provider_soperator.triggers.check_runs import CheckRun, RunLost, RunOrder, Ways
+from airflow_provider_soperator.work.checks import CheckClients, CheckProgress, CheckRun, FailedRuns
+from airflow_provider_soperator.work.protocols import Work, WorkFailed
 
 BEGAN = datetime.now(timezone.utc) - timedelta(hours=1)
 LOG: Any = logging.getLogger(__name__)
@@ -75,13 +76,27 @@ def checks() -> MadeUp:
     return MadeUp()
 
 
-def run_of(keys: tuple[str, ...] = KEYS, **order: Any) -> CheckRun:
-    return CheckRun(RunOrder(check="gpu-checks", keys=keys, task="a/task", **order), LOG)
+def work_of(keys: tuple[str, ...] = KEYS, **fields: Any) -> CheckRun:
+    return CheckRun(
+        kubernetes_conn_id="kubernetes_default",
+        namespace="soperator",
+        slurm_conn_id=None,
+        check="gpu-checks",
+        keys=keys,
+        task="a/task",
+        since=BEGAN,
+        deadline=BEGAN + timedelta(days=1),
+        **fields,
+    )
 
 
-def step(run: CheckRun, checks: MadeUp) -> Any:
+def run_of(keys: tuple[str, ...] = KEYS, **fields: Any) -> CheckProgress:
+    return work_of(keys, **fields).begin(LOG)
+
+
+def step(run: CheckProgress, checks: MadeUp) -> Any:
     made_up: Any = checks
-    return asyncio.run(run.step(Ways(made_up)))
+    return asyncio.run(run.step(CheckClients(made_up)))
 
 
 def test_a_run_is_begun_once_and_followed_to_its_end(checks: MadeUp) -> None:
@@ -160,7 +175,7 @@ def test_a_job_that_is_deleted(checks: MadeUp) -> None:
     other = run_of()
     step(other, checks)
     del checks.seen[SECOND]
-    with pytest.raises(RunLost, match="somebody has deleted"):
+    with pytest.raises(WorkFailed, match="somebody has deleted"):
         step(other, checks)
 
 
@@ -186,18 +201,18 @@ def test_what_slurm_has_forgotten_soperator_may_have_noted(
     checks.ends(SECOND, state, noted=is_noted)
     made_up: Any = checks
     slurm: Any = Forgetful()
-    outcome = asyncio.run(Ways(made_up, slurm).outcome(checks.check, checks.seen[SECOND]))
+    outcome = asyncio.run(CheckClients(made_up, slurm).outcome(checks.check, checks.seen[SECOND]))
     assert outcome.state is is_told
 
 
-def test_an_order_survives_being_written_down() -> None:
-    order = RunOrder(check="x", keys=KEYS, task="a/task", when_running="join", drain_reason="airflow:a")
-    assert RunOrder.read(order.write()) == order
+def test_work_survives_being_written_down() -> None:
+    work = work_of(when_running="join", drain_reason="airflow:a")
+    assert Work.read(json.loads(json.dumps(work.write()))) == work
 
 
 def failures(failed: FailedRuns, checks: MadeUp) -> list[str]:
     made_up: Any = checks
-    return [report["job"] for report in asyncio.run(failed.round(Ways(made_up)))]
+    return [report["job"] for report in asyncio.run(failed.round(CheckClients(made_up)))]
 
 
 def test_failures_are_told_once(checks: MadeUp) -> None:

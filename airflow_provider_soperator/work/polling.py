@@ -1,11 +1,11 @@
-"""Asking a cluster, or whatever else has a client, the same in each interval, for as long as a trigger runs."""
+"""Asking at an interval until there is an answer, a result, or nothing left to wait for."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from airflow_provider_soperator.clients.client import AsyncSlurmClient
 from airflow_provider_soperator.errors import ConnectionMistake
@@ -14,8 +14,9 @@ from airflow_provider_soperator.hooks.stock import known
 from airflow_provider_soperator.kubernetes.objects import ObjectMissing
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm.errors import InvalidStateTransition, SlurmError
-from airflow_provider_soperator.transports.errors import NotSupported, TransportError
+from airflow_provider_soperator.transports.errors import ConnectFailed, NotSupported, TransportError, Unreachable
 from airflow_provider_soperator.transports.kubernetes_errors import is_forbidden
+from airflow_provider_soperator.work.protocols import Progress, Watch
 
 C = TypeVar("C")
 T = TypeVar("T")
@@ -25,48 +26,42 @@ FAILURES = (SlurmError, TransportError, ConnectionMistake)
 
 
 def is_final(error: Exception) -> bool:
-    """Whether it stays wrong until somebody has changed the task, a connection or somebody's rights."""
+    """Whether a failure lasts until someone changes the task, a connection or a permission."""
     if isinstance(error, SlurmError):
         # A node may have gone on between the look and the order.
         return not error.retryable and not isinstance(error, InvalidStateTransition)
     return isinstance(error, (ConnectionMistake, NotSupported, ObjectMissing)) or is_forbidden(error)
 
 
-def rounds(
-    slurm_conn_id: str,
-    ask: Callable[[AsyncSlurmClient], Awaitable[T]],
-    poll_interval: float,
-    log: Logger,
-    *,
-    must_work: bool,
-) -> AsyncGenerator[T, None]:
-    """What ``ask`` comes to, in each interval in which the cluster can be asked; see ``rounds_with``."""
-    return rounds_with(lambda: slurm_client(slurm_conn_id), ask, poll_interval, log, must_work=must_work)
+def may_pass(error: Exception) -> bool:
+    """Whether a failure may be over at the next look, with nothing changed: the cluster is away, or busy."""
+    if is_final(error) or not isinstance(error, FAILURES):
+        return False
+    return not isinstance(error, ConnectFailed) or error.retryable or isinstance(error, Unreachable)
 
 
 @asynccontextmanager
 async def slurm_client(slurm_conn_id: str) -> AsyncIterator[AsyncSlurmClient]:
-    """The client of a connection, which must be there."""
+    """The client of a connection, which must exist."""
     with known(slurm_conn_id):
         async with SlurmHook(slurm_conn_id).async_client() as client:
             yield client
 
 
-async def rounds_with(
+async def polled(
     connect: Callable[[], AbstractAsyncContextManager[C]],
     ask: Callable[[C], Awaitable[T]],
     poll_interval: float,
     log: Logger,
     *,
-    must_work: bool,
-    whom: str = "The cluster",
+    is_borne: Callable[[Exception], bool] = lambda error: True,
 ) -> AsyncGenerator[T, None]:
-    """What ``ask`` comes to, in each interval in which there is a client and an answer.
+    """The answers of ``ask``, one in each interval in which there is a client and an answer.
 
-    ``must_work``: what fails the first time is a mistake, and raised to those who wait. Otherwise it is logged, as
-    whatever fails later is: it may have been mended in the next interval.
+    A failure is logged and borne, unless it comes before the first answer and is not ``is_borne``: later it may be
+    mended before the next interval.
     """
-    worked, trouble = not must_work, ""
+    has_answered, trouble = False, ""
     async with AsyncExitStack() as opened:
         client: C | None = None
         while True:
@@ -75,39 +70,57 @@ async def rounds_with(
                     client = await opened.enter_async_context(connect())
                 answer = await ask(client)
             except FAILURES as error:
-                if not worked:
+                if not has_answered and not is_borne(error):
                     raise
                 if str(error) != trouble:
                     trouble = str(error)
-                    log.warning("%s cannot be asked at present: %s", whom, trouble)
-                # Somebody may mend the connection meanwhile, and this may run for months.
+                    log.warning("No answer at present, asking again: %s", trouble)
+                # The connection may be mended meanwhile, and this may run for months.
                 await opened.aclose()
                 client = None
             else:
-                worked, trouble = True, ""
+                has_answered, trouble = True, ""
                 yield answer
             await asyncio.sleep(poll_interval)
 
 
-async def stepped(
+async def completed(
+    progress: Progress[C],
     connect: Callable[[], AbstractAsyncContextManager[C]],
-    step: Callable[[C], Awaitable[T | None]],
     poll_interval: float,
     log: Logger,
-) -> T:
-    """A step in each round, until one has come to something. What cannot be mended by waiting is not asked again."""
+) -> dict[str, Any]:
+    """The result of a progress, by a step in each interval."""
 
-    async def tried(client: C) -> T | Exception | None:
+    async def step(client: C) -> dict[str, Any] | Exception | None:
         try:
-            return await step(client)
+            result = await progress.step(client)
         except FAILURES as error:
             if not is_final(error):
                 raise
+            # No later step can have more luck.
             return error
+        progress.has_begun = True
+        return result
 
-    async for outcome in rounds_with(connect, tried, poll_interval, log, must_work=True):
+    async for outcome in polled(connect, step, poll_interval, log, is_borne=lambda error: False):
         if isinstance(outcome, Exception):
             raise outcome
         if outcome is not None:
             return outcome
-    raise AssertionError("rounds have no end")
+    raise AssertionError("polling has no end")
+
+
+async def reached(watch: Watch[Any], log: Logger) -> Any:
+    """The result of a watch, once a look has reached it."""
+    told: tuple[str, ...] = ()
+    max_age = watch.poll_interval / 2
+    looks = polled(watch.open, lambda client: watch.look(client, max_age), watch.pause, log, is_borne=may_pass)
+    async for look in looks:
+        for line in look.says:
+            if line not in told:
+                log.info("%s", line)
+        told = look.says
+        if look.is_reached:
+            return look.result
+    raise AssertionError("polling has no end")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_soperator.clients.client import AsyncSlurmClient
-from airflow_provider_soperator.hooks.sides import Sides
+from airflow_provider_soperator.hooks.sides import Sides, Where
 from airflow_provider_soperator.kubernetes.known import NODE_SET
 from airflow_provider_soperator.kubernetes.replicas import last_scaled_by
 from airflow_provider_soperator.logger import Logger
@@ -18,36 +18,45 @@ from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.records import Job, Node
 from airflow_provider_soperator.slurm.requests import CancelJobs, ListJobs, RequeueJobs, Undrain
 from airflow_provider_soperator.soperator.nodesets import NodeSetSeen
-from airflow_provider_soperator.soperator.resizing import Resize, Stage, jobs_on, ours_among
+from airflow_provider_soperator.soperator.resizing import Resize, ResizeRefused, Stage, jobs_on, ours_among
 from airflow_provider_soperator.transports.errors import TransportError
 from airflow_provider_soperator.transports.kubernetes_errors import is_conflict
+from airflow_provider_soperator.work.protocols import Progress, Work, WorkFailed, WorkRefused
 
 
-class ResizeLost(Exception):
-    """The NodeSet will not get to its size, and why; another try may have more luck."""
+@dataclass(frozen=True, kw_only=True)
+class NodeSetResize(Work[Sides]):
+    """Another size of a NodeSet, and the connections to both sides of its cluster."""
+
+    where: Where
+    resize: Resize
+
+    def open(self, log: Logger) -> AbstractAsyncContextManager[Sides]:
+        return self.where.open()
+
+    def begin(self, log: Logger) -> ResizeProgress:
+        return ResizeProgress(self, log)
 
 
-class Resizing:
-    """One order on its way. Another process that is given the same goes on from what it finds."""
+class ResizeProgress(Progress[Sides]):
+    """A NodeSet on its way: its nodes are drained, its number changed, and those that come are waited for."""
 
-    def __init__(self, resize: Resize, since: datetime, log: Logger) -> None:
-        self._resize, self._since, self._log = resize, since, log
-        #: Whether it has been looked at, and found to be possible.
-        self.has_begun = False
+    def __init__(self, wanted: NodeSetResize, log: Logger) -> None:
+        self._wanted, self._resize, self._log = wanted, wanted.resize, log
         #: Whether this process has changed the number.
         self._has_set = False
         self._told: set[str] = set()
         self._requeued: set[tuple[int, int]] = set()
-        self._began = time.monotonic()
-        #: What is waited for.
-        self.place = "nothing has been done"
-        #: What has become of it once it was given up.
-        self.fate = ""
+        self._place = ""
+
+    @property
+    def place(self) -> str:
+        return self._place
 
     async def plan(self, sides: Sides) -> dict[str, Any]:
         """What would be done; nothing is."""
         nodeset, _ = await self._look(sides, 0)
-        self._resize.refuse(nodeset, asks_slurm=sides.slurm is not None)
+        self._refuse(sides, nodeset)
         leaving = self._resize.leaving(nodeset)
         jobs = await _jobs(sides.slurm, leaving) if sides.slurm and leaving else []
         return {
@@ -60,19 +69,19 @@ class Resizing:
             "warning": nodeset.keeper.warning(self._resize.replicas) if nodeset.keeper else "",
         }
 
-    async def step(self, sides: Sides, most_age: float) -> dict[str, Any] | None:
-        """Do what can be done now; the result, once there is nothing left to do."""
-        nodeset, slurm = await self._look(sides, most_age)
+    async def step(self, sides: Sides) -> dict[str, Any] | None:
+        nodeset, slurm = await self._look(sides, self._wanted.poll_interval / 2)
         if not self.has_begun:
             await self._check(sides, nodeset)
+            # From here on there may be drains to undo, also if this step fails.
             self.has_begun = True
         if nodeset.replicas != self._resize.replicas:
             await self._change(sides, nodeset, slurm)
             return None
-        stage = self._resize.finish(nodeset, slurm, self._since)
+        stage = self._resize.finish(nodeset, slurm, self._wanted.since)
         self._tell(stage)
         if stage.lost and not stage.waiting:
-            raise ResizeLost(str(stage))
+            raise WorkFailed(str(stage))
         await _order(sides.slurm, stage)
         if not stage.is_over:
             return None
@@ -81,27 +90,29 @@ class Resizing:
             "replicas": nodeset.replicas,
             "nodes": list(nodeset.nodes),
             "passed_over": list(stage.passed_over),
-            "seconds": round(time.monotonic() - self._began, 1),
+            "seconds": self._wanted.seconds,
         }
 
-    async def undo(self, sides: Sides) -> None:
-        """Given up: unless the number has been changed, jobs may start again on the nodes that were to go."""
+    async def undo(self, sides: Sides) -> str:
+        """Undrain the nodes that were to go, unless the number has been changed."""
         nodeset, slurm = await self._look(sides, 0)
         if nodeset.replicas <= self._resize.replicas:
-            self.fate = f". NodeSet {nodeset.name} has {nodeset.replicas} replicas, and goes on towards that"
-            return
+            return f"NodeSet {nodeset.name} has {nodeset.replicas} replicas, and goes on towards that"
         drained = ours_among(self._resize.leaving(nodeset), slurm or {}, self._resize.owner)
         if drained and sides.slurm:
             await sides.slurm.ask(Undrain(drained))
         undrained = f", and {hostlist.fold(drained)} are undrained" if drained else ""
-        self.fate = f". NodeSet {nodeset.name} keeps its {nodeset.replicas} replicas{undrained}"
+        return f"NodeSet {nodeset.name} keeps its {nodeset.replicas} replicas{undrained}"
+
+    def left(self, error: Exception) -> str:
+        return f"nodes that were drained for it stay drained, as that could not be undone: {error}"
 
     async def _look(self, sides: Sides, most_age: float) -> tuple[NodeSetSeen, Mapping[str, Node] | None]:
         return await asyncio.gather(sides.kubernetes.nodeset(self._resize.nodeset), sides.nodes(most_age))
 
     async def _check(self, sides: Sides, nodeset: NodeSetSeen) -> None:
         """Refuse what could not be, before anything is touched."""
-        self._resize.refuse(nodeset, asks_slurm=sides.slurm is not None)
+        self._refuse(sides, nodeset)
         if nodeset.replicas == self._resize.replicas:
             return
         # Whoever may do this without an effect may also do it with one.
@@ -109,15 +120,21 @@ class Resizing:
         if nodeset.keeper:
             self._log.warning("%s", nodeset.keeper.warning(self._resize.replicas))
 
+    def _refuse(self, sides: Sides, nodeset: NodeSetSeen) -> None:
+        try:
+            self._resize.refuse(nodeset, asks_slurm=sides.slurm is not None)
+        except ResizeRefused as error:
+            raise WorkRefused(str(error)) from error
+
     async def _change(self, sides: Sides, nodeset: NodeSetSeen, slurm: Mapping[str, Node] | None) -> None:
         if self._has_set:
             who = last_scaled_by(await sides.kubernetes.objects.read(NODE_SET, nodeset.name)) or "somebody else"
-            raise ResizeLost(
+            raise WorkFailed(
                 f"{who} has set NodeSet {nodeset.name} to {nodeset.replicas} replicas, while it goes to "
                 f"{self._resize.replicas}: let only one of them scale it, and try again"
             )
         # A node may have been powered up since.
-        self._resize.refuse(nodeset, asks_slurm=sides.slurm is not None)
+        self._refuse(sides, nodeset)
         stage = self._resize.prepare(nodeset, slurm)
         self._tell(stage)
         await _order(sides.slurm, stage)
@@ -154,7 +171,7 @@ class Resizing:
             if line not in self._told:
                 self._log.info("%s", line)
         self._told = set(stage.waiting)
-        self.place = str(stage) or "all is done but for the last look"
+        self._place = str(stage) or "all is done but for the last look"
 
 
 async def _order(slurm: AsyncSlurmClient | None, stage: Stage) -> None:

@@ -1,0 +1,138 @@
+"""Operators that leave their work to a trigger: in the triggerer, or in the worker of a task that does not defer."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from abc import abstractmethod
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator, conf
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+if TYPE_CHECKING:
+    from airflow.sdk.definitions.context import Context
+
+    from airflow_provider_soperator.triggers.base import KillableTrigger
+    from airflow_provider_soperator.work.protocols import Work
+
+#: Seconds for which Airflow's own alarm is put off, so that it strikes only if all else has failed.
+_GRACE = 60.0
+
+
+class Waiting:
+    """Runs a trigger to its event, in a loop that a signal handler can end in good order."""
+
+    def __init__(self, trigger: KillableTrigger) -> None:
+        self._trigger = trigger
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._work: asyncio.Future[dict[str, Any]] | None = None
+        self._is_killed = False
+
+    def event(self) -> dict[str, Any]:
+        """What the task goes on with. Raises if it was killed."""
+        # The trigger knows the deadline. An exception that a signal handler raises in the midst of a callback of the
+        # loop would be logged there, and lost.
+        if left := signal.getitimer(signal.ITIMER_REAL)[0]:
+            signal.setitimer(signal.ITIMER_REAL, left + _GRACE)
+        return asyncio.run(self._run())
+
+    def kill(self) -> None:
+        """End the job and the waiting; returns at once. May be called by a signal handler, or by another thread."""
+        # First of all: in another thread the loop may be at the end of its work before this is.
+        is_first, self._is_killed = not self._is_killed, True
+        if is_first and self._loop and self._work:
+            self._loop.call_soon_threadsafe(self._work.cancel)
+
+    async def _run(self) -> dict[str, Any]:
+        self._loop = asyncio.get_running_loop()
+        self._work = asyncio.ensure_future(self._trigger.event())
+        if self._is_killed:
+            self._work.cancel()
+        try:
+            return await self._work
+        except asyncio.CancelledError:
+            if not self._is_killed:
+                raise
+        await self._trigger.cancel()
+        raise AirflowException("the task was told to end" + self._trigger.fate)
+
+
+class WaitingOperator(BaseOperator):
+    """Leaves its work to a trigger."""
+
+    deferrable: bool
+    _waiting: Waiting | None = None
+
+    def wait_for(self, trigger: KillableTrigger, context: Context) -> Any:
+        """Go on with ``execute_complete`` once the trigger has come to its event."""
+        if self.deferrable:
+            self.defer(trigger=trigger, method_name="execute_complete")
+        trigger.task_instance = context["ti"]  # type: ignore[assignment]
+        self._waiting = Waiting(trigger)
+        return self.execute_complete(context, self._waiting.event())
+
+    @abstractmethod
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
+        """The task's result, once its trigger has fired."""
+
+    def on_kill(self) -> None:
+        """The worker is told to end the task: the trigger ends what is to end with it."""
+        if self._waiting:
+            self._waiting.kill()
+
+
+class WorkOperator(WaitingOperator):
+    """Does a ``Work`` within its ``timeout``.
+
+    :param timeout: how long the work may take; then the task fails, and what must not outlast it is undone
+    :param deferrable: do the work in the triggerer, and not in a worker
+    :param poll_interval: seconds between two steps
+    """
+
+    ui_color = "#fde8c8"
+
+    def __init__(
+        self,
+        *,
+        timeout: timedelta = timedelta(hours=24),
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        poll_interval: float = 10.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.timeout = timeout
+        self.deferrable = deferrable
+        self.poll_interval = poll_interval
+
+    @abstractmethod
+    def work(self, context: Context) -> Work[Any]:
+        """The work, of rendered fields; ``ValueError`` for what could never be done."""
+
+    def span(self, since: datetime | None = None, within: timedelta | None = None) -> dict[str, Any]:
+        """The fields that all work has: when it began, and until when it may take, at which interval."""
+        now = datetime.now(timezone.utc)
+        return {
+            "since": since or now,
+            "deadline": now + (within or self.timeout),
+            "poll_interval": self.poll_interval,
+        }
+
+    def execute(self, context: Context) -> Any:
+        try:
+            work = self.work(context)
+        except ValueError as error:
+            raise AirflowFailException(str(error)) from None
+        return self.carry_out(work, context)
+
+    def carry_out(self, work: Work[Any], context: Context) -> Any:
+        """Do the work, here or in the triggerer."""
+        from airflow_provider_soperator.triggers.work import WorkTrigger
+
+        return self.wait_for(WorkTrigger(work.write()), context)
+
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
+        from airflow_provider_soperator.work.events import result_of
+
+        return result_of(event, self.timeout)

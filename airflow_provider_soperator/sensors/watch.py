@@ -1,0 +1,90 @@
+"""Sensors whose watch is a value: they look in a worker, poke by poke, or leave it to the triggerer."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseSensorOperator, PokeReturnValue, conf
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+if TYPE_CHECKING:
+    from airflow.sdk.definitions.context import Context
+
+    from airflow_provider_soperator.work.protocols import Look, Watch
+
+
+class WatchSensor(BaseSensorOperator):
+    """Waits until its watch is reached.
+
+    A look that gets no answer is borne, poking or deferred: the next one may get one. What no waiting mends fails the
+    sensor for good.
+    """
+
+    ui_color = "#fde8c8"
+
+    def __init__(
+        self,
+        *,
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.deferrable = deferrable
+        self._watch: Watch[Any] | None = None
+        self._told: tuple[str, ...] = ()
+
+    @abstractmethod
+    def watch(self) -> Watch[Any]:
+        """The watch, of rendered fields; ``ValueError`` for what can never be reached."""
+
+    def result(self, seen: Any) -> Any:
+        """The sensor's result, of the last look."""
+        return seen
+
+    def execute(self, context: Context) -> Any:
+        self._watch = self._checked()
+        if not self.deferrable:
+            return super().execute(context)
+        from airflow_provider_soperator.triggers.watch import WatchTrigger
+
+        trigger = WatchTrigger(self._watch.write())
+        self.defer(trigger=trigger, method_name="execute_complete", timeout=timedelta(seconds=self.timeout))
+
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
+        """What was waited for is there, or cannot be reached any more."""
+        from airflow_provider_soperator.work.events import result_of
+
+        return self.result(result_of(event))
+
+    def poke(self, context: Context) -> PokeReturnValue:
+        from airflow_provider_soperator.clients.loops import LOOP
+        from airflow_provider_soperator.work.polling import FAILURES, is_final, may_pass
+        from airflow_provider_soperator.work.protocols import WorkFailed, WorkRefused
+
+        watch = self._watch = self._watch or self._checked()
+        try:
+            look = LOOP.run(_look(watch))
+        except (WorkFailed, *FAILURES) as error:
+            if may_pass(error):
+                self.log.warning("No answer at present, asking again: %s", error)
+                return PokeReturnValue(False)
+            final = isinstance(error, WorkRefused) or is_final(error)
+            raise (AirflowFailException if final else AirflowException)(str(error)) from error
+        for line in look.says:
+            if line not in self._told:
+                self.log.info("%s", line)
+        self._told = look.says
+        return PokeReturnValue(look.is_reached, self.result(look.result) if look.is_reached else None)
+
+    def _checked(self) -> Watch[Any]:
+        try:
+            return self.watch()
+        except ValueError as error:
+            raise AirflowFailException(str(error)) from None
+
+
+async def _look(watch: Watch[Any]) -> Look:
+    async with watch.open() as client:
+        return await watch.look(client, 0)

@@ -1,0 +1,62 @@
+"""The trigger of all tasks whose work is a value: steps until there is a result, and what is undone without one."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AbstractAsyncContextManager
+from datetime import datetime, timezone
+from typing import Any
+
+from async_timeout import timeout
+
+from airflow_provider_soperator.triggers.base import KillableTrigger
+from airflow_provider_soperator.work.events import failed, refused, succeeded, timed_out
+from airflow_provider_soperator.work.polling import FAILURES, completed, is_final
+from airflow_provider_soperator.work.protocols import Progress, Work, WorkFailed, WorkRefused
+
+
+class WorkTrigger(KillableTrigger):
+    """Carries out a ``Work``, given as JSON; see ``work.events`` for what it fires with."""
+
+    def __init__(self, work: dict[str, Any], made: float | None = None) -> None:
+        super().__init__(made)
+        self.work = work
+        self._value: Work[Any] = Work.read(work)
+        self._progress: Progress[Any] | None = None
+        self._fate = ""
+
+    async def event(self) -> dict[str, Any]:
+        progress = self._progress = self._value.begin(self.log)
+        left = (self._value.deadline - datetime.now(timezone.utc)).total_seconds()
+        try:
+            async with timeout(max(0.0, left)):
+                result = await completed(progress, self._open, self._value.poll_interval, self.log)
+                return succeeded(result)
+        except asyncio.TimeoutError:
+            event = timed_out(progress.place or "nothing has been done")
+        except (WorkFailed, *FAILURES) as error:
+            event = (refused if isinstance(error, WorkRefused) or is_final(error) else failed)(str(error))
+        if progress.has_begun:
+            await self.cancel()
+            event["message"] += _sentence(self._fate)
+        return event
+
+    async def cancel(self) -> None:
+        progress = self._progress or self._value.begin(self.log)
+        try:
+            async with self._open() as client:
+                self._fate = await progress.undo(client)
+        except (*FAILURES, asyncio.TimeoutError) as error:
+            self._fate = progress.left(error)
+
+    def _open(self) -> AbstractAsyncContextManager[Any]:
+        return self._value.open(self.log)
+
+    @property
+    def fate(self) -> str:
+        place = self._progress.place if self._progress else ""
+        return (f" ({place})" if place else "") + _sentence(self._fate)
+
+
+def _sentence(words: str) -> str:
+    return f". {words[:1].upper()}{words[1:]}" if words else ""

@@ -1,0 +1,303 @@
+"""Active checks: one run on demand, begun once or found again, and the newest run that is waited for."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
+from typing import Any, Literal
+
+from airflow_provider_soperator.clients.client import AsyncSlurmClient
+from airflow_provider_soperator.hooks.sides import Where
+from airflow_provider_soperator.kubernetes.checks import ActiveChecks
+from airflow_provider_soperator.logger import Logger
+from airflow_provider_soperator.slurm.drains import drained
+from airflow_provider_soperator.slurm.ids import JobId
+from airflow_provider_soperator.slurm.requests import ListJobs, ListNodes
+from airflow_provider_soperator.soperator.check_awaited import CheckAwaited, CheckHasFailed
+from airflow_provider_soperator.soperator.check_ends import Outcome, RunState, of_slurm
+from airflow_provider_soperator.soperator.checks import FOLLOWS, CheckSeen, RunSeen, job_name, judged, newest, under_way
+from airflow_provider_soperator.work.protocols import Look, Progress, Watch, Work, WorkFailed
+
+#: What ended before is not told, whatever is remembered: a DAG that was paused for a month is not to run for all of it.
+_FURTHEST = timedelta(days=1)
+
+
+@dataclass(frozen=True)
+class CheckClients:
+    """A cluster's checks, and, with a connection to it, its Slurm."""
+
+    checks: ActiveChecks
+    slurm: AsyncSlurmClient | None = None
+
+    async def outcome(self, check: CheckSeen, run: RunSeen) -> Outcome:
+        """What a run is: as Slurm has it where that can be asked, and otherwise as Soperator has noted it."""
+        outcome = judged(check, run, datetime.now(timezone.utc))
+        if self.slurm is None or not run.end or not run.slurm_jobs:
+            return outcome
+        statuses = (await self.slurm.statuses(map(JobId.parse, run.slurm_jobs))).values()
+        # Without accounting Slurm forgets jobs soon, and Soperator has noted how they have ended.
+        is_forgotten = any(status.lost for status in statuses) and outcome.state.is_over
+        return outcome if is_forgotten else of_slurm(statuses)
+
+
+@asynccontextmanager
+async def check_clients(
+    kubernetes_conn_id: str, namespace: str, slurm_conn_id: str | None, max_age: float | None = None
+) -> AsyncIterator[CheckClients]:
+    """Both sides, opened; see ``Where.open`` for ``max_age``."""
+    where = Where(kubernetes_conn_id=kubernetes_conn_id, namespace=namespace, slurm_conn_id=slurm_conn_id)
+    async with where.open(max_age) as sides:
+        yield CheckClients(ActiveChecks(sides.kubernetes.objects), sides.slurm)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckRun(Work[CheckClients]):
+    """A run of a check, and what to do if the check runs already."""
+
+    kubernetes_conn_id: str
+    namespace: str
+    slurm_conn_id: str | None
+    check: str
+    #: Keys of the tries of the task since it was last cleared, the last of which is this one.
+    keys: tuple[str, ...]
+    #: The task, for those who look at the Job.
+    task: str
+    #: ``wait`` until the other run is over, ``join`` it, or ``fail``.
+    when_running: Literal["wait", "join", "fail"] = "wait"
+    #: For nodes that fail, which are not drained without it.
+    drain_reason: str = ""
+
+    def open(self, log: Logger) -> AbstractAsyncContextManager[CheckClients]:
+        return check_clients(self.kubernetes_conn_id, self.namespace, self.slurm_conn_id)
+
+    def begin(self, log: Logger) -> CheckProgress:
+        return CheckProgress(self, log)
+
+
+class CheckProgress(Progress[CheckClients]):
+    """A run that is begun, or found, and followed until its end is known."""
+
+    def __init__(self, wanted: CheckRun, log: Logger) -> None:
+        self._wanted, self._log = wanted, log
+        self._run: RunSeen | None = None
+        self._is_ours = True
+        #: When Slurm had it as over, by this process's clock.
+        self._over_since: float | None = None
+        self._place = "it has not begun"
+
+    @property
+    def place(self) -> str:
+        return self._place
+
+    async def step(self, clients: CheckClients) -> dict[str, Any] | None:
+        check = await clients.checks.find(self._wanted.check)
+        runs = [run for run in await clients.checks.runs() if run.check == check.name]
+        self._run = run = self._again(runs) if self._run else await self._begun(clients, check, runs)
+        if run is None:
+            return None
+        outcome = await self._outcome(clients, check, run)
+        if not outcome.state.is_over:
+            return None
+        last = newest(runs)
+        if outcome.state is RunState.CANCELLED and last and last.uid != run.uid:
+            why = f"{last.name} began after it, and a check cancels what its earlier runs have in Slurm"
+            outcome = replace(outcome, why=why)
+        self._log.info("%s: %s", run.name, outcome)
+        drained = await self._drain(clients.slurm, outcome) if clients.slurm and self._wanted.drain_reason else []
+        return {
+            "check": check.name,
+            "job": run.name,
+            **outcome.describe(),
+            "drained": drained,
+            "words": str(outcome),
+            "seconds": self._wanted.seconds,
+        }
+
+    async def undo(self, clients: CheckClients) -> str:
+        """End the run, unless it is another's: one that waits for busy nodes would disturb them hours later."""
+        if self._run and not self._is_ours:
+            return f"{self._run.name}, which others have begun, goes on"
+        check = await clients.checks.find(self._wanted.check)
+        name = self._run.name if self._run else job_name(check.name, self._wanted.keys[-1])
+        runs = {run.name: run for run in await clients.checks.runs()}
+        run = runs.get(name, self._run)
+        if run is None:
+            return "The check had not begun"
+        await clients.checks.end(name)
+        if clients.slurm is None:
+            left = f", and its jobs in Slurm ({_listed(run.slurm_jobs)}) go on: slurm_conn_id has them cancelled"
+            return f"{name} was deleted{left if check.is_of_slurm else ''}"
+        # Its Pod may have been about to note what it has submitted. Soperator ends a run's jobs by this name as well.
+        queued = await clients.slurm.ask(ListJobs(names=(check.name,)))
+        jobs = {*map(JobId.parse, run.slurm_jobs), *(job.id for job in queued if not job.state.is_finished)}
+        await clients.slurm.cancel_many(jobs)
+        return f"{name} was deleted{', and its jobs in Slurm cancelled' if jobs else ''}"
+
+    def left(self, error: Exception) -> str:
+        return f"what has been started goes on, as it could not be ended: {error}"
+
+    def _again(self, runs: Sequence[RunSeen]) -> RunSeen:
+        """The run as it is now."""
+        before = self._run
+        assert before is not None
+        now = next((run for run in runs if run.uid == before.uid), None)
+        if now is None and not before.end and not before.slurm_jobs:
+            raise WorkFailed(f"somebody has deleted {before.name} before it has ended")
+        # Kubernetes deletes old Jobs of a check. What it has submitted is known, and goes on.
+        finished = before.finished or datetime.now(timezone.utc)
+        return now or replace(before, end=before.end or "Complete", finished=finished)
+
+    async def _begun(self, clients: CheckClients, check: CheckSeen, runs: Sequence[RunSeen]) -> RunSeen | None:
+        names = [job_name(check.name, key) for key in self._wanted.keys]
+        found = {run.name: run for run in runs}
+        mine = next((found[name] for name in reversed(names) if name in found), None)
+        if mine and (mine.name == names[-1] or await _is_good(clients, check, mine)):
+            self._log.info("%s has been begun before: this goes on with it", mine.name)
+            return mine
+        others = [
+            run
+            for run in under_way(check, runs, datetime.now(timezone.utc))
+            if not (await clients.outcome(check, run)).state.is_over
+        ]
+        if not others:
+            return await self._start(clients, check, names[-1])
+        if self._wanted.when_running == "join":
+            self._is_ours = False
+            self._log.info("%s is under way: this waits for its end, and starts no other", others[-1].name)
+            return others[-1]
+        words = f"{', '.join(run.name for run in others)}: the check is under way, and two runs disturb each other"
+        if self._wanted.when_running == "fail":
+            raise WorkFailed(words)
+        self._tell(words)
+        return None
+
+    async def _start(self, clients: CheckClients, check: CheckSeen, name: str) -> RunSeen | None:
+        """Begin the run; None if another one has been begun since the last look."""
+        self.has_begun = True
+        run = await clients.checks.start(check, name, self._wanted.task)
+        rivals = [
+            one for one in await clients.checks.runs() if one.check == check.name and not one.end and one.uid != run.uid
+        ]
+        # One of two always sees the other. If they began in the same second both may, and both give way.
+        if any(one.created and run.created and one.created <= run.created for one in rivals):
+            await clients.checks.end(run.name)
+            self._tell(f"{rivals[0].name} has begun at the same time: this gives way, and looks again")
+            await asyncio.sleep(random.random())
+            return None
+        self._log.info("%s: the check has been started as %s", check.name, run.name)
+        return run
+
+    async def _outcome(self, clients: CheckClients, check: CheckSeen, run: RunSeen) -> Outcome:
+        outcome = await clients.outcome(check, run)
+        jobs = f"its jobs in Slurm ({_listed(run.slurm_jobs)})"
+        if not outcome.state.is_over:
+            self._over_since = None
+            ended = f": {len(outcome.jobs)} have ended" if outcome.jobs else ""
+            self._tell(f"{run.name}: {f'waits for {jobs}{ended}' if run.end else 'its Job has not ended'}")
+        elif not judged(check, run, datetime.now(timezone.utc)).state.is_over:
+            # Soperator does what it does about failures before it notes them, and then no more.
+            self._over_since = self._over_since or time.monotonic()
+            if time.monotonic() - self._over_since < FOLLOWS.total_seconds():
+                self._tell(f"{run.name}: {jobs} have ended, which Soperator has not noted yet")
+                return Outcome()
+            self._log.warning("Soperator has not noted the end of %s: see whether soperatorchecks runs", run.name)
+        return outcome
+
+    async def _drain(self, slurm: AsyncSlurmClient, outcome: Outcome) -> list[str]:
+        """Drain the nodes that have failed; one that is drained already keeps its reason."""
+        failing = [node for node in await slurm.ask(ListNodes()) if node.name in outcome.failing]
+        for order in drained(failing, self._wanted.drain_reason).orders:
+            await slurm.ask(order)
+        names = [node.name for node in failing]
+        if names:
+            self._log.info("Drained: %s (%s)", ", ".join(names), self._wanted.drain_reason)
+        return names
+
+    def _tell(self, place: str) -> None:
+        if place != self._place:
+            self._place = place
+            self._log.info("%s", place)
+
+
+async def _is_good(clients: CheckClients, check: CheckSeen, run: RunSeen) -> bool:
+    """Whether a run of an earlier try need not be repeated."""
+    return (await clients.outcome(check, run)).state in (RunState.IN_PROGRESS, RunState.COMPLETE, RunState.SKIPPED)
+
+
+def _listed(jobs: Sequence[str]) -> str:
+    """Ids of jobs, of many of them the first and the last."""
+    return ",".join(jobs) if len(jobs) <= 8 else f"{jobs[0]} to {jobs[-1]}, {len(jobs)} in all"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckWatch(Watch[CheckClients]):
+    """The newest run of a check, and the end that is waited for."""
+
+    kubernetes_conn_id: str
+    namespace: str
+    awaited: CheckAwaited
+
+    def open(self) -> AbstractAsyncContextManager[CheckClients]:
+        return check_clients(self.kubernetes_conn_id, self.namespace, None, self.poll_interval / 2)
+
+    async def look(self, client: CheckClients, max_age: float) -> Look:
+        check = await client.checks.find(self.awaited.check)
+        try:
+            found = self.awaited.look(check, await client.checks.runs(), datetime.now(timezone.utc))
+        except CheckHasFailed as error:
+            raise WorkFailed(str(error)) from error
+        return Look(found.pop("is_reached"), found, (found["words"],))
+
+
+class FailedRuns:
+    """Looks at all runs that Kubernetes has in each round. Their Jobs stay for a while after their end."""
+
+    def __init__(self, check: str, since: datetime) -> None:
+        self._check = check
+        #: What ended before this is dealt with.
+        self._since = since
+        #: Runs that are dealt with, of those that Kubernetes still has.
+        self._over: set[str] = set()
+
+    def memory(self) -> list[str]:
+        """What another of these goes on with, as JSON."""
+        return sorted(self._over)
+
+    def remember(self, memory: Iterable[str]) -> None:
+        """Go on where another has come to."""
+        self._over = set(memory)
+        self._since = datetime.now(timezone.utc) - _FURTHEST
+
+    async def round(self, clients: CheckClients) -> list[dict[str, Any]]:
+        """Those that have failed since the last round."""
+        checks = await self._watched(clients)
+        runs = [run for run in await clients.checks.runs() if run.check in checks]
+        self._over &= {run.uid for run in runs}
+        news = []
+        for run in sorted(runs, key=lambda run: (str(run.finished), run.name)):
+            if run.uid in self._over or not run.end:
+                continue
+            if report := await self._look(clients, checks[run.check], run):
+                news.append(report)
+        return news
+
+    async def _watched(self, clients: CheckClients) -> dict[str, CheckSeen]:
+        if self._check:
+            check = await clients.checks.find(self._check)
+            return {check.name: check}
+        return {check.name: check for check in await clients.checks.list_all()}
+
+    async def _look(self, clients: CheckClients, check: CheckSeen, run: RunSeen) -> dict[str, Any] | None:
+        outcome = await clients.outcome(check, run)
+        if not outcome.state.is_over:
+            return None
+        self._over.add(run.uid)
+        # The Job of a run has ended before the run has: one that was under way then is told.
+        if not outcome.state.is_bad or (run.finished and run.finished < self._since):
+            return None
+        return {"check": check.name, "job": run.name, **outcome.describe()}

@@ -1,0 +1,244 @@
+"""A cluster that comes up: waited for by a sensor, or after it was made, when jobs try each of its node sets."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any
+
+from airflow_provider_soperator.clients.client import AsyncSlurmClient
+from airflow_provider_soperator.clients.run import JobRun, Printed
+from airflow_provider_soperator.hooks.sides import Sides, Where
+from airflow_provider_soperator.logger import Logger
+from airflow_provider_soperator.slurm.checks import InvalidJob
+from airflow_provider_soperator.slurm.errors import SlurmError
+from airflow_provider_soperator.slurm.fields import job_of
+from airflow_provider_soperator.slurm.job import BatchJob
+from airflow_provider_soperator.slurm.keys import SubmissionKey
+from airflow_provider_soperator.slurm.nodes import is_usable
+from airflow_provider_soperator.slurm.records import Node
+from airflow_provider_soperator.slurm.requests import ListNodes
+from airflow_provider_soperator.soperator import readiness
+from airflow_provider_soperator.soperator.readiness import Readiness
+from airflow_provider_soperator.soperator.seen import Seen
+from airflow_provider_soperator.transports.errors import TransportError
+from airflow_provider_soperator.work.polling import is_final, slurm_client
+from airflow_provider_soperator.work.protocols import Look, Progress, Watch, Work, WorkFailed, WorkRefused
+
+#: Seconds for which something may look as if it would not mend while a cluster comes up.
+_FALSE_ALARM = 60.0
+#: Partitions that Soperator makes for itself.
+_OWN = ("hidden", "background")
+#: What runs if nothing else is said: every process is started by Slurm, on the node that it gives.
+JOB: dict[str, Any] = {"script": "#!/bin/bash\nsrun hostname\n", "time_limit": 10}
+
+
+async def look(
+    sides: Sides, nodesets: Sequence[str], most_age: float, *, may_come: bool = False
+) -> tuple[Seen, Readiness]:
+    """A cluster and what it lacks; Slurm is asked once Kubernetes has nothing to say against that."""
+    seen, now = await sides.kubernetes.look(), datetime.now(timezone.utc)
+    found = readiness.of_all(seen, now, nodesets=nodesets, may_come=may_come)
+    if not found.is_ready:
+        return seen, found
+    try:
+        slurm = await sides.nodes(most_age)
+    except (SlurmError, TransportError) as error:
+        if is_final(error):
+            raise
+        # The login node of a new cluster comes up last.
+        return seen, Readiness((f"Slurm cannot be asked: {error}",))
+    return seen, readiness.of_all(seen, now, nodesets=nodesets, slurm=slurm)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterWatch(Watch[Sides]):
+    """A cluster that is waited for until it is ready."""
+
+    where: Where
+    nodesets: tuple[str, ...] = ()
+
+    def open(self) -> AbstractAsyncContextManager[Sides]:
+        return self.where.open(self.poll_interval / 2)
+
+    async def look(self, client: Sides, max_age: float) -> Look:
+        seen, found = await look(client, self.nodesets, max_age)
+        if found.broken:
+            raise WorkRefused(str(found))
+        return Look(found.is_ready, seen.describe(), tuple(found.waiting))
+
+
+@dataclass(frozen=True)
+class ClusterClients:
+    """The sides of a cluster that are asked, by the connections that there are."""
+
+    sides: Sides | None
+    slurm: AsyncSlurmClient | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterStart(Work[ClusterClients]):
+    """A cluster that was made or changed, and comes up; then jobs try its node sets.
+
+    Its objects are looked at if there is a ``kubernetes_conn_id``, Slurm's nodes if there is a ``slurm_conn_id``;
+    without the latter no job runs.
+    """
+
+    kubernetes_conn_id: str | None
+    namespace: str
+    cluster: str
+    nodesets: tuple[str, ...]
+    slurm_conn_id: str | None
+    #: The fields of the job that tries a node set; None for no job.
+    smoke_job: dict[str, Any] | None
+    #: Submission keys of all tries, the newest last, by node set.
+    keys: dict[str, tuple[str, ...]]
+    #: Before this no try can have submitted a job.
+    submitted_since: datetime | None
+
+    @asynccontextmanager
+    async def open(self, log: Logger) -> AsyncIterator[ClusterClients]:
+        async with AsyncExitStack() as opened:
+            sides, slurm = None, None
+            if self.kubernetes_conn_id:
+                where = Where(self.kubernetes_conn_id, self.namespace, self.cluster, self.slurm_conn_id)
+                sides = await opened.enter_async_context(where.open())
+                slurm = sides.slurm
+            elif self.slurm_conn_id:
+                slurm = await opened.enter_async_context(slurm_client(self.slurm_conn_id))
+            yield ClusterClients(sides, slurm)
+
+    def begin(self, log: Logger) -> ClusterProgress:
+        return ClusterProgress(self, log)
+
+
+class ClusterProgress(Progress[ClusterClients]):
+    """A cluster on its way: its objects become ready, its nodes usable, and a job runs on each node set."""
+
+    def __init__(self, wanted: ClusterStart, log: Logger) -> None:
+        self._wanted, self._log = wanted, log
+        self._place = "nothing has answered yet"
+        self._broken_since: float | None = None
+        self._test: SmokeTest | None = None
+
+    @property
+    def place(self) -> str:
+        return self._place
+
+    async def step(self, clients: ClusterClients) -> dict[str, Any] | None:
+        try:
+            if clients.sides and not self._test and not await self._is_ready(clients.sides):
+                return None
+            tried = await self._try(clients.slurm) if clients.slurm and self._wanted.smoke_job is not None else {}
+        except (SlurmError, TransportError) as error:
+            # Before its objects are there even their kinds may be missing. A job that is refused stays refused.
+            if self._test and is_final(error):
+                raise
+            self._tell(f"no answer yet: {error}")
+            return None
+        return {"seconds": self._wanted.seconds, "tried": tried}
+
+    async def undo(self, clients: ClusterClients) -> str:
+        """End the jobs that try the cluster."""
+        if self._test and clients.slurm:
+            await self._test.cancel(clients.slurm)
+        return "The cluster stays, and comes up by itself"
+
+    def left(self, error: Exception) -> str:
+        return f"jobs that try the cluster may still be in its queue, as they could not be ended: {error}"
+
+    async def _is_ready(self, sides: Sides) -> bool:
+        # Flux looks only every few minutes whether NodeSets are to be made.
+        found = (await look(sides, self._wanted.nodesets, self._wanted.poll_interval / 2, may_come=True))[1]
+        self._tell("ready" if found.is_ready else f"not ready yet: {found}")
+        if not found.broken:
+            self._broken_since = None
+        else:
+            self._broken_since = self._broken_since or time.monotonic()
+            if time.monotonic() - self._broken_since > _FALSE_ALARM:
+                reasons = "; ".join(found.broken)
+                raise WorkRefused(f"the cluster is there, and does not come up by itself: {reasons}")
+        return found.is_ready
+
+    async def _try(self, slurm: AsyncSlurmClient) -> dict[str, str]:
+        # Asked again after a failure, it finds the jobs that it has submitted.
+        self._test = SmokeTest(self._wanted.smoke_job or {}, self._wanted.keys, self._wanted.submitted_since, self._log)
+        self.has_begun = True
+        self._tell("ready, and tried by jobs")
+        try:
+            nodes = await slurm.ask(ListNodes())
+            return await self._test.run(slurm, nodes)
+        except InvalidJob as error:
+            raise WorkRefused(str(error)) from error
+
+    def _tell(self, place: str) -> None:
+        if place != self._place:
+            self._place = place
+            self._log.info("The cluster is %s", place)
+
+
+@dataclass(frozen=True)
+class SmokeTest:
+    """One job for each node set that has a node on; others would power one up, and wait for its machine."""
+
+    job: Mapping[str, Any]
+    #: Those of all tries, the newest last, by node set.
+    keys: Mapping[str, Sequence[str]]
+    since: datetime | None
+    log: Logger
+    runs: list[JobRun] = field(default_factory=list)
+
+    async def run(self, client: AsyncSlurmClient, nodes: Iterable[Node]) -> dict[str, str]:
+        """The node that the job of each set has run on."""
+        chosen = self._chosen(nodes)
+        self.runs.clear()
+        for name, node in chosen.items():
+            run = JobRun(client, self._job(name, node), self._keys(name), since=self.since, poll_interval=2.0)
+            self.runs.append(run)
+            submitted = await run.submit()
+            self.log.info("Job %s tries node set %s, on %s", submitted.id, name, node.name)
+        followed = [asyncio.ensure_future(self._follow(name, run)) for name, run in zip(chosen, self.runs, strict=True)]
+        try:
+            await asyncio.gather(*followed)
+        finally:
+            # Once one has failed, nobody waits for the others.
+            for one in followed:
+                one.cancel()
+        return {name: node.name for name, node in chosen.items()}
+
+    async def cancel(self, client: AsyncSlurmClient) -> None:
+        """Nothing of it is left in the queue."""
+        await client.cancel_many([run.submitted.id for run in self.runs if run.submitted and run.submitted.id])
+
+    def _chosen(self, nodes: Iterable[Node]) -> dict[str, Node]:
+        chosen: dict[str, Node] = {}
+        for node in nodes:
+            name, _, ordinal = node.name.rpartition("-")
+            if name in self.keys and ordinal.isdecimal() and is_usable(node):
+                chosen.setdefault(name, node)
+        for name in self.keys:
+            if name not in chosen:
+                self.log.info("Node set %s has no node on, so no job tries it", name)
+        return chosen
+
+    def _job(self, name: str, node: Node) -> BatchJob:
+        # Those that Soperator keeps for its own checks come last.
+        partitions = sorted(node.partitions, key=_OWN.__contains__)
+        where = {"partition": partitions[0]} if partitions else {}
+        return job_of({"name": f"smoke-{name}", **where, **self.job, "nodelist": node.name})
+
+    def _keys(self, name: str) -> list[SubmissionKey]:
+        return [SubmissionKey(key) for key in self.keys[name]]
+
+    async def _follow(self, name: str, run: JobRun) -> None:
+        async for news in run.follow():
+            if isinstance(news, Printed):
+                for line in news.lines:
+                    self.log.info("%s: %s", name, line)
+            elif news.is_over and not news.succeeded:
+                said = "\n".join(await run.diagnosis(news))
+                raise WorkFailed(f"the job that tried node set {name} has ended {news.state}\n{said}")

@@ -1,0 +1,74 @@
+"""Jobs of others that sensors wait for: one by its id, or all that fit a filter by their number."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+
+from airflow_provider_soperator.clients.client import AsyncSlurmClient
+from airflow_provider_soperator.clients.watcher import Watch as JobNews
+from airflow_provider_soperator.slurm.ids import JobId
+from airflow_provider_soperator.slurm.queue import Lasting, QueueFilter, within
+from airflow_provider_soperator.slurm.report import describe
+from airflow_provider_soperator.slurm.states import JobState
+from airflow_provider_soperator.slurm.status import sentence
+from airflow_provider_soperator.work.polling import slurm_client
+from airflow_provider_soperator.work.protocols import Look, Watch
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobWatch(Watch[JobNews]):
+    """A job that is waited for until it is over, or in one of some states."""
+
+    slurm_conn_id: str
+    job_id: str
+    states: tuple[str, ...] = ()
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[JobNews]:
+        # One poller asks for all jobs that are waited for on a cluster.
+        async with slurm_client(self.slurm_conn_id) as client:
+            news = client.watch(JobId.parse(self.job_id), poll_interval=self.poll_interval)
+            try:
+                yield news
+            finally:
+                news.close()
+
+    @property
+    def pause(self) -> float:
+        """None: the poller says when there is news."""
+        return 0.0
+
+    async def look(self, client: JobNews, max_age: float) -> Look:
+        status = await client.next() or client.told
+        assert status is not None
+        wanted = {JobState.parse(state).base for state in self.states}
+        is_reached = status.is_over or status.state.base in wanted
+        return Look(is_reached, describe(status), (f"Job {status.id} {sentence(status)}",))
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueWatch(Watch[AsyncSlurmClient]):
+    """The number of jobs that fit a filter, which is waited for to be within limits for some time."""
+
+    slurm_conn_id: str
+    jobs: QueueFilter
+    at_most: int | None = None
+    at_least: int | None = None
+    lasting: timedelta = timedelta(0)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_episode", Lasting(self.lasting))
+
+    def open(self) -> AbstractAsyncContextManager[AsyncSlurmClient]:
+        return slurm_client(self.slurm_conn_id)
+
+    async def look(self, client: AsyncSlurmClient, max_age: float) -> Look:
+        jobs = await client.ask_shared(self.jobs.request(), max_age)
+        now = datetime.now(timezone.utc)
+        found = self.jobs.tally(jobs, now)
+        fits = within(found["count"], self.at_most, self.at_least)
+        episode: Lasting = self._episode  # type: ignore[attr-defined]
+        return Look(episode.look(fits, now), found, (f"{found['count']} jobs",))

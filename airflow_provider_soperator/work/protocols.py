@@ -1,0 +1,135 @@
+"""Work and watches: values that a task builds and that travel as JSON to the worker or triggerer that carries them out.
+
+A ``Work`` begins a ``Progress``, which goes step by step to a result. A ``Watch`` looks until its condition is met.
+Neither remembers anything between two processes: each step and each look starts from the state of the cluster.
+"""
+
+from __future__ import annotations
+
+import importlib
+from abc import ABC, abstractmethod
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from airflow_provider_soperator.logger import Logger
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+C = TypeVar("C")
+
+
+class WorkFailed(Exception):
+    """The work cannot be completed; another try may have more luck."""
+
+
+class WorkRefused(WorkFailed):
+    """The work cannot be completed, and no other try can help before the task or the cluster is changed."""
+
+
+class Stored:
+    """A dataclass that travels as JSON, with its class, and is read back by whoever carries it out."""
+
+    def write(self) -> dict[str, Any]:
+        """The value as plain JSON."""
+        from pydantic import TypeAdapter
+
+        cls = type(self)
+        fields: dict[str, Any] = TypeAdapter(cls).dump_python(self, mode="json")
+        return {"class": f"{cls.__module__}.{cls.__qualname__}", **fields}
+
+    @classmethod
+    def read(cls, written: dict[str, Any]) -> Self:
+        """The value that ``write`` has written: of this class, or of one that derives from it."""
+        from pydantic import TypeAdapter
+
+        fields = dict(written)
+        module, _, name = fields.pop("class").rpartition(".")
+        derived = getattr(importlib.import_module(module), name)
+        if not issubclass(derived, cls):
+            raise TypeError(f"expected a {cls.__name__}, got {module}.{name}")
+        value: Self = TypeAdapter(derived).validate_python(fields)
+        return value
+
+
+class Progress(ABC, Generic[C]):
+    """A work under way. Another process that begins the same work goes on from what it finds."""
+
+    #: Whether a step has been completed, so that there may be something to undo.
+    has_begun = False
+
+    @property
+    @abstractmethod
+    def place(self) -> str:
+        """How far it is, and what it waits for."""
+
+    @abstractmethod
+    async def step(self, client: C) -> dict[str, Any] | None:
+        """Do what can be done now; the result, once nothing is left to do.
+
+        Raises ``WorkFailed`` when waiting no longer helps.
+        """
+
+    @abstractmethod
+    async def undo(self, client: C) -> str:
+        """Take back what must not outlast the task; returns what has become of the rest, as sentences."""
+
+    def left(self, error: Exception) -> str:
+        """What is left behind if it cannot be undone."""
+        return f"what was begun stays as it is, as that could not be undone: {error}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work(Stored, ABC, Generic[C]):
+    """What a task does, until its deadline."""
+
+    #: When it began.
+    since: datetime
+    deadline: datetime
+    poll_interval: float = 10.0
+
+    @property
+    def seconds(self) -> float:
+        """How long it has taken so far."""
+        return round((datetime.now(timezone.utc) - self.since).total_seconds(), 1)
+
+    @abstractmethod
+    def open(self, log: Logger) -> AbstractAsyncContextManager[C]:
+        """The clients that the steps need."""
+
+    @abstractmethod
+    def begin(self, log: Logger) -> Progress[C]:
+        """The progress of this process. Nothing is done before its first step."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a watch has seen."""
+
+    is_reached: bool
+    #: What the sensor returns once it is reached, as JSON.
+    result: Any = None
+    #: Lines for the log; a line is logged when the look before did not have it.
+    says: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watch(Stored, ABC, Generic[C]):
+    """What a sensor waits for."""
+
+    poll_interval: float = 60.0
+
+    @property
+    def pause(self) -> float:
+        """Seconds between two looks."""
+        return self.poll_interval
+
+    @abstractmethod
+    def open(self) -> AbstractAsyncContextManager[C]:
+        """The clients that the looks need."""
+
+    @abstractmethod
+    async def look(self, client: C, max_age: float) -> Look:
+        """See how things are; answers to others may be used if they are no older than ``max_age`` seconds."""

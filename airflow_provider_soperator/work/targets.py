@@ -1,0 +1,121 @@
+"""One target on its way to a number of units, until it has just these and they can work."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any, Literal
+
+from airflow_provider_soperator.capacity.errors import CapacityError, CapacityMistake
+from airflow_provider_soperator.capacity.flow import World, may_have
+from airflow_provider_soperator.capacity.holding import Holding, Release
+from airflow_provider_soperator.capacity.targets import stored
+from airflow_provider_soperator.capacity.targets.base import Purpose, Session
+from airflow_provider_soperator.hooks.clients import AirflowClients
+from airflow_provider_soperator.logger import Logger
+from airflow_provider_soperator.nebius.block import BlockSeen
+from airflow_provider_soperator.slurm.power import MODES
+from airflow_provider_soperator.work.protocols import Progress, Work, WorkFailed, WorkRefused
+
+#: Without a block none sets a limit.
+_NO_BLOCK = BlockSeen(id="", limit=2**31, usage=None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetScaling(Work[Session]):
+    """A target, and the number of units that it is to have.
+
+    With a block the target grows as far as the block has GPUs free, and no GPU more is asked for.
+    """
+
+    #: The fields of the target, as ``targets.stored`` writes them.
+    target: dict[str, Any]
+    units: int
+    hurry: Literal["idle", "asap", "force"]
+    block: str | None
+    nebius_conn_id: str
+    #: The same for all tries of the task.
+    key: str
+
+    @asynccontextmanager
+    async def open(self, log: Logger) -> AsyncIterator[Session]:
+        purpose = Purpose(block=self.block or "", key=self.key, why=f"Airflow: {self.key}")
+        async with stored.read(self.target).open(purpose, AirflowClients(), log) as session:
+            yield session
+
+    def begin(self, log: Logger) -> ScalingProgress:
+        return ScalingProgress(self, log)
+
+    async def read_block(self) -> BlockSeen | None:
+        return await AirflowClients().block(self.nebius_conn_id, self.block) if self.block else None
+
+
+class ScalingProgress(Progress[Session]):
+    """A target on its way: it shrinks, or grows as far as its block allows."""
+
+    def __init__(self, wanted: TargetScaling, log: Logger) -> None:
+        self._wanted, self._log = wanted, log
+        self._target = stored.read(wanted.target)
+        self._place = ""
+
+    @property
+    def place(self) -> str:
+        return self._place
+
+    async def step(self, session: Session) -> dict[str, Any] | None:
+        try:
+            if not self.has_begun:
+                await session.check(self._wanted.units, await self._wanted.read_block() or _NO_BLOCK)
+                self.has_begun = True
+            seen = await self._bring(session)
+        except CapacityMistake as error:
+            raise WorkRefused(str(error)) from error
+        except CapacityError as error:
+            raise WorkFailed(str(error)) from error
+        self._tell(seen)
+        if not self._is_there(seen):
+            return None
+        await session.finish()
+        return {
+            "target": self._target.name,
+            "units": seen.ready,
+            "gpus": seen.ready * self._target.gpus_per_unit,
+            "seconds": self._wanted.seconds,
+        }
+
+    async def undo(self, session: Session) -> str:
+        """Only what was there for the duration: half way back is no better a place than half way there."""
+        await session.finish()
+        return f"{self._target.name} is left as it is, on its way to what it was told last"
+
+    async def _bring(self, session: Session) -> Holding:
+        seen = await session.look()
+        units = self._wanted.units
+        if max(seen.held, seen.allowed) > units:
+            now = datetime.now(timezone.utc)
+            await session.shrink(units, Release(wanted_at=now, mode=MODES[self._wanted.hurry]))
+        elif min(seen.ready, seen.allowed) < units:
+            await session.grow(await self._may_have(seen))
+        return seen
+
+    async def _may_have(self, seen: Holding) -> int:
+        block, name = await self._wanted.read_block(), self._target.name
+        if block is None:
+            return self._wanted.units
+        world = World(block, {name: seen}, {name: self._target.gpus_per_unit})
+        return may_have(world, {name: self._wanted.units})[name]
+
+    def _is_there(self, seen: Holding) -> bool:
+        return seen.is_settled and seen.ready >= self._wanted.units >= max(seen.held, seen.allowed)
+
+    def _tell(self, seen: Holding) -> None:
+        target = self._target
+        leaving = f", {seen.finishing} are on their way out" if seen.finishing else ""
+        why = f" ({'; '.join(seen.problems)})" if seen.problems else ""
+        ready = f"{target.name}: {seen.ready} of {self._wanted.units} {target.units} are ready"
+        place = f"{ready}, {seen.held} hold GPUs{leaving}{why}"
+        if place != self._place:
+            self._place = place
+            self._log.info("%s", place)

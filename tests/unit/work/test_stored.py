@@ -1,0 +1,114 @@
+"""Work and watches as they travel: each is read back as it was written."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from airflow_provider_soperator.capacity.awaited import BlockAwaited
+from airflow_provider_soperator.health.assessment import Watched
+from airflow_provider_soperator.hooks.health import Witnesses
+from airflow_provider_soperator.hooks.sides import Where
+from airflow_provider_soperator.slurm.queue import QueueFilter
+from airflow_provider_soperator.soperator.check_awaited import CheckAwaited
+from airflow_provider_soperator.soperator.resizing import Resize
+from airflow_provider_soperator.work.blocks import BlockWatch
+from airflow_provider_soperator.work.checks import CheckRun, CheckWatch
+from airflow_provider_soperator.work.clusters import ClusterStart, ClusterWatch
+from airflow_provider_soperator.work.health import HealthWatch
+from airflow_provider_soperator.work.jobs import JobWatch, QueueWatch
+from airflow_provider_soperator.work.machines import MachineReplacement
+from airflow_provider_soperator.work.nodes import NodeMove, NodeStateWatch
+from airflow_provider_soperator.work.nodesets import NodeSetResize
+from airflow_provider_soperator.work.protocols import Stored, Watch, Work
+from airflow_provider_soperator.work.targets import TargetScaling
+
+NOON = datetime(2026, 11, 22, 12, tzinfo=timezone.utc)
+SPAN: dict[str, Any] = {"since": NOON, "deadline": NOON + timedelta(hours=1), "poll_interval": 2.0}
+WHERE = Where("kubernetes_default", "soperator", None, "soperator_default")
+SLURM = "soperator_default"
+
+VALUES = [
+    BlockWatch(
+        nebius_conn_id="nebius_default",
+        block="capacityblockgroup-e00example",
+        awaited=BlockAwaited(at_least=8, no_change_before=timedelta(hours=2)),
+    ),
+    CheckWatch(
+        kubernetes_conn_id="kubernetes_default",
+        namespace="soperator",
+        awaited=CheckAwaited(check="gpu-checks", since=NOON, fail_fast=True),
+    ),
+    CheckRun(
+        kubernetes_conn_id="kubernetes_default",
+        namespace="soperator",
+        slurm_conn_id=None,
+        check="gpu-checks",
+        keys=("a", "b"),
+        task="dag/run/task/-1",
+        when_running="join",
+        **SPAN,
+    ),
+    ClusterStart(
+        kubernetes_conn_id=None,
+        namespace="soperator",
+        cluster="soperator",
+        nodesets=("worker",),
+        slurm_conn_id=SLURM,
+        smoke_job={"command": "true"},
+        keys={"worker": ("a", "b")},
+        submitted_since=NOON,
+        **SPAN,
+    ),
+    ClusterWatch(where=WHERE, nodesets=("worker",)),
+    HealthWatch(
+        slurm_conn_id=SLURM,
+        watched=Watched(nodes=("worker-0",), kinds=("pod",), ignore_own_drains=False),
+        witnesses=Witnesses(prometheus_conn_id="p", series={"cluster": "a"}, node_labels=("instance",)),
+    ),
+    JobWatch(slurm_conn_id=SLURM, job_id="7_[1-3]", states=("RUNNING",)),
+    QueueWatch(
+        slurm_conn_id=SLURM,
+        jobs=QueueFilter(states=("PENDING",), waited=timedelta(minutes=5)),
+        at_most=0,
+        lasting=timedelta(minutes=1),
+    ),
+    MachineReplacement(slurm_conn_id=SLURM, nodes=("worker-0",), owner="nights", at_once="25%", **SPAN),
+    NodeMove(slurm_conn_id=SLURM, action="up", count=2, features=("gpu",), owner="nights", **SPAN),
+    NodeStateWatch(slurm_conn_id=SLURM, state="usable", nodes=("worker-0",), how=1),
+    NodeSetResize(where=WHERE, resize=Resize(nodeset="worker", replicas=2, owner="nights"), **SPAN),
+    TargetScaling(
+        target={"type": "slurm", "name": "training"},
+        units=2,
+        hurry="asap",
+        block=None,
+        nebius_conn_id="nebius_default",
+        key="dag/run/task/-1",
+        **SPAN,
+    ),
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
+def test_it_is_read_back_as_it_was_written(value: Stored) -> None:
+    kind: type[Stored] = Watch if isinstance(value, Watch) else Work
+    assert kind.read(json.loads(json.dumps(value.write()))) == value
+
+
+def test_a_queue_that_was_read_back_has_lasted_for_no_time() -> None:
+    watch = next(value for value in VALUES if isinstance(value, QueueWatch))
+    again: Any = Watch.read(watch.write())
+    assert again._episode.since is None
+
+
+def test_none_is_missing() -> None:
+    ours = {
+        kind
+        for base in (Watch, Work)
+        for kind in base.__subclasses__()
+        if kind.__module__.startswith("airflow_provider_soperator.")
+    }
+    assert ours == {type(value) for value in VALUES}
