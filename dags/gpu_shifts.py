@@ -1,7 +1,7 @@
-"""Every night all GPUs train, and every day some of them serve: shifts of one capacity block, on a schedule.
+"""Every night GPUs train, and every day some of them serve: shifts of one capacity block, on a schedule.
 
 A run starts half an hour before each handover. From then on Slurm starts no job on the nodes to release that would
-run past the handover. The nodes are released one by one, and the GPUs of each go to the other side at once. No job is
+run past the handover. The nodes are released one by one, and the GPUs of each go to the other target at once. No job is
 killed. Triggered by hand, the DAG moves what its form says; the next handover applies the schedule again.
 """
 
@@ -51,7 +51,7 @@ dag = capacity_dag(
     shift={
         # The triggerer carries out the shift, so it holds no Airflow worker while jobs end.
         "deferrable": True,
-        # How long a machine needs from one side to the other: nodes leave this long before the handover. In the sandbox
+        # How long a machine needs from one target to the other: nodes leave this early. In the sandbox
         # it takes seconds; the metrics of your first shifts show how long yours take.
         "transfer": timedelta(minutes=5),
         # Nodes leave once the jobs on them have ended. With "force" and force_after=, jobs that still run that long
