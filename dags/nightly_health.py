@@ -1,7 +1,7 @@
-"""Every night, look at the health of a cluster: its figures, its file system, its nodes, and what active checks find.
+"""Every night, check the health of a cluster: its statistics, its file system, its nodes, and its active checks.
 
-All of it ends in one report. Nodes that are ill are told of in an event, on which replace_sick_nodes.py runs; with
-REPLACE their machines are replaced here, once somebody has agreed to that.
+The result is one report. Unhealthy nodes are reported in an event that starts replace_sick_nodes.py; with REPLACE
+their machines are replaced here, after a person has approved it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from airflow_provider_soperator.operators.stats import SlurmStatsOperator
 from airflow_provider_soperator.sensors.health import NodeHealthSensor
 
 REPLACE = False
-#: replace_sick_nodes.py waits for it.
+#: It starts replace_sick_nodes.py.
 found_ill = Asset("nodes_found_ill")
 
 
@@ -35,7 +35,7 @@ found_ill = Asset("nodes_found_ill")
             type="array",
             items={"type": "string"},
             title="Active checks",
-            description="Each is run now, whatever its schedule; `kubectl get activechecks` shows which there are.",
+            description="Each runs now, independent of its schedule; `kubectl get activechecks` lists them.",
         ),
     },
     default_args={"slurm_conn_id": "soperator_default"},
@@ -44,14 +44,14 @@ found_ill = Asset("nodes_found_ill")
 )
 def nightly_health() -> None:
     stats = SlurmStatsOperator(task_id="stats", top=5)
-    # The file system that all nodes share is what a cluster cannot do without.
+    # All nodes depend on their shared file system.
     jail = SbatchOperator(
         task_id="jail", script="nightly_health/jail.sbatch", env={"FAIL": "1.0"}, time_limit=timedelta(minutes=5)
     )
 
     @task
     def jail_figures(job: dict[str, Any]) -> list[dict[str, Any]]:
-        """What the job has printed, one line for each node, also as metrics of Airflow."""
+        """The job's output, one line for each node, also as Airflow metrics."""
         from airflow.providers.common.compat.sdk import Stats
 
         with SlurmHook().client() as slurm:
@@ -70,7 +70,7 @@ def nightly_health() -> None:
     checks = RunActiveCheckOperator.partial(
         task_id="check",
         kubernetes_conn_id="kubernetes_default",
-        # Checks that use the same nodes would disturb each other.
+        # Checks on the same nodes disturb each other.
         max_active_tis_per_dagrun=1,
         on_failure="report",
         timeout=timedelta(hours=1),
@@ -79,12 +79,12 @@ def nightly_health() -> None:
     ).expand(check=which_checks())
     health = NodeHealthSensor(
         task_id="health",
-        # A look that waits for nothing.
+        # Check once, without waiting.
         wait_for="now",
         kubernetes_conn_id="kubernetes_default",
-        # Leave it out where no Prometheus has figures of the GPUs.
+        # Leave it out if no Prometheus has GPU metrics.
         prometheus_conn_id="prometheus_default",
-        # A check that could not be carried out is no reason to look at nothing.
+        # Also if a check could not run.
         trigger_rule="all_done",
     )
 
@@ -92,9 +92,9 @@ def nightly_health() -> None:
     def report(
         ill: dict[str, Any] | None, checked: Any, jail: list[Any] | None, figures: dict[str, Any] | None
     ) -> dict[str, Any]:
-        """Everything in one place, for whoever reads it in the morning; of what has failed there is nothing."""
+        """All results in one place; None for each part that has failed."""
         if ill is None:
-            raise AirflowFailException("nobody knows how the nodes are: see the log of the task health")
+            raise AirflowFailException("the health of the nodes is unknown: see the log of the task health")
         checks = [check for check in checked or [] if check]
         lines = [f"{len(ill)} nodes are ill" if ill else "no node is ill"]
         lines += [f"  {name}: {'; '.join(one['what'] for one in findings)}" for name, findings in ill.items()]
@@ -110,17 +110,17 @@ def nightly_health() -> None:
     @task(outlets=[found_ill])
     def tell(said: dict[str, Any], outlet_events: Any) -> None:
         if not said["failing"]:
-            raise AirflowSkipException("there is nobody to tell of")
+            raise AirflowSkipException("no node is unhealthy")
         outlet_events[found_ill].extra = {"nodes": said["failing"]}
 
     @task
     def needs_another_machine(said: dict[str, Any]) -> list[str]:
         healable = {name for name, found in said["ill"].items() if not any(one["takes_machine"] for one in found)}
         if not (names := [name for name in said["failing"] if name not in healable]):
-            raise AirflowSkipException("nobody does")
+            raise AirflowSkipException("no node needs another machine")
         return names
 
-    # The nodes' checks come before the look at the nodes: what they find is a reason by then.
+    # Checks first: what they find is then a drain reason that the health sensor sees.
     checks >> health
     if REPLACE:
         from airflow.providers.standard.operators.hitl import ApprovalOperator

@@ -1,12 +1,12 @@
-"""Make a Soperator cluster, or change it, by its Terraform recipe: a plan, somebody's consent, and jobs that try it.
+"""Make or change a Soperator cluster with its Terraform recipe: plan, approval, apply, and jobs that test it.
 
-The form says what the cluster is to be. Nothing is changed before somebody has agreed to the plan on Airflow's page of
-required actions; what is applied then is that plan and nothing else. The task that applies it ends once the cluster is
-available, Slurm's nodes are usable, and a job has run on each node set. Started again with another number of nodes, the
-DAG changes the cluster; a plan by which something would end is refused.
+Describe the cluster in the form. Nothing changes until a person has approved the plan on Airflow's page Required
+Actions; then exactly that plan is applied. The task ends once the cluster is available, Slurm's nodes are usable, and
+a job has run on each node set. Triggered again with another number of nodes, the DAG changes the cluster. A plan that
+would destroy something is rejected.
 
-As it stands it runs with the recipe in provision_cluster/recipe, which asks for the same as the published one and makes
-nothing: the cluster that it then looks at is the sandbox.
+As it is, the DAG uses the recipe in provision_cluster/recipe, which takes the variables of the published one and
+creates nothing; the cluster that it waits for is the sandbox.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from airflow_provider_soperator.provisioning.parts import Filesystem, NodeSet, S
 from airflow_provider_soperator.provisioning.sources import Recipe
 from airflow_provider_soperator.provisioning.spec import ClusterSpec
 
-# Yours is Recipe("https://github.com/nebius/nebius-solutions-library.git", ref="soperator-v4.1.7-1",
-# subfolder="soperator/installations/example"), or the folder of an installation that is checked out.
+# For a real cluster: Recipe("https://github.com/nebius/nebius-solutions-library.git", ref="soperator-v4.1.7-1",
+# subfolder="soperator/installations/example"), or the folder of a checked-out installation.
 recipe = Recipe(
     str(Path(__file__).parent / "provision_cluster/recipe"),
     subfolder="soperator",
-    # What the recipe's .envrc sets. A worker that has it in its environment already needs none of it here.
+    # What the recipe's .envrc sets. Leave it out if the Airflow workers have it in their environment.
     env={
         "TF_VAR_aws_access_key_id": "stub",
         "TF_VAR_aws_secret_access_key": "stub",
@@ -52,7 +52,7 @@ spec = ClusterSpec(
             platform="gpu-h100-sxm",
             preset="8gpu-128vcpu-1600gb",
             fabric="fabric-3",
-            # Slurm powers nodes up for jobs, and machines that are not needed go back to the block.
+            # Slurm powers nodes up for jobs, and releases idle machines to the block.
             ephemeral=True,
             initial=1,
             min_size=0,
@@ -67,7 +67,7 @@ spec = ClusterSpec(
     rest=True,
     active_checks_scope="prod_quick",
 )
-# Both have to be there. Of a new cluster they can be written by the task itself, see docs/cluster.md.
+# Both must exist. For a new cluster the task can write them, see docs/cluster.md.
 connections = Connections(slurm="soperator_default", kubernetes="kubernetes_default")
 common = {"spec": spec, "source": recipe, "connections": connections}
 name = Param("research", type="string", title="Name", description="Terraform keeps a state for each name")
@@ -78,7 +78,7 @@ form = {
         "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA nobody@example",
         type="string",
         title="Public key",
-        description="Of who may log in; nobody has the private part of the one that is here",
+        description="Key of the user who may log in; the default is a placeholder without a private key",
     ),
 }
 
@@ -86,9 +86,9 @@ form = {
 @dag(
     schedule=None,
     params={"name": name, **form},
-    # Two applies of one cluster would wait for each other.
+    # Two applies to one cluster would wait for each other.
     max_active_runs=1,
-    # A try after a worker has died follows the apply that goes on without it.
+    # If an Airflow worker dies, the retry follows the apply, which continues without it.
     default_args={"retries": 2, "retry_delay": timedelta(seconds=30)},
     doc_md=__doc__,
     tags=["soperator", "example"],
@@ -106,7 +106,7 @@ def provision_cluster() -> None:
         task_id="provision",
         approved_plan=plan.output,
         wait_ready=timedelta(hours=1),
-        # The triggerer waits for the cluster, and for the jobs.
+        # The triggerer waits for the cluster and the jobs.
         deferrable=True,
         poll_interval=5,
         **common,
@@ -123,7 +123,7 @@ def provision_cluster() -> None:
         **form,
     },
     max_active_runs=1,
-    doc_md="Make an end of a cluster that provision_cluster has made, with all that is on its file systems.",
+    doc_md="Destroy a cluster that provision_cluster has made, with all data on its file systems.",
     tags=["soperator", "example"],
 )
 def destroy_cluster() -> None:

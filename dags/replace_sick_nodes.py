@@ -1,10 +1,10 @@
-"""Heal nodes that fall ill: whoever needs another machine gets one, is tried out, and only then takes jobs again.
+"""Heal unhealthy nodes: replace the machine, run a trial job, and only then let other jobs start there again.
 
-A watcher looks at all nodes, in Slurm, in Kubernetes and in Prometheus; the DAG runs when one falls ill, when the
-nightly health check has found some, or by hand for the nodes that its form names. What a job has left behind heals by
-itself once it is gone, and is only told. A machine that is broken is replaced by Soperator's controllers. A node that
-did not boot is powered down and up again, which takes another machine. Meanwhile a reservation keeps everybody else
-off these nodes; it stays if one of them fails its trial.
+A watcher polls all nodes in Slurm, Kubernetes and Prometheus. The DAG runs when a node becomes unhealthy, when the
+nightly health check has found one, or by hand for the nodes in its form. Problems that resolve themselves, such as
+leftovers of a job, are only logged. Soperator's controllers replace a broken machine. A node that did not boot is
+powered down and up again, which takes another machine. Meanwhile a reservation keeps other jobs off these nodes; it
+stays if a node fails its trial.
 """
 
 from __future__ import annotations
@@ -27,39 +27,39 @@ from airflow_provider_soperator.operators.sbatch import SbatchOperator
 from airflow_provider_soperator.sensors.health import NodeHealthSensor
 from airflow_provider_soperator.triggers.events import NodeUnhealthyTrigger
 
-# With True somebody has to agree to each replacement, on Airflow's page of required actions.
+# With True a person must approve each replacement, on Airflow's page Required Actions.
 APPROVE = False
 WITNESSES = {
     "kubernetes_conn_id": "kubernetes_default",
-    # Leave it out where no Prometheus has figures of the GPUs.
+    # Leave it out if no Prometheus has GPU metrics.
     "prometheus_conn_id": "prometheus_default",
 }
-# Findings for which a machine is replaced. Soperator reboots, maintains and updates machines without our doing.
+# Findings for which this DAG replaces a machine. Soperator itself handles reboots and maintenance.
 NEEDS_ANOTHER_MACHINE = {"node_problem", "hardware_problem", "metric"}
 
 falls_ill = Asset(
     "node_falls_ill",
     watchers=[AssetWatcher(name="node_falls_ill", trigger=NodeUnhealthyTrigger(**WITNESSES, poll_interval=15))],
 )
-# nightly_health.py tells of those that it has found.
+# nightly_health.py reports unhealthy nodes with it.
 found_ill = Asset("nodes_found_ill")
 
 
 @dag(
     schedule=falls_ill | found_ill,
     catchup=False,
-    # What falls ill while others are being healed is looked at afterwards.
+    # Nodes that become unhealthy in the meantime wait for the next run.
     max_active_runs=1,
-    # Switched on, it drains nodes and gives up machines by itself.
+    # When switched on, it drains nodes and replaces machines without asking.
     is_paused_upon_creation=True,
     params={
         "nodes": Param("", type="string", title="Nodes", description="As worker-[0-3]. Healthy ones are left alone."),
     },
     default_args={
         "slurm_conn_id": "soperator_default",
-        # The triggerer waits: however long jobs and machines take, they hold no worker of Airflow's.
+        # The triggerer waits for jobs and machines, so this holds no Airflow worker.
         "deferrable": True,
-        # Seconds. With machines that take minutes the default of 10 will do.
+        # Seconds. For machines that take minutes the default of 10 is enough.
         "poll_interval": 2,
     },
     doc_md=__doc__,
@@ -68,7 +68,7 @@ found_ill = Asset("nodes_found_ill")
 def replace_sick_nodes() -> None:
     @task
     def meant(params: dict[str, Any], triggering_asset_events: Any) -> list[str]:
-        """The nodes of the form, and those that events tell of."""
+        """The nodes of the form, and those of the events."""
         names = params["nodes"].replace(", ", ",").split()
         for event in [event for events in triggering_asset_events.values() for event in events]:
             names += event.extra.get("nodes", [])
@@ -78,14 +78,14 @@ def replace_sick_nodes() -> None:
         return names
 
     nodes = meant()
-    # Some may be well by now.
+    # Some may have recovered by now.
     look = NodeHealthSensor(
         task_id="look", nodes=nodes, wait_for="now", deferrable=False, poke_interval=10, **WITNESSES
     )
 
     @task(multiple_outputs=True)
     def judge(found: dict[str, list[dict[str, Any]]], run_id: str) -> dict[str, Any]:
-        """Who needs another machine, who has to be powered up again, and who heals, or is for people to look at."""
+        """Sort the nodes: replace the machine, power up again, or only log."""
         told = {name: [finding["what"] for finding in findings] for name, findings in found.items()}
         broken = [
             name
@@ -97,7 +97,7 @@ def replace_sick_nodes() -> None:
             print(f"{name}: {'; '.join(what)}")
             if name not in [*broken, *stuck]:
                 heals = all(one["heals"] for one in found[name])
-                print(f"{name}: {'heals by itself' if heals else 'somebody has to look at it'}")
+                print(f"{name}: {'resolves itself' if heals else 'needs attention by a person'}")
         reservation = "heal-" + re.sub(r"\W", "", run_id)
         return {"broken": broken, "stuck": stuck, "treated": broken + stuck, "reservation": reservation}
 
@@ -123,7 +123,7 @@ def replace_sick_nodes() -> None:
         task_id="replace",
         nodes=judged["broken"],
         reason="found ill",
-        # Of those that are broken so many are away at once.
+        # At most this share of the broken nodes is replaced at a time.
         at_once="25%",
         kubernetes_conn_id="kubernetes_default",
         timeout=timedelta(hours=6),
@@ -136,12 +136,12 @@ def replace_sick_nodes() -> None:
         kubernetes_conn_id="kubernetes_default",
         poke_interval=5,
         timeout=timedelta(minutes=15).total_seconds(),
-        # One of the two ways is skipped.
+        # One of the two branches may be skipped.
         trigger_rule="none_failed_min_one_success",
     )
     trial = SbatchOperator(
         task_id="trial",
-        # On GPU nodes: nvidia-smi, a short NCCL test, or whatever your jobs rely on, with gpus_per_node=8.
+        # On GPU nodes: nvidia-smi, a short NCCL test, or anything that your jobs rely on, with gpus_per_node=8.
         command="srun hostname",
         partition="main",
         nodelist=judged["treated"],

@@ -1,7 +1,7 @@
-"""Search for hyper-parameters: one mapped task, one job, one log and one set of retries for each point of a grid.
+"""Search for hyperparameters: each point of a grid is one mapped task, with its own job, log and retries.
 
-Mapped tasks cost Airflow more than the elements of a job array (see train_pipeline.py), and each can be retried,
-cleared, skipped and read by itself. Points that turn out to be useless are skipped and do no harm to the rest.
+Mapped tasks cost Airflow more than the elements of a job array (see train_pipeline.py), but you can retry, clear,
+skip and read each one separately. Useless points are skipped and do not affect the rest.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NUMBERS = {"type": "array", "items": {"type": "number"}}
 def sweep() -> None:
     @task
     def grid(params: dict[str, Any]) -> list[dict[str, str]]:
-        """The variables of each job's environment."""
+        """The environment variables of each job."""
         points = product(params["learning_rates"], params["momenta"])
         return [{"LEARNING_RATE": str(rate), "MOMENTUM": str(momentum)} for rate, momentum in points]
 
@@ -41,21 +41,21 @@ def sweep() -> None:
         script="sweep/fit.sbatch",
         gpus_per_node=1,
         time_limit=timedelta(minutes=5),
-        # What each is called in Airflow's pages, where it would be a number.
+        # The name of each mapped task in Airflow's UI, instead of a number.
         map_index_template="rate {{ task.job.env.LEARNING_RATE }}, momentum {{ task.job.env.MOMENTUM }}",
-        # As many of one run as may be in Slurm's queue at a time.
+        # At most this many jobs of a run are in Slurm's queue at a time.
         max_active_tis_per_dagrun=16,
-        # By the job's exit code or by its state in Slurm. The script exits with 3 when a point is of no use; one that
-        # takes too long is of none either. What is not said here is retried, if another try can help.
+        # By exit code or by the job's state in Slurm. The script exits with 3 when a point is useless; one that takes
+        # too long is useless, too. Other failures are retried if a retry can help.
         on_finish={3: "skip", "TIMEOUT": "skip"},
         retries=2,
         retry_delay=timedelta(seconds=10),
     ).expand(env=grid())
 
-    # Skipped points may be missing, failed ones may not.
+    # Skipped points are fine, failed ones are not.
     @task(trigger_rule="none_failed_min_one_success")
     def best(fitted: list[dict[str, Any]]) -> Any:
-        """The last line of each job's output has the loss that it has reached."""
+        """The point with the lowest loss, from the last line of each job's output."""
         with SlurmHook().client() as slurm:
             ends = [slurm.read_file(job["output"]).decode().splitlines()[-1] for job in fitted]
         return min(map(json.loads, ends), key=lambda end: end["loss"])

@@ -1,6 +1,6 @@
-"""Every night, once nobody's jobs have been in the way for a while, tidy up the file system that all nodes share.
+"""Every night, once the queue has been empty for a while, tidy up the file system that all nodes share.
 
-A sensor watches the whole queue, whoever has submitted the jobs in it, and costs a worker nothing while it waits.
+A sensor watches the jobs of all users, and holds no Airflow worker while it waits.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from airflow_provider_soperator.sensors.jobs import SlurmQueueSensor
 @dag(
     schedule="0 3 * * *",
     catchup=False,
-    # A night that has not become quiet when the next one begins gives way to it.
+    # The next night's run waits until this one has ended.
     max_active_runs=1,
     params={"folder": "train_pipeline", "keep_days": 14},
     default_args={"slurm_conn_id": "soperator_default", "deferrable": True},
@@ -26,13 +26,13 @@ from airflow_provider_soperator.sensors.jobs import SlurmQueueSensor
 def tidy_up() -> None:
     queue_is_empty = SlurmQueueSensor(
         task_id="queue_is_empty",
-        # All jobs that wait or run there. Other conditions are states, user, account, qos, name, reason and waited.
+        # All jobs that wait or run in it. Other conditions are states, user, account, qos, name, reason and waited.
         jobs={"partition": "main"},
         at_most=0,
-        # Between two jobs of a chain a queue can be empty, too.
+        # A queue can also be empty between two jobs of a chain.
         lasting=timedelta(seconds=20),
         poke_interval=10,
-        # Where there is always work a night is left out, and that is no failure.
+        # If the queue never empties, this night is skipped, without a failure.
         timeout=timedelta(hours=4).total_seconds(),
         soft_fail=True,
     )
@@ -40,9 +40,9 @@ def tidy_up() -> None:
         task_id="tidy",
         script="tidy_up/tidy.sbatch",
         partition="main",
-        # Nodes without GPUs, which are always on.
+        # The nodes without GPUs, which are always on.
         constraint="platform-cpu",
-        # Should anybody's job come in between, this one waits.
+        # Other jobs go first.
         nice=1000,
         time_limit=timedelta(hours=1),
     )

@@ -1,9 +1,9 @@
 """Prepare data, train one model per learning rate side by side, evaluate, and return the best.
 
-A pipeline of batch scripts as people have them. The scripts lie beside this file and are Jinja templates, so the
-learning rates can be chosen where a run is triggered. All jobs are in Slurm's queue from the start, and each begins as
-soon as the one before it has succeeded. The trainings are one job array, each on a whole GPU node: nodes that are off
-are powered up by Slurm as the array starts.
+A pipeline of ordinary batch scripts. They are Jinja templates beside this file, so you can choose the learning rates
+in the trigger form. All jobs are in Slurm's queue from the start, and each starts as soon as the previous one has
+succeeded. The trainings are one job array, each on a whole GPU node. When the array starts, Slurm powers up nodes
+that are off.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from airflow_provider_soperator.operators.sbatch import SbatchOperator
         "slurm_conn_id": "soperator_default",
         "partition": "main",
         "time_limit": timedelta(minutes=10),
-        # The triggerer waits for the jobs: however long they take, they hold no worker of Airflow's.
+        # The triggerer waits for the jobs, so they hold no Airflow worker.
         "deferrable": True,
-        # For what another try can mend: a node that fails, a script that exits with an error. A try that finds the job
-        # of the one before at work, as when a process of Airflow's has died, goes on with it.
+        # For failures that a retry can fix: a failed node, a script that exits with an error. If the job of the
+        # previous try still runs, for example after an Airflow process has died, the retry continues with it.
         "retries": 2,
         "retry_delay": timedelta(seconds=10),
-        # Seconds. These jobs are short; for those that take hours the default of 10 will do.
+        # Seconds. These jobs are short; for jobs of hours the default of 10 is enough.
         "poll_interval": 1,
     },
     doc_md=__doc__,
@@ -44,23 +44,23 @@ def train_pipeline() -> None:
         train = SbatchOperator(
             task_id="train",
             script="train_pipeline/train.sbatch",
-            # One job with an element for each learning rate. If they are to be tasks of their own, see sweep.py.
+            # One job with an element for each learning rate. sweep.py makes each one a task.
             array="0-{{ params.learning_rates | length - 1 }}",
             nodes=1,
             gpus_per_node=8,
         )
         evaluate = SbatchOperator(task_id="evaluate", script="train_pipeline/evaluate.sbatch", gpus_per_node=1)
-        # In Slurm this is --dependency=afterok. No time of Airflow's passes between two of the jobs.
+        # In Slurm this is --dependency=afterok. Airflow adds no delay between two jobs.
         prepare >> train >> evaluate
 
     @task
     def best(evaluated: dict[str, Any]) -> Any:
-        """What a job has found out, brought into Airflow: here the last line that it has printed."""
+        """Pass a result of a job to Airflow: here the last line of its output."""
         with SlurmHook().client() as slurm:
             printed = slurm.read_file(evaluated["output"]).decode()
         return json.loads(printed.splitlines()[-1])
 
-    # The result of an SbatchOperator says where the job has run, for how long, and where its output is.
+    # The result of an SbatchOperator has the job's nodes, times and output file.
     best(evaluate.output)
 
 

@@ -1,9 +1,9 @@
-"""Upgrade a cluster in a window: keep jobs off, change it, prove that it works, and only then open it again.
+"""Upgrade a cluster in a maintenance window: keep jobs off, change it, verify it, and only then reopen it.
 
-The form says which nodes, from when on, and for how long users are told to expect it. From the moment at which the run
-begins Slurm starts no job on these nodes that would run into the window; when it opens, the last jobs are waited for,
-and the change is made. The nodes are then tried by root alone, in the reservation that holds them. No clock ends that:
-what fails leaves the cluster closed, and the last task says what is held, and how to go on or give up.
+Choose the nodes, the start and the expected duration in the form. As soon as the run starts, Slurm starts no job on
+these nodes that would run into the window. When the window opens, the DAG waits for the last jobs and makes the
+change. Then root alone tests the nodes, in the reservation that holds them. The reservation has no end: a failure
+leaves the cluster closed, and the last task reports what is held, and how to continue or give up.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from airflow_provider_soperator.slurm.nodes import is_ours
 from airflow_provider_soperator.slurm.requests import ListNodes, ListReservations
 
 CONNECTION = "soperator_default"
-#: Of each run its own, so that it can be cleared and goes on with what it has.
+#: One for each run, so that a cleared run continues with its own.
 RESERVATION = "upgrade-{{ ti.xcom_pull('window')['id'] }}"
 NODES = "{{ params.nodes }}"
 
@@ -46,16 +46,16 @@ NODES = "{{ params.nodes }}"
             type=["null", "string"],
             format="date-time",
             title="From",
-            description="At once if it is left empty. The longer ahead, the fewer jobs have to be waited for",
+            description="Empty: at once. The further ahead, the fewer jobs to wait for",
         ),
         "hours": Param(
-            2, type="number", exclusiveMinimum=0, title="Hours", description="That users are told to expect"
+            2, type="number", exclusiveMinimum=0, title="Hours", description="The duration that users should expect"
         ),
         "check": Param(
             "ssh-check",
             type="string",
             title="Active check",
-            description="One that does not need these nodes: checks leave out those that are drained or reserved",
+            description="One that does not need these nodes: checks leave out drained and reserved nodes",
         ),
     },
     default_args={"slurm_conn_id": CONNECTION, "deferrable": True},
@@ -65,7 +65,7 @@ NODES = "{{ params.nodes }}"
 def upgrade_window() -> None:
     @task
     def window(params: dict[str, Any], dag_run: Any) -> dict[str, str]:
-        """When it begins, and when it is expected to be over."""
+        """The start of the window and its expected end."""
         begun = dag_run.start_date or datetime.now(timezone.utc)
         starts = datetime.fromisoformat(params["starts"].replace("Z", "+00:00")) if params["starts"] else begun
         until = starts + timedelta(hours=params["hours"])
@@ -76,7 +76,7 @@ def upgrade_window() -> None:
         name=RESERVATION,
         nodes=NODES,
         start="{{ params.starts }}",
-        # Without an end: a clock does not open a cluster that nobody has found well.
+        # Without an end, so that no clock opens a cluster that was not verified.
         users=["root"],
         comment="upgrade, expected to be over {{ ti.xcom_pull('window')['until'] }}",
     )
@@ -93,11 +93,11 @@ def upgrade_window() -> None:
 
     @task_group
     def change() -> None:
-        """Your change goes here, as tasks; what it needs to be tried twice is up to it."""
+        """Your change goes here, as tasks; they can be retried, so make them idempotent."""
 
         @task
         def make_it() -> None:
-            print("Nothing is changed: this is where an operator such as the following would be")
+            print("Nothing is changed: put an operator such as the following here")
             # newer = dataclasses.replace(spec, operator_version="5.0.0")
             # ProvisionClusterOperator(task_id="make_it", spec=newer, source=recipe)
 
@@ -105,10 +105,10 @@ def upgrade_window() -> None:
 
     @task_group
     def verify() -> None:
-        """By root alone, as the reservation still keeps all others off."""
+        """Tests by root, while the reservation keeps all others off."""
         ready = ClusterReadySensor(
             task_id="ready",
-            # Slurm is not asked: the nodes are drained yet.
+            # Not in Slurm: the nodes are still drained.
             slurm_conn_id=None,
             poke_interval=5,
             timeout=timedelta(hours=1).total_seconds(),
@@ -124,7 +124,7 @@ def upgrade_window() -> None:
             nodelist=NODES,
             time_limit=timedelta(minutes=30),
         )
-        # It prints its figures into the task's log.
+        # Its figures are in the task log.
         jail = SbatchOperator(
             task_id="jail",
             script="nightly_health/jail.sbatch",
@@ -140,7 +140,7 @@ def upgrade_window() -> None:
 
     @task
     def tell(params: dict[str, Any], ti: Any, dag: Any) -> None:
-        """What the window has come to; as a teardown it runs whatever has failed, if anything was reserved."""
+        """Report what is still held. A teardown, so it also runs after a failure, if anything was reserved."""
         name = f"upgrade-{ti.xcom_pull('window')['id']}"
         with SlurmHook(CONNECTION).client() as slurm:
             is_reserved = any(one.name == name for one in slurm.ask(ListReservations()))
