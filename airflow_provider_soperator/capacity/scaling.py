@@ -8,20 +8,19 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
-from airflow_provider_soperator.capacity.errors import CapacityError
-from airflow_provider_soperator.capacity.flow import World, may_have
-from airflow_provider_soperator.capacity.holding import Holding, Release
-from airflow_provider_soperator.capacity.targets.base import Session, Target
+from airflow_provider_soperator.capacity.holdings import Holding, Release, World, may_have
+from airflow_provider_soperator.capacity.targets.protocol import Session, Target
+from airflow_provider_soperator.errors import CapacityError
 from airflow_provider_soperator.logger import Logger
-from airflow_provider_soperator.nebius.block import BlockSeen
+from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.requests import PowerDownMode
 from airflow_provider_soperator.transports.errors import TransportError
 
-ReadBlock = Callable[[], Awaitable[BlockSeen]]
+ReadBlock = Callable[[], Awaitable[CapacityBlock]]
 
-#: Where nobody has named a block, none sets a limit.
-_NO_BLOCK = BlockSeen(id="", limit=2**31, usage=None)
+#: None if no block is named, so that none sets a limit.
+_NO_BLOCK = CapacityBlock(id="", limit=2**31, usage=None)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_provider_soperator.health.assessment import Seen
+from airflow_provider_soperator.health.assessment import Observations
 from airflow_provider_soperator.health.metrics import NODE_LABELS, Metric, Sample
 from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
 from airflow_provider_soperator.hooks.prometheus import PrometheusHook
@@ -41,10 +41,10 @@ class Witnesses:
             "node_labels": list(self.node_labels),
         }
 
-    async def ask(self) -> Seen:
+    async def ask(self) -> Observations:
         """What they say now; raises ``TransportError`` if one of them cannot be asked."""
         kubernetes, samples = await asyncio.gather(self._kubernetes(), self._samples())
-        return Seen(kubernetes, samples, self.node_labels)
+        return Observations(kubernetes, samples, self.node_labels)
 
     async def _kubernetes(self) -> KubernetesView | None:
         if not self.kubernetes_conn_id:

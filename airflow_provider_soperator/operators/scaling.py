@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import conf
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from airflow_provider_soperator.capacity.errors import CapacityMistake
+from airflow_provider_soperator.errors import CapacityMistake
 from airflow_provider_soperator.operators.waiting import WaitingOperator
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
     from airflow_provider_soperator.capacity.order import Hurry
-    from airflow_provider_soperator.capacity.targets.base import Target
+    from airflow_provider_soperator.capacity.targets.protocol import Target
     from airflow_provider_soperator.triggers.scaling import ScaleTargetTrigger
 
 
@@ -74,12 +74,12 @@ class ScaleTargetOperator(WaitingOperator):
         return event["outcome"]
 
     def _trigger(self, context: Context) -> ScaleTargetTrigger:
-        from airflow_provider_soperator.capacity.targets.stored import write
+        from airflow_provider_soperator.capacity.targets.protocol import write_target
         from airflow_provider_soperator.triggers.scaling import ScaleTargetTrigger
 
         ti = context["ti"]
         try:
-            target, units = write(self.target), _count(self.units)
+            target, units = write_target(self.target), _count(self.units)
         except CapacityMistake as error:
             raise AirflowFailException(str(error)) from error
         return ScaleTargetTrigger(

@@ -21,7 +21,7 @@ from airflow_provider_soperator.values import is_on, is_template
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
-    from airflow_provider_soperator.health.assessment import Watched
+    from airflow_provider_soperator.health.assessment import HealthQuery
     from airflow_provider_soperator.hooks.health import Witnesses
 
 __all__ = ["ActiveCheckSensor", "NodeHealthSensor"]
@@ -108,8 +108,8 @@ class NodeHealthSensor(BaseSensorOperator):
             self.log.info("%s", line)
         return PokeReturnValue(watched.is_reached(unhealthy), told(unhealthy))
 
-    def _watched(self) -> Watched:
-        from airflow_provider_soperator.health.assessment import Watched
+    def _watched(self) -> HealthQuery:
+        from airflow_provider_soperator.health.assessment import HealthQuery
 
         try:
             nodes = names_of(self.nodes)
@@ -117,7 +117,7 @@ class NodeHealthSensor(BaseSensorOperator):
             kinds = _check_kinds(self.kinds)
         except ValueError as error:
             raise AirflowFailException(str(error)) from None
-        return Watched(
+        return HealthQuery(
             nodes=nodes,
             partition=self.partition or "",
             wait_for=self.wait_for,

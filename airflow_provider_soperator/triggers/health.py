@@ -9,8 +9,7 @@ from typing import Any
 from airflow.triggers.base import TriggerEvent
 
 from airflow_provider_soperator.clients.client import AsyncSlurmClient
-from airflow_provider_soperator.health.assessment import Seen, Watched, in_words, told, unclear
-from airflow_provider_soperator.health.episodes import Episodes
+from airflow_provider_soperator.health.assessment import Episodes, HealthQuery, Observations, in_words, told, unclear
 from airflow_provider_soperator.health.findings import NodeHealth, kinds_of
 from airflow_provider_soperator.hooks.health import Witnesses
 from airflow_provider_soperator.hooks.settings import NAMESPACE
@@ -25,7 +24,7 @@ from airflow_provider_soperator.triggers.events import POLL_INTERVAL, Memory, Sl
 from airflow_provider_soperator.triggers.rounds import FAILURES, is_final, rounds
 
 #: What is known of all nodes at one moment.
-_Look = tuple[tuple[Node, ...], Seen]
+_Look = tuple[tuple[Node, ...], Observations]
 
 
 class NodeHealthTrigger(SlurmTrigger):
@@ -44,7 +43,7 @@ class NodeHealthTrigger(SlurmTrigger):
         self.poll_interval = poll_interval
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        watched, witnesses = Watched.read(self.watched), Witnesses.read(self.witnesses)
+        watched, witnesses = HealthQuery.read(self.watched), Witnesses.read(self.witnesses)
 
         async def look(client: AsyncSlurmClient) -> _Look:
             return await asyncio.gather(client.ask_shared(ListNodes(), self.poll_interval / 2), witnesses.ask())
@@ -139,9 +138,9 @@ class NodeUnhealthyTrigger(SlurmEventTrigger):
             for health in episodes.news(unhealthy):
                 yield TriggerEvent(_payload(health))  # type: ignore[no-untyped-call]
 
-    def _watched(self) -> Watched:
+    def _watched(self) -> HealthQuery:
         nodes = tuple(hostlist.expand(self.nodes)) if self.nodes else ()
-        return Watched(nodes=nodes, partition=self.partition, kinds=tuple(self.kinds))
+        return HealthQuery(nodes=nodes, partition=self.partition, kinds=tuple(self.kinds))
 
 
 def _payload(health: NodeHealth) -> dict[str, Any]:

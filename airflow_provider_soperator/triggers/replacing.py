@@ -13,10 +13,10 @@ from typing import Any
 from async_timeout import timeout
 
 from airflow_provider_soperator.clients.client import AsyncSlurmClient
-from airflow_provider_soperator.health.replacing import (
+from airflow_provider_soperator.health.machine_replacement import (
+    NodeSnapshot,
     Replacement,
-    Sight,
-    Wanted,
+    ReplacementOptions,
     at_most,
     by_kubernetes,
     by_slurm,
@@ -137,7 +137,7 @@ class Rounds:
         return Witnesses(kubernetes_conn_id=settings.kubernetes_conn_id or None, namespace=settings.namespace)
 
     def _begin(self) -> None:
-        wanted = Wanted(
+        wanted = ReplacementOptions(
             owner=self.errand.owner,
             why=self.errand.why,
             force=self.errand.force,
@@ -146,7 +146,7 @@ class Rounds:
         )
         self._replacements = {name: Replacement(wanted) for name in self.errand.nodes}
 
-    async def _look(self, client: AsyncSlurmClient, most_age: float) -> dict[str, Sight]:
+    async def _look(self, client: AsyncSlurmClient, most_age: float) -> dict[str, NodeSnapshot]:
         seen, nodes = await asyncio.gather(self._witnesses.ask(), client.ask_shared(ListNodes(), most_age))
         known = {node.name: node for node in nodes}
         refuse_unknown(self.errand.nodes, known)
@@ -161,7 +161,7 @@ class Rounds:
             )
         return sights
 
-    def _decide(self, sights: Mapping[str, Sight]) -> dict[str, Step]:
+    def _decide(self, sights: Mapping[str, NodeSnapshot]) -> dict[str, Step]:
         now, limit = datetime.now(timezone.utc), at_most(self.errand.at_once, len(self._replacements))
         is_lost = any(step.lost for step in self._steps.values())
         steps = {}
@@ -194,7 +194,7 @@ class Rounds:
             self.log.info("%s", line)
         self._told = said
 
-    async def _order(self, client: AsyncSlurmClient, sights: Mapping[str, Sight]) -> None:
+    async def _order(self, client: AsyncSlurmClient, sights: Mapping[str, NodeSnapshot]) -> None:
         for step in self._steps.values():
             for order in step.orders:
                 try:

@@ -6,11 +6,9 @@ import time
 from functools import partial
 from typing import Any
 
-from airflow_provider_soperator.capacity.errors import CapacityError, CapacityMistake
 from airflow_provider_soperator.capacity.scaling import Scaling
-from airflow_provider_soperator.capacity.targets import stored
-from airflow_provider_soperator.capacity.targets.base import Purpose
-from airflow_provider_soperator.errors import ConnectionMistake
+from airflow_provider_soperator.capacity.targets.protocol import SessionContext, read_target
+from airflow_provider_soperator.errors import CapacityError, CapacityMistake, ConnectionMistake
 from airflow_provider_soperator.hooks.clients import AirflowClients
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.power import MODES
@@ -69,7 +67,7 @@ class ScaleTargetTrigger(WorkTrigger):
         return f"; {name} is left as it is, on its way to what it was told last"
 
     async def _outcome(self) -> dict[str, Any]:
-        target, clients = stored.read(self.target), AirflowClients()
+        target, clients = read_target(self.target), AirflowClients()
         scaling = Scaling(
             target,
             self.units,
@@ -79,7 +77,7 @@ class ScaleTargetTrigger(WorkTrigger):
             self.log,
             partial(clients.block, self.nebius_conn_id, self.block) if self.block else None,
         )
-        purpose = Purpose(block=self.block or "", key=self.key, why=f"Airflow: {self.key}")
+        purpose = SessionContext(block=self.block or "", key=self.key, why=f"Airflow: {self.key}")
         async with target.open(purpose, clients, self.log) as session:
             seen = await scaling.run(session)
         return {

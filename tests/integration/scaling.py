@@ -17,10 +17,10 @@ from typing import Any, TypeVar
 import kubernetes.client
 import kubernetes.config
 
-from airflow_provider_soperator.capacity.holding import Holding
+from airflow_provider_soperator.capacity.holdings import Holding
 from airflow_provider_soperator.capacity.scaling import Scaling
-from airflow_provider_soperator.capacity.targets.base import Purpose, Session, Target
-from airflow_provider_soperator.capacity.targets.kubernetes import KubernetesScaleTarget
+from airflow_provider_soperator.capacity.targets import KubernetesScaleTarget
+from airflow_provider_soperator.capacity.targets.protocol import Session, SessionContext, Target
 from airflow_provider_soperator.hooks.clients import AirflowClients
 from airflow_provider_soperator.hooks.nebius import NebiusHook
 from airflow_provider_soperator.slurm.power import MODES
@@ -103,7 +103,7 @@ def at_work(target: Target, work: Callable[[Session], Awaitable[T]], block: str 
     """Something done in one session."""
 
     async def run() -> T:
-        purpose = Purpose(block=block, key="tests")
+        purpose = SessionContext(block=block, key="tests")
         async with target.open(purpose, AirflowClients(), logging.getLogger("scaling")) as session:
             return await work(session)
 

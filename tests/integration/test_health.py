@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow.triggers.base import TriggerEvent
 from async_timeout import timeout
 
-from airflow_provider_soperator.health.assessment import Watched
+from airflow_provider_soperator.health.assessment import HealthQuery
 from airflow_provider_soperator.hooks.health import Witnesses
 from airflow_provider_soperator.hooks.prometheus import PrometheusHook
 from airflow_provider_soperator.sensors.health import NodeHealthSensor
@@ -134,13 +134,13 @@ def test_a_sensor_that_is_deferred_sees_the_same(cluster: Cluster, conn_id: str)
     witnesses = Witnesses(kubernetes_conn_id="kubernetes_default").write()
 
     async def main() -> None:
-        healthy = NodeHealthTrigger(conn_id, Watched().write(), witnesses, 0.2)
+        healthy = NodeHealthTrigger(conn_id, HealthQuery().write(), witnesses, 0.2)
         assert await first(healthy.run()) == {"unhealthy": {}}
-        sick = NodeHealthTrigger(conn_id, Watched(wait_for="unhealthy").write(), witnesses, 0.2)
+        sick = NodeHealthTrigger(conn_id, HealthQuery(wait_for="unhealthy").write(), witnesses, 0.2)
         told = asyncio.ensure_future(first(sick.run()))
         await asyncio.to_thread(cluster.fault, "node-drain", node="worker-0", reason="hardware")
         assert kinds((await told)["unhealthy"]) == {"worker-0": ["hardware_problem"]}
-        unknown = NodeHealthTrigger(conn_id, Watched(nodes=("worker-9",)).write(), witnesses, 0.2)
+        unknown = NodeHealthTrigger(conn_id, HealthQuery(nodes=("worker-9",)).write(), witnesses, 0.2)
         assert "there is no node worker-9" in (await first(unknown.run()))["mistake"]
 
     asyncio.run(main())

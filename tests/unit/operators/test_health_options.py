@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 
-from airflow_provider_soperator.health.assessment import Watched
+from airflow_provider_soperator.health.assessment import HealthQuery
 from airflow_provider_soperator.operators.nodes import ReplaceNodesOperator
 from airflow_provider_soperator.sensors.health import NodeHealthSensor
 from airflow_provider_soperator.triggers.health import NodeUnhealthyTrigger
@@ -53,7 +53,7 @@ def test_a_sensor_is_deferred_with_what_it_watches() -> None:
     with pytest.raises(TaskDeferred) as deferred:
         sensor.execute({})
     trigger = deferred.value.trigger
-    assert Watched.read(trigger.watched) == Watched(nodes=("worker-0", "worker-1"), kinds=("pod",))
+    assert HealthQuery.read(trigger.watched) == HealthQuery(nodes=("worker-0", "worker-1"), kinds=("pod",))
     assert (trigger.witnesses["kubernetes_conn_id"], trigger.witnesses["prometheus_conn_id"]) == (None, "p")
     assert sensor.execute_complete({}, {"unhealthy": {"worker-0": []}}) == {"worker-0": []}
     with pytest.raises(AirflowFailException, match="there is no node"):

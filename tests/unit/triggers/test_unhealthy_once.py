@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from datetime import datetime, timezone
 from typing import Any
 
-from airflow_provider_soperator.health.assessment import Seen
+from airflow_provider_soperator.health.assessment import Observations
 from airflow_provider_soperator.slurm.records import Node
 from airflow_provider_soperator.slurm.states import NodeState
 from airflow_provider_soperator.triggers.health import NodeUnhealthyTrigger
@@ -26,7 +26,7 @@ def told(*looks: Node) -> list[str]:
     class Scripted(NodeUnhealthyTrigger):
         async def rounds(self, ask: Any) -> AsyncIterator[Any]:  # type: ignore[override]
             for node in looks:
-                yield (node,), Seen()
+                yield (node,), Observations()
 
     async def main() -> list[str]:
         return [event.payload["node"] async for event in Scripted(nodes="worker-0").run()]
