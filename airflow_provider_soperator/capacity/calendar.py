@@ -195,7 +195,7 @@ class Window:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", self.name or self.when)
-        object.__setattr__(self, "allocation", checked(self.allocation, f"{self.name!r}"))
+        object.__setattr__(self, "allocation", checked_allocation(self.allocation, f"{self.name!r}"))
         _ = self.spans  # what cannot be read is refused here
 
     @cached_property
@@ -238,7 +238,7 @@ class Window:
         return hour * 60 + minute
 
 
-def checked(allocation: object, whose: str) -> dict[str, int]:
+def checked_allocation(allocation: object, whose: str) -> dict[str, int]:
     """An allocation that is one: whole numbers of units, by target."""
     if not isinstance(allocation, Mapping) or not allocation:
         raise CapacityMistake(

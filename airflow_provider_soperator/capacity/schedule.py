@@ -15,7 +15,7 @@ from pendulum import DateTime, Timezone
 from airflow_provider_soperator.capacity import calendar
 from airflow_provider_soperator.capacity.calendar import (
     Dates,
-    checked,
+    checked_allocation,
     gaps,
     in_words,
     instant,
@@ -100,9 +100,9 @@ class CapacitySchedule:
         # All fields are what JSON has, so that equal schedules are equal however they were written.
         normal = {
             "windows": tuple(self.windows),
-            "otherwise": None if self.otherwise is None else checked(self.otherwise, OTHERWISE),
+            "otherwise": None if self.otherwise is None else checked_allocation(self.otherwise, OTHERWISE),
             "exceptions": {
-                dates: holds if isinstance(holds, str) else checked(holds, f"the exception {dates!r}")
+                dates: holds if isinstance(holds, str) else checked_allocation(holds, f"the exception {dates!r}")
                 for dates, holds in self.exceptions.items()
             },
             "gpus": dict(self.gpus),

@@ -61,7 +61,7 @@ class GroupSize:
         return GroupSize(to, None if self.least is None else min(max(self.least, least), to))
 
 
-class NodeGroups:
+class NodeGroupClient:
     """Reads and resizes one node group. A group is passed back as it was read, so that nothing of it gets lost."""
 
     def __init__(self, sdk: SDK, group_id: str) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 
 from airflow_provider_soperator.capacity.order import ShiftOrder
 from airflow_provider_soperator.clients.client import AsyncSlurmClient
-from airflow_provider_soperator.nebius.node_groups import NodeGroups
+from airflow_provider_soperator.nebius.node_groups import NodeGroupClient
 from airflow_provider_soperator.slurm.requests import (
     CancelJobs,
     CreateReservation,
@@ -161,4 +161,4 @@ def _die_at(step: Step, news: Connection) -> None:
         return call
 
     AsyncSlurmClient.ask = deadly(AsyncSlurmClient.ask)  # type: ignore[method-assign, assignment]
-    NodeGroups.resize = deadly(NodeGroups.resize)  # type: ignore[method-assign, assignment]
+    NodeGroupClient.resize = deadly(NodeGroupClient.resize)  # type: ignore[method-assign, assignment]

@@ -21,7 +21,7 @@ from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock, riv
 from airflow_provider_soperator.nebius.node_groups import (
     MOST_NODES,
     GroupSize,
-    NodeGroups,
+    NodeGroupClient,
     is_settled,
     problems,
     running,
@@ -49,7 +49,7 @@ class NodeGroupSession(Session):
         self._min_nodes = min_nodes
         self._context = context
         self._log = log
-        self._groups = NodeGroups(sdk, group_id)
+        self._client = NodeGroupClient(sdk, group_id)
         self._seen: GroupSize | None = None
         self._ordered: GroupSize | None = None
         self._undone = 0
@@ -59,7 +59,7 @@ class NodeGroupSession(Session):
         """Raise ``CapacityMistake`` if it could never have so many nodes of this block."""
         refuse_unnamed(block, f"node group {self._group_id}")
         try:
-            group = await self._groups.read()
+            group = await self._client.read()
         except NebiusMissing as error:
             raise CapacityMistake(error.what, error.remedy) from error
         refuse_to_buy(group, block.id)
@@ -75,7 +75,7 @@ class NodeGroupSession(Session):
 
     async def look(self) -> Holding:
         """Read what the group has now. A node counts as long as the API counts it, on its way in and out, too."""
-        group, operations = await asyncio.gather(self._groups.read(), self._groups.operations())
+        group, operations = await asyncio.gather(self._client.read(), self._client.operations())
         size = self._noted(group, operations)
         operation = running(operations)
         return Holding(
@@ -90,7 +90,7 @@ class NodeGroupSession(Session):
         """Have at most so many nodes. Nebius chooses and drains them, so all that ``release`` can say is whether."""
         if release.mode is None:
             return
-        group, operations = await asyncio.gather(self._groups.read(), self._groups.operations())
+        group, operations = await asyncio.gather(self._client.read(), self._client.operations())
         size = self._noted(group, operations)
         if size.most <= to:
             return
@@ -102,7 +102,7 @@ class NodeGroupSession(Session):
 
     async def grow(self, to: int) -> None:
         """Be allowed at least so many nodes."""
-        group, operations = await asyncio.gather(self._groups.read(), self._groups.operations())
+        group, operations = await asyncio.gather(self._client.read(), self._client.operations())
         size = self._noted(group, operations)
         if size.most >= to:
             return
@@ -122,7 +122,7 @@ class NodeGroupSession(Session):
         key = str(uuid.uuid5(_KEYS, f"{self._context.key}/{self._group_id}/{size}/{version}"))
         self._ordered = size
         try:
-            operation = await self._groups.resize(group, size, key)
+            operation = await self._client.resize(group, size, key)
         except NebiusConflict as error:
             self._say_once(f"it cannot be resized just now, and is tried again: {error.what}")
             return
@@ -165,7 +165,7 @@ class NodeGroupSession(Session):
 
     async def _refuse_other_region(self, group: NodeGroup, block: CapacityBlock) -> None:
         try:
-            region = await self._groups.region(group)
+            region = await self._client.region(group)
         except (NebiusDenied, NebiusMissing) as error:
             # To see a cluster's project is a right that moving capacity does not need.
             self._log.info("Node group %s: its region was not checked: %s", self._group_id, error.what)
@@ -196,7 +196,7 @@ class GroupMachines:
     """The machines of the node groups that a set of Slurm nodes stands on."""
 
     def __init__(self, sdk: SDK, groups: Sequence[str]) -> None:
-        self._groups = [NodeGroups(sdk, group) for group in groups]
+        self._groups = [NodeGroupClient(sdk, group) for group in groups]
 
     async def count(self) -> int:
         """Count them, also those on their way in and out."""
