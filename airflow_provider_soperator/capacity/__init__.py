@@ -1,1 +1,1 @@
-"""Who has how many GPUs of a capacity block when: schedules, plans, and what carries them out."""
+"""Capacity: the GPUs of a reserved block, shared among targets by schedules, and moved by shifts."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from airflow_provider_soperator.capacity.errors import CapacityMistake
+from airflow_provider_soperator.errors import CapacityMistake
 from airflow_provider_soperator.kubernetes.kinds import Resource, serves
 from airflow_provider_soperator.kubernetes.objects import MANAGER, Object, Objects
 
@@ -23,12 +23,12 @@ _PAUSED_REPLICAS = "autoscaling.keda.sh/paused-replicas"
 _OUR_PAUSE = f"{MANAGER}/paused-replicas"
 #: An HPA's own bounds while it has ours.
 _BOUNDS = f"{MANAGER}/bounds"
-#: What KEDA takes for ``maxReplicaCount`` if nobody says.
+#: KEDA's default of ``maxReplicaCount``.
 _KEDA_MOST = 100
 
 
 class Autoscaler(Protocol):
-    """Whatever changes the replicas of a workload by itself."""
+    """A controller that changes the replicas of a workload by itself."""
 
     def check(self) -> None:
         """Raise ``CapacityMistake`` if it cannot be kept from the workload."""
@@ -100,7 +100,7 @@ class Hpa:
         spec = found["spec"]
         self._bounds = (int(spec.get("minReplicas", 1)), int(spec["maxReplicas"]))
         noted = (found["metadata"].get("annotations") or {}).get(_BOUNDS)
-        # Bounds that differ are somebody's new ones.
+        # Bounds that differ have been set by others since.
         self._is_pinned = noted is not None and self._bounds[0] == self._bounds[1]
         least, _, most = (noted or "").partition("-")
         self._own = (int(least), int(most)) if self._is_pinned else self._bounds
@@ -130,7 +130,7 @@ class Hpa:
 
 
 async def find(objects: Objects, workload: Resource, name: str, *, may_pin_hpa: bool) -> Autoscaler | None:
-    """The one that scales a workload, if there is one."""
+    """Find the autoscaler of a workload, if it has one."""
 
     def scales(found: Object) -> bool:
         reference = found["spec"].get("scaleTargetRef") or {}

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from airflow_provider_soperator.capacity.errors import CapacityMistake
-from airflow_provider_soperator.nebius.block import BlockSeen
+from airflow_provider_soperator.errors import CapacityMistake
+from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 
 STATES = ("allocating", "active", "shutting", "inactive")
 
@@ -16,9 +16,9 @@ STATES = ("allocating", "active", "shutting", "inactive")
 class BlockAwaited:
     """A block fits if all that is said here is so.
 
-    >>> BlockAwaited(at_least=8).lacks(BlockSeen(id="b", limit=16, usage=12), datetime.now())
+    >>> BlockAwaited(at_least=8).lacks(CapacityBlock(id="b", limit=16, usage=12), datetime.now())
     '4 of its 16 GPUs are free, and not 8'
-    >>> BlockAwaited(at_least=4).lacks(BlockSeen(id="b", limit=16, usage=12), datetime.now())
+    >>> BlockAwaited(at_least=4).lacks(CapacityBlock(id="b", limit=16, usage=12), datetime.now())
     ''
     """
 
@@ -34,7 +34,7 @@ class BlockAwaited:
         if self.at_least is not None and self.at_least < 1:
             raise CapacityMistake(f"at_least is {self.at_least}", "leave it out, or say how many GPUs are to be free")
 
-    def lacks(self, block: BlockSeen, now: datetime) -> str:
+    def lacks(self, block: CapacityBlock, now: datetime) -> str:
         """Why the block does not fit; empty if it does. What nobody knows does not fit."""
         if self.state is not None and block.state != self.state:
             return f"it is {block.state}, and not {self.state}"
@@ -51,7 +51,7 @@ class BlockAwaited:
         return ""
 
 
-def told(block: BlockSeen) -> dict[str, Any]:
+def told(block: CapacityBlock) -> dict[str, Any]:
     """A block in JSON, as tasks return it."""
     return {
         "id": block.id,

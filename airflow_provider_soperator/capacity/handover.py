@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from datetime import datetime, timedelta, timezone
+from typing import Protocol, TypeVar
 
-from airflow_provider_soperator.capacity.asking import Ask
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.errors import ReservationConflict
 from airflow_provider_soperator.slurm.records import Reservation
@@ -14,11 +14,20 @@ from airflow_provider_soperator.slurm.requests import (
     CreateReservation,
     DeleteReservation,
     ListReservations,
+    Request,
     UpdateReservation,
 )
 
-#: It ends by itself if nobody is left to end it.
+T = TypeVar("T")
+
+#: It ends by itself if no process is left to end it.
 _LONGEST = timedelta(days=2)
+
+
+class Ask(Protocol):
+    """Puts questions to a Slurm."""
+
+    def __call__(self, request: Request[T], /) -> Awaitable[T]: ...
 
 
 def handover_name(block: str, key: str) -> str:
@@ -26,7 +35,7 @@ def handover_name(block: str, key: str) -> str:
     return f"airflow-handover-{hashlib.sha256(f'{block} {key}'.encode()).hexdigest()[:12]}"
 
 
-class Handover:
+class HandoverReservation:
     """The nodes that one shift takes from Slurm, reserved from the moment at which they are to go."""
 
     def __init__(self, ask: Ask, block: str, key: str, user: str, among: Sequence[str]) -> None:

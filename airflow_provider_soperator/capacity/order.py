@@ -1,18 +1,15 @@
-"""What a shift is to do, as a value that goes through JSON: from a task to a trigger, and on to the next one."""
+"""The order for a shift, as a value that goes through JSON, and the time that each part of it may take."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta, timezone
 from typing import Any, Literal
 
-from airflow_provider_soperator.capacity.errors import CapacityMistake
-from airflow_provider_soperator.capacity.flow import Allocation
-from airflow_provider_soperator.capacity.holding import Release
-from airflow_provider_soperator.capacity.patience import Timeouts
-from airflow_provider_soperator.capacity.targets import stored
-from airflow_provider_soperator.capacity.targets.base import Target
+from airflow_provider_soperator.capacity.holdings import Allocation, Release, World
+from airflow_provider_soperator.capacity.targets.protocol import Target, read_target, write_target
+from airflow_provider_soperator.errors import CapacityError, CapacityMistake
+from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm.requests import PowerDownMode
 
 #: How far nodes may be hurried: wait until they are idle, let their jobs end, or end these.
@@ -20,15 +17,29 @@ Hurry = Literal["idle", "asap", "force"]
 
 
 @dataclass(frozen=True, kw_only=True)
+class Timeouts:
+    """Time limits for the next unit in each part of a shift."""
+
+    #: Until one more unit is given up, from when its turn has come: jobs may have to end first.
+    release: timedelta = timedelta(hours=2)
+    #: Until the GPUs of what was given up are free in the block: machines go minutes after their nodes.
+    free: timedelta = timedelta(minutes=30)
+    #: Until one more unit is ready where it was wanted.
+    ready: timedelta = timedelta(minutes=45)
+    #: Until a cluster or a cloud that does not answer does so again.
+    out_of_reach: timedelta = timedelta(hours=1)
+
+
+@dataclass(frozen=True, kw_only=True)
 class ShiftOrder:
-    """A wish for capacity, and how far one may go for it."""
+    """The desired allocation of a block, and how far a shift may go for it."""
 
     key: str
     task: str
     block: str
     nebius_conn_id: str
     targets: tuple[Target, ...]
-    goal: Allocation
+    desired: Allocation
     #: When the receivers shall have what they are to have.
     wanted_at: datetime
     #: How long a unit needs from one side to the other: so long before, nodes leave.
@@ -42,7 +53,7 @@ class ShiftOrder:
     signal: str = "TERM"
     timeouts: Timeouts = field(default_factory=Timeouts)
     rollback: bool = True
-    wait_for_turn: bool = True
+    wait_for_lease: bool = True
     poll_interval: float = 10.0
     why: str = ""
 
@@ -50,25 +61,25 @@ class ShiftOrder:
         names = [target.name for target in self.targets]
         if len(set(names)) < len(names):
             raise CapacityMistake(f"two targets have one name: {', '.join(names)}")
-        unknown, missing = set(self.goal) - set(names), set(names) - set(self.goal)
+        unknown, missing = set(self.desired) - set(names), set(names) - set(self.desired)
         if unknown or missing:
             wrong = [f"there is no target {name}" for name in sorted(unknown)]
             wrong += [f"nothing is said of {name}" for name in sorted(missing)]
             raise CapacityMistake("; ".join(wrong), f"the targets are {', '.join(names)}")
-        negative = [name for name, units in self.goal.items() if units < 0]
+        negative = [name for name, units in self.desired.items() if units < 0]
         if negative:
             raise CapacityMistake(f"{', '.join(negative)} cannot have less than nothing")
 
     @property
     def leaves_at(self) -> datetime:
-        """When units begin to leave, so that they are where they are wanted in time."""
+        """The moment at which units begin to leave, so that they are where they are wanted in time."""
         return self.wanted_at - self.transfer
 
     def units(self, name: str) -> str:
         return next(target.units for target in self.targets if target.name == name)
 
     def release(self, now: datetime, *, back: bool = False) -> Release:
-        """How far one may go at a moment to get units free."""
+        """The limits within which units are freed at a moment."""
         if back:
             return Release(wanted_at=now, mode=PowerDownMode.ASAP)
         if now < self.leaves_at:
@@ -81,11 +92,11 @@ class ShiftOrder:
         return Release(wanted_at=self.leaves_at, mode=PowerDownMode.ASAP)
 
     def write(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return JSON."""
         said = {one.name: getattr(self, one.name) for one in fields(self)}
         return said | {
-            "targets": [stored.write(target) for target in self.targets],
-            "goal": dict(self.goal),
+            "targets": [write_target(target) for target in self.targets],
+            "desired": dict(self.desired),
             "wanted_at": self.wanted_at.timestamp(),
             "until": self.until and self.until.timestamp(),
             "transfer": self.transfer.total_seconds(),
@@ -101,7 +112,7 @@ class ShiftOrder:
             **said
             | spans
             | {
-                "targets": _targets(said["targets"]),
+                "targets": tuple(map(read_target, said["targets"])),
                 "wanted_at": datetime.fromtimestamp(said["wanted_at"], timezone.utc),
                 "until": datetime.fromtimestamp(said["until"], timezone.utc) if said["until"] else None,
                 "timeouts": Timeouts(**{name: timedelta(seconds=span) for name, span in said["timeouts"].items()}),
@@ -109,5 +120,61 @@ class ShiftOrder:
         )
 
 
-def _targets(said: Sequence[dict[str, Any]]) -> tuple[Target, ...]:
-    return tuple(map(stored.read, said))
+class PartTookTooLong(CapacityError):
+    """A part of a shift has made no progress for as long as it may."""
+
+
+class ProgressTimer:
+    """Watches the time that each part of a shift takes."""
+
+    def __init__(self, timeouts: Timeouts) -> None:
+        self._timeouts = timeouts
+        self._part: tuple[Any, ...] = ()
+        self._since: datetime | None = None
+        self._out_of_reach: datetime | None = None
+
+    def see(
+        self, world: World, desired: Allocation, now: datetime, *, started: bool, ready: Allocation | None = None
+    ) -> None:
+        """Look at how far it has come; raises ``PartTookTooLong``."""
+        part, limit, what = self._waiting_for(world, desired, ready)
+        if part != self._part or self._since is None or self._out_of_reach or not started:
+            self._part, self._since = part, now
+        elif now - self._since > limit:
+            problems = [problem for seen in world.holdings.values() for problem in seen.problems]
+            said = f" ({'; '.join(problems)})" if problems else ""
+            raise PartTookTooLong(f"{what} after {limit}{said}")
+
+    def wait_out(self, error: Exception, now: datetime, log: Logger) -> None:
+        """Note that nothing could be seen or done; raises ``PartTookTooLong`` when that has been so for too long."""
+        if self._out_of_reach is None:
+            self._out_of_reach = now
+            log.warning("Nothing can be done at present, and what was begun goes on by itself: %s", error)
+        elif now - self._out_of_reach > self._timeouts.out_of_reach:
+            raise PartTookTooLong(f"nothing could be done for {self._timeouts.out_of_reach}: {error}")
+
+    def worked(self) -> None:
+        """Note that all that was due could be done. A cluster that answers may take no orders, so no less will do."""
+        self._out_of_reach = None
+
+    def _waiting_for(
+        self, world: World, desired: Allocation, desired_ready: Allocation | None
+    ) -> tuple[tuple[Any, ...], timedelta, str]:
+        donors, receivers = world.donors(desired), world.receivers(desired, desired_ready)
+        ready = tuple(seen.ready for name, seen in world.holdings.items() if name in receivers)
+        promised = [name for name in receivers if world.holdings[name].allowed >= desired[name]]
+        if donors:
+            names = " and ".join(donors)
+            left = tuple(max(world.holdings[name].held, world.holdings[name].allowed) for name in donors)
+            return ("release", left, ready), self._timeouts.release, f"{names} still has more than it shall have"
+        short = [name for name in receivers if world.block.free is None or world.block.free < world.gpus[name]]
+        if short and not promised:
+            free = "nobody knows how many GPUs of the block are free"
+            if world.block.free is not None:
+                free = f"only {world.block.free} GPUs of the block are free"
+            for_whom = " and ".join(short)
+            what = f"{free}, too few for {for_whom}: have the machines gone (does their group scale down?)"
+            return ("free", world.block.usage, ready), self._timeouts.free, what
+        if receivers:
+            return ("ready", ready), self._timeouts.ready, f"{' and '.join(receivers)} is not ready"
+        return ("free", world.block.usage), self._timeouts.free, "the GPUs that were given up are not free in the block"

@@ -1,30 +1,65 @@
-"""Which target has how many units when: a value that DAG files make, and the timetable, planner and pages read."""
+"""The schedule of a capacity block: a value that DAG files make, and the timetable, planner and pages read."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from datetime import datetime, timedelta
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import date, datetime, timedelta
 from difflib import get_close_matches
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 from pendulum import DateTime, Timezone
 
-from airflow_provider_soperator.capacity import clock
-from airflow_provider_soperator.capacity.dated import Dates, refuse_overlap
-from airflow_provider_soperator.capacity.errors import CapacityMistake
-from airflow_provider_soperator.capacity.timeline import OTHERWISE, Change, Segment, cut, handovers, lay_out
-from airflow_provider_soperator.capacity.weekly import Window as Window
-from airflow_provider_soperator.capacity.weekly import checked, gaps, in_words, overlaps
+from airflow_provider_soperator.capacity import calendar
+from airflow_provider_soperator.capacity.calendar import (
+    Dates,
+    checked_allocation,
+    gaps,
+    in_words,
+    instant,
+    overlaps,
+    refuse_overlap,
+)
+from airflow_provider_soperator.capacity.calendar import Window as Window
+from airflow_provider_soperator.errors import CapacityMistake
 
 #: In this time each change that comes back weekly is met, also one that clocks jump over once.
 _TWO_WEEKS = timedelta(days=15)
+#: As far as windows are laid out around what is asked for. A window that clocks jump over is missing for one week, so
+#: what holds before it and after it may be longer than a week.
+_MARGIN = 2
+OTHERWISE = "otherwise"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleSegment:
+    """An allocation, as long as one window, exception, or stretch between them holds. Moments are in UTC."""
+
+    #: That of the window, ``otherwise``, or of an exception with an allocation of its own its dates.
+    name: str
+    allocation: Mapping[str, int] = field(hash=False)
+    since: DateTime
+    until: DateTime
+    #: The dates of the exception that it is, as the schedule has them.
+    exception: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleChange:
+    """A handover: a moment from which on targets are to have something else than before."""
+
+    at: DateTime
+    #: When its shift begins: the lead before it.
+    begins: DateTime
+    before: ScheduleSegment
+    after: ScheduleSegment
 
 
 @dataclass(frozen=True, kw_only=True)
 class CapacitySchedule:
-    """Who has how much of a capacity block in each week, and on which dates something else holds.
+    """The units of each target in each week, and on which dates something else holds.
 
     Whatever could never be carried out is refused here, with ``CapacityMistake``.
 
@@ -65,13 +100,13 @@ class CapacitySchedule:
         # All fields are what JSON has, so that equal schedules are equal however they were written.
         normal = {
             "windows": tuple(self.windows),
-            "otherwise": None if self.otherwise is None else checked(self.otherwise, OTHERWISE),
+            "otherwise": None if self.otherwise is None else checked_allocation(self.otherwise, OTHERWISE),
             "exceptions": {
-                dates: holds if isinstance(holds, str) else checked(holds, f"the exception {dates!r}")
+                dates: holds if isinstance(holds, str) else checked_allocation(holds, f"the exception {dates!r}")
                 for dates, holds in self.exceptions.items()
             },
             "gpus": dict(self.gpus),
-            "lead": clock.duration_text(clock.seconds(self.lead)),
+            "lead": calendar.duration_text(calendar.seconds(self.lead)),
         }
         for name, value in normal.items():
             object.__setattr__(self, name, value)
@@ -90,30 +125,30 @@ class CapacitySchedule:
 
     @cached_property
     def zone(self) -> Timezone:
-        return clock.zone(self.timezone)
+        return calendar.zone(self.timezone)
 
     @cached_property
     def lead_time(self) -> timedelta:
-        return timedelta(seconds=clock.seconds(self.lead))
+        return timedelta(seconds=calendar.seconds(self.lead))
 
-    def at(self, moment: datetime) -> Segment:
-        """What holds at a moment."""
-        moment = clock.utc(moment)
+    def at(self, moment: datetime) -> ScheduleSegment:
+        """The segment that holds at a moment."""
+        moment = calendar.utc(moment)
         return next(one for one in reversed(self._around(moment, moment)) if one.since <= moment)
 
-    def segments(self, start: datetime, end: datetime) -> list[Segment]:
-        """All that holds between two moments, in order; the first and the last one whole."""
-        start, end = clock.utc(start), clock.utc(end)
+    def segments(self, start: datetime, end: datetime) -> list[ScheduleSegment]:
+        """The segments between two moments, in order; the first and the last one whole."""
+        start, end = calendar.utc(start), calendar.utc(end)
         return [one for one in self._around(start, end) if one.since < end and start < one.until]
 
-    def changes(self, start: datetime, end: datetime) -> Iterator[Change]:
+    def changes(self, start: datetime, end: datetime) -> Iterator[ScheduleChange]:
         """All handovers from a moment on and before another one."""
-        start, end = clock.utc(start), clock.utc(end)
-        return (one for one in handovers(self._around(start, end), self.lead_time) if start <= one.at < end)
+        start, end = calendar.utc(start), calendar.utc(end)
+        return (one for one in _changes(self._around(start, end), self.lead_time) if start <= one.at < end)
 
-    def next_change(self, moment: datetime) -> Change | None:
+    def next_change(self, moment: datetime) -> ScheduleChange | None:
         """The first handover after a moment; None if all stays as it is for ever."""
-        moment = clock.utc(moment)
+        moment = calendar.utc(moment)
         later = [bound for bound in self._bounds if bound > moment]
         # Where no exception begins or ends, and nothing has changed for so long, nothing will.
         for start in (moment, *later):
@@ -122,9 +157,9 @@ class CapacitySchedule:
                     return change
         return None
 
-    def last_change(self, moment: datetime) -> Change | None:
+    def last_change(self, moment: datetime) -> ScheduleChange | None:
         """The newest handover up to a moment; None if all has always been so."""
-        moment = clock.utc(moment)
+        moment = calendar.utc(moment)
         earlier = [bound for bound in self._bounds if bound < moment]
         for end in (moment, *reversed(earlier)):
             found = list(self.changes(end - _TWO_WEEKS, end + datetime.resolution))
@@ -132,9 +167,9 @@ class CapacitySchedule:
                 return found[-1]
         return None
 
-    def due(self, moment: datetime) -> Change | None:
+    def due(self, moment: datetime) -> ScheduleChange | None:
         """The newest handover whose shift is to have begun by a moment: all older ones are superseded."""
-        return self.last_change(clock.utc(moment) + self.lead_time)
+        return self.last_change(calendar.utc(moment) + self.lead_time)
 
     def refuse_over_commitment(self, gpus: Mapping[str, int], limit: int) -> None:
         """Raise ``CapacityMistake`` if an allocation needs more GPUs than a block has, with so many to a unit."""
@@ -151,7 +186,7 @@ class CapacitySchedule:
                 )
 
     def describe(self) -> dict[str, Any]:
-        """As plain values, which JSON can carry."""
+        """Return plain values, which JSON can carry."""
         said = asdict(self)
         return {**said, "windows": list(said["windows"])}
 
@@ -182,14 +217,14 @@ class CapacitySchedule:
         return sorted(found, key=lambda one: one[0])
 
     @cached_property
-    def _dated(self) -> list[Segment]:
+    def _dated(self) -> list[ScheduleSegment]:
         """The exceptions, less those that clocks jump over."""
         laid = [
-            Segment(
+            ScheduleSegment(
                 name=name,
                 allocation=allocation,
-                since=clock.instant(dates.start, self.zone),
-                until=clock.instant(dates.end, self.zone),
+                since=calendar.instant(dates.start, self.zone),
+                until=calendar.instant(dates.end, self.zone),
                 exception=dates.text,
             )
             for dates, name, allocation in self._exceptions
@@ -198,16 +233,16 @@ class CapacitySchedule:
 
     @cached_property
     def _bounds(self) -> list[DateTime]:
-        """When exceptions begin and end, in order."""
+        """The moments at which exceptions begin and end, in order."""
         return [bound for one in self._dated for bound in (one.since, one.until)]
 
-    def _around(self, start: DateTime, end: DateTime) -> list[Segment]:
-        """All that holds between two moments, and at least what is right before and after it."""
+    def _around(self, start: DateTime, end: DateTime) -> list[ScheduleSegment]:
+        """The segments between two moments, and at least one right before and after them."""
         first, last = (moment.in_timezone(self.zone).date() for moment in (start, end))
-        return cut(lay_out(self.windows, self.otherwise, first, last, self.zone), self._dated)
+        return _cut(_lay_out(self.windows, self.otherwise, first, last, self.zone), self._dated)
 
     def _allocations(self) -> Iterator[tuple[str, Mapping[str, int]]]:
-        """All that there are, and how to call them in a message."""
+        """The name of each allocation in a message, and the allocation."""
         for window in self.windows:
             yield repr(window.name), window.allocation
         if self.otherwise is not None:
@@ -256,6 +291,49 @@ class CapacitySchedule:
         shortest, whose = min(lengths, key=lambda one: one[0])
         if self.lead_time.total_seconds() > shortest:
             raise CapacityMistake(
-                f"the lead of {self.lead} is longer than {whose}, which lasts {clock.duration_text(shortest)}",
+                f"the lead of {self.lead} is longer than {whose}, which lasts {calendar.duration_text(shortest)}",
                 "make the lead shorter, or that longer",
             )
+
+
+def _lay_out(
+    windows: Sequence[Window], otherwise: Mapping[str, int] | None, first: date, last: date, zone: Timezone
+) -> list[ScheduleSegment]:
+    """Lay out windows without a gap, from some time before the first of these days until after the last."""
+    laid: list[ScheduleSegment] = []
+    monday = datetime(first.year, first.month, first.day) - timedelta(days=first.weekday(), weeks=_MARGIN)
+    spans = sorted(((span, window) for window in windows for span in window.spans), key=lambda one: one[0])
+    while monday.date() <= last + timedelta(weeks=_MARGIN):
+        for (begin, end), window in spans:
+            since, until = (instant(monday + timedelta(minutes=minutes), zone) for minutes in (begin, end))
+            if since == until:
+                continue  # clocks jump over it
+            if otherwise is not None and laid and laid[-1].until < since:
+                laid.append(ScheduleSegment(name=OTHERWISE, allocation=otherwise, since=laid[-1].until, until=since))
+            laid.append(ScheduleSegment(name=window.name, allocation=window.allocation, since=since, until=until))
+        monday += timedelta(weeks=1)
+    return laid
+
+
+def _cut(segments: Sequence[ScheduleSegment], exceptions: Iterable[ScheduleSegment]) -> list[ScheduleSegment]:
+    """Cut exceptions out of segments, and put them in their places."""
+    first, last = segments[0].since, segments[-1].until
+    near = [one for one in exceptions if first < one.until and one.since < last]
+    left = list(near)
+    for segment in segments:
+        since = segment.since
+        for exception in near:
+            if segment.since < exception.until and exception.since < segment.until:
+                if since < exception.since:
+                    left.append(replace(segment, since=since, until=exception.since))
+                since = exception.until
+        if since < segment.until:
+            left.append(replace(segment, since=since))
+    return sorted(left, key=lambda one: one.since)
+
+
+def _changes(segments: Sequence[ScheduleSegment], lead: timedelta) -> Iterator[ScheduleChange]:
+    """The changes of the allocation in these segments."""
+    for before, after in pairwise(segments):
+        if before.allocation != after.allocation:
+            yield ScheduleChange(at=after.since, begins=after.since - lead, before=before, after=after)

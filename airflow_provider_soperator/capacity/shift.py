@@ -1,8 +1,8 @@
-"""A shift: capacity on its way from what it is to what it shall be, in steps that anybody can go on with.
+"""A shift: capacity on its way to the desired allocation, in steps that any process can go on with.
 
 Nothing of how far a shift has come is kept here. Each round looks at the world and does what can be done now, so that
-whoever takes over from a process that has died does the same. What the world does not show, as what there was before,
-is kept with the shift's lease.
+a process that takes over from one that has died does the same. The world does not show what there was before: that is
+kept with the shift's lease.
 """
 
 from __future__ import annotations
@@ -15,24 +15,22 @@ from datetime import datetime, timezone
 from functools import partial
 from typing import Any, TypeVar
 
-from airflow_provider_soperator.capacity.errors import CapacityError, CapacityMistake
 from airflow_provider_soperator.capacity.figures import Figures, Meter
-from airflow_provider_soperator.capacity.flow import Allocation, World, may_have
-from airflow_provider_soperator.capacity.lease import LeaseLost, Record
-from airflow_provider_soperator.capacity.order import ShiftOrder
-from airflow_provider_soperator.capacity.patience import PartTookTooLong, Patience
-from airflow_provider_soperator.capacity.plan import Plan, plan
-from airflow_provider_soperator.capacity.targets.base import Clients, Purpose, Session
-from airflow_provider_soperator.capacity.turn import IsAlive, Turn
+from airflow_provider_soperator.capacity.holdings import Allocation, World, may_have
+from airflow_provider_soperator.capacity.lease import IsAlive, JointLease, LeaseLost, ShiftRecord
+from airflow_provider_soperator.capacity.order import PartTookTooLong, ProgressTimer, ShiftOrder
+from airflow_provider_soperator.capacity.shift_plan import ShiftPlan, plan
+from airflow_provider_soperator.capacity.targets.protocol import Clients, Session, SessionContext
+from airflow_provider_soperator.errors import CapacityError, CapacityMistake, ConnectionMistake
 from airflow_provider_soperator.logger import Logger
-from airflow_provider_soperator.nebius.block import BlockSeen
+from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.transports.errors import ConnectFailed, TransportError
 
 T = TypeVar("T")
 
 #: What the cloud says of a block.
-BlockReader = Callable[[], Awaitable[BlockSeen]]
+BlockReader = Callable[[], Awaitable[CapacityBlock]]
 #: As much of an error as a lease has room for.
 _MOST_OF_A_CAUSE = 200
 
@@ -42,7 +40,7 @@ class ShiftFailed(CapacityError):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ShiftOutcome:
     """A shift that is over."""
 
     allocation: dict[str, int]
@@ -54,7 +52,7 @@ class Outcome:
 
 
 class Shift:
-    """One order at work, with its targets open.
+    """An order at work, with its targets open.
 
     async with Shift.open(order, clients, log) as shift:
         print(await shift.plan(await shift.check()))
@@ -65,18 +63,18 @@ class Shift:
         self._order, self._block, self._sessions, self._log = order, block, sessions, log
         self._gpus = {target.name: target.gpus_per_unit for target in order.targets}
         leases = [lease for session in sessions.values() if (lease := session.lease())]
-        self._turn = Turn(Record(key=order.key, task=order.task), leases, log)
+        self._lease = JointLease(ShiftRecord(key=order.key, task=order.task), leases, log)
         self._meter = Meter(self._gpus)
-        self._patience = Patience(order.timeouts)
+        self._progress = ProgressTimer(order.timeouts)
 
     @classmethod
     @asynccontextmanager
     async def open(cls, order: ShiftOrder, clients: Clients, log: Logger) -> AsyncIterator[Shift]:
         """A shift with its targets open."""
-        purpose = Purpose(block=order.block, key=order.key, why=order.why)
+        context = SessionContext(block=order.block, key=order.key, why=order.why)
         async with AsyncExitStack() as opened:
             sessions = {
-                target.name: await opened.enter_async_context(target.open(purpose, clients, log))
+                target.name: await opened.enter_async_context(target.open(context, clients, log))
                 for target in order.targets
             }
             yield cls(order, partial(clients.block, order.nebius_conn_id, order.block), sessions, log)
@@ -84,7 +82,7 @@ class Shift:
     # Before anything is moved
 
     async def look(self) -> World:
-        """What everybody has now."""
+        """Read what all targets have now."""
         seen = await asyncio.gather(*(session.look() for session in self._sessions.values()))
         # The block last: what a target is seen to hold, the block then knows of.
         return World(await self._block(), dict(zip(self._sessions, seen, strict=True)), self._gpus)
@@ -94,11 +92,11 @@ class Shift:
         block = await self._block()
         self._check_block(block)
         for name, session in self._sessions.items():
-            await session.check(self._order.goal[name], block)
+            await session.check(self._order.desired[name], block)
         return await self.look()
 
-    def _check_block(self, block: BlockSeen) -> None:
-        wanted = sum(units * self._gpus[name] for name, units in self._order.goal.items())
+    def _check_block(self, block: CapacityBlock) -> None:
+        wanted = sum(units * self._gpus[name] for name, units in self._order.desired.items())
         if block.state == "allocating":
             raise CapacityError(f"block {block.id} is being allocated", "its GPUs can be had once it is active")
         if block.state != "active":
@@ -116,18 +114,18 @@ class Shift:
                 "have the reservation extended, or ask for less",
             )
 
-    async def plan(self, world: World) -> Plan:
-        """What would be done, in words, for people to agree to."""
-        goal = self._order.goal
-        reasons = {name: await self._sessions[name].explain(goal[name]) for name in world.donors(goal)}
+    async def plan(self, world: World) -> ShiftPlan:
+        """The plan in words, for people to agree to."""
+        desired = self._order.desired
+        reasons = {name: await self._sessions[name].explain(desired[name]) for name in world.donors(desired)}
         return plan(world, self._order, reasons)
 
     # The way there
 
-    async def run(self, is_alive: IsAlive | None = None) -> Outcome:
+    async def run(self, is_alive: IsAlive | None = None) -> ShiftOutcome:
         """Move everything; when it fails, move it back. Raises ``ShiftFailed`` with what is where."""
         try:
-            await self._until(lambda now: self._take_turn(now, is_alive))
+            await self._until(lambda now: self._take_lease(now, is_alive))
             outcome = await self._there_or_back()
         # Not when this process is told to end: then another goes on.
         except Exception:
@@ -140,33 +138,33 @@ class Shift:
         """Take away what was only for the shift. What has been moved stays where it is."""
         for session in self._sessions.values():
             await session.finish()
-        await self._turn.give_back()
+        await self._lease.give_back()
 
-    async def _take_turn(self, now: datetime, is_alive: IsAlive | None) -> bool | None:
-        taken = await self._turn.take(is_alive)
-        if taken is None:
-            await self._turn.begin(await self.look(), now)
+    async def _take_lease(self, now: datetime, is_alive: IsAlive | None) -> bool | None:
+        holder = await self._lease.take(is_alive)
+        if holder is None:
+            await self._lease.begin(await self.look(), now)
             return True
-        if not self._order.wait_for_turn:
-            raise self._turn.refuse(taken, self._order.block)
-        self._turn.tell(taken)
+        if not self._order.wait_for_lease:
+            raise self._lease.refuse(holder, self._order.block)
+        self._lease.tell(holder)
         return None
 
-    async def _there_or_back(self) -> Outcome:
-        record = self._turn.record
+    async def _there_or_back(self) -> ShiftOutcome:
+        record = self._lease.record
         if not record.undone:
             try:
-                return await self._until(lambda now: self._round(now, self._order.goal))
+                return await self._until(lambda now: self._round(now, self._order.desired))
             except LeaseLost:
-                # Whoever has the block now decides.
+                # The shift that has the block now decides.
                 raise
             except CapacityError as error:
                 if not self._order.rollback:
                     raise await self._failed(str(error), "nothing was moved back") from error
                 self._log.warning("The shift has failed, and is undone: %s", error)
-                record = replace(self._turn.record, undone=str(error)[:_MOST_OF_A_CAUSE])
-                self._patience = Patience(self._order.timeouts)
-                await self._until(lambda now: _done(self._turn.keep(record)))
+                record = replace(self._lease.record, undone=str(error)[:_MOST_OF_A_CAUSE])
+                self._progress = ProgressTimer(self._order.timeouts)
+                await self._until(lambda now: _done(self._lease.keep(record)))
         try:
             await self._until(lambda now: self._round(now, record.before, back=record.ready))
         except LeaseLost:
@@ -175,17 +173,19 @@ class Shift:
             raise await self._failed(record.undone, f"it could not be undone: {error}") from error
         raise await self._failed(record.undone, "everything is back where it was")
 
-    async def _round(self, now: datetime, goal: Allocation, *, back: Allocation | None = None) -> Outcome | None:
+    async def _round(
+        self, now: datetime, desired: Allocation, *, back: Allocation | None = None
+    ) -> ShiftOutcome | None:
         """Look, and do what can be done now; ``back`` says how many are to be ready when it is undone."""
-        await self._turn.confirm()
+        await self._lease.confirm()
         world = await self.look()
         self._meter.see(world, now)
         has_begun = back is not None or self._order.release(now).mode is not None
-        donors, receivers = world.donors(goal), world.receivers(goal, back)
-        if not donors and not receivers and self._is_settled(world, goal):
+        donors, receivers = world.donors(desired), world.receivers(desired, back)
+        if not donors and not receivers and self._is_settled(world, desired):
             return await self._end(world, now)
         try:
-            self._patience.see(world, goal, now, started=has_begun, ready=back)
+            self._progress.see(world, desired, now, started=has_begun, ready=back)
         except PartTookTooLong as error:
             if donors or receivers:
                 raise
@@ -193,39 +193,39 @@ class Shift:
             self._log.warning("%s", error)
             return await self._end(world, now)
         for name in donors:
-            await self._sessions[name].shrink(goal[name], self._order.release(now, back=back is not None))
+            await self._sessions[name].shrink(desired[name], self._order.release(now, back=back is not None))
         if has_begun:
-            await self._turn.mark("leaving", now)
-            await self._grow(world, goal, [name for name in receivers if name not in donors], back)
+            await self._lease.mark("leaving", now)
+            await self._grow(world, desired, [name for name in receivers if name not in donors], back)
             if not donors:
-                await self._turn.mark("released", now)
+                await self._lease.mark("released", now)
         return None
 
-    async def _grow(self, world: World, goal: Allocation, names: list[str], back: Allocation | None) -> None:
-        ready = goal if back is None else back
+    async def _grow(self, world: World, desired: Allocation, names: list[str], back: Allocation | None) -> None:
+        ready = desired if back is None else back
         may, late = may_have(world, ready), [name for name in names if world.holdings[name].ready < ready[name]]
         for name in late:
             await self._sessions[name].grow(min(may[name], ready[name]))
         # What was allowed and not at work needs nothing of the block; but it may take it, and so comes last.
         for name in [] if late else names:
-            await self._sessions[name].allow(goal[name])
+            await self._sessions[name].allow(desired[name])
 
-    def _is_settled(self, world: World, goal: Allocation) -> bool:
+    def _is_settled(self, world: World, desired: Allocation) -> bool:
         """Nothing is on its way any more, and the block has back what nobody takes up: the machines are gone."""
         if not all(seen.is_settled for seen in world.holdings.values()):
             return False
-        before, others = self._turn.record.before, self._turn.record.others
-        given_up = sum((before[name] - goal[name]) * self._gpus[name] for name in goal)
+        before, others = self._lease.record.before, self._lease.record.others
+        given_up = sum((before[name] - desired[name]) * self._gpus[name] for name in desired)
         return given_up <= 0 or others is None or (world.others is not None and world.others <= max(others, 0))
 
-    async def _end(self, world: World, now: datetime) -> Outcome:
-        if "leaving" in self._turn.record.marks:
+    async def _end(self, world: World, now: datetime) -> ShiftOutcome:
+        if "leaving" in self._lease.record.marks:
             # What was given up may have been all that there was to do, or have gone with the last look.
-            await self._turn.mark("released", now)
-        await self._turn.mark("ready", now)
-        tolls = [await session.toll() for session in self._sessions.values()]
-        figures = self._meter.figures(self._turn.record.marks, self._order.wanted_at, tolls)
-        return Outcome({name: seen.allowed for name, seen in world.holdings.items()}, figures)
+            await self._lease.mark("released", now)
+        await self._lease.mark("ready", now)
+        losses = [await session.losses() for session in self._sessions.values()]
+        figures = self._meter.figures(self._lease.record.marks, self._order.wanted_at, losses)
+        return ShiftOutcome({name: seen.allowed for name, seen in world.holdings.items()}, figures)
 
     async def _failed(self, why: str, what: str) -> ShiftFailed:
         try:
@@ -244,7 +244,7 @@ class Shift:
         return f"Now {'; '.join(lines)}; {free} GPUs of the block are free"
 
     async def _leave_if_possible(self) -> None:
-        self._patience = Patience(self._order.timeouts)
+        self._progress = ProgressTimer(self._order.timeouts)
         try:
             await self._until(lambda now: _done(self.leave()))
         except CapacityError as error:
@@ -262,9 +262,9 @@ class Shift:
             except (SlurmError, TransportError) as error:
                 if not error.retryable and not isinstance(error, ConnectFailed):
                     raise CapacityError(str(error)) from error
-                self._patience.wait_out(error, now, self._log)
+                self._progress.wait_out(error, now, self._log)
             else:
-                self._patience.worked()
+                self._progress.worked()
                 if answer is not None:
                     return answer
             await asyncio.sleep(self._pause(now))
@@ -278,3 +278,22 @@ class Shift:
 async def _done(work: Awaitable[None]) -> bool:
     await work
     return True
+
+
+async def begin(
+    order_for: Callable[[int], ShiftOrder], block: str, nebius_conn_id: str, clients: Clients, log: Logger
+) -> tuple[ShiftOrder, ShiftPlan]:
+    """The order for a block of so many GPUs, checked, and what would be done for it now.
+
+    Raises ``CapacityMistake`` for what another try would find the same, and ``CapacityError`` for all else.
+    """
+    try:
+        order = order_for((await clients.block(nebius_conn_id, block)).limit)
+        async with Shift.open(order, clients, log) as shift:
+            return order, await shift.plan(await shift.check())
+    except ConnectionMistake as error:
+        raise CapacityMistake(str(error)) from error
+    except (SlurmError, TransportError) as error:
+        # A host that does not answer may come back.
+        may_pass = error.retryable or isinstance(error, ConnectFailed)
+        raise (CapacityError if may_pass else CapacityMistake)(str(error)) from error

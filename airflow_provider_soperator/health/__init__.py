@@ -1,1 +1,1 @@
-"""What is wrong with a cluster's nodes, from what Slurm, Kubernetes and Prometheus say of them: pure, without I/O."""
+"""The health of a cluster's nodes, by what Slurm, Kubernetes and Prometheus say of them: pure, without I/O."""

@@ -1,16 +1,17 @@
-"""How nodes are, all in all, and whether that is what somebody waits for."""
+"""The assessment of nodes by all findings, and the query that a sensor or trigger waits for."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_provider_soperator.health.findings import Kind, NodeHealth
-from airflow_provider_soperator.health.machines import of_kubernetes
-from airflow_provider_soperator.health.metrics import NODE_LABELS, Metric, Sample, nobodys, of_metrics
-from airflow_provider_soperator.health.reasons import of_slurm, word_of
+from airflow_provider_soperator.health.findings import FindingKind, NodeHealth
+from airflow_provider_soperator.health.kubernetes_findings import of_kubernetes
+from airflow_provider_soperator.health.metrics import NODE_LABELS, Metric, Sample, faults_of_no_node, of_metrics
+from airflow_provider_soperator.health.slurm_findings import of_slurm, word_of
 from airflow_provider_soperator.kubernetes.view import KubernetesView
 from airflow_provider_soperator.slurm.node_words import chosen
 from airflow_provider_soperator.slurm.records import Node
@@ -19,8 +20,8 @@ Samples = Mapping[Metric, Sequence[Sample]]
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What those say whom one can ask beside Slurm; None of whom nobody asked."""
+class Observations:
+    """Observations from Kubernetes and Prometheus; None, or empty, where they are not asked."""
 
     kubernetes: KubernetesView | None = None
     samples: Samples = field(default_factory=dict)
@@ -28,8 +29,8 @@ class Seen:
     node_labels: tuple[str, ...] = NODE_LABELS
 
 
-def assess(nodes: Iterable[Node], seen: Seen, *, ignore_own_drains: bool = True) -> dict[str, NodeHealth]:
-    """How each node is. A node that is off, or that this provider has drained, is not ill for that."""
+def assess(nodes: Iterable[Node], seen: Observations, *, ignore_own_drains: bool = True) -> dict[str, NodeHealth]:
+    """The health of each node. One that is off, or that this provider has drained, is not ill for that."""
     known = {node.name: node for node in nodes}
     by_figures = list(of_metrics(seen.samples, _names(known, seen), seen.node_labels))
     healths = {}
@@ -42,12 +43,12 @@ def assess(nodes: Iterable[Node], seen: Seen, *, ignore_own_drains: bool = True)
     return healths
 
 
-def unclear(nodes: Iterable[Node], seen: Seen) -> str:
-    """What cannot be told of any node; empty if all can."""
-    return nobodys(seen.samples, _names({node.name: node for node in nodes}, seen), seen.node_labels)
+def unclear(nodes: Iterable[Node], seen: Observations) -> str:
+    """A warning of faults that are no node's; empty if there is none."""
+    return faults_of_no_node(seen.samples, _names({node.name: node for node in nodes}, seen), seen.node_labels)
 
 
-def _names(known: Mapping[str, Node], seen: Seen) -> dict[str, str]:
+def _names(known: Mapping[str, Node], seen: Observations) -> dict[str, str]:
     """The node behind each name that it, or its machine, has."""
     pods = seen.kubernetes.pods if seen.kubernetes else {}
     machines = {pod.host.name: name for name, pod in pods.items() if pod.host and name in known}
@@ -55,7 +56,7 @@ def _names(known: Mapping[str, Node], seen: Seen) -> dict[str, str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Watched:
+class HealthQuery:
     """Some nodes, and what is waited for; of plain values."""
 
     nodes: tuple[str, ...] = ()
@@ -66,12 +67,12 @@ class Watched:
     kinds: tuple[str, ...] = ()
     ignore_own_drains: bool = True
 
-    def unhealthy(self, nodes: Iterable[Node], seen: Seen) -> dict[str, NodeHealth]:
-        """Those with findings that count, and no others."""
+    def unhealthy(self, nodes: Iterable[Node], seen: Observations) -> dict[str, NodeHealth]:
+        """The nodes with findings that count."""
         # Figures may name any node.
         everyone = list(nodes)
         wanted = {node.name for node in chosen(everyone, self.nodes, self.partition)}
-        kinds = set(map(Kind, self.kinds or Kind))
+        kinds = set(map(FindingKind, self.kinds or FindingKind))
         found = {}
         for name, health in assess(everyone, seen, ignore_own_drains=self.ignore_own_drains).items():
             findings = tuple(one for one in health.findings if one.kind in kinds)
@@ -89,8 +90,42 @@ def told(unhealthy: Mapping[str, NodeHealth]) -> dict[str, list[dict[str, Any]]]
 
 
 def in_words(unhealthy: Mapping[str, NodeHealth]) -> dict[str, str]:
-    """What is wrong with each node, as what follows its name in a sentence."""
+    """The findings of each node, as the rest of a sentence after its name."""
     return {
         name: "; ".join(f"{one.kind.value}: {one.what}" for one in health.findings)
         for name, health in unhealthy.items()
     }
+
+
+class Episodes:
+    """Times in which nodes are unhealthy, each of which is told once, however long it takes.
+
+    >>> from airflow_provider_soperator.health.findings import Finding
+    >>> sick = NodeHealth("n", (Finding(node="n", kind=FindingKind.POD, what="there is no Pod", source="kubernetes"),))
+    >>> episodes = Episodes()
+    >>> [len(episodes.news(unhealthy)) for unhealthy in ({"n": sick}, {"n": sick}, {}, {"n": sick})]
+    [1, 0, 0, 1]
+    """
+
+    def __init__(
+        self,
+        lasting: float = 0,
+        told: Mapping[str, bool] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        #: Nodes that were told of, and whether it was said that their machines have to go.
+        self.told: dict[str, bool] = dict(told or {})
+        self._lasting = lasting
+        self._since: dict[tuple[str, bool], float] = {}
+        self._clock = clock
+
+    def news(self, unhealthy: Mapping[str, NodeHealth]) -> list[NodeHealth]:
+        """Nodes that have been unhealthy for long enough now, or are worse than was told."""
+        now = self._clock()
+        states = {name: any(one.takes_machine for one in health.findings) for name, health in unhealthy.items()}
+        self._since = {pair: self._since.get(pair, now) for pair in states.items()}
+        self.told = {name: was for name, was in self.told.items() if name in states}
+        ripe = [name for name, worse in states.items() if now - self._since[name, worse] >= self._lasting]
+        news = [name for name in ripe if name not in self.told or (states[name] and not self.told[name])]
+        self.told |= {name: states[name] for name in news}
+        return [unhealthy[name] for name in news]

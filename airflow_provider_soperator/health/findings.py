@@ -1,4 +1,4 @@
-"""What can be wrong with a node, whoever says so."""
+"""Findings: what is wrong with a node, from whichever source."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Any
 
 
-class Kind(str, Enum):
+class FindingKind(str, Enum):
     """Sorts of what is wrong, by who can do something about it."""
 
     #: A job has left something behind, which goes away with its cause.
@@ -30,9 +30,9 @@ class Kind(str, Enum):
     NOT_RESPONDING = "not_responding"
     #: The node was powered up and did not come.
     BOOT_FAILED = "boot_failed"
-    #: Slurm uses the node no more, for a reason that is nobody's of the above.
+    #: Slurm uses the node no more, for a reason that is none of the above.
     OUT_OF_SERVICE = "out_of_service"
-    #: Somebody has drained the node, who knows why.
+    #: A person, or another program, has drained the node.
     DRAINED = "drained"
     #: Kubernetes says that the machine is not well.
     MACHINE = "machine"
@@ -40,35 +40,35 @@ class Kind(str, Enum):
     METRIC = "metric"
 
 
-def kinds_of(said: Iterable[str]) -> tuple[Kind, ...]:
+def kinds_of(said: Iterable[str]) -> tuple[FindingKind, ...]:
     """Kinds by their names; ``ValueError`` says which there are.
 
     >>> kinds_of(["hardware_problem"])
-    (<Kind.HARDWARE_PROBLEM: 'hardware_problem'>,)
+    (<FindingKind.HARDWARE_PROBLEM: 'hardware_problem'>,)
     """
     names = [said] if isinstance(said, str) else list(said)
-    if unknown := [name for name in names if name not in [*Kind]]:
+    if unknown := [name for name in names if name not in [*FindingKind]]:
         raise ValueError(
-            f"there is no kind {', '.join(unknown)} of findings, but {', '.join(kind.value for kind in Kind)}"
+            f"there is no kind {', '.join(unknown)} of findings, but {', '.join(kind.value for kind in FindingKind)}"
         )
-    return tuple(map(Kind, names))
+    return tuple(map(FindingKind, names))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One thing that is wrong with a node.
+    """A fault of a node.
 
-    >>> Finding(node="worker-0", kind=Kind.POD, what="there is no Pod", source="kubernetes").to_dict()["kind"]
+    >>> Finding(node="worker-0", kind=FindingKind.POD, what="there is no Pod", source="kubernetes").to_dict()["kind"]
     'pod'
     """
 
     node: str
-    kind: Kind
+    kind: FindingKind
     what: str
     #: ``slurm``, ``kubernetes`` or ``prometheus``.
     source: str
     since: datetime | None = None
-    #: It passes without anybody's doing, or by what Soperator does.
+    #: It passes by itself, or by what Soperator does.
     heals: bool = False
     #: The machine has to be replaced or rebooted, whether or not Soperator does that by itself.
     takes_machine: bool = False
@@ -88,7 +88,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class NodeHealth:
-    """How a node is."""
+    """The findings about a node."""
 
     node: str
     findings: tuple[Finding, ...] = ()

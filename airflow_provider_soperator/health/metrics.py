@@ -1,11 +1,11 @@
-"""What measured figures say is wrong with a node: which are asked for, what counts as wrong, and whose they are."""
+"""Metrics that tell of faulty nodes: their names, their bounds, and the node that each sample is of."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from airflow_provider_soperator.health.findings import Finding, Kind
+from airflow_provider_soperator.health.findings import Finding, FindingKind
 
 _SOURCE = "prometheus"
 
@@ -33,7 +33,7 @@ MACHINE_XIDS = {
 
 @dataclass(frozen=True)
 class Sample:
-    """One value of a metric, with its labels."""
+    """A value of a metric, with its labels."""
 
     labels: Mapping[str, str]
     value: float
@@ -63,7 +63,7 @@ class Metric:
         return f"{self.name}{f'{{{said}}}' if said else ''} > {self.above:g}"
 
     def says(self, value: float) -> str | None:
-        """What a value tells of; None if nothing is wrong."""
+        """The fault that a value tells of; None if nothing is wrong."""
         if not value > self.above:
             return None
         if self.among is None:
@@ -84,7 +84,7 @@ METRICS = (
 def of_metrics(
     samples: Mapping[Metric, Sequence[Sample]], machines: Mapping[str, str], labels: Sequence[str] = NODE_LABELS
 ) -> Iterator[Finding]:
-    """What is wrong by the figures. ``machines``: the node of each name that a label may have."""
+    """Findings by samples of metrics. ``machines``: the node of each name that a label may have."""
     for metric, found in samples.items():
         for sample in found:
             node, what = _node_of(sample, machines, labels), metric.says(sample.value)
@@ -92,7 +92,7 @@ def of_metrics(
                 gpu = sample.labels.get("gpu", "")
                 yield Finding(
                     node=node,
-                    kind=Kind.METRIC,
+                    kind=FindingKind.METRIC,
                     what=f"GPU {gpu}: {what}" if gpu else what,
                     source=_SOURCE,
                     heals=metric.heals,
@@ -100,10 +100,10 @@ def of_metrics(
                 )
 
 
-def nobodys(
+def faults_of_no_node(
     samples: Mapping[Metric, Sequence[Sample]], machines: Mapping[str, str], labels: Sequence[str] = NODE_LABELS
 ) -> str:
-    """What to say of faults that are no node's; empty if there is none. Other GPUs of the site may have some, too."""
+    """A warning of faults that are no node's; empty if there is none. Other GPUs of the site may have some, too."""
     strangers = [
         sample
         for metric, found in samples.items()

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING
 
-from airflow_provider_soperator.nebius.block import BlockSeen
+from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 
 if TYPE_CHECKING:
     from kubernetes_asyncio.client import ApiClient
@@ -35,7 +35,7 @@ class AirflowClients:
         async with await connect(conn_id) as client:
             yield client
 
-    async def block(self, conn_id: str, block: str) -> BlockSeen:
+    async def block(self, conn_id: str, block: str) -> CapacityBlock:
         from airflow_provider_soperator.hooks.nebius import NebiusHook
 
         return await NebiusHook(conn_id).block(block)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from airflow_provider_soperator.health.assessment import Seen
+from airflow_provider_soperator.health.assessment import Observations
 from airflow_provider_soperator.health.metrics import NODE_LABELS, Metric, Sample
 from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
 from airflow_provider_soperator.hooks.prometheus import PrometheusHook
@@ -27,13 +27,13 @@ class Witnesses:
     #: Labels that tell whose a figure is.
     node_labels: tuple[str, ...] = NODE_LABELS
 
-    async def ask(self, max_age: float | None = None) -> Seen:
+    async def ask(self, max_age: float | None = None) -> Observations:
         """What they say now; raises ``TransportError`` if one of them cannot be asked.
 
         With ``max_age`` the answer of Kubernetes may be that many seconds old, and is shared with others who look.
         """
         kubernetes, samples = await asyncio.gather(self._kubernetes(max_age), self._samples())
-        return Seen(kubernetes, samples, self.node_labels)
+        return Observations(kubernetes, samples, self.node_labels)
 
     async def _kubernetes(self, max_age: float | None) -> KubernetesView | None:
         if not self.kubernetes_conn_id:

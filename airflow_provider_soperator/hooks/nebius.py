@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
 
+from airflow_provider_soperator import __version__
+from airflow_provider_soperator.errors import ConnectionMistake
 from airflow_provider_soperator.hooks import nebius_settings as form
-from airflow_provider_soperator.hooks.nebius_settings import NebiusSettings, read
+from airflow_provider_soperator.hooks.login import lines_of_key
+from airflow_provider_soperator.hooks.nebius_settings import NebiusSettings, is_json, read
 from airflow_provider_soperator.hooks.shared import SharedClients
 from airflow_provider_soperator.hooks.stock import installed, known
+from airflow_provider_soperator.nebius.api import NebiusUnauthenticated, access_token, whoami
+from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock, read_block
 
 if TYPE_CHECKING:
+    from nebius.base.service_account.static import Reader
     from nebius.sdk import SDK
 
-    from airflow_provider_soperator.nebius.block import BlockSeen
+#: After an outage gRPC would wait for up to two minutes before it connects again.
+_MOST_WAIT_TO_RECONNECT_MS = 5_000
 
 _SDKS: SharedClients[NebiusSettings, SDK] = SharedClients()
 
@@ -48,7 +57,7 @@ class NebiusHook(BaseHook):
             yield sdk
 
     async def async_settings(self) -> NebiusSettings:
-        """What the connection says now."""
+        """Read the connection."""
         from airflow.providers.common.compat.connection import get_async_connection, get_async_extra_dejson
 
         with known(self.nebius_conn_id):
@@ -62,19 +71,15 @@ class NebiusHook(BaseHook):
         if settings.token:
             return settings.token
         async with _lent(settings) as sdk:
-            from airflow_provider_soperator.nebius.profile import access_token
-
             return await access_token(sdk)
 
-    async def block(self, block_id: str) -> BlockSeen:
+    async def block(self, block_id: str) -> CapacityBlock:
         """A capacity block as it is now."""
         async with self.async_client() as sdk:
-            from airflow_provider_soperator.nebius.blocks import read_block
-
             return await read_block(sdk, block_id)
 
     def test_connection(self) -> tuple[bool, str]:
-        """Whether the connection works, and what is wrong with it if it does not."""
+        """Test the connection, and say what is wrong with it."""
         from airflow_provider_soperator.hooks.check import in_words
 
         try:
@@ -100,13 +105,85 @@ class NebiusHook(BaseHook):
 async def _lent(settings: NebiusSettings) -> AsyncIterator[SDK]:
     with installed("nebius"):
         # The first import takes a quarter of a second, in which an event loop is to go on.
-        opening = await asyncio.to_thread(importlib.import_module, "airflow_provider_soperator.hooks.nebius_sdk")
-    async with _SDKS.lend(settings, opening.open_sdk) as sdk:
+        await asyncio.to_thread(importlib.import_module, "nebius.sdk")
+    async with _SDKS.lend(settings, open_sdk) as sdk:
         yield sdk
 
 
 async def _whoami(settings: NebiusSettings) -> str:
     async with _lent(settings) as sdk:
-        from airflow_provider_soperator.nebius.profile import whoami
-
         return await whoami(sdk)
+
+
+def open_sdk(settings: NebiusSettings) -> SDK:
+    """An SDK of its own, which the caller closes."""
+    from nebius.aio.token.static import NoTokenInEnvError
+    from nebius.base.resolver import Constant
+    from nebius.sdk import SDK
+
+    options: list[tuple[str, Any]] = [("grpc.max_reconnect_backoff_ms", _MOST_WAIT_TO_RECONNECT_MS)]
+    if settings.insecure:
+        options.append(("nebius.insecure", True))
+    try:
+        return SDK(
+            resolver=Constant(settings.endpoint) if settings.endpoint else None,
+            domain=settings.domain or None,
+            options=options,
+            credentials=_credentials(settings),
+            user_agent_prefix=f"airflow-provider-soperator/{__version__}",
+        )
+    except NoTokenInEnvError as error:
+        raise NebiusUnauthenticated(
+            f"the connection {settings.conn_id} has no token, and neither has the environment ({error})",
+            "set its password to a token, or private_key to a service account's credentials",
+        ) from error
+
+
+def _credentials(settings: NebiusSettings) -> Any:
+    if settings.token:
+        return settings.token
+    if settings.private_key:
+        return _service_account(settings, settings.private_key, "private_key")
+    if not settings.credentials_file:
+        # The SDK looks into the environment for itself.
+        return None
+    try:
+        content = Path(settings.credentials_file).expanduser().read_text()
+    except OSError as error:
+        raise ConnectionMistake(f"credentials_file cannot be read on this machine: {error}") from error
+    if is_json(content) or "-----BEGIN" in content:
+        return _service_account(settings, content, "credentials_file")
+    from nebius.aio.token.file import Bearer
+
+    return Bearer(settings.credentials_file)
+
+
+def _service_account(settings: NebiusSettings, said: str, field: str) -> Reader:
+    from nebius.base.service_account.credentials_file import ServiceAccountCredentials
+    from nebius.base.service_account.service_account import ServiceAccount
+    from nebius.base.service_account.static import Reader
+
+    try:
+        document = json.loads(said) if is_json(said) else _document(settings, said)
+        credentials = ServiceAccountCredentials.from_json(document).subject_credentials
+        return Reader(ServiceAccount(credentials.parse_private_key(), credentials.kid, credentials.sub))
+    except Exception as error:
+        # Whatever a wrong key leads to, its text may not be told.
+        kind = type(error).__name__
+        raise ConnectionMistake(
+            f"{field} has no RSA key of a service account that could be read ({kind}): it is to be the JSON of its "
+            "credentials as Nebius made it, or its key as PEM beside account_id and public_key_id"
+        ) from error
+
+
+def _document(settings: NebiusSettings, pem: str) -> dict[str, Any]:
+    """The JSON of credentials for a key that stands alone."""
+    return {
+        "subject-credentials": {
+            "alg": "RS256",
+            "private-key": lines_of_key(pem),
+            "kid": settings.public_key_id,
+            "iss": settings.account_id,
+            "sub": settings.account_id,
+        }
+    }

@@ -1,4 +1,4 @@
-"""What a Nebius connection says, read and checked before anything is opened, and the form in which it is written.
+"""Settings of a Nebius connection, read and checked before anything is opened, and the form of the connection.
 
 Imports nothing heavy: Airflow reads it in each of its processes.
 """
@@ -14,7 +14,7 @@ from airflow_provider_soperator.errors import ConnectionMistake
 from airflow_provider_soperator.hooks import extras
 from airflow_provider_soperator.hooks.extras import Field, at_most_one, filled
 
-#: Where gRPC servers listen if nobody says otherwise.
+#: The default port of the API.
 _PORT = 443
 
 FIELDS = (
@@ -96,7 +96,7 @@ def read(connection: Any, extra: Mapping[str, Any]) -> NebiusSettings:
 
 
 def is_json(credentials: str) -> bool:
-    """Whether a service account's credentials are in JSON, with all ids, or a key alone."""
+    """Tell credentials in JSON, which have all ids, from a key alone."""
     return credentials.lstrip().startswith("{")
 
 
@@ -107,7 +107,7 @@ def connection_type() -> dict[str, Any]:
 
 
 def behaviour() -> dict[str, Any]:
-    """What becomes of the fields that all connections have."""
+    """Labels of the fields that all connections have."""
     return {
         "hidden_fields": ["schema", "login"],
         "relabeling": {"host": "API endpoint", "password": "Access token"},

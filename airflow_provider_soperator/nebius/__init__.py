@@ -1,5 +1,4 @@
-"""The Nebius API as capacity needs it: an SDK from a connection, capacity blocks, node groups and their sizes.
+"""The Nebius API as capacity needs it: its calls, capacity blocks and node groups.
 
-All but ``settings``, ``errors``, ``calls`` and ``sizes`` import the SDK, so they are imported where a connection is
-made: DAG files are parsed all day long.
+``node_groups`` imports the SDK, so it is imported where a connection is made: DAG files are parsed all day long.
 """

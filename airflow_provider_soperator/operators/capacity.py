@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow.sdk import conf
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, AirflowTaskTimeout
 
-from airflow_provider_soperator.capacity.errors import CapacityError, CapacityMistake
+from airflow_provider_soperator.errors import CapacityError, CapacityMistake
 from airflow_provider_soperator.operators.metrics import emit
 from airflow_provider_soperator.operators.scaling import ScaleTargetOperator
 from airflow_provider_soperator.operators.work import WaitingOperator
@@ -22,11 +22,10 @@ from airflow_provider_soperator.values import is_on
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
-    from airflow_provider_soperator.capacity.order import Hurry, ShiftOrder
-    from airflow_provider_soperator.capacity.patience import Timeouts
+    from airflow_provider_soperator.capacity.allocation import DesiredAllocation
+    from airflow_provider_soperator.capacity.order import Hurry, ShiftOrder, Timeouts
     from airflow_provider_soperator.capacity.schedule import CapacitySchedule
-    from airflow_provider_soperator.capacity.targets.base import Target
-    from airflow_provider_soperator.capacity.wanted import Wanted
+    from airflow_provider_soperator.capacity.targets.protocol import Target
 
 __all__ = ["ScaleTargetOperator", "ShiftCapacityOperator"]
 
@@ -112,7 +111,7 @@ class ShiftCapacityOperator(WaitingOperator):
         self.deferrable, self.poll_interval = deferrable, poll_interval
 
     def execute(self, context: Context) -> Any:
-        from airflow_provider_soperator.capacity.beginning import begin
+        from airflow_provider_soperator.capacity.shift import begin
         from airflow_provider_soperator.hooks.clients import AirflowClients
         from airflow_provider_soperator.triggers.capacity import ShiftTrigger
 
@@ -152,8 +151,7 @@ class ShiftCapacityOperator(WaitingOperator):
 
     def _order(self, context: Context, limit: int) -> ShiftOrder:
         """What this task is to do, of a block with so many GPUs."""
-        from airflow_provider_soperator.capacity.order import ShiftOrder
-        from airflow_provider_soperator.capacity.patience import Timeouts
+        from airflow_provider_soperator.capacity.order import ShiftOrder, Timeouts
 
         ti = context["ti"]
         wanted = self._wanted(context, limit)
@@ -164,7 +162,7 @@ class ShiftCapacityOperator(WaitingOperator):
             block=self.block,
             nebius_conn_id=self.nebius_conn_id,
             targets=self.targets,
-            goal=wanted.units,
+            desired=wanted.units,
             wanted_at=wanted.at,
             until=wanted.until,
             transfer=self.transfer,
@@ -174,22 +172,27 @@ class ShiftCapacityOperator(WaitingOperator):
             signal=self.signal,
             timeouts=self.timeouts or Timeouts(),
             rollback=self.rollback,
-            wait_for_turn=self.when_busy == "wait",
+            wait_for_lease=self.when_busy == "wait",
             poll_interval=self.poll_interval,
             why=f"{wanted.why} ({ti.dag_id})",
         )
 
-    def _wanted(self, context: Context, limit: int) -> Wanted:
-        from airflow_provider_soperator.capacity.wanted import Superseded, by_hand, by_schedule, is_by_hand
+    def _wanted(self, context: Context, limit: int) -> DesiredAllocation:
+        from airflow_provider_soperator.capacity.allocation import (
+            Superseded,
+            is_requested,
+            requested_allocation,
+            scheduled_allocation,
+        )
 
         now = datetime.now(timezone.utc)
         at = _moment(self.at)
-        if self.schedule is None or is_by_hand(self.desired):
+        if self.schedule is None or is_requested(self.desired):
             # What a schedule does not give away is not to be had through its DAG either.
             most = limit if self.schedule is None or self.schedule.limit is None else min(limit, self.schedule.limit)
-            return by_hand(self.desired, self.targets, most, max(now, at or now))
+            return requested_allocation(self.desired, self.targets, most, max(now, at or now))
         try:
-            return by_schedule(self.schedule, at or context["dag_run"].data_interval_end or now, now)
+            return scheduled_allocation(self.schedule, at or context["dag_run"].data_interval_end or now, now)
         except Superseded as error:
             # Airflow does not log why a task is skipped.
             self.log.info("Nothing is moved: %s", error)
@@ -214,7 +217,7 @@ def _refuse_strangers(targets: Sequence[Target], schedule: CapacitySchedule | No
 
 def _refuse_force_too_late(after: timedelta, timeouts: Timeouts | None) -> None:
     """Refuse to end jobs at a time at which the shift has been undone by then."""
-    from airflow_provider_soperator.capacity.patience import Timeouts
+    from airflow_provider_soperator.capacity.order import Timeouts
 
     patience = (timeouts or Timeouts()).release
     if after >= patience:

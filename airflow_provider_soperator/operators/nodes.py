@@ -270,7 +270,7 @@ def _begun(context: Context) -> datetime:
 
 
 def _check_at_once(said: int | str) -> None:
-    from airflow_provider_soperator.health.replacing import at_most
+    from airflow_provider_soperator.health.machine_replacement import at_most
 
     at_most(said, 1)
 

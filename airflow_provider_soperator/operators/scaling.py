@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_provider_soperator.capacity.errors import CapacityMistake
+from airflow_provider_soperator.errors import CapacityMistake
 from airflow_provider_soperator.operators.work import WorkOperator
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
     from airflow_provider_soperator.capacity.order import Hurry
-    from airflow_provider_soperator.capacity.targets.base import Target
+    from airflow_provider_soperator.capacity.targets.protocol import Target
     from airflow_provider_soperator.work.targets import TargetScaling
 
 
@@ -57,12 +57,12 @@ class ScaleTargetOperator(WorkOperator):
         self.hurry, self.block, self.nebius_conn_id = hurry, block, nebius_conn_id
 
     def work(self, context: Context) -> TargetScaling:
-        from airflow_provider_soperator.capacity.targets.stored import write
+        from airflow_provider_soperator.capacity.targets.protocol import write_target
         from airflow_provider_soperator.work.targets import TargetScaling
 
         ti = context["ti"]
         try:
-            target, units = write(self.target), _count(self.units)
+            target, units = write_target(self.target), _count(self.units)
         except CapacityMistake as error:
             raise AirflowFailException(str(error)) from error
         return TargetScaling(

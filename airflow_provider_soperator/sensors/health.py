@@ -62,11 +62,11 @@ class NodeHealthSensor(WatchSensor):
         self.prometheus_conn_id, self.series, self.node_labels = prometheus_conn_id, series, node_labels
 
     def watch(self) -> HealthWatch:
-        from airflow_provider_soperator.health.assessment import Watched
+        from airflow_provider_soperator.health.assessment import HealthQuery
         from airflow_provider_soperator.work.health import HealthWatch
 
         _check_wait_for(self.wait_for)
-        watched = Watched(
+        watched = HealthQuery(
             nodes=names_of(self.nodes),
             partition=self.partition or "",
             wait_for=self.wait_for,

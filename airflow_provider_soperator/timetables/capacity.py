@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pendulum
 from airflow.timetables.base import DagRunInfo, DataInterval, TimeRestriction, Timetable
 
-from airflow_provider_soperator.capacity.schedule import CapacitySchedule
-from airflow_provider_soperator.capacity.timeline import Change
+from airflow_provider_soperator.capacity.schedule import CapacitySchedule, ScheduleChange
 
 if TYPE_CHECKING:
     from airflow.models.dag import DagModel
@@ -98,7 +97,7 @@ def _now() -> DateTime:
     return pendulum.now("UTC")
 
 
-def _interval(change: Change) -> DataInterval:
+def _interval(change: ScheduleChange) -> DataInterval:
     return DataInterval(change.begins, change.at)
 
 

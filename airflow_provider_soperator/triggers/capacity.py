@@ -10,11 +10,10 @@ from typing import Any
 
 from async_timeout import timeout
 
-from airflow_provider_soperator.capacity.errors import CapacityError, CapacityMistake
-from airflow_provider_soperator.capacity.lease import Record
+from airflow_provider_soperator.capacity.lease import ShiftRecord
 from airflow_provider_soperator.capacity.order import ShiftOrder
 from airflow_provider_soperator.capacity.shift import Shift
-from airflow_provider_soperator.errors import ConnectionMistake
+from airflow_provider_soperator.errors import CapacityError, CapacityMistake, ConnectionMistake
 from airflow_provider_soperator.hooks.clients import AirflowClients
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.transports.errors import TransportError
@@ -107,7 +106,7 @@ class _Task:
         return cls(dag_id, run_id, task_id, int(map_index))
 
 
-async def _is_under_way(record: Record) -> bool:
+async def _is_under_way(record: ShiftRecord) -> bool:
     """Whether the task that has a block can still give it back; of another Airflow's nobody knows, so it can."""
     task = _Task.read(record.task)
     states = (await task_sdk.states(task, [task.task_id]))[task.task_id]

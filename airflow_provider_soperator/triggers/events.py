@@ -22,8 +22,7 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 from airflow_provider_soperator.clients.client import AsyncSlurmClient
 from airflow_provider_soperator.clients.finished import FinishedJobs
 from airflow_provider_soperator.clients.steps import run_async
-from airflow_provider_soperator.health.assessment import Watched, told, unclear
-from airflow_provider_soperator.health.episodes import Episodes
+from airflow_provider_soperator.health.assessment import Episodes, HealthQuery, told, unclear
 from airflow_provider_soperator.health.findings import kinds_of
 from airflow_provider_soperator.health.metrics import NODE_LABELS
 from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
@@ -257,7 +256,7 @@ class NodeUnhealthyTrigger(_SlurmEventTrigger):
         self.node_labels = list(node_labels)
         self.slurm_conn_id = slurm_conn_id
         self.poll_interval = poll_interval
-        self._watched = Watched(
+        self._watched = HealthQuery(
             nodes=tuple(hostlist.expand(nodes)) if nodes else (), partition=partition, kinds=tuple(self.kinds)
         )
         self._witnesses = Witnesses(

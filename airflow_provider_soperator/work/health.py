@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
 from airflow_provider_soperator.clients.client import AsyncSlurmClient
-from airflow_provider_soperator.health.assessment import Watched, in_words, told, unclear
+from airflow_provider_soperator.health.assessment import HealthQuery, in_words, told, unclear
 from airflow_provider_soperator.hooks.health import Witnesses
 from airflow_provider_soperator.slurm.node_words import in_lines
 from airflow_provider_soperator.slurm.requests import ListNodes
@@ -20,7 +20,7 @@ class HealthWatch(Watch[AsyncSlurmClient]):
     """Some nodes that are waited for until they are healthy, or until one is not."""
 
     slurm_conn_id: str
-    watched: Watched
+    watched: HealthQuery
     witnesses: Witnesses
 
     def open(self) -> AbstractAsyncContextManager[AsyncSlurmClient]:

@@ -12,10 +12,10 @@ from typing import Any, Literal
 from async_timeout import timeout
 
 from airflow_provider_soperator.clients.client import AsyncSlurmClient
-from airflow_provider_soperator.health.replacing import (
+from airflow_provider_soperator.health.machine_replacement import (
+    NodeSnapshot,
     Replacement,
-    Sight,
-    Wanted,
+    ReplacementOptions,
     at_most,
     by_kubernetes,
     by_slurm,
@@ -140,7 +140,7 @@ class ReplacementProgress(Progress[AsyncSlurmClient]):
         return Witnesses(kubernetes_conn_id=settings.kubernetes_conn_id or None, namespace=settings.namespace)
 
     def _begin(self) -> None:
-        wanted = Wanted(
+        wanted = ReplacementOptions(
             owner=self.wanted.owner,
             why=self.wanted.reason,
             force=self.wanted.force,
@@ -149,7 +149,7 @@ class ReplacementProgress(Progress[AsyncSlurmClient]):
         )
         self._replacements = {name: Replacement(wanted) for name in self.wanted.nodes}
 
-    async def _look(self, client: AsyncSlurmClient, most_age: float) -> dict[str, Sight]:
+    async def _look(self, client: AsyncSlurmClient, most_age: float) -> dict[str, NodeSnapshot]:
         seen, nodes = await asyncio.gather(self._witnesses.ask(), client.ask_shared(ListNodes(), most_age))
         known = {node.name: node for node in nodes}
         refuse_unknown(self.wanted.nodes, known)
@@ -164,7 +164,7 @@ class ReplacementProgress(Progress[AsyncSlurmClient]):
             )
         return sights
 
-    def _decide(self, sights: Mapping[str, Sight]) -> dict[str, Step]:
+    def _decide(self, sights: Mapping[str, NodeSnapshot]) -> dict[str, Step]:
         now, limit = datetime.now(timezone.utc), at_most(self.wanted.at_once, len(self._replacements))
         is_lost = any(step.lost for step in self._steps.values())
         steps = {}
@@ -197,7 +197,7 @@ class ReplacementProgress(Progress[AsyncSlurmClient]):
             self.log.info("%s", line)
         self._told = said
 
-    async def _order(self, client: AsyncSlurmClient, sights: Mapping[str, Sight]) -> None:
+    async def _order(self, client: AsyncSlurmClient, sights: Mapping[str, NodeSnapshot]) -> None:
         for step in self._steps.values():
             for order in step.orders:
                 try:

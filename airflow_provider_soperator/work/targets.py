@@ -8,19 +8,18 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any, Literal
 
-from airflow_provider_soperator.capacity.errors import CapacityError, CapacityMistake
-from airflow_provider_soperator.capacity.flow import World, may_have
-from airflow_provider_soperator.capacity.holding import Holding, Release
-from airflow_provider_soperator.capacity.targets import stored
-from airflow_provider_soperator.capacity.targets.base import Purpose, Session
+from airflow_provider_soperator.capacity.holdings import Holding, Release, World, may_have
+from airflow_provider_soperator.capacity.targets import protocol
+from airflow_provider_soperator.capacity.targets.protocol import Session, SessionContext
+from airflow_provider_soperator.errors import CapacityError, CapacityMistake
 from airflow_provider_soperator.hooks.clients import AirflowClients
 from airflow_provider_soperator.logger import Logger
-from airflow_provider_soperator.nebius.block import BlockSeen
+from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 from airflow_provider_soperator.slurm.power import MODES
 from airflow_provider_soperator.work.protocols import Progress, Work, WorkFailed, WorkRefused
 
 #: Without a block none sets a limit.
-_NO_BLOCK = BlockSeen(id="", limit=2**31, usage=None)
+_NO_BLOCK = CapacityBlock(id="", limit=2**31, usage=None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +29,7 @@ class TargetScaling(Work[Session]):
     With a block the target grows as far as the block has GPUs free, and no GPU more is asked for.
     """
 
-    #: The fields of the target, as ``targets.stored`` writes them.
+    #: The fields of the target, as ``write_target`` writes them.
     target: dict[str, Any]
     units: int
     hurry: Literal["idle", "asap", "force"]
@@ -41,14 +40,14 @@ class TargetScaling(Work[Session]):
 
     @asynccontextmanager
     async def open(self, log: Logger) -> AsyncIterator[Session]:
-        purpose = Purpose(block=self.block or "", key=self.key, why=f"Airflow: {self.key}")
-        async with stored.read(self.target).open(purpose, AirflowClients(), log) as session:
+        purpose = SessionContext(block=self.block or "", key=self.key, why=f"Airflow: {self.key}")
+        async with protocol.read_target(self.target).open(purpose, AirflowClients(), log) as session:
             yield session
 
     def begin(self, log: Logger) -> ScalingProgress:
         return ScalingProgress(self, log)
 
-    async def read_block(self) -> BlockSeen | None:
+    async def read_block(self) -> CapacityBlock | None:
         return await AirflowClients().block(self.nebius_conn_id, self.block) if self.block else None
 
 
@@ -57,7 +56,7 @@ class ScalingProgress(Progress[Session]):
 
     def __init__(self, wanted: TargetScaling, log: Logger) -> None:
         self._wanted, self._log = wanted, log
-        self._target = stored.read(wanted.target)
+        self._target = protocol.read_target(wanted.target)
         self._place = ""
 
     @property

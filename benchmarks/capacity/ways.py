@@ -15,7 +15,7 @@ from airflow_provider_soperator.capacity.order import ShiftOrder
 from airflow_provider_soperator.capacity.shift import Shift
 from airflow_provider_soperator.capacity.targets import NebiusNodeGroupTarget, SlurmNodesTarget
 from airflow_provider_soperator.hooks.clients import AirflowClients
-from airflow_provider_soperator.nebius.block import BlockSeen
+from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 from benchmarks.capacity.shape import GPUS, MOVED, NODES, POLL
 from benchmarks.capacity.stage import ALL, Stage
 from sandbox.settings import EPHEMERAL_SET
@@ -100,7 +100,7 @@ class Shifted:
                     name="inference", node_group=nebius["node_groups"]["inference"], gpus_per_unit=GPUS
                 ),
             ),
-            goal={"training": NODES - MOVED, "inference": MOVED},
+            desired={"training": NODES - MOVED, "inference": MOVED},
             wanted_at=datetime.fromtimestamp(wanted_at, timezone.utc),
             transfer=timedelta(seconds=transfer),
             poll_interval=POLL,
@@ -118,7 +118,7 @@ class Shifted:
 class _AllAtOnce(AirflowClients):
     """None of the block's GPUs are free before all of them are."""
 
-    async def block(self, conn_id: str, block: str) -> BlockSeen:
+    async def block(self, conn_id: str, block: str) -> CapacityBlock:
         seen = await super().block(conn_id, block)
         return replace(seen, usage=seen.limit) if (seen.free or 0) < MOVED * GPUS else seen
 

@@ -86,7 +86,7 @@ class Capacity:
             block=BLOCK_ID,
             nebius_conn_id="nebius_default",
             targets=TARGETS,
-            goal={"training": training, "inference": inference},
+            desired={"training": training, "inference": inference},
             wanted_at=datetime.now(timezone.utc),
             poll_interval=0.2,
         )

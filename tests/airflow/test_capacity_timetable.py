@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from airflow_provider_soperator.capacity.schedule import CapacitySchedule, Change, Window
+from airflow_provider_soperator.capacity.schedule import CapacitySchedule, ScheduleChange, Window
 from tests.airflow.stack import Dag, Run, Stack
 
 pytestmark = pytest.mark.lane("airflow of shifts")
@@ -54,7 +54,7 @@ def schedule() -> CapacitySchedule:
 
 
 @pytest.fixture(scope="module")
-def handovers(schedule: CapacitySchedule) -> list[Change]:
+def handovers(schedule: CapacitySchedule) -> list[ScheduleChange]:
     return list(schedule.changes(now(), now() + timedelta(minutes=10)))
 
 
@@ -87,7 +87,7 @@ def test_the_page_of_the_dag_says_when_it_runs(stack: Stack, newest_only: Dag) -
 
 
 def test_each_handover_has_its_run_but_for_those_that_are_superseded(
-    stack: Stack, newest_only: Dag, all_of_them: Dag, handovers: list[Change]
+    stack: Stack, newest_only: Dag, all_of_them: Dag, handovers: list[ScheduleChange]
 ) -> None:
     first, _, last = handovers
     [run] = stack.wait("the first handover has its run", newest_only.runs, 180)

@@ -19,7 +19,7 @@ from typing import Any
 
 from airflow_provider_soperator.capacity.order import ShiftOrder
 from airflow_provider_soperator.clients.client import AsyncSlurmClient
-from airflow_provider_soperator.nebius.groups import NodeGroups
+from airflow_provider_soperator.nebius.node_groups import NodeGroupClient
 from airflow_provider_soperator.slurm.requests import (
     CancelJobs,
     CreateReservation,
@@ -107,7 +107,7 @@ def to_its_end(order: ShiftOrder, connections: Mapping[str, str], step: Step | N
 def check_arrived(life: Life, order: ShiftOrder) -> None:
     """That a process which nobody killed has got where it was to go, and no job has come to harm."""
     assert life.outcome, f"it failed: {life.failure}"
-    assert life.outcome["allocation"] == dict(order.goal)
+    assert life.outcome["allocation"] == dict(order.desired)
     assert life.outcome["figures"]["jobs_requeued"] == life.outcome["figures"]["jobs_killed"] == 0
 
 
@@ -161,4 +161,4 @@ def _die_at(step: Step, news: Connection) -> None:
         return call
 
     AsyncSlurmClient.ask = deadly(AsyncSlurmClient.ask)  # type: ignore[method-assign, assignment]
-    NodeGroups.resize = deadly(NodeGroups.resize)  # type: ignore[method-assign, assignment]
+    NodeGroupClient.resize = deadly(NodeGroupClient.resize)  # type: ignore[method-assign, assignment]

@@ -18,10 +18,9 @@ import kubernetes.client
 import kubernetes.config
 from async_timeout import timeout
 
-from airflow_provider_soperator.capacity.holding import Holding
-from airflow_provider_soperator.capacity.targets.base import Purpose, Session, Target
-from airflow_provider_soperator.capacity.targets.kubernetes import KubernetesScaleTarget
-from airflow_provider_soperator.capacity.targets.stored import write
+from airflow_provider_soperator.capacity.holdings import Holding
+from airflow_provider_soperator.capacity.targets import KubernetesScaleTarget
+from airflow_provider_soperator.capacity.targets.protocol import Session, SessionContext, Target, write_target
 from airflow_provider_soperator.hooks.clients import AirflowClients
 from airflow_provider_soperator.hooks.nebius import NebiusHook
 from airflow_provider_soperator.work.targets import TargetScaling
@@ -104,7 +103,7 @@ def at_work(target: Target, work: Callable[[Session], Awaitable[T]], block: str 
     """Something done in one session."""
 
     async def run() -> T:
-        purpose = Purpose(block=block, key="tests")
+        purpose = SessionContext(block=block, key="tests")
         async with target.open(purpose, AirflowClients(), logging.getLogger("scaling")) as session:
             return await work(session)
 
@@ -119,7 +118,7 @@ def bring(target: Target, units: int, within: float = 30, block: str = "") -> Ho
     """The target, once it has just so many units."""
     now = datetime.now(timezone.utc)
     work = TargetScaling(
-        target=write(target),
+        target=write_target(target),
         units=units,
         hurry="asap",
         block=block or None,

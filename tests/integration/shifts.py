@@ -18,13 +18,11 @@ from nebius.api.nebius.mk8s.v1 import (
     UpdateNodeGroupRequest,
 )
 
-from airflow_provider_soperator.capacity.errors import CapacityMistake
-from airflow_provider_soperator.capacity.lease import Record
-from airflow_provider_soperator.capacity.order import ShiftOrder
-from airflow_provider_soperator.capacity.patience import Timeouts
-from airflow_provider_soperator.capacity.shift import Outcome, Shift, ShiftFailed
+from airflow_provider_soperator.capacity.lease import IsAlive, ShiftRecord
+from airflow_provider_soperator.capacity.order import ShiftOrder, Timeouts
+from airflow_provider_soperator.capacity.shift import Shift, ShiftFailed, ShiftOutcome
 from airflow_provider_soperator.capacity.targets import NebiusNodeGroupTarget, SlurmNodesTarget
-from airflow_provider_soperator.capacity.turn import IsAlive
+from airflow_provider_soperator.errors import CapacityMistake
 from airflow_provider_soperator.hooks.clients import AirflowClients
 from sandbox.cloud.landscape import BLOCK_ID, INFERENCE_GROUP, REMOTE_INFERENCE_GROUP
 from sandbox.settings import EPHEMERAL_SET
@@ -51,7 +49,7 @@ class Running:
         self._threads = ThreadPoolExecutor(1)
         self._work = self._threads.submit(asyncio.run, self._run(order, is_alive))
 
-    async def _run(self, order: ShiftOrder, is_alive: IsAlive | None) -> Outcome:
+    async def _run(self, order: ShiftOrder, is_alive: IsAlive | None) -> ShiftOutcome:
         task = asyncio.current_task()
         assert task
         self._begun.set_result((asyncio.get_running_loop(), task))
@@ -61,7 +59,7 @@ class Running:
     def is_over(self) -> bool:
         return self._work.done()
 
-    def end(self, timeout: float = 120) -> Outcome:
+    def end(self, timeout: float = 120) -> ShiftOutcome:
         if not wait([self._work], timeout).done:
             raise AssertionError(f"the shift has not ended; it said:\n{self.said}")
         return self._work.result()
@@ -96,7 +94,7 @@ class Said(logging.Handler):
         return "\n".join(self.lines)
 
 
-async def run(order: ShiftOrder, log: logging.Logger, is_alive: IsAlive | None = None) -> Outcome:
+async def run(order: ShiftOrder, log: logging.Logger, is_alive: IsAlive | None = None) -> ShiftOutcome:
     async with opened(order, log) as shift:
         return await shift.run(is_alive)
 
@@ -137,7 +135,7 @@ class Shifts:
             "block": BLOCK_ID,
             "nebius_conn_id": "nebius_default",
             "targets": (self.training(), self.inference()),
-            "goal": {"training": training, "inference": inference},
+            "desired": {"training": training, "inference": inference},
             "wanted_at": datetime.now(timezone.utc),
             "timeouts": PATIENT,
             "poll_interval": 0.2,
@@ -149,7 +147,7 @@ class Shifts:
         self._running.append(Running(order, is_alive))
         return self._running[-1]
 
-    def run(self, order: ShiftOrder) -> Outcome:
+    def run(self, order: ShiftOrder) -> ShiftOutcome:
         return self.start(order).end()
 
     def accepted(self, order: ShiftOrder) -> None:
@@ -281,6 +279,6 @@ def at(seconds: float) -> datetime:
     return datetime.now(timezone.utc) + timedelta(seconds=seconds)
 
 
-async def is_dead(record: Record) -> bool:
+async def is_dead(record: ShiftRecord) -> bool:
     """That the task which has the block will do nothing more."""
     return False

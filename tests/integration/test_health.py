@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow.triggers.base import TriggerEvent
 from async_timeout import timeout
 
-from airflow_provider_soperator.health.assessment import Watched
+from airflow_provider_soperator.health.assessment import HealthQuery
 from airflow_provider_soperator.hooks.health import Witnesses
 from airflow_provider_soperator.hooks.prometheus import PrometheusHook
 from airflow_provider_soperator.sensors.health import NodeHealthSensor
@@ -136,7 +136,9 @@ def test_a_sensor_that_is_deferred_sees_the_same(cluster: Cluster, conn_id: str)
     witnesses = Witnesses(kubernetes_conn_id="kubernetes_default")
 
     def waits(**watched: Any) -> AsyncIterator[TriggerEvent]:
-        watch = HealthWatch(slurm_conn_id=conn_id, watched=Watched(**watched), witnesses=witnesses, poll_interval=0.2)
+        watch = HealthWatch(
+            slurm_conn_id=conn_id, watched=HealthQuery(**watched), witnesses=witnesses, poll_interval=0.2
+        )
         return WatchTrigger(watch.write()).run()
 
     async def main() -> None:

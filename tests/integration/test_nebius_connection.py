@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from airflow_provider_soperator.hooks.nebius import NebiusHook
-from airflow_provider_soperator.nebius import profile
-from airflow_provider_soperator.nebius.errors import NebiusMissing, NebiusUnauthenticated
+from airflow_provider_soperator.nebius import api
+from airflow_provider_soperator.nebius.api import NebiusMissing, NebiusUnauthenticated
 from sandbox.cloud.faults import ApiFault
 from tests.integration.test_connection_check import listening
 from tests.sandbox.nebius_world import BLOCK, TOKEN, World, world
@@ -149,13 +149,13 @@ def test_tls_where_there_is_none(connect: Connect) -> None:
 
 
 def test_a_server_that_says_nothing(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(profile, "_LIMITS", {**profile._LIMITS, "timeout": 0.5})
+    monkeypatch.setattr(api, "_QUICK", {**api._QUICK, "timeout": 0.5})
     with listening(answers=True) as port:
         assert "Could not read own profile" in fails(connect(TOKEN, port=port))
 
 
 def test_an_api_that_hangs(here: World, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(profile, "_LIMITS", {**profile._LIMITS, "timeout": 0.5})
+    monkeypatch.setattr(api, "_QUICK", {**api._QUICK, "timeout": 0.5})
     here.faults.add(ApiFault("nebius", "hang", "ProfileService/Get"))
     assert "Could not read own profile" in fails(connect(TOKEN))
 

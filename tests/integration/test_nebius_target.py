@@ -26,15 +26,15 @@ from nebius.api.nebius.mk8s.v1 import (
     ReservationPolicy,
 )
 
-from airflow_provider_soperator.capacity.errors import CapacityBusy, CapacityMistake
-from airflow_provider_soperator.capacity.holding import Holding, Release
-from airflow_provider_soperator.capacity.targets.base import Purpose, Session, Target
-from airflow_provider_soperator.capacity.targets.nebius import NebiusNodeGroupTarget
+from airflow_provider_soperator.capacity.holdings import Holding, Release
+from airflow_provider_soperator.capacity.targets import NebiusNodeGroupTarget
+from airflow_provider_soperator.capacity.targets.protocol import Session, SessionContext, Target
+from airflow_provider_soperator.errors import CapacityBusy, CapacityMistake
 from airflow_provider_soperator.hooks.clients import AirflowClients
 from airflow_provider_soperator.hooks.nebius import NebiusHook
-from airflow_provider_soperator.nebius import calls
-from airflow_provider_soperator.nebius.block import BlockSeen
-from airflow_provider_soperator.nebius.errors import NebiusUnreachable
+from airflow_provider_soperator.nebius import api
+from airflow_provider_soperator.nebius.api import NebiusUnreachable
+from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 from airflow_provider_soperator.slurm.requests import PowerDownMode
 from sandbox.cloud import landscape
 from sandbox.cloud.faults import ApiFault
@@ -70,7 +70,7 @@ class Shift:
         self._monkeypatch.setenv("AIRFLOW_CONN_NEBIUS_WORLD", json.dumps(said))
 
     def open(self, target: Target = GROUP, key: str = "shift-1") -> Session:
-        purpose = Purpose(block=BLOCK, key=key, why="a test")
+        purpose = SessionContext(block=BLOCK, key=key, why="a test")
         return self.do(self._opened.enter_async_context(target.open(purpose, AirflowClients(), self.log)))
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
@@ -80,7 +80,7 @@ class Shift:
 
         return self._loop.run_until_complete(in_time())
 
-    def block(self) -> BlockSeen:
+    def block(self) -> CapacityBlock:
         return self.do(NebiusHook("nebius_world").block(BLOCK))
 
     def operations(self) -> list[str]:
@@ -243,7 +243,7 @@ def test_a_growth_that_hangs_ends_by_itself_once_there_is_room(here: World, shif
 
 def test_in_a_sandbox_whose_block_is_full_for_a_while(cluster: Cluster, connections: Connections) -> None:
     target = NebiusNodeGroupTarget(name="inference", node_group=landscape.INFERENCE_GROUP)
-    purpose = Purpose(block=landscape.BLOCK_ID, key="a-shift-in-a-sandbox")
+    purpose = SessionContext(block=landscape.BLOCK_ID, key="a-shift-in-a-sandbox")
 
     async def until(session: Session, wanted: Callable[[Holding], bool]) -> Holding:
         while not wanted(seen := await session.look()):
@@ -308,7 +308,7 @@ def test_an_answer_that_is_lost_costs_nothing(here: World, shift: Shift) -> None
     shift.do(session.grow(3))
     assert len(shift.operations()) == 1
     settle(here)
-    here.faults.add(ApiFault("nebius", "lost", UPDATE, count=calls.LIMITS["retries"] + 1))
+    here.faults.add(ApiFault("nebius", "lost", UPDATE, count=api.LIMITS["retries"] + 1))
     with pytest.raises(NebiusUnreachable) as lost:
         shift.do(session.shrink(1, NOW))
     assert lost.value.unsettled
@@ -334,7 +334,7 @@ def test_two_processes_of_one_shift_order_once(here: World, shift: Shift, caplog
 
 
 def test_an_api_that_hangs_is_given_up_in_time(here: World, shift: Shift, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(calls.LIMITS, "per_retry_timeout", 0.2)
+    monkeypatch.setitem(api.LIMITS, "per_retry_timeout", 0.2)
     session = shift.open()
     here.faults.add(ApiFault("nebius", "hang", "NodeGroupService/Get"))
     assert shift.do(session.look()).ready == 2
@@ -408,7 +408,7 @@ def another(here: World, shift: Shift, **catalogue: Any) -> Iterator[None]:
         here.server = before
 
 
-def refused(shift: Shift, units: int = 3, target: Target = GROUP, block: BlockSeen | None = None) -> str:
+def refused(shift: Shift, units: int = 3, target: Target = GROUP, block: CapacityBlock | None = None) -> str:
     before = wire(shift.world.group())
     with pytest.raises(CapacityMistake) as mistake:
         shift.do(shift.open(target).check(units, block or shift.block()))

@@ -10,12 +10,12 @@ from typing import Any
 import kubernetes.client
 import pytest
 
-from airflow_provider_soperator.capacity.errors import CapacityBusy, CapacityError, CapacityMistake
-from airflow_provider_soperator.capacity.holding import Holding, Release
-from airflow_provider_soperator.capacity.targets.base import Session, Target
-from airflow_provider_soperator.capacity.targets.kubernetes import Workload
-from airflow_provider_soperator.capacity.targets.nebius import NebiusNodeGroupTarget
-from airflow_provider_soperator.nebius.block import BlockSeen
+from airflow_provider_soperator.capacity.holdings import Holding, Release
+from airflow_provider_soperator.capacity.targets import NebiusNodeGroupTarget
+from airflow_provider_soperator.capacity.targets.kubernetes_session import Workload
+from airflow_provider_soperator.capacity.targets.protocol import Session, Target
+from airflow_provider_soperator.errors import CapacityBusy, CapacityError, CapacityMistake
+from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 from airflow_provider_soperator.slurm.requests import PowerDownMode
 from airflow_provider_soperator.transports.errors import ConnectFailed
 from sandbox.cloud.landscape import BLOCK_ID, INFERENCE_NAMESPACE, NODESET_NAME_LABEL
@@ -23,7 +23,7 @@ from tests.integration.cluster import Cluster
 from tests.integration.connections import Connections
 from tests.integration.scaling import KEDA, Service, at_work, bring, look, service
 
-BLOCK = BlockSeen(id="block", limit=32, usage=0)
+BLOCK = CapacityBlock(id="block", limit=32, usage=0)
 PAUSED = f"{KEDA}/paused-replicas"
 
 

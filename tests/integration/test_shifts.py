@@ -47,15 +47,15 @@ def test_three_targets_of_three_kinds_in_both_layouts(shifts: Shifts) -> None:
     )
     targets = (shifts.training(), shifts.inference(), replicas)
     with shifts.autoscaled(REMOTE_INFERENCE_GROUP, most=4):
-        goal = {"training": 1, "inference": 2, "far": 1}
-        assert shifts.run(shifts.order(1, 2, targets=targets, goal=goal)).allocation == goal
+        desired = {"training": 1, "inference": 2, "far": 1}
+        assert shifts.run(shifts.order(1, 2, targets=targets, desired=desired)).allocation == desired
         shifts.check(1, same_cluster=2, own_cluster=1)
         # From one inference to the other, and training stays out of it.
-        goal = {"training": 1, "inference": 1, "far": 2}
-        assert shifts.run(shifts.order(1, 1, targets=targets, goal=goal)).allocation == goal
+        desired = {"training": 1, "inference": 1, "far": 2}
+        assert shifts.run(shifts.order(1, 1, targets=targets, desired=desired)).allocation == desired
         shifts.check(1, same_cluster=1, own_cluster=2)
-        goal = {"training": 4, "inference": 0, "far": 0}
-        assert shifts.run(shifts.order(4, 0, targets=targets, goal=goal)).allocation == goal
+        desired = {"training": 4, "inference": 0, "far": 0}
+        assert shifts.run(shifts.order(4, 0, targets=targets, desired=desired)).allocation == desired
     shifts.check_at_rest()
 
 

@@ -16,9 +16,9 @@ from nebius.api.nebius.mk8s.v1 import (
     UpdateNodeGroupRequest,
 )
 
-from airflow_provider_soperator.capacity.errors import CapacityBusy
 from airflow_provider_soperator.capacity.order import ShiftOrder
-from airflow_provider_soperator.nebius import calls
+from airflow_provider_soperator.errors import CapacityBusy
+from airflow_provider_soperator.nebius import api
 from sandbox.cloud.landscape import BLOCK_ID, CPU_GROUP, INFERENCE_GROUP
 from tests.integration.cluster import check_ledger
 from tests.integration.shifts import PATIENT, WHOLE_NODE, Running, Shifts, at, is_dead
@@ -200,7 +200,7 @@ def nebius_hangs(shifts: Shifts, running: Running) -> None:
 
 def nebius_loses_answers(shifts: Shifts, running: Running) -> None:
     """The order is given once, as often as it is said."""
-    tries = calls.LIMITS["retries"] + 1
+    tries = api.LIMITS["retries"] + 1
     shifts.cluster.fault("api", api="nebius", effect="lost", matching="NodeGroupService/Update", count=tries)
     shifts.wait_said(running, OUT_OF_REACH)
 
@@ -228,7 +228,7 @@ def slurmctld_hangs(shifts: Shifts, running: Running) -> None:
 def test_what_passes_by_itself_is_waited_out(
     out: Trouble, back: Trouble, shifts: Shifts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(calls.LIMITS, "per_retry_timeout", 0.5)
+    monkeypatch.setitem(api.LIMITS, "per_retry_timeout", 0.5)
     for order, trouble in ((shifts.order(2, 2), out), (shifts.order(4, 0), back)):
         running = shifts.start(order)
         shifts.wait_said(running, "worker-")
@@ -237,7 +237,7 @@ def test_what_passes_by_itself_is_waited_out(
         assert not running.is_over or trouble is nebius_loses_answers
         shifts.cluster.sandbox.up()
         shifts.cluster.fault("clear")
-        assert running.end().allocation == dict(order.goal)
+        assert running.end().allocation == dict(order.desired)
     shifts.check_at_rest()
     check_ledger(shifts.cluster.ledger())
 
@@ -294,7 +294,7 @@ def test_two_shifts_of_one_block_go_one_after_the_other(shifts: Shifts) -> None:
     second = shifts.start(shifts.order(4, 0))
     shifts.wait_said(second, f"Waiting for task {order.task} (reservation airflow-shift-")
     with pytest.raises(CapacityBusy, match=rf"task {order.task} \(reservation .*\) is moving block {BLOCK_ID}"):
-        shifts.run(shifts.order(3, 1, wait_for_turn=False))
+        shifts.run(shifts.order(3, 1, wait_for_lease=False))
     assert first.end().allocation == {"training": 2, "inference": 2}
     assert second.end().allocation == {"training": 4, "inference": 0}
     shifts.check_at_rest()

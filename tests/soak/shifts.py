@@ -10,8 +10,7 @@ from datetime import timedelta
 
 import pytest
 
-from airflow_provider_soperator.capacity.order import ShiftOrder
-from airflow_provider_soperator.capacity.patience import Timeouts
+from airflow_provider_soperator.capacity.order import ShiftOrder, Timeouts
 from airflow_provider_soperator.capacity.targets import KubernetesScaleTarget
 from sandbox.cloud.landscape import INFERENCE_NAMESPACE, REMOTE_INFERENCE_GROUP
 from tests.integration.doomed import USUAL, Life, Step, alive, check_arrived
@@ -106,14 +105,14 @@ class Nights:
         self._round.counts["jobs under shifts"] += len(begun)
         self._round.checked[UNHARMED] += 1
 
-    def move(self, goal: Mapping[str, int]) -> None:
-        order = self._shifts.order(0, 0, targets=tuple(self._targets), goal=dict(goal), timeouts=TIMEOUTS)
+    def move(self, desired: Mapping[str, int]) -> None:
+        order = self._shifts.order(0, 0, targets=tuple(self._targets), desired=dict(desired), timeouts=TIMEOUTS)
         deaths = self._round.dice(f"deaths of {self._lives}").randint(1, DEATHS)
         killed = 0
         while (life := self._live(order, is_last=killed >= deaths)).was_killed:
             killed += 1
         check_arrived(life, order)
-        self._shifts.check(goal["training"], same_cluster=goal["inference"], own_cluster=goal.get("far", 0))
+        self._shifts.check(desired["training"], same_cluster=desired["inference"], own_cluster=desired.get("far", 0))
         self._round.checked[ARRIVED] += 1
 
     def _live(self, order: ShiftOrder, *, is_last: bool) -> Life:
@@ -140,7 +139,7 @@ class Nights:
         plan = Plan()
         if not is_last:
             if dice.random() < 0.7:
-                kinds = BACK if order.goal["training"] == HOME["training"] else THERE
+                kinds = BACK if order.desired["training"] == HOME["training"] else THERE
                 # At the first order of some kinds: a single kind may have been given for good by those before it.
                 some = frozenset(dice.sample(kinds, dice.randint(1, 3)))
                 plan.step = Step(done=dice.random() < 0.5, kinds=some, number=dice.choice((1, 1, 1, 2)))

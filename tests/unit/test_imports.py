@@ -83,10 +83,9 @@ TABLE = (
         ACTS,
         # These make Airflow's tasks.
         but=(
-            "capacity.beginning",
-            # These call the cloud.
+            # This calls the cloud.
             "capacity.targets.nebius_session",
-            "capacity.targets.node_groups",
+            # These make Airflow's tasks.
             "pipelines.edges",
             "pipelines.group",
             "pipelines.member",
@@ -118,11 +117,7 @@ TABLE = (
         # These call the cloud, and are imported once there is something to call it for.
         but=(
             "capacity.targets.nebius_session",
-            "capacity.targets.node_groups",
-            "hooks.nebius_sdk",
-            "nebius.blocks",
-            "nebius.groups",
-            "nebius.profile",
+            "nebius.node_groups",
         ),
     ),
 )

@@ -1,56 +1,65 @@
-"""A node group at work as a target: one step each time, whatever has happened since the last."""
+"""Node groups of Nebius at work as a target, or under one: one step each time, whatever has happened since the last."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 import uuid
+from collections.abc import Sequence
 from datetime import timedelta
 
 from nebius.api.nebius.common.v1 import Operation
-from nebius.api.nebius.mk8s.v1 import NodeGroup
+from nebius.api.nebius.mk8s.v1 import NodeGroup, NodeGroupStatus, ReservationPolicy
 from nebius.sdk import SDK
 
-from airflow_provider_soperator.capacity.errors import CapacityBusy, CapacityMistake
-from airflow_provider_soperator.capacity.holding import Holding, Release
-from airflow_provider_soperator.capacity.targets.base import Purpose, Session, refuse_unnamed
-from airflow_provider_soperator.capacity.targets.node_groups import refuse_misfit, refuse_to_buy
+from airflow_provider_soperator.capacity.holdings import Holding, Release
+from airflow_provider_soperator.capacity.targets.protocol import Session, SessionContext, refuse_unnamed
+from airflow_provider_soperator.errors import CapacityBusy, CapacityMistake
 from airflow_provider_soperator.logger import Logger
-from airflow_provider_soperator.nebius.block import BlockSeen
-from airflow_provider_soperator.nebius.blocks import rivals
-from airflow_provider_soperator.nebius.errors import NebiusConflict, NebiusDenied, NebiusMissing
-from airflow_provider_soperator.nebius.groups import NodeGroups, is_settled, problems, running, size_of
-from airflow_provider_soperator.nebius.sizes import Size
+from airflow_provider_soperator.nebius.api import NebiusConflict, NebiusDenied, NebiusMissing
+from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock, rivals
+from airflow_provider_soperator.nebius.node_groups import (
+    MOST_NODES,
+    GroupSize,
+    NodeGroupClient,
+    is_settled,
+    problems,
+    running,
+    size_of,
+)
 
+_Policy = ReservationPolicy.Policy
+_SET_POLICY = "nebius mk8s node-group update --template-reservation-policy-policy strict"
 _KEYS = uuid.UUID("2b1a6a3e-7a0c-4c53-9d0e-6f4f1f2f3c55")
 
 
 class NodeGroupSession(Session):
-    """Resizes one node group for one purpose.
+    """Resizes one node group for one shift.
 
     Two operations on one group do not get on, so none is begun while another runs; it is waited for like one's own. A
     shrink is the exception, where the running one lacks machines: what hangs for want of capacity ends in no other way.
     """
 
     def __init__(
-        self, sdk: SDK, group_id: str, gpus_per_node: int, min_nodes: int, purpose: Purpose, log: Logger
+        self, sdk: SDK, group_id: str, gpus_per_node: int, min_nodes: int, context: SessionContext, log: Logger
     ) -> None:
         self._sdk = sdk
         self._group_id = group_id
         self._gpus_per_node = gpus_per_node
         self._min_nodes = min_nodes
-        self._purpose = purpose
+        self._context = context
         self._log = log
-        self._groups = NodeGroups(sdk, group_id)
-        self._seen: Size | None = None
-        self._ordered: Size | None = None
+        self._client = NodeGroupClient(sdk, group_id)
+        self._seen: GroupSize | None = None
+        self._ordered: GroupSize | None = None
         self._undone = 0
         self._said = ""
 
-    async def check(self, units: int, block: BlockSeen) -> None:
+    async def check(self, units: int, block: CapacityBlock) -> None:
         """Raise ``CapacityMistake`` if it could never have so many nodes of this block."""
         refuse_unnamed(block, f"node group {self._group_id}")
         try:
-            group = await self._groups.read()
+            group = await self._client.read()
         except NebiusMissing as error:
             raise CapacityMistake(error.what, error.remedy) from error
         refuse_to_buy(group, block.id)
@@ -65,8 +74,8 @@ class NodeGroupSession(Session):
             )
 
     async def look(self) -> Holding:
-        """What the group has now. A node counts as long as the API counts it, on its way in and out, too."""
-        group, operations = await asyncio.gather(self._groups.read(), self._groups.operations())
+        """Read what the group has now. A node counts as long as the API counts it, on its way in and out, too."""
+        group, operations = await asyncio.gather(self._client.read(), self._client.operations())
         size = self._noted(group, operations)
         operation = running(operations)
         return Holding(
@@ -81,7 +90,7 @@ class NodeGroupSession(Session):
         """Have at most so many nodes. Nebius chooses and drains them, so all that ``release`` can say is whether."""
         if release.mode is None:
             return
-        group, operations = await asyncio.gather(self._groups.read(), self._groups.operations())
+        group, operations = await asyncio.gather(self._client.read(), self._client.operations())
         size = self._noted(group, operations)
         if size.most <= to:
             return
@@ -93,12 +102,12 @@ class NodeGroupSession(Session):
 
     async def grow(self, to: int) -> None:
         """Be allowed at least so many nodes."""
-        group, operations = await asyncio.gather(self._groups.read(), self._groups.operations())
+        group, operations = await asyncio.gather(self._client.read(), self._client.operations())
         size = self._noted(group, operations)
         if size.most >= to:
             return
-        # Since the check somebody may have changed it, and a node more could be bought.
-        refuse_to_buy(group, self._purpose.block)
+        # It may have been changed since the check, and a node more could be bought.
+        refuse_to_buy(group, self._context.block)
         if operation := running(operations):
             self._say_once(f"{operation.id} still runs on it, and is waited for")
             return
@@ -107,13 +116,13 @@ class NodeGroupSession(Session):
     async def finish(self) -> None:
         """Nothing is there that was only for the shift."""
 
-    async def _resize(self, group: NodeGroup, size: Size) -> None:
+    async def _resize(self, group: NodeGroup, size: GroupSize) -> None:
         before, version = size_of(group), group.metadata.resource_version
         # From this step alone another process, or a try after an answer that was lost, makes the same key.
-        key = str(uuid.uuid5(_KEYS, f"{self._purpose.key}/{self._group_id}/{size}/{version}"))
+        key = str(uuid.uuid5(_KEYS, f"{self._context.key}/{self._group_id}/{size}/{version}"))
         self._ordered = size
         try:
-            operation = await self._groups.resize(group, size, key)
+            operation = await self._client.resize(group, size, key)
         except NebiusConflict as error:
             self._say_once(f"it cannot be resized just now, and is tried again: {error.what}")
             return
@@ -123,10 +132,10 @@ class NodeGroupSession(Session):
             before,
             size,
             operation,
-            f": {self._purpose.why}" if self._purpose.why else "",
+            f": {self._context.why}" if self._context.why else "",
         )
 
-    def _noted(self, group: NodeGroup, operations: list[Operation]) -> Size:
+    def _noted(self, group: NodeGroup, operations: list[Operation]) -> GroupSize:
         """The group's size; others may change it once, and are then overruled, but not twice."""
         size, known = size_of(group), (self._seen, self._ordered)
         is_foreign = self._seen is not None and size not in known
@@ -145,7 +154,7 @@ class NodeGroupSession(Session):
         self._log.warning("Meanwhile %s", said)
         return size
 
-    async def _refuse_other_blocks(self, group: NodeGroup, block: BlockSeen) -> None:
+    async def _refuse_other_blocks(self, group: NodeGroup, block: CapacityBlock) -> None:
         if group.spec.template.reservation_policy.reservation_ids:
             return
         if others := await rivals(self._sdk, block.id):
@@ -154,9 +163,9 @@ class NodeGroupSession(Session):
                 f"put {block.id} into the reservation_ids of its reservation policy",
             )
 
-    async def _refuse_other_region(self, group: NodeGroup, block: BlockSeen) -> None:
+    async def _refuse_other_region(self, group: NodeGroup, block: CapacityBlock) -> None:
         try:
-            region = await self._groups.region(group)
+            region = await self._client.region(group)
         except (NebiusDenied, NebiusMissing) as error:
             # To see a cluster's project is a right that moving capacity does not need.
             self._log.info("Node group %s: its region was not checked: %s", self._group_id, error.what)
@@ -173,11 +182,113 @@ class NodeGroupSession(Session):
             self._log.info("Node group %s: %s", self._group_id, what)
 
 
-def _ready(group: NodeGroup, size: Size) -> int:
-    """How many can work. What an autoscaler may add is as good as ready: it waits for work, not for machines."""
+def _ready(group: NodeGroup, size: GroupSize) -> int:
+    """Count the nodes that can work. One that an autoscaler may add is as good as ready: it waits for work alone."""
     ready = group.status.ready_node_count
     return ready if size.least is None else ready + max(0, size.most - group.status.node_count)
 
 
 def _lacks_machines(group: NodeGroup, operation: Operation) -> bool:
     return group.status.node_count < group.status.target_node_count or bool(problems(group, operation))
+
+
+class GroupMachines:
+    """The machines of the node groups that a set of Slurm nodes stands on."""
+
+    def __init__(self, sdk: SDK, groups: Sequence[str]) -> None:
+        self._groups = [NodeGroupClient(sdk, group) for group in groups]
+
+    async def count(self) -> int:
+        """Count them, also those on their way in and out."""
+        found = await asyncio.gather(*(group.read() for group in self._groups))
+        return sum(group.status.node_count for group in found)
+
+    async def check(self, nodes: int, gpus_per_node: int, block: CapacityBlock) -> None:
+        """Raise ``CapacityMistake`` if they are not of this block, or would not go when their nodes do."""
+        most = 0
+        for one in self._groups:
+            try:
+                group = await one.read()
+            except NebiusMissing as error:
+                raise CapacityMistake(error.what, error.remedy) from error
+            size = size_of(group)
+            refuse_to_buy(group, block.id)
+            refuse_misfit(group, size.most, gpus_per_node, block)
+            if size.least is None or size.least >= size.most:
+                raise CapacityMistake(
+                    f"node group {group.metadata.id} always has {size}: its machines stay, and keep their GPUs, when "
+                    "their Slurm nodes are powered down",
+                    "give it an autoscaler with min_node_count=0 (in Soperator's recipe: autoscaling.min_size)",
+                )
+            most += size.most
+        if most < nodes:
+            raise CapacityMistake(
+                f"the node groups have room for {most} machines, and {nodes} nodes are wanted",
+                "name all groups under the nodes",
+            )
+
+
+def refuse_to_buy(group: NodeGroup, block_id: str) -> None:
+    """Refuse a group whose machines do not all come from the block."""
+    group_id, policy = group.metadata.id, group.spec.template.reservation_policy
+    if policy.policy != _Policy.STRICT:
+        what = "takes no machine from a block" if policy.policy == _Policy.FORBID else "buys what the block lacks"
+        raise CapacityMistake(
+            f"node group {group_id} has the reservation policy {_Policy(policy.policy).name}: it {what}",
+            f"`{_SET_POLICY} --template-reservation-policy-reservation-ids {block_id} --id {group_id}`, which replaces "
+            "its nodes one after the other",
+        )
+    if policy.reservation_ids and block_id not in policy.reservation_ids:
+        raise CapacityMistake(
+            f"node group {group_id} takes its machines from {', '.join(policy.reservation_ids)}, not from {block_id}",
+            "name the block that it belongs to, or another node group",
+        )
+    kind = group.spec.template.WhichOneof("pricing_model")
+    if group.spec.template.HasField("preemptible") or kind not in (None, "on_demand"):
+        raise CapacityMistake(
+            f"node group {group_id} has preemptible machines, which no block gives", "name a regular node group"
+        )
+
+
+def refuse_misfit(group: NodeGroup, units: int, gpus_per_node: int, block: CapacityBlock) -> None:
+    """Refuse a group whose machines the block has not, or has too few of."""
+    group_id, resources = group.metadata.id, group.spec.template.resources
+    if group.status.state == NodeGroupStatus.State.DELETING:
+        raise CapacityMistake(f"node group {group_id} is being deleted", "name another node group")
+    if resources.platform != block.platform:
+        raise CapacityMistake(
+            f"node group {group_id} has machines of {resources.platform}, and block {block.id} is of {block.platform}",
+            "name a node group of the same platform",
+        )
+    gpus = gpus_of(resources.preset or "")
+    if gpus != gpus_per_node:
+        raise CapacityMistake(
+            f"a node of {group_id} has {gpus} GPUs (preset {resources.preset}), and not {gpus_per_node}",
+            f"set gpus_per_unit={gpus}" if gpus else "name a node group with GPUs",
+        )
+    size = size_of(group)
+    if group.spec.template.HasField("nvlink") and units != size.most:
+        raise CapacityMistake(
+            f"node group {group_id} is one NVLink group of {size}, which Nebius cannot resize",
+            "let it keep its size in every window of the schedule",
+        )
+    if not 0 <= units <= MOST_NODES:
+        raise CapacityMistake(
+            f"node group {group_id} cannot have {units} nodes", f"Nebius takes from 0 to {MOST_NODES} for one group"
+        )
+    limit = max(block.limit, block.next_change_to or 0)
+    if units * gpus_per_node > limit:
+        raise CapacityMistake(
+            f"{units} nodes of {group_id} need {units * gpus_per_node} GPUs, and block {block.id} has {limit}",
+            "ask for fewer, or have the block extended",
+        )
+
+
+def gpus_of(preset: str) -> int:
+    """The GPUs of one machine: Nebius names its presets by what they have.
+
+    >>> gpus_of("8gpu-128vcpu-1600gb"), gpus_of("16vcpu-64gb")
+    (8, 0)
+    """
+    found = re.match(r"(\d+)gpu\b", preset)
+    return int(found[1]) if found else 0

@@ -1,22 +1,22 @@
-"""Nodes of a Soperator cluster at work as a holder of GPUs."""
+"""Nodes of a Soperator cluster at work as a target, which can be told which of them to give up."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from airflow_provider_soperator.capacity.errors import CapacityMistake
-from airflow_provider_soperator.capacity.handover import Handover
-from airflow_provider_soperator.capacity.holding import Holding, Release
+from airflow_provider_soperator.capacity.figures import DisplacedJobs, JobLosses
+from airflow_provider_soperator.capacity.handover import HandoverReservation
+from airflow_provider_soperator.capacity.holdings import Holding, Release
 from airflow_provider_soperator.capacity.lease import Lease
-from airflow_provider_soperator.capacity.selection import Choice, Order, Wish, choose
-from airflow_provider_soperator.capacity.targets.base import Purpose, Session, refuse_unnamed
-from airflow_provider_soperator.capacity.toll import Toll, Witness
+from airflow_provider_soperator.capacity.node_choice import NodeChoice, NodePreference, choose
+from airflow_provider_soperator.capacity.targets.protocol import Session, SessionContext, refuse_unnamed
 from airflow_provider_soperator.clients.client import AsyncSlurmClient
+from airflow_provider_soperator.errors import CapacityMistake
 from airflow_provider_soperator.logger import Logger
-from airflow_provider_soperator.nebius.block import BlockSeen
+from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.errors import NotPermitted, SlurmError
 from airflow_provider_soperator.slurm.ids import JobId
@@ -47,38 +47,20 @@ from airflow_provider_soperator.slurm.requests import (
 from airflow_provider_soperator.slurm.states import NodeFlag
 
 if TYPE_CHECKING:
-    from airflow_provider_soperator.capacity.targets.node_groups import Machines
-
-
-class Nodes(Protocol):
-    """What a target says of its nodes."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def nodes(self) -> str: ...
-
-    @property
-    def gpus_per_unit(self) -> int: ...
-
-    @property
-    def order(self) -> Order: ...
-
-    @property
-    def whole_blocks(self) -> bool: ...
+    from airflow_provider_soperator.capacity.targets import SlurmNodesTarget
+    from airflow_provider_soperator.capacity.targets.nebius_session import GroupMachines
 
 
 class SlurmNodesSession(Session):
-    """The nodes at work."""
+    """A set of Slurm nodes at work as a target."""
 
     def __init__(
         self,
-        target: Nodes,
+        target: SlurmNodesTarget,
         client: AsyncSlurmClient,
         user: str,
-        machines: Machines | None,
-        purpose: Purpose,
+        machines: GroupMachines | None,
+        context: SessionContext,
         log: Logger,
     ) -> None:
         self._target, self._client, self._user, self._machines, self._log = target, client, user, machines, log
@@ -87,11 +69,11 @@ class SlurmNodesSession(Session):
         except hostlist.HostlistError as error:
             raise CapacityMistake(f"{target.name}: {error}") from None
         # Of the block, and not of the shift: what one shift has drained, a later one undrains.
-        self._reason = DrainReason(f"capacity/{re.sub('[^A-Za-z0-9._-]', '-', purpose.block)}", purpose.why)
-        self._handover = Handover(client.ask, purpose.block, purpose.key, user, self._names)
-        self._lease = Lease(client.ask, purpose.block, purpose.key, self._names[0], user)
+        self._reason = DrainReason(f"capacity/{re.sub('[^A-Za-z0-9._-]', '-', context.block)}", context.why)
+        self._reservation = HandoverReservation(client.ask, context.block, context.key, user, self._names)
+        self._lease = Lease(client.ask, context.block, context.key, self._names[0], user)
         self._began = datetime.now(timezone.utc)
-        self._witness = Witness()
+        self._displaced = DisplacedJobs()
         #: When each job was warned.
         self._warned: dict[JobId, datetime] = {}
         self._told: dict[str, str] = {}
@@ -100,7 +82,7 @@ class SlurmNodesSession(Session):
         #: Nodes that did not boot, and why.
         self._failed: dict[str, str] = {}
 
-    async def check(self, units: int, block: BlockSeen) -> None:
+    async def check(self, units: int, block: CapacityBlock) -> None:
         target = self._target
         refuse_unnamed(block, target.name)
         try:
@@ -129,7 +111,7 @@ class SlurmNodesSession(Session):
             )
 
     async def _refuse_ordinary_users(self, config: ClusterConfig) -> None:
-        # Of these two nobody keeps account.
+        # These two have all rights, though accounting may not list them.
         if self._user in ("root", config.slurm_user):
             return
         if not (await self._client.ask(ShowRights(self._user))).may_change_nodes:
@@ -164,20 +146,20 @@ class SlurmNodesSession(Session):
         if release.mode is None:
             return
         there = [job for job in jobs if hostlist.intersect(job.nodelist, leaving)]
-        self._witness.see(there)
+        self._displaced.see(there)
         mode = release.mode
         if mode is PowerDownMode.FORCE and not await self._warned_long_enough(there, release):
             mode = PowerDownMode.ASAP
         move = kept_off([node for node in nodes if node.name in leaving], mode, reason=self._reason)
         if mode is PowerDownMode.FORCE and any(hostlist.intersect(job.nodelist, list(move.waiting)) for job in there):
-            self._witness.forced = self._witness.forced or datetime.now(timezone.utc)
+            self._displaced.forced = self._displaced.forced or datetime.now(timezone.utc)
         for order in move.orders:
             await self._client.ask(order)
         self._tell(move.waiting)
 
     async def grow(self, to: int) -> None:
         nodes = await self._nodes()
-        # What is on has its GPUs, whoever has drained it, and whether or not it is to stay: no other may take them.
+        # A node that is on has its GPUs, drained or not, and whether or not it is to stay: no other may take them.
         anothers = sum(self._is_anothers(node) and not is_off(node) for node in nodes)
         mine = [node for node in nodes if not self._is_anothers(node)]
         self._failed |= {node.name: node.reason for node in mine if self._has_failed(node)}
@@ -201,11 +183,11 @@ class SlurmNodesSession(Session):
             await self._client.ask(Undrain(tuple(back)))
 
     async def finish(self) -> None:
-        await self._handover.end()
+        await self._reservation.end()
 
-    async def toll(self) -> Toll:
-        jobs = self._witness.jobs
-        return self._witness.toll(await self._client.statuses(jobs) if jobs else {})
+    async def losses(self) -> JobLosses:
+        jobs = self._displaced.jobs
+        return self._displaced.losses(await self._client.statuses(jobs) if jobs else {})
 
     def lease(self) -> Lease:
         return self._lease
@@ -213,8 +195,8 @@ class SlurmNodesSession(Session):
     async def _nodes(self) -> tuple[Node, ...]:
         return await self._client.ask(ListNodes(self._names))
 
-    async def _machines_under(self, machines: Machines) -> int:
-        """Those of the node groups, less what other nodes of the same kind have: they may stand on them, too."""
+    async def _machines_under(self, machines: GroupMachines) -> int:
+        """Count the node groups' machines, less what other nodes of the same kind have: they may stand on them, too."""
         count, everyone = await machines.count(), await self._client.ask(ListNodes())
         others = sum(
             node.name not in self._names and node.gpus == self._target.gpus_per_unit and not is_off(node)
@@ -223,18 +205,20 @@ class SlurmNodesSession(Session):
         return min(count - others, len(self._names))
 
     async def _jobs(self) -> list[Job]:
-        """Those that are on nodes."""
+        """The jobs that are on nodes."""
         return [job for job in await self._client.ask(ListJobs()) if job.state.is_active and job.nodelist]
 
-    async def _choose(self, nodes: Sequence[Node], jobs: Sequence[Job], to: int) -> list[Choice]:
+    async def _choose(self, nodes: Sequence[Node], jobs: Sequence[Job], to: int) -> list[NodeChoice]:
         """The nodes that are to go, the same ones each time; what others have drained is theirs."""
         given = sum(self._is_anothers(node) and is_off(node) for node in nodes)
         free = [node for node in nodes if not self._is_anothers(node)]
         wanted = len(nodes) - to - given
-        leaving = {node.name for node in free if is_ours(node, self._reason.owner)}.union(await self._handover.nodes())
-        wish = Wish(self._target.order, await self._blocks_of_nodes())
+        leaving = {node.name for node in free if is_ours(node, self._reason.owner)}.union(
+            await self._reservation.nodes()
+        )
+        preference = NodePreference(self._target.order, await self._blocks_of_nodes())
         now = datetime.now(timezone.utc)
-        chosen = choose(free, jobs, max(0, wanted), now=now, wish=wish, leaving=leaving)
+        chosen = choose(free, jobs, max(0, wanted), now=now, preference=preference, leaving=leaving)
         short = wanted - len(chosen)
         self._problems = (f"{short} more are drained by others, and stay as they are",) if short > 0 else ()
         return chosen
@@ -243,7 +227,7 @@ class SlurmNodesSession(Session):
         """Ahead of its time only: what is powered down drains by itself, and in the order of Slurm's choice."""
         if release.mode is not None or not release.ahead or not nodes:
             return
-        if await self._handover.reserve(nodes, release.wanted_at, self._reason.why):
+        if await self._reservation.reserve(nodes, release.wanted_at, self._reason.why):
             self._log.info(
                 "%s: %s reserved from %s on: jobs start there that end by then, and no others",
                 self._target.name,
@@ -252,7 +236,7 @@ class SlurmNodesSession(Session):
             )
 
     async def _warned_long_enough(self, jobs: Sequence[Job], release: Release) -> bool:
-        """Warn those that have not been; whoever goes on for a process that died warns once more, which hurts less."""
+        """Warn jobs that have not been; a process that takes over from another warns once more, which does no harm."""
         now = datetime.now(timezone.utc)
         new = tuple(job.id for job in jobs if job.id not in self._warned)
         if new and release.signal:
@@ -263,11 +247,11 @@ class SlurmNodesSession(Session):
         return all(now - self._warned[job.id] >= release.grace for job in jobs)
 
     def _has_failed(self, node: Node) -> bool:
-        """It was to come since this began, and did not."""
+        """The node was powered up since this began, and did not come."""
         return failed_to_resume(node) and node.reason_since is not None and node.reason_since > self._began
 
     def _is_anothers(self, node: Node) -> bool:
-        """Nothing is done to what somebody else has drained."""
+        """Others have drained the node: it is left alone."""
         return is_anothers(node, self._reason.owner)
 
     def _tell(self, waiting: Mapping[str, str]) -> None:
@@ -289,7 +273,7 @@ def _is_kept_off(node: Node) -> bool:
 
 
 def _nearness(node: Node) -> int:
-    """How far a node is from being usable."""
+    """The rank of a node by how soon it can be used."""
     if is_usable(node):
         return 0
     if failed_to_resume(node):

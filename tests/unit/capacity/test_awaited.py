@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from airflow_provider_soperator.capacity.awaited import BlockAwaited, told
-from airflow_provider_soperator.capacity.errors import CapacityMistake
-from airflow_provider_soperator.nebius.block import BlockSeen
+from airflow_provider_soperator.errors import CapacityMistake
+from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
 HOUR = timedelta(hours=1)
 
 
-def block(**changed: Any) -> BlockSeen:
-    return BlockSeen(**{"id": "block", "limit": 64, "usage": 40, **changed})
+def block(**changed: Any) -> CapacityBlock:
+    return CapacityBlock(**{"id": "block", "limit": 64, "usage": 40, **changed})
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def block(**changed: Any) -> BlockSeen:
         (BlockAwaited(), block(next_change_at=NOW + HOUR, next_change_to=0), ""),
     ],
 )
-def test_what_it_lacks(awaited: BlockAwaited, seen: BlockSeen, lacks: str) -> None:
+def test_what_it_lacks(awaited: BlockAwaited, seen: CapacityBlock, lacks: str) -> None:
     assert awaited.lacks(seen, NOW) == lacks
 
 

@@ -6,11 +6,9 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from airflow_provider_soperator.capacity.figures import Meter
-from airflow_provider_soperator.capacity.flow import World
-from airflow_provider_soperator.capacity.holding import Holding
-from airflow_provider_soperator.capacity.toll import Toll
-from airflow_provider_soperator.nebius.block import BlockSeen
+from airflow_provider_soperator.capacity.figures import JobLosses, Meter
+from airflow_provider_soperator.capacity.holdings import Holding, World
+from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 
 START = datetime(2026, 11, 21, 20, tzinfo=timezone.utc)
 GPUS = {"training": 8, "inference": 4}
@@ -21,7 +19,7 @@ def look(training: int, inference: int, finishing: int = 0) -> World:
         "training": Holding(allowed=8, held=8, ready=training, finishing=finishing),
         "inference": Holding(allowed=8, held=8, ready=inference),
     }
-    return World(BlockSeen(id="b", limit=64, usage=64), holdings, GPUS)
+    return World(CapacityBlock(id="b", limit=64, usage=64), holdings, GPUS)
 
 
 def limbo(*looks: tuple[int, World]) -> float:
@@ -60,7 +58,7 @@ MARKS = {
 
 
 def test_parts_follow_on_each_other() -> None:
-    figures = Meter(GPUS).figures(MARKS, START + timedelta(seconds=100), [Toll(ended=2), Toll(1, 2, 3, 4.56)])
+    figures = Meter(GPUS).figures(MARKS, START + timedelta(seconds=100), [JobLosses(ended=2), JobLosses(1, 2, 3, 4.56)])
     assert figures.describe() == {
         "release_seconds": 60.0,
         "arrive_seconds": 50.0,

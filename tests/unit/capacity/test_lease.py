@@ -14,7 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from airflow_provider_soperator.capacity.lease import Lease, LeaseLost, Record, Taken
+from airflow_provider_soperator.capacity.lease import Lease, LeaseHolder, LeaseLost, ShiftRecord
 from airflow_provider_soperator.slurm.requests import CreateReservation, ListReservations, Request
 from tests.unit.capacity.world import Reservations
 
@@ -38,8 +38,8 @@ def lease(slurm: Reservations, key: str, block: str = BLOCK) -> Lease:
     return Lease(ask, block, key, "worker-0", "root")
 
 
-def record(key: str, **marks: float) -> Record:
-    return Record(key=key, task=f"shifts/scheduled/{key}/-1", marks=marks)
+def record(key: str, **marks: float) -> ShiftRecord:
+    return ShiftRecord(key=key, task=f"shifts/scheduled/{key}/-1", marks=marks)
 
 
 def at_once(work: Coroutine[Any, Any, Any]) -> Any:
@@ -59,7 +59,7 @@ class Shifts(RuleBasedStateMachine):
         self.slurm = Reservations()
         self.work: dict[str, tuple[str, Coroutine[Any, Any, Any]]] = {}
         #: What those have written down that have the block, be they alive or not.
-        self.having: dict[str, Record] = {}
+        self.having: dict[str, ShiftRecord] = {}
         self.written = 0.0
 
     @property
@@ -82,7 +82,7 @@ class Shifts(RuleBasedStateMachine):
         self.written += 1
         self.work[key] = ("keep", self._keep(key, replace(self.having[key], marks={"wrote": self.written})))
 
-    async def _keep(self, key: str, new: Record) -> None:
+    async def _keep(self, key: str, new: ShiftRecord) -> None:
         await lease(self.slurm, key).keep(new)
         self.having[key] = new
 
@@ -110,8 +110,8 @@ class Shifts(RuleBasedStateMachine):
                     self._has_taken(key, done.value)
                 return
 
-    def _has_taken(self, key: str, answer: Record | Taken) -> None:
-        if isinstance(answer, Taken):
+    def _has_taken(self, key: str, answer: ShiftRecord | LeaseHolder) -> None:
+        if isinstance(answer, LeaseHolder):
             assert key not in self.having, f"{key} had the block, and was told that {answer} has it"
             assert answer.record is not None
             assert answer.record.key != key
@@ -141,15 +141,15 @@ class Shifts(RuleBasedStateMachine):
         for key in KEYS:
             at_once(lease(self.slurm, key).drop())
         assert self.slurm.known == {}
-        assert isinstance(at_once(lease(self.slurm, KEYS[0]).take(record(KEYS[0]))), Record)
+        assert isinstance(at_once(lease(self.slurm, KEYS[0]).take(record(KEYS[0]))), ShiftRecord)
 
 
 Shifts.TestCase.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
 TestShifts = Shifts.TestCase
 
 
-def take(slurm: Reservations, key: str, block: str = BLOCK) -> Record | Taken:
-    answer: Record | Taken = at_once(lease(slurm, key, block).take(record(key)))
+def take(slurm: Reservations, key: str, block: str = BLOCK) -> ShiftRecord | LeaseHolder:
+    answer: ShiftRecord | LeaseHolder = at_once(lease(slurm, key, block).take(record(key)))
     return answer
 
 
@@ -164,7 +164,7 @@ def test_a_claim_that_was_left_behind_is_nobodys_right() -> None:
     late.send(None)
     late.close()
     assert len(slurm.known) == 2
-    assert isinstance(take(slurm, "tuesday"), Taken)
+    assert isinstance(take(slurm, "tuesday"), LeaseHolder)
     assert take(slurm, "monday") == record("monday")
 
 
@@ -179,16 +179,16 @@ def test_of_two_who_come_at_the_same_moment_not_both_have_it() -> None:
             except StopIteration as done:
                 answers[key] = done.value
                 del works[key]
-    assert sum(isinstance(answer, Record) for answer in answers.values()) <= 1
+    assert sum(isinstance(answer, ShiftRecord) for answer in answers.values()) <= 1
     # Whoever then comes alone has it.
-    assert [isinstance(take(slurm, key), Record) for key in KEYS[:2]] == [True, False]
+    assert [isinstance(take(slurm, key), ShiftRecord) for key in KEYS[:2]] == [True, False]
 
 
 def test_whoever_waits_is_told_for_whom() -> None:
     slurm = Reservations()
     take(slurm, "monday")
     taken = take(slurm, "tuesday")
-    assert isinstance(taken, Taken)
+    assert isinstance(taken, LeaseHolder)
     assert taken.record == record("monday")
     assert str(taken).startswith("task shifts/scheduled/monday/-1 (reservation airflow-shift-")
     # Waiting leaves nothing behind.
@@ -197,9 +197,9 @@ def test_whoever_waits_is_told_for_whom() -> None:
 
 def test_blocks_do_not_get_in_each_others_way() -> None:
     slurm = Reservations()
-    assert isinstance(take(slurm, "monday"), Record)
-    assert isinstance(take(slurm, "monday", "capacityblockgroup-2"), Record)
-    assert isinstance(take(slurm, "tuesday", "capacityblockgroup-3"), Record)
+    assert isinstance(take(slurm, "monday"), ShiftRecord)
+    assert isinstance(take(slurm, "monday", "capacityblockgroup-2"), ShiftRecord)
+    assert isinstance(take(slurm, "tuesday", "capacityblockgroup-3"), ShiftRecord)
 
 
 def test_a_shift_that_is_no_more_can_be_put_out_with_its_handover() -> None:
@@ -209,7 +209,7 @@ def test_a_shift_that_is_no_more_can_be_put_out_with_its_handover() -> None:
     taken = at_once(waiting.take(record("tuesday")))
     at_once(waiting.evict(taken))
     assert slurm.known == {}
-    assert isinstance(take(slurm, "tuesday"), Record)
+    assert isinstance(take(slurm, "tuesday"), ShiftRecord)
 
 
 def test_whoever_has_lost_the_block_is_told_so() -> None:
@@ -239,13 +239,13 @@ def test_where_comments_cannot_be_seen_it_is_known_all_the_same_who_has_it() -> 
         assert await mine.take(record("monday", came=1)) == record("monday", came=1)
         assert await mine.take(record("monday", came=2)) == record("monday", came=2)
         taken = await other.take(record("tuesday"))
-        assert isinstance(taken, Taken)
+        assert isinstance(taken, LeaseHolder)
         assert str(taken).startswith("a task that cannot be told by this connection")
 
     asyncio.run(go())
 
 
-FULL = Record(
+FULL = ShiftRecord(
     key="shifts/scheduled__2026-11-21T20:00:00+00:00/shift/-1",
     task="shifts/scheduled__2026-11-21T20:00:00+00:00/shift/-1",
     before={"training": 8, "inference": 0},
@@ -257,12 +257,12 @@ FULL = Record(
 
 
 def test_a_record_comes_back_as_it_was_written() -> None:
-    assert Record.read(FULL.write()) == FULL
+    assert ShiftRecord.read(FULL.write()) == FULL
 
 
 @pytest.mark.parametrize("said", ["", "null", "[]", "{}", "lent by Ann", '{"key": "a", "task": "b", "colour": "red"}'])
 def test_what_is_no_record_is_not_taken_for_one(said: str) -> None:
-    assert Record.read(said) is None
+    assert ShiftRecord.read(said) is None
 
 
 @pytest.mark.parametrize("letter", ["x", "é", "漢", "\n"])
@@ -270,7 +270,7 @@ def test_a_long_cause_is_cut_to_what_slurm_keeps(letter: str) -> None:
     written = replace(FULL, undone=letter * 2000).write()
     start = datetime(2099, 1, 1, tzinfo=timezone.utc)
     CreateReservation(name="x", nodes=("n",), start=start, end=None, users=("root",), comment=written).command()
-    found = Record.read(written)
+    found = ShiftRecord.read(written)
     assert found is not None
     assert found.undone
     assert set(found.undone) == {letter}

@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_soperator.capacity.errors import CapacityMistake
-from airflow_provider_soperator.capacity.order import ShiftOrder
-from airflow_provider_soperator.capacity.patience import Timeouts
+from airflow_provider_soperator.capacity.order import ShiftOrder, Timeouts
 from airflow_provider_soperator.capacity.targets import KubernetesScaleTarget, NebiusNodeGroupTarget, SlurmNodesTarget
+from airflow_provider_soperator.errors import CapacityMistake
 from airflow_provider_soperator.slurm.requests import PowerDownMode
 
 AT = datetime(2026, 11, 21, 20, tzinfo=timezone.utc)
@@ -30,7 +29,7 @@ PLAIN = ShiftOrder(
         SlurmNodesTarget(name="training", nodes="worker-[0-7]"),
         KubernetesScaleTarget(name="inference", resource="vllm", gpus_per_unit=8),
     ),
-    goal={"training": 4, "inference": 4},
+    desired={"training": 4, "inference": 4},
     wanted_at=AT,
 )
 #: Nothing here is as it is by itself.
@@ -43,7 +42,7 @@ FULL = ShiftOrder(
         SlurmNodesTarget(name="training", nodes="worker-[0-7]", gpus_per_unit=4, order="work", whole_blocks=True),
         NebiusNodeGroupTarget(name="inference", node_group="mk8snodegroup-1", min_nodes=1),
     ),
-    goal={"training": 4, "inference": 0},
+    desired={"training": 4, "inference": 0},
     wanted_at=datetime(2026, 11, 21, 20, 0, 0, 123457, tzinfo=timezone(timedelta(hours=1))),
     transfer=12.5 * MINUTE,
     until=AT + timedelta(hours=12),
@@ -53,7 +52,7 @@ FULL = ShiftOrder(
     signal="USR1",
     timeouts=Timeouts(release=MINUTE, free=2 * MINUTE, ready=3 * MINUTE, out_of_reach=4 * MINUTE),
     rollback=False,
-    wait_for_turn=False,
+    wait_for_lease=False,
     poll_interval=2.5,
     why="night (shifts)",
 )
@@ -84,10 +83,10 @@ def test_no_moment_is_moved(moment: datetime, span: timedelta) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"goal": {"training": 4}}, "nothing is said of inference: the targets are training, inference"),
-        ({"goal": {"training": 4, "inference": 4, "chat": 1}}, "there is no target chat"),
-        ({"goal": {"training": 4, "chat": 4}}, "there is no target chat; nothing is said of inference"),
-        ({"goal": {"training": -1, "inference": 4}}, "training cannot have less than nothing"),
+        ({"desired": {"training": 4}}, "nothing is said of inference: the targets are training, inference"),
+        ({"desired": {"training": 4, "inference": 4, "chat": 1}}, "there is no target chat"),
+        ({"desired": {"training": 4, "chat": 4}}, "there is no target chat; nothing is said of inference"),
+        ({"desired": {"training": -1, "inference": 4}}, "training cannot have less than nothing"),
         ({"targets": PLAIN.targets[:1] * 2}, "two targets have one name: training, training"),
     ],
 )

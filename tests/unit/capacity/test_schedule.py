@@ -9,8 +9,8 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from airflow_provider_soperator.capacity.errors import CapacityMistake
-from airflow_provider_soperator.capacity.schedule import CapacitySchedule, Change, Window
+from airflow_provider_soperator.capacity.schedule import CapacitySchedule, ScheduleChange, Window
+from airflow_provider_soperator.errors import CapacityMistake
 
 NIGHT = {"training": 8, "inference": 0}
 DAY = {"training": 4, "inference": 4}
@@ -56,7 +56,7 @@ def weekly(zone: str, *windows: str, **more: object) -> CapacitySchedule:
     )
 
 
-def told(changes: list[Change]) -> list[tuple[str, str]]:
+def told(changes: list[ScheduleChange]) -> list[tuple[str, str]]:
     return [(f"{one.at:%a %m-%d %H:%M}", one.after.name) for one in changes]
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_soperator.capacity.errors import CapacityMistake
 from airflow_provider_soperator.capacity.schedule import CapacitySchedule, Window
+from airflow_provider_soperator.errors import CapacityMistake
 
 NIGHT = Window("mon-fri 20:00 - 08:00", {"training": 8, "inference": 0}, name="night")
 DAY = Window("mon-fri 08:00 - 20:00", {"training": 4, "inference": 4}, name="day")

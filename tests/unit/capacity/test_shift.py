@@ -13,12 +13,11 @@ from typing import Any
 import pytest
 
 from airflow_provider_soperator.capacity import shift as engine
-from airflow_provider_soperator.capacity.errors import CapacityBusy, CapacityError, CapacityMistake
-from airflow_provider_soperator.capacity.lease import LeaseLost, Record
-from airflow_provider_soperator.capacity.order import ShiftOrder
-from airflow_provider_soperator.capacity.patience import Timeouts
-from airflow_provider_soperator.capacity.shift import Outcome, Shift, ShiftFailed
+from airflow_provider_soperator.capacity.lease import LeaseLost, ShiftRecord
+from airflow_provider_soperator.capacity.order import ShiftOrder, Timeouts
+from airflow_provider_soperator.capacity.shift import Shift, ShiftFailed, ShiftOutcome
 from airflow_provider_soperator.capacity.targets import KubernetesScaleTarget, SlurmNodesTarget
+from airflow_provider_soperator.errors import CapacityBusy, CapacityError, CapacityMistake
 from airflow_provider_soperator.slurm.errors import NotPermitted
 from tests.unit.capacity.world import NEVER, SECOND, START, Cloud, Death, Pace, Process, State
 
@@ -33,7 +32,7 @@ ORDER = ShiftOrder(
     block="capacityblockgroup-1",
     nebius_conn_id="nebius_default",
     targets=TARGETS,
-    goal=DAY,
+    desired=DAY,
     wanted_at=START,
     poll_interval=0,
     timeouts=Timeouts(release=200 * SECOND, free=200 * SECOND, ready=200 * SECOND, out_of_reach=200 * SECOND),
@@ -80,7 +79,7 @@ def shift(cloud: Cloud, order: ShiftOrder, process: Process | None = None) -> Sh
     return Shift(order, cloud.reader(process), cloud.sessions(process, order.key), cloud.log)
 
 
-def carry(cloud: Cloud, order: ShiftOrder = ORDER, process: Process | None = None, **how: Any) -> Outcome:
+def carry(cloud: Cloud, order: ShiftOrder = ORDER, process: Process | None = None, **how: Any) -> ShiftOutcome:
     return asyncio.run(shift(cloud, order, process).run(**how))
 
 
@@ -91,10 +90,10 @@ def is_as(cloud: Cloud, expected: Mapping[str, int]) -> bool:
 @pytest.mark.parametrize("seed", range(10))
 def test_there_and_back(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     cloud = made_cloud(monkeypatch, by_chance(seed))
-    for goal in (DAY, NIGHT, {"training": 0, "inference": 8}, {"training": 3, "inference": 5}):
-        outcome = carry(cloud, replace(ORDER, goal=goal))
-        assert outcome.allocation == goal
-        assert is_as(cloud, goal)
+    for desired in (DAY, NIGHT, {"training": 0, "inference": 8}, {"training": 3, "inference": 5}):
+        outcome = carry(cloud, replace(ORDER, desired=desired))
+        assert outcome.allocation == desired
+        assert is_as(cloud, desired)
         assert cloud.reservations.known == {}
     assert cloud.refused == 0
 
@@ -109,7 +108,7 @@ def test_units_flow_one_by_one(cloud: Cloud) -> None:
 
 
 def test_what_is_as_it_shall_be_is_left_alone(cloud: Cloud) -> None:
-    outcome = carry(cloud, replace(ORDER, goal=NIGHT))
+    outcome = carry(cloud, replace(ORDER, desired=NIGHT))
     assert outcome.allocation == NIGHT
     assert cloud.now < 10
     figures = outcome.describe()["figures"]
@@ -140,7 +139,7 @@ def test_growth_alone_waits_for_its_time_too(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_shrink_alone_is_over_when_the_machines_are_gone(cloud: Cloud) -> None:
-    outcome = carry(cloud, replace(ORDER, goal={"training": 6, "inference": 0}))
+    outcome = carry(cloud, replace(ORDER, desired={"training": 6, "inference": 0}))
     assert outcome.allocation == {"training": 6, "inference": 0}
     assert cloud.taken == 48
 
@@ -218,7 +217,7 @@ def test_what_was_allowed_and_asleep_before_is_so_again(monkeypatch: pytest.Monk
     cloud.add("inference", ready=4, off=2, pace=Pace(boot=lambda unit: NEVER))
     use_clock(monkeypatch, cloud)
     with pytest.raises(ShiftFailed, match="back where it was"):
-        carry(cloud, replace(ORDER, goal={"training": 2, "inference": 6}, timeouts=HASTY))
+        carry(cloud, replace(ORDER, desired={"training": 2, "inference": 6}, timeouts=HASTY))
     assert cloud.ready() == DAY
     assert cloud.allowed() == {"training": 8, "inference": 4}
     assert cloud.refused == 0
@@ -262,7 +261,7 @@ def test_two_short_troubles_while_waiting_for_a_turn_are_not_a_long_one(cloud: C
     began = cloud.now
     cloud.trouble = [range(began + 5, began + 8), range(began + 95, began + 98)]
 
-    async def is_alive(record: Record) -> bool:
+    async def is_alive(record: ShiftRecord) -> bool:
         return cloud.now < began + 150
 
     assert carry(cloud, replace(ORDER, timeouts=HASTY), is_alive=is_alive).allocation == DAY
@@ -271,16 +270,16 @@ def test_two_short_troubles_while_waiting_for_a_turn_are_not_a_long_one(cloud: C
 # Turns
 
 
-async def _yes(record: Record) -> bool:
+async def _yes(record: ShiftRecord) -> bool:
     return True
 
 
-async def _no(record: Record) -> bool:
+async def _no(record: ShiftRecord) -> bool:
     return False
 
 
 def test_two_shifts_wait_for_each_other(cloud: Cloud) -> None:
-    back = replace(OTHER, goal=NIGHT)
+    back = replace(OTHER, desired=NIGHT)
 
     async def both() -> None:
         first = asyncio.ensure_future(shift(cloud, ORDER).run(_yes))
@@ -301,7 +300,7 @@ def test_who_does_not_want_to_wait_is_told_who_has_the_block(cloud: Cloud) -> No
         carry(cloud, OTHER, Process(dies_at=60))
     at_work, allowed = cloud.ready()["training"], cloud.allowed()["inference"]
     with pytest.raises(CapacityBusy, match="task shifts/manual__2/shift/-1"):
-        carry(cloud, replace(ORDER, wait_for_turn=False), is_alive=_yes)
+        carry(cloud, replace(ORDER, wait_for_lease=False), is_alive=_yes)
     assert (cloud.ready()["training"], cloud.allowed()["inference"]) == (at_work, allowed)
     assert len(cloud.reservations.known) == 1
 
@@ -388,17 +387,17 @@ def test_many_deaths(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("goal", "said"),
+    ("desired", "said"),
     [
         ({"training": 8, "inference": 1}, "72 GPUs are wanted, and block capacityblockgroup-1 has 64"),
         ({"training": 6, "inference": 2}, "has only 32 from"),
     ],
 )
-def test_what_does_not_fit_is_refused(cloud: Cloud, goal: dict[str, int], said: str) -> None:
+def test_what_does_not_fit_is_refused(cloud: Cloud, desired: dict[str, int], said: str) -> None:
     async def shrinking() -> Any:
         return replace(cloud.block(), next_change_at=START + timedelta(hours=1), next_change_to=32)
 
-    order = replace(ORDER, goal=goal, until=START + timedelta(hours=2))
+    order = replace(ORDER, desired=desired, until=START + timedelta(hours=2))
     with pytest.raises(CapacityMistake, match=said):
         asyncio.run(Shift(order, shrinking, cloud.sessions(Process(), "k"), cloud.log).check())
     assert is_as(cloud, NIGHT)

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from airflow_provider_soperator.capacity.errors import CapacityMistake
-from airflow_provider_soperator.capacity.holding import Release
-from airflow_provider_soperator.capacity.targets.base import Purpose
-from airflow_provider_soperator.capacity.targets.slurm import SlurmNodesTarget
+from airflow_provider_soperator.capacity.holdings import Release
+from airflow_provider_soperator.capacity.targets import SlurmNodesTarget
+from airflow_provider_soperator.capacity.targets.protocol import SessionContext
 from airflow_provider_soperator.capacity.targets.slurm_session import SlurmNodesSession
 from airflow_provider_soperator.clients.client import AsyncSlurmClient
-from airflow_provider_soperator.nebius.block import BlockSeen
+from airflow_provider_soperator.errors import CapacityMistake
+from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 from airflow_provider_soperator.slurm.records import Node, Reservation
 from airflow_provider_soperator.slurm.requests import (
     CreateReservation,
@@ -28,7 +28,7 @@ from airflow_provider_soperator.slurm.requests import (
 from airflow_provider_soperator.slurm.states import NodeState
 
 if TYPE_CHECKING:
-    from airflow_provider_soperator.capacity.targets.node_groups import Machines
+    from airflow_provider_soperator.capacity.targets.nebius_session import GroupMachines
 
 OURS = "airflow:capacity/block-1: lent"
 IDLE, GOING = ("IDLE+CLOUD", ""), ("MIXED+CLOUD+POWER_DOWN+DRAIN", OURS)
@@ -61,8 +61,8 @@ class Nodes:
     def session(self, nodes: str, machines: int | None = None) -> SlurmNodesSession:
         """Some of them at work, on node groups with so many machines."""
         target = SlurmNodesTarget(name="training", nodes=nodes)
-        client, purpose = cast(AsyncSlurmClient, self), Purpose(block="block-1", key="shift")
-        counted = None if machines is None else cast("Machines", Counted(machines))
+        client, purpose = cast(AsyncSlurmClient, self), SessionContext(block="block-1", key="shift")
+        counted = None if machines is None else cast("GroupMachines", Counted(machines))
         return SlurmNodesSession(target, client, "root", counted, purpose, logging.getLogger(__name__))
 
     def grow(self, to: int) -> list[str]:
@@ -104,7 +104,7 @@ def test_machines_count_as_far_as_they_can_be_those_of_its_nodes(
 def test_nodes_are_of_a_block_that_is_named() -> None:
     session = Nodes([IDLE]).session("worker-0")
     with pytest.raises(CapacityMistake, match="training: nobody has said which capacity block its machines are of"):
-        asyncio.run(session.check(1, BlockSeen(id="", limit=64, usage=None)))
+        asyncio.run(session.check(1, CapacityBlock(id="", limit=64, usage=None)))
 
 
 def test_two_targets_in_one_slurm_reserve_their_nodes_together() -> None:

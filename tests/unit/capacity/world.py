@@ -9,10 +9,10 @@ from datetime import datetime, timedelta, timezone, tzinfo
 from enum import Enum
 from typing import Any
 
-from airflow_provider_soperator.capacity.holding import Holding, Release
+from airflow_provider_soperator.capacity.holdings import Holding, Release
 from airflow_provider_soperator.capacity.lease import Lease
-from airflow_provider_soperator.capacity.targets.base import Session
-from airflow_provider_soperator.nebius.block import BlockSeen
+from airflow_provider_soperator.capacity.targets.protocol import Session
+from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 from airflow_provider_soperator.slurm.errors import ReservationConflict, UnknownReservation
 from airflow_provider_soperator.slurm.records import Reservation
 from airflow_provider_soperator.slurm.requests import (
@@ -247,9 +247,9 @@ class Cloud:
         self.refused += not fits
         return fits
 
-    def block(self) -> BlockSeen:
+    def block(self) -> CapacityBlock:
         usage = None if any(self.now in span for span in self.unknown) else self.taken
-        return BlockSeen(id=BLOCK, limit=self.limit, usage=usage)
+        return CapacityBlock(id=BLOCK, limit=self.limit, usage=usage)
 
     def tick(self) -> None:
         self.now += 1
@@ -275,8 +275,8 @@ class Cloud:
         return result
 
     def reader(self, process: Process) -> Callable[[], Any]:
-        async def read() -> BlockSeen:
-            seen: BlockSeen = await self.do(process, self.block)
+        async def read() -> CapacityBlock:
+            seen: CapacityBlock = await self.do(process, self.block)
             return seen
 
         return read
@@ -308,7 +308,7 @@ class UnitsSession(Session):
         self._cloud, self._units, self._process, self._key = cloud, cloud.targets[name], process, key
         self._has_lease = name == next(iter(cloud.targets))
 
-    async def check(self, units: int, block: BlockSeen) -> None:
+    async def check(self, units: int, block: CapacityBlock) -> None:
         return
 
     async def look(self) -> Holding:

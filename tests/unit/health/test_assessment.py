@@ -8,12 +8,19 @@ from datetime import datetime, timezone
 
 import pytest
 
-from airflow_provider_soperator.health.assessment import Seen, Watched, assess, in_words, told, unclear
-from airflow_provider_soperator.health.episodes import Episodes
-from airflow_provider_soperator.health.findings import Finding, Kind, NodeHealth, kinds_of
-from airflow_provider_soperator.health.machines import CONDITIONS, acted_upon
+from airflow_provider_soperator.health.assessment import (
+    Episodes,
+    HealthQuery,
+    Observations,
+    assess,
+    in_words,
+    told,
+    unclear,
+)
+from airflow_provider_soperator.health.findings import Finding, FindingKind, NodeHealth, kinds_of
+from airflow_provider_soperator.health.kubernetes_findings import CONDITIONS, acted_upon
 from airflow_provider_soperator.health.metrics import METRICS, Metric, Sample
-from airflow_provider_soperator.health.reasons import KINDS
+from airflow_provider_soperator.health.slurm_findings import KINDS
 from airflow_provider_soperator.kubernetes.view import Condition, Host, KubernetesView, Pod
 from airflow_provider_soperator.slurm.errors import UnknownNode, UnknownPartition
 from airflow_provider_soperator.slurm.nodes import KNOWN_REASONS
@@ -38,7 +45,7 @@ def node(state: str, reason: str = "", name: str = "worker-0", user: str = "root
 
 def health(one: Node, pod: Pod | None = RUNNING, **options: bool) -> NodeHealth:
     pods = {one.name: pod} if pod else {}
-    return assess([one], Seen(KubernetesView(pods)), **options)[one.name]
+    return assess([one], Observations(KubernetesView(pods)), **options)[one.name]
 
 
 def kinds(found: NodeHealth) -> list[str]:
@@ -168,8 +175,8 @@ def test_a_node_that_boots_may_wait_for_its_machine() -> None:
     assert health(node("IDLE+CLOUD+POWERING_UP"), Pod("Pending", False, trouble="Unschedulable")).is_healthy
 
 
-def by_metrics(samples: Mapping[Metric, Sequence[Sample]], pod: Pod | None = None) -> Seen:
-    return Seen(KubernetesView({"worker-0": pod}) if pod else None, samples)
+def by_metrics(samples: Mapping[Metric, Sequence[Sample]], pod: Pod | None = None) -> Observations:
+    return Observations(KubernetesView({"worker-0": pod}) if pod else None, samples)
 
 
 XID, ECC, REMAP, TEMPERATURE = METRICS
@@ -193,7 +200,7 @@ def test_a_figure_is_judged(metric: Metric, value: float, what: str | None) -> N
     seen = by_metrics({metric: [Sample({"gpu": "3", "pod": "worker-0"}, value)]})
     found = assess([node("IDLE+CLOUD")], seen)["worker-0"]
     assert [one.what for one in found.findings] == ([what] if what else [])
-    assert all(one.kind is Kind.METRIC for one in found.findings)
+    assert all(one.kind is FindingKind.METRIC for one in found.findings)
     assert all(one.takes_machine == (metric is not TEMPERATURE) for one in found.findings)
 
 
@@ -236,26 +243,26 @@ NODES = [
 
 
 def test_what_is_watched_counts() -> None:
-    everything = Watched().unhealthy(NODES, Seen())
+    everything = HealthQuery().unhealthy(NODES, Observations())
     assert list(everything) == ["worker-0", "worker-1"]
-    assert Watched(kinds=("hardware_problem",)).unhealthy(NODES, Seen()).keys() == {"worker-1"}
-    assert Watched(nodes=("worker-0", "worker-2")).unhealthy(NODES, Seen()).keys() == {"worker-0"}
-    assert Watched(partition="main").unhealthy(NODES, Seen()) == everything
+    assert HealthQuery(kinds=("hardware_problem",)).unhealthy(NODES, Observations()).keys() == {"worker-1"}
+    assert HealthQuery(nodes=("worker-0", "worker-2")).unhealthy(NODES, Observations()).keys() == {"worker-0"}
+    assert HealthQuery(partition="main").unhealthy(NODES, Observations()) == everything
     with pytest.raises(UnknownNode, match="there is no node worker-9"):
-        Watched(nodes=("worker-9",)).unhealthy(NODES, Seen())
+        HealthQuery(nodes=("worker-9",)).unhealthy(NODES, Observations())
     with pytest.raises(UnknownPartition):
-        Watched(partition="mian").unhealthy(NODES, Seen())
+        HealthQuery(partition="mian").unhealthy(NODES, Observations())
 
 
 def test_what_is_waited_for() -> None:
-    sick = Watched().unhealthy(NODES, Seen())
+    sick = HealthQuery().unhealthy(NODES, Observations())
     ways = ("healthy", "unhealthy", "now")
-    assert [Watched(wait_for=said).is_reached(sick) for said in ways] == [False, True, True]
-    assert [Watched(wait_for=said).is_reached({}) for said in ways] == [True, False, True]
+    assert [HealthQuery(wait_for=said).is_reached(sick) for said in ways] == [False, True, True]
+    assert [HealthQuery(wait_for=said).is_reached({}) for said in ways] == [True, False, True]
 
 
 def test_what_is_wrong_is_told_in_plain_values_and_in_words() -> None:
-    sick = Watched(nodes=("worker-1",)).unhealthy(NODES, Seen())
+    sick = HealthQuery(nodes=("worker-1",)).unhealthy(NODES, Observations())
     [finding] = told(sick)["worker-1"]
     assert finding["kind"] == "hardware_problem"
     assert finding["since"] == NOON.isoformat()
@@ -269,7 +276,7 @@ def test_a_kind_that_there_is_not() -> None:
 
 
 def sick(name: str, *, takes_machine: bool = False) -> dict[str, NodeHealth]:
-    finding = Finding(node=name, kind=Kind.NODE_PROBLEM, what="x", source="slurm", takes_machine=takes_machine)
+    finding = Finding(node=name, kind=FindingKind.NODE_PROBLEM, what="x", source="slurm", takes_machine=takes_machine)
     return {name: NodeHealth(name, (finding,))}
 
 

@@ -26,7 +26,7 @@ from nebius.base.error import SDKError
 from airflow_provider_soperator.errors import ConnectionMistake
 from airflow_provider_soperator.hooks.nebius import NebiusHook
 from airflow_provider_soperator.hooks.nebius_settings import FIELDS, NebiusSettings, read
-from airflow_provider_soperator.nebius.errors import (
+from airflow_provider_soperator.nebius.api import (
     NebiusBusy,
     NebiusConflict,
     NebiusDenied,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 
-from airflow_provider_soperator.health.assessment import Watched
+from airflow_provider_soperator.health.assessment import HealthQuery
 from airflow_provider_soperator.operators.nodes import ReplaceNodesOperator
 from airflow_provider_soperator.sensors.health import NodeHealthSensor
 from airflow_provider_soperator.triggers.events import NodeUnhealthyTrigger
@@ -57,7 +57,7 @@ def test_a_sensor_is_deferred_with_what_it_watches() -> None:
         sensor.execute({})
     trigger: Any = deferred.value.trigger
     watch: Any = Watch.read(json.loads(json.dumps(trigger.serialize()[1]))["watch"])
-    assert watch.watched == Watched(nodes=("worker-0", "worker-1"), kinds=("pod",))
+    assert watch.watched == HealthQuery(nodes=("worker-0", "worker-1"), kinds=("pod",))
     assert (watch.witnesses.kubernetes_conn_id, watch.witnesses.prometheus_conn_id) == (None, "p")
     assert sensor.execute_complete({}, succeeded({"worker-0": []})) == {"worker-0": []}
     with pytest.raises(AirflowFailException, match="there is no node"):

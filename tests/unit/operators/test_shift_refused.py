@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_soperator.capacity.errors import CapacityMistake
-from airflow_provider_soperator.capacity.patience import Timeouts
+from airflow_provider_soperator.capacity.order import Timeouts
 from airflow_provider_soperator.capacity.targets import NebiusNodeGroupTarget, SlurmNodesTarget
+from airflow_provider_soperator.errors import CapacityMistake
 from airflow_provider_soperator.operators.capacity import ShiftCapacityOperator
 
 HOUR = timedelta(hours=1)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_soperator.capacity.awaited import BlockAwaited
-from airflow_provider_soperator.health.assessment import Watched
+from airflow_provider_soperator.health.assessment import HealthQuery
 from airflow_provider_soperator.hooks.health import Witnesses
 from airflow_provider_soperator.hooks.sides import Where
 from airflow_provider_soperator.slurm.queue import QueueFilter
@@ -66,7 +66,7 @@ VALUES = [
     ClusterWatch(where=WHERE, nodesets=("worker",)),
     HealthWatch(
         slurm_conn_id=SLURM,
-        watched=Watched(nodes=("worker-0",), kinds=("pod",), ignore_own_drains=False),
+        watched=HealthQuery(nodes=("worker-0",), kinds=("pod",), ignore_own_drains=False),
         witnesses=Witnesses(prometheus_conn_id="p", series={"cluster": "a"}, node_labels=("instance",)),
     ),
     JobWatch(slurm_conn_id=SLURM, job_id="7_[1-3]", states=("RUNNING",)),

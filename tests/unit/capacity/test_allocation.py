@@ -7,10 +7,15 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_soperator.capacity.errors import CapacityMistake
+from airflow_provider_soperator.capacity.allocation import (
+    DesiredAllocation,
+    is_requested,
+    requested_allocation,
+    scheduled_allocation,
+)
 from airflow_provider_soperator.capacity.schedule import CapacitySchedule, Window
 from airflow_provider_soperator.capacity.targets import KubernetesScaleTarget, SlurmNodesTarget
-from airflow_provider_soperator.capacity.wanted import Wanted, by_hand, by_schedule, is_by_hand
+from airflow_provider_soperator.errors import CapacityMistake
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
 TRAINING = SlurmNodesTarget(name="training", nodes="worker-[0-7]")
@@ -18,7 +23,7 @@ INFERENCE = KubernetesScaleTarget(name="inference", resource="vllm", gpus_per_un
 
 
 def units(desired: Any, *targets: Any, limit: int = 64) -> dict[str, int]:
-    return by_hand(desired, targets or (TRAINING, INFERENCE), limit, NOW).units
+    return requested_allocation(desired, targets or (TRAINING, INFERENCE), limit, NOW).units
 
 
 @pytest.mark.parametrize(
@@ -97,7 +102,7 @@ def test_of_three_all_but_one_need_a_number() -> None:
     ],
 )
 def test_an_empty_form_asks_for_nothing(desired: Any, is_said: bool) -> None:
-    assert is_by_hand(desired) is is_said
+    assert is_requested(desired) is is_said
 
 
 NIGHTS = CapacitySchedule(
@@ -109,13 +114,13 @@ NIGHTS = CapacitySchedule(
 
 def test_a_schedule_says_what_holds_and_until_when() -> None:
     tonight = NOW.replace(hour=20)
-    wanted = by_schedule(NIGHTS, tonight, NOW)
-    assert wanted == Wanted(
+    wanted = scheduled_allocation(NIGHTS, tonight, NOW)
+    assert wanted == DesiredAllocation(
         {"training": 8, "inference": 0}, tonight, tonight + timedelta(hours=12), "night, as scheduled"
     )
 
 
 def test_what_was_to_be_so_before_is_wanted_now() -> None:
-    wanted = by_schedule(NIGHTS, NOW - timedelta(hours=1), NOW)
+    wanted = scheduled_allocation(NIGHTS, NOW - timedelta(hours=1), NOW)
     assert (wanted.units, wanted.at) == ({"training": 4, "inference": 4}, NOW)
     assert wanted.until == NOW.replace(hour=20)

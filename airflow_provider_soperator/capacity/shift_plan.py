@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-from airflow_provider_soperator.capacity.flow import World
+from airflow_provider_soperator.capacity.holdings import World
 from airflow_provider_soperator.capacity.order import ShiftOrder
 
 
 @dataclass(frozen=True)
-class Move:
-    """What becomes of one target."""
+class TargetMove:
+    """The change of one target."""
 
     target: str
     units: str
@@ -29,12 +29,12 @@ class Move:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What is going to be done, in order."""
+class ShiftPlan:
+    """The changes of all targets, and the steps to them in order."""
 
-    moves: tuple[Move, ...]
+    moves: tuple[TargetMove, ...]
     steps: tuple[str, ...]
-    #: GPUs of the block that are free now; None if nobody knows.
+    #: GPUs of the block that are free now; None if that is unknown.
     free: int | None
 
     @property
@@ -42,7 +42,7 @@ class Plan:
         return all(move.now == move.then for move in self.moves)
 
     def describe(self) -> dict[str, Any]:
-        """As JSON; ``text`` is for people, and ``markdown`` for pages."""
+        """Return JSON; ``text`` is for people, and ``markdown`` for pages."""
         return {
             "text": str(self),
             "markdown": self.markdown(),
@@ -66,18 +66,18 @@ class Plan:
         return "\n".join(lines)
 
 
-def plan(world: World, order: ShiftOrder, reasons: Mapping[str, Sequence[str]]) -> Plan:
+def plan(world: World, order: ShiftOrder, reasons: Mapping[str, Sequence[str]]) -> ShiftPlan:
     """The plan for an order in the world as it is; ``reasons`` say of each target which units go."""
     moves = tuple(
-        Move(name, order.units(name), seen.allowed, order.goal[name], tuple(reasons.get(name, ())))
+        TargetMove(name, order.units(name), seen.allowed, order.desired[name], tuple(reasons.get(name, ())))
         for name, seen in world.holdings.items()
     )
-    donors = [move for move in moves if move.target in world.donors(order.goal)]
-    receivers = [move for move in moves if move.target in world.receivers(order.goal)]
-    return Plan(moves, tuple(_steps(order, donors, receivers)), world.block.free)
+    donors = [move for move in moves if move.target in world.donors(order.desired)]
+    receivers = [move for move in moves if move.target in world.receivers(order.desired)]
+    return ShiftPlan(moves, tuple(_steps(order, donors, receivers)), world.block.free)
 
 
-def _steps(order: ShiftOrder, donors: Sequence[Move], receivers: Sequence[Move]) -> list[str]:
+def _steps(order: ShiftOrder, donors: Sequence[TargetMove], receivers: Sequence[TargetMove]) -> list[str]:
     is_late = order.leaves_at <= datetime.now(timezone.utc)
     leaves = "now" if is_late else f"at {_moment(order.leaves_at)}"
     steps = []
@@ -104,7 +104,7 @@ def _steps(order: ShiftOrder, donors: Sequence[Move], receivers: Sequence[Move])
     return steps or ["nothing: everything is as it shall be"]
 
 
-def _names(moves: Sequence[Move]) -> str:
+def _names(moves: Sequence[TargetMove]) -> str:
     return " and ".join(move.target for move in moves)
 
 

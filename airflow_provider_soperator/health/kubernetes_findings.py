@@ -1,4 +1,4 @@
-"""What Kubernetes says is wrong with a node: its Pod, and the machine under it, which is a Node there."""
+"""Findings of Kubernetes about a node: its Pod, and the machine under it, which is a Node there."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from airflow_provider_soperator.health.findings import Finding, Kind
+from airflow_provider_soperator.health.findings import Finding, FindingKind
 from airflow_provider_soperator.kubernetes.view import Condition, Host, Pod
 from airflow_provider_soperator.slurm.nodes import is_coming_up, is_going_off, is_off
 from airflow_provider_soperator.slurm.records import Node
@@ -15,10 +15,10 @@ _SOURCE = "kubernetes"
 
 
 @dataclass(frozen=True)
-class _Rule:
-    """What a condition means when it has this status."""
+class ConditionRule:
+    """The meaning of a condition with this status."""
 
-    kind: Kind
+    kind: FindingKind
     meaning: str
     status: str = "True"
     heals: bool = False
@@ -26,47 +26,51 @@ class _Rule:
 
 
 #: Conditions of Kubernetes, of Soperator's controllers and of the cloud.
-CONDITIONS: dict[str, _Rule] = {
-    "Ready": _Rule(
-        Kind.MACHINE, "its kubelet is not well, or is not heard of; Soperator has it replaced after a while", "False"
+CONDITIONS: dict[str, ConditionRule] = {
+    "Ready": ConditionRule(
+        FindingKind.MACHINE,
+        "its kubelet is not well, or is not heard of; Soperator has it replaced after a while",
+        "False",
     ),
-    "MemoryPressure": _Rule(Kind.MACHINE, "it is short of memory", heals=True),
-    "DiskPressure": _Rule(Kind.MACHINE, "its disk is nearly full", heals=True),
-    "PIDPressure": _Rule(Kind.MACHINE, "it has too many processes", heals=True),
-    "NetworkUnavailable": _Rule(Kind.MACHINE, "its network is not set up"),
-    "NebiusMaintenanceScheduled": _Rule(
-        Kind.MAINTENANCE,
+    "MemoryPressure": ConditionRule(FindingKind.MACHINE, "it is short of memory", heals=True),
+    "DiskPressure": ConditionRule(FindingKind.MACHINE, "its disk is nearly full", heals=True),
+    "PIDPressure": ConditionRule(FindingKind.MACHINE, "it has too many processes", heals=True),
+    "NetworkUnavailable": ConditionRule(FindingKind.MACHINE, "its network is not set up"),
+    "NebiusMaintenanceScheduled": ConditionRule(
+        FindingKind.MAINTENANCE,
         "Nebius is going to maintain the machine; Soperator drains the node and has it replaced",
         heals=True,
         takes_machine=True,
     ),
-    "HardwareIssuesSuspected": _Rule(
-        Kind.HARDWARE_PROBLEM,
+    "HardwareIssuesSuspected": ConditionRule(
+        FindingKind.HARDWARE_PROBLEM,
         "a health check has failed for good; the machine is going to be replaced",
         heals=True,
         takes_machine=True,
     ),
-    "SoperatorChecksNodeDegraded": _Rule(
-        Kind.REBOOT, "Soperator is going to reboot the machine", heals=True, takes_machine=True
+    "SoperatorChecksNodeDegraded": ConditionRule(
+        FindingKind.REBOOT, "Soperator is going to reboot the machine", heals=True, takes_machine=True
     ),
-    "SoperatorChecksNodeMaintenance": _Rule(
-        Kind.MAINTENANCE, "Soperator is going to have the machine replaced", heals=True, takes_machine=True
+    "SoperatorChecksNodeMaintenance": ConditionRule(
+        FindingKind.MAINTENANCE, "Soperator is going to have the machine replaced", heals=True, takes_machine=True
     ),
-    "SlurmNodeDrain": _Rule(
-        Kind.MAINTENANCE, "Soperator takes the Pods off the machine", heals=True, takes_machine=True
+    "SlurmNodeDrain": ConditionRule(
+        FindingKind.MAINTENANCE, "Soperator takes the Pods off the machine", heals=True, takes_machine=True
     ),
-    "SlurmNodeReboot": _Rule(Kind.REBOOT, "Soperator reboots the machine", heals=True, takes_machine=True),
+    "SlurmNodeReboot": ConditionRule(
+        FindingKind.REBOOT, "Soperator reboots the machine", heals=True, takes_machine=True
+    ),
 }
 
 
 def of_kubernetes(node: Node, pod: Pod | None) -> Iterator[Finding]:
-    """What is wrong with the Pod of a node, and with its machine. A node that is off has none, and one that boots
+    """Findings about the Pod of a node, and about its machine. A node that is off has none, and one that boots
     may not have one yet."""
     if is_off(node) or is_going_off(node):
         return
     if pod is None:
         if not is_coming_up(node):
-            yield _finding(node.name, Kind.POD, "there is no Pod of its name", None, heals=True)
+            yield _finding(node.name, FindingKind.POD, "there is no Pod of its name", None, heals=True)
         return
     yield from _of_pod(node, pod)
     if pod.host:
@@ -74,7 +78,7 @@ def of_kubernetes(node: Node, pod: Pod | None) -> Iterator[Finding]:
 
 
 def acted_upon(pod: Pod | None) -> str:
-    """What Soperator or the cloud is doing to the machine of a node, as the rest of a sentence; empty if nothing."""
+    """Say, as the rest of a sentence, what Soperator or the cloud does to the machine of a node; empty if nothing."""
     if pod is None:
         return "has no Pod"
     host = pod.host
@@ -90,17 +94,19 @@ def acted_upon(pod: Pod | None) -> str:
 
 def _of_pod(node: Node, pod: Pod) -> Iterator[Finding]:
     if pod.is_leaving:
-        yield _finding(node.name, Kind.POD, "its Pod is being deleted", pod.since, heals=True)
+        yield _finding(node.name, FindingKind.POD, "its Pod is being deleted", pod.since, heals=True)
     elif pod.trouble and not (is_coming_up(node) and pod.host is None):
         # While a node boots its Pod waits for a machine.
-        yield _finding(node.name, Kind.POD, f"its Pod is {pod.phase}: {pod.trouble}", pod.since)
+        yield _finding(node.name, FindingKind.POD, f"its Pod is {pod.phase}: {pod.trouble}", pod.since)
     elif not pod.is_ready and not is_coming_up(node):
-        yield _finding(node.name, Kind.POD, f"its Pod is {pod.phase} and not ready", pod.since, heals=True)
+        yield _finding(node.name, FindingKind.POD, f"its Pod is {pod.phase} and not ready", pod.since, heals=True)
 
 
 def _of_host(node: str, host: Host) -> Iterator[Finding]:
     if host.is_gone:
-        yield _finding(node, Kind.MACHINE, f"its machine {host.name} is gone", None, heals=True, takes_machine=True)
+        yield _finding(
+            node, FindingKind.MACHINE, f"its machine {host.name} is gone", None, heals=True, takes_machine=True
+        )
     for one in _wrong(host):
         rule = CONDITIONS[one.type]
         said = ": ".join(filter(None, (one.reason, one.message)))
@@ -112,13 +118,13 @@ def _wrong(host: Host) -> list[Condition]:
     return [one for one in host.conditions if one.type in CONDITIONS and _is_wrong(one, CONDITIONS[one.type])]
 
 
-def _is_wrong(condition: Condition, rule: _Rule) -> bool:
+def _is_wrong(condition: Condition, rule: ConditionRule) -> bool:
     # A machine that is not heard of is Unknown, which is as bad as not Ready.
     return condition.status != "True" if rule.status == "False" else condition.status == rule.status
 
 
 def _finding(
-    node: str, kind: Kind, what: str, since: datetime | None, *, heals: bool = False, takes_machine: bool = False
+    node: str, kind: FindingKind, what: str, since: datetime | None, *, heals: bool = False, takes_machine: bool = False
 ) -> Finding:
     return Finding(
         node=node, kind=kind, what=what, source=_SOURCE, since=since, heals=heals, takes_machine=takes_machine

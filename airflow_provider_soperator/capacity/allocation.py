@@ -1,4 +1,4 @@
-"""What is to be where and when: from a schedule, from what somebody has typed into a form, or from both."""
+"""The desired allocation of a block: by a schedule, or as a user has typed it into a form."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_soperator.capacity.errors import CapacityError, CapacityMistake
+from airflow_provider_soperator.errors import CapacityError, CapacityMistake
 
 if TYPE_CHECKING:
     from airflow_provider_soperator.capacity.schedule import CapacitySchedule
-    from airflow_provider_soperator.capacity.targets.base import Target
+    from airflow_provider_soperator.capacity.targets.protocol import Target
 
 _AMOUNT = re.compile(r"(\d+)(?: *(gpus?|[a-z]+))?", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Wanted:
+class DesiredAllocation:
     """Units of each target from a moment on, and for how long, if that is known."""
 
     units: dict[str, int]
@@ -29,25 +29,25 @@ class Wanted:
 
 
 class Superseded(CapacityError):
-    """Something else is in force by now than what was to be brought about."""
+    """A newer allocation of the schedule is in force by now."""
 
 
-def by_schedule(schedule: CapacitySchedule, at: datetime, now: datetime) -> Wanted:
-    """What holds at a moment; one that is past is wanted at once, unless a newer handover has come since."""
+def scheduled_allocation(schedule: CapacitySchedule, at: datetime, now: datetime) -> DesiredAllocation:
+    """The allocation of a schedule at a moment; one that is past is due at once, unless a newer one is in force."""
     segment, newest = schedule.at(at), schedule.last_change(now)
     if newest is not None and newest.at > at:
         raise Superseded(f"since {newest.at:%d %b %H:%M %Z} {newest.after.name} is in force, and not {segment.name}")
     following = schedule.next_change(max(at, now))
     until = following.at if following else None
-    return Wanted(dict(segment.allocation), max(at, now), until, f"{segment.name}, as scheduled")
+    return DesiredAllocation(dict(segment.allocation), max(at, now), until, f"{segment.name}, as scheduled")
 
 
-def by_hand(desired: Any, targets: Sequence[Target], limit: int, at: datetime) -> Wanted:
-    """What somebody asks for: units, or GPUs, of each target; what is not named gets the rest of the block.
+def requested_allocation(desired: Any, targets: Sequence[Target], limit: int, at: datetime) -> DesiredAllocation:
+    """The allocation that a user asks for: units, or GPUs, of each target; one that is not named gets the rest.
 
     >>> from airflow_provider_soperator.capacity.targets import SlurmNodesTarget
     >>> two = [SlurmNodesTarget(name=name, nodes="worker-[0-7]") for name in ("training", "inference")]
-    >>> by_hand({"training": "32 gpus"}, two, 64, datetime.now()).units
+    >>> requested_allocation({"training": "32 gpus"}, two, 64, datetime.now()).units
     {'training': 4, 'inference': 4}
     """
     said = _mapping(desired)
@@ -62,11 +62,11 @@ def by_hand(desired: Any, targets: Sequence[Target], limit: int, at: datetime) -
     for target in rest:
         taken = sum(units[one.name] * one.gpus_per_unit for one in targets if one.name in units)
         units[target.name] = max(0, limit - taken) // target.gpus_per_unit
-    return Wanted({name: units[name] for name in names}, at, None, "asked for by hand")
+    return DesiredAllocation({name: units[name] for name in names}, at, None, "asked for by hand")
 
 
-def is_by_hand(desired: Any) -> bool:
-    """Whether anything at all was asked for; an empty form asks for nothing."""
+def is_requested(desired: Any) -> bool:
+    """Tell if anything was asked for; an empty form asks for nothing."""
     return any(map(_is_said, _mapping(desired).values())) if _is_said(desired) else False
 
 

@@ -1,11 +1,11 @@
-"""What Slurm says is wrong with a node."""
+"""Findings of Slurm about a node: its state, and the reason that it was drained or set down for."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from airflow_provider_soperator.health.findings import Finding, Kind
+from airflow_provider_soperator.health.findings import Finding, FindingKind
 from airflow_provider_soperator.slurm.nodes import (
     DrainReason,
     explain,
@@ -22,21 +22,21 @@ from airflow_provider_soperator.slurm.records import Node
 from airflow_provider_soperator.slurm.states import NodeBase, NodeFlag
 
 #: The kind of each known reason, by its text. None: what it tells of is no fault.
-KINDS: dict[str, Kind | None] = {
-    "[compute_maintenance] node replacement process": Kind.MAINTENANCE,
-    "[compute_maintenance] node reboot process": Kind.REBOOT,
-    "[compute_maintenance]": Kind.MAINTENANCE,
-    "Kill task failed": Kind.REBOOT,
-    "[hardware_problem]": Kind.HARDWARE_PROBLEM,
-    "[node_problem]": Kind.NODE_PROBLEM,
-    "[user_problem]": Kind.USER_PROBLEM,
-    "[software_problem]": Kind.SOFTWARE_PROBLEM,
-    "soperator rolling update": Kind.POD,
-    "ResumeTimeout reached": Kind.BOOT_FAILED,
+KINDS: dict[str, FindingKind | None] = {
+    "[compute_maintenance] node replacement process": FindingKind.MAINTENANCE,
+    "[compute_maintenance] node reboot process": FindingKind.REBOOT,
+    "[compute_maintenance]": FindingKind.MAINTENANCE,
+    "Kill task failed": FindingKind.REBOOT,
+    "[hardware_problem]": FindingKind.HARDWARE_PROBLEM,
+    "[node_problem]": FindingKind.NODE_PROBLEM,
+    "[user_problem]": FindingKind.USER_PROBLEM,
+    "[software_problem]": FindingKind.SOFTWARE_PROBLEM,
+    "soperator rolling update": FindingKind.POD,
+    "ResumeTimeout reached": FindingKind.BOOT_FAILED,
     "POWER_DOWN_ASAP": None,
-    "Not responding": Kind.NOT_RESPONDING,
-    "Prolog error": Kind.SOFTWARE_PROBLEM,
-    "nvme_raid_health": Kind.HARDWARE_PROBLEM,
+    "Not responding": FindingKind.NOT_RESPONDING,
+    "Prolog error": FindingKind.SOFTWARE_PROBLEM,
+    "nvme_raid_health": FindingKind.HARDWARE_PROBLEM,
 }
 _SOURCE = "slurm"
 
@@ -46,24 +46,24 @@ class _Fault:
     """A state that is a fault, and what to call it."""
 
     what: str
-    kind: Kind
+    kind: FindingKind
     heals: bool = False
 
 
 #: By flags that say it, in the order in which they are looked for.
 _FLAGS = {
     NodeFlag.INVALID_REG: _Fault(
-        "has registered with less than slurm.conf says: fewer GPUs, CPUs or less memory", Kind.HARDWARE_PROBLEM
+        "has registered with less than slurm.conf says: fewer GPUs, CPUs or less memory", FindingKind.HARDWARE_PROBLEM
     ),
-    NodeFlag.FAIL: _Fault("has been set to fail", Kind.OUT_OF_SERVICE),
-    NodeFlag.BLOCKED: _Fault("is blocked by jobs that have it all", Kind.OUT_OF_SERVICE, heals=True),
+    NodeFlag.FAIL: _Fault("has been set to fail", FindingKind.OUT_OF_SERVICE),
+    NodeFlag.BLOCKED: _Fault("is blocked by jobs that have it all", FindingKind.OUT_OF_SERVICE, heals=True),
 }
 
 
 def of_slurm(node: Node, *, ignore_own_drains: bool = True) -> Iterator[Finding]:
-    """What is wrong with a node as slurmctld sees it."""
+    """Findings about a node as slurmctld sees it."""
     if failed_to_resume(node):
-        yield _known(node, Kind.BOOT_FAILED)
+        yield _known(node, FindingKind.BOOT_FAILED)
         return
     # Nothing is wrong with what is switched off, and it cannot be asked.
     if is_off(node) or is_going_off(node):
@@ -71,20 +71,20 @@ def of_slurm(node: Node, *, ignore_own_drains: bool = True) -> Iterator[Finding]
     if node.state.has(NodeFlag.DRAIN):
         yield from _drained(node, ignore_own_drains)
     elif node.state.base in (NodeBase.DOWN, NodeBase.ERROR) and not is_coming_up(node):
-        yield _known(node, Kind.OUT_OF_SERVICE)
+        yield _known(node, FindingKind.OUT_OF_SERVICE)
     if is_coming_up(node):
         return
     if node.state.has(NodeFlag.NOT_RESPONDING) and "Not responding" not in node.reason:
-        yield _finding(node, "does not answer", Kind.NOT_RESPONDING, heals=True)
+        yield _finding(node, "does not answer", FindingKind.NOT_RESPONDING, heals=True)
     if node.state.has(NodeFlag.REBOOT_ISSUED):
-        yield _finding(node, "reboots", Kind.REBOOT, heals=True)
+        yield _finding(node, "reboots", FindingKind.REBOOT, heals=True)
     for flag, fault in _FLAGS.items():
         if node.state.has(flag):
             yield _finding(node, fault.what, fault.kind, heals=fault.heals)
 
 
 def word_of(node: Node) -> str:
-    """What it does, for people.
+    """The state of a node in a word or two, for people.
 
     >>> from airflow_provider_soperator.slurm.states import NodeState
     >>> word_of(Node(name="n", state=NodeState.parse("IDLE+DRAIN"), reason="airflow:night: lent"))
@@ -109,15 +109,15 @@ def word_of(node: Node) -> str:
 def _drained(node: Node, ignore_own_drains: bool) -> Iterator[Finding]:
     if is_ours(node):
         if not ignore_own_drains:
-            yield _finding(node, f"is drained: {node.reason}", Kind.DRAINED)
+            yield _finding(node, f"is drained: {node.reason}", FindingKind.DRAINED)
         return
     known = explain(node.reason)
     if known and KINDS[known.text] is None:
         return
-    yield _known(node, Kind.DRAINED)
+    yield _known(node, FindingKind.DRAINED)
 
 
-def _known(node: Node, otherwise: Kind) -> Finding:
+def _known(node: Node, otherwise: FindingKind) -> Finding:
     """By the reason that was given; ``otherwise`` it is one that only a person understands."""
     known = explain(node.reason)
     if known is None:
@@ -125,11 +125,11 @@ def _known(node: Node, otherwise: Kind) -> Finding:
         how = "is drained" if node.state.has(NodeFlag.DRAIN) else f"is {node.state}"
         return _finding(node, f"{how}{by}: {node.reason or 'no reason is given'}", otherwise)
     kind = KINDS[known.text] or otherwise
-    takes_machine = known.takes_machine or kind is Kind.HARDWARE_PROBLEM
+    takes_machine = known.takes_machine or kind is FindingKind.HARDWARE_PROBLEM
     return _finding(node, f"{node.reason} ({known.meaning})", kind, heals=known.heals, takes_machine=takes_machine)
 
 
-def _finding(node: Node, what: str, kind: Kind, *, heals: bool = False, takes_machine: bool = False) -> Finding:
+def _finding(node: Node, what: str, kind: FindingKind, *, heals: bool = False, takes_machine: bool = False) -> Finding:
     return Finding(
         node=node.name,
         kind=kind,

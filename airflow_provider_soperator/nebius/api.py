@@ -1,16 +1,25 @@
-"""What the Nebius API can refuse or fail to do: each with what it said, and what to do about it."""
+"""Calls of the Nebius API: their limits in time, their errors, and the account that makes them."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_soperator.transports.errors import TransportError
 
 if TYPE_CHECKING:
+    from nebius.aio.request import Request
     from nebius.aio.service_error import RequestError
+    from nebius.sdk import SDK
+
+T = TypeVar("T")
+
+#: Seconds for a call with all its tries, for one try, and for all of it with a fetch of a token; tries after the first.
+LIMITS: dict[str, Any] = {"timeout": 20.0, "per_retry_timeout": 8.0, "auth_timeout": 30.0, "retries": 2}
+#: The same for a call that a user waits for, with a form open.
+_QUICK: dict[str, Any] = {"timeout": 8.0, "per_retry_timeout": 8.0, "auth_timeout": 10.0, "retries": 0}
 
 
 class NebiusError(TransportError):
@@ -25,21 +34,21 @@ class NebiusUnreachable(NebiusError):
 
 
 class NebiusBusy(NebiusError):
-    """Too much is asked of it at a time."""
+    """The API is asked for too much at a time."""
 
     retryable = True
 
 
 class NebiusUnauthenticated(NebiusError):
-    """It does not know who asks."""
+    """The API rejects the credentials."""
 
 
 class NebiusDenied(NebiusError):
-    """It knows who asks, and that they may not."""
+    """The account lacks a right."""
 
 
 class NebiusMissing(NebiusError):
-    """What was asked about is not there."""
+    """There is no such thing."""
 
 
 class NebiusConflict(NebiusError):
@@ -70,7 +79,7 @@ def explained(verb: str, thing: str) -> Iterator[None]:
 
 
 def explain(error: Exception, verb: str, thing: str) -> NebiusError:
-    """Why the API did not ``verb`` a ``thing``."""
+    """Turn an exception of the SDK into the error that says why the API did not ``verb`` a ``thing``."""
     from nebius.aio.service_error import RequestError
     from nebius.base.error import SDKError
 
@@ -118,7 +127,7 @@ def _refusal(error: RequestError, verb: str, thing: str) -> NebiusError:
 
 
 def _words(status: Any) -> str:
-    """All that the API said; the SDK's own text of an error leaves details out."""
+    """Join all that the API said; the SDK's own text of an error leaves details out."""
     details = [line for said in status.service_errors for line in _details(said)]
     request = f"request {status.request_id}" if status.request_id else ""
     return "; ".join(filter(None, (status.message or status.code.name, *details, request)))
@@ -140,3 +149,29 @@ def _details(said: Any) -> Iterator[str]:
         yield f"operation {detail.conflicting_operation_id} is running"
     elif kind == "bad_resource_state":
         yield detail.message
+
+
+async def answer(request: Request[Any, T], verb: str, thing: str) -> T:
+    """Return the answer to a request; ``verb`` and ``thing`` say in an error what was asked."""
+    # Else a closed port would be one that has not opened yet, and be told of as a deadline that is over.
+    request.wait_for_ready = False
+    with explained(verb, thing):
+        return await request
+
+
+async def whoami(sdk: SDK) -> str:
+    """The account behind an SDK, in words."""
+    profile = await answer(sdk.whoami(**_QUICK), "read", "own profile")
+    if account := profile.service_account_profile:
+        metadata = account.info.metadata
+        return f"service account {metadata.name or metadata.id} of {metadata.parent_id}"
+    if user := profile.user_profile:
+        return f"user {(user.attributes and user.attributes.email) or user.id}"
+    return "nobody in particular"
+
+
+async def access_token(sdk: SDK) -> str:
+    """The token with which the SDK itself would ask."""
+    with explained("get", "an access token"):
+        token = await sdk.get_token(_QUICK["auth_timeout"])
+        return str(token.token)

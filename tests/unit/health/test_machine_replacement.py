@@ -7,7 +7,14 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from airflow_provider_soperator.health.replacing import Replacement, Sight, Wanted, at_most, by_kubernetes, by_slurm
+from airflow_provider_soperator.health.machine_replacement import (
+    NodeSnapshot,
+    Replacement,
+    ReplacementOptions,
+    at_most,
+    by_kubernetes,
+    by_slurm,
+)
 from airflow_provider_soperator.kubernetes.view import Condition, Host, Pod
 from airflow_provider_soperator.slurm.power import Step
 from airflow_provider_soperator.slurm.records import Machine, Node
@@ -20,25 +27,25 @@ AGAIN = f"{OURS} (was drained before)"
 SOPERATORS = "[compute_maintenance] node replacement process"
 OLD = Machine(node="worker-0", instance="computeinstance-old", since=NOON - timedelta(days=9))
 NEW = Machine(node="worker-0", instance="computeinstance-new", since=NOON + timedelta(minutes=5))
-WANTED = Wanted(owner="nights", why="NVLink", since=NOON)
+WANTED = ReplacementOptions(owner="nights", why="NVLink", since=NOON)
 
 
 def node(state: str, reason: str = "", since: datetime | None = NOON) -> Node:
     return Node(name="worker-0", state=NodeState.parse(state), reason=reason, reason_since=since, reason_user="root")
 
 
-def sight(state: str, machine: Machine | None = OLD, reason: str = "", acted: str = "") -> Sight:
-    return Sight(node(state, reason), machine, acted)
+def sight(state: str, machine: Machine | None = OLD, reason: str = "", acted: str = "") -> NodeSnapshot:
+    return NodeSnapshot(node(state, reason), machine, acted)
 
 
 class Story:
     """One node, looked at again and again."""
 
-    def __init__(self, wanted: Wanted = WANTED) -> None:
+    def __init__(self, wanted: ReplacementOptions = WANTED) -> None:
         self.replacement = Replacement(wanted)
         self.minutes = 0.0
 
-    def see(self, seen: Sight, *, after: float = 1, may_begin: bool = True) -> Step:
+    def see(self, seen: NodeSnapshot, *, after: float = 1, may_begin: bool = True) -> Step:
         self.minutes += after
         return self.replacement.look(seen, NOON + timedelta(minutes=self.minutes), may_begin=may_begin)
 
@@ -64,7 +71,7 @@ def test_a_node_is_drained_waited_for_and_found_on_another_machine() -> None:
 
 
 def test_a_drain_of_an_owner_with_a_longer_name_is_not_taken_back() -> None:
-    story = Story(Wanted(owner="night", since=NOON))
+    story = Story(ReplacementOptions(owner="night", since=NOON))
     story.see(sight("IDLE+CLOUD+DRAIN", reason=OURS))
     assert story.replacement.undo(sight("IDLE+CLOUD+DRAIN", reason=OURS)) == ()
 
@@ -172,7 +179,7 @@ def test_what_is_off_needs_nothing(state: str) -> None:
 
 
 def test_a_node_that_did_not_boot_is_no_case_for_it() -> None:
-    failed = Sight(node("DOWN+CLOUD+POWERED_DOWN", "ResumeTimeout reached"))
+    failed = NodeSnapshot(node("DOWN+CLOUD+POWERED_DOWN", "ResumeTimeout reached"))
     assert "power it down and up again" in Story().see(failed).lost
     story = Story()
     story.see(sight("IDLE+CLOUD"))
@@ -222,7 +229,7 @@ def test_the_new_machine_is_ill_as_well(reason: str, heals: bool) -> None:
         sight("IDLE+CLOUD", OLD),
     ],
 )
-def test_what_is_not_taken_back(seen: Sight) -> None:
+def test_what_is_not_taken_back(seen: NodeSnapshot) -> None:
     story = Story()
     story.see(sight("IDLE+CLOUD"))
     assert story.replacement.undo(seen) == ()

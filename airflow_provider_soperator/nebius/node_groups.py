@@ -1,8 +1,9 @@
-"""A node group as the API has it, its operations, and the one call that resizes it."""
+"""Node groups of Nebius: their size, their operations, and the one call that resizes them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from nebius.api.nebius.common.v1 import ListOperationsRequest, Operation, ResourceEvent
@@ -21,13 +22,46 @@ from nebius.api.nebius.mk8s.v1 import (
 from nebius.base.protos.dynamic import REGISTRY
 from nebius.sdk import SDK
 
-from airflow_provider_soperator.nebius.calls import LIMITS, answer
-from airflow_provider_soperator.nebius.sizes import Size
+from airflow_provider_soperator.nebius.api import LIMITS, answer
 
+#: More than that the API takes for no node group.
+MOST_NODES = 100
 _LONG_AGO = datetime.min.replace(tzinfo=timezone.utc)
 
 
-class NodeGroups:
+@dataclass(frozen=True)
+class GroupSize:
+    """The size of a node group: fixed, or autoscaled between two bounds.
+
+    >>> print(GroupSize(4), GroupSize(8, least=2))
+    4 nodes 2-8 nodes
+    """
+
+    most: int
+    #: None for a group without an autoscaler.
+    least: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.most} nodes" if self.least is None else f"{self.least}-{self.most} nodes"
+
+    def shrunk(self, to: int) -> GroupSize:
+        """At most so many.
+
+        >>> print(GroupSize(8, least=2).shrunk(1))
+        1-1 nodes
+        """
+        return GroupSize(to, None if self.least is None else min(self.least, to))
+
+    def grown(self, to: int, least: int) -> GroupSize:
+        """At least so many. What an autoscaler keeps in any case a shrink may have lowered: ``least`` restores it.
+
+        >>> print(GroupSize(1, least=1).grown(8, least=2))
+        2-8 nodes
+        """
+        return GroupSize(to, None if self.least is None else min(max(self.least, least), to))
+
+
+class NodeGroupClient:
     """Reads and resizes one node group. A group is passed back as it was read, so that nothing of it gets lost."""
 
     def __init__(self, sdk: SDK, group_id: str) -> None:
@@ -40,7 +74,7 @@ class NodeGroups:
         return await answer(self._client.get(GetNodeGroupRequest(id=self._id), **LIMITS), "read", self._thing)
 
     async def operations(self) -> list[Operation]:
-        """All that the service still knows of, the newest first."""
+        """List the operations that the service still knows of, the newest first."""
         service, found, token = self._client.operation_service(), [], ""
         while True:
             request = ListOperationsRequest(resource_id=self._id, page_token=token)
@@ -50,7 +84,7 @@ class NodeGroups:
             if not token:
                 return sorted(found, key=lambda operation: operation.created_at or _LONG_AGO, reverse=True)
 
-    async def resize(self, group: NodeGroup, size: Size, key: str) -> str:
+    async def resize(self, group: NodeGroup, size: GroupSize, key: str) -> str:
         """Order a size, unless the group has changed since it was read, and return the operation's id.
 
         The whole spec goes back: of one that was sent in part the SDK would have the rest reset.
@@ -67,7 +101,7 @@ class NodeGroups:
         return str(operation.id)
 
     async def region(self, group: NodeGroup) -> str:
-        """Where it is: only its cluster's project says."""
+        """Read its region, which only its cluster's project has."""
         clusters, projects = ClusterServiceClient(self._sdk), ProjectServiceClient(self._sdk)
         of_cluster = GetClusterRequest(id=group.metadata.parent_id)
         cluster = await answer(clusters.get(of_cluster, **LIMITS), "read", f"cluster {of_cluster.id}")
@@ -76,15 +110,15 @@ class NodeGroups:
         return project.spec.region
 
 
-def size_of(group: NodeGroup) -> Size:
-    """What the group's spec says now."""
+def size_of(group: NodeGroup) -> GroupSize:
+    """The size in the group's spec."""
     if (bounds := group.spec.autoscaling) is not None:
-        return Size(bounds.max_node_count, bounds.min_node_count)
-    return Size(group.spec.fixed_node_count or 0)
+        return GroupSize(bounds.max_node_count, bounds.min_node_count)
+    return GroupSize(group.spec.fixed_node_count or 0)
 
 
 def running(operations: list[Operation]) -> Operation | None:
-    """The one that is not over; a group has no more of them."""
+    """The operation that is not over; a group has one at most."""
     return next((operation for operation in operations if operation.status is None), None)
 
 
@@ -103,7 +137,7 @@ def is_settled(group: NodeGroup, operation: Operation | None) -> bool:
 
 
 def problems(group: NodeGroup, operation: Operation | None) -> tuple[str, ...]:
-    """What keeps a group that is not settled from its size. A full block is no error: the operation just goes on."""
+    """Causes that keep a group from its size. A full block is no error: the operation just goes on."""
     if is_settled(group, operation):
         return ()
     # The group keeps the events of earlier changes, too.

@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_soperator.capacity.flow import World
-from airflow_provider_soperator.capacity.holding import Holding
+from airflow_provider_soperator.capacity.holdings import Holding, World
 from airflow_provider_soperator.capacity.order import ShiftOrder
-from airflow_provider_soperator.capacity.plan import Plan, plan
+from airflow_provider_soperator.capacity.shift_plan import ShiftPlan, plan
 from airflow_provider_soperator.capacity.targets import KubernetesScaleTarget, SlurmNodesTarget
-from airflow_provider_soperator.nebius.block import BlockSeen
+from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 
 TOMORROW = datetime(2096, 11, 21, 20, tzinfo=timezone.utc)
 MINUTE = timedelta(minutes=1)
@@ -26,18 +25,18 @@ ORDER = ShiftOrder(
         SlurmNodesTarget(name="training", nodes="worker-[0-7]"),
         KubernetesScaleTarget(name="inference", resource="vllm", gpus_per_unit=8),
     ),
-    goal={"training": 6, "inference": 2},
+    desired={"training": 6, "inference": 2},
     wanted_at=TOMORROW,
     transfer=15 * MINUTE,
 )
 
 
-def planned(training: int, inference: int, usage: int | None = 64, **changes: Any) -> Plan:
+def planned(training: int, inference: int, usage: int | None = 64, **changes: Any) -> ShiftPlan:
     holdings = {
         name: Holding(allowed=units, held=units, ready=units)
         for name, units in (("training", training), ("inference", inference))
     }
-    world = World(BlockSeen(id="b", limit=64, usage=usage), holdings, {"training": 8, "inference": 8})
+    world = World(CapacityBlock(id="b", limit=64, usage=usage), holdings, {"training": 8, "inference": 8})
     return plan(world, replace(ORDER, **changes), {"training": ["worker-3 goes: it is idle"]} if training > 6 else {})
 
 

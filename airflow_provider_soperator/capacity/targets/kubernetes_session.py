@@ -1,23 +1,26 @@
-"""Replicas of a Kubernetes workload, as a holder of the GPUs that their Pods have."""
+"""Replicas of a Kubernetes workload at work as a target."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from airflow_provider_soperator.capacity import autoscalers
-from airflow_provider_soperator.capacity.errors import CapacityBusy, CapacityMistake
-from airflow_provider_soperator.capacity.holding import Holding, Release
-from airflow_provider_soperator.capacity.targets.base import Clients, Purpose, Session
+from airflow_provider_soperator.capacity.holdings import Holding, Release
+from airflow_provider_soperator.capacity.targets.protocol import Clients, Session
+from airflow_provider_soperator.errors import CapacityBusy, CapacityMistake
 from airflow_provider_soperator.kubernetes import pods, replicas
-from airflow_provider_soperator.kubernetes.kinds import KindMistake, Resource, check_kind, find_scalable
+from airflow_provider_soperator.kubernetes.kinds import KindMistake, Resource, find_scalable
 from airflow_provider_soperator.kubernetes.objects import Object, ObjectMissing, Objects
 from airflow_provider_soperator.logger import Logger
-from airflow_provider_soperator.nebius.block import BlockSeen
+from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 from airflow_provider_soperator.transports.errors import TransportError
 from airflow_provider_soperator.transports.kubernetes_errors import explained, is_conflict, is_forbidden
+
+if TYPE_CHECKING:
+    from airflow_provider_soperator.capacity.targets import KubernetesScaleTarget
 
 _RIGHTS = (
     "get and patch on the workload and its scale, list on pods and horizontalpodautoscalers, and, where there is KEDA, "
@@ -29,62 +32,23 @@ _TRIES = 5
 _AFTERSHOCKS = 3
 
 
-@dataclass(frozen=True, kw_only=True)
-class KubernetesScaleTarget:
-    """Replicas of anything that has a scale subresource.
-
-        KubernetesScaleTarget(
-            name="inference", resource="vllm", namespace="inference",
-            kubernetes_conn_id="kubernetes_inference", gpus_per_unit=8,
-        )
-
-    ``kind`` is Deployment, StatefulSet, or another with its group: ``leaderworkersets.leaderworkerset.x-k8s.io``, or
-    ``group/version/Kind``. Machines are not its affair: an autoscaled node group follows, one of a fixed size is a
-    target of its own.
-
-    KEDA is paused at the number that is set. It rules again at the end of a shift that has given at least as many
-    replicas as it may ever make (``maxReplicaCount``). With ``pin_hpa`` the bounds of a HorizontalPodAutoscaler are
-    moved, and come back, in the same way.
-    """
-
-    name: str
-    #: The workload's own name.
-    resource: str
-    #: GPUs of one replica, in all its Pods.
-    gpus_per_unit: int
-    namespace: str = "default"
-    kind: str = "Deployment"
-    kubernetes_conn_id: str = "kubernetes_default"
-    pin_hpa: bool = False
-    units: str = "replicas"
-
-    def __post_init__(self) -> None:
-        if self.gpus_per_unit < 1:
-            raise CapacityMistake(f"{self.name}: a replica has at least one GPU, not {self.gpus_per_unit}")
-        with _kind_checked():
-            check_kind(self.kind)
-
-    @asynccontextmanager
-    async def open(self, purpose: Purpose, clients: Clients, log: Logger) -> AsyncIterator[Session]:
-        async with AsyncExitStack() as opened:
-            with explained("connect", _RIGHTS):
-                client = await opened.enter_async_context(clients.kubernetes(self.kubernetes_conn_id))
-            with _kind_checked():
-                resource = await find_scalable(client, self.kind)
-            workload = Workload(self, resource, Objects(client, self.namespace, _RIGHTS))
-            yield KubernetesScaleSession(self, workload, log)
-
-
-@contextmanager
-def _kind_checked() -> Iterator[None]:
-    try:
-        yield
-    except KindMistake as error:
-        raise CapacityMistake(str(error)) from None
+@asynccontextmanager
+async def open_session(
+    target: KubernetesScaleTarget, clients: Clients, log: Logger
+) -> AsyncIterator[KubernetesScaleSession]:
+    async with AsyncExitStack() as opened:
+        with explained("connect", _RIGHTS):
+            client = await opened.enter_async_context(clients.kubernetes(target.kubernetes_conn_id))
+        try:
+            resource = await find_scalable(client, target.kind)
+        except KindMistake as error:
+            raise CapacityMistake(str(error)) from None
+        workload = Workload(target, resource, Objects(client, target.namespace, _RIGHTS))
+        yield KubernetesScaleSession(target, workload, log)
 
 
 class Workload:
-    """The one object that has the replicas, and the autoscaler that it may have."""
+    """The object that has the replicas, and the autoscaler that it may have."""
 
     def __init__(self, target: KubernetesScaleTarget, resource: Resource, objects: Objects) -> None:
         self._name, self._may_pin_hpa = target.resource, target.pin_hpa
@@ -123,7 +87,7 @@ class Workload:
 
 @contextmanager
 def _there() -> Iterator[None]:
-    """What the target names must be there."""
+    """Turn a missing object into a mistake: the target names it."""
     try:
         yield
     except ObjectMissing as error:
@@ -137,12 +101,12 @@ class KubernetesScaleSession(Session):
 
     def __init__(self, target: KubernetesScaleTarget, workload: Workload, log: Logger) -> None:
         self._target, self._workload, self._log = target, workload, log
-        #: What the number of replicas can be if nobody else has set it; empty before we have.
+        #: The numbers of replicas that there can be if no one else has set them; empty before we have.
         self._known: set[int] = set()
-        self._goal = 0
+        self._desired = 0
         self._aftershocks = 0
 
-    async def check(self, units: int, block: BlockSeen) -> None:
+    async def check(self, units: int, block: CapacityBlock) -> None:
         target = self._target
         thing, scale, autoscaler = await self._see()
         declared = replicas.gpus_of(thing)
@@ -159,7 +123,7 @@ class KubernetesScaleSession(Session):
                 "ask for fewer",
             )
         try:
-            # Whoever may do this without an effect may also do it with one.
+            # The right to do this without an effect is the right to do it.
             await self._workload.set_replicas(scale, _replicas(scale), dry_run=True)
             if autoscaler:
                 autoscaler.check()
@@ -216,14 +180,14 @@ class KubernetesScaleSession(Session):
         return await asyncio.gather(workload.read(), workload.scale(), workload.autoscaler())
 
     async def _see_scale(self) -> tuple[Object, autoscalers.Autoscaler | None]:
-        """The same, for who is about to change it: nobody else may have since we did."""
+        """Read what is about to be changed; refuse if others have changed it since we did."""
         scale, autoscaler = await asyncio.gather(self._workload.scale(), self._workload.autoscaler())
         await self._refuse_others(_replicas(scale), autoscaler)
         return scale, autoscaler
 
     async def _set(self, scale: Object, wanted: int, autoscaler: autoscalers.Autoscaler | None) -> None:
         # The answer may be lost, and then either may be so.
-        self._known, self._goal = {_replicas(scale), wanted}, wanted
+        self._known, self._desired = {_replicas(scale), wanted}, wanted
         if autoscaler:
             # First, or it would undo the rest.
             await self._pin(autoscaler, wanted)
@@ -256,7 +220,7 @@ class KubernetesScaleSession(Session):
             self._log.info("%s: %s %s is kept at %s replicas", *words)
 
     async def _refuse_others(self, now: int, autoscaler: autoscalers.Autoscaler | None) -> None:
-        """Raise if somebody sets the replicas at the same time: one of the two has to know better."""
+        """Raise if another sets the replicas at the same time."""
         if not self._known or now in self._known:
             return
         if autoscaler and self._aftershocks < _AFTERSHOCKS:
@@ -265,7 +229,7 @@ class KubernetesScaleSession(Session):
         who = replicas.last_scaled_by(await self._workload.read()) or "somebody else"
         raise CapacityBusy(
             f"{self._target.name}: {who} has set {self._workload} to {now} replicas, while it is being moved to "
-            f"{self._goal}",
+            f"{self._desired}",
             "let only one of them scale it, and try again",
         )
 

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_soperator.capacity.flow import World
-from airflow_provider_soperator.capacity.holding import Holding
-from airflow_provider_soperator.capacity.patience import PartTookTooLong, Patience, Timeouts
-from airflow_provider_soperator.nebius.block import BlockSeen
+from airflow_provider_soperator.capacity.holdings import Holding, World
+from airflow_provider_soperator.capacity.order import PartTookTooLong, ProgressTimer, Timeouts
+from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 
 START = datetime(2026, 11, 21, 20, tzinfo=timezone.utc)
 MINUTE = timedelta(minutes=1)
@@ -39,7 +38,7 @@ def holding(allowed: int, held: int | None = None, ready: int | None = None, *pr
 
 def world(training: Holding, inference: Holding, usage: int | None = 64) -> World:
     return World(
-        BlockSeen(id="b", limit=64, usage=usage),
+        CapacityBlock(id="b", limit=64, usage=usage),
         {"training": training, "inference": inference},
         {"training": 8, "inference": 8},
     )
@@ -58,7 +57,7 @@ PARTS: Mapping[str, tuple[World, timedelta, str]] = {
 @pytest.mark.parametrize("part", PARTS)
 def test_each_part_has_its_own_time(part: str) -> None:
     seen, limit, said = PARTS[part]
-    patience = Patience(TIMEOUTS)
+    patience = ProgressTimer(TIMEOUTS)
     patience.see(seen, GOAL, START, started=True)
     patience.see(seen, GOAL, START + limit, started=True)
     with pytest.raises(PartTookTooLong, match=said):
@@ -66,7 +65,7 @@ def test_each_part_has_its_own_time(part: str) -> None:
 
 
 def test_each_unit_that_comes_or_goes_has_the_whole_time() -> None:
-    patience = Patience(TIMEOUTS)
+    patience = ProgressTimer(TIMEOUTS)
     steps = [
         (world(holding(6), holding(2)), TIMEOUTS.release),
         (world(holding(5), holding(2)), TIMEOUTS.release),
@@ -84,7 +83,7 @@ def test_each_unit_that_comes_or_goes_has_the_whole_time() -> None:
 
 def test_until_its_turn_comes_it_may_wait_for_ever() -> None:
     seen, limit, _ = PARTS["release"]
-    patience = Patience(TIMEOUTS)
+    patience = ProgressTimer(TIMEOUTS)
     for hours in range(5):
         patience.see(seen, GOAL, START + timedelta(hours=hours), started=False)
     begun = START + timedelta(hours=4)
@@ -95,14 +94,14 @@ def test_until_its_turn_comes_it_may_wait_for_ever() -> None:
 
 def test_what_those_in_trouble_say_is_passed_on() -> None:
     seen = world(holding(4), holding(4, 3, 2, "worker-9: no capacity"))
-    patience = Patience(TIMEOUTS)
+    patience = ProgressTimer(TIMEOUTS)
     patience.see(seen, GOAL, START, started=True)
     with pytest.raises(PartTookTooLong, match=r"after 0:30:00 \(worker-9: no capacity\)"):
         patience.see(seen, GOAL, START + 31 * MINUTE, started=True)
 
 
 def test_trouble_that_lasts_is_a_failure_and_is_told_once() -> None:
-    patience, log = Patience(TIMEOUTS), Log()
+    patience, log = ProgressTimer(TIMEOUTS), Log()
     for minutes in range(41):
         patience.wait_out(TROUBLE, START + minutes * MINUTE, log)
     assert len(log.said) == 1
@@ -112,7 +111,7 @@ def test_trouble_that_lasts_is_a_failure_and_is_told_once() -> None:
 
 def test_after_trouble_a_part_has_its_whole_time_again() -> None:
     seen, limit, _ = PARTS["release"]
-    patience, log = Patience(TIMEOUTS), Log()
+    patience, log = ProgressTimer(TIMEOUTS), Log()
     patience.see(seen, GOAL, START, started=True)
     patience.wait_out(TROUBLE, START + MINUTE, log)
     back = START + limit + 20 * MINUTE
@@ -125,7 +124,7 @@ def test_after_trouble_a_part_has_its_whole_time_again() -> None:
 
 def test_trouble_that_has_passed_does_not_count_when_more_comes() -> None:
     seen, _, _ = PARTS["ready"]
-    patience, log = Patience(TIMEOUTS), Log()
+    patience, log = ProgressTimer(TIMEOUTS), Log()
     patience.wait_out(TROUBLE, START, log)
     patience.see(seen, GOAL, START + MINUTE, started=True)
     patience.worked()
@@ -135,7 +134,7 @@ def test_trouble_that_has_passed_does_not_count_when_more_comes() -> None:
 
 def test_who_can_be_looked_at_and_takes_no_orders_is_out_of_reach() -> None:
     seen, _, _ = PARTS["release"]
-    patience, log = Patience(TIMEOUTS), Log()
+    patience, log = ProgressTimer(TIMEOUTS), Log()
 
     for minutes in range(41):
         patience.see(seen, GOAL, START + minutes * MINUTE, started=True)
@@ -148,7 +147,7 @@ def test_who_can_be_looked_at_and_takes_no_orders_is_out_of_reach() -> None:
 
 def test_on_the_way_back_only_those_are_waited_for_that_were_ready_before() -> None:
     seen, ready = world(holding(4, 4, 2), holding(4)), {"training": 2, "inference": 4}
-    patience = Patience(TIMEOUTS)
+    patience = ProgressTimer(TIMEOUTS)
     patience.see(seen, GOAL, START, started=True, ready=ready)
     with pytest.raises(PartTookTooLong, match="the GPUs that were given up are not free"):
         patience.see(seen, GOAL, START + TIMEOUTS.free + MINUTE, started=True, ready=ready)

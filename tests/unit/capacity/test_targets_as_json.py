@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 
 from airflow_provider_soperator.capacity import targets
-from airflow_provider_soperator.capacity.errors import CapacityMistake
 from airflow_provider_soperator.capacity.targets import (
     KubernetesScaleTarget,
     NebiusNodeGroupTarget,
     SlurmNodesTarget,
 )
-from airflow_provider_soperator.capacity.targets.base import Target
-from airflow_provider_soperator.capacity.targets.stored import read, write
+from airflow_provider_soperator.capacity.targets.protocol import Target, read_target, write_target
+from airflow_provider_soperator.errors import CapacityMistake
 
 REPLICAS = KubernetesScaleTarget(name="inference", resource="vllm", gpus_per_unit=8, kind="example.com/v1/Model")
 NODES = SlurmNodesTarget(name="training", nodes="worker-[0-7]")
@@ -56,7 +55,7 @@ NESTED = Both(name="both", parts=(REPLICAS, MACHINES), first=MACHINES, notes={"b
 
 @pytest.mark.parametrize("target", [REPLICAS, MACHINES, NODES, NESTED])
 def test_what_is_read_is_what_was_written(target: Target) -> None:
-    assert read(json.loads(json.dumps(write(target)))) == target
+    assert read_target(json.loads(json.dumps(write_target(target)))) == target
 
 
 def local() -> Target:
@@ -79,7 +78,7 @@ def local() -> Target:
 )
 def test_what_others_could_not_read_is_refused(target: Any, words: str) -> None:
     with pytest.raises(CapacityMistake, match=words):
-        write(target)
+        write_target(target)
 
 
 @pytest.mark.parametrize(
@@ -87,16 +86,16 @@ def test_what_others_could_not_read_is_refused(target: Any, words: str) -> None:
     [
         "subprocess:Popen",
         "builtins:eval",
-        "airflow_provider_soperator.nebius.block:BlockSeen",
-        "airflow_provider_soperator.capacity.targets.base:Target",
-        "airflow_provider_soperator.capacity.targets.kubernetes:NoSuchTarget",
+        "airflow_provider_soperator.nebius.capacity_blocks:CapacityBlock",
+        "airflow_provider_soperator.capacity.targets.protocol:Target",
+        "airflow_provider_soperator.capacity.targets.kubernetes_session:NoSuchTarget",
         "no_such_module:Target",
         "",
     ],
 )
 def test_nothing_but_targets_is_made(path: str) -> None:
     with pytest.raises(CapacityMistake, match="is no target: install in all of Airflow's processes"):
-        read({"__target__": path, "id": "b", "limit": 1, "usage": 0, "args": ["true"]})
+        read_target({"__target__": path, "id": "b", "limit": 1, "usage": 0, "args": ["true"]})
 
 
 def test_a_name_that_is_none_is_an_error() -> None:

@@ -1,4 +1,4 @@
-"""Which nodes to give away: those that lose least by it, with a reason for each that a person can check."""
+"""The choice of the nodes to give away: those that lose least by it, with a reason for each that a person can check."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from airflow_provider_soperator.slurm.records import Job, Node, count_gpus
 from airflow_provider_soperator.slurm.times import NoDuration
 
 #: What busy nodes are chosen by: the end of their jobs, or the work that would be lost with them.
-Order = Literal["end", "work"]
+NodeOrder = Literal["end", "work"]
 
 #: The end of what may run forever. (Slurm takes jobs without a limit to run for a year.)
 _NEVER = datetime.max.replace(tzinfo=timezone.utc)
@@ -22,7 +22,7 @@ _LONG_AGO = datetime.min.replace(tzinfo=timezone.utc)
 
 
 @dataclass(frozen=True)
-class Choice:
+class NodeChoice:
     """A node that is to go, and why this one."""
 
     node: str
@@ -32,15 +32,15 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Load:
-    """What a node has to do."""
+class NodeLoad:
+    """A node and its jobs."""
 
     node: Node
     jobs: tuple[Job, ...] = ()
 
     @property
     def free_at(self) -> datetime:
-        """When the last of its jobs is over at the latest."""
+        """The latest end of its jobs."""
         ends = [job.ends if job.time_limit is not NoDuration.UNLIMITED else None for job in self.jobs]
         return max((end or _NEVER for end in ends), default=_LONG_AGO)
 
@@ -56,10 +56,10 @@ def work_of(job: Job, now: datetime) -> float:
 
 
 @dataclass(frozen=True)
-class Wish:
-    """By what nodes are chosen."""
+class NodePreference:
+    """The order in which nodes are chosen."""
 
-    by: Order = "end"
+    by: NodeOrder = "end"
     #: The block of each node in the network: nodes of one block go together, so that large jobs keep whole ones.
     blocks: Mapping[str, str] = field(default_factory=dict)
 
@@ -70,42 +70,44 @@ def choose(
     count: int,
     *,
     now: datetime,
-    wish: Wish = Wish(),
+    preference: NodePreference = NodePreference(),
     leaving: AbstractSet[str] = frozenset(),
-) -> list[Choice]:
-    """As many of these nodes as are to go, the first ones first.
+) -> list[NodeChoice]:
+    """Choose so many of these nodes to go, the first ones first.
 
-    ``leaving``: those that were chosen before. They stay chosen, so that whoever asks again is not told otherwise.
+    ``leaving``: those that were chosen before. They stay chosen.
     """
     loads = _loads(nodes, jobs)
     # A stable sort: nodes that are equal go in the order of their numbers.
-    ranked = sorted(loads, key=lambda load: _rank(load, now, wish.by))
+    ranked = sorted(loads, key=lambda load: _rank(load, now, preference.by))
     stay = [load for load in ranked if load.node.name in leaving]
     others = [load for load in ranked if load.node.name not in leaving]
-    if wish.blocks:
-        others = _by_block(others, wish.blocks, count - len(stay), lambda load: _rank(load, now, wish.by))
-    return [_choice(load, wish, leaving) for load in (stay + others)[:count]]
+    if preference.blocks:
+        others = _by_block(others, preference.blocks, count - len(stay), lambda load: _rank(load, now, preference.by))
+    return [_choice(load, preference, leaving) for load in (stay + others)[:count]]
 
 
-def _loads(nodes: Iterable[Node], jobs: Sequence[Job]) -> list[Load]:
+def _loads(nodes: Iterable[Node], jobs: Sequence[Job]) -> list[NodeLoad]:
     on: dict[str, list[Job]] = {}
     for job in jobs:
         for name in hostlist.expand(job.nodelist):
             on.setdefault(name, []).append(job)
-    return [Load(node, tuple(on.get(node.name, ()))) for node in nodes]
+    return [NodeLoad(node, tuple(on.get(node.name, ()))) for node in nodes]
 
 
-def _rank(load: Load, now: datetime, by: Order) -> tuple[int, float]:
+def _rank(load: NodeLoad, now: datetime, by: NodeOrder) -> tuple[int, float]:
     lost = (load.free_at - now).total_seconds() if by == "end" else load.work(now)
     return (loss_rank(load.node, has_jobs=bool(load.jobs)), lost)
 
 
-def _by_block(ranked: list[Load], blocks: Mapping[str, str], count: int, rank: Callable[[Load], Any]) -> list[Load]:
+def _by_block(
+    ranked: list[NodeLoad], blocks: Mapping[str, str], count: int, rank: Callable[[NodeLoad], Any]
+) -> list[NodeLoad]:
     """The same nodes, those of one block after those of another; first the block whose nodes lose least."""
-    groups: dict[str, list[Load]] = {}
+    groups: dict[str, list[NodeLoad]] = {}
     for load in ranked:
         groups.setdefault(blocks.get(load.node.name, load.node.name), []).append(load)
-    ordered: list[Load] = []
+    ordered: list[NodeLoad] = []
     while groups:
         left = count - len(ordered)
         # Of two blocks that are equally well rid of, the smaller: it leaves more blocks whole.
@@ -114,13 +116,13 @@ def _by_block(ranked: list[Load], blocks: Mapping[str, str], count: int, rank: C
     return ordered
 
 
-def _choice(load: Load, wish: Wish, leaving: AbstractSet[str]) -> Choice:
-    block = wish.blocks.get(load.node.name)
+def _choice(load: NodeLoad, preference: NodePreference, leaving: AbstractSet[str]) -> NodeChoice:
+    block = preference.blocks.get(load.node.name)
     why = _why(load, leaving) + (f", in block {block}" if block else "")
-    return Choice(load.node.name, why, None if load.free_at == _NEVER else load.free_at)
+    return NodeChoice(load.node.name, why, None if load.free_at == _NEVER else load.free_at)
 
 
-def _why(load: Load, leaving: AbstractSet[str]) -> str:
+def _why(load: NodeLoad, leaving: AbstractSet[str]) -> str:
     if load.node.name in leaving:
         return "was chosen before"
     if is_off(load.node):

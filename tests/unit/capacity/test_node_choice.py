@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_soperator.capacity.selection import Choice, Wish, choose, work_of
+from airflow_provider_soperator.capacity.node_choice import NodeChoice, NodePreference, choose, work_of
 from airflow_provider_soperator.slurm.ids import JobId
 from airflow_provider_soperator.slurm.records import Job, Node
 from airflow_provider_soperator.slurm.states import JobState, NodeState
@@ -49,13 +49,13 @@ def chosen(
     nodes: Sequence[Node],
     jobs: Sequence[Job],
     count: int,
-    wish: Wish = Wish(),  # noqa: B008
+    preference: NodePreference = NodePreference(),  # noqa: B008
     leaving: AbstractSet[str] = frozenset(),
-) -> list[Choice]:
-    return choose(nodes, jobs, count, now=NOW, wish=wish, leaving=leaving)
+) -> list[NodeChoice]:
+    return choose(nodes, jobs, count, now=NOW, preference=preference, leaving=leaving)
 
 
-def numbers(choices: Sequence[Choice]) -> list[int]:
+def numbers(choices: Sequence[NodeChoice]) -> list[int]:
     return [int(choice.node.rpartition("-")[2]) for choice in choices]
 
 
@@ -95,8 +95,8 @@ def test_by_work_that_would_be_lost() -> None:
         job(8, "worker-1", left=9 * HOUR, ran=HOUR),
         job(9, "worker-2", left=5 * HOUR, ran=3 * HOUR, gpus=1),
     ]
-    assert numbers(chosen(nodes, jobs, 3, Wish("work"))) == [2, 1, 0]
-    assert numbers(chosen(nodes, jobs, 3, Wish("end"))) == [0, 2, 1]
+    assert numbers(chosen(nodes, jobs, 3, NodePreference("work"))) == [2, 1, 0]
+    assert numbers(chosen(nodes, jobs, 3, NodePreference("end"))) == [0, 2, 1]
 
 
 def test_work_is_gpu_seconds_of_this_run() -> None:
@@ -136,7 +136,7 @@ def test_nodes_of_one_block_go_together() -> None:
         job(9, "worker-5", left=8 * HOUR),
     ]
     assert numbers(chosen(nodes, jobs, 2)) == [0, 4]
-    found = chosen(nodes, jobs, 2, Wish(blocks=BLOCKS))
+    found = chosen(nodes, jobs, 2, NodePreference(blocks=BLOCKS))
     assert numbers(found) == [2, 3]
     assert found[0].why.endswith(", in block rack1")
 
@@ -144,19 +144,23 @@ def test_nodes_of_one_block_go_together() -> None:
 def test_of_blocks_that_lose_the_same_the_smallest_goes() -> None:
     nodes = [node(number, IDLE) for number in range(3)]
     blocks = {"worker-0": "large", "worker-1": "large", "worker-2": "small"}
-    assert numbers(chosen(nodes, [], 1, Wish(blocks=blocks))) == [2]
+    assert numbers(chosen(nodes, [], 1, NodePreference(blocks=blocks))) == [2]
 
 
 def test_a_node_that_is_gone_already_is_not_replaced_by_a_whole_block() -> None:
     nodes = [node(0, OFF), node(1), node(2, IDLE), node(3, IDLE)]
-    found = chosen(nodes, [job(7, "worker-1", left=9 * HOUR)], 2, Wish(blocks=BLOCKS), {"worker-0"})
+    found = chosen(nodes, [job(7, "worker-1", left=9 * HOUR)], 2, NodePreference(blocks=BLOCKS), {"worker-0"})
     assert numbers(found) == [0, 2]
 
 
-@pytest.mark.parametrize("wish", [Wish("end"), Wish("work"), Wish(blocks=BLOCKS)], ids=["end", "work", "blocks"])
+@pytest.mark.parametrize(
+    "preference",
+    [NodePreference("end"), NodePreference("work"), NodePreference(blocks=BLOCKS)],
+    ids=["end", "work", "blocks"],
+)
 @settings(max_examples=30)
 @given(data=st.data())
-def test_whoever_asks_again_is_told_the_same(wish: Wish, data: st.DataObject) -> None:
+def test_whoever_asks_again_is_told_the_same(preference: NodePreference, data: st.DataObject) -> None:
     loads = st.tuples(st.sampled_from([OFF, GOING, IDLE, BUSY, ENDING]), st.integers(1, 9), st.integers(0, 9))
     count = data.draw(st.integers(0, 6))
 
@@ -169,12 +173,12 @@ def test_whoever_asks_again_is_told_the_same(wish: Wish, data: st.DataObject) ->
             for number, (_, left, ran) in busy.items()
         ]
 
-    first = [choice.node for choice in chosen(*world(), count, wish)]
+    first = [choice.node for choice in chosen(*world(), count, preference)]
     assert len(first) == len(set(first)) == count
     # Whatever has become of the nodes meanwhile.
     nodes, jobs = world()
-    assert {choice.node for choice in chosen(nodes, jobs, count, wish, set(first))} == set(first)
-    more = {choice.node for choice in chosen(nodes, jobs, min(6, count + 1), wish, set(first))}
+    assert {choice.node for choice in chosen(nodes, jobs, count, preference, set(first))} == set(first)
+    more = {choice.node for choice in chosen(nodes, jobs, min(6, count + 1), preference, set(first))}
     assert more >= set(first)
 
 

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_soperator.capacity.flow import World, may_have
-from airflow_provider_soperator.capacity.holding import Holding
-from airflow_provider_soperator.nebius.block import BlockSeen
+from airflow_provider_soperator.capacity.holdings import Holding, World, may_have
+from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 from airflow_provider_soperator.slurm.requests import PowerDownMode
 from tests.unit.capacity.world import Cloud, Pace, State
 
@@ -33,7 +32,7 @@ def clouds(draw: st.DrawFn) -> tuple[Cloud, dict[str, int]]:
     """A block in some state, and what it is to come to."""
     names = ["training", "inference", "research"][: draw(st.integers(2, 3))]
     gpus = {name: draw(st.sampled_from([1, 4, 8, 16])) for name in names}
-    before, goal = draw(allocations(gpus)), draw(allocations(gpus))
+    before, desired = draw(allocations(gpus)), draw(allocations(gpus))
     chance = random.Random(draw(st.integers(0, 2**32)))
     longest = draw(st.sampled_from([0, 1, LONGEST]))
     cloud = Cloud(LIMIT)
@@ -49,12 +48,12 @@ def clouds(draw: st.DrawFn) -> tuple[Cloud, dict[str, int]]:
             pace=Pace(some, some, some, some),
             ready=before[name] - sleeping,
             sleeping=sleeping,
-            off=max(0, goal[name] - before[name]),
+            off=max(0, desired[name] - before[name]),
         )
-    return cloud, goal
+    return cloud, desired
 
 
-def step(cloud: Cloud, goal: Mapping[str, int], *, passes: int = 0) -> World:
+def step(cloud: Cloud, desired: Mapping[str, int], *, passes: int = 0) -> World:
     """What a shift does in a round. Time may pass between its looks, and before it acts."""
     seen = {}
     for name, target in cloud.targets.items():
@@ -64,11 +63,11 @@ def step(cloud: Cloud, goal: Mapping[str, int], *, passes: int = 0) -> World:
     world = World(cloud.block(), seen, {name: target.gpus for name, target in cloud.targets.items()})
     for _ in range(passes):
         cloud.tick()
-    may = may_have(world, goal)
-    donors = world.donors(goal)
+    may = may_have(world, desired)
+    donors = world.donors(desired)
     for name in donors:
-        cloud.targets[name].shrink(goal[name], PowerDownMode.ASAP)
-    for name in world.receivers(goal):
+        cloud.targets[name].shrink(desired[name], PowerDownMode.ASAP)
+    for name in world.receivers(desired):
         if name not in donors:
             cloud.targets[name].grow(may[name])
     return world
@@ -79,16 +78,16 @@ def step(cloud: Cloud, goal: Mapping[str, int], *, passes: int = 0) -> World:
 def test_no_claim_is_ever_refused_and_everything_arrives(
     made: tuple[Cloud, dict[str, int]], data: st.DataObject
 ) -> None:
-    cloud, goal = made
+    cloud, desired = made
     passes = data.draw(st.integers(0, 3), label="ticks between looks")
     for _ in range(40 * LONGEST):
-        step(cloud, goal, passes=passes)
+        step(cloud, desired, passes=passes)
         cloud.tick()
         assert cloud.taken <= LIMIT
         assert cloud.refused == 0
-        if cloud.ready() == cloud.allowed() == goal:
+        if cloud.ready() == cloud.allowed() == desired:
             return
-    pytest.fail(f"{cloud.ready()} and not {goal}")
+    pytest.fail(f"{cloud.ready()} and not {desired}")
 
 
 @settings(max_examples=30, deadline=None)
@@ -96,12 +95,12 @@ def test_no_claim_is_ever_refused_and_everything_arrives(
 def test_while_nobody_knows_what_is_free_nobody_gets_more(
     made: tuple[Cloud, dict[str, int]], unknown: set[int]
 ) -> None:
-    cloud, goal = made
+    cloud, desired = made
     for _ in range(60):
         is_unknown = cloud.now in unknown
         cloud.unknown = [range(cloud.now, cloud.now + 1)] if is_unknown else []
         before = cloud.allowed()
-        step(cloud, goal)
+        step(cloud, desired)
         if is_unknown:
             assert all(units <= before[name] for name, units in cloud.allowed().items())
         cloud.tick()
@@ -109,7 +108,7 @@ def test_while_nobody_knows_what_is_free_nobody_gets_more(
 
 
 def world(usage: int | None, gpus: int = 8, **holdings: Holding) -> World:
-    return World(BlockSeen(id="b", limit=LIMIT, usage=usage), holdings, dict.fromkeys(holdings, gpus))
+    return World(CapacityBlock(id="b", limit=LIMIT, usage=usage), holdings, dict.fromkeys(holdings, gpus))
 
 
 def test_what_was_promised_before_is_not_free() -> None:
@@ -168,9 +167,9 @@ def test_donors_and_receivers() -> None:
         coming=Holding(allowed=2, held=2, ready=1),
         as_it_shall_be=Holding(allowed=2, held=2, ready=2),
     )
-    goal = {"leaving": 2, "asleep": 2, "coming": 2, "as_it_shall_be": 2}
-    assert seen.donors(goal) == ["leaving", "asleep"]
-    assert seen.receivers(goal) == ["asleep", "coming"]
+    desired = {"leaving": 2, "asleep": 2, "coming": 2, "as_it_shall_be": 2}
+    assert seen.donors(desired) == ["leaving", "asleep"]
+    assert seen.receivers(desired) == ["asleep", "coming"]
 
 
 def test_the_world_that_claims_are_tried_in_does_refuse_them() -> None:

@@ -1,4 +1,4 @@
-"""How the machine under a node is replaced: Soperator does it, once the node is drained for the reason that it heeds.
+"""Replacement of the machine under a node: Soperator does it, once the node is drained for the reason that it heeds.
 
 A node of Slurm's keeps its name, and comes back on another machine. Soperator looks every few minutes for drained nodes
 whose reason has ``[hardware_problem]`` in it, marks their machines, has them removed, and undrains a node that is on a
@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from airflow_provider_soperator.health.machines import acted_upon
+from airflow_provider_soperator.health.kubernetes_findings import acted_upon
 from airflow_provider_soperator.kubernetes.view import Pod
 from airflow_provider_soperator.slurm.nodes import (
     DrainReason,
@@ -30,16 +30,16 @@ from airflow_provider_soperator.slurm.requests import Drain, Undrain
 from airflow_provider_soperator.slurm.states import NodeFlag
 
 _HARDWARE = "[hardware_problem]"
-#: Reasons that end in another machine, whoever has given them.
+#: Reasons that end in another machine.
 _ENDS_IN_ANOTHER = (_HARDWARE, "[compute_maintenance] node replacement process")
 #: A reason that says that the machine is not well: to replace it is what it asks for, or more than that.
 _ASKS_FOR_IT = "[node_problem]"
-#: In a reason of ours that has taken the place of somebody else's.
+#: In a reason of ours that has taken the place of another's.
 _NOT_THE_FIRST = "(was drained before)"
 
 
 def reason(owner: str, why: str) -> str:
-    """What a node is drained with, for Soperator to act upon.
+    """The reason to drain a node with, for Soperator to act upon.
 
     >>> reason("nights", "too hot")
     '[hardware_problem] airflow:nights: too hot'
@@ -48,11 +48,11 @@ def reason(owner: str, why: str) -> str:
 
 
 @dataclass(frozen=True)
-class Sight:
+class NodeSnapshot:
     """A node at one moment."""
 
     node: Node
-    #: None while it is on none, or while nobody knows.
+    #: None while it is on none, or while that is unknown.
     machine: Machine | None = None
     #: What is being done to its machine, as the rest of a sentence; empty if nothing.
     acted: str = ""
@@ -62,19 +62,19 @@ class Sight:
     is_there: bool = True
 
 
-def by_kubernetes(node: Node, pod: Pod | None) -> Sight:
+def by_kubernetes(node: Node, pod: Pod | None) -> NodeSnapshot:
     """Kubernetes knows each machine, and what Soperator has marked it with."""
     host = pod.host if pod else None
     machine = Machine(node=node.name, instance=host.name, since=host.created) if host and not host.is_gone else None
     drained = node.reason_since if node.state.has(NodeFlag.DRAIN) else None
     is_after_drain = bool(drained and machine and machine.since and machine.since > drained)
     is_there = pod is not None and pod.is_ready and not pod.is_leaving
-    return Sight(node, machine, acted_upon(pod) or _is_away(node), is_after_drain, is_there)
+    return NodeSnapshot(node, machine, acted_upon(pod) or _is_away(node), is_after_drain, is_there)
 
 
-def by_slurm(node: Node, machine: Machine | None) -> Sight:
+def by_slurm(node: Node, machine: Machine | None) -> NodeSnapshot:
     """slurmctld knows the machine of a node that has told it; what is done to it shows when it is."""
-    return Sight(node, machine if machine and machine.instance else None, _acted_by_slurm(node))
+    return NodeSnapshot(node, machine if machine and machine.instance else None, _acted_by_slurm(node))
 
 
 def _acted_by_slurm(node: Node) -> str:
@@ -88,12 +88,12 @@ def _is_away(node: Node) -> str:
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What whoever has nodes replaced has said."""
+class ReplacementOptions:
+    """Options of a machine replacement."""
 
     owner: str
     why: str = ""
-    #: Whoever has drained them, and why.
+    #: Replace also under nodes that others have drained.
     force: bool = False
     #: Machines that are newer than this are new.
     since: datetime | None = None
@@ -103,9 +103,9 @@ class Wanted:
 
 @dataclass
 class Replacement:
-    """One node on its way to another machine."""
+    """A node on its way to another machine."""
 
-    wanted: Wanted
+    options: ReplacementOptions
     #: The machine that is to go, and the one that has come.
     old: str | None = None
     new: str | None = None
@@ -127,31 +127,36 @@ class Replacement:
     def is_under_way(self) -> bool:
         return self.is_begun and not self.is_over
 
-    def look(self, sight: Sight, now: datetime, *, may_begin: bool) -> Step:
-        """What the node needs now."""
+    def look(self, snapshot: NodeSnapshot, now: datetime, *, may_begin: bool) -> Step:
+        """Decide what the node needs now."""
         if self.is_over:
             return Step()
         if not self.is_begun:
-            step = self._begin(sight, now, may_begin)
+            step = self._begin(snapshot, now, may_begin)
             if step is not None:
                 return step
-        if self._is_on_another(sight.machine):
-            return self._arrive(sight, now)
-        return self._leave(sight, now)
+        if self._is_on_another(snapshot.machine):
+            return self._arrive(snapshot, now)
+        return self._leave(snapshot, now)
 
-    def undo(self, sight: Sight) -> tuple[Order, ...]:
-        """What is to be taken back if nobody goes on: nothing once its machine is being replaced."""
-        node = sight.node
-        if not self.is_under_way or not self._is_our_drain(node) or sight.acted or self._is_on_another(sight.machine):
+    def undo(self, snapshot: NodeSnapshot) -> tuple[Order, ...]:
+        """Take the drain back if the replacement ends early: not once the machine is being replaced."""
+        node = snapshot.node
+        if (
+            not self.is_under_way
+            or not self._is_our_drain(node)
+            or snapshot.acted
+            or self._is_on_another(snapshot.machine)
+        ):
             return ()
         if self._former:
             return (Drain((node.name,), self._former),)
-        # Why somebody had drained it is known to the process only that has drained it anew. It is not opened to jobs.
+        # The former reason is known only to the process that has drained it anew. The node is not opened to jobs.
         return () if _NOT_THE_FIRST in node.reason else (Undrain((node.name,)),)
 
-    def _begin(self, sight: Sight, now: datetime, may_begin: bool) -> Step | None:
+    def _begin(self, snapshot: NodeSnapshot, now: datetime, may_begin: bool) -> Step | None:
         """None once it has begun."""
-        node, machine = sight.node, sight.machine
+        node, machine = snapshot.node, snapshot.machine
         if failed_to_resume(node):
             return Step(lost=because(node, "did not boot") + ": power it down and up again, on another machine")
         if is_off(node) or is_going_off(node):
@@ -159,63 +164,63 @@ class Replacement:
             return Step()
         drained = node.state.has(NodeFlag.DRAIN)
         if drained and any(text in node.reason for text in _ENDS_IN_ANOTHER):
-            self._started(sight, now)
+            self._started(snapshot, now)
             self._was_drained = True
             return None
         if drained and not self._may_take(node):
             return Step(lost=because(node, "is drained") + "; force=True replaces its machine all the same")
         if self._is_new(machine):
             # Another try has had it replaced.
-            self._started(sight, now)
+            self._started(snapshot, now)
             return None
         if is_coming_up(node):
             return Step(waits="boots")
         if not may_begin:
             return Step(waits="is replaced when others are done")
-        self._started(sight, now)
+        self._started(snapshot, now)
         self._former = node.reason if drained else ""
         return Step((self._drain(node),), waits="is being drained")
 
-    def _started(self, sight: Sight, now: datetime) -> None:
+    def _started(self, snapshot: NodeSnapshot, now: datetime) -> None:
         self.is_begun, self.began = True, now
-        if sight.machine and sight.is_after_drain:
-            self.new = sight.machine.instance
-        elif sight.machine and not self._is_new(sight.machine):
-            self.old = sight.machine.instance
+        if snapshot.machine and snapshot.is_after_drain:
+            self.new = snapshot.machine.instance
+        elif snapshot.machine and not self._is_new(snapshot.machine):
+            self.old = snapshot.machine.instance
 
-    def _leave(self, sight: Sight, now: datetime) -> Step:
+    def _leave(self, snapshot: NodeSnapshot, now: datetime) -> Step:
         """On the old machine still, or on none."""
-        node = sight.node
-        if sight.acted:
+        node = snapshot.node
+        if snapshot.acted:
             self._its_turn = None
-            return Step(waits=sight.acted)
-        if sight.machine is None:
+            return Step(waits=snapshot.acted)
+        if snapshot.machine is None:
             return Step(waits="is on no machine that is known")
         if not node.state.has(NodeFlag.DRAIN):
             if self._was_drained:
-                return Step(lost=f"was undrained by somebody while it was on {sight.machine.instance} still")
+                return Step(lost=f"was undrained by somebody while it was on {snapshot.machine.instance} still")
             return Step((self._drain(node),), waits="is being drained")
         self._was_drained = True
         if is_busy(node):
             return Step(waits="has jobs")
         if not self._its_turn:
             self._its_turn = now
-        if now - self._its_turn < self.wanted.react_within:
+        if now - self._its_turn < self.options.react_within:
             return Step(waits="is drained, and Soperator is to replace its machine")
         return Step(
-            lost=f"is drained for {node.reason!r}, and nobody has acted upon that for {self.wanted.react_within}: see "
+            lost=f"is drained for {node.reason!r}, and nobody has acted upon that for {self.options.react_within}: see "
             "whether soperatorchecks runs, and with --enable-node-replacement"
         )
 
-    def _arrive(self, sight: Sight, now: datetime) -> Step:
+    def _arrive(self, snapshot: NodeSnapshot, now: datetime) -> Step:
         """On another machine."""
-        node, machine = sight.node, sight.machine
+        node, machine = snapshot.node, snapshot.machine
         assert machine
         if self.new != machine.instance:
             self.new, self._its_turn = machine.instance, None
         if failed_to_resume(node):
             return Step(lost=because(node, f"did not boot on {self.new}"))
-        if not sight.is_there or not is_up(node):
+        if not snapshot.is_there or not is_up(node):
             return Step(waits=f"is on {self.new}, and boots")
         if is_usable(node):
             self.ended = now
@@ -227,7 +232,7 @@ class Replacement:
         # Up to Soperator 4.1 it has been undrained when its Pod started; 5.0 does so when it looks next.
         if not self._its_turn:
             self._its_turn = now
-        if now - self._its_turn < self.wanted.react_within:
+        if now - self._its_turn < self.options.react_within:
             return Step(waits=f"is on {self.new}, and Soperator is to undrain it")
         return Step((Undrain((node.name,)),), waits=f"is on {self.new}, and is being undrained")
 
@@ -239,27 +244,27 @@ class Replacement:
         return machine.instance != self.old
 
     def _is_new(self, machine: Machine | None) -> bool:
-        since = self.wanted.since
+        since = self.options.since
         return bool(machine and machine.since and since and machine.since > since)
 
     def _may_take(self, node: Node) -> bool:
-        return self.wanted.force or _ASKS_FOR_IT in node.reason or is_ours(node, self.wanted.owner)
+        return self.options.force or _ASKS_FOR_IT in node.reason or is_ours(node, self.options.owner)
 
     def _is_our_drain(self, node: Node) -> bool:
         reason = DrainReason.parse(node.reason.removeprefix(f"{_HARDWARE} "))
-        return node.state.has(NodeFlag.DRAIN) and reason is not None and reason.owner == self.wanted.owner
+        return node.state.has(NodeFlag.DRAIN) and reason is not None and reason.owner == self.options.owner
 
     def _drain(self, node: Node) -> Drain:
         had_one = node.state.has(NodeFlag.DRAIN) and node.reason
-        why = (self.wanted.why, _NOT_THE_FIRST if had_one else "")
-        return Drain((node.name,), reason(self.wanted.owner, " ".join(filter(None, why))))
+        why = (self.options.why, _NOT_THE_FIRST if had_one else "")
+        return Drain((node.name,), reason(self.options.owner, " ".join(filter(None, why))))
 
     def _is_drained_for_this(self, node: Node) -> bool:
         return any(text in node.reason for text in _ENDS_IN_ANOTHER)
 
 
 def at_most(said: int | str, of: int) -> int:
-    """How many nodes may be on their way at once: a number, or a part of all of them, and one at least.
+    """The most nodes that may be on their way at once: a number, or a part of all of them, and one at least.
 
     >>> at_most(2, 10), at_most("25%", 10), at_most("1%", 10)
     (2, 2, 1)

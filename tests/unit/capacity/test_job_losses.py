@@ -6,7 +6,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from airflow_provider_soperator.capacity.toll import Toll, Witness
+from airflow_provider_soperator.capacity.figures import DisplacedJobs, JobLosses
 from airflow_provider_soperator.slurm.ids import JobId
 from airflow_provider_soperator.slurm.records import Job
 from airflow_provider_soperator.slurm.states import JobState
@@ -35,48 +35,48 @@ def status(state: str, restarts: int = 0, ends: datetime | None = None) -> JobSt
     return JobStatus(id=ID, parts=(job(state, restarts, ends=ends or FORCED),))
 
 
-def witness(forced: datetime | None, restarts: int = 0) -> Witness:
-    seen = Witness()
+def displaced(forced: datetime | None, restarts: int = 0) -> DisplacedJobs:
+    seen = DisplacedJobs()
     seen.see([job("RUNNING", restarts)])
     seen.forced = forced
     return seen
 
 
 @pytest.mark.parametrize(
-    ("forced", "now", "toll"),
+    ("forced", "now", "losses"),
     [
-        (None, status("RUNNING"), Toll()),
-        (None, status("COMPLETED"), Toll(ended=1)),
+        (None, status("RUNNING"), JobLosses()),
+        (None, status("COMPLETED"), JobLosses(ended=1)),
         # It has failed by itself.
-        (None, status("FAILED"), Toll(ended=1)),
-        (None, status("TIMEOUT"), Toll(ended=1)),
-        (FORCED, status("COMPLETED"), Toll(ended=1)),
-        (FORCED, status("FAILED", ends=FORCED - MINUTE), Toll(ended=1)),
-        (FORCED, status("CANCELLED"), Toll(killed=1, lost_gpu_seconds=LOST)),
-        (FORCED, status("NODE_FAIL"), Toll(killed=1, lost_gpu_seconds=LOST)),
-        (FORCED, status("PENDING", restarts=1), Toll(requeued=1, lost_gpu_seconds=LOST)),
-        (FORCED, status("COMPLETED", restarts=1), Toll(requeued=1, lost_gpu_seconds=LOST)),
-        (FORCED, JobStatus(id=ID), Toll()),
+        (None, status("FAILED"), JobLosses(ended=1)),
+        (None, status("TIMEOUT"), JobLosses(ended=1)),
+        (FORCED, status("COMPLETED"), JobLosses(ended=1)),
+        (FORCED, status("FAILED", ends=FORCED - MINUTE), JobLosses(ended=1)),
+        (FORCED, status("CANCELLED"), JobLosses(killed=1, lost_gpu_seconds=LOST)),
+        (FORCED, status("NODE_FAIL"), JobLosses(killed=1, lost_gpu_seconds=LOST)),
+        (FORCED, status("PENDING", restarts=1), JobLosses(requeued=1, lost_gpu_seconds=LOST)),
+        (FORCED, status("COMPLETED", restarts=1), JobLosses(requeued=1, lost_gpu_seconds=LOST)),
+        (FORCED, JobStatus(id=ID), JobLosses()),
     ],
 )
-def test_what_became_of_a_job(forced: datetime | None, now: JobStatus, toll: Toll) -> None:
-    assert witness(forced).toll({ID: now}) == toll
+def test_what_became_of_a_job(forced: datetime | None, now: JobStatus, losses: JobLosses) -> None:
+    assert displaced(forced).losses({ID: now}) == losses
 
 
 def test_what_nobody_knows_of_is_not_counted() -> None:
-    assert witness(FORCED).toll({}) == Toll()
+    assert displaced(FORCED).losses({}) == JobLosses()
 
 
 def test_a_job_that_was_requeued_before_is_not_requeued_by_this() -> None:
-    assert witness(FORCED, restarts=2).toll({ID: status("RUNNING", restarts=2)}) == Toll()
+    assert displaced(FORCED, restarts=2).losses({ID: status("RUNNING", restarts=2)}) == JobLosses()
 
 
 def test_a_job_is_counted_once_as_it_was_seen_first() -> None:
-    seen = witness(FORCED)
+    seen = displaced(FORCED)
     seen.see([job("RUNNING", restarts=1), job("RUNNING", number=8)])
     assert seen.jobs == (ID, JobId(8))
-    assert seen.toll({ID: status("RUNNING", restarts=1)}).requeued == 1
+    assert seen.losses({ID: status("RUNNING", restarts=1)}).requeued == 1
 
 
-def test_tolls_add_up() -> None:
-    assert sum([Toll(1, 2, 3, 4.0), Toll(1, 1, 1, 1.0)], Toll()) == Toll(2, 3, 4, 5.0)
+def test_losses_add_up() -> None:
+    assert sum([JobLosses(1, 2, 3, 4.0), JobLosses(1, 1, 1, 1.0)], JobLosses()) == JobLosses(2, 3, 4, 5.0)

@@ -18,8 +18,7 @@ from nebius.api.nebius.mk8s.v1 import (
 )
 from nebius.base.protos.dynamic import REGISTRY
 
-from airflow_provider_soperator.nebius.groups import is_settled, problems, running, size_of
-from airflow_provider_soperator.nebius.sizes import Size
+from airflow_provider_soperator.nebius.node_groups import GroupSize, is_settled, problems, running, size_of
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
 State = NodeGroupStatus.State
@@ -40,9 +39,9 @@ def event(message: str, at: datetime, level: ResourceEvent.Level = ResourceEvent
 
 
 def test_the_size_is_the_specs() -> None:
-    assert size_of(group(NodeGroupSpec(fixed_node_count=0))) == Size(0)
+    assert size_of(group(NodeGroupSpec(fixed_node_count=0))) == GroupSize(0)
     bounds = NodeGroupAutoscalingSpec(min_node_count=0, max_node_count=3)
-    assert size_of(group(NodeGroupSpec(autoscaling=bounds))) == Size(3, least=0)
+    assert size_of(group(NodeGroupSpec(autoscaling=bounds))) == GroupSize(3, least=0)
 
 
 def test_the_running_operation_is_the_one_without_an_end() -> None:

@@ -1,0 +1,302 @@
+"""Local times, durations, dates and weekly windows, as people write them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from difflib import get_close_matches
+from functools import cached_property
+from itertools import pairwise
+
+import pendulum
+from pendulum import DateTime, Timezone
+
+from airflow_provider_soperator.errors import CapacityMistake
+
+_DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
+_UNITS = {"d": 86_400, "h": 3600, "m": 60, "s": 1}
+
+_DATE = re.compile(r"\d{4}-\d\d-\d\d")
+_TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?")
+_HOW_TO_WRITE_DATES = (
+    'write "2026-12-24", "2026-12-25/2026-12-27" (whole days, the last one too), or "2026-12-31T12:00/2027-01-02T08:00"'
+)
+
+DAY = 24 * 60
+WEEK = 7 * DAY
+
+_DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+_SPOKEN = ("Mondays", "Tuesdays", "Wednesdays", "Thursdays", "Fridays", "Saturdays", "Sundays")
+_WHEN = re.compile(r"(\S+) +(\d?\d:\d\d) *- *(?:([a-z]+) +)?(\d?\d:\d\d)", re.IGNORECASE)
+_HOW_TO_WRITE_WINDOWS = (
+    'write "mon-fri 20:00 - 08:00", "sat,sun 10:00 - 18:00", "daily 22:00 - 06:00" or "fri 20:00 - mon 08:00"'
+)
+
+#: From when to when, in minutes of the week; the end may lie in the next one.
+Span = tuple[int, int]
+
+
+def zone(name: str) -> Timezone:
+    """The time zone of this name, of the IANA database."""
+    try:
+        if isinstance(name, str):
+            return pendulum.timezone(name)
+    except (ValueError, OSError):  # the latter for the name of a folder of the database
+        pass
+    near = get_close_matches(str(name), pendulum.timezones(), 1)
+    raise CapacityMistake(
+        f"there is no time zone {name!r}",
+        f"did you mean {near[0]!r}?" if near else 'give a name of the IANA database, such as "Europe/Amsterdam"',
+    )
+
+
+def instant(wall: datetime, zone: Timezone) -> DateTime:
+    """The moment, in UTC, at which the clocks first show this time, or have jumped over it.
+
+    On the last Sunday of March 2026 Amsterdam's clocks went from 02:00 to 03:00 at 01:00 UTC; on that of October they
+    showed 02:30 at 00:30 UTC, and again an hour later.
+
+    >>> amsterdam = zone("Europe/Amsterdam")
+    >>> instant(datetime(2026, 3, 29, 2, 30), amsterdam).isoformat()
+    '2026-03-29T01:00:00+00:00'
+    >>> instant(datetime(2026, 10, 25, 2, 30), amsterdam).isoformat()
+    '2026-10-25T00:30:00+00:00'
+    """
+    moment = _by_offset_of(wall, wall, zone)
+    if _shown(moment, zone) != wall:
+        moment = _jump(_by_offset_of(wall.replace(fold=1), wall, zone), moment, wall, zone)
+    return pendulum.instance(moment)
+
+
+def _by_offset_of(what: datetime, wall: datetime, zone: Timezone) -> datetime:
+    offset = what.replace(tzinfo=zone).utcoffset()
+    assert offset is not None, "a zone always has one"
+    return (wall - offset).replace(tzinfo=pendulum.UTC)
+
+
+def _shown(moment: datetime, zone: Timezone) -> datetime:
+    return moment.astimezone(zone).replace(tzinfo=None, fold=0)
+
+
+def _jump(before: datetime, after: datetime, wall: datetime, zone: Timezone) -> datetime:
+    """The moment, between these two, at which clocks jumped over this time; no zone's rules are finer than a second."""
+    while after - before > timedelta(seconds=1):
+        middle = before + timedelta(seconds=(after - before) // timedelta(seconds=2))
+        if _shown(middle, zone) > wall:
+            after = middle
+        else:
+            before = middle
+    return after
+
+
+def utc(moment: datetime) -> DateTime:
+    """A moment in UTC, in which moments can be compared also when clocks are set back."""
+    if moment.tzinfo is None:
+        raise CapacityMistake(f"{moment.isoformat()} could be a moment anywhere", "give it a time zone")
+    return pendulum.instance(moment.astimezone(pendulum.UTC))
+
+
+def seconds(duration: timedelta | str) -> int:
+    """The seconds of a duration.
+
+    >>> seconds("1h30m"), seconds(timedelta(minutes=30))
+    (5400, 1800)
+    """
+    if isinstance(duration, timedelta):
+        if duration < timedelta(0) or duration.microseconds:
+            raise CapacityMistake(f"{duration} is no whole number of seconds", 'write "30m", "1h" or "1h30m"')
+        return int(duration.total_seconds())
+    found = _DURATION.fullmatch(duration) if isinstance(duration, str) and duration else None
+    if found is None:
+        raise CapacityMistake(f"{duration!r} is no duration", 'write "30m", "1h" or "1h30m"')
+    return sum(int(number or 0) * size for number, size in zip(found.groups(), _UNITS.values(), strict=True))
+
+
+def duration_text(seconds: int) -> str:
+    """A duration in few words.
+
+    >>> duration_text(5400), duration_text(0)
+    ('1h30m', '0m')
+    """
+    text = ""
+    for unit, size in _UNITS.items():
+        number, seconds = divmod(seconds, size)
+        text += f"{number}{unit}" if number else ""
+    return text or "0m"
+
+
+@dataclass(frozen=True, order=True)
+class Dates:
+    """From when to when an exception holds.
+
+    >>> Dates.parse("2026-12-25/2026-12-27").end.isoformat()
+    '2026-12-28T00:00:00'
+    """
+
+    start: datetime
+    end: datetime
+    #: As the user wrote it.
+    text: str
+
+    @classmethod
+    def parse(cls, text: str) -> Dates:
+        first, _, last = text.partition("/") if isinstance(text, str) else ("", "", "")
+        last = last or first
+        try:
+            if _DATE.fullmatch(first) and _DATE.fullmatch(last):
+                start, end = datetime.fromisoformat(first), datetime.fromisoformat(last) + timedelta(days=1)
+            elif _TIME.fullmatch(first) and _TIME.fullmatch(last):
+                start, end = datetime.fromisoformat(first), datetime.fromisoformat(last)
+            else:
+                raise CapacityMistake(f"the exception {text!r} is at no date", _HOW_TO_WRITE_DATES)
+        except ValueError as error:
+            if isinstance(error, CapacityMistake):
+                raise
+            raise CapacityMistake(
+                f"the exception {text!r} is at a date that no calendar has ({error})", _HOW_TO_WRITE_DATES
+            ) from None
+        if end <= start:
+            raise CapacityMistake(f"the exception {text!r} ends before it has begun", _HOW_TO_WRITE_DATES)
+        return cls(start, end, text)
+
+
+def refuse_overlap(exceptions: Iterable[Dates]) -> None:
+    for one, other in pairwise(sorted(exceptions)):
+        if other.start < one.end:
+            begin, end = other.start, min(one.end, other.end)
+            raise CapacityMistake(
+                f"the exceptions {one.text!r} and {other.text!r} overlap from {begin:%Y-%m-%d %H:%M} to "
+                f"{end:%Y-%m-%d %H:%M}",
+                "let one end before the other begins",
+            )
+
+
+@dataclass(frozen=True)
+class Window:
+    """A part of each week, and how many units each target has in it: nodes of Slurm, replicas of a service.
+
+    A window that ends at or before the time at which it begins ends on the next day; one over several days says on
+    which it ends. Times are those of the wall clock, so a window is longer or shorter in a night in which clocks are
+    changed.
+
+    >>> night = Window("mon-fri 20:00 - 08:00", {"training": 8, "inference": 0}, name="night")
+    >>> night.spans[0]
+    (1200, 1920)
+    >>> Window("fri 20:00 - mon 08:00", {"training": 8}).spans
+    ((6960, 10560),)
+    """
+
+    when: str
+    allocation: Mapping[str, int] = field(hash=False)
+    #: What people, and exceptions, call it.
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self.name or self.when)
+        object.__setattr__(self, "allocation", checked_allocation(self.allocation, f"{self.name!r}"))
+        _ = self.spans  # what cannot be read is refused here
+
+    @cached_property
+    def spans(self) -> tuple[Span, ...]:
+        """Its parts of the week, one for each day on which it begins."""
+        found = _WHEN.fullmatch(self.when.strip()) if isinstance(self.when, str) else None
+        if found is None:
+            raise CapacityMistake(f"{self.when!r} is no part of a week", _HOW_TO_WRITE_WINDOWS)
+        days, start, end = self._days(found[1]), self._minutes(found[2]), self._minutes(found[4])
+        if start == DAY:
+            raise CapacityMistake(f"{self.when!r} begins at 24:00", "begin at 00:00 of the day after")
+        if found[3] is None:
+            return tuple((day * DAY + start, day * DAY + end + (DAY if end <= start else 0)) for day in days)
+        if len(days) > 1:
+            raise CapacityMistake(f"{self.when!r} begins on several days, and ends on one", _HOW_TO_WRITE_WINDOWS)
+        length = (self._day(found[3]) - days[0]) * DAY + end - start
+        begins = days[0] * DAY + start
+        return ((begins, begins + length + (WEEK if length <= 0 else 0)),)
+
+    def _days(self, text: str) -> list[int]:
+        if text.lower() == "daily":
+            return list(range(7))
+        found: set[int] = set()
+        for part in text.split(","):
+            first, _, last = part.partition("-")
+            begin = self._day(first)
+            end = self._day(last) if last else begin
+            found.update((begin + more) % 7 for more in range((end - begin) % 7 + 1))
+        return sorted(found)
+
+    def _day(self, text: str) -> int:
+        if text.lower() not in _DAYS:
+            raise CapacityMistake(f"{text!r} in {self.when!r} is no day", f"days are {', '.join(_DAYS)}, or daily")
+        return _DAYS.index(text.lower())
+
+    def _minutes(self, text: str) -> int:
+        hour, minute = map(int, text.split(":"))
+        if minute > 59 or hour * 60 + minute > DAY:
+            raise CapacityMistake(f"{text} in {self.when!r} is no time of day", "times are 00:00 to 24:00")
+        return hour * 60 + minute
+
+
+def checked_allocation(allocation: object, whose: str) -> dict[str, int]:
+    """An allocation that is one: whole numbers of units, by target."""
+    if not isinstance(allocation, Mapping) or not allocation:
+        raise CapacityMistake(
+            f"{whose} has {allocation!r} where units of targets are to be", 'write {"training": 8, "inference": 0}'
+        )
+    for target, units in allocation.items():
+        if not isinstance(target, str) or not isinstance(units, int) or isinstance(units, bool) or units < 0:
+            raise CapacityMistake(f"{whose} gives {units!r} units to {target!r}", "give a whole number of them, or 0")
+    return dict(allocation)
+
+
+def overlaps(windows: Iterable[Window]) -> dict[tuple[str, str], list[Span]]:
+    """Pairs of windows that hold at the same time, and when they do, also over the end of the week."""
+    found: dict[tuple[str, str], list[Span]] = {}
+    for (_, end, name), (begin, its_end, other) in _neighbours(windows):
+        if begin < end:
+            found.setdefault((name, other), []).append((begin, min(end, its_end)))
+    return found
+
+
+def gaps(windows: Iterable[Window]) -> list[Span]:
+    """The parts of the week that no window covers; nothing may overlap."""
+    return [(end, begin) for (_, end, _), (begin, _, _) in _neighbours(windows) if end < begin]
+
+
+def _neighbours(windows: Iterable[Window]) -> list[tuple[tuple[int, int, str], tuple[int, int, str]]]:
+    """Each span with the one that begins next. What overlaps with anything overlaps with that."""
+    spans = sorted((begin, end, window.name) for window in windows for begin, end in window.spans)
+    begin, end, name = spans[0]
+    return list(zip(spans, [*spans[1:], (begin + WEEK, end + WEEK, name)], strict=True))
+
+
+def in_words(spans: Sequence[Span]) -> str:
+    """Parts of the week for people to read.
+
+    >>> in_words([(480, 540), (480 + DAY, 540 + DAY)])
+    'on Mondays and Tuesdays from 08:00 to 09:00'
+    >>> in_words([(5 * DAY + 480, WEEK + 480)])
+    'from Saturdays 08:00 to Mondays 08:00'
+    """
+    days: dict[tuple[str, str], list[int]] = {}
+    said: list[str] = []
+    for begin, end in sorted((begin % WEEK, begin % WEEK + end - begin) for begin, end in spans):
+        day = begin // DAY
+        if end <= (day + 1) * DAY:
+            days.setdefault((_clock(begin - day * DAY), _clock(end - day * DAY)), []).append(day)
+        else:
+            said.append(f"from {_SPOKEN[day]} {_clock(begin % DAY)} to {_SPOKEN[end // DAY % 7]} {_clock(end % DAY)}")
+    same_day = [f"on {_days_in_words(which)} from {begin} to {end}" for (begin, end), which in days.items()]
+    return ", ".join(same_day + said)
+
+
+def _days_in_words(days: Sequence[int]) -> str:
+    names = [_SPOKEN[day] for day in days]
+    if len(days) > 2 and days[-1] - days[0] == len(days) - 1:
+        return f"{names[0]} to {names[-1]}"
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
+def _clock(minutes: int) -> str:
+    return f"{minutes // 60:02}:{minutes % 60:02}"
