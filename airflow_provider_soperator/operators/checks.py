@@ -113,12 +113,12 @@ class RunActiveCheckOperator(WaitingOperator):
         if self.on_failure == "drain" and not self.slurm_conn_id:
             raise ValueError("on_failure='drain' needs slurm_conn_id: Kubernetes alone does not tell which nodes fail")
         if not is_template(self.reason):
-            from airflow_provider_soperator.soperator.reasons import refuse_unread
+            from airflow_provider_soperator.soperator.check_results import refuse_unread
 
             refuse_unread(self.reason)
 
     def _trigger(self, context: Context) -> RunActiveCheckTrigger:
-        from airflow_provider_soperator.soperator.reasons import drain_reason
+        from airflow_provider_soperator.soperator.check_results import drain_reason
         from airflow_provider_soperator.triggers.check_runs import RunOrder
         from airflow_provider_soperator.triggers.checks import RunActiveCheckTrigger
         from airflow_provider_soperator.triggers.starting import keys_of

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_provider_soperator.provisioning.errors import NotKnownYet, SpecMistake
+from airflow_provider_soperator.provisioning.fields import NotKnownYet, SpecMistake
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,9 +8,15 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import Any, Literal
 
-from airflow_provider_soperator.provisioning.checks import check_least, check_name, check_path, preset_of
-from airflow_provider_soperator.provisioning.errors import SpecMistake
-from airflow_provider_soperator.provisioning.plain import Number, Switch
+from airflow_provider_soperator.provisioning.fields import (
+    Number,
+    SpecMistake,
+    Switch,
+    check_least,
+    check_name,
+    check_path,
+    preset_of,
+)
 from airflow_provider_soperator.values import is_template
 
 #: Machines of one rack, which NVLink connects: a node set of them becomes one set of Slurm's for each rack.
@@ -229,7 +235,7 @@ class NodeSet:
 
 
 @dataclass(frozen=True)
-class Partition:
+class PartitionSpec:
     """A partition of Slurm: of all node sets, or of some."""
 
     name: str

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseSensorOperator, PokeReturnValue, conf
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from airflow_provider_soperator.soperator.check_awaited import CheckAwaited, CheckHasFailed
+from airflow_provider_soperator.soperator.active_checks import CheckAwaited, CheckHasFailed
 from airflow_provider_soperator.values import is_on, is_template, moment_of
 
 if TYPE_CHECKING:

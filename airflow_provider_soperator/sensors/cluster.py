@@ -15,8 +15,8 @@ from airflow_provider_soperator.hooks.settings import NAMESPACE
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
+    from airflow_provider_soperator.soperator.clusters import ClusterSnapshot
     from airflow_provider_soperator.soperator.readiness import Readiness
-    from airflow_provider_soperator.soperator.seen import Seen
 
 
 class ClusterReadySensor(BaseSensorOperator):
@@ -88,7 +88,7 @@ class ClusterReadySensor(BaseSensorOperator):
         self._told = set(found.waiting)
         return PokeReturnValue(found.is_ready, seen.describe())
 
-    async def _look(self) -> tuple[Seen, Readiness]:
+    async def _look(self) -> tuple[ClusterSnapshot, Readiness]:
         from airflow_provider_soperator.hooks.sides import Where
         from airflow_provider_soperator.triggers.clusters import look
 

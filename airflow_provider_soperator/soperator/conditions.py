@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-Object = Mapping[str, Any]
+#: A Kubernetes object as JSON has it.
+Object = dict[str, Any]
 
 
 @dataclass(frozen=True)

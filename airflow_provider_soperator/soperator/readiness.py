@@ -21,10 +21,8 @@ from airflow_provider_soperator.slurm.nodes import is_coming_up, is_going_off, i
 from airflow_provider_soperator.slurm.power import Step, held
 from airflow_provider_soperator.slurm.records import Node
 from airflow_provider_soperator.slurm.states import NodeBase, NodeFlag
-from airflow_provider_soperator.soperator.clusters import AVAILABLE, ClusterSeen
+from airflow_provider_soperator.soperator.clusters import AVAILABLE, ClusterSeen, ClusterSnapshot, NodeSetSeen, PodSeen
 from airflow_provider_soperator.soperator.conditions import newest
-from airflow_provider_soperator.soperator.nodesets import NodeSetSeen, PodSeen
-from airflow_provider_soperator.soperator.seen import Seen
 
 #: How long after a change a status that has not moved may be the one from before it. Soperator is told of changes at
 #: once, and looks at one cluster in a moment.
@@ -60,7 +58,7 @@ READY = Readiness()
 
 
 def of_all(
-    seen: Seen,
+    seen: ClusterSnapshot,
     now: datetime,
     *,
     nodesets: Collection[str] = (),
@@ -168,7 +166,7 @@ def _in_slurm(node: Node) -> Step:
     return Step(waits=f"is {node.state}")
 
 
-def _missing(name: str, seen: Seen, may_come: bool) -> Readiness:
+def _missing(name: str, seen: ClusterSnapshot, may_come: bool) -> Readiness:
     line = f"there is no NodeSet {name}"
     if seen.nodesets and seen.cluster.is_available and not may_come:
         # All of a cluster are made together.
@@ -176,7 +174,7 @@ def _missing(name: str, seen: Seen, may_come: bool) -> Readiness:
     return Readiness((f"{line} yet",))
 
 
-def _any(seen: Seen) -> Readiness:
+def _any(seen: ClusterSnapshot) -> Readiness:
     return READY if seen.nodesets else Readiness((f"SlurmCluster {seen.cluster.name} has no NodeSets yet",))
 
 

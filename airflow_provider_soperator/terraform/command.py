@@ -13,9 +13,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_soperator.terraform.diagnosis import explain
 from airflow_provider_soperator.terraform.diagnostics import Diagnostic, from_text
-from airflow_provider_soperator.terraform.errors import NoTerraform
+from airflow_provider_soperator.terraform.failures import NoTerraform, explain
 
 _NAMES = ("terraform", "tofu")
 #: What would change Terraform's output, its arguments or where it works, and all that is Airflow's own: a recipe's

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_soperator.terraform.errors import DestructionRefused
+from airflow_provider_soperator.terraform.failures import DestructionRefused
 
 #: What Terraform calls an action, or a pair of them.
 _ACTIONS = {
@@ -44,7 +44,7 @@ _REASONS = {
 
 
 @dataclass(frozen=True)
-class Change:
+class ResourceChange:
     """What becomes of one resource."""
 
     address: str
@@ -59,7 +59,7 @@ class Change:
     is_tainted: bool = False
 
     @classmethod
-    def read(cls, document: Mapping[str, Any]) -> Change:
+    def read(cls, document: Mapping[str, Any]) -> ResourceChange:
         """From an entry of ``resource_changes``."""
         change = document["change"]
         said = document.get("action_reason", "")
@@ -93,17 +93,17 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Plan:
+class TerraformPlan:
     """All that would be done.
 
     >>> document = {"resource_changes": [{"address": "a.b", "change": {"actions": ["create"]}}]}
-    >>> print(Plan.read(document).summary)
+    >>> print(TerraformPlan.read(document).summary)
     1 to create
     """
 
-    changes: tuple[Change, ...]
+    changes: tuple[ResourceChange, ...]
     #: What was changed by others since Terraform last looked.
-    drift: tuple[Change, ...] = ()
+    drift: tuple[ResourceChange, ...] = ()
     #: The names of outputs that change.
     outputs: tuple[str, ...] = ()
     is_destroy: bool = False
@@ -114,11 +114,11 @@ class Plan:
     @classmethod
     def read(
         cls, document: Mapping[str, Any], *, is_destroy: bool = False, path: Path | None = None, digest: str = ""
-    ) -> Plan:
+    ) -> TerraformPlan:
         """From ``terraform show -json PLAN``."""
-        drift = (Change.read(one) for one in document.get("resource_drift", ()))
+        drift = (ResourceChange.read(one) for one in document.get("resource_drift", ()))
         return cls(
-            changes=tuple(Change.read(one) for one in document.get("resource_changes", ())),
+            changes=tuple(ResourceChange.read(one) for one in document.get("resource_changes", ())),
             drift=tuple(one for one in drift if one.action != "no-op"),
             outputs=tuple(
                 name for name, one in document.get("output_changes", {}).items() if one["actions"] != ["no-op"]
@@ -136,11 +136,11 @@ class Plan:
         )
 
     @property
-    def destructive(self) -> tuple[Change, ...]:
+    def destructive(self) -> tuple[ResourceChange, ...]:
         """What would be destroyed or replaced."""
         return tuple(one for one in self.changes if one.is_destructive)
 
-    def by_action(self, *actions: str) -> tuple[Change, ...]:
+    def by_action(self, *actions: str) -> tuple[ResourceChange, ...]:
         """The changes of one kind or several: create, update, replace, delete, read, forget or no-op."""
         return tuple(one for one in self.changes if one.action in actions)
 

@@ -52,7 +52,7 @@ class State(Enum):
 
 
 @dataclass(frozen=True)
-class Place:
+class PidNamespace:
     """Where a process id means what it says."""
 
     host: str
@@ -60,19 +60,19 @@ class Place:
     pids: str
 
     @classmethod
-    def here(cls) -> Place:
+    def here(cls) -> PidNamespace:
         """This machine, since it was booted, and in this container."""
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return cls(socket.gethostname(), boot, os.readlink("/proc/self/ns/pid"))
 
 
 @dataclass(frozen=True)
-class Record:
+class RunRecord:
     """What is written down of a run before it runs."""
 
     kind: str
     argv: tuple[str, ...]
-    place: Place
+    place: PidNamespace
     #: As Terraform writes it into a lock.
     who: str
     started: float
@@ -91,8 +91,8 @@ class Run:
         # Ours to wait for, if it is a child of ours: else it would stay a zombie.
         self._process = process
         document = json.loads((folder / "record.json").read_text())
-        place, argv = Place(**document.pop("place")), tuple(document.pop("argv"))
-        self.record = Record(place=place, argv=argv, **document)
+        place, argv = PidNamespace(**document.pop("place")), tuple(document.pop("argv"))
+        self.record = RunRecord(place=place, argv=argv, **document)
 
     @property
     def status(self) -> int | None:
@@ -120,7 +120,7 @@ class Run:
     @property
     def is_here(self) -> bool:
         """Whether its processes are of this machine."""
-        return self.record.place == Place.here()
+        return self.record.place == PidNamespace.here()
 
     @property
     def was_noticed(self) -> bool:
@@ -199,8 +199,8 @@ def start(runs: Path, kind: str, argv: Sequence[str], cwd: Path, env: Mapping[st
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    place = Place.here()
-    record = Record(
+    place = PidNamespace.here()
+    record = RunRecord(
         kind=kind,
         argv=tuple(argv),
         place=place,

@@ -17,8 +17,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from airflow_provider_soperator.terraform.command import Terraform
-from airflow_provider_soperator.terraform.errors import RecipeMissing, StateElsewhere
-from airflow_provider_soperator.terraform.recipe import Recipe, reach
+from airflow_provider_soperator.terraform.failures import RecipeMissing, StateElsewhere
+from airflow_provider_soperator.terraform.root_module import RootModule, reach
 from airflow_provider_soperator.terraform.state import LOCAL, has_resources
 
 #: What tells where a copy came from, and which files it has.
@@ -107,7 +107,7 @@ def _download(terraform: Terraform, source: Source, staging: Path) -> tuple[Path
 
 def _refuse_to_forget(folder: Path, root: Path) -> None:
     state = folder / LOCAL
-    if has_resources(state) and not (root / LOCAL).exists() and Recipe.read(folder).backend == "local":
+    if has_resources(state) and not (root / LOCAL).exists() and RootModule.read(folder).backend == "local":
         raise StateElsewhere(
             f"{state} knows of a cluster, and a copy of the recipe would make it a second time",
             f"give the recipe a backend that both can use, or copy the state to {root / LOCAL} and use it only there",
@@ -116,7 +116,7 @@ def _refuse_to_forget(folder: Path, root: Path) -> None:
 
 def _mirror(tree: Path, root: str, into: Path, earlier: list[str], but: Path | None = None) -> list[str]:
     """Copy a tree with a recipe over an earlier copy of it; the files that it has."""
-    Recipe.read(tree / root)
+    RootModule.read(tree / root)
     files = sorted(_files(tree, but))
     for name in set(earlier) - set(files):
         (into / name).unlink(missing_ok=True)

@@ -18,9 +18,8 @@ from typing import Any
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.terraform import runs
 from airflow_provider_soperator.terraform.command import Terraform
-from airflow_provider_soperator.terraform.diagnosis import explain, undeclared
 from airflow_provider_soperator.terraform.diagnostics import Diagnostic, errors
-from airflow_provider_soperator.terraform.errors import (
+from airflow_provider_soperator.terraform.failures import (
     Interrupted,
     NotARecipe,
     PlanOutdated,
@@ -28,14 +27,15 @@ from airflow_provider_soperator.terraform.errors import (
     TerraformFailed,
     UnknownVariable,
     WorkspaceBusy,
+    explain,
+    undeclared,
 )
-from airflow_provider_soperator.terraform.following import Following, Outcome, read
-from airflow_provider_soperator.terraform.locks import Lock, LockPatience
-from airflow_provider_soperator.terraform.plan import Plan
-from airflow_provider_soperator.terraform.recipe import Recipe, Variable
+from airflow_provider_soperator.terraform.plan import TerraformPlan
+from airflow_provider_soperator.terraform.progress import RunFollower, RunOutcome, outcome_of
+from airflow_provider_soperator.terraform.root_module import RootModule, Variable
 from airflow_provider_soperator.terraform.runs import Run, State
 from airflow_provider_soperator.terraform.sources import Source, bring
-from airflow_provider_soperator.terraform.state import is_passing, save_errored, texts_of, values_of
+from airflow_provider_soperator.terraform.state import Lock, LockPatience, is_passing, save_errored, texts_of, values_of
 
 _BACKEND = "terraform_backend_override.tf.json"
 _VARIABLES = "variables.tfvars.json"
@@ -106,7 +106,7 @@ class Workspace:
         self._options = options
         self._mask = mask
         self._root: Path | None = None
-        self._following: Following | None = None
+        self._following: RunFollower | None = None
         self._is_interrupted = False
 
     def __enter__(self) -> Workspace:
@@ -153,7 +153,7 @@ class Workspace:
         if errors(found):
             raise explain(found, "validate")
 
-    def plan(self, variables: Mapping[str, Any], *, destroy: bool = False) -> Plan:
+    def plan(self, variables: Mapping[str, Any], *, destroy: bool = False) -> TerraformPlan:
         """What would be done to have the recipe with these values; all other variables are as the recipe has them.
 
         An earlier plan cannot be applied any more.
@@ -173,18 +173,18 @@ class Workspace:
         path = outcome.run.folder / runs.PLAN
         document = self._terraform.document("show", "-json", str(path), cwd=self.root)
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        plan = Plan.read(document, is_destroy=destroy, path=path, digest=digest)
+        plan = TerraformPlan.read(document, is_destroy=destroy, path=path, digest=digest)
         for line in plan.lines():
             self._log.info("%s", line)
         return plan
 
-    def apply(self, plan: Plan) -> Applied:
+    def apply(self, plan: TerraformPlan) -> Applied:
         """Carry out a plan, once: what an earlier try has done or begun is not done again."""
         self.settle()
         latest = next((run for run in runs.earlier(self._runs) if run.record.kind == "apply"), None)
         if latest and plan.digest and latest.record.digest == plan.digest and latest.status == 0:
             self._log.info("this plan was applied before, by %s: it is not applied again", latest.folder)
-            return replace(self._applied(read(latest)), was_begun_before=True)
+            return replace(self._applied(outcome_of(latest)), was_begun_before=True)
         if plan.is_empty:
             self._log.info("There is nothing to do.")
             return Applied()
@@ -231,9 +231,9 @@ class Workspace:
         return self._root
 
     @property
-    def recipe(self) -> Recipe:
+    def recipe(self) -> RootModule:
         """What the recipe declares."""
-        return Recipe.read(self.root)
+        return RootModule.read(self.root)
 
     @property
     def variables(self) -> Mapping[str, Variable]:
@@ -255,7 +255,7 @@ class Workspace:
             # What dies under the eyes of this try is planned anew, as what had died before.
             if kind != "plan" and outcome.status is not None:
                 return replace(self._applied(self._checked(outcome)), was_begun_before=True)
-        outcome = read(latest)
+        outcome = outcome_of(latest)
         if outcome.status == 0:
             if kind == "plan":
                 return None
@@ -269,7 +269,7 @@ class Workspace:
             self._log.warning("it was at work on %s, which may be there without being in the state", address)
         return None
 
-    def _run(self, kind: str, arguments: Sequence[str], *, digest: str = "") -> Outcome:
+    def _run(self, kind: str, arguments: Sequence[str], *, digest: str = "") -> RunOutcome:
         """Run plan or apply to its end, once nobody else holds the state's lock."""
         options = ["-json", "-input=false", "-lock-timeout=0s"]
         if self._options.parallelism:
@@ -295,8 +295,8 @@ class Workspace:
                 else:
                     patience.wait(lock, error)
 
-    def _follow(self, run: Run, *, is_late: bool = False) -> Outcome:
-        self._following = Following(run, self._log, self._options.interrupt_grace, is_late)
+    def _follow(self, run: Run, *, is_late: bool = False) -> RunOutcome:
+        self._following = RunFollower(run, self._log, self._options.interrupt_grace, is_late)
         if self._is_interrupted:
             self._following.interrupt()
         try:
@@ -304,7 +304,7 @@ class Workspace:
         finally:
             self._following = None
 
-    def _checked(self, outcome: Outcome) -> Outcome:
+    def _checked(self, outcome: RunOutcome) -> RunOutcome:
         """An outcome that is a good one; else its error."""
         if outcome.status == 0:
             return outcome
@@ -320,7 +320,7 @@ class Workspace:
             )
         raise explain(outcome.diagnostics, kind)
 
-    def _applied(self, outcome: Outcome) -> Applied:
+    def _applied(self, outcome: RunOutcome) -> Applied:
         done = outcome.progress.summary
         return Applied(
             added=done.get("add", 0),
@@ -332,7 +332,9 @@ class Workspace:
 
     def _is_ours(self, lock: Lock) -> bool:
         dead = [run for run in runs.earlier(self._runs) if run.is_here and run.was_killed]
-        return any(lock.belongs_to(run.record.who, run.record.started, read(run).progress.last_sign) for run in dead)
+        return any(
+            lock.belongs_to(run.record.who, run.record.started, outcome_of(run).progress.last_sign) for run in dead
+        )
 
     # ------------------------------------------------------------------------------ files
 

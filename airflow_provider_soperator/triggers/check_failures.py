@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from airflow_provider_soperator.soperator.checks import CheckSeen, RunSeen
+from airflow_provider_soperator.soperator.active_checks import CheckSeen, RunSeen
 from airflow_provider_soperator.triggers.check_runs import Ways
 
 #: What ended before is not told, whatever is remembered: a DAG that was paused for a month is not to run for all of it.

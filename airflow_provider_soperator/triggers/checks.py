@@ -15,7 +15,7 @@ from async_timeout import timeout
 
 from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
 from airflow_provider_soperator.hooks.settings import NAMESPACE
-from airflow_provider_soperator.soperator.check_awaited import CheckAwaited, CheckHasFailed
+from airflow_provider_soperator.soperator.active_checks import CheckAwaited, CheckHasFailed
 from airflow_provider_soperator.triggers.base import SlurmTrigger
 from airflow_provider_soperator.triggers.check_failures import FailedRuns
 from airflow_provider_soperator.triggers.check_runs import CheckRun, RunLost, RunOrder, Ways, ways

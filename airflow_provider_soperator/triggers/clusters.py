@@ -12,12 +12,11 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
 from airflow_provider_soperator.hooks.settings import NAMESPACE
 from airflow_provider_soperator.hooks.sides import Sides, Where
-from airflow_provider_soperator.kubernetes.clusters import ClusterObjects
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.soperator import readiness
-from airflow_provider_soperator.soperator.clusters import ClusterSeen
+from airflow_provider_soperator.soperator.cluster_objects import ClusterObjects
+from airflow_provider_soperator.soperator.clusters import ClusterSeen, ClusterSnapshot
 from airflow_provider_soperator.soperator.readiness import Readiness
-from airflow_provider_soperator.soperator.seen import Seen
 from airflow_provider_soperator.transports.errors import TransportError
 from airflow_provider_soperator.triggers.base import SlurmTrigger
 from airflow_provider_soperator.triggers.events import POLL_INTERVAL, Memory
@@ -26,7 +25,7 @@ from airflow_provider_soperator.triggers.rounds import FAILURES, is_final, round
 
 async def look(
     sides: Sides, nodesets: Sequence[str], most_age: float, *, may_come: bool = False
-) -> tuple[Seen, Readiness]:
+) -> tuple[ClusterSnapshot, Readiness]:
     """A cluster and what it lacks; Slurm is asked once Kubernetes has nothing to say against that."""
     seen, now = await sides.kubernetes.look(), datetime.now(timezone.utc)
     found = readiness.of_all(seen, now, nodesets=nodesets, may_come=may_come)
@@ -65,7 +64,7 @@ class ClusterReadyTrigger(SlurmTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         where = Where(self.kubernetes_conn_id, self.namespace, self.cluster, self.slurm_conn_id)
 
-        async def ask(sides: Sides) -> tuple[Seen, Readiness]:
+        async def ask(sides: Sides) -> tuple[ClusterSnapshot, Readiness]:
             return await look(sides, self.nodesets, self.poll_interval / 2)
 
         told: set[str] = set()

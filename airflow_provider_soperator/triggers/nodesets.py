@@ -10,7 +10,7 @@ from typing import Any
 from async_timeout import timeout
 
 from airflow_provider_soperator.hooks.sides import Sides, Where
-from airflow_provider_soperator.soperator.resizing import Resize, ResizeRefused
+from airflow_provider_soperator.soperator.resize import Resize, ResizeRefused
 from airflow_provider_soperator.triggers.killed import EndedWithItsTask
 from airflow_provider_soperator.triggers.resizing import ResizeLost, Resizing
 from airflow_provider_soperator.triggers.rounds import FAILURES, is_final, stepped

@@ -17,7 +17,7 @@ from async_timeout import timeout
 
 from airflow_provider_soperator.operators.checks import CheckFailed, CheckLate, RunActiveCheckOperator
 from airflow_provider_soperator.sensors.checks import ActiveCheckSensor
-from airflow_provider_soperator.soperator.check_awaited import CheckAwaited
+from airflow_provider_soperator.soperator.active_checks import CheckAwaited
 from airflow_provider_soperator.triggers.checks import (
     ActiveCheckFailedTrigger,
     ActiveCheckTrigger,

@@ -15,7 +15,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from airflow_provider_soperator.hooks.sides import Sides, Where
 from airflow_provider_soperator.operators.moving import NodesLate
 from airflow_provider_soperator.operators.nodesets import ScaleNodeSetOperator
-from airflow_provider_soperator.soperator.resizing import Resize
+from airflow_provider_soperator.soperator.resize import Resize
 from airflow_provider_soperator.triggers.resizing import ResizeLost, Resizing
 from sandbox.settings import EPHEMERAL_SET, NAMESPACE, STATIC_SET
 from tests.integration.cluster import NOT_UP, OFF, Cluster
