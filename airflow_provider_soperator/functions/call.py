@@ -138,17 +138,17 @@ def script(
 
 
 def result_path(workdir: str, name: str) -> str:
-    """Where the result is, once the job has succeeded."""
+    """Path of the result, once the job has succeeded."""
     return posixpath.join(workdir, FOLDER, f"{name}.result")
 
 
 def paths(workdir: str, name: str) -> tuple[str, ...]:
-    """All that a call has written."""
+    """Paths of all files that a call has written."""
     return result_path(workdir, name), posixpath.join(workdir, FOLDER, f"{name}.zip")
 
 
 def result(data: bytes) -> Any:
-    """What the function returned. It is unpickled, so whoever can write it can run code here."""
+    """Result of the function. It is unpickled, so an account that can write it can run code here."""
     try:
         return pickle.loads(data)
     except Exception as error:
@@ -225,5 +225,5 @@ def plain(value: Any) -> Any:
 
 
 def is_airflows(value: Any) -> bool:
-    """Whether a value is of a type that comes with Airflow."""
+    """True if a value is of a type that comes with Airflow."""
     return type(value).__module__.partition(".")[0] == "airflow"

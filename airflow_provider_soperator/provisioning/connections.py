@@ -39,7 +39,7 @@ class Connections:
 
 @dataclass(frozen=True)
 class Reached:
-    """What is known of a cluster that was made: where people log in, and who may ask its Kubernetes API."""
+    """Addresses and credentials of a cluster that was made, as far as they are known."""
 
     login: str = ""
     kubeconfig: str = ""

@@ -63,7 +63,7 @@ def write(described: Any) -> Any:
 
 
 def read(kind: type[T], said: Any, where: str) -> T:
-    """What was written, or what a file says; ``SpecMistake`` names the place of what is wrong with it."""
+    """A description from plain data; ``SpecMistake`` names the place of what is wrong with it."""
     if not isinstance(said, Mapping):
         raise SpecMistake(f"{where} is {said!r}, where names with values were expected")
     hints: dict[str, Any] = _hints(kind)  # type: ignore[arg-type]
@@ -108,7 +108,7 @@ def _value(hint: Any, said: Any, where: str) -> Any:
 
 
 def _is_unsaid(said: object) -> bool:
-    """Whether a template has come to nothing.
+    """True if a template has come to nothing.
 
     >>> _is_unsaid("None"), _is_unsaid(""), _is_unsaid("none of it")
     (True, True, False)
@@ -174,7 +174,7 @@ def check_path(what: str, path: str) -> None:
 
 
 def check_least(what: str, said: object, least: int) -> None:
-    """A number that is none at all below some bound."""
+    """Refuse a number below its least value."""
     if not is_template(said) and int(_number(said, what)) < least:
         raise SpecMistake(f"{what} is {said}: it is at least {least}")
 
@@ -197,7 +197,7 @@ def check_key(key: str) -> None:
 
 
 def _is_whole(kind: str, text: str) -> bool:
-    """Whether the data are fields, each after its length, to the very end, of which the first is the type."""
+    """True if the data are fields, each after its length, to the very end, of which the first is the type."""
     try:
         data, fields = base64.b64decode(text, validate=True), []
         while data:
@@ -213,7 +213,7 @@ def _is_whole(kind: str, text: str) -> bool:
 
 @dataclass(frozen=True)
 class Preset:
-    """What a machine of a preset has."""
+    """GPUs, vCPUs and memory of a machine."""
 
     gpus: int
     cpus: int
@@ -221,7 +221,7 @@ class Preset:
 
 
 def preset_of(text: str) -> Preset | None:
-    """What the name of a preset says; nothing if it is written in another way.
+    """The preset of a name; None if it is written in another way.
 
     >>> preset_of("8gpu-128vcpu-1600gb")
     Preset(gpus=8, cpus=128, memory_gb=1600)

@@ -32,7 +32,7 @@ def objects(spec: ClusterSpec, installation: Installation) -> tuple[Object, list
 
 
 def _has_cluster_names(version: str) -> bool:
-    """Whether node sets of this release name their cluster in a field.
+    """True if node sets of this release name their cluster in a field.
 
     >>> _has_cluster_names("4.1.13"), _has_cluster_names("5.0.0-rc.1")
     (False, True)
@@ -52,7 +52,7 @@ def _slurm_of(version: str) -> str:
 
 
 def _workers(one: NodeSet, version: str, installation: Installation) -> Object:
-    """What is the same of a node set in an object and in the values of the Helm chart."""
+    """The spec of a NodeSet but for its images and resources."""
     preset = preset_of(one.preset)
     assert preset is not None, "the description was checked"
     said: Object = {

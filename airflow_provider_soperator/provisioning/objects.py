@@ -150,7 +150,7 @@ class ObjectsProvisioner(Provisioner):
 
 
 def differences(before: Any, after: Any, path: str = "") -> Iterator[str]:
-    """What changes from one object to another, in lines.
+    """Changes from one object to another, in lines.
 
     >>> list(differences({"replicas": 1, "gpu": {"enabled": True}}, {"replicas": 2, "gpu": {"enabled": True}}))
     ['replicas: 1 -> 2']

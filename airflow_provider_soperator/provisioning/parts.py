@@ -97,7 +97,7 @@ class LocalNvme:
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceNodes:
-    """The machines of something that is no worker: controller, login, system, accounting, NFS."""
+    """Machines of services: controller, login, system, accounting, NFS."""
 
     platform: str = "cpu-d3"
     preset: str | None = None
@@ -219,7 +219,7 @@ class NodeSet:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is allowed, and mostly not meant."""
+        """Warnings of combinations that are allowed, and mostly not meant."""
         keeps = self.autoscaling is False or self.min_size == "all" or self.min_size == self.size
         if self.ephemeral is True and keeps:
             return (

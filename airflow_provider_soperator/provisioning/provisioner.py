@@ -19,7 +19,7 @@ _LEFT = {"create": ("create", "replace"), "replace": ("replace", "create")}
 
 @dataclass(frozen=True)
 class ProvisioningPlan:
-    """A plan, whichever way it was made."""
+    """Changes that a provisioner would make."""
 
     summary: str
     #: What becomes of each resource or object that does not stay as it is.
@@ -57,14 +57,14 @@ class ProvisioningPlan:
 
 
 class Provisioner(AbstractContextManager["Provisioner"], ABC):
-    """One cluster, by one way. Nothing changes before ``apply``; the end of the context leaves no plan behind."""
+    """Makes one cluster in one way. Nothing changes before ``apply``; the end of the context leaves no plan behind."""
 
     #: The task that makes it.
     owner = ""
 
     @abstractmethod
     def plan(self, *, destroy: bool = False) -> ProvisioningPlan:
-        """What is to be done; it is told in the log, too."""
+        """The changes that are needed; they are written to the log, too."""
 
     @abstractmethod
     def guard(self, allowed: Sequence[str]) -> None:
@@ -84,11 +84,11 @@ class Provisioner(AbstractContextManager["Provisioner"], ABC):
         return None
 
     def reached(self) -> Reached:
-        """How the cluster that was made is reached, as far as that is known by this way."""
+        """Addresses of the cluster that was made, as far as they are known in this way."""
         return Reached()
 
     def is_begun_by(self, owner: str) -> bool:
-        """Whether an earlier try of a task has begun to make, or to destroy, the cluster."""
+        """True if an earlier try of a task has begun to make, or to destroy, the cluster."""
         return False
 
     def begin(self, owner: str) -> None:

@@ -46,7 +46,7 @@ class RecipeProvisioner(Provisioner):
 
     def guard(self, allowed: Sequence[str]) -> None:
         assert self._plan is not None, "it was planned"
-        # What an earlier apply has not finished is nothing that anybody could have used.
+        # What an earlier apply has not finished could not be used yet.
         self._plan.refuse_destruction(allowed, unfinished=True)
 
     def apply(self) -> str:
@@ -67,7 +67,7 @@ class RecipeProvisioner(Provisioner):
         return Reached(
             login=str(outputs.get(_LOGIN_OUTPUT) or self._login()),
             kubeconfig=str(outputs.get(_KUBECONFIG_OUTPUT) or ""),
-            # The recipe writes it into the kubeconfig of whoever applies it.
+            # The recipe writes it into the kubeconfig of the account that applies it.
             context=f"nebius-{self._spec.name}-slurm",
         )
 

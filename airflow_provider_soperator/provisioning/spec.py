@@ -120,12 +120,12 @@ class ClusterSpec:
 
     @property
     def is_taken_down(self) -> bool:
-        """Whether it is in maintenance, with nothing running."""
+        """True if it is in maintenance, with nothing running."""
         return self.maintenance not in (None, *AT_WORK)
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is allowed, and mostly not meant."""
+        """Warnings of combinations that are allowed, and mostly not meant."""
         return tuple(warning for one in self.nodesets for warning in one.warnings)
 
     def write(self) -> dict[str, Any]:
@@ -162,7 +162,7 @@ class Recipe:
     #: The program; Terraform or OpenTofu of the PATH if it is not set.
     terraform: str | None = None
     parallelism: int | None = None
-    #: For how long somebody else's lock on the state is waited for.
+    #: Longest wait for another's lock on the state.
     lock_timeout: timedelta = timedelta(minutes=10)
     #: What the recipe calls the SlurmCluster, and where it puts it.
     cluster: str = SOPERATOR
@@ -171,7 +171,7 @@ class Recipe:
 
 @dataclass(frozen=True, kw_only=True)
 class Installation:
-    """What the objects have to name of the Kubernetes cluster that they are made in.
+    """Names that the objects need of the Kubernetes cluster that they are made in.
 
     ``overrides`` has what else is to be in them, by kind ("SlurmCluster", "NodeSet") or by kind and name
     ("NodeSet/worker"); where both say something, it wins.

@@ -27,7 +27,7 @@ ITS_OWN = ("company_name", "slurm_nodeset_workers", "slurm_operator_version", "s
 
 
 def variables(spec: ClusterSpec, known: Collection[str] = ()) -> Variables:
-    """What was said, and nothing else: the recipe has defaults of its own.
+    """Variables that the description gives, and no others: the recipe has defaults of its own.
 
     ``known`` are the variables that the recipe has, where they can be looked at.
     """

@@ -26,7 +26,7 @@ _OF_SLURM = "slurmJob"
 _ENDS = ("Complete", "Failed")
 #: Soperator looks at a run every minute at least. One that it has not noted for so long after its end it will not.
 FOLLOWS = timedelta(minutes=3)
-#: ``ended``: in whatever way.
+#: ``ended``: in any way.
 Awaited = Literal["complete", "failed", "ended"]
 
 
@@ -154,7 +154,7 @@ def newest(runs: Sequence[RunSeen], since: datetime | None = None) -> RunSeen | 
 
 
 def judged(check: CheckSeen, run: RunSeen, now: datetime) -> CheckResult:
-    """What a run is, as far as Kubernetes tells. What Soperator has noted of another run is nothing about this one."""
+    """The result of a run as far as Kubernetes tells; notes of Soperator on another run are not about this one."""
     if not run.end:
         return CheckResult()
     if run.skipped:
@@ -230,7 +230,7 @@ class CheckHasFailed(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class CheckAwaited:
-    """What is awaited of which check."""
+    """A condition on the newest run of a check."""
 
     check: str
     state: str = "complete"
@@ -253,7 +253,7 @@ class CheckAwaited:
         return {**vars(self), "since": self.since.isoformat() if self.since else None}
 
     def look(self, check: CheckSeen, runs: Sequence[RunSeen], now: datetime) -> dict[str, Any]:
-        """What the newest run has come to, in ``words`` too, and whether that ``is_reached``."""
+        """The result of the newest run, in ``words`` too, and whether the state ``is_reached``."""
         job, outcome = self._newest(check, runs, now)
         if outcome is None:
             since = f" since {self.since:%Y-%m-%d %H:%M:%S %Z}" if self.since else ""

@@ -36,7 +36,7 @@ class ActiveChecks:
             raise ObjectMissing(str(error), f"the namespace is {self._objects.namespace}") from None
 
     async def runs(self) -> tuple[RunSeen, ...]:
-        """Those of all checks that Kubernetes has not deleted, as it does with old ones."""
+        """Runs of all checks, but for old ones that Kubernetes has deleted."""
         return tuple(map(RunSeen.read, await self._objects.list_all(JOB)))
 
     async def start(self, check: CheckSeen, name: str, owner: str) -> RunSeen:

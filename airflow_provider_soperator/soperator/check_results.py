@@ -13,7 +13,7 @@ from airflow_provider_soperator.slurm.nodes import DrainReason
 from airflow_provider_soperator.slurm.states import JobBase
 from airflow_provider_soperator.slurm.status import JobStatus
 
-#: Ends of jobs that say something about their nodes. Others have been ended by somebody.
+#: Ends of jobs that say something about their nodes. Others were ended by a person or a program.
 _NODE_AT_FAULT = frozenset({"FAILED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL"})
 #: Soperator makes a word of the name before the first ": ", and has an error in its log, and no more, if it cannot.
 _FOR_SOPERATOR = re.compile(r"\[(?:node|hardware)_problem\] (?:(?!: ).)*[A-Za-z](?:(?!: ).)*: \S.*", re.DOTALL)
@@ -21,7 +21,7 @@ _PREFIX = re.compile(r"\[\w+\]")
 
 
 class RunState(str, Enum):
-    """What a run is. All but the last are Soperator's own words."""
+    """State of a run. All but the last are Soperator's own words."""
 
     IN_PROGRESS = "InProgress"
     COMPLETE = "Complete"
@@ -32,7 +32,7 @@ class RunState(str, Enum):
     CANCELLED = "Cancelled"
     #: There was nothing to check.
     SKIPPED = "Skipped"
-    #: It has ended, and nobody has noted how.
+    #: It has ended, and how was not noted.
     UNKNOWN = "Unknown"
 
     @property
@@ -41,7 +41,7 @@ class RunState(str, Enum):
 
     @property
     def is_bad(self) -> bool:
-        """Whether the check has found something, or could not look."""
+        """True if the check has found something, or could not look."""
         return self in (RunState.FAILED, RunState.ERROR)
 
 
@@ -66,7 +66,7 @@ class JobEnd:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckResult:
-    """What a run is, and what is known of its jobs; from Kubernetes alone only those are that have not succeeded."""
+    """State of a run and of its jobs; from Kubernetes alone only jobs that have not succeeded are known."""
 
     state: RunState = RunState.IN_PROGRESS
     jobs: tuple[JobEnd, ...] = ()
@@ -79,7 +79,7 @@ class CheckResult:
 
     @property
     def nodes(self) -> dict[str, dict[str, str]]:
-        """What has become of the check on each node."""
+        """Result of the check on each node."""
         return {
             node: {"state": job.state, "job_id": job.job_id, "reason": job.reason}
             for job in self.jobs
@@ -116,7 +116,7 @@ class CheckResult:
 
 
 def of_slurm(statuses: Iterable[JobStatus]) -> CheckResult:
-    """What a run is by its jobs as Slurm has them: worst first, ranked as Soperator does."""
+    """Result of a run by its jobs as Slurm has them: worst first, ranked as Soperator does."""
     statuses = tuple(statuses)
     jobs = tuple(end for status in statuses for end in _ends(status))
     if not all(status.is_over for status in statuses):

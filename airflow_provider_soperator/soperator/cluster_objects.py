@@ -50,7 +50,7 @@ class ClusterObjects:
         return ClusterSeen.read(await self._choose(await self._list_clusters()))
 
     async def nodesets(self) -> tuple[NodeSetSeen, ...]:
-        """Those of the cluster, with their power states and Pods."""
+        """NodeSets of the cluster, with their power states and Pods."""
         return (await self.look()).nodesets
 
     async def nodeset(self, name: str) -> NodeSetSeen:
@@ -129,7 +129,7 @@ class ClusterObjects:
 
 
 class SeveralClusters(ObjectMissing):
-    """It is not said which of several is meant."""
+    """No name was given, and there are several."""
 
 
 def _not_installed() -> KindMissing:

@@ -89,7 +89,7 @@ class ClusterSeen:
 
     @property
     def is_away(self) -> bool:
-        """It is not available, has been before, and not on purpose. What has never been there is Unknown, not False."""
+        """Not available, though it was before, and not on purpose. Parts that never were are Unknown, not False."""
         is_set_up = all(part in self.conditions and self.conditions[part].status != "Unknown" for part in PARTS)
         return is_set_up and not self.is_available and not self.is_in_maintenance
 
@@ -101,7 +101,7 @@ class ClusterSeen:
 
 @dataclass(frozen=True)
 class Keeper:
-    """What keeps an object as it is written elsewhere, and where that is."""
+    """Owner of an object, which keeps it as it is written elsewhere."""
 
     name: str
     #: How a change lasts.
@@ -109,7 +109,7 @@ class Keeper:
     is_helm: bool = False
 
     def warning(self, replicas: int) -> str:
-        """What becomes of a NodeSet's number of replicas, and what to do about it."""
+        """Warning that a NodeSet's number of replicas will be set back, with the remedy."""
         said = f"{self.name} sets the number of replicas back when it is applied or upgraded next: {self.remedy}"
         # `default 1` takes a zero for nothing.
         quirk = ". Soperator's chart makes 1 of replicas: 0" if self.is_helm and replicas == 0 else ""
@@ -117,7 +117,7 @@ class Keeper:
 
 
 def keeper_of(thing: Object) -> Keeper | None:
-    """As labels and annotations say; failing that, whoever is known to have written its spec.
+    """Owner by labels and annotations; failing that, by the managers that have written its spec.
 
     >>> release = {"helm.toolkit.fluxcd.io/name": "nodesets", "helm.toolkit.fluxcd.io/namespace": "flux-system"}
     >>> keeper_of({"metadata": {"labels": release}}).name
@@ -148,7 +148,7 @@ _HELM_REMEDY = "set it in the values of the release, too"
 
 
 def _wrote_spec(entry: Object) -> bool:
-    # Whoever scales it takes the replicas over, and the others keep the rest.
+    # A manager that scales it takes the replicas over, and the others keep the rest.
     return "f:spec" in (entry.get("fieldsV1") or {})
 
 
@@ -220,7 +220,7 @@ class NodeSetSeen:
 
     @property
     def active_nodes(self) -> tuple[str, ...]:
-        """Those that are to run."""
+        """Names of the nodes that are to run."""
         if not self.is_ephemeral:
             return self.nodes
         # The power manager does not look whether there is such a node.
@@ -253,7 +253,7 @@ class ClusterSnapshot:
     nodesets: tuple[NodeSetSeen, ...] = ()
 
     def describe(self) -> dict[str, Any]:
-        """What there is, for tasks that go on with it."""
+        """Summary for tasks that go on with the cluster."""
         return {
             "cluster": self.cluster.name,
             "version": self.cluster.version,

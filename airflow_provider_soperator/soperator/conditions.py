@@ -66,7 +66,7 @@ def parse_time(said: str | None) -> datetime | None:
 
 
 def last_changed(thing: Object) -> datetime | None:
-    """When somebody has last written anything but the status; None if nobody has since it was created."""
+    """Time of the last change of anything but the status; None if there was none since it was created."""
     metadata = thing["metadata"]
     if int(metadata.get("generation") or 1) <= 1:
         return None

@@ -31,7 +31,7 @@ class Resource:
         return self.group, self.version, self.plural
 
     def is_meant_by(self, reference: dict[str, Any]) -> bool:
-        """Whether a reference is to this kind; one that names none is to a Deployment."""
+        """True if a reference is to this kind; one that names none is to a Deployment."""
         group = str(reference.get("apiVersion") or "apps/v1").rpartition("/")[0]
         return (group, reference.get("kind") or "Deployment") == (self.group, self.kind)
 
@@ -83,7 +83,7 @@ async def find_scalable(client: Any, kind: str) -> Resource:
 
 
 async def serves(client: Any, group: str, version: str) -> bool:
-    """Whether what brings a group of kinds along is installed."""
+    """True if the API serves a group of kinds in this version."""
     import kubernetes_asyncio.client
 
     return bool(await _entries(kubernetes_asyncio.client.CustomObjectsApi(client), group, version))

@@ -94,7 +94,7 @@ class Objects:
         return await self._answer(call, "apply", resource, name)
 
     async def delete(self, resource: Resource, name: str) -> None:
-        """Whoever has made objects for it has them deleted, too, in the background."""
+        """Objects that belong to it are deleted, too, in the background."""
         group, version, plural = resource.path
         call = self._custom.delete_namespaced_custom_object(
             group, version, self.namespace, plural, name, propagation_policy="Background", _request_timeout=PATIENCE
@@ -170,7 +170,7 @@ async def _listed(call: Awaitable[Any]) -> list[Object]:
 
 
 async def _plain(call: Awaitable[Any]) -> Object:
-    """What came, as it was written; of an answer that it has not read the client does not see that it is a refusal."""
+    """The answer as it was written; the client does not see a refusal in an answer that it has not read."""
     import kubernetes_asyncio.client
 
     response = await call

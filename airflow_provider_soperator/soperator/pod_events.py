@@ -31,7 +31,7 @@ _LONGEST = 240
 
 @dataclass
 class PodHistory:
-    """What there is to know of one of Slurm's nodes."""
+    """Pod of one of Slurm's nodes, the Nodes it was on, and the Events about them."""
 
     name: str
     #: None if there is none.
@@ -45,32 +45,32 @@ class PodHistory:
 
 async def read_history(core: Any, namespace: str, name: str) -> PodHistory:
     """Ask for everything. Only what is said of the Pod is needed: the account may have no right to the rest."""
-    worker = PodHistory(name)
-    worker.pod = await _read(core.read_namespaced_pod(name, namespace, _request_timeout=PATIENCE), f"read pod {name}")
-    await _try(worker, _add_events(worker, core, namespace, "Pod", name))
+    history = PodHistory(name)
+    history.pod = await _read(core.read_namespaced_pod(name, namespace, _request_timeout=PATIENCE), f"read pod {name}")
+    await _try(history, _add_events(history, core, namespace, "Pod", name))
     # A Pod that was lost with its Node has come back on another. Kubelets say which Node they speak from.
-    newest = sorted(worker.events, key=happened, reverse=True)
+    newest = sorted(history.events, key=_time_of, reverse=True)
     hosts = [event.source.host for event in newest if event.source and event.source.host]
-    if worker.pod and worker.pod.spec.node_name:
-        hosts.insert(0, worker.pod.spec.node_name)
-    worker.nodes = dict.fromkeys([*dict.fromkeys(hosts)][:_MOST_NODES])
-    await asyncio.gather(*(_try(worker, _add_node(worker, core, node)) for node in list(worker.nodes)))
-    return worker
+    if history.pod and history.pod.spec.node_name:
+        hosts.insert(0, history.pod.spec.node_name)
+    history.nodes = dict.fromkeys([*dict.fromkeys(hosts)][:_MOST_NODES])
+    await asyncio.gather(*(_try(history, _add_node(history, core, node)) for node in list(history.nodes)))
+    return history
 
 
-def happened(event: Any) -> datetime:
-    """When it happened last; which field has it depends on who wrote it."""
+def _time_of(event: Any) -> datetime:
+    """Time when it happened last; which field has it depends on who wrote it."""
     series = event.series.last_observed_time if event.series else None
     found: datetime = series or event.last_timestamp or event.event_time or event.metadata.creation_timestamp
     return found
 
 
-async def _add_node(worker: PodHistory, core: Any, name: str) -> None:
-    worker.nodes[name] = await _read(core.read_node(name, _request_timeout=PATIENCE), f"read node {name}")
-    await _add_events(worker, core, _NODE_EVENTS, "Node", name)
+async def _add_node(history: PodHistory, core: Any, name: str) -> None:
+    history.nodes[name] = await _read(core.read_node(name, _request_timeout=PATIENCE), f"read node {name}")
+    await _add_events(history, core, _NODE_EVENTS, "Node", name)
 
 
-async def _add_events(worker: PodHistory, core: Any, namespace: str, kind: str, name: str) -> None:
+async def _add_events(history: PodHistory, core: Any, namespace: str, kind: str, name: str) -> None:
     with explained(f"list events of namespace {namespace}", _RIGHTS):
         found = await core.list_namespaced_event(
             namespace,
@@ -78,7 +78,7 @@ async def _add_events(worker: PodHistory, core: Any, namespace: str, kind: str, 
             limit=_MOST_EVENTS,
             _request_timeout=PATIENCE,
         )
-    worker.events += found.items
+    history.events += found.items
 
 
 async def _read(call: Awaitable[Any], what: str) -> Any:
@@ -92,24 +92,24 @@ async def _read(call: Awaitable[Any], what: str) -> Any:
             raise
 
 
-async def _try(worker: PodHistory, work: Awaitable[None]) -> None:
+async def _try(history: PodHistory, work: Awaitable[None]) -> None:
     try:
         await work
     except TransportError as error:
-        worker.troubles.append(str(error))
+        history.troubles.append(str(error))
 
 
 async def read_histories(core: Any, namespace: str, names: Sequence[str]) -> list[PodHistory]:
     return list(await asyncio.gather(*(read_history(core, namespace, name) for name in names)))
 
 
-def describe(worker: PodHistory, now: datetime) -> list[str]:
+def describe(history: PodHistory, now: datetime) -> list[str]:
     """The Pod and what its containers went through, the Nodes it was on, and the Events about them, newest first."""
-    lines = [f"Pod {worker.name}: {_pod(worker.pod)}", *_indented(_containers(worker.pod))]
-    for name, node in worker.nodes.items():
+    lines = [f"Pod {history.name}: {_pod(history.pod)}", *_indented(_containers(history.pod))]
+    for name, node in history.nodes.items():
         lines += [f"Node {name}: {_node(node)}", *_indented(_conditions(node))]
-    lines += [_event(event) for event in _newest(worker.events, now)]
-    return lines + [f"(Not all is known: {trouble})" for trouble in worker.troubles]
+    lines += [_event(event) for event in _newest(history.events, now)]
+    return lines + [f"(Not all is known: {trouble})" for trouble in history.troubles]
 
 
 def _pod(pod: Any) -> str:
@@ -129,7 +129,7 @@ def _is_news(condition: Any) -> bool:
 
 
 def _containers(pod: Any) -> Iterator[str]:
-    """Those that something has happened to."""
+    """Containers that wait, were restarted or have failed."""
     if pod is None:
         return
     for one in [*(pod.status.init_container_statuses or ()), *(pod.status.container_statuses or ())]:
@@ -162,7 +162,7 @@ def _node(node: Any) -> str:
 
 
 def _conditions(node: Any) -> Iterator[str]:
-    """What is wrong with it, and what is going to happen to it, such as NebiusMaintenanceScheduled."""
+    """Conditions beside Ready that hold, such as NebiusMaintenanceScheduled."""
     for one in (node.status.conditions or ()) if node else ():
         if one.type != "Ready" and one.status == "True":
             since = f" since {one.last_transition_time:%Y-%m-%d %H:%M:%S}" if one.last_transition_time else ""
@@ -170,15 +170,15 @@ def _conditions(node: Any) -> Iterator[str]:
 
 
 def _newest(events: Iterable[Any], now: datetime) -> list[Any]:
-    recent = [event for event in events if now - happened(event) <= _RECENT]
-    return sorted(recent, key=happened, reverse=True)[:_MOST_TOLD]
+    recent = [event for event in events if now - _time_of(event) <= _RECENT]
+    return sorted(recent, key=_time_of, reverse=True)[:_MOST_TOLD]
 
 
 def _event(event: Any) -> str:
     times = f" ({event.count} times)" if event.count and event.count > 1 else ""
     about = f"{event.involved_object.kind} {event.involved_object.name}"
     level = "" if event.type == "Normal" else f"{event.type} "
-    return f"{happened(event):%Y-%m-%d %H:%M:%S} {about}: {level}{event.reason}{times}: {_short(event.message or '')}"
+    return f"{_time_of(event):%Y-%m-%d %H:%M:%S} {about}: {level}{event.reason}{times}: {_short(event.message or '')}"
 
 
 def _why(said: Any) -> str:

@@ -39,11 +39,11 @@ _PARTS = {
 
 @dataclass(frozen=True)
 class Readiness:
-    """What is not ready yet, in lines for people."""
+    """Parts that are not ready yet, in lines for people."""
 
     #: What may come by itself, or by what others have under way.
     waiting: tuple[str, ...] = ()
-    #: What stays as it is until somebody mends it.
+    #: What stays as it is until it is mended.
     broken: tuple[str, ...] = ()
 
     @property
@@ -79,7 +79,7 @@ def of_all(
 
 
 def of_cluster(cluster: ClusterSeen, now: datetime) -> Readiness:
-    """The cluster but for its workers."""
+    """The cluster but for its NodeSets."""
     name = f"SlurmCluster {cluster.name}"
     if cluster.is_being_deleted:
         return Readiness(broken=(f"{name} is being deleted",))
@@ -128,7 +128,7 @@ def of_nodeset(nodeset: NodeSetSeen, slurm: Mapping[str, Node] | None = None) ->
 
 
 def of_nodes(names: Iterable[str], pods: Mapping[str, PodSeen], slurm: Mapping[str, Node] | None) -> Readiness:
-    """Some nodes that are to run."""
+    """Readiness of nodes that are to run."""
     steps = {name: _node(name, pods.get(name), slurm) for name in names}
     return Readiness(
         in_lines({name: step.waits for name, step in steps.items() if step.waits}),

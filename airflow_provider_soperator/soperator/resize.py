@@ -33,7 +33,7 @@ class ResizeRefused(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Resize:
-    """How many nodes a NodeSet is to have. Its fields are what JSON can carry."""
+    """Wanted number of nodes of a NodeSet. Its fields are of types that JSON has."""
 
     nodeset: str
     replicas: int
@@ -109,7 +109,7 @@ class Resize:
 
 @dataclass(frozen=True)
 class ResizeStage:
-    """Where a NodeSet is on its way."""
+    """Orders and waits that are left at one moment of a resize."""
 
     #: To be asked of Slurm now.
     orders: tuple[Request[None], ...] = ()
@@ -117,7 +117,7 @@ class ResizeStage:
     waiting: tuple[str, ...] = ()
     #: What will not come.
     lost: tuple[str, ...] = ()
-    #: Nodes that were out of service before, and are left to whoever has to do with that.
+    #: Nodes that were out of service before, and are left alone.
     passed_over: tuple[str, ...] = ()
 
     @property
@@ -129,7 +129,7 @@ class ResizeStage:
 
 
 def jobs_on(names: Sequence[str], jobs: Iterable[Job]) -> list[Job]:
-    """Those that run on any of some nodes."""
+    """Jobs that run on any of some nodes."""
     wanted = set(names)
     return [
         job

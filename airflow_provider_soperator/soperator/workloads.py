@@ -16,7 +16,7 @@ _MOST_PROBLEMS = 3
 
 
 def is_on_a_node(pod: Object) -> bool:
-    """Whether it holds what it has asked for; what has ended holds nothing."""
+    """True if it holds the resources that it has asked for; a Pod that has ended holds none."""
     return bool(machine_of(pod)) and _status(pod).get("phase") not in ("Succeeded", "Failed")
 
 
@@ -36,7 +36,7 @@ def is_ready(pod: Object) -> bool:
 
 
 def problems_of(pod: Object) -> Iterator[str]:
-    """What keeps it from running, in the words of whoever has found it."""
+    """Reasons that keep it from running, in Kubernetes' words."""
     status = _status(pod)
     for one in status.get("conditions") or ():
         if one["type"] == "PodScheduled" and one["status"] == "False":
@@ -78,13 +78,13 @@ def _gpus_of_pod(template: Object) -> int:
 
 
 def is_seen(workload: Object) -> bool:
-    """Whether its controller has taken note of its last change, as far as it says."""
+    """True if its controller has taken note of its last change, as far as it says."""
     status = workload.get("status") or {}
     return "observedGeneration" not in status or status["observedGeneration"] >= workload["metadata"]["generation"]
 
 
 def last_scaled_by(workload: Object) -> str:
-    """Who else has set the replicas last, as the API has noted it; empty if it has not."""
+    """Name of the other manager that has set the replicas last, as the API has noted it; empty if it has not."""
     changes = [
         change
         for change in workload["metadata"].get("managedFields") or []
@@ -94,7 +94,7 @@ def last_scaled_by(workload: Object) -> str:
 
 
 def problems(workload: Object, pods: Sequence[Object]) -> tuple[str, ...]:
-    """What keeps replicas from being, or from being ready, in the words of whoever has found it."""
+    """Reasons that keep replicas from being there, or from being ready, in Kubernetes' words."""
     said = [*_of_workload(workload), *(words for pod in pods if not is_leaving(pod) for words in problems_of(pod))]
     return tuple(dict.fromkeys(said))[:_MOST_PROBLEMS]
 

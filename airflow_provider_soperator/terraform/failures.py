@@ -23,7 +23,7 @@ class TerraformError(Exception):
     """Terraform was asked and did not do it, or not all of it.
 
     ``what`` says what was found, ``remedy`` what to do about it, ``retryable`` whether another try may help without
-    anybody doing anything, and ``diagnostics`` has Terraform's own words.
+    any change, and ``diagnostics`` has Terraform's own words.
     """
 
     retryable = False
@@ -43,7 +43,7 @@ class NoTerraform(TerraformError):
 
 
 class NoReader(TerraformError):
-    """What reads a recipe's files is not installed."""
+    """The reader of a recipe's files is not installed."""
 
     remedy = "pip install 'airflow-provider-soperator[terraform]'"
 
@@ -83,7 +83,7 @@ class InvalidVariable(TerraformError):
 
 
 class Unauthenticated(TerraformError):
-    """Somebody that Terraform asks does not know who asks."""
+    """A provider or backend rejected Terraform's credentials."""
 
     remedy = (
         "give the Nebius connection a new token (they live for 12 hours) or a service account's key, and a backend "
@@ -120,7 +120,7 @@ class AlreadyThere(TerraformError):
 
 
 class StateLocked(TerraformError):
-    """Somebody else works on the state, or has died while doing so."""
+    """Another process works on the state, or has died while doing so."""
 
     retryable = True
 
@@ -171,7 +171,7 @@ class WorkspaceBusy(TerraformError):
 
 
 class Interrupted(TerraformError):
-    """We were told to end, by somebody or because the worker ends; another try goes on."""
+    """The run was told to end, by a person or because the Airflow worker ends; another try goes on."""
 
     retryable = True
 
@@ -252,7 +252,7 @@ def undeclared(found: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
 
 
 def is_locked_out(one: Diagnostic) -> bool:
-    """Whether it says that somebody else holds the state's lock."""
+    """True if it says that another process holds the state's lock."""
     return _is_about(StateLocked, one)
 
 

@@ -1,4 +1,4 @@
-"""What Terraform would do, from ``terraform show -json`` of a plan: read, told and refused before anything is done."""
+"""Plan of Terraform, from ``terraform show -json``: read, told and refused before anything is done."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _REASONS = {
 
 @dataclass(frozen=True)
 class ResourceChange:
-    """What becomes of one resource."""
+    """Change of one resource."""
 
     address: str
     action: str
@@ -55,7 +55,7 @@ class ResourceChange:
     replace_paths: tuple[str, ...] = ()
     previous_address: str = ""
     is_import: bool = False
-    #: Whether it was begun and never finished, or somebody said so (``terraform taint``).
+    #: Whether it was begun and never finished, or marked so (``terraform taint``).
     is_tainted: bool = False
 
     @classmethod
@@ -75,7 +75,7 @@ class ResourceChange:
 
     @property
     def is_destructive(self) -> bool:
-        """Whether what is there ends."""
+        """True if the resource that is there ends."""
         return self.action in DESTRUCTIVE
 
     @property
@@ -94,7 +94,7 @@ class ResourceChange:
 
 @dataclass(frozen=True)
 class TerraformPlan:
-    """All that would be done.
+    """All changes that Terraform would make.
 
     >>> document = {"resource_changes": [{"address": "a.b", "change": {"actions": ["create"]}}]}
     >>> print(TerraformPlan.read(document).summary)
@@ -130,14 +130,14 @@ class TerraformPlan:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to do. What is only read is read by the next plan too."""
+        """True if there is nothing to do. What is only read is read by the next plan too."""
         return not self.outputs and all(
             one.action in ("no-op", "read") and not one.is_import and not one.previous_address for one in self.changes
         )
 
     @property
     def destructive(self) -> tuple[ResourceChange, ...]:
-        """What would be destroyed or replaced."""
+        """Changes that destroy or replace a resource."""
         return tuple(one for one in self.changes if one.is_destructive)
 
     def by_action(self, *actions: str) -> tuple[ResourceChange, ...]:

@@ -27,7 +27,7 @@ _BAR = 15.0
 
 @dataclass
 class Progress:
-    """What is known of a run, event by event. Times are seconds since the epoch, by Terraform's clock."""
+    """State of a run, event by event. Times are seconds since the epoch, by Terraform's clock."""
 
     #: Steps in all.
     total: int = 0
@@ -79,7 +79,7 @@ class Progress:
                     yield " ".join(event.get("@message", "").split())
 
     def bar(self, now: float) -> str:
-        """How far it is, in a line.
+        """Bar of the progress, in a line.
 
         >>> Progress(total=4, done=1, current={"module.k8s.x.y": ("create", 100.0)}, began=40.0).bar(230.0)
         '[#####---------------] 1/4 · 3:10 · creating module.k8s.x.y (2:10)'
@@ -124,7 +124,7 @@ def _seconds(timestamp: str) -> float:
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """How a run has ended."""
+    """End of a run."""
 
     run: Run
     progress: Progress
@@ -135,7 +135,7 @@ class RunOutcome:
 
     @property
     def diagnostics(self) -> tuple[Diagnostic, ...]:
-        """What Terraform has to say; of one that died, that it did."""
+        """Terraform's diagnostics; of a run that died, one that says so."""
         found = tuple(self.progress.diagnostics)
         if self.status == 0 or errors(found):
             return found
@@ -147,7 +147,7 @@ class RunOutcome:
 
 
 def outcome_of(run: Run) -> RunOutcome:
-    """What is known of a run at present."""
+    """State of a run at present, from all that it has printed."""
     progress = Progress()
     for event in run.lines():
         if event is None:
@@ -159,13 +159,13 @@ def outcome_of(run: Run) -> RunOutcome:
 
 @dataclass
 class RunFollower:
-    """One who goes along."""
+    """Follows a run to its end: writes its lines to a log, and passes on the order to end."""
 
     run: Run
     log: Logger
     #: Seconds after which a second order to end is given.
     grace: float
-    #: Whether the run was begun by somebody else, so that what it has done so far is told in one line.
+    #: Whether another process began the run, so that what it has done so far is told in one line.
     is_late: bool = False
     progress: Progress = field(default_factory=Progress)
     _is_told: bool = False

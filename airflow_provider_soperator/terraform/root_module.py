@@ -69,7 +69,7 @@ class RootModule:
 
     @property
     def is_locked(self) -> bool:
-        """Whether the backend keeps two from changing the state at a time, as all do but one that is to be told."""
+        """True if the backend has a lock against two changes at a time: all do, but s3 has to be configured for it."""
         asked = self._backend.attributes.keys() if self._backend else ()
         return self.backend != "s3" or bool({"use_lockfile", "dynamodb_table"} & set(asked))
 
@@ -155,7 +155,7 @@ class Block:
 
 
 def read(text: str) -> Block:
-    """What a ``.tf`` file declares."""
+    """Declarations of a ``.tf`` file."""
     try:
         import hcl2
         from lark.exceptions import LarkError
@@ -169,7 +169,7 @@ def read(text: str) -> Block:
 
 
 def read_json(text: str) -> Block:
-    """What a ``.tf.json`` file declares."""
+    """Declarations of a ``.tf.json`` file."""
     try:
         document = json.loads(text)
     except ValueError as error:

@@ -33,7 +33,7 @@ _GIT = re.compile(r"(ssh|https?|file)://.*\.git|ssh://.*")
 
 @dataclass(frozen=True)
 class Source:
-    """Where a recipe is, as the user says it."""
+    """Place of a recipe, as the user names it."""
 
     address: str
     subfolder: str = ""
@@ -47,7 +47,7 @@ class Source:
         return path / self.subfolder if path.is_dir() else None
 
     def module(self) -> dict[str, str]:
-        """How Terraform is told of it.
+        """The source as an argument of a module block.
 
         >>> Source("https://example.org/lib.git", "soperator", "v1").module()
         {'source': 'git::https://example.org/lib.git//soperator?ref=v1'}

@@ -32,7 +32,7 @@ _CREATED = re.compile(r"(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d)(\.\d+)? \+0000 UTC")
 
 
 def is_passing(folder: Path) -> bool:
-    """Whether a folder ends with its machine, or its container, as far as this machine can say."""
+    """True if a folder ends with its machine, or its container, as far as this machine can say."""
     mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
     here = folder.resolve()
     # The mount with the longest path is the one that the folder is on; of two with one path the last counts.
@@ -41,7 +41,7 @@ def is_passing(folder: Path) -> bool:
 
 
 def has_resources(path: Path) -> bool:
-    """Whether a state file knows of anything."""
+    """True if a state file has resources."""
     try:
         return bool(json.loads(path.read_text()).get("resources"))
     except FileNotFoundError:
@@ -98,7 +98,7 @@ def _resources(document: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 @dataclass(frozen=True)
 class Lock:
-    """What Terraform says of a lock that it could not have."""
+    """Lock that Terraform could not have, as it describes it."""
 
     id: str
     who: str = ""
@@ -139,9 +139,9 @@ class Lock:
         return f"{self.who or 'somebody'} holds the lock of the state for {operation}{since} ({self.id})"
 
     def belongs_to(self, who: str, began: float, last_sign: float) -> bool:
-        """Whether it is the lock of a run that began then and gave its last sign of life then.
+        """True if it is the lock of a run that began then and gave its last sign of life then.
 
-        At its last sign that run held the lock, and nobody else can have had it at the same time. So a lock that was
+        At its last sign that run held the lock, and no other can have had it at the same time. So a lock that was
         made after the run began and before that sign, on the same machine and so by the same clock, is the run's.
         """
         return self.who == who and self.created_at is not None and began <= self.created_at <= last_sign

@@ -1,4 +1,4 @@
-"""A folder for one cluster, in which a recipe is planned and applied: once, whoever dies meanwhile."""
+"""Folder of one cluster, in which a recipe is planned and applied: once, though processes die meanwhile."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def checked_name(name: str) -> str:
 
 @dataclass(frozen=True)
 class Options:
-    """How a workspace goes about it."""
+    """Options of a workspace."""
 
     #: Terraform's own workspace, in which one recipe has several states.
     terraform_workspace: str | None = None
@@ -65,7 +65,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Applied:
-    """What an apply has done."""
+    """Result of an apply."""
 
     added: int = 0
     changed: int = 0
@@ -117,13 +117,13 @@ class Workspace:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """What runs goes on, and the folder stays."""
+        """Leave the folder, and any run that goes on."""
         self._forget_plans()
 
     def settle(self) -> Applied | None:
         """Follow what an earlier try has left running to its end, and take note of what one has come to.
 
-        An apply that has ended well since anybody looked is returned. One that fails while it is followed raises its
+        An apply that has ended well since the last look is returned. One that fails while it is followed raises its
         error; one that had failed before is told, and can be planned anew.
         """
         latest = next(iter(runs.earlier(self._runs)), None)
@@ -154,7 +154,7 @@ class Workspace:
             raise explain(found, "validate")
 
     def plan(self, variables: Mapping[str, Any], *, destroy: bool = False) -> TerraformPlan:
-        """What would be done to have the recipe with these values; all other variables are as the recipe has them.
+        """Plan the recipe with these values; all other variables are as the recipe has them.
 
         An earlier plan cannot be applied any more.
         """
@@ -211,7 +211,7 @@ class Workspace:
     def interrupt(self) -> str:
         """Have Terraform end what it has begun, save the state, release its lock and end; what was left how, in words.
 
-        Returns at once, and may be called by a signal handler. Whoever waits gets ``Interrupted`` at the end.
+        Returns at once, and may be called by a signal handler. A caller that waits gets ``Interrupted`` at the end.
         """
         self._is_interrupted = True
         following = self._following
@@ -232,7 +232,7 @@ class Workspace:
 
     @property
     def recipe(self) -> RootModule:
-        """What the recipe declares."""
+        """Declarations of the recipe."""
         return RootModule.read(self.root)
 
     @property
@@ -270,7 +270,7 @@ class Workspace:
         return None
 
     def _run(self, kind: str, arguments: Sequence[str], *, digest: str = "") -> RunOutcome:
-        """Run plan or apply to its end, once nobody else holds the state's lock."""
+        """Run plan or apply to its end, once no other process holds the state's lock."""
         options = ["-json", "-input=false", "-lock-timeout=0s"]
         if self._options.parallelism:
             options.append(f"-parallelism={self._options.parallelism}")
@@ -332,15 +332,14 @@ class Workspace:
 
     def _is_ours(self, lock: Lock) -> bool:
         dead = [run for run in runs.earlier(self._runs) if run.is_here and run.was_killed]
-        return any(
-            lock.belongs_to(run.record.who, run.record.started, outcome_of(run).progress.last_sign) for run in dead
-        )
+        signs = ((run.record, outcome_of(run).progress.last_sign) for run in dead)
+        return any(lock.belongs_to(record.who, record.started, sign) for record, sign in signs)
 
     # ------------------------------------------------------------------------------ files
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """While nobody else changes the folder, or begins a run in it."""
+        """Lock the folder against other changes, and other runs."""
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
@@ -360,7 +359,7 @@ class Workspace:
             self._log.warning("%s", told)
 
     def _write_variables(self, variables: Mapping[str, Any]) -> None:
-        # In JSON nothing is a template: whatever a value has in it arrives as it is.
+        # In JSON nothing is a template: a value arrives as it is.
         _write_privately(self.folder / _VARIABLES, json.dumps(variables, indent=1))
 
     def _forget_plans(self) -> None:
