@@ -19,10 +19,7 @@ from airflow.sdk import Param, dag
 
 from airflow_provider_soperator.operators.cluster import DestroyClusterOperator, ProvisionClusterOperator
 from airflow_provider_soperator.operators.sbatch import SbatchOperator
-from airflow_provider_soperator.provisioning.connections import Connections
-from airflow_provider_soperator.provisioning.parts import Filesystem, NodeSet, Submount
-from airflow_provider_soperator.provisioning.sources import Recipe
-from airflow_provider_soperator.provisioning.spec import ClusterSpec
+from airflow_provider_soperator.provisioning import ClusterSpec, Connections, Filesystem, NodeSet, Recipe, Submount
 
 # For a real cluster: Recipe("https://github.com/nebius/nebius-solutions-library.git", ref="soperator-v4.1.7-1",
 # subfolder="soperator/installations/example"), or the folder of a checked-out installation.

@@ -11,8 +11,10 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from airflow_provider_soperator.errors import CapacityMistake
-from airflow_provider_soperator.kubernetes.kinds import Resource, serves
-from airflow_provider_soperator.kubernetes.objects import MANAGER, Object, Objects
+from airflow_provider_soperator.soperator.conditions import Object
+from airflow_provider_soperator.soperator.kinds import Resource, serves
+from airflow_provider_soperator.soperator.objects import Objects
+from airflow_provider_soperator.soperator.workloads import MANAGER
 
 _SCALED_OBJECT = Resource("keda.sh", "v1alpha1", "scaledobjects", "ScaledObject")
 _HPA = Resource("autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler")

@@ -73,7 +73,7 @@ class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
     def _make(self, context: Context, key: SubmissionKey) -> None:
         """Make the call the script of the job."""
         from airflow_provider_soperator.errors import ConnectionMistake
-        from airflow_provider_soperator.functions.packing import CallError
+        from airflow_provider_soperator.functions.call import CallError
         from airflow_provider_soperator.hooks.slurm import SlurmHook
 
         try:
@@ -87,12 +87,11 @@ class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
             raise AirflowFailException(str(error)) from None
 
     def _pack(self, context: Context, key: SubmissionKey) -> None:
-        from airflow_provider_soperator.functions import packing
-        from airflow_provider_soperator.functions.arguments import plain
-        from airflow_provider_soperator.functions.launch import CONTAINER, Launch
+        from airflow_provider_soperator.functions import call
+        from airflow_provider_soperator.functions.call import CONTAINER, Launch, plain
 
         if self.job.get("array") is not None:
-            raise packing.CallError("array: all its elements would make the same call; map the task instead (expand)")
+            raise call.CallError("array: all its elements would make the same call; map the task instead (expand)")
         launch = Launch(
             python=self.python,
             venv=self.venv,
@@ -102,12 +101,11 @@ class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
         )
         self.job = {"ntasks": self.ranks} | {name: self.job[name] for name in self.job if name not in CONTAINER}
         args, kwargs = plain([*self.op_args]), plain({**self._from_context(context), **self.op_kwargs})
-        self.script = packing.script(self.python_callable, args, kwargs, name=key.text, launch=launch)
+        self.script = call.script(self.python_callable, args, kwargs, name=key.text, launch=launch)
 
     def _from_context(self, context: Mapping[str, Any]) -> dict[str, Any]:
         """What the function asks for by parameters that are called like variables of Airflow's."""
-        from airflow_provider_soperator.functions.arguments import is_airflows
-        from airflow_provider_soperator.functions.packing import CallError
+        from airflow_provider_soperator.functions.call import CallError, is_airflows
 
         parameters = list(inspect.signature(self.python_callable).parameters.values())[len(self.op_args) :]
         names = {one.name for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)}
@@ -128,7 +126,7 @@ class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
         return True
 
     def _result(self, report: dict[str, Any]) -> Any:
-        from airflow_provider_soperator.functions import packing
+        from airflow_provider_soperator.functions import call
         from airflow_provider_soperator.hooks.slurm import SlurmHook
         from airflow_provider_soperator.slurm.files import FileError
         from airflow_provider_soperator.slurm.keys import key_of
@@ -138,17 +136,17 @@ class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
         assert key is not None, "each job that is submitted here has a key in its name"
         try:
             with SlurmHook(self.slurm_conn_id).client() as client:
-                data = client.read_file(packing.result_path(report["workdir"], key.text), packing.MOST_TO_RETURN)
-            result = packing.result(data)
+                data = client.read_file(call.result_path(report["workdir"], key.text), call.MOST_TO_RETURN)
+            result = call.result(data)
         except FileError as error:
-            raise packing.CallError(
+            raise call.CallError(
                 f"job {report['job_id']} has succeeded, but left no result ({error}): the function must return, not "
                 f"end its process, and the job's working directory be on the root that all nodes share (chdir); clear "
                 f"the task to have the function called anew"
             ) from None
-        except packing.CallError as error:
+        except call.CallError as error:
             raise AirflowFailException(str(error)) from None
-        self.left = packing.paths(report["workdir"], key.text)
+        self.left = call.paths(report["workdir"], key.text)
         return result
 
 

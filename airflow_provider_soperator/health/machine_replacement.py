@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from airflow_provider_soperator.health.kubernetes_findings import acted_upon
-from airflow_provider_soperator.kubernetes.view import Pod
 from airflow_provider_soperator.slurm.nodes import (
     DrainReason,
     failed_to_resume,
@@ -28,6 +27,7 @@ from airflow_provider_soperator.slurm.power import Order, Step, because, held
 from airflow_provider_soperator.slurm.records import Machine, Node
 from airflow_provider_soperator.slurm.requests import Drain, Undrain
 from airflow_provider_soperator.slurm.states import NodeFlag
+from airflow_provider_soperator.soperator.hosts import Pod
 
 _HARDWARE = "[hardware_problem]"
 #: Reasons that end in another machine.

@@ -12,10 +12,9 @@ from airflow.sdk import BaseHook
 from async_timeout import timeout
 
 from airflow_provider_soperator.hooks.kubernetes import connect, shared_kubernetes
-from airflow_provider_soperator.kubernetes.clusters import ClusterObjects
-from airflow_provider_soperator.kubernetes.objects import Objects
-from airflow_provider_soperator.kubernetes.telling import tell
-from airflow_provider_soperator.kubernetes.workers import look_at_all
+from airflow_provider_soperator.soperator.cluster_objects import ClusterObjects
+from airflow_provider_soperator.soperator.objects import Objects
+from airflow_provider_soperator.soperator.pod_events import describe, read_histories
 from airflow_provider_soperator.transports.errors import TransportError
 from airflow_provider_soperator.transports.kubernetes_errors import PATIENCE, explained
 from airflow_provider_soperator.values import NAMESPACE
@@ -95,8 +94,8 @@ class SoperatorClusterHook(BaseHook):
             import kubernetes_asyncio.client
 
             core = kubernetes_asyncio.client.CoreV1Api(client)
-            found = await look_at_all(core, self.namespace, workers[:_MOST_WORKERS])
+            found = await read_histories(core, self.namespace, workers[:_MOST_WORKERS])
         now = datetime.now(timezone.utc)
-        lines = [line for worker in found for line in tell(worker, now)]
+        lines = [line for worker in found for line in describe(worker, now)]
         left = len(workers) - len(found)
         return [*lines, f"and {left} more"] if left else lines

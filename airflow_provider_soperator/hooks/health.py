@@ -10,8 +10,8 @@ from airflow_provider_soperator.health.assessment import Observations
 from airflow_provider_soperator.health.metrics import NODE_LABELS, Metric, Sample
 from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
 from airflow_provider_soperator.hooks.prometheus import PrometheusHook
-from airflow_provider_soperator.kubernetes.hosts import view
-from airflow_provider_soperator.kubernetes.view import KubernetesView
+from airflow_provider_soperator.soperator.cluster_objects import view
+from airflow_provider_soperator.soperator.hosts import KubernetesView
 from airflow_provider_soperator.values import NAMESPACE
 
 

@@ -10,9 +10,9 @@ from airflow_provider_soperator.clients.client import AsyncSlurmClient
 from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.hooks.stock import known
-from airflow_provider_soperator.kubernetes.clusters import ClusterObjects
 from airflow_provider_soperator.slurm.records import Node
 from airflow_provider_soperator.slurm.requests import ListNodes
+from airflow_provider_soperator.soperator.cluster_objects import ClusterObjects
 
 
 @dataclass(frozen=True)

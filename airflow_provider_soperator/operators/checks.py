@@ -89,12 +89,12 @@ class RunActiveCheckOperator(WorkOperator):
         if self.on_failure == "drain" and not self.slurm_conn_id:
             raise ValueError("on_failure='drain' needs slurm_conn_id: Kubernetes alone does not tell which nodes fail")
         if not is_template(self.reason):
-            from airflow_provider_soperator.soperator.reasons import refuse_unread
+            from airflow_provider_soperator.soperator.check_results import refuse_unread
 
             refuse_unread(self.reason)
 
     def work(self, context: Context) -> CheckRun:
-        from airflow_provider_soperator.soperator.reasons import drain_reason
+        from airflow_provider_soperator.soperator.check_results import drain_reason
         from airflow_provider_soperator.triggers.starting import keys_of
         from airflow_provider_soperator.work.checks import CheckRun
 

@@ -12,17 +12,16 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_soperator.operators.work import WorkOperator
 from airflow_provider_soperator.provisioning.connections import Connections
-from airflow_provider_soperator.provisioning.errors import NotKnownYet, SpecMistake
-from airflow_provider_soperator.provisioning.sources import KubernetesObjects, Recipe, Source
-from airflow_provider_soperator.provisioning.spec import ClusterSpec
+from airflow_provider_soperator.provisioning.fields import NotKnownYet, SpecMistake
+from airflow_provider_soperator.provisioning.spec import ClusterSpec, KubernetesObjects, Recipe, Source
 from airflow_provider_soperator.slurm.fields import job_of
 from airflow_provider_soperator.values import is_on
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
-    from airflow_provider_soperator.provisioners.base import Provisioner
-    from airflow_provider_soperator.provisioning.planned import Planned
+    from airflow_provider_soperator.provisioning.provisioner import Provisioner, ProvisioningPlan
+    from airflow_provider_soperator.terraform.workspace import Workspace
     from airflow_provider_soperator.work.clusters import ClusterStart
 
 Spec = ClusterSpec | Mapping[str, Any]
@@ -75,19 +74,21 @@ class _ProvisioningOperator(BaseOperator):
     def _provisioner_for(self, spec: ClusterSpec) -> Provisioner:
         """With the credentials that it needs, and without having asked anybody else."""
         if isinstance(self.source, Recipe):
-            from airflow_provider_soperator.provisioners.recipe import RecipeProvisioner
+            from airflow_provider_soperator.provisioning.recipe import RecipeProvisioner
 
-            return RecipeProvisioner(self.source, spec, self.nebius_conn_id, self.log)
-        from airflow_provider_soperator.provisioners.objects import ObjectsProvisioner
+            return RecipeProvisioner(spec, _workspace(self.source, spec.name, self.nebius_conn_id), self.log)
+        from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
+        from airflow_provider_soperator.provisioning.objects import ObjectsProvisioner
 
-        return ObjectsProvisioner(self.source, spec, self.log)
+        hook = SoperatorClusterHook(self.source.kubernetes_conn_id, self.source.namespace)
+        return ObjectsProvisioner(self.source, spec, hook.objects, self.log)
 
-    def _planned(self, context: Context, provisioner: Provisioner, *, destroy: bool = False) -> Planned:
+    def _planned(self, context: Context, provisioner: Provisioner, *, destroy: bool = False) -> ProvisioningPlan:
         planned = provisioner.plan(destroy=destroy)
         context["ti"].xcom_push("plan", planned.write())
         return planned
 
-    def _check_agreed(self, planned: Planned) -> None:
+    def _check_agreed(self, planned: ProvisioningPlan) -> None:
         if self._needs_consent:
             planned.check_agreed(self.approved_plan)
 
@@ -320,6 +321,29 @@ class DestroyClusterOperator(_ProvisioningOperator):
                 self.log.info("Connection %s was deleted", conn_id)
 
 
+def _workspace(recipe: Recipe, cluster: str, nebius_conn_id: str | None) -> Workspace:
+    """The folder in which the recipe is planned and applied for a cluster."""
+    from airflow_provider_soperator.hooks.terraform import TerraformHook
+
+    hook = TerraformHook(
+        recipe.terraform,
+        nebius_conn_id,
+        env=recipe.env,
+        parallelism=recipe.parallelism,
+        lock_timeout=recipe.lock_timeout,
+    )
+    return hook.workspace(
+        recipe.source,
+        cluster,
+        subfolder=recipe.subfolder,
+        ref=recipe.ref,
+        home=recipe.home,
+        backend=recipe.backend,
+        # In a backend that clusters share, each has a state of its own.
+        terraform_workspace=recipe.workspace or cluster,
+    )
+
+
 def _check_job(said: Mapping[str, Any]) -> None:
     try:
         job_of({"script": "#!/bin/sh\n", **said}).check()
@@ -337,7 +361,7 @@ def _explained() -> Iterator[None]:
     """What no other try can mend fails the task at once; anything else is left to its retries."""
     from airflow_provider_soperator.errors import ConnectionMistake
     from airflow_provider_soperator.slurm.errors import SlurmError
-    from airflow_provider_soperator.terraform.errors import TerraformError
+    from airflow_provider_soperator.terraform.failures import TerraformError
     from airflow_provider_soperator.transports.errors import TransportError
 
     try:

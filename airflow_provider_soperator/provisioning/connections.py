@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_provider_soperator.provisioning.errors import NotKnownYet, SpecMistake
+from airflow_provider_soperator.provisioning.fields import NotKnownYet, SpecMistake
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class Connections:
 
 @dataclass(frozen=True)
 class Reached:
-    """What is known of a cluster that was made: where people log in, and who may ask its Kubernetes API."""
+    """Addresses and credentials of a cluster that was made, as far as they are known."""
 
     login: str = ""
     kubeconfig: str = ""

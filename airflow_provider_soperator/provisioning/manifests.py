@@ -3,43 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_provider_soperator.provisioning.checks import preset_of
-from airflow_provider_soperator.provisioning.errors import SpecMistake, near
+from airflow_provider_soperator.provisioning.fields import SpecMistake, near, preset_of
 from airflow_provider_soperator.provisioning.parts import NodeSet, ServiceNodes
-from airflow_provider_soperator.provisioning.spec import ClusterSpec
+from airflow_provider_soperator.provisioning.spec import ClusterSpec, Installation
 
 Object = dict[str, Any]
 
 #: The links of a node set to its cluster: a field from 5.0 on, before that an annotation.
 _PARENT = "slurm.nebius.ai/parental-cluster-ref"
-_LABEL = "slurm.nebius.ai/nodeset-name"
 #: vCPUs, and the share of the memory, that are left to Kubernetes and to what runs beside slurmd.
 _KEPT_CPUS, _KEPT_MEMORY = 2, 0.25
 _MUNGE: Object = {"cpu": "500m", "memory": "1Gi", "ephemeral-storage": "5Gi"}
 _DAEMON: Object = {"cpu": "1", "memory": "4Gi", "ephemeral-storage": "20Gi"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Installation:
-    """What the objects have to name of the Kubernetes cluster that they are made in.
-
-    ``overrides`` has what else is to be in them, by kind ("SlurmCluster", "NodeSet") or by kind and name
-    ("NodeSet/worker"); where both say something, it wins.
-    """
-
-    #: Where the images are, and the Slurm that they are tagged with, if it is not the one of Soperator's release.
-    registry: str = "cr.eu-north1.nebius.cloud/soperator"
-    slurm_version: str | None = None
-    cuda_version: str = "12.9.0"
-    jail_claim: str = "jail-pvc"
-    spool_claim: str = "controller-spool-pvc"
-    #: The label by which machines are found: its value is the name of a node set, or "system".
-    node_label: str = _LABEL
-    service_node_set: str = "system"
-    overrides: Mapping[str, Any] = field(default_factory=dict)
 
 
 def objects(spec: ClusterSpec, installation: Installation) -> tuple[Object, list[Object]]:
@@ -54,28 +31,28 @@ def objects(spec: ClusterSpec, installation: Installation) -> tuple[Object, list
     return _with(cluster, "SlurmCluster", installation), [_with(one, "NodeSet", installation) for one in nodesets]
 
 
-def has_cluster_names(version: str) -> bool:
-    """Whether node sets of this release name their cluster in a field.
+def _has_cluster_names(version: str) -> bool:
+    """True if node sets of this release name their cluster in a field.
 
-    >>> has_cluster_names("4.1.13"), has_cluster_names("5.0.0-rc.1")
+    >>> _has_cluster_names("4.1.13"), _has_cluster_names("5.0.0-rc.1")
     (False, True)
     """
     return int(version.partition(".")[0]) >= 5
 
 
-def slurm_of(version: str) -> str:
+def _slurm_of(version: str) -> str:
     """The Slurm that a release of Soperator comes with.
 
-    >>> slurm_of("4.1.7"), slurm_of("5.0.0")
+    >>> _slurm_of("4.1.7"), _slurm_of("5.0.0")
     ('25.11.3', '26.05.3-nebius-2')
     """
-    if has_cluster_names(version):
+    if _has_cluster_names(version):
         return "26.05.3-nebius-2"
     return "25.11.2" if version == "3.0.0" else "25.11.3"
 
 
-def workers(one: NodeSet, version: str, installation: Installation) -> Object:
-    """What is the same of a node set in an object and in the values of the Helm chart."""
+def _workers(one: NodeSet, version: str, installation: Installation) -> Object:
+    """The spec of a NodeSet but for its images and resources."""
     preset = preset_of(one.preset)
     assert preset is not None, "the description was checked"
     said: Object = {
@@ -100,7 +77,7 @@ def workers(one: NodeSet, version: str, installation: Installation) -> Object:
     return said
 
 
-def resources(one: NodeSet) -> Object:
+def _resources(one: NodeSet) -> Object:
     """Of slurmd: most of what the machine has."""
     preset = preset_of(one.preset)
     assert preset is not None, "the description was checked"
@@ -109,7 +86,7 @@ def resources(one: NodeSet) -> Object:
     return {"cpu": str(preset.cpus - _KEPT_CPUS), "memory": f"{memory}Gi", "ephemeral-storage": "50Gi", **gpus}
 
 
-def partitions(spec: ClusterSpec) -> Object:
+def _partitions(spec: ClusterSpec) -> Object:
     """As the SlurmCluster and the values of its chart have them."""
     if not spec.partitions:
         return {"configType": "default"}
@@ -124,20 +101,20 @@ def partitions(spec: ClusterSpec) -> Object:
     return {"configType": "structured", "partitions": said}
 
 
-def merged(base: Any, over: Any) -> Any:
+def _merged(base: Any, over: Any) -> Any:
     """Mappings are merged, everything else is replaced.
 
-    >>> merged({"a": {"b": 1, "c": 2}}, {"a": {"c": 3}})
+    >>> _merged({"a": {"b": 1, "c": 2}}, {"a": {"c": 3}})
     {'a': {'b': 1, 'c': 3}}
     """
     if not isinstance(base, Mapping) or not isinstance(over, Mapping):
         return over
-    return {**base, **{name: merged(base[name], value) if name in base else value for name, value in over.items()}}
+    return {**base, **{name: _merged(base[name], value) if name in base else value for name, value in over.items()}}
 
 
 def _with(made: Object, kind: str, installation: Installation) -> Object:
     for said in (kind, f"{kind}/{made['metadata']['name']}"):
-        made = merged(made, installation.overrides.get(said, {}))
+        made = _merged(made, installation.overrides.get(said, {}))
     return made
 
 
@@ -165,7 +142,7 @@ def _slurm_cluster(spec: ClusterSpec, installation: Installation) -> Object:
             ],
             "secrets": {},
             "populateJail": {"image": image("populate_jail", f"-cuda{installation.cuda_version}"), **place},
-            "partitionConfiguration": partitions(spec),
+            "partitionConfiguration": _partitions(spec),
             "slurmNodes": {
                 "accounting": {"enabled": bool(spec.accounting), **place},
                 "controller": {
@@ -197,23 +174,23 @@ def _slurm_cluster(spec: ClusterSpec, installation: Installation) -> Object:
 
 
 def _tag(spec: ClusterSpec, installation: Installation) -> str:
-    return f"{spec.operator_version}-slurm{installation.slurm_version or slurm_of(spec.operator_version)}"
+    return f"{spec.operator_version}-slurm{installation.slurm_version or _slurm_of(spec.operator_version)}"
 
 
 def _nodeset(one: NodeSet, spec: ClusterSpec, installation: Installation) -> Object:
     tag = _tag(spec, installation)
-    body = merged(
-        workers(one, spec.operator_version, installation),
+    body = _merged(
+        _workers(one, spec.operator_version, installation),
         {
             "slurmd": {
                 "image": {"repository": f"{installation.registry}/worker_slurmd", "tag": tag},
-                "resources": resources(one),
+                "resources": _resources(one),
             },
             "munge": {"image": {"repository": f"{installation.registry}/munge", "tag": tag}, "resources": _MUNGE},
         },
     )
     metadata: Object = {"name": one.name}
-    if has_cluster_names(spec.operator_version):
+    if _has_cluster_names(spec.operator_version):
         body["clusterName"] = spec.name
     else:
         metadata["annotations"] = {_PARENT: spec.name}
@@ -221,7 +198,7 @@ def _nodeset(one: NodeSet, spec: ClusterSpec, installation: Installation) -> Obj
 
 
 def _auto_resume(one: NodeSet, version: str) -> Object:
-    if has_cluster_names(version):
+    if _has_cluster_names(version):
         return {} if one.auto_resume is None else {"autoResume": one.auto_resume}
     if one.auto_resume is False:
         raise SpecMistake(

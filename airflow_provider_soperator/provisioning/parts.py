@@ -8,9 +8,15 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import Any, Literal
 
-from airflow_provider_soperator.provisioning.checks import check_least, check_name, check_path, preset_of
-from airflow_provider_soperator.provisioning.errors import SpecMistake
-from airflow_provider_soperator.provisioning.plain import Number, Switch
+from airflow_provider_soperator.provisioning.fields import (
+    Number,
+    SpecMistake,
+    Switch,
+    check_least,
+    check_name,
+    check_path,
+    preset_of,
+)
 from airflow_provider_soperator.values import is_template
 
 #: Machines of one rack, which NVLink connects: a node set of them becomes one set of Slurm's for each rack.
@@ -91,7 +97,7 @@ class LocalNvme:
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceNodes:
-    """The machines of something that is no worker: controller, login, system, accounting, NFS."""
+    """Machines of services: controller, login, system, accounting, NFS."""
 
     platform: str = "cpu-d3"
     preset: str | None = None
@@ -213,7 +219,7 @@ class NodeSet:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is allowed, and mostly not meant."""
+        """Warnings of combinations that are allowed, and mostly not meant."""
         keeps = self.autoscaling is False or self.min_size == "all" or self.min_size == self.size
         if self.ephemeral is True and keeps:
             return (
@@ -229,7 +235,7 @@ class NodeSet:
 
 
 @dataclass(frozen=True)
-class Partition:
+class PartitionSpec:
     """A partition of Slurm: of all node sets, or of some."""
 
     name: str

@@ -1,17 +1,23 @@
-"""A whole cluster, as it is to be."""
+"""Description of a whole cluster, as it is to be, and of the way by which it is made."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
-from airflow_provider_soperator.provisioning import plain
-from airflow_provider_soperator.provisioning.checks import check_key, check_name, check_version
-from airflow_provider_soperator.provisioning.errors import SpecMistake, near
-from airflow_provider_soperator.provisioning.parts import Filesystem, NodeSet, Partition, ServiceNodes, Submount
-from airflow_provider_soperator.provisioning.plain import Switch
+from airflow_provider_soperator.provisioning import fields
+from airflow_provider_soperator.provisioning.fields import (
+    SpecMistake,
+    Switch,
+    check_key,
+    check_name,
+    check_version,
+    near,
+)
+from airflow_provider_soperator.provisioning.parts import Filesystem, NodeSet, PartitionSpec, ServiceNodes, Submount
 from airflow_provider_soperator.soperator.clusters import AT_WORK
 from airflow_provider_soperator.values import is_template
 
@@ -21,6 +27,8 @@ MAINTENANCE = (
 ACTIVE_CHECKS = ("dev", "testing", "prod_quick", "prod_acceptance", "essential")
 #: What ids of Nebius begin with.
 _IDS = {"tenant": "tenant-", "project": "project-", "subnet": "vpcsubnet-"}
+#: What the recipe calls the SlurmCluster and its namespace, whatever the cluster is called.
+SOPERATOR = "soperator"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +62,7 @@ class ClusterSpec:
     accounting_nodes: ServiceNodes | None = None
     nfs: ServiceNodes | None = None
     #: Of all node sets, each with all of them, unless they are named.
-    partitions: tuple[Partition, ...] = ()
+    partitions: tuple[PartitionSpec, ...] = ()
     jail: Filesystem | None = None
     submounts: tuple[Submount, ...] = ()
     controller_spool: Filesystem | None = None
@@ -112,19 +120,86 @@ class ClusterSpec:
 
     @property
     def is_taken_down(self) -> bool:
-        """Whether it is in maintenance, with nothing running."""
+        """True if it is in maintenance, with nothing running."""
         return self.maintenance not in (None, *AT_WORK)
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is allowed, and mostly not meant."""
+        """Warnings of combinations that are allowed, and mostly not meant."""
         return tuple(warning for one in self.nodesets for warning in one.warnings)
 
     def write(self) -> dict[str, Any]:
         """As plain data, without what was left unsaid."""
-        return plain.write(self)  # type: ignore[no-any-return]
+        return fields.write(self)  # type: ignore[no-any-return]
 
     @classmethod
     def read(cls, said: Any) -> ClusterSpec:
         """From plain data, such as a YAML file; ``SpecMistake`` says what is wrong, and where."""
-        return plain.read(cls, said, "spec")
+        return fields.read(cls, said, "spec")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The published Terraform recipe, or one of your own with the same variables.
+
+        Recipe("/opt/recipes/nebius-solutions-library/soperator", subfolder="installations/research")
+        Recipe("https://github.com/nebius/nebius-solutions-library.git", subfolder="soperator/installations/example",
+               ref="soperator-v4.1.7-1")
+
+    ``home`` is where each cluster has a folder of its own that outlives tasks, ``workspace`` Terraform's workspace of
+    the cluster, which has its name unless another is given ("default" is the one that is always there), ``env`` what
+    the recipe wants of the environment beside Nebius' credentials.
+    """
+
+    source: str
+    subfolder: str = ""
+    ref: str | None = None
+    home: str | None = None
+    workspace: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    #: A backend for the state in place of the recipe's, such as ``{"s3": {"bucket": "..."}}``.
+    backend: Mapping[str, Any] | None = None
+    #: The program; Terraform or OpenTofu of the PATH if it is not set.
+    terraform: str | None = None
+    parallelism: int | None = None
+    #: Longest wait for another's lock on the state.
+    lock_timeout: timedelta = timedelta(minutes=10)
+    #: What the recipe calls the SlurmCluster, and where it puts it.
+    cluster: str = SOPERATOR
+    namespace: str = SOPERATOR
+
+
+@dataclass(frozen=True, kw_only=True)
+class Installation:
+    """Names that the objects need of the Kubernetes cluster that they are made in.
+
+    ``overrides`` has what else is to be in them, by kind ("SlurmCluster", "NodeSet") or by kind and name
+    ("NodeSet/worker"); where both say something, it wins.
+    """
+
+    #: Where the images are, and the Slurm that they are tagged with, if it is not the one of Soperator's release.
+    registry: str = "cr.eu-north1.nebius.cloud/soperator"
+    slurm_version: str | None = None
+    cuda_version: str = "12.9.0"
+    jail_claim: str = "jail-pvc"
+    spool_claim: str = "controller-spool-pvc"
+    #: The label by which machines are found: its value is the name of a node set, or "system".
+    node_label: str = "slurm.nebius.ai/nodeset-name"
+    service_node_set: str = "system"
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class KubernetesObjects:
+    """The objects of Soperator's operator, applied to a Kubernetes cluster that has the operator already.
+
+    ``force`` takes over fields that others rule over, such as Helm.
+    """
+
+    kubernetes_conn_id: str = "kubernetes_default"
+    namespace: str = SOPERATOR
+    installation: Installation = field(default_factory=Installation)
+    force: bool = False
+
+
+Source = Recipe | KubernetesObjects

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from airflow_provider_soperator.provisioning.errors import SpecMistake
+from airflow_provider_soperator.provisioning.fields import SpecMistake
 from airflow_provider_soperator.provisioning.parts import (
     RACKED,
     Disk,
     Filesystem,
     LocalNvme,
     NodeSet,
-    Partition,
+    PartitionSpec,
     ServiceNodes,
     Submount,
 )
@@ -27,7 +27,7 @@ ITS_OWN = ("company_name", "slurm_nodeset_workers", "slurm_operator_version", "s
 
 
 def variables(spec: ClusterSpec, known: Collection[str] = ()) -> Variables:
-    """What was said, and nothing else: the recipe has defaults of its own.
+    """Variables that the description gives, and no others: the recipe has defaults of its own.
 
     ``known`` are the variables that the recipe has, where they can be looked at.
     """
@@ -125,7 +125,7 @@ def _service(one: ServiceNodes | None, size: int | None = None) -> Variables | N
     )
 
 
-def _partition(one: Partition) -> Variables:
+def _partition(one: PartitionSpec) -> Variables:
     return {
         "name": one.name,
         "is_all": not one.nodesets,

@@ -12,7 +12,7 @@ from airflow_provider_soperator.values import NAMESPACE, is_on, is_template, mom
 
 if TYPE_CHECKING:
     from airflow_provider_soperator.hooks.health import Witnesses
-    from airflow_provider_soperator.soperator.check_awaited import CheckAwaited
+    from airflow_provider_soperator.soperator.active_checks import CheckAwaited
     from airflow_provider_soperator.work.checks import CheckWatch
     from airflow_provider_soperator.work.health import HealthWatch
 
@@ -134,7 +134,7 @@ class ActiveCheckSensor(WatchSensor):
         )
 
     def _awaited(self) -> CheckAwaited:
-        from airflow_provider_soperator.soperator.check_awaited import CheckAwaited
+        from airflow_provider_soperator.soperator.active_checks import CheckAwaited
 
         return CheckAwaited(
             check=self.check, state=self.state, since=moment_of("since", self.since), fail_fast=is_on(self.fail_fast)

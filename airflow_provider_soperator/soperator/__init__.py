@@ -1,1 +1,1 @@
-"""What the objects of a Soperator cluster say, read from plain dicts: no Airflow, no I/O."""
+"""Objects of a Soperator cluster in Kubernetes: pure readers, and the calls beside them. No Airflow."""

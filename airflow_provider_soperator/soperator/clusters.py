@@ -1,10 +1,11 @@
-"""A SlurmCluster as its object describes it."""
+"""A SlurmCluster and its NodeSets, as their objects, power states and Pods describe them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 from airflow_provider_soperator.soperator.conditions import Condition, Object, conditions_of, last_changed
 
@@ -20,6 +21,14 @@ PARTS = (
     "AccountingAvailable",
     "SConfigControllerAvailable",
 )
+_FLUX = "helm.toolkit.fluxcd.io"
+_HELM = "meta.helm.sh/release-name"
+#: Which cluster a NodeSet belongs to; from 5.0 on its spec says it.
+_CLUSTER_ANNOTATION = "slurm.nebius.ai/parental-cluster-ref"
+#: Has the NodeSet's name on its Pods.
+NODESET_LABEL = "slurm.nebius.ai/nodeset"
+#: What the NodeSet is called in its phase and conditions while its cluster is in maintenance.
+_TERMINATING = "Terminating"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +89,7 @@ class ClusterSeen:
 
     @property
     def is_away(self) -> bool:
-        """It is not available, has been before, and not on purpose. What has never been there is Unknown, not False."""
+        """Not available, though it was before, and not on purpose. Parts that never were are Unknown, not False."""
         is_set_up = all(part in self.conditions and self.conditions[part].status != "Unknown" for part in PARTS)
         return is_set_up and not self.is_available and not self.is_in_maintenance
 
@@ -88,3 +97,168 @@ class ClusterSeen:
     def away_since(self) -> datetime | None:
         """When the first of the parts went that are not available; None if that cannot be told."""
         return min((one.since for one in self.missing if one.since), default=None)
+
+
+@dataclass(frozen=True)
+class Keeper:
+    """Owner of an object, which keeps it as it is written elsewhere."""
+
+    name: str
+    #: How a change lasts.
+    remedy: str
+    is_helm: bool = False
+
+    def warning(self, replicas: int) -> str:
+        """Warning that a NodeSet's number of replicas will be set back, with the remedy."""
+        said = f"{self.name} sets the number of replicas back when it is applied or upgraded next: {self.remedy}"
+        # `default 1` takes a zero for nothing.
+        quirk = ". Soperator's chart makes 1 of replicas: 0" if self.is_helm and replicas == 0 else ""
+        return said + quirk
+
+
+def keeper_of(thing: Object) -> Keeper | None:
+    """Owner by labels and annotations; failing that, by the managers that have written its spec.
+
+    >>> release = {"helm.toolkit.fluxcd.io/name": "nodesets", "helm.toolkit.fluxcd.io/namespace": "flux-system"}
+    >>> keeper_of({"metadata": {"labels": release}}).name
+    'the HelmRelease flux-system/nodesets'
+    """
+    metadata = thing["metadata"]
+    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
+    managers = {str(one.get("manager")).lower() for one in metadata.get("managedFields") or () if _wrote_spec(one)}
+    if f"{_FLUX}/name" in labels:
+        name = f"{labels.get(f'{_FLUX}/namespace', 'flux-system')}/{labels[f'{_FLUX}/name']}"
+        return Keeper(f"the HelmRelease {name}", _FLUX_REMEDY, is_helm=True)
+    if "helm-controller" in managers:
+        return Keeper("a HelmRelease of Flux", _FLUX_REMEDY, is_helm=True)
+    if _HELM in annotations:
+        return Keeper(f"the Helm release {annotations[_HELM]}", _HELM_REMEDY, is_helm=True)
+    if "helm" in managers:
+        return Keeper("a Helm release", _HELM_REMEDY, is_helm=True)
+    if any("terraform" in manager for manager in managers):
+        return Keeper("Terraform", "change it in its configuration, too")
+    return None
+
+
+_FLUX_REMEDY = (
+    "set it in the recipe's slurm_nodeset_workers (size), too, or in the ConfigMap nodesets (key values.yaml) in "
+    "flux-system"
+)
+_HELM_REMEDY = "set it in the values of the release, too"
+
+
+def _wrote_spec(entry: Object) -> bool:
+    # A manager that scales it takes the replicas over, and the others keep the rest.
+    return "f:spec" in (entry.get("fieldsV1") or {})
+
+
+@dataclass(frozen=True)
+class PodSeen:
+    """The Pod of a Slurm node, which has the same name."""
+
+    name: str
+    is_ready: bool = False
+    is_leaving: bool = False
+    #: The Node that it is on, whose name is the machine's; empty while it is on none.
+    machine: str = ""
+    #: What keeps it from running, in Kubernetes' words.
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeSetSeen:
+    """A NodeSet.
+
+    Of an ephemeral one ``replicas`` is how many node names there are, and ``active`` has the ordinals that are to run.
+
+    >>> said = {"metadata": {"name": "worker"}, "spec": {"replicas": 3, "ephemeralNodes": True}}
+    >>> seen = NodeSetSeen.read(said, {"spec": {"activeNodes": [2, 0, 7]}}, [])
+    >>> seen.nodes, seen.active_nodes
+    (('worker-0', 'worker-1', 'worker-2'), ('worker-0', 'worker-2'))
+    """
+
+    name: str
+    #: The SlurmCluster's name; empty if it does not say.
+    cluster: str = ""
+    replicas: int = 1
+    is_ephemeral: bool = False
+    #: None while an ephemeral NodeSet has no power state yet.
+    active: tuple[int, ...] | None = None
+    #: ``Pending``, ``Provisioning``, ``Ready`` or ``Terminating``; ``Configuring`` and ``Degraded`` exist by name.
+    phase: str = ""
+    conditions: Mapping[str, Condition] = field(default_factory=dict)
+    #: By the names of their Slurm nodes.
+    pods: Mapping[str, PodSeen] = field(default_factory=dict)
+    is_being_deleted: bool = False
+    #: Who sets it back if others change it.
+    keeper: Keeper | None = None
+    #: What it is changed under: a change of another version is refused.
+    version: str = ""
+
+    @classmethod
+    def read(cls, said: Object, power_state: Object | None, pods: Iterable[PodSeen]) -> NodeSetSeen:
+        metadata, spec, status = said["metadata"], said.get("spec") or {}, said.get("status") or {}
+        replicas = spec.get("replicas")
+        return cls(
+            name=str(metadata["name"]),
+            cluster=cluster_of(said),
+            replicas=1 if replicas is None else int(replicas),
+            is_ephemeral=bool(spec.get("ephemeralNodes")),
+            active=_active(power_state) if spec.get("ephemeralNodes") and power_state else None,
+            phase=str(status.get("phase") or ""),
+            conditions=conditions_of(said),
+            pods={pod.name: pod for pod in pods},
+            is_being_deleted="deletionTimestamp" in metadata,
+            keeper=keeper_of(said),
+            version=str(metadata.get("resourceVersion") or ""),
+        )
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """All names that Slurm has of it."""
+        return self.names(range(self.replicas))
+
+    @property
+    def active_nodes(self) -> tuple[str, ...]:
+        """Names of the nodes that are to run."""
+        if not self.is_ephemeral:
+            return self.nodes
+        # The power manager does not look whether there is such a node.
+        return self.names(ordinal for ordinal in sorted(self.active or ()) if ordinal < self.replicas)
+
+    def names(self, ordinals: Iterable[int]) -> tuple[str, ...]:
+        return tuple(f"{self.name}-{ordinal}" for ordinal in ordinals)
+
+    @property
+    def is_in_maintenance(self) -> bool:
+        """Its Pods are gone because its cluster is in maintenance: that is what Terminating means."""
+        terminated = self.conditions.get("StatefulSetTerminated")
+        return self.phase == _TERMINATING or bool(terminated and terminated.is_true)
+
+
+def cluster_of(nodeset: Object) -> str:
+    annotations = nodeset["metadata"].get("annotations") or {}
+    return str((nodeset.get("spec") or {}).get("clusterName") or annotations.get(_CLUSTER_ANNOTATION) or "")
+
+
+def _active(power_state: Object) -> tuple[int, ...]:
+    return tuple(map(int, (power_state.get("spec") or {}).get("activeNodes") or ()))
+
+
+@dataclass(frozen=True)
+class ClusterSnapshot:
+    """A SlurmCluster and its NodeSets."""
+
+    cluster: ClusterSeen
+    nodesets: tuple[NodeSetSeen, ...] = ()
+
+    def describe(self) -> dict[str, Any]:
+        """Summary for tasks that go on with the cluster."""
+        return {
+            "cluster": self.cluster.name,
+            "version": self.cluster.version,
+            "nodesets": {
+                one.name: {"replicas": one.replicas, "ephemeral": one.is_ephemeral, "nodes": list(one.active_nodes)}
+                for one in self.nodesets
+            },
+        }

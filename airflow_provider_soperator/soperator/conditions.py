@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-Object = Mapping[str, Any]
+#: A Kubernetes object as JSON has it.
+Object = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ def parse_time(said: str | None) -> datetime | None:
 
 
 def last_changed(thing: Object) -> datetime | None:
-    """When somebody has last written anything but the status; None if nobody has since it was created."""
+    """Time of the last change of anything but the status; None if there was none since it was created."""
     metadata = thing["metadata"]
     if int(metadata.get("generation") or 1) <= 1:
         return None

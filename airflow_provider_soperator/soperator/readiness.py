@@ -21,10 +21,8 @@ from airflow_provider_soperator.slurm.nodes import is_coming_up, is_going_off, i
 from airflow_provider_soperator.slurm.power import Step, held
 from airflow_provider_soperator.slurm.records import Node
 from airflow_provider_soperator.slurm.states import NodeBase, NodeFlag
-from airflow_provider_soperator.soperator.clusters import AVAILABLE, ClusterSeen
+from airflow_provider_soperator.soperator.clusters import AVAILABLE, ClusterSeen, ClusterSnapshot, NodeSetSeen, PodSeen
 from airflow_provider_soperator.soperator.conditions import newest
-from airflow_provider_soperator.soperator.nodesets import NodeSetSeen, PodSeen
-from airflow_provider_soperator.soperator.seen import Seen
 
 #: How long after a change a status that has not moved may be the one from before it. Soperator is told of changes at
 #: once, and looks at one cluster in a moment.
@@ -41,11 +39,11 @@ _PARTS = {
 
 @dataclass(frozen=True)
 class Readiness:
-    """What is not ready yet, in lines for people."""
+    """Parts that are not ready yet, in lines for people."""
 
     #: What may come by itself, or by what others have under way.
     waiting: tuple[str, ...] = ()
-    #: What stays as it is until somebody mends it.
+    #: What stays as it is until it is mended.
     broken: tuple[str, ...] = ()
 
     @property
@@ -60,7 +58,7 @@ READY = Readiness()
 
 
 def of_all(
-    seen: Seen,
+    seen: ClusterSnapshot,
     now: datetime,
     *,
     nodesets: Collection[str] = (),
@@ -81,7 +79,7 @@ def of_all(
 
 
 def of_cluster(cluster: ClusterSeen, now: datetime) -> Readiness:
-    """The cluster but for its workers."""
+    """The cluster but for its NodeSets."""
     name = f"SlurmCluster {cluster.name}"
     if cluster.is_being_deleted:
         return Readiness(broken=(f"{name} is being deleted",))
@@ -130,7 +128,7 @@ def of_nodeset(nodeset: NodeSetSeen, slurm: Mapping[str, Node] | None = None) ->
 
 
 def of_nodes(names: Iterable[str], pods: Mapping[str, PodSeen], slurm: Mapping[str, Node] | None) -> Readiness:
-    """Some nodes that are to run."""
+    """Readiness of nodes that are to run."""
     steps = {name: _node(name, pods.get(name), slurm) for name in names}
     return Readiness(
         in_lines({name: step.waits for name, step in steps.items() if step.waits}),
@@ -168,7 +166,7 @@ def _in_slurm(node: Node) -> Step:
     return Step(waits=f"is {node.state}")
 
 
-def _missing(name: str, seen: Seen, may_come: bool) -> Readiness:
+def _missing(name: str, seen: ClusterSnapshot, may_come: bool) -> Readiness:
     line = f"there is no NodeSet {name}"
     if seen.nodesets and seen.cluster.is_available and not may_come:
         # All of a cluster are made together.
@@ -176,7 +174,7 @@ def _missing(name: str, seen: Seen, may_come: bool) -> Readiness:
     return Readiness((f"{line} yet",))
 
 
-def _any(seen: Seen) -> Readiness:
+def _any(seen: ClusterSnapshot) -> Readiness:
     return READY if seen.nodesets else Readiness((f"SlurmCluster {seen.cluster.name} has no NodeSets yet",))
 
 

@@ -1,4 +1,4 @@
-"""Terraform for a recipe such as Soperator's: what it plans, what it does, and that it is done once whoever dies.
+"""Terraform for a recipe such as Soperator's: plans, and applies that are done once, though processes die meanwhile.
 
 Drives the binary ``terraform`` (or OpenTofu's ``tofu``). Knows nothing of Airflow.
 """

@@ -13,9 +13,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_soperator.terraform.diagnosis import explain
 from airflow_provider_soperator.terraform.diagnostics import Diagnostic, from_text
-from airflow_provider_soperator.terraform.errors import NoTerraform
+from airflow_provider_soperator.terraform.failures import NoTerraform, explain
 
 _NAMES = ("terraform", "tofu")
 #: What would change Terraform's output, its arguments or where it works, and all that is Airflow's own: a recipe's
@@ -33,7 +32,7 @@ def find(name: str | None) -> str:
 
 
 def environment(base: Mapping[str, str], added: Mapping[str, str]) -> dict[str, str]:
-    """What Terraform and a recipe's scripts see: that of the worker, cleaned, and what is added to it."""
+    """Environment of Terraform and a recipe's scripts: the Airflow worker's, cleaned, with additions."""
     kept = {name: value for name, value in base.items() if not _DROPPED.fullmatch(name)}
     return {**kept, **_SET, **added}
 
@@ -80,14 +79,14 @@ class Terraform:
         return Finished(done.returncode, done.stdout, done.stderr)
 
     def must(self, *args: str, cwd: Path) -> str:
-        """What a command prints; its error if it fails."""
+        """Output of a command; raises its error if it fails."""
         done = self.run(*args, cwd=cwd)
         if done.status:
             raise explain(done.diagnostics, args[0])
         return done.output
 
     def document(self, *args: str, cwd: Path) -> Any:
-        """What a command prints as JSON."""
+        """JSON that a command prints."""
         return json.loads(self.must(*args, cwd=cwd))
 
     @cached_property

@@ -41,12 +41,12 @@ class Diagnostic:
 
     @property
     def is_error(self) -> bool:
-        """Whether it kept Terraform from going on."""
+        """True if it kept Terraform from going on."""
         return self.severity == "error"
 
     @property
     def words(self) -> str:
-        """What it says, in one line."""
+        """Summary and detail in one line."""
         return " ".join(f"{self.summary}: {self.detail}".strip(": ").split())
 
     @property
@@ -63,7 +63,7 @@ class Diagnostic:
 
 
 def errors(found: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
-    """Those that are no warnings."""
+    """Diagnostics that are errors."""
     return tuple(one for one in found if one.is_error)
 
 

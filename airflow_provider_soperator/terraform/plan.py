@@ -1,4 +1,4 @@
-"""What Terraform would do, from ``terraform show -json`` of a plan: read, told and refused before anything is done."""
+"""Plan of Terraform, from ``terraform show -json``: read, told and refused before anything is done."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_soperator.terraform.errors import DestructionRefused
+from airflow_provider_soperator.terraform.failures import DestructionRefused
 
 #: What Terraform calls an action, or a pair of them.
 _ACTIONS = {
@@ -44,8 +44,8 @@ _REASONS = {
 
 
 @dataclass(frozen=True)
-class Change:
-    """What becomes of one resource."""
+class ResourceChange:
+    """Change of one resource."""
 
     address: str
     action: str
@@ -55,11 +55,11 @@ class Change:
     replace_paths: tuple[str, ...] = ()
     previous_address: str = ""
     is_import: bool = False
-    #: Whether it was begun and never finished, or somebody said so (``terraform taint``).
+    #: Whether it was begun and never finished, or marked so (``terraform taint``).
     is_tainted: bool = False
 
     @classmethod
-    def read(cls, document: Mapping[str, Any]) -> Change:
+    def read(cls, document: Mapping[str, Any]) -> ResourceChange:
         """From an entry of ``resource_changes``."""
         change = document["change"]
         said = document.get("action_reason", "")
@@ -75,7 +75,7 @@ class Change:
 
     @property
     def is_destructive(self) -> bool:
-        """Whether what is there ends."""
+        """True if the resource that is there ends."""
         return self.action in DESTRUCTIVE
 
     @property
@@ -93,17 +93,17 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """All that would be done.
+class TerraformPlan:
+    """All changes that Terraform would make.
 
     >>> document = {"resource_changes": [{"address": "a.b", "change": {"actions": ["create"]}}]}
-    >>> print(Plan.read(document).summary)
+    >>> print(TerraformPlan.read(document).summary)
     1 to create
     """
 
-    changes: tuple[Change, ...]
+    changes: tuple[ResourceChange, ...]
     #: What was changed by others since Terraform last looked.
-    drift: tuple[Change, ...] = ()
+    drift: tuple[ResourceChange, ...] = ()
     #: The names of outputs that change.
     outputs: tuple[str, ...] = ()
     is_destroy: bool = False
@@ -114,11 +114,11 @@ class Plan:
     @classmethod
     def read(
         cls, document: Mapping[str, Any], *, is_destroy: bool = False, path: Path | None = None, digest: str = ""
-    ) -> Plan:
+    ) -> TerraformPlan:
         """From ``terraform show -json PLAN``."""
-        drift = (Change.read(one) for one in document.get("resource_drift", ()))
+        drift = (ResourceChange.read(one) for one in document.get("resource_drift", ()))
         return cls(
-            changes=tuple(Change.read(one) for one in document.get("resource_changes", ())),
+            changes=tuple(ResourceChange.read(one) for one in document.get("resource_changes", ())),
             drift=tuple(one for one in drift if one.action != "no-op"),
             outputs=tuple(
                 name for name, one in document.get("output_changes", {}).items() if one["actions"] != ["no-op"]
@@ -130,17 +130,17 @@ class Plan:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to do. What is only read is read by the next plan too."""
+        """True if there is nothing to do. What is only read is read by the next plan too."""
         return not self.outputs and all(
             one.action in ("no-op", "read") and not one.is_import and not one.previous_address for one in self.changes
         )
 
     @property
-    def destructive(self) -> tuple[Change, ...]:
-        """What would be destroyed or replaced."""
+    def destructive(self) -> tuple[ResourceChange, ...]:
+        """Changes that destroy or replace a resource."""
         return tuple(one for one in self.changes if one.is_destructive)
 
-    def by_action(self, *actions: str) -> tuple[Change, ...]:
+    def by_action(self, *actions: str) -> tuple[ResourceChange, ...]:
         """The changes of one kind or several: create, update, replace, delete, read, forget or no-op."""
         return tuple(one for one in self.changes if one.action in actions)
 

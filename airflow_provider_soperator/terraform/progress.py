@@ -1,13 +1,17 @@
-"""How far Terraform is, from the lines of JSON that it prints: resources as they come and go, and a bar."""
+"""Progress of a run: resources as they come and go, a bar, its lines in a log, and how it has ended."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from airflow_provider_soperator.terraform.diagnostics import Diagnostic
+from airflow_provider_soperator.logger import Logger
+from airflow_provider_soperator.terraform.diagnostics import Diagnostic, errors, from_text
+from airflow_provider_soperator.terraform.failures import is_locked_out
+from airflow_provider_soperator.terraform.runs import Run, State
 
 #: How many steps each planned action takes; the rest take none that is counted.
 _STEPS = {"create": 1, "update": 1, "delete": 1, "replace": 2}
@@ -16,11 +20,14 @@ _DONE = {"create": "created", "update": "changed", "delete": "destroyed", "read"
 _WIDTH = 20
 #: Resources that a bar names; of hundreds under way the oldest are what people wait for.
 _NAMED = 2
+#: Seconds between two looks, and between two bars.
+_PAUSE = 0.2
+_BAR = 15.0
 
 
 @dataclass
 class Progress:
-    """What is known of a run, event by event. Times are seconds since the epoch, by Terraform's clock."""
+    """State of a run, event by event. Times are seconds since the epoch, by Terraform's clock."""
 
     #: Steps in all.
     total: int = 0
@@ -72,7 +79,7 @@ class Progress:
                     yield " ".join(event.get("@message", "").split())
 
     def bar(self, now: float) -> str:
-        """How far it is, in a line.
+        """Bar of the progress, in a line.
 
         >>> Progress(total=4, done=1, current={"module.k8s.x.y": ("create", 100.0)}, began=40.0).bar(230.0)
         '[#####---------------] 1/4 · 3:10 · creating module.k8s.x.y (2:10)'
@@ -113,3 +120,97 @@ def _seconds(timestamp: str) -> float:
         return datetime.fromisoformat(f"{whole}.{fraction[:6]:0<6}+00:00").timestamp()
     except ValueError:
         return 0.0
+
+
+@dataclass(frozen=True)
+class RunOutcome:
+    """End of a run."""
+
+    run: Run
+    progress: Progress
+    #: Nothing if it died without a word.
+    status: int | None
+    #: Whether it was told to end.
+    was_interrupted: bool = False
+
+    @property
+    def diagnostics(self) -> tuple[Diagnostic, ...]:
+        """Terraform's diagnostics; of a run that died, one that says so."""
+        found = tuple(self.progress.diagnostics)
+        if self.status == 0 or errors(found):
+            return found
+        printed = from_text(self.run.errors)
+        if errors(printed):
+            return (*found, *printed)
+        how = "was killed" if self.status is None or self.status > 128 else f"ended with status {self.status}"
+        return (*found, Diagnostic("error", f"Terraform {how}", self.run.errors.strip()))
+
+
+def outcome_of(run: Run) -> RunOutcome:
+    """State of a run at present, from all that it has printed."""
+    progress = Progress()
+    for event in run.lines():
+        if event is None:
+            break
+        for _ in progress.take(event):
+            pass
+    return RunOutcome(run, progress, run.status)
+
+
+@dataclass
+class RunFollower:
+    """Follows a run to its end: writes its lines to a log, and passes on the order to end."""
+
+    run: Run
+    log: Logger
+    #: Seconds after which a second order to end is given.
+    grace: float
+    #: Whether another process began the run, so that what it has done so far is told in one line.
+    is_late: bool = False
+    progress: Progress = field(default_factory=Progress)
+    _is_told: bool = False
+    _told_at: list[float] = field(default_factory=list)
+
+    def interrupt(self) -> None:
+        """Have the run end in good order. May be called by a signal handler."""
+        self._is_told = True
+        self._tell()
+
+    def to_end(self) -> RunOutcome:
+        """Wait for it, and say what happens meanwhile."""
+        is_over, is_silent, next_bar = False, self.is_late, time.monotonic() + _BAR
+        for event in self.run.lines():
+            if event is not None:
+                for line in self.progress.take(event):
+                    if not is_silent:
+                        self.log.info("%s", line)
+                continue
+            if is_over:
+                break
+            if is_silent:
+                self.log.info("%s", self.progress.bar(time.time()))
+                is_silent = False
+            # After its end there is one more look, for what it has printed last.
+            is_over = self.run.state is not State.RUNNING
+            self._tell()
+            if self.progress.current and time.monotonic() >= next_bar:
+                self.log.info("%s", self.progress.bar(time.time()))
+                next_bar = time.monotonic() + _BAR
+            if not is_over:
+                time.sleep(_PAUSE)
+        self.run.notice()
+        outcome = RunOutcome(self.run, self.progress, self.run.status, self._is_told)
+        for diagnostic in outcome.diagnostics:
+            # Who waits for a lock tries every few seconds, and says once whose it is.
+            for line in () if is_locked_out(diagnostic) else diagnostic.lines():
+                self.log.warning("%s", line)
+        return outcome
+
+    def _tell(self) -> None:
+        """Give the order as often as is due: once, and once more after the grace."""
+        if not self._is_told or self.run.state is not State.RUNNING:
+            return
+        now, times = time.monotonic(), len(self._told_at)
+        is_due = not times or (times == 1 and now > self._told_at[0] + self.grace)
+        if is_due and self.run.interrupt():
+            self._told_at.append(now)

@@ -1,4 +1,4 @@
-"""Terraform in a process that outlives whoever started it, and the folder by which anybody finds it again.
+"""Runs of Terraform in processes that outlive the task that started them, each found again by its folder.
 
 A worker may be killed with all that it has started. So Terraform runs in a session of its own, below a shell that
 writes down how it ended; its lines of JSON go to a file, from which they are read by the try that started it or by any
@@ -43,7 +43,7 @@ _NAME = re.compile(r"(\d+)-(\w+)")
 
 
 class State(Enum):
-    """What has become of a run."""
+    """State of a run."""
 
     RUNNING = "running"
     ENDED = "ended"
@@ -52,27 +52,27 @@ class State(Enum):
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a process id means what it says."""
+class PidNamespace:
+    """Namespace in which a process id is unique: host, boot and container."""
 
     host: str
     boot: str
     pids: str
 
     @classmethod
-    def here(cls) -> Place:
+    def here(cls) -> PidNamespace:
         """This machine, since it was booted, and in this container."""
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return cls(socket.gethostname(), boot, os.readlink("/proc/self/ns/pid"))
 
 
 @dataclass(frozen=True)
-class Record:
-    """What is written down of a run before it runs."""
+class RunRecord:
+    """Record of a run, written before it runs."""
 
     kind: str
     argv: tuple[str, ...]
-    place: Place
+    place: PidNamespace
     #: As Terraform writes it into a lock.
     who: str
     started: float
@@ -91,19 +91,19 @@ class Run:
         # Ours to wait for, if it is a child of ours: else it would stay a zombie.
         self._process = process
         document = json.loads((folder / "record.json").read_text())
-        place, argv = Place(**document.pop("place")), tuple(document.pop("argv"))
-        self.record = Record(place=place, argv=argv, **document)
+        place, argv = PidNamespace(**document.pop("place")), tuple(document.pop("argv"))
+        self.record = RunRecord(place=place, argv=argv, **document)
 
     @property
     def status(self) -> int | None:
-        """With what Terraform has ended; nothing if it has not, or nobody knows."""
+        """Exit status of Terraform; None if it has not ended, or it is not known."""
         with suppress(FileNotFoundError, ValueError):
             return int((self.folder / "rc").read_text())
         return None
 
     @property
     def state(self) -> State:
-        """What has become of it."""
+        """Running, ended or dead, as of now."""
         if self._process:
             self._process.poll()
         # Whether it lives is asked first: it may end in between.
@@ -114,26 +114,26 @@ class Run:
 
     @property
     def was_killed(self) -> bool:
-        """Whether it could not end in good order, as a process to which SIGKILL is sent."""
+        """True if it could not end in good order, as a process to which SIGKILL is sent."""
         return self.state is State.DEAD or (self.status or 0) > 128
 
     @property
     def is_here(self) -> bool:
-        """Whether its processes are of this machine."""
-        return self.record.place == Place.here()
+        """True if its processes are of this machine."""
+        return self.record.place == PidNamespace.here()
 
     @property
     def was_noticed(self) -> bool:
-        """Whether somebody has seen how it ended."""
+        """True if a task has taken note of its end."""
         return (self.folder / "noticed").exists()
 
     def notice(self) -> None:
-        """Say that somebody has."""
+        """Note that its end was seen."""
         (self.folder / "noticed").touch()
 
     @property
     def errors(self) -> str:
-        """What Terraform has printed beside its JSON."""
+        """Text that Terraform has printed beside its JSON."""
         return (self.folder / "err").read_text(errors="replace") if (self.folder / "err").exists() else ""
 
     def interrupt(self) -> bool:
@@ -147,7 +147,7 @@ class Run:
         return False
 
     def lines(self) -> Iterator[Mapping[str, Any] | None]:
-        """What Terraform prints, from its first line on; ``None`` where there is no more at present, without end."""
+        """Events that Terraform prints, from the first on; ``None`` where there is no more at present, without end."""
         rest = b""
         with (self.folder / "out").open("rb") as out:
             while True:
@@ -199,8 +199,8 @@ def start(runs: Path, kind: str, argv: Sequence[str], cwd: Path, env: Mapping[st
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    place = Place.here()
-    record = Record(
+    place = PidNamespace.here()
+    record = RunRecord(
         kind=kind,
         argv=tuple(argv),
         place=place,
@@ -256,7 +256,7 @@ def _began(pid: int) -> int | None:
 
 
 def _stat(pid: int) -> list[str] | None:
-    """What the kernel says of a process from its state on, see proc(5); nothing of one that has ended."""
+    """Fields of a process in /proc from its state on, see proc(5); None of one that has ended."""
     try:
         said = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

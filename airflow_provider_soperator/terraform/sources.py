@@ -17,8 +17,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from airflow_provider_soperator.terraform.command import Terraform
-from airflow_provider_soperator.terraform.errors import RecipeMissing, StateElsewhere
-from airflow_provider_soperator.terraform.recipe import Recipe, reach
+from airflow_provider_soperator.terraform.failures import RecipeMissing, StateElsewhere
+from airflow_provider_soperator.terraform.root_module import RootModule, reach
 from airflow_provider_soperator.terraform.state import LOCAL, has_resources
 
 #: What tells where a copy came from, and which files it has.
@@ -33,7 +33,7 @@ _GIT = re.compile(r"(ssh|https?|file)://.*\.git|ssh://.*")
 
 @dataclass(frozen=True)
 class Source:
-    """Where a recipe is, as the user says it."""
+    """Place of a recipe, as the user names it."""
 
     address: str
     subfolder: str = ""
@@ -47,7 +47,7 @@ class Source:
         return path / self.subfolder if path.is_dir() else None
 
     def module(self) -> dict[str, str]:
-        """How Terraform is told of it.
+        """The source as an argument of a module block.
 
         >>> Source("https://example.org/lib.git", "soperator", "v1").module()
         {'source': 'git::https://example.org/lib.git//soperator?ref=v1'}
@@ -107,7 +107,7 @@ def _download(terraform: Terraform, source: Source, staging: Path) -> tuple[Path
 
 def _refuse_to_forget(folder: Path, root: Path) -> None:
     state = folder / LOCAL
-    if has_resources(state) and not (root / LOCAL).exists() and Recipe.read(folder).backend == "local":
+    if has_resources(state) and not (root / LOCAL).exists() and RootModule.read(folder).backend == "local":
         raise StateElsewhere(
             f"{state} knows of a cluster, and a copy of the recipe would make it a second time",
             f"give the recipe a backend that both can use, or copy the state to {root / LOCAL} and use it only there",
@@ -116,7 +116,7 @@ def _refuse_to_forget(folder: Path, root: Path) -> None:
 
 def _mirror(tree: Path, root: str, into: Path, earlier: list[str], but: Path | None = None) -> list[str]:
     """Copy a tree with a recipe over an earlier copy of it; the files that it has."""
-    Recipe.read(tree / root)
+    RootModule.read(tree / root)
     files = sorted(_files(tree, but))
     for name in set(earlier) - set(files):
         (into / name).unlink(missing_ok=True)

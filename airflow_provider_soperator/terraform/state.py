@@ -1,27 +1,38 @@
-"""The state that a recipe's backend keeps: where a local one lies, and what was left when it could not be saved."""
+"""State that a recipe's backend keeps: where a local one lies, what could not be saved, and who holds its lock."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.terraform.command import Terraform
-from airflow_provider_soperator.terraform.diagnostics import errors
-from airflow_provider_soperator.terraform.errors import StateNotSaved, TerraformFailed
+from airflow_provider_soperator.terraform.diagnostics import Diagnostic, errors
+from airflow_provider_soperator.terraform.failures import StateLocked, StateNotSaved, TerraformFailed
 
 #: What Terraform leaves beside the recipe if the backend does not take the state.
 ERRORED = "errored.tfstate"
 LOCAL = "terraform.tfstate"
 #: File systems that end with the machine or the container.
 _PASSING = {"tmpfs", "ramfs", "overlay"}
+#: Seconds between two tries to have a lock.
+_PAUSE = 5.0
+
+_FIELD = re.compile(r"^\s*(ID|Path|Operation|Who|Created):[ \t]*(\S.*?)\s*$", re.MULTILINE)
+_HELD = re.compile(r"already locked: ID=(\S+)")
+#: Such as ``2026-11-22 01:55:35.496482762 +0000 UTC``.
+_CREATED = re.compile(r"(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d)(\.\d+)? \+0000 UTC")
 
 
 def is_passing(folder: Path) -> bool:
-    """Whether a folder ends with its machine, or its container, as far as this machine can say."""
+    """True if a folder ends with its machine, or its container, as far as this machine can say."""
     mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
     here = folder.resolve()
     # The mount with the longest path is the one that the folder is on; of two with one path the last counts.
@@ -30,7 +41,7 @@ def is_passing(folder: Path) -> bool:
 
 
 def has_resources(path: Path) -> bool:
-    """Whether a state file knows of anything."""
+    """True if a state file has resources."""
     try:
         return bool(json.loads(path.read_text()).get("resources"))
     except FileNotFoundError:
@@ -83,3 +94,85 @@ def _resources(document: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         module = modules.pop()
         yield from module.get("resources", ())
         modules.extend(module.get("child_modules", ()))
+
+
+@dataclass(frozen=True)
+class Lock:
+    """Lock that Terraform could not have, as it describes it."""
+
+    id: str
+    who: str = ""
+    operation: str = ""
+    created: str = ""
+    path: str = ""
+
+    @classmethod
+    def read(cls, diagnostics: Iterable[Diagnostic]) -> Lock | None:
+        """The lock that an error speaks of; none if it does not say."""
+        for one in diagnostics:
+            said = dict(_FIELD.findall(one.detail))
+            # Terraform's backend of type http tells of the lock that it asked for in place of the one that is held.
+            if (held := _HELD.search(one.detail)) and held[1] != said.get("ID"):
+                return cls(id=held[1])
+            if "ID" in said:
+                return cls(
+                    id=said["ID"],
+                    who=said.get("Who", ""),
+                    operation=said.get("Operation", ""),
+                    created=said.get("Created", ""),
+                    path=said.get("Path", ""),
+                )
+        return None
+
+    @property
+    def created_at(self) -> float | None:
+        """In seconds since the epoch; none if it cannot be read."""
+        found = _CREATED.fullmatch(self.created)
+        if not found:
+            return None
+        whole = datetime.strptime(f"{found[1]} {found[2]}", "%Y-%m-%d %H:%M:%S").replace(tzinfo=timezone.utc)
+        return whole.timestamp() + float(found[3] or 0)
+
+    def __str__(self) -> str:
+        operation = self.operation.removeprefix("OperationType").lower() or "something"
+        since = f" since {self.created}" if self.created else ""
+        return f"{self.who or 'somebody'} holds the lock of the state for {operation}{since} ({self.id})"
+
+    def belongs_to(self, who: str, began: float, last_sign: float) -> bool:
+        """True if it is the lock of a run that began then and gave its last sign of life then.
+
+        At its last sign that run held the lock, and no other can have had it at the same time. So a lock that was
+        made after the run began and before that sign, on the same machine and so by the same clock, is the run's.
+        """
+        return self.who == who and self.created_at is not None and began <= self.created_at <= last_sign
+
+
+class LockPatience:
+    """Waits for a lock that others hold, for so long and no longer."""
+
+    def __init__(self, seconds: float, log: Logger) -> None:
+        self._began = time.monotonic()
+        self._seconds = seconds
+        self._log = log
+        self._told = ""
+
+    def wait(self, lock: Lock | None, error: StateLocked) -> None:
+        """Let some time go by; raises the error if there is none left."""
+        waited = time.monotonic() - self._began
+        if waited >= self._seconds:
+            raise self._given_up(lock, error, waited)
+        if str(lock) != self._told:
+            self._told = str(lock)
+            self._log.info("%s: waiting for it, for %.0f s at most", lock or error.what, self._seconds)
+        time.sleep(min(_PAUSE, self._seconds - waited))
+
+    @staticmethod
+    def _given_up(lock: Lock | None, error: StateLocked, waited: float) -> StateLocked:
+        if lock is None:
+            return StateLocked(error.what, "see what holds the lock, and wait for it", error.diagnostics)
+        return StateLocked(
+            f"{lock}, and it was waited for {waited:.0f} s",
+            "wait for it to end; if it is certain that it has died, run "
+            f"`terraform force-unlock {lock.id}` in the workspace's folder",
+            error.diagnostics,
+        )

@@ -1,4 +1,4 @@
-"""A folder for one cluster, in which a recipe is planned and applied: once, whoever dies meanwhile."""
+"""Folder of one cluster, in which a recipe is planned and applied: once, though processes die meanwhile."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ from typing import Any
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.terraform import runs
 from airflow_provider_soperator.terraform.command import Terraform
-from airflow_provider_soperator.terraform.diagnosis import explain, undeclared
 from airflow_provider_soperator.terraform.diagnostics import Diagnostic, errors
-from airflow_provider_soperator.terraform.errors import (
+from airflow_provider_soperator.terraform.failures import (
     Interrupted,
     NotARecipe,
     PlanOutdated,
@@ -28,14 +27,15 @@ from airflow_provider_soperator.terraform.errors import (
     TerraformFailed,
     UnknownVariable,
     WorkspaceBusy,
+    explain,
+    undeclared,
 )
-from airflow_provider_soperator.terraform.following import Following, Outcome, read
-from airflow_provider_soperator.terraform.locks import Lock, LockPatience
-from airflow_provider_soperator.terraform.plan import Plan
-from airflow_provider_soperator.terraform.recipe import Recipe, Variable
+from airflow_provider_soperator.terraform.plan import TerraformPlan
+from airflow_provider_soperator.terraform.progress import RunFollower, RunOutcome, outcome_of
+from airflow_provider_soperator.terraform.root_module import RootModule, Variable
 from airflow_provider_soperator.terraform.runs import Run, State
 from airflow_provider_soperator.terraform.sources import Source, bring
-from airflow_provider_soperator.terraform.state import is_passing, save_errored, texts_of, values_of
+from airflow_provider_soperator.terraform.state import Lock, LockPatience, is_passing, save_errored, texts_of, values_of
 
 _BACKEND = "terraform_backend_override.tf.json"
 _VARIABLES = "variables.tfvars.json"
@@ -50,7 +50,7 @@ def checked_name(name: str) -> str:
 
 @dataclass(frozen=True)
 class Options:
-    """How a workspace goes about it."""
+    """Options of a workspace."""
 
     #: Terraform's own workspace, in which one recipe has several states.
     terraform_workspace: str | None = None
@@ -65,7 +65,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Applied:
-    """What an apply has done."""
+    """Result of an apply."""
 
     added: int = 0
     changed: int = 0
@@ -106,7 +106,7 @@ class Workspace:
         self._options = options
         self._mask = mask
         self._root: Path | None = None
-        self._following: Following | None = None
+        self._following: RunFollower | None = None
         self._is_interrupted = False
 
     def __enter__(self) -> Workspace:
@@ -117,13 +117,13 @@ class Workspace:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """What runs goes on, and the folder stays."""
+        """Leave the folder, and any run that goes on."""
         self._forget_plans()
 
     def settle(self) -> Applied | None:
         """Follow what an earlier try has left running to its end, and take note of what one has come to.
 
-        An apply that has ended well since anybody looked is returned. One that fails while it is followed raises its
+        An apply that has ended well since the last look is returned. One that fails while it is followed raises its
         error; one that had failed before is told, and can be planned anew.
         """
         latest = next(iter(runs.earlier(self._runs)), None)
@@ -153,8 +153,8 @@ class Workspace:
         if errors(found):
             raise explain(found, "validate")
 
-    def plan(self, variables: Mapping[str, Any], *, destroy: bool = False) -> Plan:
-        """What would be done to have the recipe with these values; all other variables are as the recipe has them.
+    def plan(self, variables: Mapping[str, Any], *, destroy: bool = False) -> TerraformPlan:
+        """Plan the recipe with these values; all other variables are as the recipe has them.
 
         An earlier plan cannot be applied any more.
         """
@@ -173,18 +173,18 @@ class Workspace:
         path = outcome.run.folder / runs.PLAN
         document = self._terraform.document("show", "-json", str(path), cwd=self.root)
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        plan = Plan.read(document, is_destroy=destroy, path=path, digest=digest)
+        plan = TerraformPlan.read(document, is_destroy=destroy, path=path, digest=digest)
         for line in plan.lines():
             self._log.info("%s", line)
         return plan
 
-    def apply(self, plan: Plan) -> Applied:
+    def apply(self, plan: TerraformPlan) -> Applied:
         """Carry out a plan, once: what an earlier try has done or begun is not done again."""
         self.settle()
         latest = next((run for run in runs.earlier(self._runs) if run.record.kind == "apply"), None)
         if latest and plan.digest and latest.record.digest == plan.digest and latest.status == 0:
             self._log.info("this plan was applied before, by %s: it is not applied again", latest.folder)
-            return replace(self._applied(read(latest)), was_begun_before=True)
+            return replace(self._applied(outcome_of(latest)), was_begun_before=True)
         if plan.is_empty:
             self._log.info("There is nothing to do.")
             return Applied()
@@ -211,7 +211,7 @@ class Workspace:
     def interrupt(self) -> str:
         """Have Terraform end what it has begun, save the state, release its lock and end; what was left how, in words.
 
-        Returns at once, and may be called by a signal handler. Whoever waits gets ``Interrupted`` at the end.
+        Returns at once, and may be called by a signal handler. A caller that waits gets ``Interrupted`` at the end.
         """
         self._is_interrupted = True
         following = self._following
@@ -231,9 +231,9 @@ class Workspace:
         return self._root
 
     @property
-    def recipe(self) -> Recipe:
-        """What the recipe declares."""
-        return Recipe.read(self.root)
+    def recipe(self) -> RootModule:
+        """Declarations of the recipe."""
+        return RootModule.read(self.root)
 
     @property
     def variables(self) -> Mapping[str, Variable]:
@@ -255,7 +255,7 @@ class Workspace:
             # What dies under the eyes of this try is planned anew, as what had died before.
             if kind != "plan" and outcome.status is not None:
                 return replace(self._applied(self._checked(outcome)), was_begun_before=True)
-        outcome = read(latest)
+        outcome = outcome_of(latest)
         if outcome.status == 0:
             if kind == "plan":
                 return None
@@ -269,8 +269,8 @@ class Workspace:
             self._log.warning("it was at work on %s, which may be there without being in the state", address)
         return None
 
-    def _run(self, kind: str, arguments: Sequence[str], *, digest: str = "") -> Outcome:
-        """Run plan or apply to its end, once nobody else holds the state's lock."""
+    def _run(self, kind: str, arguments: Sequence[str], *, digest: str = "") -> RunOutcome:
+        """Run plan or apply to its end, once no other process holds the state's lock."""
         options = ["-json", "-input=false", "-lock-timeout=0s"]
         if self._options.parallelism:
             options.append(f"-parallelism={self._options.parallelism}")
@@ -295,8 +295,8 @@ class Workspace:
                 else:
                     patience.wait(lock, error)
 
-    def _follow(self, run: Run, *, is_late: bool = False) -> Outcome:
-        self._following = Following(run, self._log, self._options.interrupt_grace, is_late)
+    def _follow(self, run: Run, *, is_late: bool = False) -> RunOutcome:
+        self._following = RunFollower(run, self._log, self._options.interrupt_grace, is_late)
         if self._is_interrupted:
             self._following.interrupt()
         try:
@@ -304,7 +304,7 @@ class Workspace:
         finally:
             self._following = None
 
-    def _checked(self, outcome: Outcome) -> Outcome:
+    def _checked(self, outcome: RunOutcome) -> RunOutcome:
         """An outcome that is a good one; else its error."""
         if outcome.status == 0:
             return outcome
@@ -320,7 +320,7 @@ class Workspace:
             )
         raise explain(outcome.diagnostics, kind)
 
-    def _applied(self, outcome: Outcome) -> Applied:
+    def _applied(self, outcome: RunOutcome) -> Applied:
         done = outcome.progress.summary
         return Applied(
             added=done.get("add", 0),
@@ -332,13 +332,14 @@ class Workspace:
 
     def _is_ours(self, lock: Lock) -> bool:
         dead = [run for run in runs.earlier(self._runs) if run.is_here and run.was_killed]
-        return any(lock.belongs_to(run.record.who, run.record.started, read(run).progress.last_sign) for run in dead)
+        signs = ((run.record, outcome_of(run).progress.last_sign) for run in dead)
+        return any(lock.belongs_to(record.who, record.started, sign) for record, sign in signs)
 
     # ------------------------------------------------------------------------------ files
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """While nobody else changes the folder, or begins a run in it."""
+        """Lock the folder against other changes, and other runs."""
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
@@ -358,7 +359,7 @@ class Workspace:
             self._log.warning("%s", told)
 
     def _write_variables(self, variables: Mapping[str, Any]) -> None:
-        # In JSON nothing is a template: whatever a value has in it arrives as it is.
+        # In JSON nothing is a template: a value arrives as it is.
         _write_privately(self.folder / _VARIABLES, json.dumps(variables, indent=1))
 
     def _forget_plans(self) -> None:

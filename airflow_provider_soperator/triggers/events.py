@@ -28,13 +28,13 @@ from airflow_provider_soperator.health.metrics import NODE_LABELS
 from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
 from airflow_provider_soperator.hooks.health import Witnesses
 from airflow_provider_soperator.hooks.slurm import SlurmHook
-from airflow_provider_soperator.kubernetes.clusters import ClusterObjects
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.queue import Lasting, QueueFilter
 from airflow_provider_soperator.slurm.report import describe
 from airflow_provider_soperator.slurm.requests import ListNodes, Request
 from airflow_provider_soperator.slurm.states import JobState
+from airflow_provider_soperator.soperator.cluster_objects import ClusterObjects
 from airflow_provider_soperator.soperator.clusters import ClusterSeen
 from airflow_provider_soperator.triggers.base import SlurmTrigger
 from airflow_provider_soperator.values import NAMESPACE

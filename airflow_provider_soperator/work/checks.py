@@ -13,14 +13,22 @@ from typing import Any, Literal
 
 from airflow_provider_soperator.clients.client import AsyncSlurmClient
 from airflow_provider_soperator.hooks.sides import Where
-from airflow_provider_soperator.kubernetes.checks import ActiveChecks
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm.drains import drained
 from airflow_provider_soperator.slurm.ids import JobId
 from airflow_provider_soperator.slurm.requests import ListJobs, ListNodes
-from airflow_provider_soperator.soperator.check_awaited import CheckAwaited, CheckHasFailed
-from airflow_provider_soperator.soperator.check_ends import Outcome, RunState, of_slurm
-from airflow_provider_soperator.soperator.checks import FOLLOWS, CheckSeen, RunSeen, job_name, judged, newest, under_way
+from airflow_provider_soperator.soperator.active_checks import (
+    FOLLOWS,
+    CheckAwaited,
+    CheckHasFailed,
+    CheckSeen,
+    RunSeen,
+    judged,
+    newest,
+    under_way,
+)
+from airflow_provider_soperator.soperator.check_jobs import ActiveChecks, job_name
+from airflow_provider_soperator.soperator.check_results import CheckResult, RunState, of_slurm
 from airflow_provider_soperator.work.protocols import Look, Progress, Watch, Work, WorkFailed
 
 #: What ended before is not told, whatever is remembered: a DAG that was paused for a month is not to run for all of it.
@@ -34,7 +42,7 @@ class CheckClients:
     checks: ActiveChecks
     slurm: AsyncSlurmClient | None = None
 
-    async def outcome(self, check: CheckSeen, run: RunSeen) -> Outcome:
+    async def outcome(self, check: CheckSeen, run: RunSeen) -> CheckResult:
         """What a run is: as Slurm has it where that can be asked, and otherwise as Soperator has noted it."""
         outcome = judged(check, run, datetime.now(timezone.utc))
         if self.slurm is None or not run.end or not run.slurm_jobs:
@@ -192,7 +200,7 @@ class CheckProgress(Progress[CheckClients]):
         self._log.info("%s: the check has been started as %s", check.name, run.name)
         return run
 
-    async def _outcome(self, clients: CheckClients, check: CheckSeen, run: RunSeen) -> Outcome:
+    async def _outcome(self, clients: CheckClients, check: CheckSeen, run: RunSeen) -> CheckResult:
         outcome = await clients.outcome(check, run)
         jobs = f"its jobs in Slurm ({_listed(run.slurm_jobs)})"
         if not outcome.state.is_over:
@@ -204,11 +212,11 @@ class CheckProgress(Progress[CheckClients]):
             self._over_since = self._over_since or time.monotonic()
             if time.monotonic() - self._over_since < FOLLOWS.total_seconds():
                 self._tell(f"{run.name}: {jobs} have ended, which Soperator has not noted yet")
-                return Outcome()
+                return CheckResult()
             self._log.warning("Soperator has not noted the end of %s: see whether soperatorchecks runs", run.name)
         return outcome
 
-    async def _drain(self, slurm: AsyncSlurmClient, outcome: Outcome) -> list[str]:
+    async def _drain(self, slurm: AsyncSlurmClient, outcome: CheckResult) -> list[str]:
         """Drain the nodes that have failed; one that is drained already keeps its reason."""
         failing = [node for node in await slurm.ask(ListNodes()) if node.name in outcome.failing]
         for order in drained(failing, self._wanted.drain_reason).orders:

@@ -23,8 +23,8 @@ from airflow_provider_soperator.slurm.nodes import is_usable
 from airflow_provider_soperator.slurm.records import Node
 from airflow_provider_soperator.slurm.requests import ListNodes
 from airflow_provider_soperator.soperator import readiness
+from airflow_provider_soperator.soperator.clusters import ClusterSnapshot
 from airflow_provider_soperator.soperator.readiness import Readiness
-from airflow_provider_soperator.soperator.seen import Seen
 from airflow_provider_soperator.transports.errors import TransportError
 from airflow_provider_soperator.work.polling import is_final, slurm_client
 from airflow_provider_soperator.work.protocols import Look, Progress, Watch, Work, WorkFailed, WorkRefused
@@ -39,7 +39,7 @@ JOB: dict[str, Any] = {"script": "#!/bin/bash\nsrun hostname\n", "time_limit": 1
 
 async def look(
     sides: Sides, nodesets: Sequence[str], most_age: float, *, may_come: bool = False
-) -> tuple[Seen, Readiness]:
+) -> tuple[ClusterSnapshot, Readiness]:
     """A cluster and what it lacks; Slurm is asked once Kubernetes has nothing to say against that."""
     seen, now = await sides.kubernetes.look(), datetime.now(timezone.utc)
     found = readiness.of_all(seen, now, nodesets=nodesets, may_come=may_come)

@@ -10,15 +10,15 @@ from typing import Any
 
 from airflow_provider_soperator.clients.client import AsyncSlurmClient
 from airflow_provider_soperator.hooks.sides import Sides, Where
-from airflow_provider_soperator.kubernetes.known import NODE_SET
-from airflow_provider_soperator.kubernetes.replicas import last_scaled_by
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.records import Job, Node
 from airflow_provider_soperator.slurm.requests import CancelJobs, ListJobs, RequeueJobs, Undrain
-from airflow_provider_soperator.soperator.nodesets import NodeSetSeen
-from airflow_provider_soperator.soperator.resizing import Resize, ResizeRefused, Stage, jobs_on, ours_among
+from airflow_provider_soperator.soperator.clusters import NodeSetSeen
+from airflow_provider_soperator.soperator.kinds import NODE_SET
+from airflow_provider_soperator.soperator.resize import Resize, ResizeRefused, ResizeStage, jobs_on, ours_among
+from airflow_provider_soperator.soperator.workloads import last_scaled_by
 from airflow_provider_soperator.transports.errors import TransportError
 from airflow_provider_soperator.transports.kubernetes_errors import is_conflict
 from airflow_provider_soperator.work.protocols import Progress, Work, WorkFailed, WorkRefused
@@ -165,7 +165,7 @@ class ResizeProgress(Progress[Sides]):
                 self._log.warning("Job %s is cancelled, as it cannot go back into the queue (%s)", job.id, error)
                 await slurm.ask(CancelJobs(ids=(job.id,)))
 
-    def _tell(self, stage: Stage) -> None:
+    def _tell(self, stage: ResizeStage) -> None:
         """What is waited for, each line once."""
         for line in stage.waiting:
             if line not in self._told:
@@ -174,7 +174,7 @@ class ResizeProgress(Progress[Sides]):
         self._place = str(stage) or "all is done but for the last look"
 
 
-async def _order(slurm: AsyncSlurmClient | None, stage: Stage) -> None:
+async def _order(slurm: AsyncSlurmClient | None, stage: ResizeStage) -> None:
     if slurm:
         for order in stage.orders:
             await slurm.ask(order)

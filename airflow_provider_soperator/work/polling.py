@@ -11,9 +11,9 @@ from airflow_provider_soperator.clients.client import AsyncSlurmClient
 from airflow_provider_soperator.errors import ConnectionMistake
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.hooks.stock import known
-from airflow_provider_soperator.kubernetes.objects import ObjectMissing
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm.errors import InvalidStateTransition, SlurmError
+from airflow_provider_soperator.soperator.objects import ObjectMissing
 from airflow_provider_soperator.transports.errors import ConnectFailed, NotSupported, TransportError, Unreachable
 from airflow_provider_soperator.transports.kubernetes_errors import is_forbidden
 from airflow_provider_soperator.work.protocols import Progress, Watch

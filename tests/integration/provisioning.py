@@ -11,8 +11,7 @@ from typing import Any
 
 from airflow_provider_soperator.operators.cluster import DestroyClusterOperator, ProvisionClusterOperator
 from airflow_provider_soperator.provisioning.parts import Filesystem, NodeSet
-from airflow_provider_soperator.provisioning.sources import Recipe
-from airflow_provider_soperator.provisioning.spec import ClusterSpec
+from airflow_provider_soperator.provisioning.spec import ClusterSpec, Recipe
 from tests.integration.terraforming import RECIPES
 from tests.unit.provisioning.clusters import public_key
 

@@ -17,7 +17,7 @@ from async_timeout import timeout
 
 from airflow_provider_soperator.operators.checks import CheckFailed, RunActiveCheckOperator
 from airflow_provider_soperator.sensors.health import ActiveCheckSensor
-from airflow_provider_soperator.soperator.check_awaited import CheckAwaited
+from airflow_provider_soperator.soperator.active_checks import CheckAwaited
 from airflow_provider_soperator.triggers.events import ActiveCheckFailedTrigger
 from airflow_provider_soperator.triggers.watch import WatchTrigger
 from airflow_provider_soperator.triggers.work import WorkTrigger

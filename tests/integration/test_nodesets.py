@@ -14,7 +14,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_soperator.hooks.sides import Sides, Where
 from airflow_provider_soperator.operators.nodesets import ScaleNodeSetOperator
-from airflow_provider_soperator.soperator.resizing import Resize
+from airflow_provider_soperator.soperator.resize import Resize
 from airflow_provider_soperator.work.events import WorkTimeout
 from airflow_provider_soperator.work.nodesets import NodeSetResize
 from airflow_provider_soperator.work.protocols import WorkFailed

@@ -9,10 +9,10 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
-from airflow_provider_soperator.kubernetes.known import NODE_SET, SLURM_CLUSTER
-from airflow_provider_soperator.kubernetes.objects import Objects
 from airflow_provider_soperator.provisioning.parts import NodeSet
-from airflow_provider_soperator.provisioning.sources import KubernetesObjects
+from airflow_provider_soperator.provisioning.spec import KubernetesObjects
+from airflow_provider_soperator.soperator.kinds import NODE_SET, SLURM_CLUSTER
+from airflow_provider_soperator.soperator.objects import Objects
 from tests.integration.connections import Connections
 from tests.integration.provisioning import CPU, GPU, TaskInstance, destroy, provision, spec
 

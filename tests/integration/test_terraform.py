@@ -13,15 +13,15 @@ from airflow.sdk.log import redact
 
 from airflow_provider_soperator.hooks.terraform import TerraformHook
 from airflow_provider_soperator.terraform.command import find
-from airflow_provider_soperator.terraform.errors import (
+from airflow_provider_soperator.terraform.failures import (
     BackendChanged,
+    CloudQuotaExceeded,
     DestructionRefused,
     InvalidVariable,
     NotARecipe,
     NoTerraform,
     PlanOutdated,
     ProviderMissing,
-    QuotaExceeded,
     RecipeMissing,
     StateElsewhere,
     TerraformTooOld,
@@ -285,7 +285,7 @@ def test_a_quota_is_named_and_what_was_made_is_kept(bench: Bench) -> None:
         "QuotaFailure: quota compute.instance.gpu.h100 of project: limit 16, requested 32 (compute.api.nebius.cloud)"
     )
     bench.env.update(STUB_FAIL="worker-0", STUB_WORDS=words)
-    with pytest.raises(QuotaExceeded, match=r"the quota compute\.instance\.gpu\.h100 stands against it") as failed:
+    with pytest.raises(CloudQuotaExceeded, match=r"the quota compute\.instance\.gpu\.h100 stands against it") as failed:
         bench.provision(bench.workspace())
     assert "limit 16, requested 32" in str(failed.value)
     assert 'FAILED: creating module.node_group["worker-0"].terraform_data.this' in str(bench.said)

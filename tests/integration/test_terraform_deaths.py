@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_soperator.terraform import runs
-from airflow_provider_soperator.terraform.errors import (
+from airflow_provider_soperator.terraform.failures import (
     Interrupted,
     StateLocked,
     StateNotSaved,
@@ -144,8 +144,8 @@ def test_a_run_on_another_machine_is_followed_while_it_gives_signs_of_life(
     bench.hold("worker-0")
     with bench.task() as task:
         run = killed_in_apply(bench, task)
-    elsewhere = runs.Place("elsewhere", "", "")
-    monkeypatch.setattr(runs.Place, "here", classmethod(lambda _: elsewhere))
+    elsewhere = runs.PidNamespace("elsewhere", "", "")
+    monkeypatch.setattr(runs.PidNamespace, "here", classmethod(lambda _: elsewhere))
     wait_for(lambda: (run.folder / "beat").exists(), "it gives no sign of life")
     assert run.state is State.RUNNING
     # Nobody can tell it anything from here.

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import pytest
 
 import airflow_provider_soperator
+from airflow_provider_soperator import provisioning
 from airflow_provider_soperator.capacity import targets
 
 ROOT = airflow_provider_soperator.__name__
@@ -71,7 +72,25 @@ class Row(NamedTuple):
 #: In the order in which one Python carries them out, so each bars all that later ones do: there, what earlier ones
 #: have imported would not be seen.
 TABLE = (
-    Row("packages that only think", modules("slurm", "soperator", "health", "provisioning"), ACTS | ALSO),
+    Row(
+        "packages that only think",
+        modules("slurm", "soperator", "health", "provisioning"),
+        ACTS | ALSO,
+        # These call Kubernetes.
+        but=(
+            "provisioning.objects",
+            "soperator.check_jobs",
+            "soperator.cluster_objects",
+            "soperator.kinds",
+            "soperator.objects",
+            "soperator.pod_events",
+        ),
+    ),
+    Row(
+        "descriptions of clusters, by the names that DAG files use",
+        [f"from {provisioning.__name__} import {name}" for name in provisioning.__all__],
+        ACTS | ALSO,
+    ),
     Row(
         "targets, by the names that DAG files use",
         [f"from {targets.__name__} import {name}" for name in targets.__all__],
@@ -79,9 +98,10 @@ TABLE = (
     ),
     Row(
         "what is beneath Airflow's own",
-        modules("capacity", "pipelines", "clients", "functions", "kubernetes", "terraform", "transports"),
+        modules(
+            "capacity", "pipelines", "clients", "functions", "provisioning", "soperator", "terraform", "transports"
+        ),
         ACTS,
-        # These make Airflow's tasks.
         but=(
             # This calls the cloud.
             "capacity.targets.nebius_session",

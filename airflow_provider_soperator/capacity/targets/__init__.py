@@ -136,7 +136,7 @@ class KubernetesScaleTarget:
     def __post_init__(self) -> None:
         if self.gpus_per_unit < 1:
             raise CapacityMistake(f"{self.name}: a replica has at least one GPU, not {self.gpus_per_unit}")
-        from airflow_provider_soperator.kubernetes.kinds import KindMistake, check_kind
+        from airflow_provider_soperator.soperator.kinds import KindMistake, check_kind
 
         try:
             check_kind(self.kind)

@@ -11,11 +11,12 @@ from airflow_provider_soperator.capacity import autoscalers
 from airflow_provider_soperator.capacity.holdings import Holding, Release
 from airflow_provider_soperator.capacity.targets.protocol import Clients, Session
 from airflow_provider_soperator.errors import CapacityBusy, CapacityMistake
-from airflow_provider_soperator.kubernetes import pods, replicas
-from airflow_provider_soperator.kubernetes.kinds import KindMistake, Resource, find_scalable
-from airflow_provider_soperator.kubernetes.objects import Object, ObjectMissing, Objects
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
+from airflow_provider_soperator.soperator import workloads
+from airflow_provider_soperator.soperator.conditions import Object
+from airflow_provider_soperator.soperator.kinds import KindMistake, Resource, find_scalable
+from airflow_provider_soperator.soperator.objects import ObjectMissing, Objects
 from airflow_provider_soperator.transports.errors import TransportError
 from airflow_provider_soperator.transports.kubernetes_errors import explained, is_conflict, is_forbidden
 
@@ -109,7 +110,7 @@ class KubernetesScaleSession(Session):
     async def check(self, units: int, block: CapacityBlock) -> None:
         target = self._target
         thing, scale, autoscaler = await self._see()
-        declared = replicas.gpus_of(thing)
+        declared = workloads.gpus_of(thing)
         if declared not in (None, target.gpus_per_unit):
             raise CapacityMistake(
                 f"{target.name}: a replica of {self._workload} asks for {declared} GPUs, and gpus_per_unit says "
@@ -139,10 +140,10 @@ class KubernetesScaleSession(Session):
         wanted, made = _replicas(scale), int((scale.get("status") or {}).get("replicas") or 0)
         status = thing.get("status") or {}
         if (scale.get("status") or {}).get("selector"):
-            staying = [pod for pod in found if not pods.is_leaving(pod)]
-            placed = sum(map(pods.is_on_a_node, staying))
-            leaving = sum(pods.is_on_a_node(pod) for pod in found if pods.is_leaving(pod))
-            ready = sum(map(pods.is_ready, staying))
+            staying = [pod for pod in found if not workloads.is_leaving(pod)]
+            placed = sum(map(workloads.is_on_a_node, staying))
+            leaving = sum(workloads.is_on_a_node(pod) for pod in found if workloads.is_leaving(pod))
+            ready = sum(map(workloads.is_ready, staying))
         else:
             # All that is known of its Pods is what it says itself.
             placed, leaving, ready = made, 0, made
@@ -152,8 +153,8 @@ class KubernetesScaleSession(Session):
             # A replica may be more than one Pod, of which the selector finds the first.
             ready=min(ready, int(status["readyReplicas"])) if "readyReplicas" in status else ready,
             finishing=leaving,
-            is_settled=replicas.is_seen(thing) and wanted == made == placed and not leaving,
-            problems=replicas.problems(thing, found),
+            is_settled=workloads.is_seen(thing) and wanted == made == placed and not leaving,
+            problems=workloads.problems(thing, found),
         )
 
     async def shrink(self, to: int, release: Release) -> None:
@@ -226,7 +227,7 @@ class KubernetesScaleSession(Session):
         if autoscaler and self._aftershocks < _AFTERSHOCKS:
             self._aftershocks += 1
             return
-        who = replicas.last_scaled_by(await self._workload.read()) or "somebody else"
+        who = workloads.last_scaled_by(await self._workload.read()) or "somebody else"
         raise CapacityBusy(
             f"{self._target.name}: {who} has set {self._workload} to {now} replicas, while it is being moved to "
             f"{self._desired}",

@@ -15,11 +15,12 @@ from airflow_provider_soperator.health.machine_replacement import (
     by_kubernetes,
     by_slurm,
 )
-from airflow_provider_soperator.kubernetes.view import Condition, Host, Pod
 from airflow_provider_soperator.slurm.power import Step
 from airflow_provider_soperator.slurm.records import Machine, Node
 from airflow_provider_soperator.slurm.requests import Drain, Undrain
 from airflow_provider_soperator.slurm.states import NodeState
+from airflow_provider_soperator.soperator.conditions import Condition
+from airflow_provider_soperator.soperator.hosts import Host, Pod
 
 NOON = datetime(2026, 11, 22, 12, tzinfo=timezone.utc)
 OURS = "[hardware_problem] airflow:nights: NVLink"

@@ -10,9 +10,9 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_soperator.operators.cluster import DestroyClusterOperator, ProvisionClusterOperator
 from airflow_provider_soperator.provisioning.connections import Connections
-from airflow_provider_soperator.provisioning.errors import SpecMistake
-from airflow_provider_soperator.provisioning.planned import Planned
-from airflow_provider_soperator.provisioning.sources import KubernetesObjects, Recipe
+from airflow_provider_soperator.provisioning.fields import SpecMistake
+from airflow_provider_soperator.provisioning.provisioner import ProvisioningPlan
+from airflow_provider_soperator.provisioning.spec import KubernetesObjects, Recipe
 from tests.unit.provisioning.clusters import cluster, workers
 
 RECIPE = Recipe("/opt/recipe")
@@ -56,7 +56,7 @@ def test_a_consent_that_has_not_come_is_none(given: Any) -> None:
     )
     task.approved_plan = given
     with pytest.raises(SpecMistake, match="give it what a task with plan_only=True has returned"):
-        task._check_agreed(Planned("1 to create", {"a": "create"}))
+        task._check_agreed(ProvisioningPlan("1 to create", {"a": "create"}))
 
 
 def test_the_place_of_a_cluster_is_that_of_its_way() -> None:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_soperator.provisioning.connections import Connections, Reached
-from airflow_provider_soperator.provisioning.errors import NotKnownYet, SpecMistake
-from airflow_provider_soperator.provisioning.planned import Planned
+from airflow_provider_soperator.provisioning.fields import NotKnownYet, SpecMistake
+from airflow_provider_soperator.provisioning.provisioner import ProvisioningPlan
 
 
 def written(reached: Reached, **wanted: Any) -> dict[str, Any]:
@@ -79,7 +79,7 @@ AGREED = {"changes": {"a": "create", "b": "update", "r": "replace"}}
     [{}, {"a": "create"}, {"a": "replace"}, {"a": "create", "b": "update"}, {"r": "replace"}, {"r": "create"}],
 )
 def test_no_more_than_was_agreed_to(changes: dict[str, str]) -> None:
-    Planned("", changes).check_agreed(AGREED)
+    ProvisioningPlan("", changes).check_agreed(AGREED)
 
 
 @pytest.mark.parametrize(
@@ -93,10 +93,10 @@ def test_no_more_than_was_agreed_to(changes: dict[str, str]) -> None:
 )
 def test_more_than_was_agreed_to(changes: dict[str, str], more: str) -> None:
     with pytest.raises(SpecMistake, match=f"has changed since it was approved: {more}; plan again"):
-        Planned("", changes).check_agreed(AGREED)
+        ProvisioningPlan("", changes).check_agreed(AGREED)
 
 
 @pytest.mark.parametrize("agreed", ["yes", True, {}, [], None])
 def test_what_is_no_consent(agreed: Any) -> None:
     with pytest.raises(SpecMistake, match="give it what a task with plan_only=True has returned"):
-        Planned("").check_agreed(agreed)
+        ProvisioningPlan("").check_agreed(agreed)

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_soperator.provisioning.errors import SpecMistake
-from airflow_provider_soperator.provisioning.manifests import Installation, objects
-from airflow_provider_soperator.provisioning.parts import Partition, ServiceNodes
-from airflow_provider_soperator.provisioning.spec import ClusterSpec
+from airflow_provider_soperator.provisioning.fields import SpecMistake
+from airflow_provider_soperator.provisioning.manifests import objects
+from airflow_provider_soperator.provisioning.parts import PartitionSpec, ServiceNodes
+from airflow_provider_soperator.provisioning.spec import ClusterSpec, Installation
 from tests.unit.provisioning.clusters import cluster, public_key, workers
 
 CPU = {"platform": "cpu-d3", "preset": "16vcpu-64gb"}
@@ -65,7 +65,7 @@ def test_the_cluster_itself() -> None:
         accounting=True,
         rest=True,
         maintenance="downscale",
-        partitions=(Partition("main", config="Default=YES"), Partition("gpu", ("worker",))),
+        partitions=(PartitionSpec("main", config="Default=YES"), PartitionSpec("gpu", ("worker",))),
     )
     made, _ = rendered(spec)
     nodes = made["spec"]["slurmNodes"]

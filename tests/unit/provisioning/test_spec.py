@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_soperator.provisioning.errors import SpecMistake
-from airflow_provider_soperator.provisioning.parts import Disk, Filesystem, LocalNvme, NodeSet, Partition, Submount
+from airflow_provider_soperator.provisioning.fields import SpecMistake
+from airflow_provider_soperator.provisioning.parts import Disk, Filesystem, LocalNvme, NodeSet, PartitionSpec, Submount
 from airflow_provider_soperator.provisioning.spec import ClusterSpec
 from tests.unit.provisioning.clusters import cluster, public_key, workers
 
@@ -31,8 +31,8 @@ from tests.unit.provisioning.clusters import cluster, public_key, workers
         ({"rest": True, "accounting": False}, "set accounting=True as well"),
         ({"maintenance": "downscal"}, "did you mean downscale"),
         ({"active_checks_scope": "prod-quick"}, "did you mean prod_quick"),
-        ({"partitions": (Partition("gpu", ("workers",)),)}, "there is no node set workers; did you mean worker"),
-        ({"partitions": (Partition("a"), Partition("a"))}, "two partitions are called a"),
+        ({"partitions": (PartitionSpec("gpu", ("workers",)),)}, "there is no node set workers; did you mean worker"),
+        ({"partitions": (PartitionSpec("a"), PartitionSpec("a"))}, "two partitions are called a"),
     ],
 )
 def test_a_cluster_that_is_refused(changed: dict[str, Any], said: str) -> None:
@@ -75,8 +75,8 @@ def test_a_node_set_that_is_refused(changed: dict[str, Any], said: str) -> None:
         (lambda: Submount("data", "data", Filesystem(size_gib=1)), "name an absolute path"),
         (lambda: Submount("data", "/home/", Filesystem(size_gib=1)), "kept for home directories"),
         (lambda: LocalNvme(devices=0, device_gb=3840), "devices of local_nvme is 0"),
-        (lambda: Partition("a b"), "cannot be the name of a partition"),
-        (lambda: Partition("a", config="PartitionName=a Nodes=ALL"), "do not belong into its config"),
+        (lambda: PartitionSpec("a b"), "cannot be the name of a partition"),
+        (lambda: PartitionSpec("a", config="PartitionName=a Nodes=ALL"), "do not belong into its config"),
     ],
 )
 def test_a_part_that_is_refused(make: Any, said: str) -> None:
@@ -92,7 +92,7 @@ def test_nobody_is_to_wait_for_a_cluster_in_maintenance(maintenance: str | None,
 
 
 def test_options_of_a_partition_may_end_in_nodes() -> None:
-    assert Partition("a", config="MaxNodes=4 MinNodes=1").config.startswith("MaxNodes")
+    assert PartitionSpec("a", config="MaxNodes=4 MinNodes=1").config.startswith("MaxNodes")
 
 
 def test_blocks_are_never_left_for_what_can_be_bought() -> None:
@@ -111,9 +111,9 @@ def test_machines_that_stay_behind_ephemeral_nodes_are_warned_of(keeps: dict[str
 def test_racks_are_node_sets_of_their_own() -> None:
     racked = workers(size=36, platform="gpu-gb300", preset="4gpu-128vcpu-800gb", fabric="fabric-9")
     assert racked.slurm_names == ("worker-rack0", "worker-rack1")
-    cluster(nodesets=(racked,), partitions=(Partition("one", ("worker-rack0",)),))
+    cluster(nodesets=(racked,), partitions=(PartitionSpec("one", ("worker-rack0",)),))
     with pytest.raises(SpecMistake, match="there is no node set worker;"):
-        cluster(nodesets=(racked,), partitions=(Partition("one", ("worker",)),))
+        cluster(nodesets=(racked,), partitions=(PartitionSpec("one", ("worker",)),))
 
 
 def test_templates_are_checked_once_they_are_rendered() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_soperator.provisioning.errors import SpecMistake
-from airflow_provider_soperator.provisioning.parts import Filesystem, LocalNvme, Partition, ServiceNodes, Submount
+from airflow_provider_soperator.provisioning.fields import SpecMistake
+from airflow_provider_soperator.provisioning.parts import Filesystem, LocalNvme, PartitionSpec, ServiceNodes, Submount
 from airflow_provider_soperator.provisioning.tfvars import ITS_OWN, variables
 from tests.unit.provisioning.clusters import GPU, cluster, public_key, workers
 
@@ -77,7 +77,7 @@ def test_all_that_can_be_said_of_workers() -> None:
 
 def test_the_rest_of_a_cluster() -> None:
     said = cluster(
-        partitions=(Partition("main", config="Default=YES"), Partition("gpu", ("worker",), topology="tree-ib")),
+        partitions=(PartitionSpec("main", config="Default=YES"), PartitionSpec("gpu", ("worker",), topology="tree-ib")),
         jail=Filesystem(size_gib=2048, type="WEKA"),
         submounts=(Submount("data", "/data", Filesystem(id="computefilesystem-e00")),),
         login=ServiceNodes(preset="32vcpu-128gb"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from airflow_provider_soperator.soperator.checks import CheckSeen, RunSeen
+from airflow_provider_soperator.soperator.active_checks import CheckSeen, RunSeen
 
 NOW = datetime(2026, 11, 22, 2, 0, tzinfo=timezone.utc)
 

@@ -7,11 +7,10 @@ from typing import Any, cast
 
 import pytest
 
-from airflow_provider_soperator.kubernetes.clusters import ClusterObjects, SeveralClusters
-from airflow_provider_soperator.kubernetes.kinds import Resource
-from airflow_provider_soperator.kubernetes.known import NODE_SET, POWER_STATE, SLURM_CLUSTER
-from airflow_provider_soperator.kubernetes.objects import KindMissing, Objects
-from airflow_provider_soperator.soperator.seen import Seen
+from airflow_provider_soperator.soperator.cluster_objects import ClusterObjects, SeveralClusters
+from airflow_provider_soperator.soperator.clusters import ClusterSnapshot
+from airflow_provider_soperator.soperator.kinds import NODE_SET, POWER_STATE, SLURM_CLUSTER, Resource
+from airflow_provider_soperator.soperator.objects import KindMissing, Objects
 
 
 def named(name: str, **fields: Any) -> dict[str, Any]:
@@ -41,7 +40,7 @@ class Stored:
         return self._pods
 
 
-def look(kinds: dict[Resource, list[dict[str, Any]]], name: str | None, *pods: dict[str, Any]) -> Seen:
+def look(kinds: dict[Resource, list[dict[str, Any]]], name: str | None, *pods: dict[str, Any]) -> ClusterSnapshot:
     return asyncio.run(ClusterObjects(cast(Objects, Stored(kinds, list(pods))), name).look())
 
 

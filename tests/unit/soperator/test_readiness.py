@@ -8,11 +8,19 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_soperator.soperator.clusters import PARTS, ClusterSeen
-from airflow_provider_soperator.soperator.nodesets import NodeSetSeen, PodSeen
+from airflow_provider_soperator.soperator.clusters import PARTS, ClusterSeen, ClusterSnapshot, NodeSetSeen, PodSeen
 from airflow_provider_soperator.soperator.readiness import SETTLES, of_all, of_cluster, of_nodeset
-from airflow_provider_soperator.soperator.seen import Seen
-from tests.unit.soperator.seen import LONG_AGO, NOW, cluster, cluster_object, condition, nodeset, parts, slurm, without
+from tests.unit.soperator.objects import (
+    LONG_AGO,
+    NOW,
+    cluster,
+    cluster_object,
+    condition,
+    nodeset,
+    parts,
+    slurm,
+    without,
+)
 
 SET_UP = ("Unknown", "SetUpCondition", "The object is not ready yet.")
 DISABLED = {
@@ -106,7 +114,7 @@ def test_a_cluster_in_maintenance_is_not_ready_though_its_phase_is_available(mod
     assert (seen.phase, seen.is_available, seen.is_away) == ("Available", False, False)
     assert f"until its spec.maintenance, {mode}, is none" in str(of_cluster(seen, NOW))
     # Its NodeSets add nothing to that.
-    assert len(of_all(Seen(seen, (nodeset(phase="Terminating"),)), NOW).waiting) == 1
+    assert len(of_all(ClusterSnapshot(seen, (nodeset(phase="Terminating"),)), NOW).waiting) == 1
 
 
 def test_one_that_is_about_to_go_into_maintenance_or_comes_out_of_it_is_not_ready() -> None:
@@ -241,21 +249,21 @@ def test_a_node_that_slurm_does_not_have_yet_is_waited_for() -> None:
 
 
 def test_a_nodeset_that_is_named_and_not_there() -> None:
-    whole = Seen(cluster(), (nodeset(),))
+    whole = ClusterSnapshot(cluster(), (nodeset(),))
     assert of_all(whole, NOW, nodesets=["worker"]).is_ready
     assert of_all(whole, NOW, nodesets=["wrker"]).broken == ("there is no NodeSet wrker, but worker",)
     late = of_all(whole, NOW, nodesets=["wrker"], may_come=True)
     assert (late.waiting, late.broken) == (("there is no NodeSet wrker yet",), ())
     # While a cluster is being set up they may come yet.
-    early = of_all(Seen(cluster("Not available")), NOW, nodesets=["worker"])
+    early = of_all(ClusterSnapshot(cluster("Not available")), NOW, nodesets=["worker"])
     assert early.waiting[1:] == ("there is no NodeSet worker yet", "SlurmCluster soperator has no NodeSets yet")
 
 
 def test_only_nodesets_that_are_named_are_looked_at() -> None:
-    whole = Seen(cluster(), (nodeset(), replace(without("worker-0"), name="other", pods={})))
+    whole = ClusterSnapshot(cluster(), (nodeset(), replace(without("worker-0"), name="other", pods={})))
     assert of_all(whole, NOW, nodesets=["worker"]).is_ready
     assert str(of_all(whole, NOW)) == "other-[0-1] has no Pod yet"
 
 
 def test_a_cluster_without_nodesets_is_not_ready_for_jobs() -> None:
-    assert str(of_all(Seen(cluster()), NOW)) == "SlurmCluster soperator has no NodeSets yet"
+    assert str(of_all(ClusterSnapshot(cluster()), NOW)) == "SlurmCluster soperator has no NodeSets yet"

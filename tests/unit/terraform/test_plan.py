@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_soperator.terraform.errors import DestructionRefused
-from airflow_provider_soperator.terraform.plan import Plan
+from airflow_provider_soperator.terraform.failures import DestructionRefused
+from airflow_provider_soperator.terraform.plan import TerraformPlan
 
 
 def change(address: str, *actions: str, reason: str = "", was: str = "", **more: Any) -> dict[str, Any]:
@@ -16,8 +16,8 @@ def change(address: str, *actions: str, reason: str = "", was: str = "", **more:
     return said | {name: value for name, value in optional.items() if value}
 
 
-def plan(*changes: dict[str, Any], **more: Any) -> Plan:
-    return Plan.read({"resource_changes": list(changes), **more})
+def plan(*changes: dict[str, Any], **more: Any) -> TerraformPlan:
+    return TerraformPlan.read({"resource_changes": list(changes), **more})
 
 
 WHOLE = plan(
@@ -66,7 +66,7 @@ def test_what_is_told() -> None:
         (plan(output_changes={"a": {"actions": ["create"]}}), False),
     ],
 )
-def test_whether_there_is_anything_to_do(said: Plan, is_empty: bool) -> None:
+def test_whether_there_is_anything_to_do(said: TerraformPlan, is_empty: bool) -> None:
     assert said.is_empty is is_empty
 
 

@@ -14,8 +14,8 @@ import pytest
 
 from airflow_provider_soperator.slurm.ids import JobId
 from airflow_provider_soperator.slurm.status import JobStatus
-from airflow_provider_soperator.soperator.check_ends import JobEnd, Outcome, RunState
-from airflow_provider_soperator.soperator.checks import CheckSeen, LastRun, RunSeen, find
+from airflow_provider_soperator.soperator.active_checks import CheckSeen, LastRun, RunSeen, find
+from airflow_provider_soperator.soperator.check_results import CheckResult, JobEnd, RunState
 from airflow_provider_soperator.work.checks import CheckClients, CheckProgress, CheckRun, FailedRuns
 from airflow_provider_soperator.work.protocols import Work, WorkFailed
 
@@ -48,7 +48,7 @@ class MadeUp:
         )
         if noted:
             failed = (JobEnd(job_id="7", state="FAILED"),) if state is RunState.FAILED else ()
-            self.check = replace(self.check, last=LastRun(outcome=Outcome(state=state, jobs=failed), slurm_job="7"))
+            self.check = replace(self.check, last=LastRun(outcome=CheckResult(state=state, jobs=failed), slurm_job="7"))
 
     # As ActiveChecks
 
@@ -170,7 +170,7 @@ def test_a_job_that_is_deleted(checks: MadeUp) -> None:
     step(run, checks)
     del checks.seen[SECOND]
     assert step(run, checks) is None
-    checks.check = replace(checks.check, last=LastRun(outcome=Outcome(state=RunState.COMPLETE), slurm_job="7"))
+    checks.check = replace(checks.check, last=LastRun(outcome=CheckResult(state=RunState.COMPLETE), slurm_job="7"))
     assert step(run, checks)["state"] == "Complete"
     other = run_of()
     step(other, checks)

@@ -13,8 +13,8 @@ from airflow_provider_soperator.health.assessment import HealthQuery
 from airflow_provider_soperator.hooks.health import Witnesses
 from airflow_provider_soperator.hooks.sides import Where
 from airflow_provider_soperator.slurm.queue import QueueFilter
-from airflow_provider_soperator.soperator.check_awaited import CheckAwaited
-from airflow_provider_soperator.soperator.resizing import Resize
+from airflow_provider_soperator.soperator.active_checks import CheckAwaited
+from airflow_provider_soperator.soperator.resize import Resize
 from airflow_provider_soperator.work.blocks import BlockWatch
 from airflow_provider_soperator.work.checks import CheckRun, CheckWatch
 from airflow_provider_soperator.work.clusters import ClusterStart, ClusterWatch

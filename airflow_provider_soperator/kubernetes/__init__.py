@@ -1,1 +1,0 @@
-"""What Kubernetes knows of a Soperator cluster, and of what runs beside it."""

@@ -1,0 +1,232 @@
+"""Fields of a description of a cluster: their plain form, the rules that they follow, and what can be wrong."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+import struct
+import types
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from difflib import get_close_matches
+from functools import cache, reduce
+from operator import or_
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from airflow_provider_soperator.values import is_template
+
+T = TypeVar("T")
+
+#: Numbers and switches may be templates, whose results are texts.
+Number = int | str
+Switch = bool | str
+_ON, _OFF = frozenset({"true", "yes", "on", "1"}), frozenset({"false", "no", "off", "0"})
+_NAME = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
+_VERSION = re.compile(r"\d+\.\d+\.\d+(-[\w.-]+)?")
+_PRESET = re.compile(r"(?:(\d+)gpu-)?(\d+)vcpu-(\d+)gb")
+_KEY_TYPES = (
+    "ssh-ed25519", "ssh-rsa", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521",
+    "sk-ssh-ed25519@openssh.com", "sk-ecdsa-sha2-nistp256@openssh.com",
+)  # fmt: skip
+
+
+class SpecMistake(ValueError):
+    """No cluster can be made from it. The message ends with what to do about it."""
+
+
+class NotKnownYet(Exception):
+    """Something that a cluster gets some time after it was made, so that another try may find it."""
+
+
+def near(name: object, known: Iterable[str]) -> str:
+    """The end of a sentence about a name that is not known.
+
+    >>> "there is no 'sise'" + near("sise", ["size", "name"])
+    "there is no 'sise'; did you mean size?"
+    """
+    names = sorted(known)
+    found = get_close_matches(str(name), names, 1)
+    return f"; did you mean {found[0]}?" if found else f"; there are {', '.join(names)}"
+
+
+def write(described: Any) -> Any:
+    """As plain data, without what was left unsaid."""
+    if is_dataclass(described) and not isinstance(described, type):
+        said = {one.name: (getattr(described, one.name), one.default) for one in fields(described)}
+        return {name: write(value) for name, (value, default) in said.items() if value not in (default, {})}
+    if isinstance(described, Mapping):
+        return {name: write(value) for name, value in described.items()}
+    if isinstance(described, (list, tuple)):
+        return [write(one) for one in described]
+    return described
+
+
+def read(kind: type[T], said: Any, where: str) -> T:
+    """A description from plain data; ``SpecMistake`` names the place of what is wrong with it."""
+    if not isinstance(said, Mapping):
+        raise SpecMistake(f"{where} is {said!r}, where names with values were expected")
+    hints: dict[str, Any] = _hints(kind)  # type: ignore[arg-type]
+    for name in said:
+        if name not in hints:
+            raise SpecMistake(f"{where} has no {name!r}{near(name, hints)}")
+    try:
+        return kind(**{name: _value(hints[name], value, f"{where}.{name}") for name, value in said.items()})
+    except TypeError as error:
+        raise SpecMistake(f"{where} is not complete: {error}") from None
+
+
+@cache
+def _hints(kind: type[Any]) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _value(hint: Any, said: Any, where: str) -> Any:
+    if hint == Number:
+        return _number(said, where)
+    if hint == Switch:
+        return _switch(said, where)
+    if get_origin(hint) in (Union, types.UnionType):
+        if said is None or _is_unsaid(said):
+            return None
+        words = [word for one in get_args(hint) if get_origin(one) is Literal for word in get_args(one)]
+        if said in words:
+            return said
+        # X | None, where X may itself be a union.
+        rest = tuple(one for one in get_args(hint) if one is not type(None) and get_origin(one) is not Literal)
+        return _value(reduce(or_, rest), said, where)
+    if get_origin(hint) is tuple:
+        if isinstance(said, (str, Mapping)) or not hasattr(said, "__iter__"):
+            raise SpecMistake(f"{where} is {said!r}, where a list was expected")
+        return tuple(_value(get_args(hint)[0], one, f"{where}[{place}]") for place, one in enumerate(said))
+    if hint is str and not isinstance(said, str):
+        # YAML takes 1.32 for a number.
+        raise SpecMistake(f"{where} is {said!r}, where a text was expected: put it into quotes")
+    if isinstance(hint, type) and is_dataclass(hint):
+        return said if isinstance(said, hint) else read(hint, said, where)
+    return said
+
+
+def _is_unsaid(said: object) -> bool:
+    """True if a template has come to nothing.
+
+    >>> _is_unsaid("None"), _is_unsaid(""), _is_unsaid("none of it")
+    (True, True, False)
+    """
+    return said in ("", "None")
+
+
+def _number(said: Any, where: str) -> Number:
+    """A whole number, also one that a template has made."""
+    if is_template(said):
+        return str(said)
+    try:
+        if isinstance(said, (bool, float)):
+            raise ValueError
+        return int(said)
+    except (TypeError, ValueError):
+        raise SpecMistake(f"{where} is {said!r}, where a whole number was expected") from None
+
+
+def _switch(said: Any, where: str) -> Switch:
+    """On or off, also if a template has said so."""
+    if isinstance(said, bool) or is_template(said):
+        return said  # type: ignore[no-any-return]
+    word = str(said).lower()
+    if word not in _ON | _OFF:
+        raise SpecMistake(f"{where} is {said!r}, where true or false was expected")
+    return word in _ON
+
+
+def check_name(what: str, name: str, longest: int) -> None:
+    """A name that Kubernetes takes, and that leaves room for what Soperator appends.
+
+    >>> check_name("node set", "gpu_h100", 40)
+    Traceback (most recent call last):
+    airflow_provider_soperator.provisioning.fields.SpecMistake: 'gpu_h100' cannot be the name of a node set: it has \
+lowercase letters, digits and hyphens, begins with a letter and ends with a letter or digit
+    """
+    if is_template(name):
+        return
+    if not _NAME.fullmatch(name):
+        raise SpecMistake(
+            f"{name!r} cannot be the name of a {what}: it has lowercase letters, digits and hyphens, begins with a "
+            "letter and ends with a letter or digit"
+        )
+    if len(name) > longest:
+        raise SpecMistake(f"the name of the {what} {name} has {len(name)} letters: it can have {longest}")
+
+
+def check_version(version: str) -> None:
+    """A release of Soperator, as its images are tagged with."""
+    if not is_template(version) and not _VERSION.fullmatch(version):
+        raise SpecMistake(f"operator_version is {version!r}: name a release of Soperator, such as 4.1.7")
+
+
+def check_path(what: str, path: str) -> None:
+    """A place in the jail. /home is another file system's."""
+    if is_template(path):
+        return
+    if not path.startswith("/") or "/../" in f"{path}/":
+        raise SpecMistake(f"{what} is mounted at {path!r}: name an absolute path")
+    if path.rstrip("/") == "/home":
+        raise SpecMistake(f"{what} is mounted at /home, which is kept for home directories: name another path")
+
+
+def check_least(what: str, said: object, least: int) -> None:
+    """Refuse a number below its least value."""
+    if not is_template(said) and int(_number(said, what)) < least:
+        raise SpecMistake(f"{what} is {said}: it is at least {least}")
+
+
+def check_key(key: str) -> None:
+    """A public key as sshd takes it: its type, and the data, which says the same type again."""
+    if is_template(key):
+        return
+    if "PRIVATE KEY" in key:
+        raise SpecMistake(
+            "a private key is among login_keys: nobody else is to see it. Put the public one there, from the file "
+            "that ends in .pub, and make a new pair if this has been stored anywhere"
+        )
+    words = key.split()
+    shown = key if len(key) < 40 else f"{key[:40]}…"
+    if len(words) < 2 or words[0] not in _KEY_TYPES:
+        raise SpecMistake(f"{shown!r} is no public key: one begins with ssh-ed25519, ssh-rsa or the like")
+    if not _is_whole(*words[:2]):
+        raise SpecMistake(f"the public key {shown!r} is damaged: copy it again, as one line")
+
+
+def _is_whole(kind: str, text: str) -> bool:
+    """True if the data are fields, each after its length, to the very end, of which the first is the type."""
+    try:
+        data, fields = base64.b64decode(text, validate=True), []
+        while data:
+            (length,) = struct.unpack(">I", data[:4])
+            if len(data) < 4 + length:
+                return False
+            fields.append(data[4 : 4 + length])
+            data = data[4 + length :]
+    except (binascii.Error, struct.error):
+        return False
+    return len(fields) > 1 and fields[0] == kind.encode()
+
+
+@dataclass(frozen=True)
+class Preset:
+    """GPUs, vCPUs and memory of a machine."""
+
+    gpus: int
+    cpus: int
+    memory_gb: int
+
+
+def preset_of(text: str) -> Preset | None:
+    """The preset of a name; None if it is written in another way.
+
+    >>> preset_of("8gpu-128vcpu-1600gb")
+    Preset(gpus=8, cpus=128, memory_gb=1600)
+    >>> preset_of("16vcpu-64gb").gpus
+    0
+    """
+    found = _PRESET.fullmatch(text)
+    return Preset(*(int(count or 0) for count in found.groups())) if found else None

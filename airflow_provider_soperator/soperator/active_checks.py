@@ -1,0 +1,271 @@
+"""Active checks and their runs, as the objects of Soperator and Kubernetes tell of them.
+
+A check is an ActiveCheck and a CronJob of the same name, and each run of it is a Job of that CronJob. The Job of a
+check of Slurm has ended once the Slurm jobs are submitted, and notes their ids.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Literal, get_args
+
+from airflow_provider_soperator.soperator.check_results import CheckResult, JobEnd, RunState
+from airflow_provider_soperator.soperator.conditions import Object, conditions_of, parse_time
+
+#: Ids of a run's Slurm jobs, and of those among them whose end has not been dealt with; the latter from 5.0 on.
+_SLURM_JOBS = "slurm-job-id"
+_UNHANDLED = "unhandled-slurm-job-id"
+_SKIPPED = "slurm-skipped-reason"
+#: What status.slurmJobsStatus has for the id of a run that has submitted nothing.
+_NO_SLURM_JOB = "No slurm job"
+_OF_SLURM = "slurmJob"
+#: Conditions that end a Job. Others come before they do.
+_ENDS = ("Complete", "Failed")
+#: Soperator looks at a run every minute at least. One that it has not noted for so long after its end it will not.
+FOLLOWS = timedelta(minutes=3)
+#: ``ended``: in any way.
+Awaited = Literal["complete", "failed", "ended"]
+
+
+class UnknownCheck(LookupError):
+    """No check is meant, or several may be."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSeen:
+    """A run of a check: its Job."""
+
+    name: str
+    uid: str = ""
+    #: The check's name.
+    check: str = ""
+    created: datetime | None = None
+    finished: datetime | None = None
+    #: The end of the Job, which is not that of the run: ``Complete``, ``Failed``, or empty.
+    end: str = ""
+    why: str = ""
+    slurm_jobs: tuple[str, ...] = ()
+    #: None if Soperator does not note them.
+    unhandled: tuple[str, ...] | None = None
+    #: Why there was nothing to check.
+    skipped: str = ""
+
+    @classmethod
+    def read(cls, job: Object) -> RunSeen:
+        about = job["metadata"]
+        noted = about.get("annotations") or {}
+        owners = [one["name"] for one in about.get("ownerReferences") or () if one.get("kind") == "CronJob"]
+        ends = [one for type_, one in conditions_of(job).items() if type_ in _ENDS and one.is_true]
+        end = ends[0] if ends else None
+        return cls(
+            name=about["name"],
+            uid=about.get("uid", ""),
+            check=owners[0] if owners else "",
+            created=parse_time(about.get("creationTimestamp")),
+            finished=end.since if end else None,
+            end=end.type if end else "",
+            why=": ".join(filter(None, (end.reason, end.message))) if end else "",
+            slurm_jobs=_ids(noted.get(_SLURM_JOBS, "")),
+            unhandled=_ids(noted[_UNHANDLED]) if _UNHANDLED in noted else None,
+            skipped=noted.get(_SKIPPED, ""),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LastRun:
+    """The run that Soperator has looked at last, which need not be the newest: it looks at old ones again."""
+
+    outcome: CheckResult = CheckResult()  # noqa: RUF009 - it is frozen
+    #: Its Job, where that is told; otherwise there is the first of its Slurm jobs.
+    job: str = ""
+    slurm_job: str = ""
+    submitted: datetime | None = None
+
+    def is_of(self, run: RunSeen) -> bool:
+        return run.slurm_jobs[:1] == (self.slurm_job,) if self.slurm_job else self.job == run.name
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckSeen:
+    """A check, and what Soperator says of its last run.
+
+    A suspended check is not run by its schedule, and can be run all the same.
+    """
+
+    name: str
+    #: The SlurmCluster that it is of.
+    cluster: str = ""
+    #: Whether it runs as jobs of Slurm; others run in Kubernetes alone.
+    is_of_slurm: bool = False
+    schedule: str = ""
+    is_suspended: bool = True
+    depends_on: tuple[str, ...] = ()
+    last: LastRun = LastRun()
+
+    @classmethod
+    def read(cls, check: Object) -> CheckSeen:
+        spec, status = check["spec"], check.get("status") or {}
+        is_of_slurm = spec.get("checkType") == _OF_SLURM
+        last = _last_in_slurm(status.get("slurmJobsStatus") or {})
+        return cls(
+            name=check["metadata"]["name"],
+            cluster=spec.get("slurmClusterRefName", ""),
+            is_of_slurm=is_of_slurm,
+            schedule=spec.get("schedule", ""),
+            is_suspended=spec.get("suspend", True),
+            depends_on=tuple(spec.get("dependsOn") or ()),
+            last=last if is_of_slurm else _last_in_kubernetes(status.get("k8sJobsStatus") or {}),
+        )
+
+
+def find(checks: Sequence[CheckSeen], said: str) -> CheckSeen:
+    """The check of a name, with or without that of its cluster, which Soperator puts before it from 5.0 on.
+
+    >>> checks = [CheckSeen(name="soperator-gpu-checks", cluster="soperator"), CheckSeen(name="ssh-check")]
+    >>> find(checks, "gpu-checks").name
+    'soperator-gpu-checks'
+    >>> find(checks, "gpu-check")
+    Traceback (most recent call last):
+    airflow_provider_soperator.soperator.active_checks.UnknownCheck: there is no check gpu-check: did you mean \
+gpu-checks? There are soperator-gpu-checks, ssh-check
+    """
+    named = {check.name: check for check in checks}
+    if said in named:
+        return named[said]
+    meant = [one for one in checks if one.cluster and said in (_short(one), f"{one.cluster}-{one.name}")]
+    if len(meant) == 1:
+        return meant[0]
+    if meant:
+        raise UnknownCheck(f"{said} can be {' or '.join(one.name for one in meant)}: name the one that is meant")
+    if not checks:
+        raise UnknownCheck(f"there is no check {said}, nor any other")
+    near = difflib.get_close_matches(said, [*named, *map(_short, checks)], n=1)
+    hint = f"did you mean {near[0]}? There" if near else "there"
+    raise UnknownCheck(f"there is no check {said}: {hint} are {', '.join(sorted(named))}")
+
+
+def newest(runs: Sequence[RunSeen], since: datetime | None = None) -> RunSeen | None:
+    """The run that began last, and not before some time."""
+    begun = [run for run in runs if run.created and (since is None or run.created >= since)]
+    return max(begun, key=lambda run: (run.created, run.name), default=None)
+
+
+def judged(check: CheckSeen, run: RunSeen, now: datetime) -> CheckResult:
+    """The result of a run as far as Kubernetes tells; notes of Soperator on another run are not about this one."""
+    if not run.end:
+        return CheckResult()
+    if run.skipped:
+        return CheckResult(state=RunState.SKIPPED, why=run.skipped)
+    if not check.is_of_slurm:
+        return CheckResult(state=RunState(run.end), why=run.why if run.end == "Failed" else "")
+    if run.end == "Failed" and not run.slurm_jobs:
+        return CheckResult(state=RunState.ERROR, why=f"it has submitted no job to Slurm ({run.why})")
+    if check.last.is_of(run):
+        return check.last.outcome
+    if run.unhandled or (run.finished and now - run.finished < FOLLOWS):
+        return CheckResult()
+    why = "Soperator has noted no end of it, or one of another run since"
+    return CheckResult(state=RunState.UNKNOWN, why=why if run.slurm_jobs else "its Job has noted no jobs of Slurm")
+
+
+def under_way(check: CheckSeen, runs: Sequence[RunSeen], now: datetime) -> tuple[RunSeen, ...]:
+    """The runs that another one would disturb: of Slurm's jobs of the same check Soperator cancels the older ones.
+
+    That is why of those whose jobs are submitted only the newest can be under way.
+    """
+    last = newest(runs)
+    if last and (last.unhandled == () or judged(check, last, now).state.is_over):
+        last = None
+    return tuple(run for run in runs if not run.end or run is last)
+
+
+def _short(check: CheckSeen) -> str:
+    return check.name.removeprefix(f"{check.cluster}-")
+
+
+def _ids(said: str) -> tuple[str, ...]:
+    return tuple(one.strip() for one in said.split(",") if one.strip())
+
+
+def _last_in_kubernetes(status: Object) -> LastRun:
+    state = {"Complete": RunState.COMPLETE, "Failed": RunState.FAILED}.get(status.get("lastJobStatus", ""))
+    return LastRun(
+        outcome=CheckResult(state=state or RunState.IN_PROGRESS),
+        job=status.get("lastJobName", ""),
+        # That of the schedule: of runs by hand nothing is noted.
+        submitted=parse_time(status.get("lastJobScheduleTime")),
+    )
+
+
+def _last_in_slurm(status: Object) -> LastRun:
+    said, first = status.get("lastRunStatus", ""), status.get("lastRunId", "")
+    has_jobs = first != _NO_SLURM_JOB
+    failed = [_end(one, "FAILED") for one in status.get("lastRunFailJobsAndReasons") or ()]
+    others = [_end(one, "") for one in status.get("lastRunErrorJobsAndReasons") or ()]
+    cancelled = [JobEnd(job_id=one, state="CANCELLED") for one in status.get("lastRunCancelledJobs") or ()]
+    known = said in {state.value for state in RunState}
+    return LastRun(
+        outcome=CheckResult(
+            state=RunState(said) if known else RunState.IN_PROGRESS,
+            jobs=(*failed, *others, *cancelled),
+            why="" if has_jobs else "it has submitted no job to Slurm",
+        ),
+        # This is a name of the Slurm job, if there is one.
+        job="" if has_jobs else status.get("lastRunName", ""),
+        slurm_job=first if has_jobs else "",
+        submitted=parse_time(status.get("lastRunSubmitTime")),
+    )
+
+
+def _end(said: Object, state: str) -> JobEnd:
+    return JobEnd(job_id=said["jobID"], state=state, reason=said.get("reason", ""))
+
+
+class CheckHasFailed(Exception):
+    """The newest run has not ended as it is awaited."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckAwaited:
+    """A condition on the newest run of a check."""
+
+    check: str
+    state: str = "complete"
+    #: Runs that began before do not count.
+    since: datetime | None = None
+    #: Whether a run that ends otherwise ends the waiting; another may follow it.
+    fail_fast: bool = False
+
+    def __post_init__(self) -> None:
+        if self.state not in get_args(Awaited):
+            raise ValueError(f"state={self.state!r} is none of {', '.join(map(repr, get_args(Awaited)))}")
+
+    def look(self, check: CheckSeen, runs: Sequence[RunSeen], now: datetime) -> dict[str, Any]:
+        """The result of the newest run, in ``words`` too, and whether the state ``is_reached``."""
+        job, outcome = self._newest(check, runs, now)
+        if outcome is None:
+            since = f" since {self.since:%Y-%m-%d %H:%M:%S %Z}" if self.since else ""
+            return {"is_reached": False, "words": f"{check.name} has not run{since}"}
+        words = f"{job or check.name}: {outcome}"
+        reached = self._is_reached(outcome.state)
+        if self.fail_fast and outcome.state.is_over and not reached:
+            raise CheckHasFailed(words)
+        return {"is_reached": reached, "check": check.name, "job": job, **outcome.describe(), "words": words}
+
+    def _newest(self, check: CheckSeen, runs: Sequence[RunSeen], now: datetime) -> tuple[str, CheckResult | None]:
+        run = newest([run for run in runs if run.check == check.name], self.since)
+        if run:
+            return run.name, judged(check, run, now)
+        last = check.last
+        # Kubernetes has deleted its Job.
+        if last.submitted and (self.since is None or last.submitted >= self.since):
+            return last.job, last.outcome
+        return "", None
+
+    def _is_reached(self, state: RunState) -> bool:
+        if self.state == "complete":
+            return state is RunState.COMPLETE
+        return state.is_bad if self.state == "failed" else state.is_over

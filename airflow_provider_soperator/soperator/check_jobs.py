@@ -1,0 +1,99 @@
+"""Jobs of active checks: the calls that list, start and end the runs of checks in a namespace."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+from airflow_provider_soperator.soperator.active_checks import CheckSeen, RunSeen, UnknownCheck, find
+from airflow_provider_soperator.soperator.conditions import Object
+from airflow_provider_soperator.soperator.kinds import ACTIVE_CHECK, CRON_JOB, JOB
+from airflow_provider_soperator.soperator.objects import ObjectMissing, Objects
+from airflow_provider_soperator.transports.errors import ConnectRefused, TransportError
+from airflow_provider_soperator.transports.kubernetes_errors import is_conflict
+
+#: Kubernetes puts a Job's name into a label, which has room for so much.
+_NAME_LIMIT = 63
+#: The note that ``kubectl create job --from`` leaves.
+_BY_HAND = {"cronjob.kubernetes.io/instantiate": "manual"}
+_OWNER = "airflow.apache.org/task"
+
+
+class ActiveChecks:
+    """The checks among the objects of a namespace."""
+
+    def __init__(self, objects: Objects) -> None:
+        self._objects = objects
+
+    async def list_all(self) -> tuple[CheckSeen, ...]:
+        return tuple(map(CheckSeen.read, await self._objects.list_all(ACTIVE_CHECK)))
+
+    async def find(self, said: str) -> CheckSeen:
+        """The check of this name; ``ObjectMissing`` says which there are."""
+        try:
+            return find(await self.list_all(), said)
+        except UnknownCheck as error:
+            raise ObjectMissing(str(error), f"the namespace is {self._objects.namespace}") from None
+
+    async def runs(self) -> tuple[RunSeen, ...]:
+        """Runs of all checks, but for old ones that Kubernetes has deleted."""
+        return tuple(map(RunSeen.read, await self._objects.list_all(JOB)))
+
+    async def start(self, check: CheckSeen, name: str, owner: str) -> RunSeen:
+        """Begin a run, unless one of this name is there already."""
+        try:
+            cron_job = await self._objects.read(CRON_JOB, check.name)
+        except ObjectMissing as error:
+            others = f", and {', '.join(check.depends_on)} have completed" if check.depends_on else ""
+            raise ConnectRefused(
+                f"the check {check.name} has no CronJob yet",
+                f"Soperator makes it once the cluster is available{others}",
+            ) from error
+        try:
+            return RunSeen.read(await self._objects.create(JOB, job_of(cron_job, name, owner)))
+        except TransportError as error:
+            if not is_conflict(error):
+                raise
+            return RunSeen.read(await self._objects.read(JOB, name))
+
+    async def end(self, run: str) -> None:
+        """End a run; what it has submitted to Slurm goes on."""
+        with suppress(ObjectMissing):
+            await self._objects.delete(JOB, run)
+
+
+def job_name(check: str, key: str) -> str:
+    """The name of the Job that is started for a key.
+
+    >>> job_name("gpu-checks", "q6befiawjvkz")
+    'gpu-checks-airflow-q6befiawjvkz'
+    """
+    suffix = f"-airflow-{key}"
+    return check[: _NAME_LIMIT - len(suffix)].rstrip("-.") + suffix
+
+
+def job_of(cron_job: Object, name: str, owner: str) -> dict[str, Any]:
+    """The Job that starts a run, as ``kubectl create job --from`` would make it; ``owner`` is whose run it is."""
+    about, template = cron_job["metadata"], cron_job["spec"]["jobTemplate"]
+    said, pod = template.get("metadata") or {}, template["spec"]["template"].get("metadata") or {}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            "name": name,
+            # Soperator follows Jobs by a label that only their Pods are given. Kubernetes copies these to a Job
+            # without labels of its own, and to no other.
+            "labels": {**(pod.get("labels") or {}), **(said.get("labels") or {})},
+            "annotations": {**(said.get("annotations") or {}), **_BY_HAND, _OWNER: owner},
+            "ownerReferences": [
+                {
+                    "apiVersion": "batch/v1",
+                    "kind": "CronJob",
+                    "name": about["name"],
+                    "uid": about["uid"],
+                    "controller": True,
+                }
+            ],
+        },
+        "spec": template["spec"],
+    }

@@ -1,0 +1,171 @@
+"""Objects of a Soperator cluster in a namespace, found by what they say of each other rather than by their names."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import datetime, timezone
+
+from airflow_provider_soperator.soperator.clusters import (
+    NODESET_LABEL,
+    ClusterSeen,
+    ClusterSnapshot,
+    NodeSetSeen,
+    PodSeen,
+    cluster_of,
+)
+from airflow_provider_soperator.soperator.conditions import Object
+from airflow_provider_soperator.soperator.hosts import KubernetesView
+from airflow_provider_soperator.soperator.kinds import NODE_SET, POWER_STATE, SLURM_CLUSTER, Resource
+from airflow_provider_soperator.soperator.objects import KindMissing, ObjectMissing, Objects
+from airflow_provider_soperator.soperator.workloads import is_leaving, is_ready, machine_of, problems_of
+from airflow_provider_soperator.transports.kubernetes_errors import PATIENCE, explained
+
+#: On all that is made for a cluster.
+_INSTANCE_LABEL = "app.kubernetes.io/instance"
+_COMPONENT_LABEL = "app.kubernetes.io/component"
+_VIEW_RIGHTS = "list on pods in it, and a ClusterRole with list on nodes,"
+
+
+class ClusterObjects:
+    """A cluster of a namespace, through an open client.
+
+    ``name`` is the SlurmCluster's; without one it is the only one there.
+    """
+
+    def __init__(self, objects: Objects, name: str | None = None) -> None:
+        self.objects = objects
+        self._name = name
+
+    async def look(self) -> ClusterSnapshot:
+        """All of it, as it is now."""
+        clusters, sets, states, pods = await asyncio.gather(
+            self._list_clusters(), self._list(NODE_SET), self._list(POWER_STATE), self.pods(NODESET_LABEL)
+        )
+        cluster = ClusterSeen.read(await self._choose(clusters))
+        return ClusterSnapshot(cluster, _nodesets(sets, states, pods, cluster.name))
+
+    async def cluster(self) -> ClusterSeen:
+        return ClusterSeen.read(await self._choose(await self._list_clusters()))
+
+    async def nodesets(self) -> tuple[NodeSetSeen, ...]:
+        """NodeSets of the cluster, with their power states and Pods."""
+        return (await self.look()).nodesets
+
+    async def nodeset(self, name: str) -> NodeSetSeen:
+        """Raises ``ObjectMissing`` with the names of those that there are."""
+        found = await self.nodesets()
+        for one in found:
+            if one.name == name:
+                return one
+        there = ", ".join(one.name for one in found) or "none at all"
+        raise ObjectMissing(f"there is no NodeSet {name} in namespace {self.objects.namespace}", f"there is {there}")
+
+    async def power_states(self) -> dict[str, Object]:
+        """By the names of their NodeSets."""
+        return {str(one["metadata"]["name"]): one for one in await self._list(POWER_STATE)}
+
+    async def pods(self, selector: str = "") -> list[Object]:
+        """Pods as plain objects; the namespace's, and of all clusters in it."""
+        return await self.objects.list_pods(selector)
+
+    async def nodes(self, selector: str = "") -> list[Object]:
+        """Kubernetes' Nodes as plain objects."""
+        return await self.objects.list_nodes(selector)
+
+    async def services(self, component: str = "") -> list[Object]:
+        """The cluster's Services as plain objects; ``login`` is the one that users come in by."""
+        name = (await self.cluster()).name
+        wanted = f"{_INSTANCE_LABEL}={name}" + (f",{_COMPONENT_LABEL}={component}" if component else "")
+        return await self.objects.list_services(wanted)
+
+    async def set_replicas(self, nodeset: str, replicas: int, *, version: str = "", dry_run: bool = False) -> None:
+        """Raises what ``is_conflict`` knows if the NodeSet is no longer at the version, where one is given."""
+        held = {"metadata": {"resourceVersion": version}} if version and not dry_run else {}
+        body = {**held, "spec": {"replicas": replicas}}
+        await self.objects.patch_scale(NODE_SET, nodeset, body, dry_run=dry_run)
+
+    async def set_node_condition(self, node: str, type: str, status: bool, reason: str, message: str = "") -> None:
+        """A condition of the Kubernetes Node, such as ``HardwareIssuesSuspected``, which Soperator acts upon."""
+        now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+        said = {"type": type, "status": str(status), "reason": reason, "message": message}
+        await self.objects.set_node_condition(node, {**said, "lastHeartbeatTime": now, "lastTransitionTime": now})
+
+    async def _list_clusters(self) -> list[Object]:
+        try:
+            return await self.objects.list_all(SLURM_CLUSTER)
+        except KindMissing as error:
+            raise _not_installed() from error
+
+    async def _list(self, resource: Resource) -> list[Object]:
+        try:
+            return await self.objects.list_all(resource)
+        except KindMissing as error:
+            if resource is POWER_STATE:
+                # Before 3.0 no node was ephemeral.
+                return []
+            raise _not_installed() from error
+
+    async def _choose(self, clusters: Sequence[Object]) -> Object:
+        namespace, names = self.objects.namespace, [str(one["metadata"]["name"]) for one in clusters]
+        if not clusters:
+            await self.objects.check_namespace()
+            raise ObjectMissing(
+                f"there is no SlurmCluster in namespace {namespace}",
+                "name the namespace that it is in; `kubectl get slurmclusters --all-namespaces` lists all",
+            )
+        if self._name is None and len(clusters) > 1:
+            raise SeveralClusters(
+                f"there are several SlurmClusters in namespace {namespace}", f"name one of {', '.join(names)}"
+            )
+        if self._name is None:
+            return clusters[0]
+        if self._name not in names:
+            raise ObjectMissing(
+                f"there is no SlurmCluster {self._name} in namespace {namespace}", f"there is {', '.join(names)}"
+            )
+        return clusters[names.index(self._name)]
+
+
+class SeveralClusters(ObjectMissing):
+    """No name was given, and there are several."""
+
+
+def _not_installed() -> KindMissing:
+    return KindMissing(
+        "Soperator is not installed in this Kubernetes cluster", "install it, or correct the Kubernetes connection"
+    )
+
+
+def _nodesets(
+    sets: Sequence[Object], states: Sequence[Object], pods: Sequence[Object], cluster: str
+) -> tuple[NodeSetSeen, ...]:
+    by_name = {str(one["metadata"]["name"]): one for one in states}
+    members: dict[str, list[PodSeen]] = {}
+    for pod in pods:
+        members.setdefault(str(pod["metadata"]["labels"][NODESET_LABEL]), []).append(_pod(pod))
+    return tuple(
+        NodeSetSeen.read(one, by_name.get(one["metadata"]["name"]), members.get(one["metadata"]["name"], []))
+        for one in sets
+        # One that names no cluster belongs to the only one there is.
+        if cluster_of(one) in ("", cluster)
+    )
+
+
+def _pod(pod: Object) -> PodSeen:
+    return PodSeen(
+        str(pod["metadata"]["name"]), is_ready(pod), is_leaving(pod), machine_of(pod), tuple(problems_of(pod))
+    )
+
+
+async def view(objects: Objects) -> KubernetesView:
+    """Pods and Nodes, by two questions, whatever their number."""
+    import kubernetes_asyncio.client
+
+    core = kubernetes_asyncio.client.CoreV1Api(objects.client)
+    with explained(f"list pods of namespace {objects.namespace}, and nodes", _VIEW_RIGHTS):
+        pods, nodes = await asyncio.gather(
+            core.list_namespaced_pod(objects.namespace, _request_timeout=PATIENCE),
+            core.list_node(_request_timeout=PATIENCE),
+        )
+    return KubernetesView.read(pods.items, nodes.items)

@@ -1,0 +1,206 @@
+"""Plain objects of a namespace, of any kind, read and changed one call at a time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Hashable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from airflow_provider_soperator.soperator.conditions import Object
+from airflow_provider_soperator.soperator.kinds import Resource
+from airflow_provider_soperator.soperator.workloads import MANAGER
+from airflow_provider_soperator.transports.errors import ConnectFailed, TransportError
+from airflow_provider_soperator.transports.kubernetes_errors import PATIENCE, explained, is_missing, namespace_read
+
+if TYPE_CHECKING:
+    from airflow_provider_soperator.answers import SharedAnswers
+
+T = TypeVar("T")
+
+#: With a dict for a body the client would call it a JSON patch, which is a list.
+_MERGE = "application/merge-patch+json"
+#: Server-side apply. JSON is YAML, too.
+_APPLY = "application/apply-patch+yaml"
+#: Of a list it takes the merge key of each element into account.
+_STRATEGIC = "application/strategic-merge-patch+json"
+#: The answer as it comes: to make the client's own objects of thousands of Pods would hold up an event loop.
+_PLAIN: dict[str, Any] = {"_preload_content": False, "_request_timeout": PATIENCE}
+_FOR_NOW = "see whether the API is not overloaded"
+
+
+class ObjectMissing(ConnectFailed):
+    """There is no such object, or no such kind of objects."""
+
+
+class KindMissing(ObjectMissing):
+    """There is no such kind of objects."""
+
+
+class Objects:
+    """The objects of one namespace, through a client of kubernetes_asyncio.
+
+    With ``answers``, lists may come from there, if they are no older than ``max_age`` seconds.
+    """
+
+    def __init__(
+        self, client: Any, namespace: str, rights: str, answers: SharedAnswers | None = None, max_age: float = 0
+    ) -> None:
+        import kubernetes_asyncio.client
+
+        self.client, self.namespace, self._rights = client, namespace, rights
+        self._answers, self._max_age = answers, max_age
+        self._custom = kubernetes_asyncio.client.CustomObjectsApi(client)
+        self._core = kubernetes_asyncio.client.CoreV1Api(client)
+
+    async def read(self, resource: Resource, name: str) -> Object:
+        group, version, plural = resource.path
+        call = self._custom.get_namespaced_custom_object(
+            group, version, self.namespace, plural, name, _request_timeout=PATIENCE
+        )
+        return await self._answer(call, "get", resource, name)
+
+    async def read_scale(self, resource: Resource, name: str) -> Object:
+        group, version, plural = resource.path
+        call = self._custom.get_namespaced_custom_object_scale(
+            group, version, self.namespace, plural, name, _request_timeout=PATIENCE
+        )
+        return await self._answer(call, "get the scale of", resource, name)
+
+    async def list_all(self, resource: Resource, selector: str = "") -> list[Object]:
+        return await self.shared((resource.path, selector), lambda: self._list_all(resource, selector))
+
+    async def _list_all(self, resource: Resource, selector: str) -> list[Object]:
+        group, version, plural = resource.path
+        try:
+            with self._explained(f"list {plural}"):
+                listed = await self._custom.list_namespaced_custom_object(
+                    group, version, self.namespace, plural, label_selector=selector, _request_timeout=PATIENCE
+                )
+        except TransportError as error:
+            # Of a namespace that is not there it lists nothing, and says nothing.
+            if is_missing(error):
+                raise KindMissing(
+                    f"the Kubernetes cluster has no kind {resource.kind} ({group}/{version})",
+                    "install what defines it, or correct the Kubernetes connection",
+                ) from error
+            raise
+        return list(listed["items"])
+
+    async def create(self, resource: Resource, body: Object, *, dry_run: bool = False) -> Object:
+        group, version, plural = resource.path
+        how: dict[str, Any] = {"dry_run": "All"} if dry_run else {}
+        call = self._custom.create_namespaced_custom_object(
+            group, version, self.namespace, plural, body, field_manager=MANAGER, _request_timeout=PATIENCE, **how
+        )
+        return await self._answer(call, "create", resource, str(body["metadata"].get("name", "")))
+
+    async def apply(self, resource: Resource, body: Object, *, force: bool = False, dry_run: bool = False) -> Object:
+        """Server-side apply: what is given is so, whether or not the object is there; what is not given is left alone.
+
+        Raises what ``is_conflict`` knows if others rule over a field that would change, unless ``force`` takes it.
+        """
+        group, version, plural = resource.path
+        name = str(body["metadata"]["name"])
+        whole = {"apiVersion": f"{group}/{version}", "kind": resource.kind, **body}
+        call = self._custom.patch_namespaced_custom_object(
+            group, version, self.namespace, plural, name, whole, force=force, **_how(dry_run, _APPLY)
+        )
+        return await self._answer(call, "apply", resource, name)
+
+    async def delete(self, resource: Resource, name: str) -> None:
+        """Objects that belong to it are deleted, too, in the background."""
+        group, version, plural = resource.path
+        call = self._custom.delete_namespaced_custom_object(
+            group, version, self.namespace, plural, name, propagation_policy="Background", _request_timeout=PATIENCE
+        )
+        await self._answer(call, "delete", resource, name)
+
+    async def shared(self, question: tuple[Hashable, ...], ask: Callable[[], Awaitable[T]]) -> T:
+        """An answer about the namespace, which those who look at the same time may share."""
+        if self._answers is None:
+            return await ask()
+        return await self._answers.get((self.namespace, *question), ask, self._max_age)
+
+    async def list_pods(self, selector: str = "") -> list[Object]:
+        return await self.shared(("pods", selector), lambda: self._list_pods(selector))
+
+    async def _list_pods(self, selector: str) -> list[Object]:
+        with self._explained("list pods"):
+            return await _listed(self._core.list_namespaced_pod(self.namespace, label_selector=selector, **_PLAIN))
+
+    async def list_services(self, selector: str = "") -> list[Object]:
+        with self._explained("list services"):
+            return await _listed(self._core.list_namespaced_service(self.namespace, label_selector=selector, **_PLAIN))
+
+    async def list_nodes(self, selector: str = "") -> list[Object]:
+        """Kubernetes' Nodes, which are in no namespace."""
+        with explained("list nodes", self._rights, _FOR_NOW):
+            return await _listed(self._core.list_node(label_selector=selector, **_PLAIN))
+
+    async def set_node_condition(self, node: str, condition: Object) -> None:
+        """One condition of a Node takes the place of the one of its type; the others stay."""
+        body = {"status": {"conditions": [condition]}}
+        with explained(f"set a condition of node {node}", self._rights, _FOR_NOW):
+            try:
+                await _plain(self._core.patch_node_status(node, body, **(_how(False, _STRATEGIC) | _PLAIN)))
+            except Exception as error:
+                if is_missing(error):
+                    raise ObjectMissing(f"there is no Node {node}", "its machine may have been replaced") from error
+                raise
+
+    async def check_namespace(self) -> None:
+        """Raise if there is no such namespace; of one that is not there, Kubernetes lists nothing."""
+        with namespace_read(self.namespace):
+            await _plain(self._core.read_namespace(self.namespace, **_PLAIN))
+
+    async def patch(self, resource: Resource, name: str, body: Object, *, dry_run: bool = False) -> None:
+        group, version, plural = resource.path
+        call = self._custom.patch_namespaced_custom_object(
+            group, version, self.namespace, plural, name, body, **_how(dry_run)
+        )
+        await self._answer(call, "patch", resource, name)
+
+    async def patch_scale(self, resource: Resource, name: str, body: Object, *, dry_run: bool = False) -> None:
+        group, version, plural = resource.path
+        call = self._custom.patch_namespaced_custom_object_scale(
+            group, version, self.namespace, plural, name, body, **_how(dry_run)
+        )
+        await self._answer(call, "scale", resource, name)
+
+    async def _answer(self, call: Awaitable[Object], verb: str, resource: Resource, name: str) -> Object:
+        try:
+            with self._explained(f"{verb} {resource.kind} {name}"):
+                return await call
+        except TransportError as error:
+            if is_missing(error):
+                raise ObjectMissing(
+                    f"there is no {resource.kind} {name} in namespace {self.namespace}",
+                    "correct its name, the namespace, or the Kubernetes connection",
+                ) from error
+            raise
+
+    def _explained(self, what: str) -> Any:
+        return explained(f"{what} in namespace {self.namespace}", self._rights, _FOR_NOW)
+
+
+def _how(dry_run: bool, content_type: str = _MERGE) -> dict[str, Any]:
+    how = {"field_manager": MANAGER, "_content_type": content_type, "_request_timeout": PATIENCE}
+    return how | {"dry_run": "All"} if dry_run else how
+
+
+async def _listed(call: Awaitable[Any]) -> list[Object]:
+    return list((await _plain(call))["items"])
+
+
+async def _plain(call: Awaitable[Any]) -> Object:
+    """The answer as it was written; the client does not see a refusal in an answer that it has not read."""
+    import kubernetes_asyncio.client
+
+    response = await call
+    body = await response.read()
+    if response.status >= 300:
+        refused = kubernetes_asyncio.client.ApiException(status=response.status, reason=response.reason)
+        refused.body = body
+        raise refused
+    found: Object = json.loads(body)
+    return found

@@ -1,0 +1,152 @@
+"""Orders and waits that bring a NodeSet to a number of nodes, from what Kubernetes and Slurm say of it at this moment.
+
+Nothing is remembered between two looks, so another process can go on at any time. The highest ordinals go; no others
+can be chosen. Soperator does not ask whether jobs run on them: they are drained first, also those of an ephemeral
+NodeSet that are off, or a job could power one up in the last moment.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from airflow_provider_soperator.slurm import hostlist
+from airflow_provider_soperator.slurm.drains import drained
+from airflow_provider_soperator.slurm.node_words import in_lines
+from airflow_provider_soperator.slurm.nodes import DrainReason, is_drained, is_off, is_ours, is_usable
+from airflow_provider_soperator.slurm.records import Job, Node
+from airflow_provider_soperator.slurm.requests import Request, Undrain
+from airflow_provider_soperator.slurm.states import NodeBase, NodeFlag
+from airflow_provider_soperator.soperator.clusters import NodeSetSeen
+from airflow_provider_soperator.soperator.readiness import of_nodes
+
+MODES = ("wait", "force")
+
+
+class ResizeRefused(Exception):
+    """The NodeSet cannot have this size as things are; the message says what to do first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resize:
+    """Wanted number of nodes of a NodeSet. Its fields are of types that JSON has."""
+
+    nodeset: str
+    replicas: int
+    #: ``wait`` for jobs on nodes that go, or ``force`` them into the queue again.
+    mode: str = "wait"
+    #: Whose drains these are, and whose are undone.
+    owner: str
+    why: str = ""
+
+    @property
+    def reason(self) -> DrainReason:
+        return DrainReason(self.owner, self.why or f"NodeSet {self.nodeset} is to have {self.replicas} nodes")
+
+    def leaving(self, nodeset: NodeSetSeen) -> tuple[str, ...]:
+        """The nodes that go: the highest."""
+        return nodeset.names(range(self.replicas, nodeset.replicas))
+
+    def refuse(self, nodeset: NodeSetSeen, *, asks_slurm: bool) -> None:
+        """Raise before anything is touched if it cannot be done."""
+        if nodeset.is_being_deleted:
+            raise ResizeRefused(f"NodeSet {nodeset.name} is being deleted")
+        if nodeset.is_in_maintenance:
+            raise ResizeRefused(f"the cluster of NodeSet {nodeset.name} is in maintenance: wait until that is over")
+        leaving = self.leaving(nodeset)
+        if on := [name for name in nodeset.active_nodes if nodeset.is_ephemeral and name in leaving]:
+            least = nodeset.nodes.index(on[-1]) + 1
+            raise ResizeRefused(
+                f"{hostlist.fold(on)} of the ephemeral NodeSet {nodeset.name} are on: power them down first "
+                f"(PowerDownNodesOperator with stay_down=True), or ask for {least} or more"
+            )
+        if leaving and not asks_slurm and not nodeset.is_ephemeral and self.mode != "force":
+            raise ResizeRefused(
+                f"without slurm_conn_id nobody knows which jobs run on {hostlist.fold(leaving)}: name a connection to "
+                "Slurm, or lose them with mode='force'"
+            )
+
+    def prepare(self, nodeset: NodeSetSeen, slurm: Mapping[str, Node] | None) -> ResizeStage:
+        """Before the number is changed: no job runs on what goes, and none will."""
+        nodes = [slurm[name] for name in self.leaving(nodeset) if name in slurm] if slurm else []
+        move = drained(nodes, self.reason, wait_for_jobs=True)
+        waiting = dict(move.waiting)
+        if nodeset.is_ephemeral:
+            waiting |= {node.name: "is not off yet" for node in nodes if is_drained(node) and not is_off(node)}
+        return ResizeStage(move.orders, in_lines(waiting))
+
+    def finish(self, nodeset: NodeSetSeen, slurm: Mapping[str, Node] | None, since: datetime) -> ResizeStage:
+        """Once the number is the one that is wanted: what has gone is gone on both sides, what stays can work.
+
+        ``since``: what was wrong with a node before is not waited for.
+        """
+        gone = {name: "has a Pod yet" for name in nodeset.pods if name not in nodeset.nodes}
+        if slurm:
+            gone |= {name: "is in Slurm yet" for name in _of(nodeset, slurm) if name not in nodeset.nodes}
+        known = [slurm[name] for name in nodeset.nodes if name in slurm] if slurm else []
+        ours = tuple(node.name for node in known if is_ours(node, self.owner))
+        old = {node.name for node in known if _was_wrong(node, since)}
+        found = of_nodes([name for name in nodeset.active_nodes if name not in {*old, *ours}], nodeset.pods, slurm)
+        absent = _absent(nodeset, slurm)
+        return ResizeStage(
+            (Undrain(ours),) if ours else (),
+            (*in_lines(gone), *found.waiting, *absent, *in_lines(dict.fromkeys(ours, "is being undrained"))),
+            found.broken,
+            tuple(sorted(old)),
+        )
+
+
+@dataclass(frozen=True)
+class ResizeStage:
+    """Orders and waits that are left at one moment of a resize."""
+
+    #: To be asked of Slurm now.
+    orders: tuple[Request[None], ...] = ()
+    #: What is waited for, in lines.
+    waiting: tuple[str, ...] = ()
+    #: What will not come.
+    lost: tuple[str, ...] = ()
+    #: Nodes that were out of service before, and are left alone.
+    passed_over: tuple[str, ...] = ()
+
+    @property
+    def is_over(self) -> bool:
+        return not self.orders and not self.waiting and not self.lost
+
+    def __str__(self) -> str:
+        return "; ".join((*self.lost, *self.waiting))
+
+
+def jobs_on(names: Sequence[str], jobs: Iterable[Job]) -> list[Job]:
+    """Jobs that run on any of some nodes."""
+    wanted = set(names)
+    return [
+        job
+        for job in jobs
+        if job.nodelist and not job.state.is_pending and wanted.intersection(hostlist.expand(job.nodelist))
+    ]
+
+
+def ours_among(names: Iterable[str], slurm: Mapping[str, Node], owner: str) -> tuple[str, ...]:
+    return tuple(name for name in names if name in slurm and is_ours(slurm[name], owner))
+
+
+def _of(nodeset: NodeSetSeen, slurm: Mapping[str, Node]) -> list[str]:
+    """All nodes that Slurm has of it. Another NodeSet's name may begin with its own."""
+    own = re.compile(rf"{re.escape(nodeset.name)}-[0-9]+")
+    return [name for name in slurm if own.fullmatch(name)]
+
+
+def _absent(nodeset: NodeSetSeen, slurm: Mapping[str, Node] | None) -> tuple[str, ...]:
+    """Names of an ephemeral NodeSet that Slurm is to know, though their nodes are off."""
+    if slurm is None:
+        return ()
+    off = [name for name in nodeset.nodes if name not in nodeset.active_nodes and name not in slurm]
+    return in_lines(dict.fromkeys(off, "is not known to Slurm yet"))
+
+
+def _was_wrong(node: Node, since: datetime) -> bool:
+    is_out = node.state.base is NodeBase.DOWN or node.state.has(NodeFlag.DRAIN, NodeFlag.FAIL)
+    return is_out and not is_usable(node) and node.reason_since is not None and node.reason_since < since

@@ -1,0 +1,106 @@
+"""Pods and the workloads that make them, as plain objects: state, GPUs, replicas and their problems."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from airflow_provider_soperator.soperator.conditions import Object
+
+#: Why a container waits that will not wait long.
+_STARTING = ("ContainerCreating", "PodInitializing")
+#: The name under which objects are changed here, as their ``managedFields`` have it.
+MANAGER = "airflow-provider-soperator"
+GPU_RESOURCE = "nvidia.com/gpu"
+#: Problems that are told of: replicas that wait mostly wait for the same.
+_MOST_PROBLEMS = 3
+
+
+def is_on_a_node(pod: Object) -> bool:
+    """True if it holds the resources that it has asked for; a Pod that has ended holds none."""
+    return bool(machine_of(pod)) and _status(pod).get("phase") not in ("Succeeded", "Failed")
+
+
+def machine_of(pod: Object) -> str:
+    """The Node that it is on; empty while it waits for one."""
+    return str((pod.get("spec") or {}).get("nodeName") or "")
+
+
+def is_leaving(pod: Object) -> bool:
+    return bool(pod["metadata"].get("deletionTimestamp"))
+
+
+def is_ready(pod: Object) -> bool:
+    return not is_leaving(pod) and any(
+        one["type"] == "Ready" and one["status"] == "True" for one in _status(pod).get("conditions") or ()
+    )
+
+
+def problems_of(pod: Object) -> Iterator[str]:
+    """Reasons that keep it from running, in Kubernetes' words."""
+    status = _status(pod)
+    for one in status.get("conditions") or ():
+        if one["type"] == "PodScheduled" and one["status"] == "False":
+            yield str(one.get("message") or one.get("reason"))
+    for one in [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]:
+        waiting = (one.get("state") or {}).get("waiting") or {}
+        reason = waiting.get("reason")
+        if reason and reason not in _STARTING:
+            yield f"container {one['name']} waits ({reason}: {waiting.get('message') or 'no more is said'})"
+
+
+def _status(pod: Object) -> Object:
+    return pod.get("status") or {}
+
+
+def gpus_of(workload: Object) -> int | None:
+    """The GPUs that one replica asks for, as far as its template says; None if it has none that is known.
+
+    >>> container = {"resources": {"limits": {"nvidia.com/gpu": "8"}}}
+    >>> gpus_of({"spec": {"template": {"spec": {"containers": [container, {}]}}}})
+    8
+    >>> group = {"size": 2, "workerTemplate": {"spec": {"containers": [container]}}}
+    >>> gpus_of({"spec": {"leaderWorkerTemplate": group}})
+    16
+    """
+    spec = workload.get("spec") or {}
+    if "template" in spec:
+        return _gpus_of_pod(spec["template"])
+    if group := spec.get("leaderWorkerTemplate"):
+        worker = _gpus_of_pod(group["workerTemplate"])
+        leader = _gpus_of_pod(group["leaderTemplate"]) if group.get("leaderTemplate") else worker
+        return leader + (int(group.get("size", 1)) - 1) * worker
+    return None
+
+
+def _gpus_of_pod(template: Object) -> int:
+    limits = [(one.get("resources") or {}).get("limits") or {} for one in template["spec"]["containers"]]
+    return sum(int(limit.get(GPU_RESOURCE, 0)) for limit in limits)
+
+
+def is_seen(workload: Object) -> bool:
+    """True if its controller has taken note of its last change, as far as it says."""
+    status = workload.get("status") or {}
+    return "observedGeneration" not in status or status["observedGeneration"] >= workload["metadata"]["generation"]
+
+
+def last_scaled_by(workload: Object) -> str:
+    """Name of the other manager that has set the replicas last, as the API has noted it; empty if it has not."""
+    changes = [
+        change
+        for change in workload["metadata"].get("managedFields") or []
+        if "f:replicas" in ((change.get("fieldsV1") or {}).get("f:spec") or {}) and change.get("manager") != MANAGER
+    ]
+    return str(max(changes, key=lambda change: str(change.get("time")))["manager"]) if changes else ""
+
+
+def problems(workload: Object, pods: Sequence[Object]) -> tuple[str, ...]:
+    """Reasons that keep replicas from being there, or from being ready, in Kubernetes' words."""
+    said = [*_of_workload(workload), *(words for pod in pods if not is_leaving(pod) for words in problems_of(pod))]
+    return tuple(dict.fromkeys(said))[:_MOST_PROBLEMS]
+
+
+def _of_workload(workload: Object) -> Iterator[str]:
+    for one in (workload.get("status") or {}).get("conditions") or []:
+        late = one["type"] == "Progressing" and one.get("reason") == "ProgressDeadlineExceeded"
+        if late or (one["type"] == "ReplicaFailure" and one["status"] == "True"):
+            yield str(one.get("message") or one.get("reason"))

@@ -1,0 +1,193 @@
+"""A function goes as a script and comes back as a file; what cannot is said before it is sent, or in its output."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_soperator.decorators.sbatch import sbatch_task
+from airflow_provider_soperator.functions import call, remote
+from airflow_provider_soperator.functions.call import Launch
+
+OFFSET = 100
+
+
+def helper(value: int) -> int:
+    return value + OFFSET
+
+
+def add(first: int, *, second: int = 1) -> dict[str, int]:
+    """Uses what its file defines beside it."""
+    print("adding", first, second)
+    return {"sum": helper(first + second)}
+
+
+def fail(first: int) -> None:
+    raise LookupError(f"no {first} here")
+
+
+def run(script: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """As slurmstepd runs it: in the job's folder, where this file's module cannot be imported from."""
+    given = {"PATH": "/usr/bin:/bin", **environment}
+    return subprocess.run(["bash", "-c", script], cwd=cwd, env=given, capture_output=True, text=True, check=False)
+
+
+def packed(function: Callable[..., Any], *args: Any, **options: Any) -> str:
+    launch = Launch(python=sys.executable, **options.pop("launch", {}))
+    return call.script(function, args, options.pop("kwargs", {}), name="a-key", launch=launch, **options)
+
+
+def test_a_call_there_and_back(tmp_path: Path) -> None:
+    said = run(packed(add, 20, kwargs={"second": 3}), tmp_path)
+    assert (said.returncode, said.stdout, said.stderr) == (0, "adding 20 3\n", "")
+    data = Path(call.result_path(str(tmp_path), "a-key")).read_bytes()
+    assert call.result(data) == {"sum": 123}
+
+
+def test_what_stands_around_a_function_goes_with_it(tmp_path: Path) -> None:
+    words = ["a", "b"]
+
+    def inner(count: int) -> list[str]:
+        return [word * count for word in words]
+
+    run(packed(inner, 2), tmp_path)
+    assert call.result(Path(call.result_path(str(tmp_path), "a-key")).read_bytes()) == ["aa", "bb"]
+
+
+def test_a_traceback_shows_the_lines_of_the_functions_own_file(tmp_path: Path) -> None:
+    said = run(packed(fail, 7), tmp_path)
+    assert said.returncode == 1
+    assert 'raise LookupError(f"no {first} here")' in said.stderr
+    assert said.stderr.rstrip().endswith("LookupError: no 7 here")
+    assert "__main__.py" not in said.stderr
+    assert not Path(call.result_path(str(tmp_path), "a-key")).exists()
+
+
+def test_the_result_of_an_earlier_run_is_not_taken_for_this_ones(tmp_path: Path) -> None:
+    run(packed(add, 1), tmp_path)
+    run(packed(fail, 1), tmp_path)
+    assert not Path(call.result_path(str(tmp_path), "a-key")).exists()
+
+
+def test_of_several_ranks_the_first_ones_result_comes_back(tmp_path: Path) -> None:
+    assert run(packed(add, 1), tmp_path, SLURM_PROCID="1").returncode == 0
+    assert not Path(call.result_path(str(tmp_path), "a-key")).exists()
+
+
+def test_in_a_virtual_environment_its_programs_are_found(tmp_path: Path) -> None:
+    venv = tmp_path / "a venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
+    (venv / "bin" / "tool").write_text("#!/bin/sh\necho the tool\n")
+    (venv / "bin" / "tool").chmod(0o755)
+
+    def calls() -> tuple[str, str]:
+        return sys.prefix, subprocess.run(["tool"], capture_output=True, text=True, check=True).stdout
+
+    run(call.script(calls, (), {}, name="a-key", launch=Launch(venv=str(venv))), tmp_path)
+    assert call.result(Path(call.result_path(str(tmp_path), "a-key")).read_bytes()) == (str(venv), "the tool\n")
+
+
+def exec_line(launch: Launch) -> list[str]:
+    """The words with which the shell calls srun, as it understands them."""
+    *_, line = launch.lines("CALL").splitlines()
+    program = f'folder="/a b/c"; exec() {{ printf "%s\\n" "$@"; }}; {line}'
+    return subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def test_ranks_are_started_by_srun() -> None:
+    words = exec_line(Launch(ranks=4, srun_args=["--mpi=pmix", "--output=a b"]))
+    assert words == [
+        *("srun", "--ntasks=4", "--kill-on-bad-exit=1", "--mpi=pmix", "--output=a b"),
+        *("python3", "-u", "CALL"),
+    ]
+    assert exec_line(Launch(srun_args=["--mpi=pmix"]))[1:3] == ["--nodes=1", "--ntasks=1"]
+
+
+def test_a_container_has_the_folder_of_the_call_beside_the_users_mounts() -> None:
+    image = {"container_image": "nvcr.io#nvidia/pytorch:25.09-py3", "container_writable": True}
+    for mounts, said in ((None, ""), (["/data:/data:ro", "/my code:/code"], "/data:/data:ro,/my code:/code,")):
+        words = exec_line(Launch(python="/usr/bin/python3.12", container={**image, "container_mounts": mounts}))
+        assert words[:4] == ["srun", "--nodes=1", "--ntasks=1", "--kill-on-bad-exit=1"]
+        assert words[4:6] == ["--container-image=nvcr.io#nvidia/pytorch:25.09-py3", "--container-writable"]
+        # Where the call's files are has the same path inside.
+        assert words[6:] == [f"--container-mounts={said}/a b/c:/a b/c", "env", "/usr/bin/python3.12", "-u", "CALL"]
+
+
+def test_a_signal_for_the_batch_script_reaches_the_function(tmp_path: Path) -> None:
+    def waits() -> int:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+        print("ready")
+        return int(signal.sigwait({signal.SIGUSR1}))
+
+    shell = subprocess.Popen(["bash", "-c", packed(waits)], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    with shell:
+        assert shell.stdout is not None
+        assert shell.stdout.readline() == "ready\n"
+        shell.send_signal(signal.SIGUSR1)
+    assert call.result(Path(call.result_path(str(tmp_path), "a-key")).read_bytes()) == signal.SIGUSR1
+
+
+def test_what_old_calls_have_left_is_removed(tmp_path: Path) -> None:
+    run(packed(add, 1), tmp_path)
+    folder = tmp_path / call.FOLDER
+    (folder / "old.zip").touch()
+    (folder / "young.zip").touch()
+    os.utime(folder / "old.zip", (0, 0))
+    assert run(packed(add, 1), tmp_path).returncode == 0
+    assert sorted(file.name for file in folder.iterdir()) == ["a-key.result", "a-key.zip", "young.zip"]
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_another_python_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    about = call._about
+    monkeypatch.setattr(call, "_about", lambda function: about(function) | {"python": "3.99"})
+    said = run(packed(add, 1), tmp_path)
+    assert said.returncode == remote.UNFIT
+    assert "but the function comes from Python 3.99: name an interpreter of that version" in said.stderr
+
+
+def test_a_result_that_is_too_large_says_what_to_do(tmp_path: Path) -> None:
+    said = run(packed(lambda: "x" * 1000, most=500), tmp_path)
+    assert said.returncode == remote.UNFIT
+    assert " bytes, more than 500: write a file, and return its path" in said.stderr
+
+
+def test_a_result_that_cannot_be_sent_back_says_so(tmp_path: Path) -> None:
+    said = run(packed(lambda: (line for line in "ab")), tmp_path)
+    assert said.returncode == remote.UNFIT
+    assert "what the function returned cannot be sent back" in said.stderr
+
+
+def test_what_is_not_installed_there_is_named(tmp_path: Path) -> None:
+    bare = tmp_path / "python"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    bare.chmod(0o755)
+    said = run(call.script(lambda: pytest.__version__, (), {}, name="a-key", launch=Launch(python=str(bare))), tmp_path)
+    assert said.returncode == remote.UNFIT
+    assert "needs what is not installed for" in said.stderr
+    assert "No module named 'pytest'" in said.stderr
+
+
+def test_arguments_that_cannot_be_sent_are_refused() -> None:
+    with pytest.raises(call.CallError, match=r"add or its arguments cannot be sent .*lock"):
+        packed(add, threading.Lock())
+
+
+def test_arguments_that_are_too_large_are_refused() -> None:
+    import random
+
+    with pytest.raises(call.CallError, match=r"KiB with its arguments.*pass their path"):
+        packed(add, random.Random(0).randbytes(4 << 20))
+
+
+def test_of_two_interpreters_one_is_too_many() -> None:
+    with pytest.raises(ValueError, match="give one of them"):
+        sbatch_task(python="/usr/bin/python3", venv="/opt/venv")(add)(1)

@@ -1,0 +1,178 @@
+"""What is to be done to bring a NodeSet to another size, and what cannot be done."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from airflow_provider_soperator.slurm.ids import JobId
+from airflow_provider_soperator.slurm.records import Job, Node
+from airflow_provider_soperator.slurm.requests import Drain, Undrain
+from airflow_provider_soperator.slurm.states import JobState
+from airflow_provider_soperator.soperator.clusters import NodeSetSeen, PodSeen, keeper_of
+from airflow_provider_soperator.soperator.resize import Resize, ResizeRefused, jobs_on
+from tests.unit.soperator.objects import NOW, condition, nodeset, slurm
+
+IDLE = "IDLE+CLOUD"
+OFF = "IDLE+CLOUD+POWERED_DOWN"
+OURS = "DRAIN: airflow:night: less"
+
+
+def to(replicas: int, **fields: Any) -> Resize:
+    return Resize(nodeset="worker", replicas=replicas, owner="night", why="less", **fields)
+
+
+def test_the_highest_nodes_are_drained_before_they_go() -> None:
+    stage = to(1).prepare(nodeset(3), slurm(worker_0=IDLE, worker_1=IDLE, worker_2=IDLE))
+    assert stage.orders == (Drain(("worker-1", "worker-2"), "airflow:night: less"),)
+    assert not stage.is_over
+
+
+@pytest.mark.parametrize(
+    ("state", "waits"),
+    [
+        (f"IDLE+CLOUD+{OURS}", ""),
+        # Somebody else's drain does as well.
+        ("IDLE+CLOUD+DRAIN: [hardware_problem] gpu: XID", ""),
+        ("DOWN+CLOUD+DRAIN: broken", ""),
+        (f"MIXED+CLOUD+{OURS}", "worker-1 has jobs"),
+        (f"IDLE+CLOUD+COMPLETING+{OURS}", "worker-1 has jobs"),
+    ],
+)
+def test_a_static_node_goes_once_no_job_is_on_it(state: str, waits: str) -> None:
+    stage = to(1).prepare(nodeset(2), slurm(worker_0=IDLE, worker_1=state))
+    assert (stage.orders, stage.is_over, str(stage)) == ((), not waits, waits)
+
+
+def test_nodes_that_slurm_does_not_know_hold_nothing_up() -> None:
+    assert to(1).prepare(nodeset(3), slurm(worker_0=IDLE)).is_over
+    assert to(1).prepare(nodeset(3), None).is_over
+
+
+@pytest.mark.parametrize(
+    ("state", "waits"),
+    [
+        (f"{OFF}+{OURS}", ""),
+        (f"IDLE+CLOUD+POWERING_DOWN+{OURS}", "worker-1 is not off yet"),
+        (f"IDLE+CLOUD+POWERING_UP+{OURS}", "worker-1 is not off yet"),
+        (OFF, "worker-1 is being drained"),
+    ],
+)
+def test_an_ephemeral_node_goes_once_it_is_off_and_no_job_can_power_it_up(state: str, waits: str) -> None:
+    stage = to(1).prepare(nodeset(2, active=[0]), slurm(worker_0=IDLE, worker_1=state))
+    assert (stage.is_over, str(stage)) == (not waits, waits)
+
+
+@pytest.mark.parametrize(
+    ("seen", "wanted", "says"),
+    [
+        (nodeset(8, active=[0, 3, 5]), to(4), "worker-5 of the ephemeral NodeSet worker are on"),
+        (nodeset(8, active=[0, 3, 5]), to(4), "or ask for 6 or more"),
+        (nodeset(2, phase="Terminating"), to(1), "is in maintenance: wait until that is over"),
+        (
+            nodeset(2, conditions=[condition("StatefulSetTerminated", "True", "Maintenance")]),
+            to(4),
+            "is in maintenance",
+        ),
+        (nodeset(2, deletionTimestamp="now"), to(4), "is being deleted"),
+    ],
+)
+def test_what_cannot_be_is_refused(seen: NodeSetSeen, wanted: Resize, says: str) -> None:
+    with pytest.raises(ResizeRefused) as refused:
+        wanted.refuse(seen, asks_slurm=True)
+    assert says in str(refused.value)
+
+
+def test_without_slurm_a_static_nodeset_shrinks_by_force_only() -> None:
+    with pytest.raises(ResizeRefused, match=r"which jobs run on worker-\[1-2\]: name a connection to Slurm"):
+        to(1).refuse(nodeset(3), asks_slurm=False)
+    to(1, mode="force").refuse(nodeset(3), asks_slurm=False)
+    to(4).refuse(nodeset(3), asks_slurm=False)
+    to(1).refuse(nodeset(3, active=[0]), asks_slurm=False)
+
+
+def test_it_is_done_once_what_goes_is_gone_on_both_sides() -> None:
+    pods = {name: PodSeen(name, is_ready=True) for name in ("worker-0", "worker-1")}
+    seen, nodes = replace(nodeset(1), pods=pods), slurm(worker_0=IDLE, worker_1=IDLE, worker_cpu_1=IDLE)
+    assert str(to(1).finish(seen, nodes, NOW)) == "worker-1 is in Slurm yet"
+    assert str(to(1).finish(seen, None, NOW)) == "worker-1 has a Pod yet"
+    assert to(1).finish(nodeset(1), slurm(worker_0=IDLE, worker_cpu_1=IDLE), NOW).is_over
+
+
+def test_what_comes_must_be_usable_and_our_drains_are_undone() -> None:
+    assert str(to(2).finish(nodeset(2), slurm(worker_0=IDLE), NOW)) == "worker-1 is not known to Slurm yet"
+    stage = to(2).finish(nodeset(2), slurm(worker_0=IDLE, worker_1=f"{IDLE}+{OURS}"), NOW)
+    assert stage.orders == (Undrain(("worker-1",)),)
+    assert to(2).finish(nodeset(2), slurm(worker_0=IDLE, worker_1="MIXED"), NOW).is_over
+
+
+def test_names_of_an_ephemeral_nodeset_must_be_known_though_their_nodes_are_off() -> None:
+    seen = nodeset(2, active=[0])
+    assert str(to(2).finish(seen, slurm(worker_0=IDLE), NOW)) == "worker-1 is not known to Slurm yet"
+    assert to(2).finish(seen, slurm(worker_0=IDLE, worker_1=OFF), NOW).is_over
+
+
+@pytest.mark.parametrize(("hours", "is_over"), [(-1, True), (1, False)])
+def test_what_was_out_of_service_before_is_passed_over(hours: int, is_over: bool) -> None:
+    broken = slurm(worker_1=f"{IDLE}+DRAIN: my test")["worker-1"]
+    nodes: dict[str, Node] = slurm(worker_0=IDLE) | {
+        "worker-1": replace(broken, reason_since=NOW + timedelta(hours=hours))
+    }
+    stage = to(2).finish(nodeset(2), nodes, NOW)
+    assert stage.is_over is is_over
+    assert stage.passed_over == (("worker-1",) if is_over else ())
+    assert stage.lost == (() if is_over else ("worker-1 is drained: my test",))
+
+
+def test_jobs_are_told_by_the_nodes_that_they_have() -> None:
+    def job(number: int, nodes: str, state: str = "RUNNING") -> Job:
+        return Job(id=JobId(number), nodelist=nodes, state=JobState.parse(state))
+
+    jobs = [
+        job(1, "worker-[0-1]"),
+        job(2, "worker-0"),
+        job(3, ""),
+        job(4, "worker-1", "PENDING"),
+        job(5, "worker-cpu-1"),
+    ]
+    assert [one.id.job for one in jobs_on(["worker-1", "worker-2"], jobs)] == [1]
+
+
+# Who puts it back
+
+
+def made_by(manager: str, part: str = "f:spec", **metadata: Any) -> dict[str, Any]:
+    return {"metadata": {"managedFields": [{"manager": manager, "fieldsV1": {part: {}}}], **metadata}}
+
+
+@pytest.mark.parametrize(
+    ("thing", "name"),
+    [
+        (made_by("helm", labels={"helm.toolkit.fluxcd.io/name": "nodesets"}), "the HelmRelease flux-system/nodesets"),
+        (made_by("helm-controller"), "a HelmRelease of Flux"),
+        (made_by("helm", annotations={"meta.helm.sh/release-name": "mine"}), "the Helm release mine"),
+        (made_by("helm"), "a Helm release"),
+        (made_by("Terraform"), "Terraform"),
+        (made_by("helm-controller", "f:status"), None),
+        (made_by("kubectl"), None),
+        ({"metadata": {}}, None),
+    ],
+)
+def test_whoever_has_made_a_nodeset_sets_it_back(thing: dict[str, Any], name: str | None) -> None:
+    found = keeper_of(thing)
+    assert (found.name if found else None) == name
+    if found:
+        assert f"{name} sets the number of replicas back" in found.warning(3)
+
+
+def test_the_chart_takes_none_for_one() -> None:
+    flux, terraform = keeper_of(made_by("helm-controller")), keeper_of(made_by("terraform"))
+    assert flux
+    assert terraform
+    assert flux.warning(0).endswith("Soperator's chart makes 1 of replicas: 0")
+    assert "chart" not in flux.warning(1) + terraform.warning(0)
+    assert "slurm_nodeset_workers (size)" in flux.warning(1)
+    assert "ConfigMap nodesets (key values.yaml) in flux-system" in flux.warning(1)

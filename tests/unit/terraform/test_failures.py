@@ -1,0 +1,135 @@
+"""What Terraform's words mean: Terraform's own are from its runs, those of clouds from what they document."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_soperator.terraform import failures
+from airflow_provider_soperator.terraform.diagnostics import Diagnostic, from_text
+from airflow_provider_soperator.terraform.failures import TerraformError, explain, undeclared
+from airflow_provider_soperator.terraform.state import Lock
+
+LOCKED = """Error message: operation error S3: PutObject, https response error StatusCode: 412, PreconditionFailed
+Lock Info:
+  ID:        1fffae9c-78b3-396f-9fbc-0a71dd913b86
+  Path:      tfstate/slurm-k8s.tfstate
+  Operation: OperationTypeApply
+  Who:       root@worker-1
+  Version:   1.11.4
+  Created:   2026-11-22 01:55:35.496482762 +0000 UTC
+  Info:
+
+Terraform acquires a state lock to protect the state from being written
+by multiple users at the same time."""
+#: When that lock was made.
+MADE = 1795312535.496482762
+
+
+@pytest.mark.parametrize(
+    ("summary", "detail", "kind"),
+    [
+        ("Error acquiring the state lock", LOCKED, failures.StateLocked),
+        ("Saved plan is stale", "The given plan file can no longer be applied", failures.PlanOutdated),
+        ("Backend configuration changed", 'use "terraform init -reconfigure".', failures.BackendChanged),
+        ('Backend initialization required, please run "terraform init"', "", failures.BackendChanged),
+        ("Unsupported Terraform Core version", "does not support Terraform version 1.11.4", failures.TerraformTooOld),
+        ("Failed to query available provider packages", "Could not retrieve", failures.ProviderMissing),
+        ("Failed to save state", "Error saving state: status code: 403", failures.StateNotSaved),
+        ("No configuration files", "Plan requires configuration", failures.NotARecipe),
+        ("No value for required variable", 'The root module input variable "region"', failures.InvalidVariable),
+        ("Resource precondition failed", "Unsupported platform 'x' in region 'y'", failures.InvalidVariable),
+        ("Unsupported argument", 'An argument named "x" is not expected here.', failures.RecipeInvalid),
+        ("error", "rpc error: code = Unauthenticated desc = token is expired", failures.Unauthenticated),
+        ("error", "api error ExpiredToken: The provided token has expired", failures.Unauthenticated),
+        ("error", "the server answered with status code 401", failures.Unauthenticated),
+        ("error", "rpc error: code = PermissionDenied desc = no", failures.Denied),
+        ("error", "https response error StatusCode: 403, RequestID: x", failures.Denied),
+        ("error", "rpc error: code = ResourceExhausted desc = NotEnoughResources", failures.NotEnoughResources),
+        ("error", "rpc error: code = AlreadyExists desc = cluster acme", failures.AlreadyThere),
+        ("error", "disk 401 is broken, see line 403", failures.TerraformFailed),
+    ],
+)
+def test_what_an_error_means(summary: str, detail: str, kind: type[TerraformError]) -> None:
+    said = Diagnostic("error", summary, detail)
+    error = explain([Diagnostic("warning", "quota: nothing to see"), said], "apply")
+    assert type(error) is kind
+    assert said.words in str(error)
+    assert [one.severity for one in error.diagnostics] == ["warning", "error"]
+
+
+def test_quotas_are_named() -> None:
+    said = (
+        "rpc error: code = ResourceExhausted desc = QuotaFailure: quota vpc.ipv4-address.public.count: limit 3; "
+        "quota compute.instance.gpu.h100: limit 16 (service compute.api.nebius.cloud)"
+    )
+    error = explain([Diagnostic("error", "error", said, address="nebius_mk8s_v1_node_group.worker")], "apply")
+    assert isinstance(error, failures.CloudQuotaExceeded)
+    assert str(error).startswith("the quota vpc.ipv4-address.public.count, compute.instance.gpu.h100 stands against it")
+    assert "nebius_mk8s_v1_node_group.worker" in str(error)
+
+
+def test_of_many_errors_some_are_told() -> None:
+    many = [Diagnostic("error", f"error {number}") for number in range(9)]
+    assert str(explain(many, "plan")) == "terraform plan: error 0; error 1; error 2; and 6 more errors"
+    assert str(explain([], "plan")) == "terraform plan: it failed without a word"
+    long = explain([Diagnostic("error", "long", "word " * 1000)], "plan")
+    assert len(str(long)) < 1000
+
+
+def test_values_that_are_taken_no_notice_of() -> None:
+    warning = Diagnostic("warning", "Value for undeclared variable", 'named "nodes"')
+    assert undeclared([warning, Diagnostic("warning", "Deprecated")]) == (warning,)
+
+
+def test_errors_that_are_printed_for_people() -> None:
+    said = (
+        "Downloading git::file:///srv/lib?ref=v9 for recipe...\n"
+        "\x1b[31m╷\x1b[0m\n│ Error: Failed to download module\n│ \n"
+        '│   on main.tf.json line 1, in module:\n│    1: {"module":{}}\n│ \n'
+        "│ Could not download module: error: pathspec\n│ 'v9' did not match\n╵\n"
+        "╷\n│ Warning: Old\n│ \n│ Take care.\n╵\n"
+    )
+    wrong, old = from_text(said)
+    assert (wrong.summary, wrong.where) == ("Failed to download module", "main.tf.json:1")
+    assert wrong.detail == "Could not download module: error: pathspec\n'v9' did not match"
+    assert list(old.lines()) == ["Warning: Old", "  Take care."]
+    assert from_text("all is well") == ()
+
+
+# Locks
+
+
+def lock() -> Lock:
+    found = Lock.read([Diagnostic("error", "Error acquiring the state lock", LOCKED)])
+    assert found
+    return found
+
+
+def test_who_holds_a_lock() -> None:
+    assert str(lock()) == (
+        "root@worker-1 holds the lock of the state for apply since 2026-11-22 01:55:35.496482762 +0000 UTC "
+        "(1fffae9c-78b3-396f-9fbc-0a71dd913b86)"
+    )
+    assert lock().created_at == pytest.approx(MADE, abs=1e-3)
+    assert Lock.read([Diagnostic("error", "no", "lock")]) is None
+
+
+def test_a_backend_that_tells_of_our_own_request_in_place_of_the_lock() -> None:
+    said = LOCKED.replace("operation error S3", "HTTP remote state already locked: ID=4711\noperation error")
+    found = Lock.read([Diagnostic("error", "Error acquiring the state lock", said)])
+    assert found == Lock("4711")
+    assert str(found) == "somebody holds the lock of the state for something (4711)"
+
+
+@pytest.mark.parametrize(
+    ("who", "began", "last_sign", "is_ours"),
+    [
+        ("root@worker-1", MADE - 1, MADE + 5, True),
+        ("root@worker-2", MADE - 1, MADE + 5, False),
+        ("root@worker-1", MADE + 1, MADE + 5, False),
+        ("root@worker-1", MADE - 9, MADE - 5, False),
+        ("root@worker-1", MADE - 9, 0.0, False),
+    ],
+)
+def test_whose_lock_it_is(who: str, began: float, last_sign: float, is_ours: bool) -> None:
+    assert lock().belongs_to(who, began, last_sign) is is_ours

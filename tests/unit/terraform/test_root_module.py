@@ -1,0 +1,153 @@
+"""What a recipe's files declare, also where they are written in ways that a reader may stumble over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_soperator.terraform.failures import NotARecipe, UnknownVariable
+from airflow_provider_soperator.terraform.root_module import RootModule, reach, read
+from airflow_provider_soperator.terraform.sources import Source
+
+STUB = Path(__file__).parents[3] / "dags/provision_cluster/recipe/soperator"
+
+#: Blocks, strings, templates, heredocs and comments within each other.
+ODD = r"""
+# variable "in_a_comment" {}
+/* variable "in_a_longer_one" {
+*/ variable "first" {
+  description = "a } brace, a \" quote and ${upper("a \"}\" in a template")} // no comment"
+  default     = { a = [1, "}"], b = { c = "${var.x["y"]}" } }
+}
+variable second { type = string }
+variable "third" {
+  default = <<-EOT
+    variable "in_a_heredoc" {
+      ${"}"}
+    EOT
+  type = object({
+    size = number
+  })
+
+  validation {
+    condition     = length(var.third) > 0 && true != false
+    error_message = <<EOF
+variable "in_another" {
+EOF
+  }
+}
+output "variable" { value = "variable \"in_an_output\" {" }
+"""
+
+
+def recipe(folder: Path, **files: str) -> RootModule:
+    folder.mkdir(exist_ok=True)
+    for name, text in files.items():
+        (folder / name.replace("__", ".")).write_text(text)
+    return RootModule.read(folder)
+
+
+def test_variables_are_found_and_nothing_else(tmp_path: Path) -> None:
+    found = recipe(tmp_path, main__tf=ODD).variables
+    assert {name: one.has_default for name, one in found.items()} == {"first": True, "second": False, "third": True}
+
+
+def test_texts_are_as_they_mean() -> None:
+    found = read('a = "x"\nb = "${c}"\nd = 1\ne = "f" == "g"\nh = "i" # j').attributes
+    assert found == {"a": "x", "b": None, "d": None, "e": None, "h": "i"}
+
+
+def test_of_a_file_with_a_mistake_terraform_says_what_is_wrong(tmp_path: Path) -> None:
+    found = recipe(tmp_path, main__tf='variable "a" {}\n', more__tf='variable "b" {\n')
+    assert found.variables.keys() == {"a"}
+    found.check(["b"])
+
+
+def test_the_stub_has_what_the_published_recipe_wants() -> None:
+    stub = RootModule.read(STUB)
+    needed = {name for name, one in stub.variables.items() if not one.has_default}
+    assert {"company_name", "region", "iam_project_id", "filesystem_jail", "slurm_nodeset_workers"} <= needed
+    assert {"slurm_nodeset_login", "slurm_nodesets_partitions", "slurm_rest_enabled"} <= stub.variables.keys() - needed
+    assert reach(STUB) == STUB.parent
+
+
+@pytest.mark.parametrize(
+    ("files", "backend"),
+    [
+        ({"main__tf": 'terraform {\n  required_version = ">= 1.5"\n}\n'}, "local"),
+        ({"main__tf": 'terraform {\n  backend "s3" {\n    bucket = "b"\n  }\n}\n'}, "s3"),
+        ({"main__tf": "terraform {\n  cloud {\n  }\n}\n"}, "cloud"),
+        ({"main__tf": "", "terraform_backend_override__tf": 'terraform {\n  backend "s3" {\n  }\n}\n'}, "s3"),
+        ({"main__tf": "", "a_override__tf__json": '{"terraform": {"backend": {"gcs": {"bucket": "b"}}}}'}, "gcs"),
+    ],
+)
+def test_the_backend(tmp_path: Path, files: dict[str, str], backend: str) -> None:
+    assert recipe(tmp_path, **files).backend == backend
+
+
+@pytest.mark.parametrize(
+    ("backend", "is_locked"),
+    [
+        ("", True),
+        ('backend "gcs" {\n  }', True),
+        ('backend "s3" {\n    bucket = "b"\n  }', False),
+        ('backend "s3" {\n    bucket = "b"\n    use_lockfile = true\n  }', True),
+    ],
+)
+def test_whether_a_backend_has_locks(tmp_path: Path, backend: str, is_locked: bool) -> None:
+    assert recipe(tmp_path, main__tf=f"terraform {{\n  {backend}\n}}\n").is_locked is is_locked
+
+
+def test_variables_and_modules_in_json(tmp_path: Path) -> None:
+    text = '{"variable": {"a": {"type": "string"}, "b": [{"default": 1}]}, "module": {"c": {"source": "../d"}}}'
+    found = recipe(tmp_path / "root", main__tf__json=text)
+    assert {name: one.has_default for name, one in found.variables.items()} == {"a": False, "b": True}
+    assert found.modules == (tmp_path / "d",)
+
+
+def test_a_value_that_no_variable_takes(tmp_path: Path) -> None:
+    found = recipe(tmp_path, main__tf='variable "region" {}\nvariable "filesystem_jail" {}\n')
+    found.check(["region"])
+    with pytest.raises(UnknownVariable, match=r"no variable filestore_jail \(is it filesystem_jail\?\), nodes: see"):
+        found.check(["region", "filestore_jail", "nodes"])
+
+
+def test_no_recipe(tmp_path: Path) -> None:
+    with pytest.raises(NotARecipe, match=r"has no \.tf files: name the folder"):
+        RootModule.read(tmp_path)
+    with pytest.raises(NotARecipe, match="there is no folder"):
+        RootModule.read(tmp_path / "nowhere")
+    with pytest.raises(NotARecipe, match="declares no variables, so region"):
+        recipe(tmp_path, main__tf="").check(["region"])
+
+
+def test_modules_above_a_recipe_belong_to_it(tmp_path: Path) -> None:
+    recipe(tmp_path / "modules", main__tf="")
+    recipe(tmp_path / "modules/a", main__tf='module "b" {\n  source = "../b"\n}\n')
+    recipe(tmp_path / "modules/b", main__tf='module "far" {\n  source = "acme/far/cloud"\n}\n')
+    (tmp_path / "installations").mkdir()
+    recipe(tmp_path / "installations/example", main__tf='module "a" {\n  source = "../../modules/a"\n}\n')
+    assert reach(tmp_path / "installations/example") == tmp_path
+    assert reach(tmp_path / "modules/b") == tmp_path / "modules/b"
+
+
+@pytest.mark.parametrize(
+    ("source", "module"),
+    [
+        (Source("git::https://x.org/lib?ref=v1", "soperator"), "git::https://x.org/lib//soperator?ref=v1"),
+        (Source("https://x.org/lib.git//soperator", "a/b", "v1"), "git::https://x.org/lib.git//soperator/a/b?ref=v1"),
+        (Source("git@x.org:lib.git", "a"), "git@x.org:lib.git//a"),
+        (Source("ssh://git@x.org/lib", "a", "v1"), "git::ssh://git@x.org/lib//a?ref=v1"),
+        (Source("git::file:///srv/lib", "a"), "git::file:///srv/lib//a"),
+        (Source("github.com/acme/lib", "a", "v1"), "github.com/acme/lib//a?ref=v1"),
+        (Source("https://x.org/lib.zip?archive=zip", "a"), "https://x.org/lib.zip//a?archive=zip"),
+    ],
+)
+def test_how_terraform_is_told_of_a_source(source: Source, module: str) -> None:
+    assert source.module() == {"source": module}
+
+
+def test_a_module_of_a_registry_has_a_version() -> None:
+    said = Source("app.terraform.io/acme/cluster/nebius", "a", "1.2.0").module()
+    assert said == {"source": "app.terraform.io/acme/cluster/nebius//a", "version": "1.2.0"}
