@@ -12,7 +12,7 @@ from airflow_provider_soperator.capacity.targets.base import Clients
 from airflow_provider_soperator.errors import ConnectionMistake
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm.errors import SlurmError
-from airflow_provider_soperator.transports.errors import ConnectFailed, TransportError
+from airflow_provider_soperator.transports.transport_errors import ConnectFailed, TransportError
 
 
 async def begin(

@@ -15,8 +15,8 @@ from datetime import datetime, timezone
 from airflow_provider_soperator.capacity.asking import Ask
 from airflow_provider_soperator.capacity.errors import CapacityBusy
 from airflow_provider_soperator.capacity.handover import handover_name
+from airflow_provider_soperator.slurm.cluster_records import Reservation
 from airflow_provider_soperator.slurm.errors import ReservationConflict, UnknownReservation
-from airflow_provider_soperator.slurm.records import Reservation
 from airflow_provider_soperator.slurm.requests import (
     CreateReservation,
     DeleteReservation,

@@ -16,7 +16,7 @@ from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.nebius.block import BlockSeen
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.requests import PowerDownMode
-from airflow_provider_soperator.transports.errors import TransportError
+from airflow_provider_soperator.transports.transport_errors import TransportError
 
 ReadBlock = Callable[[], Awaitable[BlockSeen]]
 

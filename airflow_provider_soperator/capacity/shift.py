@@ -27,7 +27,7 @@ from airflow_provider_soperator.capacity.turn import IsAlive, Turn
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.nebius.block import BlockSeen
 from airflow_provider_soperator.slurm.errors import SlurmError
-from airflow_provider_soperator.transports.errors import ConnectFailed, TransportError
+from airflow_provider_soperator.transports.transport_errors import ConnectFailed, TransportError
 
 T = TypeVar("T")
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from airflow_provider_soperator.capacity.selection import work_of
-from airflow_provider_soperator.slurm.ids import JobId
-from airflow_provider_soperator.slurm.records import Job
-from airflow_provider_soperator.slurm.status import JobStatus
+from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.job_records import Job, JobStatus
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from airflow_provider_soperator.health.machines import of_kubernetes
 from airflow_provider_soperator.health.metrics import NODE_LABELS, Metric, Sample, nobodys, of_metrics
 from airflow_provider_soperator.health.reasons import of_slurm, word_of
 from airflow_provider_soperator.kubernetes.view import KubernetesView
-from airflow_provider_soperator.slurm.node_words import chosen
-from airflow_provider_soperator.slurm.records import Node
+from airflow_provider_soperator.slurm.cluster_records import Node
+from airflow_provider_soperator.slurm.node_conditions import chosen
 
 Samples = Mapping[Metric, Sequence[Sample]]
 

@@ -8,8 +8,8 @@ from datetime import datetime
 
 from airflow_provider_soperator.health.findings import Finding, Kind
 from airflow_provider_soperator.kubernetes.view import Condition, Host, Pod
-from airflow_provider_soperator.slurm.nodes import is_coming_up, is_going_off, is_off
-from airflow_provider_soperator.slurm.records import Node
+from airflow_provider_soperator.slurm.cluster_records import Node
+from airflow_provider_soperator.slurm.node_conditions import is_coming_up, is_going_off, is_off
 
 _SOURCE = "kubernetes"
 

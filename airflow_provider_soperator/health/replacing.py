@@ -13,7 +13,8 @@ from datetime import datetime, timedelta
 
 from airflow_provider_soperator.health.machines import acted_upon
 from airflow_provider_soperator.kubernetes.view import Pod
-from airflow_provider_soperator.slurm.nodes import (
+from airflow_provider_soperator.slurm.cluster_records import Machine, Node
+from airflow_provider_soperator.slurm.node_conditions import (
     DrainReason,
     failed_to_resume,
     is_busy,
@@ -24,8 +25,7 @@ from airflow_provider_soperator.slurm.nodes import (
     is_up,
     is_usable,
 )
-from airflow_provider_soperator.slurm.power import Order, Step, because, held
-from airflow_provider_soperator.slurm.records import Machine, Node
+from airflow_provider_soperator.slurm.node_orders import NodeOrder, NodeStep, because, held
 from airflow_provider_soperator.slurm.requests import Drain, Undrain
 from airflow_provider_soperator.slurm.states import NodeFlag
 
@@ -127,10 +127,10 @@ class Replacement:
     def is_under_way(self) -> bool:
         return self.is_begun and not self.is_over
 
-    def look(self, sight: Sight, now: datetime, *, may_begin: bool) -> Step:
+    def look(self, sight: Sight, now: datetime, *, may_begin: bool) -> NodeStep:
         """What the node needs now."""
         if self.is_over:
-            return Step()
+            return NodeStep()
         if not self.is_begun:
             step = self._begin(sight, now, may_begin)
             if step is not None:
@@ -139,7 +139,7 @@ class Replacement:
             return self._arrive(sight, now)
         return self._leave(sight, now)
 
-    def undo(self, sight: Sight) -> tuple[Order, ...]:
+    def undo(self, sight: Sight) -> tuple[NodeOrder, ...]:
         """What is to be taken back if nobody goes on: nothing once its machine is being replaced."""
         node = sight.node
         if not self.is_under_way or not self._is_our_drain(node) or sight.acted or self._is_on_another(sight.machine):
@@ -149,32 +149,32 @@ class Replacement:
         # Why somebody had drained it is known to the process only that has drained it anew. It is not opened to jobs.
         return () if _NOT_THE_FIRST in node.reason else (Undrain((node.name,)),)
 
-    def _begin(self, sight: Sight, now: datetime, may_begin: bool) -> Step | None:
+    def _begin(self, sight: Sight, now: datetime, may_begin: bool) -> NodeStep | None:
         """None once it has begun."""
         node, machine = sight.node, sight.machine
         if failed_to_resume(node):
-            return Step(lost=because(node, "did not boot") + ": power it down and up again, on another machine")
+            return NodeStep(lost=because(node, "did not boot") + ": power it down and up again, on another machine")
         if is_off(node) or is_going_off(node):
             self.is_skipped = True
-            return Step()
+            return NodeStep()
         drained = node.state.has(NodeFlag.DRAIN)
         if drained and any(text in node.reason for text in _ENDS_IN_ANOTHER):
             self._started(sight, now)
             self._was_drained = True
             return None
         if drained and not self._may_take(node):
-            return Step(lost=because(node, "is drained") + "; force=True replaces its machine all the same")
+            return NodeStep(lost=because(node, "is drained") + "; force=True replaces its machine all the same")
         if self._is_new(machine):
             # Another try has had it replaced.
             self._started(sight, now)
             return None
         if is_coming_up(node):
-            return Step(waits="boots")
+            return NodeStep(waits="boots")
         if not may_begin:
-            return Step(waits="is replaced when others are done")
+            return NodeStep(waits="is replaced when others are done")
         self._started(sight, now)
         self._former = node.reason if drained else ""
-        return Step((self._drain(node),), waits="is being drained")
+        return NodeStep((self._drain(node),), waits="is being drained")
 
     def _started(self, sight: Sight, now: datetime) -> None:
         self.is_begun, self.began = True, now
@@ -183,53 +183,53 @@ class Replacement:
         elif sight.machine and not self._is_new(sight.machine):
             self.old = sight.machine.instance
 
-    def _leave(self, sight: Sight, now: datetime) -> Step:
+    def _leave(self, sight: Sight, now: datetime) -> NodeStep:
         """On the old machine still, or on none."""
         node = sight.node
         if sight.acted:
             self._its_turn = None
-            return Step(waits=sight.acted)
+            return NodeStep(waits=sight.acted)
         if sight.machine is None:
-            return Step(waits="is on no machine that is known")
+            return NodeStep(waits="is on no machine that is known")
         if not node.state.has(NodeFlag.DRAIN):
             if self._was_drained:
-                return Step(lost=f"was undrained by somebody while it was on {sight.machine.instance} still")
-            return Step((self._drain(node),), waits="is being drained")
+                return NodeStep(lost=f"was undrained by somebody while it was on {sight.machine.instance} still")
+            return NodeStep((self._drain(node),), waits="is being drained")
         self._was_drained = True
         if is_busy(node):
-            return Step(waits="has jobs")
+            return NodeStep(waits="has jobs")
         if not self._its_turn:
             self._its_turn = now
         if now - self._its_turn < self.wanted.react_within:
-            return Step(waits="is drained, and Soperator is to replace its machine")
-        return Step(
+            return NodeStep(waits="is drained, and Soperator is to replace its machine")
+        return NodeStep(
             lost=f"is drained for {node.reason!r}, and nobody has acted upon that for {self.wanted.react_within}: see "
             "whether soperatorchecks runs, and with --enable-node-replacement"
         )
 
-    def _arrive(self, sight: Sight, now: datetime) -> Step:
+    def _arrive(self, sight: Sight, now: datetime) -> NodeStep:
         """On another machine."""
         node, machine = sight.node, sight.machine
         assert machine
         if self.new != machine.instance:
             self.new, self._its_turn = machine.instance, None
         if failed_to_resume(node):
-            return Step(lost=because(node, f"did not boot on {self.new}"))
+            return NodeStep(lost=because(node, f"did not boot on {self.new}"))
         if not sight.is_there or not is_up(node):
-            return Step(waits=f"is on {self.new}, and boots")
+            return NodeStep(waits=f"is on {self.new}, and boots")
         if is_usable(node):
             self.ended = now
-            return Step()
+            return NodeStep()
         if not node.state.has(NodeFlag.DRAIN):
-            return Step(waits=f"is on {self.new}, and is {node.state}")
+            return NodeStep(waits=f"is on {self.new}, and is {node.state}")
         if not self._is_drained_for_this(node):
             return held(node, f"is on {self.new}, and is drained")
         # Up to Soperator 4.1 it has been undrained when its Pod started; 5.0 does so when it looks next.
         if not self._its_turn:
             self._its_turn = now
         if now - self._its_turn < self.wanted.react_within:
-            return Step(waits=f"is on {self.new}, and Soperator is to undrain it")
-        return Step((Undrain((node.name,)),), waits=f"is on {self.new}, and is being undrained")
+            return NodeStep(waits=f"is on {self.new}, and Soperator is to undrain it")
+        return NodeStep((Undrain((node.name,)),), waits=f"is on {self.new}, and is being undrained")
 
     def _is_on_another(self, machine: Machine | None) -> bool:
         if machine is None:

@@ -17,8 +17,7 @@ from airflow_provider_soperator.kubernetes.clusters import ClusterObjects
 from airflow_provider_soperator.kubernetes.objects import Objects
 from airflow_provider_soperator.kubernetes.telling import tell
 from airflow_provider_soperator.kubernetes.workers import look_at_all
-from airflow_provider_soperator.transports.errors import TransportError
-from airflow_provider_soperator.transports.kubernetes_errors import PATIENCE, explained
+from airflow_provider_soperator.transports.transport_errors import PATIENCE, TransportError, kubernetes_errors
 
 if TYPE_CHECKING:
     import kubernetes_asyncio.client
@@ -54,7 +53,7 @@ class SoperatorClusterHook(BaseHook):
     @asynccontextmanager
     async def async_client(self) -> AsyncIterator[kubernetes_asyncio.client.ApiClient]:
         """A client for the running event loop."""
-        with explained("connect"):
+        with kubernetes_errors("connect"):
             client = await connect(self.kubernetes_conn_id)
         async with client:
             yield client

@@ -7,8 +7,7 @@ from contextlib import suppress
 from airflow_provider_soperator.kubernetes.known import ACTIVE_CHECK, CRON_JOB, JOB
 from airflow_provider_soperator.kubernetes.objects import ObjectMissing, Objects
 from airflow_provider_soperator.soperator.checks import CheckSeen, RunSeen, UnknownCheck, find, job_of
-from airflow_provider_soperator.transports.errors import ConnectRefused, TransportError
-from airflow_provider_soperator.transports.kubernetes_errors import is_conflict
+from airflow_provider_soperator.transports.transport_errors import ConnectRefused, TransportError, is_conflict
 
 
 class ActiveChecks:

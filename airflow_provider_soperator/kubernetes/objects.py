@@ -7,8 +7,14 @@ from collections.abc import Awaitable
 from typing import Any
 
 from airflow_provider_soperator.kubernetes.kinds import Resource
-from airflow_provider_soperator.transports.errors import ConnectFailed, TransportError
-from airflow_provider_soperator.transports.kubernetes_errors import PATIENCE, explained, is_missing, namespace_read
+from airflow_provider_soperator.transports.transport_errors import (
+    PATIENCE,
+    ConnectFailed,
+    TransportError,
+    is_missing,
+    kubernetes_errors,
+    namespace_errors,
+)
 
 Object = dict[str, Any]
 
@@ -113,13 +119,13 @@ class Objects:
 
     async def list_nodes(self, selector: str = "") -> list[Object]:
         """Kubernetes' Nodes, which are in no namespace."""
-        with explained("list nodes", self._rights, _FOR_NOW):
+        with kubernetes_errors("list nodes", self._rights, _FOR_NOW):
             return await _listed(self._core.list_node(label_selector=selector, **_PLAIN))
 
     async def set_node_condition(self, node: str, condition: Object) -> None:
         """One condition of a Node takes the place of the one of its type; the others stay."""
         body = {"status": {"conditions": [condition]}}
-        with explained(f"set a condition of node {node}", self._rights, _FOR_NOW):
+        with kubernetes_errors(f"set a condition of node {node}", self._rights, _FOR_NOW):
             try:
                 await _plain(self._core.patch_node_status(node, body, **(_how(False, _STRATEGIC) | _PLAIN)))
             except Exception as error:
@@ -129,7 +135,7 @@ class Objects:
 
     async def check_namespace(self) -> None:
         """Raise if there is no such namespace; of one that is not there, Kubernetes lists nothing."""
-        with namespace_read(self.namespace):
+        with namespace_errors(self.namespace):
             await _plain(self._core.read_namespace(self.namespace, **_PLAIN))
 
     async def patch(self, resource: Resource, name: str, body: Object, *, dry_run: bool = False) -> None:
@@ -159,7 +165,7 @@ class Objects:
             raise
 
     def _explained(self, what: str) -> Any:
-        return explained(f"{what} in namespace {self.namespace}", self._rights, _FOR_NOW)
+        return kubernetes_errors(f"{what} in namespace {self.namespace}", self._rights, _FOR_NOW)
 
 
 def _how(dry_run: bool, content_type: str = _MERGE) -> dict[str, Any]:

@@ -11,8 +11,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from airflow_provider_soperator.transports.errors import TransportError
-from airflow_provider_soperator.transports.kubernetes_errors import PATIENCE, explained, is_missing
+from airflow_provider_soperator.transports.transport_errors import (
+    PATIENCE,
+    TransportError,
+    is_missing,
+    kubernetes_errors,
+)
 
 #: Where the Events about Nodes are, which are in no namespace themselves.
 _NODE_EVENTS = "default"
@@ -65,7 +69,7 @@ async def _add_node(worker: Worker, core: Any, name: str) -> None:
 
 
 async def _add_events(worker: Worker, core: Any, namespace: str, kind: str, name: str) -> None:
-    with explained(f"list events of namespace {namespace}", _RIGHTS):
+    with kubernetes_errors(f"list events of namespace {namespace}", _RIGHTS):
         found = await core.list_namespaced_event(
             namespace,
             field_selector=f"involvedObject.kind={kind},involvedObject.name={name}",
@@ -77,7 +81,7 @@ async def _add_events(worker: Worker, core: Any, namespace: str, kind: str, name
 
 async def _read(call: Awaitable[Any], what: str) -> Any:
     """An object; None if there is none."""
-    with explained(what, _RIGHTS):
+    with kubernetes_errors(what, _RIGHTS):
         try:
             return await call
         except Exception as error:

@@ -15,7 +15,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from airflow_provider_soperator.hooks.settings import NAMESPACE
 from airflow_provider_soperator.operators.moving import result_of
 from airflow_provider_soperator.operators.waiting import WaitingOperator
-from airflow_provider_soperator.slurm.nodes import DrainReason
+from airflow_provider_soperator.slurm.node_conditions import DrainReason
 from airflow_provider_soperator.soperator.resizing import MODES, Resize, ResizeRefused
 from airflow_provider_soperator.values import is_on, is_template
 

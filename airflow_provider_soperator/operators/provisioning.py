@@ -16,7 +16,7 @@ from airflow_provider_soperator.provisioning.connections import Connections
 from airflow_provider_soperator.provisioning.errors import NotKnownYet, SpecMistake
 from airflow_provider_soperator.provisioning.sources import KubernetesObjects, Recipe, Source
 from airflow_provider_soperator.provisioning.spec import ClusterSpec
-from airflow_provider_soperator.slurm.fields import job_of
+from airflow_provider_soperator.slurm.job import job_of
 from airflow_provider_soperator.values import is_on
 
 if TYPE_CHECKING:
@@ -229,7 +229,7 @@ class ProvisionClusterOperator(_ProvisioningOperator, WaitingOperator):
             self.log.info("Connection %s was %s", body["connection_id"], "added" if is_new else "changed")
 
     def _trigger(self, context: Context, spec: ClusterSpec, within: timedelta) -> ClusterMadeTrigger:
-        from airflow_provider_soperator.slurm.keys import SubmissionKey
+        from airflow_provider_soperator.slurm.job_ids import SubmissionKey
         from airflow_provider_soperator.triggers.provisioning import ClusterMadeTrigger
         from airflow_provider_soperator.triggers.smoke import JOB
         from airflow_provider_soperator.triggers.starting import keys_of
@@ -347,7 +347,7 @@ def _explained() -> Iterator[None]:
     from airflow_provider_soperator.errors import ConnectionMistake
     from airflow_provider_soperator.slurm.errors import SlurmError
     from airflow_provider_soperator.terraform.errors import TerraformError
-    from airflow_provider_soperator.transports.errors import TransportError
+    from airflow_provider_soperator.transports.transport_errors import TransportError
 
     try:
         yield

@@ -15,8 +15,7 @@ from airflow_provider_soperator.provisioning import manifests
 from airflow_provider_soperator.provisioning.connections import Reached
 from airflow_provider_soperator.provisioning.errors import SpecMistake
 from airflow_provider_soperator.provisioning.planned import Planned
-from airflow_provider_soperator.transports.errors import TransportError
-from airflow_provider_soperator.transports.kubernetes_errors import is_conflict
+from airflow_provider_soperator.transports.transport_errors import TransportError, is_conflict
 
 if TYPE_CHECKING:
     from airflow_provider_soperator.logger import Logger

@@ -14,7 +14,7 @@ from airflow_provider_soperator.hooks.settings import NAMESPACE
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.operators.node_lists import check_nodes, names_of
 from airflow_provider_soperator.sensors.checks import ActiveCheckSensor
-from airflow_provider_soperator.slurm.node_words import in_lines
+from airflow_provider_soperator.slurm.node_conditions import in_lines
 from airflow_provider_soperator.slurm.requests import ListNodes
 from airflow_provider_soperator.values import is_on, is_template
 

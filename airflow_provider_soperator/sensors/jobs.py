@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue, conf
 
+from airflow_provider_soperator.client.queue import Lasting, QueueFilter, within
 from airflow_provider_soperator.hooks.slurm import SlurmHook
-from airflow_provider_soperator.slurm.ids import JobId
-from airflow_provider_soperator.slurm.outcomes import failure
-from airflow_provider_soperator.slurm.queue import Lasting, QueueFilter, within
-from airflow_provider_soperator.slurm.report import describe, read
+from airflow_provider_soperator.slurm.job_failures import failure
+from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.job_records import JobStatus
+from airflow_provider_soperator.slurm.job_report import report_of, status_of
 from airflow_provider_soperator.slurm.states import JobState
-from airflow_provider_soperator.slurm.status import JobStatus
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
@@ -58,14 +58,14 @@ class SlurmJobSensor(BaseSensorOperator):
         self.defer(trigger=trigger, method_name="execute_complete", timeout=timedelta(seconds=self.timeout))
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
-        return self._checked(read(event), event)
+        return self._checked(status_of(event), event)
 
     def poke(self, context: Context) -> PokeReturnValue:
         with SlurmHook(self.slurm_conn_id).client() as slurm:
             status = slurm.status(JobId.parse(self.job_id))
         if not status.is_over and not self._is_wanted(status):
             return PokeReturnValue(False)
-        return PokeReturnValue(True, self._checked(status, describe(status)))
+        return PokeReturnValue(True, self._checked(status, report_of(status)))
 
     def _checked(self, status: JobStatus, report: dict[str, Any]) -> dict[str, Any]:
         if not self._is_wanted(status) and (error := failure(status)):

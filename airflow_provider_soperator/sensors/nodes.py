@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.operators.node_lists import check_nodes, names_of
-from airflow_provider_soperator.slurm.node_words import MISTAKES, Watched, check_how, word
+from airflow_provider_soperator.slurm.node_conditions import MISTAKES, NodesInState, check_how, word
 from airflow_provider_soperator.slurm.requests import ListNodes
 from airflow_provider_soperator.values import is_template
 
@@ -78,11 +78,11 @@ class NodeStateSensor(BaseSensorOperator):
         self.log.info("%d of %d nodes: %s", len(found["nodes"]), found["of"], watched.state)
         return PokeReturnValue(found.pop("is_reached"), found)
 
-    def _watched(self) -> Watched:
+    def _watched(self) -> NodesInState:
         try:
             how = int(self.how) if str(self.how).isdecimal() else self.how
             check_how(how)
             nodes, state = names_of(self.nodes), word(self.state)
         except ValueError as error:
             raise AirflowFailException(str(error)) from None
-        return Watched(state=state, nodes=nodes, partition=self.partition or "", how=how)
+        return NodesInState(state=state, nodes=nodes, partition=self.partition or "", how=how)

@@ -172,7 +172,7 @@ printf %s "$at/$3"
 
 
 @dataclass(frozen=True)
-class Stage(FileRequest[str]):
+class StageFiles(FileRequest[str]):
     """An empty folder in which something is put together, near its place; one of the same tag that was left is gone."""
 
     target: str
@@ -198,7 +198,7 @@ def member(path: str) -> str:
 
 
 @dataclass(frozen=True)
-class Unpack(FileRequest[None]):
+class UnpackFiles(FileRequest[None]):
     """Unpack a tar archive in a folder."""
 
     folder: str
@@ -258,8 +258,8 @@ rm -rf -- "$1"
 
 
 @dataclass(frozen=True)
-class Place(FileRequest[None]):
-    """Move what is put together in a folder of ``Stage`` to its place; into the folder that is there, if it is one."""
+class PlaceFiles(FileRequest[None]):
+    """Move what is put together in a folder of ``StageFiles`` to its place; into the folder that is there, if it is one."""
 
     folder: str
     target: str
@@ -278,8 +278,8 @@ class Place(FileRequest[None]):
 
 
 @dataclass(frozen=True)
-class Discard(FileRequest[None]):
-    """Remove a folder of ``Stage`` with all that is in it."""
+class DiscardFiles(FileRequest[None]):
+    """Remove a folder of ``StageFiles`` with all that is in it."""
 
     folder: str
 

@@ -8,8 +8,8 @@ from enum import Enum
 from typing import Any
 
 from airflow_provider_soperator.slurm import hostlist
+from airflow_provider_soperator.slurm.job_records import JobStatus
 from airflow_provider_soperator.slurm.states import JobBase
-from airflow_provider_soperator.slurm.status import JobStatus
 
 #: Ends of jobs that say something about their nodes. Others have been ended by somebody.
 _NODE_AT_FAULT = frozenset({"FAILED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL"})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from airflow_provider_soperator.slurm.nodes import DrainReason
+from airflow_provider_soperator.slurm.node_conditions import DrainReason
 
 #: Soperator makes a word of the name before the first ": ", and has an error in its log, and no more, if it cannot.
 _FOR_SOPERATOR = re.compile(r"\[(?:node|hardware)_problem\] (?:(?!: ).)*[A-Za-z](?:(?!: ).)*: \S.*", re.DOTALL)

@@ -14,15 +14,30 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from airflow_provider_soperator.slurm import rest
 from airflow_provider_soperator.slurm.errors import AuthenticationFailed
 from airflow_provider_soperator.slurm.requests import Request
-from airflow_provider_soperator.slurm.requests.base import MEGABYTE
-from airflow_provider_soperator.slurm.rest import answers
-from airflow_provider_soperator.slurm.rest.calls import VERSIONS, Answer, Call, Site
-from airflow_provider_soperator.transports.errors import ConnectFailed, NotSupported, OutputTooLarge, TransportError
-from airflow_provider_soperator.transports.rest_errors import explain, unexpected
-from airflow_provider_soperator.transports.tokens import TokenSource, refused, user_of
+from airflow_provider_soperator.slurm.requests.commands import MEGABYTE
+from airflow_provider_soperator.slurm.rest import calls
+from airflow_provider_soperator.slurm.rest.calls import VERSIONS, RestAnswer, RestCall, Site
+from airflow_provider_soperator.transports.transport_errors import (
+    ConnectFailed,
+    NotSupported,
+    OutputTooLarge,
+    TransportError,
+    rest_error,
+    unexpected_answer,
+)
 
 if TYPE_CHECKING:
     import httpx
+import base64
+import binascii
+import time
+from collections.abc import Callable
+from dataclasses import field
+from datetime import datetime, timedelta, timezone
+from typing import Protocol
+
+from airflow_provider_soperator.slurm.requests import MintToken
+from airflow_provider_soperator.transports.transport import Transport
 
 T = TypeVar("T")
 
@@ -53,7 +68,7 @@ class _NeedAnswer:
     url: str
     headers: Mapping[str, str]
     content: bytes
-    call: Call
+    call: RestCall
 
 
 #: Yields what has to be done on the way, so that threads and event loops share all that is decided between.
@@ -114,7 +129,7 @@ class _Conversation:
         """The newest version that both sides know."""
         for version in sorted(self._versions, reverse=True):
             try:
-                yield from self._exchange(Call("GET", "slurm/ping/"), version)
+                yield from self._exchange(RestCall("GET", "slurm/ping/"), version)
             except _VersionUnknown:
                 continue
             self._version = version
@@ -125,7 +140,7 @@ class _Conversation:
             "see the address and its path; Slurm 24.05 to 26.05 are known",
         )
 
-    def _exchange(self, call: Call, version: int) -> _Talk[Answer]:
+    def _exchange(self, call: RestCall, version: int) -> _Talk[RestAnswer]:
         content = b"" if call.body is None else json.dumps(call.body).encode()
         for renew in (False, True):
             token = yield _NeedToken(renew)
@@ -140,7 +155,7 @@ class _Conversation:
                 return answer
         raise refused(token)
 
-    def _read(self, call: Call, status: int, data: bytes) -> Answer | None:
+    def _read(self, call: RestCall, status: int, data: bytes) -> RestAnswer | None:
         """None if the token was refused."""
         if status in _REFUSED:
             return None
@@ -149,11 +164,11 @@ class _Conversation:
         except ValueError:
             said = None
         if not isinstance(said, dict):
-            error = unexpected(call, self._url, status, data)
+            error = unexpected_answer(call, self._url, status, data)
             raise _VersionUnknown(error) if status == 404 else error
-        answer = Answer(status, said)
-        found = tuple(answers.errors(answer))
-        return None if found and isinstance(answers.error(found), AuthenticationFailed) else answer
+        answer = RestAnswer(status, said)
+        found = tuple(calls.errors(answer))
+        return None if found and isinstance(calls.error(found), AuthenticationFailed) else answer
 
 
 def _options(verify: bool | str) -> dict[str, Any]:
@@ -173,7 +188,7 @@ def _context(verify: bool | str) -> Any:
     return ssl.create_default_context(cafile=verify if isinstance(verify, str) else None)
 
 
-def _timeout(call: Call) -> httpx.Timeout:
+def _timeout(call: RestCall) -> httpx.Timeout:
     import httpx
 
     # Waiting for one of the few connections takes as long as those before it need.
@@ -226,4 +241,140 @@ class RestTransport:
                         raise OutputTooLarge(str(need.call), MOST)
                 return response.status_code, bytes(data)
         except Exception as error:
-            raise explain(error, need.call, need.url) from error
+            raise rest_error(error, need.call, need.url) from error
+
+
+#: How long a token is valid that is made or fetched here.
+LIFESPAN = timedelta(hours=1)
+
+#: A token is renewed after so much of its life, or so many seconds before its end, whichever comes first.
+_PART_OF_LIFE = 0.8
+_SECONDS_BEFORE = 60.0
+
+
+class TokenSource(Protocol):
+    """Gives the token to send. ``renew`` says that the last one was refused."""
+
+    async def token(self, renew: bool) -> str: ...
+
+
+def claims(token: str) -> dict[str, Any]:
+    """What a token says of itself; nothing if it is none. Whether it is genuine only the cluster can tell.
+
+    >>> claims("no token")
+    {}
+    """
+    try:
+        part = token.split(".")[1]
+        said = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
+    except (IndexError, ValueError, binascii.Error):
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def user_of(token: str) -> str:
+    """The user of the cluster in whose name a token speaks; empty if it does not say."""
+    said = claims(token)
+    return str(said.get("sun") or said.get("username") or "")
+
+
+def refused(token: str) -> ConnectFailed:
+    """Why slurmrestd may have refused a token."""
+    said = claims(token)
+    if not said:
+        return ConnectFailed("slurmrestd refused the token", "it is no JWT; `scontrol token` makes one")
+    if isinstance(end := said.get("exp"), (int, float)) and end <= time.time():
+        return _expired(end)
+    # Slurm looks at no other time in it than its end, and its clock may be ahead of this one.
+    return ConnectFailed(
+        "slurmrestd refused the token",
+        "see whether its key is the cluster's (secret CLUSTER-rest-jwt-key), its user is known there, and the clocks "
+        "agree",
+    )
+
+
+def _expired(end: float) -> ConnectFailed:
+    return ConnectFailed(
+        f"the token for slurmrestd expired at {_written(end)}",
+        "make another (`scontrol token lifespan=…`), or give the connection the key or a way to fetch tokens by",
+    )
+
+
+def _written(moment: float) -> str:
+    return datetime.fromtimestamp(moment, timezone.utc).isoformat(timespec="seconds")
+
+
+@dataclass(frozen=True)
+class GivenToken:
+    """One token, which ends at its time.
+
+    >>> GivenToken("a.b.c")
+    GivenToken()
+    """
+
+    given: str = field(repr=False)
+
+    async def token(self, renew: bool) -> str:
+        if renew:
+            raise refused(self.given)
+        end = claims(self.given).get("exp")
+        if isinstance(end, (int, float)) and end <= time.time():
+            raise _expired(end)
+        return self.given
+
+
+class _Kept:
+    """A token that is used until it is time for another."""
+
+    def __init__(self) -> None:
+        self._token = ""
+        self._until = 0.0
+
+    def current(self, renew: bool) -> str:
+        return "" if renew or time.time() >= self._until else self._token
+
+    def keep(self, token: str, lifespan: timedelta) -> str:
+        now, life = time.time(), lifespan.total_seconds()
+        end = claims(token).get("exp")
+        if isinstance(end, (int, float)):
+            life = min(life, end - now)
+        # Of a life of a minute or less, half is waited for.
+        self._until = now + min(life * _PART_OF_LIFE, max(life - _SECONDS_BEFORE, life / 2))
+        self._token = token
+        return token
+
+
+class MintedTokens:
+    """Tokens made from the cluster's own key (HS256), for any user of it."""
+
+    def __init__(self, key: bytes, user: str, lifespan: timedelta = LIFESPAN) -> None:
+        self._key, self._user, self._lifespan = key, user, lifespan
+        self._kept = _Kept()
+
+    async def token(self, renew: bool) -> str:
+        return self._kept.current(renew) or self._kept.keep(self._mint(), self._lifespan)
+
+    def _mint(self) -> str:
+        import jwt
+
+        now = int(time.time())
+        end = now + int(self._lifespan.total_seconds())
+        return jwt.encode({"sun": self._user, "iat": now, "exp": end}, self._key, algorithm="HS256")
+
+
+class FetchedTokens:
+    """Tokens from ``scontrol token``, over another transport: the user's own, or as root anybody's.
+
+    The transport is made when the first token is needed.
+    """
+
+    def __init__(self, make: Callable[[], Transport], user: str = "", lifespan: timedelta = LIFESPAN) -> None:
+        self._make, self._request = make, MintToken(lifespan, user)
+        self._transport: Transport | None = None
+        self._kept = _Kept()
+
+    async def token(self, renew: bool) -> str:
+        if token := self._kept.current(renew):
+            return token
+        self._transport = self._transport or self._make()
+        return self._kept.keep(await self._transport.ask(self._request), self._request.lifespan)

@@ -11,12 +11,12 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from typing import Any
 
-from airflow_provider_soperator.clients.client import AsyncSlurmClient
+from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.hooks.sides import Where
 from airflow_provider_soperator.kubernetes.checks import ActiveChecks
 from airflow_provider_soperator.logger import Logger
-from airflow_provider_soperator.slurm.drains import drained
-from airflow_provider_soperator.slurm.ids import JobId
+from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.node_orders import drained
 from airflow_provider_soperator.slurm.requests import ListJobs, ListNodes
 from airflow_provider_soperator.soperator.check_ends import Outcome, RunState, of_slurm
 from airflow_provider_soperator.soperator.checks import FOLLOWS, CheckSeen, RunSeen, job_name, judged, newest, under_way

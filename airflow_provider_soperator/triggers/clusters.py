@@ -18,7 +18,7 @@ from airflow_provider_soperator.soperator import readiness
 from airflow_provider_soperator.soperator.clusters import ClusterSeen
 from airflow_provider_soperator.soperator.readiness import Readiness
 from airflow_provider_soperator.soperator.seen import Seen
-from airflow_provider_soperator.transports.errors import TransportError
+from airflow_provider_soperator.transports.transport_errors import TransportError
 from airflow_provider_soperator.triggers.base import SlurmTrigger
 from airflow_provider_soperator.triggers.events import POLL_INTERVAL, Memory
 from airflow_provider_soperator.triggers.rounds import FAILURES, is_final, rounds_with

@@ -16,13 +16,13 @@ from typing import Any, TypeVar
 
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
-from airflow_provider_soperator.clients.client import AsyncSlurmClient
-from airflow_provider_soperator.clients.finished import FinishedJobs
-from airflow_provider_soperator.clients.steps import run_async
+from airflow_provider_soperator.client.client import AsyncSlurmClient
+from airflow_provider_soperator.client.finished_jobs import FinishedJobs
+from airflow_provider_soperator.client.queue import Lasting, QueueFilter
 from airflow_provider_soperator.hooks.slurm import SlurmHook
-from airflow_provider_soperator.slurm.queue import Lasting, QueueFilter
-from airflow_provider_soperator.slurm.report import describe
+from airflow_provider_soperator.slurm.job_report import report_of
 from airflow_provider_soperator.slurm.requests import Request
+from airflow_provider_soperator.slurm.requests.commands import run_steps_async
 from airflow_provider_soperator.slurm.states import JobState
 from airflow_provider_soperator.triggers.base import SlurmTrigger
 from airflow_provider_soperator.triggers.rounds import rounds
@@ -98,7 +98,7 @@ class SlurmJobFinishedTrigger(SlurmEventTrigger):
             finished.remember(known)
         before: dict[str, Any] | None = None
         trouble = ""
-        async for news in self.rounds(lambda client: run_async(finished.round(), partial(self.shared, client))):
+        async for news in self.rounds(lambda client: run_steps_async(finished.round(), partial(self.shared, client))):
             # By now Airflow has stored the events of the round before. Sooner they could be lost, later told again.
             if before:
                 await memory.write(before)
@@ -107,7 +107,7 @@ class SlurmJobFinishedTrigger(SlurmEventTrigger):
                 self.log.warning("While nobody watched: %s", trouble)
             for status in news:
                 if not ends or status.state.base in ends:
-                    yield TriggerEvent(describe(status))  # type: ignore[no-untyped-call]
+                    yield TriggerEvent(report_of(status))  # type: ignore[no-untyped-call]
             before = finished.memory()
             if not news:
                 await memory.write(before)

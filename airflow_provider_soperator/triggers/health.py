@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow.triggers.base import TriggerEvent
 
-from airflow_provider_soperator.clients.client import AsyncSlurmClient
+from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.health.assessment import Seen, Watched, in_words, told, unclear
 from airflow_provider_soperator.health.episodes import Episodes
 from airflow_provider_soperator.health.findings import NodeHealth, kinds_of
@@ -16,9 +16,9 @@ from airflow_provider_soperator.hooks.health import Witnesses
 from airflow_provider_soperator.hooks.settings import NAMESPACE
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.slurm import hostlist
+from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.errors import SlurmError
-from airflow_provider_soperator.slurm.node_words import in_lines
-from airflow_provider_soperator.slurm.records import Node
+from airflow_provider_soperator.slurm.node_conditions import in_lines
 from airflow_provider_soperator.slurm.requests import ListNodes
 from airflow_provider_soperator.triggers.base import SlurmTrigger
 from airflow_provider_soperator.triggers.events import POLL_INTERVAL, Memory, SlurmEventTrigger

@@ -8,10 +8,10 @@ from typing import Any
 
 from airflow.triggers.base import TriggerEvent
 
+from airflow_provider_soperator.client.queue import Lasting, QueueFilter, within
 from airflow_provider_soperator.hooks.slurm import SlurmHook
-from airflow_provider_soperator.slurm.ids import JobId
-from airflow_provider_soperator.slurm.queue import Lasting, QueueFilter, within
-from airflow_provider_soperator.slurm.report import describe
+from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.job_report import report_of
 from airflow_provider_soperator.slurm.states import JobState
 from airflow_provider_soperator.triggers import following
 from airflow_provider_soperator.triggers.base import SlurmTrigger
@@ -35,7 +35,7 @@ class SlurmJobTrigger(SlurmTrigger):
             async for status in watch:
                 self.log.info("Job %s %s", status.id, following.describe(status))
                 if status.is_over or status.state.base in wanted:
-                    yield await self.resume(describe(status))
+                    yield await self.resume(report_of(status))
                     return
 
 

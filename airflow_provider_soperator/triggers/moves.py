@@ -10,18 +10,23 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
-from airflow_provider_soperator.clients.client import AsyncSlurmClient
+from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.logger import Logger
-from airflow_provider_soperator.slurm import hostlist, power
-from airflow_provider_soperator.slurm.drains import drained, undrained
+from airflow_provider_soperator.slurm import hostlist, node_conditions, node_orders
+from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.errors import NotPermitted, SlurmError, UnknownPartition
-from airflow_provider_soperator.slurm.node_words import in_lines
-from airflow_provider_soperator.slurm.nodes import DrainReason, is_anothers, is_coming_up, is_ours, loss_rank
-from airflow_provider_soperator.slurm.power import Move
-from airflow_provider_soperator.slurm.records import Node
+from airflow_provider_soperator.slurm.node_conditions import (
+    DrainReason,
+    in_lines,
+    is_anothers,
+    is_coming_up,
+    is_ours,
+    loss_rank,
+)
+from airflow_provider_soperator.slurm.node_orders import NodeMove, drained, undrained
 from airflow_provider_soperator.slurm.requests import ListNodes, WhoAmI
 from airflow_provider_soperator.slurm.states import NodeFlag
-from airflow_provider_soperator.transports.errors import NotSupported, TransportError
+from airflow_provider_soperator.transports.transport_errors import NotSupported, TransportError
 
 Deed = Literal["up", "down", "drain", "undrain"]
 
@@ -66,18 +71,18 @@ class Wish:
     def is_about_power(self) -> bool:
         return self.deed in ("up", "down")
 
-    def decide(self, nodes: Sequence[Node], since: datetime) -> Move:
+    def decide(self, nodes: Sequence[Node], since: datetime) -> NodeMove:
         """What is to be done for these nodes now."""
         reason = DrainReason(self.owner, self.why)
         if self.deed == "up":
-            return power.up(nodes, owner=self.owner, since=since)
+            return node_orders.up(nodes, owner=self.owner, since=since)
         if self.deed == "drain":
             return drained(nodes, reason, wait_for_jobs=self.wait_for_jobs)
         if self.deed == "undrain":
             return undrained(nodes, owner=self.owner, force=self.force)
         if self.stay_down:
-            return power.kept_off(nodes, power.MODES[self.mode], reason=reason)
-        return power.down(nodes, power.MODES[self.mode], reason=str(reason) if self.why else "")
+            return node_orders.kept_off(nodes, node_orders.MODES[self.mode], reason=reason)
+        return node_orders.down(nodes, node_orders.MODES[self.mode], reason=str(reason) if self.why else "")
 
 
 @dataclass
@@ -89,7 +94,7 @@ class Journey:
     since: datetime
     log: Logger
     #: The last that was seen.
-    move: Move = field(default_factory=Move)
+    move: NodeMove = field(default_factory=NodeMove)
     already: tuple[str, ...] = ()
     _static: frozenset[str] | None = None
     _told: dict[str, str] = field(default_factory=dict)
@@ -103,7 +108,7 @@ class Journey:
         Raises ``NodesLost`` once nothing is left to wait for, and at the first look before anything is ordered.
         """
         known = {node.name: node for node in await client.ask_shared(ListNodes(), most_age)}
-        power.refuse_unknown(self.wish.nodes, known)
+        node_conditions.refuse_unknown(self.wish.nodes, known)
         first = self._static is None
         if self._static is None:
             self._static = await self._check(client, known)
@@ -150,8 +155,8 @@ class Journey:
             if self.wish.deed == "down":
                 raise
             return frozenset()
-        power.refuse_power(self.wish.nodes, config)
-        return frozenset(power.static_among(known, config))
+        node_orders.refuse_power(self.wish.nodes, config)
+        return frozenset(node_orders.static_among(known, config))
 
     def _choose(self, known: Mapping[str, Node]) -> tuple[Node, ...]:
         if self.wish.count is None:
@@ -189,7 +194,7 @@ class Journey:
             return 1 if is_coming_up(node) else 2 if move.orders else 3
         return None if is_anothers(node, self.wish.owner) else 1 + loss_rank(node)
 
-    def _tell(self, move: Move) -> None:
+    def _tell(self, move: NodeMove) -> None:
         """What is waited for, once, and who has arrived."""
         new = {name: text for name, text in move.waiting.items() if self._told.get(name) != text}
         if new:
@@ -199,7 +204,7 @@ class Journey:
             self.log.info("%s: there", hostlist.fold(arrived))
         self._told = {**move.waiting}
 
-    def _warn(self, chosen: Sequence[Node], move: Move) -> None:
+    def _warn(self, chosen: Sequence[Node], move: NodeMove) -> None:
         if move.there:
             self.log.info("%s: there already", hostlist.fold(move.there))
         if self.wish.deed != "down":
@@ -208,7 +213,7 @@ class Journey:
             if node.name in move.waiting and node.state.has(NodeFlag.DRAIN) and not is_ours(node):
                 self.log.warning("%s was drained (%s), and Slurm ends that with the power down", node.name, node.reason)
 
-    def _remedy(self, move: Move, known: Mapping[str, Node]) -> str:
+    def _remedy(self, move: NodeMove, known: Mapping[str, Node]) -> str:
         owners = {reason.owner for name in move.lost if (reason := DrainReason.parse(known[name].reason))}
         owners -= {self.wish.owner}
         return f". To undo drains of this provider, name their owner: {', '.join(sorted(owners))}" if owners else ""

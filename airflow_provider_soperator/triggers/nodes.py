@@ -11,8 +11,8 @@ from typing import Any
 from airflow.triggers.base import TriggerEvent
 from async_timeout import timeout
 
-from airflow_provider_soperator.clients.client import AsyncSlurmClient
-from airflow_provider_soperator.slurm.node_words import MISTAKES, Watched
+from airflow_provider_soperator.client.client import AsyncSlurmClient
+from airflow_provider_soperator.slurm.node_conditions import MISTAKES, NodesInState
 from airflow_provider_soperator.slurm.requests import ListNodes
 from airflow_provider_soperator.triggers.base import SlurmTrigger, WorkTrigger
 from airflow_provider_soperator.triggers.moves import Journey, NodesLost, TooFewNodes, Wish
@@ -87,7 +87,7 @@ class NodeStateTrigger(SlurmTrigger):
         self.poll_interval = poll_interval
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        watched = Watched.read(self.watched)
+        watched = NodesInState.read(self.watched)
 
         async def look(client: AsyncSlurmClient) -> dict[str, Any]:
             nodes = await client.ask_shared(ListNodes(), self.poll_interval / 2)

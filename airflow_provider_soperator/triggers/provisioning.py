@@ -10,14 +10,14 @@ from typing import Any
 
 from async_timeout import timeout
 
-from airflow_provider_soperator.clients.client import AsyncSlurmClient
+from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.errors import ConnectionMistake
 from airflow_provider_soperator.hooks.sides import Sides, Where
-from airflow_provider_soperator.slurm.checks import InvalidJob
 from airflow_provider_soperator.slurm.errors import SlurmError
+from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.requests import ListNodes
 from airflow_provider_soperator.soperator.readiness import Readiness
-from airflow_provider_soperator.transports.errors import TransportError
+from airflow_provider_soperator.transports.transport_errors import TransportError
 from airflow_provider_soperator.triggers.clusters import look
 from airflow_provider_soperator.triggers.killed import EndedWithItsTask
 from airflow_provider_soperator.triggers.rounds import FAILURES, is_final, rounds, rounds_with, slurm_client

@@ -12,7 +12,7 @@ from typing import Any
 
 from async_timeout import timeout
 
-from airflow_provider_soperator.clients.client import AsyncSlurmClient
+from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.health.replacing import (
     Replacement,
     Sight,
@@ -27,11 +27,11 @@ from airflow_provider_soperator.hooks.settings import NAMESPACE
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm import hostlist
+from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.errors import InvalidRequest, NotPermitted, SlurmError
-from airflow_provider_soperator.slurm.node_words import in_lines
-from airflow_provider_soperator.slurm.nodes import is_draining, is_up
-from airflow_provider_soperator.slurm.power import Step, refuse_unknown
-from airflow_provider_soperator.slurm.records import Job, Node
+from airflow_provider_soperator.slurm.job_records import Job
+from airflow_provider_soperator.slurm.node_conditions import in_lines, is_draining, is_up, refuse_unknown
+from airflow_provider_soperator.slurm.node_orders import NodeStep
 from airflow_provider_soperator.slurm.requests import CancelJobs, ListJobs, ListMachines, ListNodes, RequeueJobs
 from airflow_provider_soperator.triggers.killed import EndedWithItsTask
 from airflow_provider_soperator.triggers.moves import NodesLost, whose
@@ -79,7 +79,7 @@ class Rounds:
     #: Where Kubernetes is asked; None until it is known whether it is, and without a connection it is not.
     _witnesses: Witnesses = field(default_factory=Witnesses)
     _replacements: dict[str, Replacement] = field(default_factory=dict)
-    _steps: dict[str, Step] = field(default_factory=dict)
+    _steps: dict[str, NodeStep] = field(default_factory=dict)
     _told: dict[str, str] = field(default_factory=dict)
     _ended_jobs: set[str] = field(default_factory=set)
 
@@ -161,7 +161,7 @@ class Rounds:
             )
         return sights
 
-    def _decide(self, sights: Mapping[str, Sight]) -> dict[str, Step]:
+    def _decide(self, sights: Mapping[str, Sight]) -> dict[str, NodeStep]:
         now, limit = datetime.now(timezone.utc), at_most(self.errand.at_once, len(self._replacements))
         is_lost = any(step.lost for step in self._steps.values())
         steps = {}

@@ -7,15 +7,14 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import TypeVar
 
-from airflow_provider_soperator.clients.client import AsyncSlurmClient
+from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.errors import ConnectionMistake
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.hooks.stock import known
 from airflow_provider_soperator.kubernetes.objects import ObjectMissing
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm.errors import InvalidStateTransition, SlurmError
-from airflow_provider_soperator.transports.errors import NotSupported, TransportError
-from airflow_provider_soperator.transports.kubernetes_errors import is_forbidden
+from airflow_provider_soperator.transports.transport_errors import NotSupported, TransportError, is_forbidden
 
 C = TypeVar("C")
 T = TypeVar("T")

@@ -13,8 +13,8 @@ from airflow_provider_soperator.capacity.targets.base import Purpose
 from airflow_provider_soperator.errors import ConnectionMistake
 from airflow_provider_soperator.hooks.clients import AirflowClients
 from airflow_provider_soperator.slurm.errors import SlurmError
-from airflow_provider_soperator.slurm.power import MODES
-from airflow_provider_soperator.transports.errors import TransportError
+from airflow_provider_soperator.slurm.node_orders import MODES
+from airflow_provider_soperator.transports.transport_errors import TransportError
 from airflow_provider_soperator.triggers.base import WorkTrigger
 
 

@@ -8,14 +8,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from airflow_provider_soperator.clients.client import AsyncSlurmClient
-from airflow_provider_soperator.clients.run import JobRun, Printed
+from airflow_provider_soperator.client.client import AsyncSlurmClient
+from airflow_provider_soperator.client.job_run import JobRun, Printed
 from airflow_provider_soperator.logger import Logger
-from airflow_provider_soperator.slurm.fields import job_of
-from airflow_provider_soperator.slurm.job import BatchJob
-from airflow_provider_soperator.slurm.keys import SubmissionKey
-from airflow_provider_soperator.slurm.nodes import is_usable
-from airflow_provider_soperator.slurm.records import Node
+from airflow_provider_soperator.slurm.cluster_records import Node
+from airflow_provider_soperator.slurm.job import BatchJob, job_of
+from airflow_provider_soperator.slurm.job_ids import SubmissionKey
+from airflow_provider_soperator.slurm.node_conditions import is_usable
 
 #: Partitions that Soperator makes for itself.
 _OWN = ("hidden", "background")

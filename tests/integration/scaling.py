@@ -23,7 +23,7 @@ from airflow_provider_soperator.capacity.targets.base import Purpose, Session, T
 from airflow_provider_soperator.capacity.targets.kubernetes import KubernetesScaleTarget
 from airflow_provider_soperator.hooks.clients import AirflowClients
 from airflow_provider_soperator.hooks.nebius import NebiusHook
-from airflow_provider_soperator.slurm.power import MODES
+from airflow_provider_soperator.slurm.node_orders import MODES
 from sandbox.cloud.landscape import INFERENCE_GROUP, INFERENCE_NAMESPACE, REMOTE_INFERENCE_GROUP
 from tests.integration.cluster import Cluster
 

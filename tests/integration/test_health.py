@@ -15,7 +15,7 @@ from airflow_provider_soperator.health.assessment import Watched
 from airflow_provider_soperator.hooks.health import Witnesses
 from airflow_provider_soperator.hooks.prometheus import PrometheusHook
 from airflow_provider_soperator.sensors.health import NodeHealthSensor
-from airflow_provider_soperator.transports.errors import ConnectFailed
+from airflow_provider_soperator.transports.transport_errors import ConnectFailed
 from airflow_provider_soperator.triggers.health import NodeHealthTrigger, NodeUnhealthyTrigger
 from tests.integration.cluster import Cluster
 from tests.integration.connections import Connections

@@ -17,7 +17,7 @@ from airflow_provider_soperator.capacity.targets.kubernetes import Workload
 from airflow_provider_soperator.capacity.targets.nebius import NebiusNodeGroupTarget
 from airflow_provider_soperator.nebius.block import BlockSeen
 from airflow_provider_soperator.slurm.requests import PowerDownMode
-from airflow_provider_soperator.transports.errors import ConnectFailed
+from airflow_provider_soperator.transports.transport_errors import ConnectFailed
 from sandbox.cloud.landscape import BLOCK_ID, INFERENCE_NAMESPACE, NODESET_NAME_LABEL
 from tests.integration.cluster import Cluster
 from tests.integration.connections import Connections

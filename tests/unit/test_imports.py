@@ -79,7 +79,7 @@ TABLE = (
     ),
     Row(
         "what is beneath Airflow's own",
-        modules("capacity", "pipelines", "clients", "functions", "kubernetes", "terraform", "transports"),
+        modules("capacity", "pipelines", "client", "functions", "kubernetes", "terraform", "transports"),
         ACTS,
         # These make Airflow's tasks.
         but=(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from airflow_provider_soperator.capacity.holding import Holding, Release
     from airflow_provider_soperator.capacity.lease import Lease
     from airflow_provider_soperator.capacity.toll import Toll
-    from airflow_provider_soperator.clients.client import AsyncSlurmClient
+    from airflow_provider_soperator.client.client import AsyncSlurmClient
     from airflow_provider_soperator.logger import Logger
     from airflow_provider_soperator.nebius.block import BlockSeen
 

@@ -16,8 +16,12 @@ from airflow_provider_soperator.kubernetes.kinds import KindMistake, Resource, c
 from airflow_provider_soperator.kubernetes.objects import Object, ObjectMissing, Objects
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.nebius.block import BlockSeen
-from airflow_provider_soperator.transports.errors import TransportError
-from airflow_provider_soperator.transports.kubernetes_errors import explained, is_conflict, is_forbidden
+from airflow_provider_soperator.transports.transport_errors import (
+    TransportError,
+    is_conflict,
+    is_forbidden,
+    kubernetes_errors,
+)
 
 _RIGHTS = (
     "get and patch on the workload and its scale, list on pods and horizontalpodautoscalers, and, where there is KEDA, "
@@ -67,7 +71,7 @@ class KubernetesScaleTarget:
     @asynccontextmanager
     async def open(self, purpose: Purpose, clients: Clients, log: Logger) -> AsyncIterator[Session]:
         async with AsyncExitStack() as opened:
-            with explained("connect", _RIGHTS):
+            with kubernetes_errors("connect", _RIGHTS):
                 client = await opened.enter_async_context(clients.kubernetes(self.kubernetes_conn_id))
             with _kind_checked():
                 resource = await find_scalable(client, self.kind)

@@ -15,21 +15,20 @@ from airflow_provider_soperator.slurm.errors import (
     UnknownJob,
     UnreadableAnswer,
 )
-from airflow_provider_soperator.slurm.exits import ExitCode
-from airflow_provider_soperator.slurm.ids import JobId, JobIdSet
-from airflow_provider_soperator.slurm.records import Job
-from airflow_provider_soperator.slurm.requests.base import (
+from airflow_provider_soperator.slurm.job_ids import JobId, JobIdSet
+from airflow_provider_soperator.slurm.job_records import Job
+from airflow_provider_soperator.slurm.notations import EPOCHS, ExitCode, parse_duration, parse_time
+from airflow_provider_soperator.slurm.requests.commands import (
     MEGABYTE,
     Command,
     CommandOutput,
     Request,
+    Table,
     clean,
     number,
     plain_word,
 )
 from airflow_provider_soperator.slurm.states import JobState
-from airflow_provider_soperator.slurm.tables import Table
-from airflow_provider_soperator.slurm.times import EPOCHS, parse_duration, parse_time
 
 if TYPE_CHECKING:
     from airflow_provider_soperator.slurm.job import BatchJob

@@ -8,13 +8,15 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from airflow_provider_soperator.slurm import hostlist
+from airflow_provider_soperator.slurm.cluster_records import Machine, Node, Partition
 from airflow_provider_soperator.slurm.errors import InvalidRequest, UnknownNode
-from airflow_provider_soperator.slurm.records import Machine, Node, Partition
-from airflow_provider_soperator.slurm.requests.base import (
+from airflow_provider_soperator.slurm.notations import EPOCHS, parse_duration, parse_time
+from airflow_provider_soperator.slurm.requests.commands import (
     MEGABYTE,
     Command,
     CommandOutput,
     Request,
+    Table,
     clean,
     free_text,
     listed,
@@ -22,8 +24,6 @@ from airflow_provider_soperator.slurm.requests.base import (
     quoted,
 )
 from airflow_provider_soperator.slurm.states import NodeState
-from airflow_provider_soperator.slurm.tables import Table
-from airflow_provider_soperator.slurm.times import EPOCHS, parse_duration, parse_time
 
 #: Under the names that 22.05 and 26.05 share.
 _COLUMNS = (

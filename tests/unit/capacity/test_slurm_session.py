@@ -14,9 +14,9 @@ from airflow_provider_soperator.capacity.holding import Release
 from airflow_provider_soperator.capacity.targets.base import Purpose
 from airflow_provider_soperator.capacity.targets.slurm import SlurmNodesTarget
 from airflow_provider_soperator.capacity.targets.slurm_session import SlurmNodesSession
-from airflow_provider_soperator.clients.client import AsyncSlurmClient
+from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.nebius.block import BlockSeen
-from airflow_provider_soperator.slurm.records import Node, Reservation
+from airflow_provider_soperator.slurm.cluster_records import Node, Reservation
 from airflow_provider_soperator.slurm.requests import (
     CreateReservation,
     ListJobs,

@@ -15,9 +15,9 @@ from airflow_provider_soperator.health.machines import CONDITIONS, acted_upon
 from airflow_provider_soperator.health.metrics import METRICS, Metric, Sample
 from airflow_provider_soperator.health.reasons import KINDS
 from airflow_provider_soperator.kubernetes.view import Condition, Host, KubernetesView, Pod
+from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.errors import UnknownNode, UnknownPartition
-from airflow_provider_soperator.slurm.nodes import KNOWN_REASONS
-from airflow_provider_soperator.slurm.records import Node
+from airflow_provider_soperator.slurm.node_conditions import KNOWN_REASONS
 from airflow_provider_soperator.slurm.states import NodeState
 
 NOON = datetime(2026, 11, 22, 12, tzinfo=timezone.utc)

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_soperator.slurm.ids import JobId
-from airflow_provider_soperator.slurm.status import JobStatus
+from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.job_records import JobStatus
 from airflow_provider_soperator.soperator.check_ends import JobEnd, Outcome, RunState
 from airflow_provider_soperator.soperator.checks import CheckSeen, LastRun, RunSeen, find
 from airflow_provider_soperator.triggers.check_failures import FailedRuns

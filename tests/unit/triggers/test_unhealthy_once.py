@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from airflow_provider_soperator.health.assessment import Seen
-from airflow_provider_soperator.slurm.records import Node
+from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.states import NodeState
 from airflow_provider_soperator.triggers.health import NodeUnhealthyTrigger
 
