@@ -17,7 +17,7 @@ from airflow_provider_soperator.kubernetes.clusters import ClusterObjects
 from airflow_provider_soperator.kubernetes.objects import Objects
 from airflow_provider_soperator.kubernetes.telling import tell
 from airflow_provider_soperator.kubernetes.workers import look_at_all
-from airflow_provider_soperator.transports.transport_errors import PATIENCE, TransportError, kubernetes_errors
+from airflow_provider_soperator.transports.transport_errors import API_TIMEOUT, TransportError, kubernetes_errors
 
 if TYPE_CHECKING:
     import kubernetes_asyncio.client
@@ -70,7 +70,7 @@ class SoperatorClusterHook(BaseHook):
         async with self.objects() as objects:
             yield ClusterObjects(objects, cluster)
 
-    async def tell_of(self, workers: Sequence[str], within: float = PATIENCE) -> list[str]:
+    async def tell_of(self, workers: Sequence[str], within: float = API_TIMEOUT) -> list[str]:
         """What Kubernetes has to say of some of Slurm's nodes, in lines for people; or why it says nothing."""
         try:
             async with timeout(within):

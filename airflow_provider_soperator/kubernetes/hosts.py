@@ -9,7 +9,7 @@ import asyncio
 from typing import Any
 
 from airflow_provider_soperator.kubernetes.view import Condition, Host, KubernetesView, Pod
-from airflow_provider_soperator.transports.transport_errors import PATIENCE, kubernetes_errors
+from airflow_provider_soperator.transports.transport_errors import API_TIMEOUT, kubernetes_errors
 
 _RIGHTS = "list on pods in it, and a ClusterRole with list on nodes,"
 #: What containers wait for that is no fault.
@@ -20,7 +20,8 @@ async def view(core: Any, namespace: str) -> KubernetesView:
     """Two questions, whatever the number of workers."""
     with kubernetes_errors(f"list pods of namespace {namespace}, and nodes", _RIGHTS):
         pods, nodes = await asyncio.gather(
-            core.list_namespaced_pod(namespace, _request_timeout=PATIENCE), core.list_node(_request_timeout=PATIENCE)
+            core.list_namespaced_pod(namespace, _request_timeout=API_TIMEOUT),
+            core.list_node(_request_timeout=API_TIMEOUT),
         )
     hosts = {node.metadata.name: _host(node) for node in nodes.items}
     return KubernetesView({pod.metadata.name: _pod(pod, hosts) for pod in pods.items})

@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow_provider_soperator.kubernetes.kinds import Resource
 from airflow_provider_soperator.transports.transport_errors import (
-    PATIENCE,
+    API_TIMEOUT,
     ConnectFailed,
     TransportError,
     is_missing,
@@ -27,7 +27,7 @@ _APPLY = "application/apply-patch+yaml"
 #: Of a list it takes the merge key of each element into account.
 _STRATEGIC = "application/strategic-merge-patch+json"
 #: The answer as it comes: to make the client's own objects of thousands of Pods would hold up an event loop.
-_PLAIN: dict[str, Any] = {"_preload_content": False, "_request_timeout": PATIENCE}
+_PLAIN: dict[str, Any] = {"_preload_content": False, "_request_timeout": API_TIMEOUT}
 _FOR_NOW = "see whether the API is not overloaded"
 
 
@@ -52,14 +52,14 @@ class Objects:
     async def read(self, resource: Resource, name: str) -> Object:
         group, version, plural = resource.path
         call = self._custom.get_namespaced_custom_object(
-            group, version, self.namespace, plural, name, _request_timeout=PATIENCE
+            group, version, self.namespace, plural, name, _request_timeout=API_TIMEOUT
         )
         return await self._answer(call, "get", resource, name)
 
     async def read_scale(self, resource: Resource, name: str) -> Object:
         group, version, plural = resource.path
         call = self._custom.get_namespaced_custom_object_scale(
-            group, version, self.namespace, plural, name, _request_timeout=PATIENCE
+            group, version, self.namespace, plural, name, _request_timeout=API_TIMEOUT
         )
         return await self._answer(call, "get the scale of", resource, name)
 
@@ -68,7 +68,7 @@ class Objects:
         try:
             with self._explained(f"list {plural}"):
                 listed = await self._custom.list_namespaced_custom_object(
-                    group, version, self.namespace, plural, label_selector=selector, _request_timeout=PATIENCE
+                    group, version, self.namespace, plural, label_selector=selector, _request_timeout=API_TIMEOUT
                 )
         except TransportError as error:
             # Of a namespace that is not there it lists nothing, and says nothing.
@@ -84,7 +84,7 @@ class Objects:
         group, version, plural = resource.path
         how: dict[str, Any] = {"dry_run": "All"} if dry_run else {}
         call = self._custom.create_namespaced_custom_object(
-            group, version, self.namespace, plural, body, field_manager=MANAGER, _request_timeout=PATIENCE, **how
+            group, version, self.namespace, plural, body, field_manager=MANAGER, _request_timeout=API_TIMEOUT, **how
         )
         return await self._answer(call, "create", resource, str(body["metadata"].get("name", "")))
 
@@ -105,7 +105,7 @@ class Objects:
         """Whoever has made objects for it has them deleted, too, in the background."""
         group, version, plural = resource.path
         call = self._custom.delete_namespaced_custom_object(
-            group, version, self.namespace, plural, name, propagation_policy="Background", _request_timeout=PATIENCE
+            group, version, self.namespace, plural, name, propagation_policy="Background", _request_timeout=API_TIMEOUT
         )
         await self._answer(call, "delete", resource, name)
 
@@ -169,7 +169,7 @@ class Objects:
 
 
 def _how(dry_run: bool, content_type: str = _MERGE) -> dict[str, Any]:
-    how = {"field_manager": MANAGER, "_content_type": content_type, "_request_timeout": PATIENCE}
+    how = {"field_manager": MANAGER, "_content_type": content_type, "_request_timeout": API_TIMEOUT}
     return how | {"dry_run": "All"} if dry_run else how
 
 

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from airflow_provider_soperator.transports.transport_errors import (
-    PATIENCE,
+    API_TIMEOUT,
     TransportError,
     is_missing,
     kubernetes_errors,
@@ -44,7 +44,9 @@ class Worker:
 async def look(core: Any, namespace: str, name: str) -> Worker:
     """Ask for everything. Only what is said of the Pod is needed: the account may have no right to the rest."""
     worker = Worker(name)
-    worker.pod = await _read(core.read_namespaced_pod(name, namespace, _request_timeout=PATIENCE), f"read pod {name}")
+    worker.pod = await _read(
+        core.read_namespaced_pod(name, namespace, _request_timeout=API_TIMEOUT), f"read pod {name}"
+    )
     await _try(worker, _add_events(worker, core, namespace, "Pod", name))
     # A Pod that was lost with its Node has come back on another. Kubelets say which Node they speak from.
     newest = sorted(worker.events, key=happened, reverse=True)
@@ -64,7 +66,7 @@ def happened(event: Any) -> datetime:
 
 
 async def _add_node(worker: Worker, core: Any, name: str) -> None:
-    worker.nodes[name] = await _read(core.read_node(name, _request_timeout=PATIENCE), f"read node {name}")
+    worker.nodes[name] = await _read(core.read_node(name, _request_timeout=API_TIMEOUT), f"read node {name}")
     await _add_events(worker, core, _NODE_EVENTS, "Node", name)
 
 
@@ -74,7 +76,7 @@ async def _add_events(worker: Worker, core: Any, namespace: str, kind: str, name
             namespace,
             field_selector=f"involvedObject.kind={kind},involvedObject.name={name}",
             limit=_MOST_EVENTS,
-            _request_timeout=PATIENCE,
+            _request_timeout=API_TIMEOUT,
         )
     worker.events += found.items
 

@@ -1,7 +1,7 @@
-"""What is to be ordered now to bring nodes where they shall be, from what slurmctld says of them at this moment.
+"""Orders that power nodes up and down, drain and undrain them, from what slurmctld says of them at this moment.
 
-Whoever moves nodes asks again and again: looks at them, orders what a ``NodeMove`` says, waits a little, looks again. As
-nothing is remembered in between, another process can go on at any time. What slurmctld makes of an order depends on the
+A task that moves nodes looks at them, orders what a ``NodeMove`` says, waits a little, and looks again. As nothing is
+remembered in between, another process can go on at any time. What slurmctld makes of an order depends on the
 state that the node is in, and it says nothing of it; hence the care:
 
 - A node that is off and is told to power down goes through all of its cycle again, and loses its drain.

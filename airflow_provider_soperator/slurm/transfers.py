@@ -259,7 +259,7 @@ rm -rf -- "$1"
 
 @dataclass(frozen=True)
 class PlaceFiles(FileRequest[None]):
-    """Move what is put together in a folder of ``StageFiles`` to its place; into the folder that is there, if it is one."""
+    """Move what is put together in a staging folder to its place; into the folder that is there, if it is one."""
 
     folder: str
     target: str
@@ -279,7 +279,7 @@ class PlaceFiles(FileRequest[None]):
 
 @dataclass(frozen=True)
 class DiscardFiles(FileRequest[None]):
-    """Remove a folder of ``StageFiles`` with all that is in it."""
+    """Remove a staging folder with all that is in it."""
 
     folder: str
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from async_timeout import timeout
 
 from airflow_provider_soperator.transports.shell import Pipe, ShellTransport
 from airflow_provider_soperator.transports.transport_errors import (
-    PATIENCE,
+    API_TIMEOUT,
     ConnectFailed,
     ConnectionLost,
     ConnectRefused,
@@ -45,25 +45,21 @@ LOGIN = PodChoice("app.kubernetes.io/component=login", "sshd", ("chroot", "/mnt/
 CONTROLLER = PodChoice("app.kubernetes.io/component=controller", "slurmctld")
 
 
-def find_pod(
-    core: Any, namespace: str, choices: Sequence[PodChoice], patience: float
-) -> Generator[Any, Any, tuple[str, PodChoice]]:
-    """The pod that commands are to run in, and the choice that it stands for.
-
-    ``core`` may be of either client: what its calls return is yielded, and what comes of it is to be sent back, or
-    thrown in. With the one client that is the same thing, with the other it is awaited in between.
-    """
+async def find_pod(core: Any, namespace: str, choices: Sequence[PodChoice]) -> tuple[str, PodChoice]:
+    """The pod that commands are to run in, and the choice that it stands for."""
     seen: list[Any] = []
     for choice in choices:
         with kubernetes_errors(f"list the pods of namespace {namespace}"):
-            listed = yield core.list_namespaced_pod(namespace, label_selector=choice.labels, _request_timeout=patience)
+            listed = await core.list_namespaced_pod(
+                namespace, label_selector=choice.labels, _request_timeout=API_TIMEOUT
+            )
         if name := _ready(listed.items, choice):
             return name, choice
         seen += listed.items
     if not seen:
         # Kubernetes lists no pods, too, in a namespace that there is not.
         with namespace_errors(namespace):
-            yield core.read_namespace(namespace, _request_timeout=patience)
+            await core.read_namespace(namespace, _request_timeout=API_TIMEOUT)
     raise _none_ready(namespace, choices, seen)
 
 
@@ -219,18 +215,7 @@ class KubernetesTransport(ShellTransport["kubernetes_asyncio.client.ApiClient"])
     async def _find(self, connection: kubernetes_asyncio.client.ApiClient) -> tuple[str, PodChoice]:
         import kubernetes_asyncio.client
 
-        steps = find_pod(kubernetes_asyncio.client.CoreV1Api(connection), self._namespace, self._choices, PATIENCE)
-        try:
-            call = next(steps)
-            while True:
-                try:
-                    answer = await call
-                except Exception as error:
-                    call = steps.throw(error)
-                else:
-                    call = steps.send(answer)
-        except StopIteration as found:
-            return cast("tuple[str, PodChoice]", found.value)
+        return await find_pod(kubernetes_asyncio.client.CoreV1Api(connection), self._namespace, self._choices)
 
     async def _exec(self, connection: kubernetes_asyncio.client.ApiClient, pod: str, choice: PodChoice) -> Pipe:
         import kubernetes_asyncio.client
@@ -243,7 +228,7 @@ class KubernetesTransport(ShellTransport["kubernetes_asyncio.client.ApiClient"])
 
         try:
             with kubernetes_errors(f"exec into pod {pod}"):
-                async with timeout(PATIENCE):
+                async with timeout(API_TIMEOUT):
                     opening = await core.connect_get_namespaced_pod_exec(
                         pod,
                         self._namespace,

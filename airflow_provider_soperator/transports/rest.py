@@ -6,17 +6,22 @@ the interface, limits, and what the failures mean.
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
-from collections.abc import Generator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from airflow_provider_soperator.slurm import rest
 from airflow_provider_soperator.slurm.errors import AuthenticationFailed
-from airflow_provider_soperator.slurm.requests import Request
+from airflow_provider_soperator.slurm.requests import MintToken, Request
 from airflow_provider_soperator.slurm.requests.commands import MEGABYTE
 from airflow_provider_soperator.slurm.rest import calls
 from airflow_provider_soperator.slurm.rest.calls import VERSIONS, RestAnswer, RestCall, Site
+from airflow_provider_soperator.transports.transport import Transport
 from airflow_provider_soperator.transports.transport_errors import (
     ConnectFailed,
     NotSupported,
@@ -28,16 +33,6 @@ from airflow_provider_soperator.transports.transport_errors import (
 
 if TYPE_CHECKING:
     import httpx
-import base64
-import binascii
-import time
-from collections.abc import Callable
-from dataclasses import field
-from datetime import datetime, timedelta, timezone
-from typing import Protocol
-
-from airflow_provider_soperator.slurm.requests import MintToken
-from airflow_provider_soperator.transports.transport import Transport
 
 T = TypeVar("T")
 
@@ -55,120 +50,12 @@ MOST = 256 * MEGABYTE
 _REFUSED = (401, 511)
 
 
-@dataclass(frozen=True)
-class _NeedToken:
-    renew: bool
-
-
-@dataclass(frozen=True)
-class _NeedAnswer:
-    """A request to send; its answer is the status and the bytes."""
-
-    method: str
-    url: str
-    headers: Mapping[str, str]
-    content: bytes
-    call: RestCall
-
-
-#: Yields what has to be done on the way, so that threads and event loops share all that is decided between.
-_Talk = Generator[_NeedToken | _NeedAnswer, Any, T]
-
-
 class _VersionUnknown(Exception):
     """slurmrestd does not know this version of its interface (any more), or not this path."""
 
     def __init__(self, meant: TransportError) -> None:
         super().__init__()
         self.meant = meant
-
-
-class _Conversation:
-    """What is said to one slurmrestd; it sends nothing itself."""
-
-    def __init__(self, url: str, user: str, home: str, versions: tuple[int, ...]) -> None:
-        self._url = url.rstrip("/")
-        self._user = user
-        self._home = home
-        self._versions = versions
-        self._version: int | None = None
-
-    def answer(self, request: Request[T]) -> _Talk[T]:
-        known = self._version
-        try:
-            return (yield from self._ask(request, known or (yield from self._agree())))
-        except _VersionUnknown:
-            # It has been replaced by another release.
-            self._version = None
-        version = yield from self._agree()
-        try:
-            return (yield from self._ask(request, version))
-        except _VersionUnknown as error:
-            raise error.meant from None
-
-    def _ask(self, request: Request[T], version: int) -> _Talk[T]:
-        user = self._user or user_of((yield _NeedToken(False)))
-        home = self._home or (f"/home/{user}" if user not in ("", "root") else "/root")
-        try:
-            return (yield from self._take(rest.steps(request, Site(version, user, home)), version))
-        except rest.Unsupported as error:
-            raise NotSupported(error.what, error.instead) from None
-
-    def _take(self, steps: rest.Steps[T], version: int) -> _Talk[T]:
-        try:
-            call = next(steps)
-            while True:
-                call = steps.send((yield from self._exchange(call, version)))
-        except StopIteration as end:
-            result: T = end.value
-            return result
-        finally:
-            steps.close()
-
-    def _agree(self) -> _Talk[int]:
-        """The newest version that both sides know."""
-        for version in sorted(self._versions, reverse=True):
-            try:
-                yield from self._exchange(RestCall("GET", "slurm/ping/"), version)
-            except _VersionUnknown:
-                continue
-            self._version = version
-            return version
-        raise ConnectFailed(
-            f"{self._url} has no slurmrestd of a version that is known here (v0.0.{min(self._versions)} to "
-            f"v0.0.{max(self._versions)}), or not at this path",
-            "see the address and its path; Slurm 24.05 to 26.05 are known",
-        )
-
-    def _exchange(self, call: RestCall, version: int) -> _Talk[RestAnswer]:
-        content = b"" if call.body is None else json.dumps(call.body).encode()
-        for renew in (False, True):
-            token = yield _NeedToken(renew)
-            headers = {"X-SLURM-USER-TOKEN": token, "Accept": "application/json"}
-            if self._user:
-                headers["X-SLURM-USER-NAME"] = self._user
-            if content:
-                headers["Content-Type"] = "application/json"
-            status, data = yield _NeedAnswer(call.method, self._url + call.target(version), headers, content, call)
-            answer = self._read(call, status, data)
-            if answer is not None:
-                return answer
-        raise refused(token)
-
-    def _read(self, call: RestCall, status: int, data: bytes) -> RestAnswer | None:
-        """None if the token was refused."""
-        if status in _REFUSED:
-            return None
-        try:
-            said = json.loads(data)
-        except ValueError:
-            said = None
-        if not isinstance(said, dict):
-            error = unexpected_answer(call, self._url, status, data)
-            raise _VersionUnknown(error) if status == 404 else error
-        answer = RestAnswer(status, said)
-        found = tuple(calls.errors(answer))
-        return None if found and isinstance(calls.error(found), AuthenticationFailed) else answer
 
 
 def _options(verify: bool | str) -> dict[str, Any]:
@@ -210,38 +97,104 @@ class RestTransport:
     ) -> None:
         import httpx
 
-        self._tokens = tokens
-        self._conversation = _Conversation(url, user, home, versions)
+        self._url = url.rstrip("/")
+        self._tokens, self._user, self._home = tokens, user, home
+        self._versions = versions
+        self._version: int | None = None
         self._client = httpx.AsyncClient(**_options(verify))
 
     async def ask(self, request: Request[T]) -> T:
-        talk = self._conversation.answer(request)
         try:
-            need = next(talk)
-            while True:
-                need = talk.send(await self._meet(need))
-        except StopIteration as end:
-            result: T = end.value
-            return result
+            return await self._ask(request, self._version or await self._agree())
+        except _VersionUnknown:
+            # It has been replaced by another release.
+            self._version = None
+        version = await self._agree()
+        try:
+            return await self._ask(request, version)
+        except _VersionUnknown as error:
+            raise error.meant from None
 
     async def close(self) -> None:
         await self._client.aclose()
 
-    async def _meet(self, need: _NeedToken | _NeedAnswer) -> Any:
-        if isinstance(need, _NeedToken):
-            return await self._tokens.token(need.renew)
+    async def _ask(self, request: Request[T], version: int) -> T:
+        user = self._user or user_of(await self._tokens.token(False))
+        home = self._home or (f"/home/{user}" if user not in ("", "root") else "/root")
+        try:
+            return await self._take(rest.steps(request, Site(version, user, home)), version)
+        except rest.Unsupported as error:
+            raise NotSupported(error.what, error.instead) from None
+
+    async def _take(self, steps: rest.Steps[T], version: int) -> T:
+        try:
+            call = next(steps)
+            while True:
+                call = steps.send(await self._exchange(call, version))
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        finally:
+            steps.close()
+
+    async def _agree(self) -> int:
+        """The newest version that both sides know."""
+        for version in sorted(self._versions, reverse=True):
+            try:
+                await self._exchange(RestCall("GET", "slurm/ping/"), version)
+            except _VersionUnknown:
+                continue
+            self._version = version
+            return version
+        raise ConnectFailed(
+            f"{self._url} has no slurmrestd of a version that is known here (v0.0.{min(self._versions)} to "
+            f"v0.0.{max(self._versions)}), or not at this path",
+            "see the address and its path; Slurm 24.05 to 26.05 are known",
+        )
+
+    async def _exchange(self, call: RestCall, version: int) -> RestAnswer:
+        for renew in (False, True):
+            token = await self._tokens.token(renew)
+            answer = self._read(call, *await self._send(call, version, token))
+            if answer is not None:
+                return answer
+        raise refused(token)
+
+    async def _send(self, call: RestCall, version: int, token: str) -> tuple[int, bytes]:
+        """The status of an answer, and its bytes."""
+        url, content = self._url + call.target(version), b"" if call.body is None else json.dumps(call.body).encode()
+        headers = {"X-SLURM-USER-TOKEN": token, "Accept": "application/json"}
+        if self._user:
+            headers["X-SLURM-USER-NAME"] = self._user
+        if content:
+            headers["Content-Type"] = "application/json"
         try:
             async with self._client.stream(
-                need.method, need.url, headers=need.headers, content=need.content, timeout=_timeout(need.call)
+                call.method, url, headers=headers, content=content, timeout=_timeout(call)
             ) as response:
                 data = bytearray()
                 async for chunk in response.aiter_raw():
                     data += chunk
                     if len(data) > MOST:
-                        raise OutputTooLarge(str(need.call), MOST)
+                        raise OutputTooLarge(str(call), MOST)
                 return response.status_code, bytes(data)
         except Exception as error:
-            raise rest_error(error, need.call, need.url) from error
+            raise rest_error(error, call, url) from error
+
+    def _read(self, call: RestCall, status: int, data: bytes) -> RestAnswer | None:
+        """None if the token was refused."""
+        if status in _REFUSED:
+            return None
+        try:
+            said = json.loads(data)
+        except ValueError:
+            said = None
+        if not isinstance(said, dict):
+            error = unexpected_answer(call, self._url, status, data)
+            raise _VersionUnknown(error) if status == 404 else error
+        answer = RestAnswer(status, said)
+        found = tuple(calls.errors(answer))
+        return None if found and isinstance(calls.error(found), AuthenticationFailed) else answer
 
 
 #: How long a token is valid that is made or fetched here.

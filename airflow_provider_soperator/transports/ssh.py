@@ -20,11 +20,11 @@ from airflow_provider_soperator.transports.shell import MAX_SHELLS, SHELL, Pipe,
 from airflow_provider_soperator.transports.transport_errors import (
     ConnectFailed,
     ConnectionLost,
+    ssh_error,
 )
 
 if TYPE_CHECKING:
     import paramiko
-from airflow_provider_soperator.transports.transport_errors import ssh_error
 
 R = TypeVar("R")
 

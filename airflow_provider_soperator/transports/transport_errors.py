@@ -74,7 +74,7 @@ class NotSupported(TransportError):
 
 
 #: Seconds that the API has for an answer.
-PATIENCE = 20.0
+API_TIMEOUT = 20.0
 #: What an account may have to be given so that shells can be started.
 _SHELLS = "get and list on pods, and get and create on pods/exec,"
 #: What to do about an API that refuses for now. Of a pod that starts, ends or moves, it says the same.
@@ -122,7 +122,7 @@ def _kubernetes_words(error: BaseException) -> str:
     """What the API said, rather than the headers around it."""
     for one in _causes(error):
         if isinstance(one, (TimeoutError, asyncio.TimeoutError)) and not str(one):
-            return f"nothing within {PATIENCE:g} s"
+            return f"nothing within {API_TIMEOUT:g} s"
         if type(one).__name__ == "WSServerHandshakeError":
             # Its text is the whole address, and why it was refused is not in it.
             return f"HTTP {_kubernetes_status(one)}"

@@ -12,31 +12,27 @@ success nothing is released any more. If one is refused, the others are held, lo
 from __future__ import annotations
 
 import base64
+import re
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from enum import Enum
 from functools import cache, cached_property
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_provider_soperator.slurm import job_submission, option_values
+from airflow_provider_soperator.slurm import dependencies, directives, job_description, job_submission, option_values
 from airflow_provider_soperator.slurm.errors import InvalidRequest, SlurmError, UnreadableAnswer, from_output, passing
-from airflow_provider_soperator.slurm.job_ids import MARK, JobId, SubmissionKey, key_of
+from airflow_provider_soperator.slurm.job_description import Job, JobDescription
+from airflow_provider_soperator.slurm.job_ids import MARK, JobId, SubmissionKey, key_of, strip_key
 from airflow_provider_soperator.slurm.requests.accounting import Accounting
 from airflow_provider_soperator.slurm.requests.commands import Command, CommandOutput, Request
 from airflow_provider_soperator.slurm.requests.jobs import GONE
 
 if TYPE_CHECKING:
     from airflow_provider_soperator.slurm.job import BatchJob
-import re
-from collections.abc import Callable, Mapping
-from graphlib import CycleError, TopologicalSorter
-
-from airflow_provider_soperator.slurm import dependencies, directives, job_description
-from airflow_provider_soperator.slurm.job_description import Job, JobDescription
-from airflow_provider_soperator.slurm.job_ids import strip_key
 
 #: Jobs in one go; a site's rate limit, and a worker that wants to be told of progress, ask for no more.
 MOST = 500
