@@ -101,7 +101,7 @@ class AsyncSlurmClient:
     async def submit(
         self, job: BatchJob, key: SubmissionKey, *, since: datetime | None = None, fresh: bool = False
     ) -> Submitted:
-        """Those who submit at the same time share a question."""
+        """Submit a job exactly once; jobs submitted at the same time share a question."""
         return submissions.accepted(await self._batcher.submit(submissions.named(job, key), since=since, fresh=fresh))
 
     async def find(
@@ -153,11 +153,11 @@ class AsyncSlurmClient:
         await self._take(queue.cancel_waiting(jobs))
 
     async def status(self, job: JobId) -> JobStatus:
-        """Where a job stands, from the queue or from accounting."""
+        """The status of a job, from the queue or from accounting."""
         return (await self.statuses([job]))[job]
 
     async def statuses(self, jobs: Iterable[JobId]) -> dict[JobId, JobStatus]:
-        """Where any number of jobs stand, for the price of one."""
+        """The status of any number of jobs, for the price of one."""
         return await self._take(poll_rounds.statuses(jobs))
 
     def watch(self, job: JobId, *, name: str = "", mine: bool = False, poll_interval: float = POLL_INTERVAL) -> Watch:
@@ -168,7 +168,7 @@ class AsyncSlurmClient:
         return self._watcher.watch(job, name=name, mine=mine, poll_interval=poll_interval)
 
     def tail(self, path: str, offset: int = 0) -> Tail:
-        """What a file grows by. All files that are followed are read in one go."""
+        """The bytes that a file grows by. All files that are followed are read in one go."""
         return self._tails.follow(path, offset)
 
     async def stats(self, top: int = 10) -> SlurmStats:
@@ -180,7 +180,7 @@ class AsyncSlurmClient:
         return await self._take(file_copies.read_file(path, most))
 
     async def close(self) -> None:
-        """Hang up; whoever still watches a job is told nothing more."""
+        """Hang up; watches that are open get no more news."""
         self._is_closed = True
         await self._watcher.close()
         await self._transport.close()
@@ -219,7 +219,7 @@ class SharedAnswers:
         return answer
 
     def _forget(self, request: Request[Any], done: asyncio.Future[Any]) -> None:
-        """What went wrong is asked again, and what is old makes room."""
+        """Drop failures, which are asked for again, and answers that are too old."""
         if done.cancelled() or done.exception():
             self._asked.pop(request, None)
         newest = max((asked.at for asked in self._asked.values()), default=0.0)
@@ -233,7 +233,7 @@ _LONGEST_AGE = 600.0
 
 
 def take_stats(top: int) -> Steps[SlurmStats]:
-    """Three questions, whatever the number of jobs, nodes and users. Without accounting nobody has shares."""
+    """Three questions, whatever the number of jobs, nodes and users. Without accounting there are no shares."""
     jobs = yield ListJobs()
     nodes = yield ListNodes()
     shares: tuple[Share, ...] = ()

@@ -1,4 +1,4 @@
-"""What there is to say about a job that did not succeed: what slurmctld, its nodes and accounting know of it.
+"""The diagnosis of a job that did not succeed: what slurmctld, its nodes and accounting know of it.
 
 It is for people, at the end of a log. Whatever cannot be found out is a line of its own, and never a failure.
 """

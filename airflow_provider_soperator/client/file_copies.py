@@ -50,7 +50,7 @@ _MEBIBYTE = 1 << 20
 
 @dataclass(frozen=True)
 class Copied:
-    """What a copy came to: files in all, those of them that were not there yet, and the bytes of these."""
+    """The outcome of a copy: files in all, those of them that were not there yet, and the bytes of these."""
 
     files: int
     new: int
@@ -94,7 +94,7 @@ def send(local: Path, target: str, tag: str) -> Steps[Copied]:
 
 
 def _changed_here(local: Path, target: str, entries: Sequence[Entry]) -> Steps[list[Entry]]:
-    """Those that are not on the cluster as they are here."""
+    """Entries that are not on the cluster as they are here."""
     kind = entries[0].kind
     folder, names = _asked(target, kind, [entry.path for entry in entries])
     found: tuple[Entry, ...] = yield ListSome(folder, tuple(names))
@@ -208,7 +208,7 @@ def _is_here(entry: Entry, local: Path, digests: Mapping[str, str]) -> bool:
 
 
 def _stays_within(entry: Entry) -> bool:
-    """Whether it means the same here: a path of the cluster's can be anything on this machine."""
+    """True if it means the same here: a path of the cluster's can be anything on this machine."""
     leads_to = posixpath.normpath(posixpath.join(posixpath.dirname(entry.path), entry.target))
     return entry.kind != "link" or not leads_to.startswith(("/", ".."))
 
@@ -236,11 +236,11 @@ def _fetch_batch(batch: list[tuple[Piece, Path]]) -> Steps[None]:
             opened.write(piece.data)
 
 
-# Both
+# Both directions
 
 
 def _with_folders(changed: Iterable[Entry], entries: Iterable[Entry]) -> list[Entry]:
-    """Those that have changed, each after the folders that it is in."""
+    """Changed entries, each after the folders that it is in."""
     by_path = {entry.path: entry for entry in entries}
     needed = {"": by_path[""]}
     for entry in changed:
@@ -274,6 +274,9 @@ def _joined(path: str, below: str) -> str:
 def _copied(entries: Iterable[Entry], changed: Iterable[Entry], left_out: int = 0) -> Copied:
     new = [entry.size for entry in changed if entry.kind == "file"]
     return Copied(sum(1 for entry in entries if entry.kind == "file"), len(new), sum(new), left_out)
+
+
+# This machine's side
 
 
 class LocalFileError(SlurmError):

@@ -1,4 +1,4 @@
-"""Which jobs have finished, each told once: for those who wait for any job of a kind, not for one that they know."""
+"""Finished jobs, each told once: for tasks that wait for any job of a kind, not for one that they know."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class FinishedJobs:
         self.trouble = ""
 
     def memory(self) -> dict[str, Any]:
-        """What another of these goes on with, as JSON."""
+        """State from which another instance goes on, as JSON."""
         told = {str(job): int(ended.timestamp()) for job, ended in self._told.items()}
         return {"horizon": int(self._horizon.timestamp()), "told": told}
 
@@ -117,7 +117,7 @@ class FinishedJobs:
 
 
 def _whole(over: Mapping[int, Sequence[Job]]) -> Steps[list[JobStatus]]:
-    """Where jobs stand of which some parts have finished; others may have left the queue, or be in other partitions."""
+    """Status of jobs of which some parts have finished; others may have left the queue, or be in other partitions."""
     plain: list[JobStatus] = []
     others: list[JobId] = []
     for number, parts in over.items():

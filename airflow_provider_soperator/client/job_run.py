@@ -63,8 +63,8 @@ class JobRun:
     """Submits a job exactly once, and follows it.
 
     ``keys`` are those of the tries that may have submitted it before, and last that of this one. A try goes on with
-    what an earlier one has begun, unless that has failed by now. Jobs with keys in ``replaced`` are cancelled: somebody
-    wants the work to be done anew, and whoever was to end them may have died before. ``tell_of_nodes`` is asked about
+    what an earlier one has begun, unless that has failed by now. Jobs with keys in ``replaced`` are cancelled: the
+    work is to be done anew, and the process that was to end them may have died before. ``tell_of_nodes`` is asked about
     the nodes of a job that has failed, for what Slurm does not know.
     """
 
@@ -100,7 +100,7 @@ class JobRun:
         return [key.text for key in self._keys[:-1]]
 
     async def submit(self) -> Submitted:
-        """The job's id; a submission that has begun is finished also if whoever waits for it is cancelled."""
+        """The job's id; a submission that has begun is finished also if the task that waits for it is cancelled."""
         if self._submission is None:
             self._submission = asyncio.ensure_future(self._submit())
         self.submitted = await asyncio.shield(self._submission)
@@ -125,14 +125,14 @@ class JobRun:
     async def cancel(self) -> None:
         """The job is gone, also if its submission is under way."""
         if self._submission is None:
-            # Somebody else may have submitted it, before this one took over.
+            # Another process may have submitted it, before this one took over.
             self._submission = asyncio.ensure_future(self._find_own())
         self.submitted = await asyncio.shield(self._submission)
         if self.submitted.id:
             await self.client.cancel(self.submitted.id)
 
     async def diagnosis(self, status: JobStatus) -> list[str]:
-        """What there is to say about a job that did not succeed, in lines."""
+        """Lines of a diagnosis, of a job that did not succeed."""
         try:
             async with timeout(DIAGNOSIS_TIME):
                 lines, nodes = await run_steps_async(diagnose(status), self.client.ask)
@@ -231,12 +231,12 @@ class JobRun:
 
 
 def _known(status: JobStatus | None) -> JobStatus:
-    assert status is not None, "the watch is closed by nobody else"
+    assert status is not None, "only this run closes the watch"
     return status
 
 
 def attributed(status: JobStatus) -> Steps[JobStatus]:
-    """The same with whoever cancelled parts of it, which only accounting tells."""
+    """The same status with the users who cancelled parts of it, which only accounting tells."""
     if all(part.state.base is not JobBase.CANCELLED or part.state.cancelled_by is not None for part in status.parts):
         return status
     with contextlib.suppress(SlurmError, TransportError):

@@ -1,4 +1,4 @@
-"""One job that is waited for: what the queue and accounting have said of it so far, and what follows from that.
+"""The state of one job that is waited for, as it follows from the queue and accounting; lost jobs.
 
 The queue forgets a job some minutes after its end, each element of an array for itself. Accounting lags behind, and of
 elements that were cancelled before they started neither says anything. So neither alone has the whole truth, and only
@@ -73,7 +73,7 @@ class TrackedJob:
 
     @property
     def is_open(self) -> bool:
-        """Whether accounting is to be asked."""
+        """True if accounting is to be asked."""
         return not self._complete or not self._known or bool(self._missing())
 
     def look_at_accounting(self, rows: Iterable[AccountingJob]) -> None:
@@ -139,7 +139,7 @@ class TrackedJob:
         return tuple(sorted(newest.values(), key=lambda job: job.id))
 
     def status_of(self, job: JobId, parts: tuple[Job, ...], trouble: str) -> JobStatus | None:
-        """What there is to say of the job or of one part of it; None: nothing yet."""
+        """The status of the job or of one part of it; None: nothing is known yet."""
         is_whole = job == job.whole
         if not is_whole:
             parts = tuple(part for part in parts if job.covers(part.id) or part.id.covers(job))
@@ -153,7 +153,7 @@ class TrackedJob:
         return JobStatus(id=job, parts=parts, lost=lost, trouble=trouble, is_partial=is_partial)
 
     def _is_gapless(self) -> bool:
-        """Whether something can be said of every part that there must be."""
+        """True if something can be said of every part that there must be."""
         return all(job or key in self._stale for key, job in self._known.items())
 
     def _expect(self, elements: frozenset[int]) -> None:

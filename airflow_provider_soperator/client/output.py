@@ -1,4 +1,4 @@
-"""What jobs print: any number of files on the cluster, read in one go for all who follow them, as lines for a log."""
+"""Output of jobs: any number of files on the cluster, read in one go, as lines for a log."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class Tail:
         self._news = asyncio.Event()
 
     async def next(self) -> bytes:
-        """What has come since; waits until there is something. Empty: nothing ever will."""
+        """New bytes; waits until there are some. Empty: there never will be."""
         while not self._unread and not self.trouble:
             self._news.clear()
             await self._news.wait()
         return self.take()
 
     def take(self) -> bytes:
-        """What has come since, if anything has."""
+        """New bytes, if there are any."""
         data = bytes(self._unread)
         self._unread.clear()
         return data
@@ -80,7 +80,7 @@ class Tail:
 
 
 class Tails:
-    """Looks at the files in a task of the loop, which ends when nobody follows any."""
+    """Looks at the files in a task of the loop, which ends when none is followed."""
 
     def __init__(self, ask: Callable[[Request[Any]], Awaitable[Any]]) -> None:
         self._ask = ask
@@ -124,7 +124,7 @@ class Tails:
                 tail.fail(str(error))
                 self.remove(tail)
         except (SlurmError, TransportError):
-            # Whoever waits for the job hears of it from the watcher.
+            # The poller tells those who wait for the job.
             return self._pace.after_failure()
         return self._pace.after_answer(longest=INTERVAL, effort=time.monotonic() - started)
 

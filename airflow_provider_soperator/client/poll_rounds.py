@@ -1,4 +1,4 @@
-"""Rounds of polling: what a round asks and whom it tells, and the pause until the next one.
+"""Rounds of polling: the questions of a round, for whom they are asked, and the pause until the next one.
 
 Whatever the number of those who wait, a round asks the queue once, and accounting once for what the queue does not
 have. The connection is the poller's.
@@ -77,7 +77,7 @@ class Pace:
 
 
 class Waiter(Protocol):
-    """Somebody who is told of a job."""
+    """A waiter for a job."""
 
     @property
     def job(self) -> JobId: ...
@@ -88,11 +88,11 @@ class Waiter(Protocol):
 
     @property
     def mine(self) -> bool:
-        """Whether it is a job of the user who asks; if all are, less is asked of slurmctld."""
+        """True if it is a job of the user who asks; if all are, less is asked of slurmctld."""
 
     @property
     def told(self) -> JobStatus | None:
-        """What it has been told last."""
+        """The status that it has been told last."""
 
     def tell(self, status: JobStatus) -> None: ...
 
@@ -239,7 +239,7 @@ def _ids(entries: Iterable[_WatchedEntry[W]]) -> tuple[JobId, ...]:
 
 
 class _StatusQuery:
-    """One who wants to know now."""
+    """A waiter that wants the status now, and no more."""
 
     name = ""
     mine = False
@@ -253,7 +253,7 @@ class _StatusQuery:
 
 
 def statuses(ids: Iterable[JobId]) -> Steps[dict[JobId, JobStatus]]:
-    """Where each job stands now; one that nobody knows is ``lost``."""
+    """The status of each job now; one that neither queue nor accounting knows is ``lost``."""
     book: WatchList[_StatusQuery] = WatchList(LossLimits(unknown=0, runaway=0))
     asked = [_StatusQuery(job) for job in dict.fromkeys(ids)]
     for one in asked:

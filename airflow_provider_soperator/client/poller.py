@@ -1,6 +1,6 @@
-"""One poller for all in an event loop who wait for jobs of a cluster.
+"""The poller: one for all in an event loop who wait for jobs of a cluster.
 
-It asks while anybody waits, and rests when nobody does.
+It asks while there are watches, and rests while there are none.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Watch:
             self.close()
 
     async def end(self) -> JobStatus | None:
-        """Wait until the job is over, and no more; None if somebody closes the watch before."""
+        """Wait until the job is over, and no more; None if the watch is closed before."""
         try:
             while status := await self.next():
                 if status.is_over:
@@ -101,7 +101,7 @@ class _Rounds:
         self.due = 0.0
         self._pace = Pace()
         self._paced = False
-        #: Before this nobody is asked, whoever comes.
+        #: The earliest next round, also for new watches.
         self._soonest = 0.0
         #: Why the last round got no answer.
         self._failure: Exception | None = None
@@ -112,7 +112,7 @@ class _Rounds:
         # Soon, but those who come together share one round.
         soon = max(time.monotonic() + GATHERING, self._soonest)
         if is_first:
-            # What went wrong when somebody waited last may be long ago.
+            # The last failure may be long ago.
             self._failure = None
             self.due = soon
         elif self._failure:
@@ -163,7 +163,7 @@ class _Rounds:
 
 
 class Poller:
-    """Polls in a task of the loop that it is first used in; the task ends when nobody waits."""
+    """Polls in a task of the loop that it is first used in; the task ends with the last watch."""
 
     def __init__(
         self,
@@ -190,7 +190,7 @@ class Poller:
             self._sooner.set()
 
     async def close(self) -> None:
-        """Nobody waits any more."""
+        """Close all watches, and end the task."""
         for watch in self._rounds.book:
             self.remove(watch)
         if self._task:

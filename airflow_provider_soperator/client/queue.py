@@ -1,4 +1,7 @@
-"""The queue: jobs by what they have in common, and orders to those that wait, given until all have taken them."""
+"""The queue: jobs by what they have in common, and orders to those that wait.
+
+Orders are given until all jobs that are meant are as ordered.
+"""
 
 from __future__ import annotations
 
@@ -51,14 +54,14 @@ class QueueFilter:
     waited: timedelta | None = None
 
     def request(self) -> ListJobs:
-        """What to ask; equal filters of what the server can pick out make equal questions."""
+        """The question to ask; equal filters of what the server can pick out make equal questions."""
         return ListJobs(states=tuple(self.states), partition=self.partition, user=self.user)
 
     def admits(self, job: Job, now: datetime) -> bool:
         return (bool(self.states) or not job.state.is_finished) and self.fits(job, now)
 
     def fits(self, job: Job, now: datetime) -> bool:
-        """Whether all conditions are met that squeue does not know, whatever the job's state."""
+        """True if all conditions are met that squeue does not know, whatever the job's state."""
         for wanted, has in ((self.account, job.account), (self.qos, job.qos), (self.reason, job.reason)):
             if wanted and wanted != has:
                 return False
@@ -70,7 +73,7 @@ class QueueFilter:
         return [job for job in jobs if self.admits(job, now)]
 
     def tally(self, jobs: Iterable[Job], now: datetime) -> dict[str, Any]:
-        """How many they are, and how many in each state."""
+        """The number of these jobs, in all and in each state."""
         states = summary(self.picked(jobs, now))
         return {"count": sum(states.values()), "states": states}
 
@@ -97,7 +100,7 @@ class Lasting:
 
 
 def summary(jobs: Iterable[Job]) -> dict[str, int]:
-    """How many jobs there are in each state.
+    """The number of jobs in each state.
 
     >>> summary([])
     {}
@@ -141,7 +144,7 @@ class JobSelection:
         return self.filter.request() if self.ids is None else ListJobs(ids=self.ids)
 
     def among(self, jobs: Iterable[Job]) -> list[Job]:
-        """Those of them that have not ended."""
+        """Selected jobs that have not ended."""
         there = [job for job in jobs if not job.state.is_finished]
         if self.ids is None:
             return self.filter.picked(there, datetime.now(timezone.utc))
@@ -150,7 +153,7 @@ class JobSelection:
         return sorted(there, key=lambda job: place.get(job.id, place.get(job.id.whole, len(place))))
 
     def gone_from(self, jobs: Sequence[Job]) -> tuple[JobId, ...]:
-        """Those that are named and are none of these."""
+        """Jobs that are named and are none of these."""
         there = JobIdSet(job.id for job in jobs)
         return tuple(job for job in self.ids or () if not there.touches(job))
 
@@ -219,7 +222,7 @@ def _tops(jobs: Sequence[Job]) -> Iterable[Request[None]]:
 
 
 def has_fields(job: Job, wanted: Mapping[str, str | int | timedelta]) -> bool:
-    """Whether a job has these values in the fields of its record."""
+    """True if a job has these values in the fields of its record."""
     return all(getattr(job, name) == value for name, value in wanted.items())
 
 
@@ -266,7 +269,7 @@ def _change(ids: Iterable[JobId], change: Callable[[Unmet], Unmet]) -> Steps[tup
 
 
 def _updates(whole: JobId, parts: Iterable[Job], change: Callable[[Unmet], Unmet]) -> Iterator[tuple[JobId, str]]:
-    """Which parts of a job have to wait for what, by the numbers under which they can be changed.
+    """New dependencies of parts of a job, by the numbers under which they can be changed.
 
     Elements of an array that the queue has as one entry go by the number of the whole array, which changes all others
     that wait, too; these are then told what they are to wait for.

@@ -1,4 +1,7 @@
-"""Submissions: many jobs in one go, those of many tasks together, and why Slurm has refused one."""
+"""Submissions: many jobs in one go, and why Slurm has refused one.
+
+Jobs that many tasks submit at the same moment, as a wide fan-out does, go to the cluster together.
+"""
 
 from __future__ import annotations
 
@@ -154,7 +157,7 @@ class _PendingSubmission:
 
 
 class Batcher:
-    """Collects what is to be submitted, and hands each its own answer."""
+    """Collects jobs to submit, and hands each its own answer."""
 
     def __init__(self, submit_many: SubmitMany) -> None:
         self._submit_many = submit_many
@@ -243,7 +246,7 @@ def explained_refusal(
 
 
 def near(what: str, said: str, names: Iterable[str]) -> str:
-    """What was said, and what may have been meant.
+    """A name that is unknown, and the one that may have been meant.
 
     >>> near("account", "visoin", ["vision", "shared"])
     "account 'visoin': did you mean 'vision'?"

@@ -120,7 +120,7 @@ class BlockingWatch:
             self.close()
 
     def end(self, timeout: float | None = None) -> JobStatus | None:
-        """Wait until the job is over, and no more; None if it is not within the time, or somebody closes the watch."""
+        """Wait until the job is over, and no more; None if it is not within the time, or the watch is closed."""
         return LOOP.run(_within(self._watch.end(), timeout))
 
     def close(self) -> None:
@@ -155,7 +155,7 @@ class LoopThread:
         atexit.register(self._end)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """What a coroutine returns. It is cancelled if a signal ends the wait for it."""
+        """Run a coroutine and return its result. It is cancelled if a signal ends the wait for it."""
         if threading.current_thread() is self._thread:
             work.close()
             raise RuntimeError("this is for threads, and would wait for itself in the event loop: use the async client")

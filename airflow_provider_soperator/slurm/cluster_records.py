@@ -53,7 +53,7 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What a node runs on, as its slurmd has told slurmctld."""
+    """The machine under a node, as its slurmd has told slurmctld."""
 
     node: str
     #: As the cloud names it, which is as Kubernetes does; empty where slurmctld has not learnt it.
@@ -98,7 +98,7 @@ class Reservation:
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterConfig:
-    """The settings that matter to whoever drives a cluster from outside.
+    """The settings that matter to a client outside of the cluster.
 
     >>> ClusterConfig(version="24.11.5").release
     (24, 11)
@@ -133,7 +133,7 @@ class ClusterConfig:
 
     @property
     def rate_limit(self) -> RateLimit | None:
-        """How many questions a user may ask slurmctld; None for any number."""
+        """The limit on a user's questions to slurmctld; None for any number."""
         if "rl_enable" not in self.slurmctld_parameters:
             return None
         given = dict(parameter.partition("=")[::2] for parameter in self.slurmctld_parameters)
@@ -155,7 +155,7 @@ class RateLimit:
 
 @dataclass(frozen=True)
 class RpcCount:
-    """How often one kind of question, or one user, has come to slurmctld, and how long its answers took."""
+    """A kind of question or a user: how often it has come to slurmctld, and how long the answers took."""
 
     name: str
     count: int
@@ -164,7 +164,7 @@ class RpcCount:
 
 @dataclass(frozen=True, kw_only=True)
 class SchedulerStats:
-    """What slurmctld has been busy with, from ``sdiag``."""
+    """Figures of slurmctld's work, from ``sdiag``."""
 
     at: datetime | None = None
     since: datetime | None = None
@@ -192,7 +192,7 @@ class Controller:
 
 @dataclass(frozen=True)
 class Association:
-    """What a user may charge to an account, in one partition or (empty) in all of them."""
+    """A user's right to charge an account, in one partition or (empty) in all of them."""
 
     account: str
     partition: str = ""
@@ -201,7 +201,7 @@ class Association:
 
 @dataclass(frozen=True, kw_only=True)
 class UserRights:
-    """What accounting lets a user do.
+    """Rights of a user, as accounting has them.
 
     >>> rights = UserRights(user="ada", associations=(Association("ml", qos=("normal", "high")), Association("bio")))
     >>> rights.accounts, rights.qos
@@ -221,7 +221,7 @@ class UserRights:
 
     @property
     def qos(self) -> tuple[str, ...]:
-        """Those of all accounts together."""
+        """QOS of all accounts together."""
         return tuple(dict.fromkeys(name for one in self.associations for name in one.qos))
 
     @property
@@ -232,7 +232,7 @@ class UserRights:
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """What an account, or a user in one, is to have of the cluster and has had of it lately, as ``sshare`` shows it.
+    """The share of an account, or of a user in one: due of the cluster, and used of it lately, as ``sshare`` shows it.
 
     Usage is weighted, and what is long past counts less (PriorityDecayHalfLife). What is *normal* is a part of the
     whole cluster, 0 to 1.
@@ -249,7 +249,7 @@ class Share:
     normal_usage: float | None = None
     #: Of all that the account above has used, or of the cluster, as PriorityFlags say.
     effective_usage: float | None = None
-    #: 1 for whoever comes first, 0 for the last; of users only.
+    #: 1 for the user who comes first, 0 for the last; of users only.
     fair_share: float | None = None
     #: Above 1 for who has had less than is due among those beside it, infinite for who has had nothing.
     level: float | None = None

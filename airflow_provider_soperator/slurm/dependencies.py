@@ -1,4 +1,7 @@
-"""What jobs wait for in others: as they ask for it, and what of it is left as slurmctld shows it."""
+"""Dependencies of jobs: as they are asked for, and what is left of them as slurmctld shows it.
+
+Terms that are satisfied are no longer shown, and those that can never be are marked as failed.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ _JOB = re.compile(r"(?:[1-9]\d*|[a-z2-7]{12})(?:_(?:\d+|\*))?")
 
 @dataclass(frozen=True)
 class Dependency:
-    """What a job waits for in other jobs.
+    """A condition on other jobs for which a job waits.
 
     A job that is submitted once may name others by the keys of their submissions: jobs of the same ``SubmitOnce``, or
     any of the user's in the queue. ``singleton`` waits there for all jobs of the user that have the same name but for
@@ -167,7 +170,7 @@ class Unmet:
 
     @property
     def is_vain(self) -> bool:
-        """Whether the job can never start."""
+        """True if the job can never start."""
         failed = [term.is_failed for term in self.terms]
         return bool(failed) and (all(failed) if self.is_any else any(failed))
 

@@ -1,4 +1,4 @@
-"""What Slurm can refuse or fail to do: each with what it said, what that means, and what to do about it."""
+"""Errors of Slurm: each with what it said, what that means, and what to do about it."""
 
 from __future__ import annotations
 
@@ -322,12 +322,12 @@ def classify(command: str, said: str) -> SlurmError:
 
 
 def passing() -> str:
-    """What commands say when they could not do it just now, as an extended regular expression for any case."""
+    """Words of commands that could not do it just now, as an extended regular expression for any case."""
     return "|".join(rule.pattern.pattern for rule in _GENERAL if issubclass(rule.error, TransientSlurmError))
 
 
 def command_name(argv: Sequence[str]) -> str:
-    """What to call a command in a message: not the shell that prepares an environment for it."""
+    """A command's name in a message: not the shell that prepares an environment for it."""
     if argv and argv[0] in ("bash", "sh", "env"):
         return next((word for word in argv[1:] if re.fullmatch(r"s[a-z]+", word)), argv[0])
     return argv[0] if argv else ""

@@ -48,7 +48,7 @@ class BatchJob(JobDescription):
         return cls(script_file=ScriptFile(script.name, text), **(said | fields))
 
     def problems(self) -> list[str]:
-        """What is wrong with the job, in words, all at once; nothing if it can be submitted."""
+        """Problems of the job, in words, all at once; none if it can be submitted."""
         return job_checks.problems(self)
 
     def check(self) -> None:
@@ -70,7 +70,7 @@ class BatchJob(JobDescription):
             raise job_description.InvalidJob([str(impossible)]) from None
 
     def submission(self) -> Submission:
-        """What to run on the cluster to submit the job, over any road that carries a command and its stdin."""
+        """The command that submits the job on the cluster, over any road that carries a command and its stdin."""
         self.check()
         return job_submission.build_submission(self)
 

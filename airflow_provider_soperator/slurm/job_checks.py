@@ -1,4 +1,4 @@
-"""Finds what is wrong with a job before anything is sent, all of it at once and in words."""
+"""Checks of a job before anything is sent: all that is wrong with it, at once and in words."""
 
 from __future__ import annotations
 
@@ -280,7 +280,7 @@ def _environment(job: JobDescription) -> Iterator[str]:
 
 
 def _script_lines(job: JobDescription) -> Iterator[str]:
-    """What the script's own #SBATCH lines get wrong, by themselves and together with the job's fields."""
+    """Problems of the script's own #SBATCH lines, by themselves and together with the job's fields."""
     text = job_submission.body(job)
     if text is None:
         return

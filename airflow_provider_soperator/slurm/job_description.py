@@ -1,4 +1,4 @@
-"""What a batch job asks for, as a value: everything that is submitted, and nothing of how or where."""
+"""A batch job's fields, as a value: everything that is submitted, and nothing of how or where."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Moment = datetime | timedelta | str
 
 @dataclass(frozen=True)
 class ScriptFile:
-    """A script from a file of the project, read by whoever makes the job; its name becomes the job's.
+    """A script from a file of the project, read where the job is made; its name becomes the job's.
 
     >>> ScriptFile("jobs/train.sh", "#!/bin/bash\\npython train.py\\n").name
     'jobs/train.sh'
@@ -179,7 +179,7 @@ class JobDescription:
     het: Sequence[JobDescription] = ()
 
     def __repr__(self) -> str:
-        """What is set, and nothing secret: variables by name only, a script by its size."""
+        """The fields that are set, and nothing secret: variables by name only, a script by its size."""
         shown = []
         for each in dataclasses.fields(self):
             value = getattr(self, each.name)

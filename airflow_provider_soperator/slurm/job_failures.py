@@ -1,4 +1,4 @@
-"""How a job has failed: an exception for each way, with what to do about it and whether another try can help."""
+"""Failures of jobs: an exception for each way, with what to do about it and whether another try can help."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class JobPreempted(JobError):
 
 
 class JobCancelled(JobError):
-    """Somebody cancelled the job."""
+    """The job was cancelled."""
 
     what = "was cancelled"
 
@@ -111,7 +111,7 @@ class JobCancelled(JobError):
 
 
 class JobLost(JobError):
-    """Nobody knows what has become of the job. It may have run, or be running."""
+    """Slurm does not know what has become of the job. It may have run, or be running."""
 
     def _said(self) -> str:
         return f"is lost: {self.status.lost}"
@@ -136,7 +136,7 @@ _BY_STATE: dict[JobBase, type[JobError]] = {
 
 
 def failure(status: JobStatus) -> JobError | None:
-    """What went wrong with a job that is over; None if nothing did."""
+    """The failure of a job that is over; None if it succeeded."""
     if status.lost:
         return JobLost(status)
     if not status.is_finished:

@@ -1,6 +1,9 @@
 """Names of jobs: Slurm's ids of jobs, array elements, components and steps, and the keys of submissions.
 
-By its key, a suffix of its name, a job that has been submitted is found again.
+By its key, a suffix of its name, a job that has been submitted is found again. The name is the one thing that the
+queue, accounting and every client of Slurm show, and that has no other meaning to them (accounting keeps no comment by
+default). slurmctld takes 1024 bytes of it, but accounting's column has 255, and scripts put it into file names
+(`--output=%x-%j.out`), which have 255 as well; so names stay well below that.
 """
 
 from __future__ import annotations
@@ -113,7 +116,7 @@ class JobId:
 
     @property
     def argument(self) -> str:
-        """How commands take it: they do not read every range that ``squeue`` prints.
+        """The id as commands take it: they do not read every range that ``squeue`` prints.
 
         >>> JobId.parse("9_[0-3,10-20:5%2]").argument
         '9_[0-3,10,15,20]'
@@ -129,7 +132,7 @@ class JobId:
         return str(replace(self, elements=",".join(pieces)))
 
     def covers(self, other: JobId) -> bool:
-        """Whether the other is this very job, or lies within it: one of its elements, parts or steps."""
+        """True if the other is this very job, or lies within it: one of its elements, parts or steps."""
         if self.job != other.job:
             return False
         if self.step and self.step != other.step:
@@ -170,7 +173,7 @@ class JobIdSet:
             self._by_number.setdefault(job.job, []).append(job)
 
     def touches(self, job: JobId) -> bool:
-        """Whether any of these is the given job, a part of it, or has it as a part."""
+        """True if any of these is the given job, a part of it, or has it as a part."""
         return any(one.covers(job) or job.covers(one) for one in self._by_number.get(job.job, ()))
 
 

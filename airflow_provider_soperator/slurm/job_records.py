@@ -79,7 +79,7 @@ class Job:
 
     @property
     def is_held(self) -> bool:
-        """Whether it waits until somebody releases it."""
+        """True if it waits to be released."""
         # Elements of an array that wait as one entry have a reason each; and some holds have words of their own.
         by_reason = not _HOLDS.isdisjoint(self.reason.split(","))
         return self.state.is_held or (self.state.is_pending and (self.priority == 0 or by_reason))
@@ -149,7 +149,7 @@ class AccountingJob:
         return len(self.earlier_runs)
 
     def as_job(self) -> Job:
-        """What the queue would say of it, if it still had it."""
+        """The job as the queue would have it."""
         return Job(
             id=self.id,
             raw_id=self.raw_id,
@@ -175,7 +175,7 @@ class AccountingJob:
 
 
 def job_count(job: Job) -> int:
-    """How many jobs an entry of the queue stands for: elements of an array that wait are one."""
+    """The number of jobs in an entry of the queue: elements of an array that wait are one entry."""
     return max(1, sum(1 for _ in job.id.indices()))
 
 
@@ -207,7 +207,7 @@ class JobStatus:
     parts: tuple[Job, ...] = ()
     #: There may be parts that have ended before, of which nothing is known yet.
     is_partial: bool = False
-    #: Why nobody can tell what has become of it; it may have run, failed, or never have been.
+    #: Why its end is unknown; it may have run, failed, or never have been.
     lost: str = ""
     #: Why the cluster cannot be asked at present. What is known is older than that.
     trouble: str = ""
@@ -230,7 +230,7 @@ class JobStatus:
 
     @cached_property
     def state(self) -> JobState:
-        """Of several parts the one that matters most: whoever runs, then whoever waits, then the worst end."""
+        """Of several parts the one that matters most: one that runs, then one that waits, then the worst end."""
         states = [part.state for part in self.parts]
         unfinished = [state for state in states if state.is_active] + [state for state in states if state.is_pending]
         if unfinished:
@@ -240,7 +240,7 @@ class JobStatus:
 
     @cached_property
     def news(self) -> tuple[Any, ...]:
-        """What a waiter wants to be told of when it changes; not the clock, nor a guess at when it may start."""
+        """All of which a change is news to a waiter; not the clock, nor a guess at when it may start."""
         parts = tuple(
             (part.id, part.state, part.reason, part.nodelist, part.restarts, part.exit_code) for part in self.parts
         )

@@ -112,7 +112,7 @@ PLACEHOLDERS: Mapping[str, str] = {
 
 
 def link_problem(template: str) -> str:
-    """What is wrong with a template, as the end of a sentence that begins with its name; nothing if it can be filled.
+    """The problem of a template, as the end of a sentence that begins with its name; nothing if it can be filled.
 
     >>> link_problem("https://portal.example.com/{jobid}")[:30]
     'has {jobid}, which means nothi'
@@ -141,17 +141,17 @@ def link_of(template: str, values: Mapping[str, str]) -> str:
 
 
 def xcom_key(field: str) -> str:
-    """Where a task keeps the link whose template is in this field of its connection."""
+    """The XCom key of the link whose template is in this field of its connection."""
     return f"_link_{field}"
 
 
 def names_placeholder(template: str, placeholder: str) -> bool:
-    """Whether a template has a placeholder."""
+    """True if a template has a placeholder."""
     return placeholder in _named(template)
 
 
 def placeholder_values(status: JobStatus) -> dict[str, str]:
-    """What placeholders stand for, as far as it is known; of a job with parts, for all of them or the first."""
+    """Values of placeholders, as far as they are known; of a job with parts, for all of them or the first."""
     from airflow_provider_soperator.slurm import hostlist
     from airflow_provider_soperator.slurm.job_records import expand_filename
 

@@ -196,7 +196,7 @@ def build_submission(job: JobDescription) -> Submission:
 
 PAYLOAD_VERSIONS = tuple(f"v0.0.{number}" for number in range(41, 46))
 
-#: What a job finds when nobody says more; slurmd adds HOME, USER and the like.
+#: The environment of a job that asks for none; slurmd adds HOME, USER and the like.
 DEFAULT_ENVIRONMENT = ("PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",)
 
 #: Variables that sbatch sets from options for the script to read, beside those that slurmd sets.
@@ -307,7 +307,7 @@ def _describe(job: JobDescription, version: str) -> tuple[dict[str, Any], list[s
 
 
 def _imply(said: dict[str, Any]) -> None:
-    """What sbatch concludes from the resources of a task."""
+    """Add the fields that sbatch derives from the resources of a task."""
     per_task = said.get("tres_per_task", "")
     cpus = re.search(r"(?:^|,)cpu[=:](\d+)", per_task)
     if cpus is not None:

@@ -97,7 +97,7 @@ def _has_live_base(node: Node) -> bool:
 
 @dataclass(frozen=True)
 class DrainReason:
-    """Why this provider has drained a node, and for whom; only its own drains are ever undone.
+    """The reason of a drain by this provider, and its owner; only its own drains are ever undone.
 
     >>> str(DrainReason("gpu-shifts/night", "lent to inference until 08:00"))
     'airflow:gpu-shifts/night: lent to inference until 08:00'
@@ -116,7 +116,7 @@ class DrainReason:
 
     @classmethod
     def parse(cls, reason: str) -> DrainReason | None:
-        """What a node's reason says, if it is one of ours."""
+        """The reason that a text stands for, if it is one of ours."""
         found = _OUR_REASON.fullmatch(reason)
         return cls(found[1], found[2] or "") if found else None
 
@@ -128,7 +128,7 @@ def is_ours(node: Node, owner: str = "") -> bool:
 
 
 def is_anothers(node: Node, owner: str) -> bool:
-    """Somebody else has drained the node, who knows why; a drain that came with a power down is nobody's."""
+    """The node was drained by another owner; a drain that came with a power down has none."""
     return node.state.has(NodeFlag.DRAIN) and not is_going_off(node) and not is_ours(node, owner)
 
 
@@ -213,7 +213,7 @@ KNOWN_REASONS = (
 
 
 def explain(reason: str) -> KnownReason | None:
-    """What a node's reason means; None for one that a person has given.
+    """The meaning of a node's reason; None for one that a person has given.
 
     >>> explain("[hardware_problem] gpu_health_check: XID 79 [prolog]").takes_machine
     True
@@ -274,7 +274,7 @@ def word(said: str) -> str:
 
 
 def in_lines(said: Mapping[str, str]) -> tuple[str, ...]:
-    """What is said of nodes, by name, with a line for each thing that is said.
+    """Lines about nodes: those of which the same is said share one.
 
     >>> in_lines({"worker-0": "boots", "worker-2": "has jobs", "worker-1": "boots"})
     ('worker-[0-1] boots', 'worker-2 has jobs')
@@ -292,7 +292,7 @@ def check_how(how: str | int) -> None:
 
 
 def chosen(nodes: Iterable[Node], names: Sequence[str], partition: str) -> list[Node]:
-    """Those that are meant: by name, or else all of a partition, or just all. Raises if there are none such."""
+    """Nodes by name, or else all of a partition, or just all. Raises if there are none."""
     known = {node.name: node for node in nodes}
     if names:
         refuse_unknown(names, known)
@@ -320,7 +320,7 @@ class NodesInState:
         return dataclasses.asdict(self)
 
     def look(self, nodes: Iterable[Node]) -> dict[str, Any]:
-        """Which of them are in the state, of how many, and whether these are enough."""
+        """Nodes that are in the state, of how many, and whether these are enough."""
         meant = chosen(nodes, self.nodes, self.partition)
         found = [node.name for node in meant if WORDS[self.state](node)]
         wanted = {"all": len(meant), "any": 1}.get(str(self.how)) or int(self.how)

@@ -42,7 +42,7 @@ NodeOrder = PowerUp | PowerDown | Drain | Undrain
 
 @dataclass(frozen=True)
 class NodeMove:
-    """Where nodes are on their way, and what helps them on."""
+    """Progress of nodes to their goal, and the orders that help them on."""
 
     #: To be asked now, in this order.
     orders: tuple[Request[None], ...] = ()
@@ -66,7 +66,7 @@ class NodeMove:
 
 @dataclass(frozen=True)
 class NodeStep:
-    """What one node needs; one that needs, awaits and lacks nothing is there."""
+    """The next step of one node; one that needs, awaits and lacks nothing is there."""
 
     orders: tuple[NodeOrder, ...] = ()
     waits: str = ""
@@ -114,7 +114,7 @@ def _together(orders: Iterable[NodeOrder]) -> tuple[Request[None], ...]:
 
 
 def _place(order: NodeOrder) -> tuple[int, int]:
-    """What is to come first if a node needs both."""
+    """The place of an order: what a node needs first if it needs both."""
     kinds = (PowerUp, Undrain, PowerDown, Drain)
     return kinds.index(type(order)), list(PowerDownMode).index(order.mode) if isinstance(order, PowerDown) else 0
 
@@ -201,7 +201,7 @@ def because(node: Node, how: str) -> str:
 
 
 def static_among(names: Iterable[str], config: ClusterConfig) -> tuple[str, ...]:
-    """Those that power saving leaves alone: their Pods run on, whatever Slurm is told.
+    """Nodes that power saving leaves alone: their Pods run on, whatever Slurm is told.
 
     >>> config = ClusterConfig(version="24.11.5", suspend_exc_nodes="cpu-[0-1],worker-[0-7]:2")
     >>> static_among(["worker-0", "cpu-1"], config)
@@ -224,7 +224,7 @@ def refuse_power(names: Iterable[str], config: ClusterConfig) -> None:
 
 
 def drained(nodes: Iterable[Node], reason: DrainReason | str, *, wait_for_jobs: bool = False) -> NodeMove:
-    """No new job is to start on nodes. One that somebody else has drained keeps that reason."""
+    """No new job is to start on nodes. One that is drained already keeps its reason."""
     return move_each(nodes, lambda node: _drained(node, reason, wait_for_jobs))
 
 

@@ -16,7 +16,7 @@ _NO_TIME = {"", "0", "unknown", "n/a", "none", "(null)", "invalid", "infinite", 
 
 
 class NoDuration(Enum):
-    """What Slurm says where a duration could stand."""
+    """A word of Slurm's in the place of a duration."""
 
     UNLIMITED = "UNLIMITED"
     #: As long as the partition allows.
@@ -140,7 +140,7 @@ def signal_name(number: int) -> str:
 
 @dataclass(frozen=True)
 class ExitCode:
-    """What Slurm writes as ``code:signal``.
+    """An exit code, which Slurm writes as ``code:signal``.
 
     >>> print(ExitCode.parse("0:9"))
     killed by SIGKILL

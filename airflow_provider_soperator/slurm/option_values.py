@@ -131,7 +131,7 @@ _GRES_FLAGS = {"disable-binding": "GRES_BINDING_DISABLED", "enforce-binding": "G
 
 @dataclass(frozen=True)
 class ValueKind:
-    """How one sort of value is written as an option's text, and read from it. Both raise ValueError in words.
+    """A kind of value: written as an option's text, and read from it. Both raise ValueError in words.
 
     >>> LIST.write(["a", "b"]), NUMBER.read("7")
     ('a,b', 7)
@@ -268,7 +268,7 @@ def generic_resource(key: str, name: str = "gres/gpu") -> Rest:
 
 
 def gpus_per_task(written: str) -> Json:
-    """What sbatch itself makes of it: the resources of a task are written with "=", and the task is bound to them."""
+    """The same as sbatch makes of it: the resources of a task are written with "=", and the task is bound to them."""
     parts = [part.rpartition(":") for part in written.split(",")]
     return {"tres_per_task": ",".join(f"gres/gpu{colon}{name}={count}" for name, colon, count in parts)}
 

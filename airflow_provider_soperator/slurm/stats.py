@@ -55,7 +55,7 @@ class WaitTimes:
 
 @dataclass(frozen=True)
 class Gpus:
-    """What becomes of GPUs; each is counted once, so ``total`` is the sum of the others."""
+    """GPUs by their use; each is counted once, so ``total`` is the sum of the others."""
 
     total: int = 0
     #: Jobs have them.
@@ -80,7 +80,7 @@ class Gpus:
 
 @dataclass(frozen=True)
 class UserLoad:
-    """What one user has of the cluster, and waits for."""
+    """The load of one user: running, and waiting."""
 
     user: str
     has: JobLoad
@@ -115,7 +115,7 @@ class SlurmStats:
     gpus_by_type: Mapping[str, Gpus]
     #: Those with the most GPUs first.
     users: Sequence[UserLoad]
-    #: Of users, those who have used most first; None where nobody counts it.
+    #: Of users, those who have used most first; None without accounting.
     shares: Sequence[Share] | None
 
     def to_dict(self) -> dict[str, Any]:
@@ -127,7 +127,7 @@ class SlurmStats:
 def snapshot(
     jobs: Iterable[Job], nodes: Iterable[Node], shares: Iterable[Share] | None, now: datetime, top: int = 10
 ) -> SlurmStats:
-    """What follows from the queue, the nodes and the shares; of users, the ``top`` ones."""
+    """Figures from the queue, the nodes and the shares; of users, the ``top`` ones."""
     nodes = list(nodes)
     queued = [(_state(job), job, _load(job)) for job in jobs if not job.state.is_finished]
     partitions = {name for node in nodes for name in node.partitions} | {_partition(job) for _, job, _ in queued}
@@ -202,7 +202,7 @@ def _gpus(node: Node, total: int, used: int) -> Gpus:
 
 
 def _place(node: Node) -> str:
-    """Where GPUs of a node belong that no job has."""
+    """The field of ``Gpus`` for GPUs of a node that no job has."""
     if is_off(node) or is_going_off(node):
         return "off"
     if is_coming_up(node):

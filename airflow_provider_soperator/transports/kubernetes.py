@@ -1,4 +1,7 @@
-"""Which pods of a Soperator Slurm's commands run in, and how one that can be used just now is found."""
+"""The login pod by exec: a websocket for each long-lived shell, and the choice of the pod.
+
+Where no login pod is Ready, the controller's is used: both see the same Slurm.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PodChoice:
-    """Which pods Slurm's commands can run in, and how a shell is started there.
+    """Pods in which Slurm's commands can run, and the shell to start there.
 
     >>> PodChoice("app.kubernetes.io/component=login,app.kubernetes.io/instance=mine", "sshd").shell
     ('/bin/sh',)
@@ -112,7 +115,7 @@ _STDIN, _STDOUT, _STDERR, _STATUS = b"\0", b"\1", b"\2", b"\3"
 
 
 class _Frames:
-    """What comes over one websocket: each frame begins with a byte that names its stream."""
+    """Frames of one websocket: each begins with a byte that names its stream."""
 
     def __init__(self, pod: str, choice: PodChoice) -> None:
         self._where = f"container {choice.container} of pod {pod}"

@@ -182,7 +182,7 @@ class _PyslurmProcess:
         return self
 
     async def exchange(self, call: tuple[str, dict[str, str]]) -> Any:
-        """What a call returns; a ``SlurmError`` if it was refused."""
+        """The result of a call; a ``SlurmError`` if it was refused."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(call).encode() + b"\n")

@@ -32,7 +32,7 @@ PARTITION = (
 
 
 def trouble() -> str:
-    """Why pyslurm cannot be used here; empty if it can. libslurm may end the process instead."""
+    """The reason why pyslurm cannot be used here; empty if it can. libslurm may end the process instead."""
     configuration = os.environ.get("SLURM_CONF")
     if configuration and not os.path.exists(configuration):
         # libslurm would wait a minute for it to appear.

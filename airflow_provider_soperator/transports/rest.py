@@ -1,7 +1,7 @@
 """Slurm by HTTP: slurmrestd, alone or behind a proxy.
 
 What is asked is in ``slurm.rest``; here is what is different about HTTP: connections that are kept, tokens, versions of
-the interface, limits, and what the failures mean.
+the interface, and limits. A token is sent with every question and never shown: not in a ``repr``, not in an error.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _options(verify: bool | str) -> dict[str, Any]:
 
 
 def _context(verify: bool | str) -> Any:
-    """What certificates are checked by: those of the system, or a file; nothing if it is said so."""
+    """The context by which certificates are checked: the system's, or a file; False for no check."""
     import ssl
 
     if not verify:
@@ -212,7 +212,7 @@ class TokenSource(Protocol):
 
 
 def claims(token: str) -> dict[str, Any]:
-    """What a token says of itself; nothing if it is none. Whether it is genuine only the cluster can tell.
+    """The claims of a token; none if it is no JWT. Whether it is genuine only the cluster can tell.
 
     >>> claims("no token")
     {}
@@ -232,7 +232,7 @@ def user_of(token: str) -> str:
 
 
 def refused(token: str) -> ConnectFailed:
-    """Why slurmrestd may have refused a token."""
+    """The error of a token that slurmrestd has refused."""
     said = claims(token)
     if not said:
         return ConnectFailed("slurmrestd refused the token", "it is no JWT; `scontrol token` makes one")

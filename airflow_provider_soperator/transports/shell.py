@@ -1,8 +1,8 @@
 """A few long-lived shells at the other end of one connection, and how many commands go through each of them.
 
 A shell reads commands from its standard input. After each it prints a mark on both of its output streams, made of a
-number that nobody can guess, so that a command may print any bytes at all. What a transport adds is how to open a pipe
-to one more shell.
+number that cannot be guessed, so that a command may print any bytes at all. A transport adds how a pipe
+to one more shell is opened.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def new_mark() -> str:
 
 
 def handshake(mark: str) -> bytes:
-    """The first thing that a shell is told; all that it prints before the mark is somebody's greeting.
+    """The first input of a shell; all that it prints before the mark is a greeting.
 
     Commands may follow once the mark has come: the first shell would swallow what is meant for the second.
     """

@@ -78,7 +78,7 @@ class _InThread:
         self._threads: ThreadPoolExecutor | None = None
 
     async def __call__(self, call: Callable[..., R], *args: Any, undo: Callable[[R], object] | None = None) -> R:
-        """What a call returns. If nobody waits for it any more, ``undo`` is called with it."""
+        """The result of a call. If it is not waited for any more, ``undo`` is called with it."""
         called = self.begin(call, *args)
         try:
             return await asyncio.wrap_future(called)
@@ -152,7 +152,7 @@ class _ParamikoPipe:
             self._channel.close()
 
     def _takes(self, size: int) -> bool:
-        """Whether so much can be sent at once, without a wait for the other side."""
+        """True if so much can be sent at once, without a wait for the other side."""
         transport: Any = self._channel.transport
         if size > min(_AT_ONCE, self._channel.out_window_size) or not transport.clear_to_send.is_set():
             return False

@@ -1,4 +1,4 @@
-"""What every way to a Slurm can do; what is asked again; and two ways used as one."""
+"""The protocol of all ways to a Slurm, the retry of requests, and two ways used as one."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class RetryPolicy:
 
 
 def repeated(request: Request[T], error: BaseException) -> Request[T] | None:
-    """What to ask after a failure: mostly the same. None if there is no hope in it, or harm."""
+    """The request to repeat after a failure: mostly the same. None if there is no hope in it, or harm."""
     if not isinstance(error, (SlurmError, TransportError)) or not error.retryable:
         return None
     return request.again() if error.unsettled else request

@@ -1,4 +1,4 @@
-"""What can go wrong on the way to a Slurm: each with its cause and what to do about it, in words about the settings."""
+"""Errors on the way to a Slurm: each with its cause and what to do about it, in words about the settings."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class TransportError(Exception):
 
 
 class ConnectFailed(TransportError):
-    """There is no connection: the host, its key, our key, or the name is wrong, or nobody is there."""
+    """There is no connection: the host, its key, our key, or the name is wrong, or no server is there."""
 
 
 class ConnectRefused(ConnectFailed):
@@ -99,7 +99,7 @@ def namespace_errors(namespace: str) -> Iterator[None]:
             raise ConnectFailed(
                 f"there is no namespace {namespace}", "set the namespace that the SlurmCluster is in"
             ) from error
-        # Whoever may not read namespaces is still to be told that no pod was found.
+        # Without the right to read namespaces the error is still that no pod was found.
         if status != 403:
             raise kubernetes_error(error, f"read namespace {namespace}") from error
 
@@ -119,7 +119,7 @@ def _kubernetes_status(error: BaseException) -> int | None:
 
 
 def _kubernetes_words(error: BaseException) -> str:
-    """What the API said, rather than the headers around it."""
+    """The words of the API, rather than the headers around them."""
     for one in _causes(error):
         if isinstance(one, (TimeoutError, asyncio.TimeoutError)) and not str(one):
             return f"nothing within {API_TIMEOUT:g} s"
@@ -135,24 +135,24 @@ def _kubernetes_words(error: BaseException) -> str:
 
 
 def is_missing(error: BaseException) -> bool:
-    """Whether there is no such object."""
+    """True if there is no such object."""
     return _kubernetes_status(error) == 404
 
 
 def is_forbidden(error: BaseException) -> bool:
-    """Whether it is a right that is missing."""
+    """True if it is a right that is missing."""
     return _kubernetes_status(error) == 403
 
 
 def is_conflict(error: BaseException) -> bool:
-    """Whether the object is no longer the one that was to be changed."""
+    """True if the object is no longer the one that was to be changed."""
     return _kubernetes_status(error) == 409
 
 
 def kubernetes_error(
     error: BaseException, what: str, rights: str = _SHELLS, for_now: str = _POD_MOVES
 ) -> TransportError:
-    """Why the API did not do what it was asked, in words about the user's settings."""
+    """The error of a call to the Kubernetes API, in words about the user's settings."""
     if isinstance(error, TransportError):
         return error
     status, words = _kubernetes_status(error), _kubernetes_words(error)
@@ -199,7 +199,7 @@ _RESTARTS = "see whether slurmrestd runs; it restarts whenever the cluster's con
 
 
 def rest_error(error: Exception, call: RestCall, url: str) -> TransportError:
-    """What went wrong below HTTP."""
+    """The error of a call that failed below HTTP."""
     import httpx
 
     if isinstance(error, TransportError):
@@ -220,7 +220,7 @@ def rest_error(error: Exception, call: RestCall, url: str) -> TransportError:
 
 
 def unexpected_answer(call: RestCall, url: str, status: int, data: bytes) -> TransportError:
-    """What an answer means that is not slurmrestd's JSON."""
+    """The error of an answer that is not slurmrestd's JSON."""
     said = " ".join(data[:200].decode(errors="replace").split())
     what = f"{url} answered {call} with HTTP {status}" + (f" ({said})" if said else "")
     if status == 503:
@@ -274,7 +274,7 @@ _HOST_KEY_UNREADABLE = ("Invalid key (class", "host key algorithm", "missing key
 
 
 def ssh_error(error: BaseException) -> TransportError:
-    """What kept a connection from being made, in words about the user's settings."""
+    """The error of an SSH connection that was not made, in words about the user's settings."""
     if isinstance(error, TransportError):
         return error
     kind, text = type(error).__name__, str(error).removeprefix("[Errno None] ").rstrip(".") or type(error).__name__

@@ -79,7 +79,7 @@ def accounting_table() -> Table:
 
 
 def name_in_accounting(name: str) -> str:
-    """How accounting writes a job's name: it has no room for a long one, and no double quotes.
+    """A job's name as accounting has it: there is no room for a long one, and no double quotes.
 
     >>> name_in_accounting('say "hi"')
     'say `hi`'
@@ -151,7 +151,7 @@ class Accounting(Request[tuple[AccountingJob, ...]]):
         return tuple(job for job in jobs if self.admits(job))
 
     def admits(self, job: AccountingJob) -> bool:
-        """Whether a job fits the conditions on ids and names; those that a server may not have applied."""
+        """True if a job fits the conditions on ids and names; those that a server may not have applied."""
         if self._wanted is not None and not self._wanted.touches(job.id):
             return False
         if self.names and job.name not in self._names:
@@ -234,7 +234,7 @@ def _bytes(text: str) -> int | None:
 
 @dataclass(frozen=True)
 class ShowRights(Request[UserRights]):
-    """What accounting lets a user do."""
+    """Ask for a user's rights."""
 
     user: str
 
@@ -286,7 +286,7 @@ class ListShares(Request[tuple[Share, ...]]):
 
 
 def by_name(shares: Iterable[Share]) -> tuple[Share, ...]:
-    """In the same order whoever was asked: ``sshare`` has them as a tree, slurmrestd as they come."""
+    """Sorted by names: ``sshare`` has them as a tree, slurmrestd as they come."""
     return tuple(sorted(shares, key=lambda share: (share.account, share.user, share.partition)))
 
 

@@ -98,7 +98,7 @@ class WhoAmI(Request[str]):
 
 @dataclass(frozen=True)
 class SchedulerDiagnostics(Request[SchedulerStats]):
-    """How busy slurmctld is, and with what."""
+    """Ask for the figures of slurmctld's work."""
 
     def command(self) -> Command:
         return Command(("sdiag",))

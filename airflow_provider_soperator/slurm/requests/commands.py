@@ -1,6 +1,6 @@
 """Requests as commands, the tables that these print, and work that takes several requests.
 
-Each table has a separator of its own that nobody can have put into a job's name, and it follows every field, the last
+Each table has a separator of its own that cannot have been put into a job's name, and it follows every field, the last
 of a row too. So fields may hold any byte: line breaks, the separators of others, text in no encoding at all.
 """
 
@@ -41,7 +41,7 @@ class Command:
 
 @dataclass(frozen=True)
 class CommandOutput:
-    """What a program has printed, and the status it ended with."""
+    """The output of a program, and the status it ended with."""
 
     status: int
     stdout: bytes = field(repr=False)
@@ -65,10 +65,10 @@ class Request(Generic[T]):
 
     @abstractmethod
     def read(self, answer: CommandOutput) -> T:
-        """What the command's answer means."""
+        """Read the command's answer."""
 
     def again(self) -> Request[T] | None:
-        """What to ask once it is not known what has become of the first try; None if doing it twice would do harm."""
+        """The request to repeat when the outcome of the first try is unknown; None if doing it twice would do harm."""
         return self
 
     def check(self, answer: CommandOutput) -> CommandOutput:

@@ -154,7 +154,7 @@ class ListJobs(Request[tuple[Job, ...]]):
         return tuple(job for job in jobs if self.admits(job))
 
     def admits(self, job: Job) -> bool:
-        """Whether a job fits the conditions on ids and names; those that a server may not have applied."""
+        """True if a job fits the conditions on ids and names; those that a server may not have applied."""
         if self._wanted is not None and not self._wanted.touches(job.id):
             return False
         if self.names and job.name not in self.names:

@@ -125,7 +125,7 @@ _BOOTED = re.compile(r"^ +BootTime=(\S+)", re.MULTILINE)
 
 @dataclass(frozen=True)
 class ListMachines(Request[tuple[Machine, ...]]):
-    """What nodes run on. Slurm 26.05 does not learn the instance of a node that it has powered up."""
+    """Ask for the machines under nodes. Slurm 26.05 does not learn the instance of a node that it has powered up."""
 
     names: tuple[str, ...]
 
@@ -159,7 +159,7 @@ class NodeDetail(Request[str]):
 
 
 class PowerDownMode(str, Enum):
-    """When a node powers down."""
+    """The moment at which a node powers down."""
 
     #: Once it is idle; jobs may start on it before that.
     IDLE = "power_down"

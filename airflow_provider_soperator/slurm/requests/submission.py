@@ -1,4 +1,4 @@
-"""Submit jobs exactly once: whatever breaks, and whoever tries at the same time, each key has one job.
+"""Submissions of jobs, each exactly once: whatever breaks, and however many try at the same time.
 
 On the cluster it is one program: under a lock it asks queue and accounting for the keys, submits what is not there, and
 asks again. It does not end with the connection, so a submission that was cut off is completed, and the next try, which
@@ -7,6 +7,9 @@ waits for the lock, finds it.
 Jobs can be submitted together, so that all are there or none. Those that wait for no other of them are held until all
 are accepted, with a comment that says so. It is how the next try knows them from jobs that their user has held: after a
 success nothing is released any more. If one is refused, the others are held, lose their keys, and are cancelled.
+
+A dependency may name other jobs by the keys of their submissions. Slurm knows neither keys nor names without them, so
+ids are put in their place at the last moment.
 """
 
 from __future__ import annotations
@@ -50,17 +53,17 @@ WITHDRAWN = ".withdrawn"
 
 @cache
 def _program() -> str:
-    """What is run on the cluster."""
+    """The program that runs on the cluster."""
     return Path(__file__).with_name("submit_once.bash").read_text()
 
 
 def unknown_key(key: SubmissionKey | str) -> str:
-    """Why a job is refused that waits for one that is not there."""
+    """The refusal of a job that waits for one that is not there."""
     return f"no job of this user in the queue, and none submitted with this one, has the key {key} of --dependency"
 
 
 class Together(Enum):
-    """What becomes of jobs that are submitted together."""
+    """Handling of jobs that are submitted together."""
 
     #: None starts before all are accepted.
     START = "start"
@@ -72,7 +75,7 @@ class Together(Enum):
 
 @dataclass(frozen=True)
 class Submitted:
-    """What has become of one job: its id, or why it was refused.
+    """The outcome for one job: its id, or why it was refused.
 
     ``adopted`` says that a job with this key was there already.
     """
@@ -114,7 +117,7 @@ class SubmitOnce(Request[tuple[Submitted, ...]]):
         return tuple(key for key in keys if key)
 
     def again(self) -> SubmitOnce:
-        """What makes it once: the next try finds what the first has done."""
+        """The same again: the next try finds what the first has done."""
         return replace(self, fresh=False)
 
     @cached_property
@@ -123,7 +126,7 @@ class SubmitOnce(Request[tuple[Submitted, ...]]):
         return in_order(self.jobs)
 
     def is_held(self, job: BatchJob) -> bool:
-        """Whether a job, submitted together with others, could start at once but for being held."""
+        """True if a job, submitted together with others, could start at once but for being held."""
         if not self.together:
             return False
         return not asked_for(job).hold and self._keys.isdisjoint(dependency_of(job).keys)
@@ -204,7 +207,7 @@ IdOf = Callable[[SubmissionKey], int]
 
 @dataclass(frozen=True)
 class KeyedDependency:
-    """What a job waits for, apart from ids of jobs.
+    """A dependency that may name jobs by the keys of their submissions, and those of the same name.
 
     >>> KeyedDependency("afterok:12:q6befiawjvkz_3,singleton").resolve(lambda key: 13, same_name=[7, 9])
     'afterok:12:13_3,afterany:7:9'
@@ -228,7 +231,7 @@ class KeyedDependency:
 
     @property
     def is_plain(self) -> bool:
-        """Whether Slurm itself knows what is meant."""
+        """True if Slurm itself knows what is meant."""
         return not self.keys and not self.is_singleton
 
     def resolve(self, id_of: IdOf, same_name: Sequence[int] = ()) -> str:
@@ -259,7 +262,7 @@ def asked_for(job: Job) -> Job:
 
 
 def dependency_of(job: JobDescription) -> KeyedDependency:
-    """What a job waits for, whether it says so itself or its script does."""
+    """The dependency of a job, whether its fields or its script ask for it."""
     wanted = asked_for(job).dependency
     found = KeyedDependency() if wanted is None else KeyedDependency(dependencies.dependency_text(wanted))
     if "?" in found.text and _SINGLETON in found.text.lower().split("?"):

@@ -31,7 +31,7 @@ class Unsupported(Exception):
 
 @dataclass(frozen=True)
 class Site:
-    """What a question needs to know of who asks, and of the slurmrestd that is asked."""
+    """The user who asks, and the version of the slurmrestd that is asked."""
 
     #: Of the interface, v0.0.…
     version: int
@@ -73,7 +73,7 @@ class RestCall:
 
 @dataclass(frozen=True)
 class RestAnswer:
-    """What slurmrestd answered: an HTTP status, and JSON that need not agree with it."""
+    """The answer of slurmrestd: an HTTP status, and JSON that need not agree with it."""
 
     status: int
     data: Mapping[str, Any]
@@ -132,7 +132,7 @@ def asked(call: RestCall, command: str = NAME) -> Generator[RestCall, RestAnswer
 
 
 def errors(answer: RestAnswer) -> Iterable[Json]:
-    """What was refused: a status of 200 does not mean that nothing was. Warnings are no errors."""
+    """Errors in an answer: a status of 200 does not mean that nothing was. Warnings are no errors."""
     return answer.data.get("errors") or ()
 
 

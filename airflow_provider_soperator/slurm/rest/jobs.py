@@ -302,7 +302,7 @@ def submit(request: Submit, site: Site) -> Steps[JobId]:
 
 
 def payload_of(job: BatchJob, site: Site) -> dict[str, Any]:
-    """The job's JSON; where nobody says where it starts, that is the user's home, as for whoever logs in."""
+    """The job's JSON; it starts in the user's home unless it says otherwise."""
     job.check()
     if site.home and job_submission.components(job)[0].chdir is None:
         job = job.replace(chdir=site.home)

@@ -155,7 +155,7 @@ def _order(
 
 @handles
 def list_partitions(request: ListPartitions, site: Site) -> Steps[tuple[Partition, ...]]:
-    """Which one is the default, and which are hidden, is known from v0.0.45 on."""
+    """A partition; whether it is the default or hidden is known from v0.0.45 on."""
     data = yield from asked(RestCall("GET", "slurm/partitions/"))
     return tuple(map(_partition, data["partitions"]))
 

@@ -55,7 +55,7 @@ def _reservation(said: Json, now: datetime) -> Reservation:
 
 @handles
 def create(request: CreateReservation, site: Site) -> Steps[str]:
-    """Where a name is taken, slurmrestd would change the reservation that is there; so it is looked up before."""
+    """Create a reservation. slurmrestd would change one that has its name, so it is looked up before."""
     request.command()
     site.require(_CHANGES_SINCE, "make reservations")
     if (yield from _exists(request.name)):

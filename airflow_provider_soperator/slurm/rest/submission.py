@@ -1,12 +1,12 @@
 """Exactly one job for each key over slurmrestd, where no lock can be had.
 
 Each job is submitted held. Only then is the queue asked who has its key: the job with the lowest id is let go, any
-other is cancelled before it can ever start. Whoever submits later has a higher id, looks later, and finds the one that
-was let go, in the queue or in accounting; so whatever breaks and whoever races, two of one key never run. (The
+other is cancelled before it can ever start. A later submission has a higher id, looks later, and finds the one that
+was let go, in the queue or in accounting; so whatever breaks and however many race, two of one key never run. (The
 dependency ``singleton`` would not do: it is satisfied as soon as the first job has ended, which can be before anybody
 looks, and it makes the elements of an array run one by one.)
 
-A job that waits held because its submitter died says so in its comment, and is let go by whoever asks for the key next.
+A job that waits held because its submitter died says so in its comment, and is let go by the next to ask for the key.
 The comment that it is to have is set in the same call that lets it go, or in one after it.
 
 What a job waits for may be named by keys, so two submitters of the same jobs can have had different ids in mind. Those
@@ -51,7 +51,7 @@ from airflow_provider_soperator.slurm.rest.jobs import cancel, list_jobs, payloa
 
 @dataclass
 class _KnownJob:
-    """What is there of one key."""
+    """A job that is known under a key."""
 
     lowest: int
     #: Those that have not ended: of their number only the lowest may ever run.
@@ -141,7 +141,7 @@ def submit_once(request: SubmitOnce, site: Site) -> Steps[tuple[Submitted, ...]]
 
 
 def _is_over(request: SubmitOnce, refused: dict[SubmissionKey, SlurmError]) -> bool:
-    """Whether nothing of it is to stay."""
+    """True if nothing of it is to stay."""
     return request.together is Together.END or (request.together is not None and bool(refused))
 
 
@@ -247,5 +247,5 @@ def _change(job: int, changes: list[list[dict[str, Any]]]) -> Steps[None]:
             for change in of_part:
                 yield from asked(RestCall("POST", f"slurm/job/{number}", body=change))
         except (JobFinished, UnknownJob):
-            # Somebody else has let it go, and it has ended since.
+            # Another process has let it go, and it has ended since.
             continue
