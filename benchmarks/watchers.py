@@ -16,8 +16,8 @@ from typing import Any, Protocol
 
 from paramiko import SSHClient
 
-from airflow_provider_soperator.clients.client import AsyncSlurmClient
-from airflow_provider_soperator.slurm.ids import JobId
+from airflow_provider_soperator.client.client import AsyncSlurmClient
+from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.requests import Command, CommandOutput, Request
 from airflow_provider_soperator.transports.ssh import SshTransport
 from benchmarks.transports import connected

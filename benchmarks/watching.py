@@ -19,11 +19,10 @@ from typing import Any
 
 import psutil
 
-from airflow_provider_soperator.clients.client import AsyncSlurmClient
-from airflow_provider_soperator.clients.sync import SlurmClient
-from airflow_provider_soperator.slurm.ids import JobId
+from airflow_provider_soperator.client.client import AsyncSlurmClient
+from airflow_provider_soperator.client.sync import SlurmClient
 from airflow_provider_soperator.slurm.job import BatchJob
-from airflow_provider_soperator.slurm.keys import SubmissionKey
+from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
 from airflow_provider_soperator.slurm.requests import SchedulerDiagnostics
 from airflow_provider_soperator.transports.ssh import SshTransport
 from benchmarks.table import Row, spread

@@ -26,7 +26,7 @@ from airflow_provider_soperator.operators.sbatch import SbatchOperator
 from airflow_provider_soperator.operators.stats import SlurmStatsOperator
 from airflow_provider_soperator.sensors.cluster import ClusterReadySensor
 from airflow_provider_soperator.slurm import hostlist
-from airflow_provider_soperator.slurm.nodes import is_ours
+from airflow_provider_soperator.slurm.node_conditions import is_ours
 from airflow_provider_soperator.slurm.requests import ListNodes, ListReservations
 
 CONNECTION = "soperator_default"

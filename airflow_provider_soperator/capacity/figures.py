@@ -9,9 +9,8 @@ from typing import Any
 
 from airflow_provider_soperator.capacity.holdings import World
 from airflow_provider_soperator.capacity.node_choice import work_of
-from airflow_provider_soperator.slurm.ids import JobId
-from airflow_provider_soperator.slurm.records import Job
-from airflow_provider_soperator.slurm.status import JobStatus
+from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.job_records import Job, JobStatus
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,8 +8,8 @@ from datetime import datetime, timedelta, timezone
 from typing import Protocol, TypeVar
 
 from airflow_provider_soperator.slurm import hostlist
+from airflow_provider_soperator.slurm.cluster_records import Reservation
 from airflow_provider_soperator.slurm.errors import ReservationConflict
-from airflow_provider_soperator.slurm.records import Reservation
 from airflow_provider_soperator.slurm.requests import (
     CreateReservation,
     DeleteReservation,

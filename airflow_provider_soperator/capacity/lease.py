@@ -17,8 +17,8 @@ from airflow_provider_soperator.capacity.handover import Ask, handover_name
 from airflow_provider_soperator.capacity.holdings import World
 from airflow_provider_soperator.errors import CapacityBusy
 from airflow_provider_soperator.logger import Logger
+from airflow_provider_soperator.slurm.cluster_records import Reservation
 from airflow_provider_soperator.slurm.errors import ReservationConflict, UnknownReservation
-from airflow_provider_soperator.slurm.records import Reservation
 from airflow_provider_soperator.slurm.requests import (
     CreateReservation,
     DeleteReservation,

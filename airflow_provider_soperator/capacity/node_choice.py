@@ -9,9 +9,10 @@ from datetime import datetime, timezone
 from typing import Any, Literal
 
 from airflow_provider_soperator.slurm import hostlist
-from airflow_provider_soperator.slurm.nodes import is_going_off, is_off, loss_rank
-from airflow_provider_soperator.slurm.records import Job, Node, count_gpus
-from airflow_provider_soperator.slurm.times import NoDuration
+from airflow_provider_soperator.slurm.cluster_records import Node
+from airflow_provider_soperator.slurm.job_records import Job, count_gpus
+from airflow_provider_soperator.slurm.node_conditions import is_going_off, is_off, loss_rank
+from airflow_provider_soperator.slurm.notations import NoDuration
 
 #: What busy nodes are chosen by: the end of their jobs, or the work that would be lost with them.
 NodeOrder = Literal["end", "work"]

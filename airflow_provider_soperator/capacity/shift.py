@@ -25,7 +25,7 @@ from airflow_provider_soperator.errors import CapacityError, CapacityMistake, Co
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 from airflow_provider_soperator.slurm.errors import SlurmError
-from airflow_provider_soperator.transports.errors import ConnectFailed, TransportError
+from airflow_provider_soperator.transports.transport_errors import ConnectFailed, TransportError
 
 T = TypeVar("T")
 

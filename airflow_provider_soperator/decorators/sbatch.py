@@ -10,13 +10,13 @@ from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator, task_d
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_soperator.operators.sbatch import SbatchOperator
-from airflow_provider_soperator.slurm.checks import InvalidJob
+from airflow_provider_soperator.slurm.job_description import InvalidJob
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
     from airflow_provider_soperator.operators.outcome import Policy
-    from airflow_provider_soperator.slurm.keys import SubmissionKey
+    from airflow_provider_soperator.slurm.job_ids import SubmissionKey
 
 #: XCom's key for what became of the job, as the task returns what the function did.
 REPORT = "job"
@@ -64,11 +64,11 @@ class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
 
     def _settled(self, context: Context, event: dict[str, Any]) -> Any:
         report = super()._settled(context, event)
-        from airflow_provider_soperator.slurm.report import read
+        from airflow_provider_soperator.slurm.job_report import status_of
 
         context["ti"].xcom_push(REPORT, report)
         # Of a job that failed, and may do so, there is no result.
-        return self._result(report) if read(report).succeeded else None
+        return self._result(report) if status_of(report).succeeded else None
 
     def _make(self, context: Context, key: SubmissionKey) -> None:
         """Make the call the script of the job."""
@@ -129,7 +129,7 @@ class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
         from airflow_provider_soperator.functions import call
         from airflow_provider_soperator.hooks.slurm import SlurmHook
         from airflow_provider_soperator.slurm.files import FileError
-        from airflow_provider_soperator.slurm.keys import key_of
+        from airflow_provider_soperator.slurm.job_ids import key_of
 
         # That of the job, which an earlier try may have submitted, and not that of this try.
         key = key_of(report["name"])

@@ -12,8 +12,8 @@ from airflow_provider_soperator.health.findings import FindingKind, NodeHealth
 from airflow_provider_soperator.health.kubernetes_findings import of_kubernetes
 from airflow_provider_soperator.health.metrics import NODE_LABELS, Metric, Sample, faults_of_no_node, of_metrics
 from airflow_provider_soperator.health.slurm_findings import of_slurm, word_of
-from airflow_provider_soperator.slurm.node_words import chosen
-from airflow_provider_soperator.slurm.records import Node
+from airflow_provider_soperator.slurm.cluster_records import Node
+from airflow_provider_soperator.slurm.node_conditions import chosen
 from airflow_provider_soperator.soperator.hosts import KubernetesView
 
 Samples = Mapping[Metric, Sequence[Sample]]

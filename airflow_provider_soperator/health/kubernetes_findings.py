@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from airflow_provider_soperator.health.findings import Finding, FindingKind
-from airflow_provider_soperator.slurm.nodes import is_coming_up, is_going_off, is_off
-from airflow_provider_soperator.slurm.records import Node
+from airflow_provider_soperator.slurm.cluster_records import Node
+from airflow_provider_soperator.slurm.node_conditions import is_coming_up, is_going_off, is_off
 from airflow_provider_soperator.soperator.conditions import Condition
 from airflow_provider_soperator.soperator.hosts import Host, Pod
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from airflow_provider_soperator.health.kubernetes_findings import acted_upon
-from airflow_provider_soperator.slurm.nodes import (
+from airflow_provider_soperator.slurm.cluster_records import Machine, Node
+from airflow_provider_soperator.slurm.node_conditions import (
     DrainReason,
     failed_to_resume,
     is_busy,
@@ -23,8 +24,7 @@ from airflow_provider_soperator.slurm.nodes import (
     is_up,
     is_usable,
 )
-from airflow_provider_soperator.slurm.power import Order, Step, because, held
-from airflow_provider_soperator.slurm.records import Machine, Node
+from airflow_provider_soperator.slurm.node_orders import NodeOrder, NodeStep, because, held
 from airflow_provider_soperator.slurm.requests import Drain, Undrain
 from airflow_provider_soperator.slurm.states import NodeFlag
 from airflow_provider_soperator.soperator.hosts import Pod
@@ -127,10 +127,10 @@ class Replacement:
     def is_under_way(self) -> bool:
         return self.is_begun and not self.is_over
 
-    def look(self, snapshot: NodeSnapshot, now: datetime, *, may_begin: bool) -> Step:
+    def look(self, snapshot: NodeSnapshot, now: datetime, *, may_begin: bool) -> NodeStep:
         """Decide what the node needs now."""
         if self.is_over:
-            return Step()
+            return NodeStep()
         if not self.is_begun:
             step = self._begin(snapshot, now, may_begin)
             if step is not None:
@@ -139,7 +139,7 @@ class Replacement:
             return self._arrive(snapshot, now)
         return self._leave(snapshot, now)
 
-    def undo(self, snapshot: NodeSnapshot) -> tuple[Order, ...]:
+    def undo(self, snapshot: NodeSnapshot) -> tuple[NodeOrder, ...]:
         """Take the drain back if the replacement ends early: not once the machine is being replaced."""
         node = snapshot.node
         if (
@@ -154,32 +154,32 @@ class Replacement:
         # The former reason is known only to the process that has drained it anew. The node is not opened to jobs.
         return () if _NOT_THE_FIRST in node.reason else (Undrain((node.name,)),)
 
-    def _begin(self, snapshot: NodeSnapshot, now: datetime, may_begin: bool) -> Step | None:
+    def _begin(self, snapshot: NodeSnapshot, now: datetime, may_begin: bool) -> NodeStep | None:
         """None once it has begun."""
         node, machine = snapshot.node, snapshot.machine
         if failed_to_resume(node):
-            return Step(lost=because(node, "did not boot") + ": power it down and up again, on another machine")
+            return NodeStep(lost=because(node, "did not boot") + ": power it down and up again, on another machine")
         if is_off(node) or is_going_off(node):
             self.is_skipped = True
-            return Step()
+            return NodeStep()
         drained = node.state.has(NodeFlag.DRAIN)
         if drained and any(text in node.reason for text in _ENDS_IN_ANOTHER):
             self._started(snapshot, now)
             self._was_drained = True
             return None
         if drained and not self._may_take(node):
-            return Step(lost=because(node, "is drained") + "; force=True replaces its machine all the same")
+            return NodeStep(lost=because(node, "is drained") + "; force=True replaces its machine all the same")
         if self._is_new(machine):
             # Another try has had it replaced.
             self._started(snapshot, now)
             return None
         if is_coming_up(node):
-            return Step(waits="boots")
+            return NodeStep(waits="boots")
         if not may_begin:
-            return Step(waits="is replaced when others are done")
+            return NodeStep(waits="is replaced when others are done")
         self._started(snapshot, now)
         self._former = node.reason if drained else ""
-        return Step((self._drain(node),), waits="is being drained")
+        return NodeStep((self._drain(node),), waits="is being drained")
 
     def _started(self, snapshot: NodeSnapshot, now: datetime) -> None:
         self.is_begun, self.began = True, now
@@ -188,53 +188,53 @@ class Replacement:
         elif snapshot.machine and not self._is_new(snapshot.machine):
             self.old = snapshot.machine.instance
 
-    def _leave(self, snapshot: NodeSnapshot, now: datetime) -> Step:
+    def _leave(self, snapshot: NodeSnapshot, now: datetime) -> NodeStep:
         """On the old machine still, or on none."""
         node = snapshot.node
         if snapshot.acted:
             self._its_turn = None
-            return Step(waits=snapshot.acted)
+            return NodeStep(waits=snapshot.acted)
         if snapshot.machine is None:
-            return Step(waits="is on no machine that is known")
+            return NodeStep(waits="is on no machine that is known")
         if not node.state.has(NodeFlag.DRAIN):
             if self._was_drained:
-                return Step(lost=f"was undrained by somebody while it was on {snapshot.machine.instance} still")
-            return Step((self._drain(node),), waits="is being drained")
+                return NodeStep(lost=f"was undrained by somebody while it was on {snapshot.machine.instance} still")
+            return NodeStep((self._drain(node),), waits="is being drained")
         self._was_drained = True
         if is_busy(node):
-            return Step(waits="has jobs")
+            return NodeStep(waits="has jobs")
         if not self._its_turn:
             self._its_turn = now
         if now - self._its_turn < self.options.react_within:
-            return Step(waits="is drained, and Soperator is to replace its machine")
-        return Step(
+            return NodeStep(waits="is drained, and Soperator is to replace its machine")
+        return NodeStep(
             lost=f"is drained for {node.reason!r}, and nobody has acted upon that for {self.options.react_within}: see "
             "whether soperatorchecks runs, and with --enable-node-replacement"
         )
 
-    def _arrive(self, snapshot: NodeSnapshot, now: datetime) -> Step:
+    def _arrive(self, snapshot: NodeSnapshot, now: datetime) -> NodeStep:
         """On another machine."""
         node, machine = snapshot.node, snapshot.machine
         assert machine
         if self.new != machine.instance:
             self.new, self._its_turn = machine.instance, None
         if failed_to_resume(node):
-            return Step(lost=because(node, f"did not boot on {self.new}"))
+            return NodeStep(lost=because(node, f"did not boot on {self.new}"))
         if not snapshot.is_there or not is_up(node):
-            return Step(waits=f"is on {self.new}, and boots")
+            return NodeStep(waits=f"is on {self.new}, and boots")
         if is_usable(node):
             self.ended = now
-            return Step()
+            return NodeStep()
         if not node.state.has(NodeFlag.DRAIN):
-            return Step(waits=f"is on {self.new}, and is {node.state}")
+            return NodeStep(waits=f"is on {self.new}, and is {node.state}")
         if not self._is_drained_for_this(node):
             return held(node, f"is on {self.new}, and is drained")
         # Up to Soperator 4.1 it has been undrained when its Pod started; 5.0 does so when it looks next.
         if not self._its_turn:
             self._its_turn = now
         if now - self._its_turn < self.options.react_within:
-            return Step(waits=f"is on {self.new}, and Soperator is to undrain it")
-        return Step((Undrain((node.name,)),), waits=f"is on {self.new}, and is being undrained")
+            return NodeStep(waits=f"is on {self.new}, and Soperator is to undrain it")
+        return NodeStep((Undrain((node.name,)),), waits=f"is on {self.new}, and is being undrained")
 
     def _is_on_another(self, machine: Machine | None) -> bool:
         if machine is None:

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from airflow_provider_soperator.health.findings import Finding, FindingKind
-from airflow_provider_soperator.slurm.nodes import (
+from airflow_provider_soperator.slurm.cluster_records import Node
+from airflow_provider_soperator.slurm.node_conditions import (
     DrainReason,
     explain,
     failed_to_resume,
@@ -18,7 +19,6 @@ from airflow_provider_soperator.slurm.nodes import (
     is_ours,
     is_usable,
 )
-from airflow_provider_soperator.slurm.records import Node
 from airflow_provider_soperator.slurm.states import NodeBase, NodeFlag
 
 #: The kind of each known reason, by its text. None: what it tells of is no fault.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseHook
 
 from airflow_provider_soperator.hooks.stock import known
-from airflow_provider_soperator.transports.errors import ConnectFailed, ConnectRefused
+from airflow_provider_soperator.transports.transport_errors import ConnectFailed, ConnectRefused
 
 if TYPE_CHECKING:
     import httpx

@@ -8,15 +8,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from airflow_provider_soperator.clients.client import AsyncSlurmClient
-from airflow_provider_soperator.clients.steps import Steps, run_async
+from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.errors import ConnectionMistake
 from airflow_provider_soperator.hooks.settings import Settings
 from airflow_provider_soperator.hooks.ways import open_transport
-from airflow_provider_soperator.slurm.accounts import UserRights
+from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, UserRights
 from airflow_provider_soperator.slurm.errors import AccountingDisabled, SlurmError
 from airflow_provider_soperator.slurm.files import Piece, ReadPieces
-from airflow_provider_soperator.slurm.records import ClusterConfig
 from airflow_provider_soperator.slurm.requests import (
     Ping,
     Request,
@@ -25,8 +23,9 @@ from airflow_provider_soperator.slurm.requests import (
     ShowRights,
     WhoAmI,
 )
-from airflow_provider_soperator.transports.errors import NotSupported, TransportError
-from airflow_provider_soperator.transports.retry import RetryPolicy
+from airflow_provider_soperator.slurm.requests.commands import Steps, run_steps_async
+from airflow_provider_soperator.transports.transport import RetryPolicy
+from airflow_provider_soperator.transports.transport_errors import NotSupported, TransportError
 
 #: Seconds that the clocks may differ: tokens and time windows are as wrong as they are.
 MOST_SKEW = 30.0
@@ -55,7 +54,7 @@ def _check(read: Callable[[], Settings]) -> tuple[bool, str]:
 async def _said(settings: Settings) -> list[str]:
     client = AsyncSlurmClient(open_transport(settings), RetryPolicy(tries=1))
     try:
-        return await run_async(_questions(settings), client.ask)
+        return await run_steps_async(_questions(settings), client.ask)
     finally:
         await client.close()
 

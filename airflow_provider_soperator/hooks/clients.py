@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from kubernetes_asyncio.client import ApiClient
     from nebius.sdk import SDK
 
-    from airflow_provider_soperator.clients.client import AsyncSlurmClient
+    from airflow_provider_soperator.client.client import AsyncSlurmClient
 
 
 class AirflowClients:

@@ -15,8 +15,7 @@ from airflow_provider_soperator.hooks.kubernetes import connect, shared_kubernet
 from airflow_provider_soperator.soperator.cluster_objects import ClusterObjects
 from airflow_provider_soperator.soperator.objects import Objects
 from airflow_provider_soperator.soperator.pod_events import describe, read_histories
-from airflow_provider_soperator.transports.errors import TransportError
-from airflow_provider_soperator.transports.kubernetes_errors import PATIENCE, explained
+from airflow_provider_soperator.transports.transport_errors import API_TIMEOUT, TransportError, kubernetes_errors
 from airflow_provider_soperator.values import NAMESPACE
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ class SoperatorClusterHook(BaseHook):
     @asynccontextmanager
     async def async_client(self) -> AsyncIterator[kubernetes_asyncio.client.ApiClient]:
         """A client for the running event loop."""
-        with explained("connect"):
+        with kubernetes_errors("connect"):
             client = await connect(self.kubernetes_conn_id)
         async with client:
             yield client
@@ -79,7 +78,7 @@ class SoperatorClusterHook(BaseHook):
         async with self.objects(max_age) as objects:
             yield ClusterObjects(objects, cluster)
 
-    async def tell_of(self, workers: Sequence[str], within: float = PATIENCE) -> list[str]:
+    async def tell_of(self, workers: Sequence[str], within: float = API_TIMEOUT) -> list[str]:
         """What Kubernetes has to say of some of Slurm's nodes, in lines for people; or why it says nothing."""
         try:
             async with timeout(within):

@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow_provider_soperator.hooks import extras
 from airflow_provider_soperator.hooks.extras import Field
-from airflow_provider_soperator.slurm.links import PLACEHOLDERS
+from airflow_provider_soperator.slurm.job_report import PLACEHOLDERS
 
 #: How a cluster can be reached, and how the form calls it.
 TRANSPORTS: Mapping[str, str] = MappingProxyType(

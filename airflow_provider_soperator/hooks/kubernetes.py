@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from airflow_provider_soperator.answers import SharedAnswers
 from airflow_provider_soperator.hooks.shared import SharedClients
 from airflow_provider_soperator.hooks.stock import installed, known
-from airflow_provider_soperator.transports.errors import TransportError
+from airflow_provider_soperator.transports.transport_errors import TransportError
 
 if TYPE_CHECKING:
     import kubernetes_asyncio.client

@@ -11,7 +11,12 @@ from airflow.sdk import BaseHook
 
 from airflow_provider_soperator.health.metrics import METRICS, Metric, Sample
 from airflow_provider_soperator.hooks.stock import installed, known
-from airflow_provider_soperator.transports.errors import ConnectFailed, ConnectRefused, TransportError, Unreachable
+from airflow_provider_soperator.transports.transport_errors import (
+    ConnectFailed,
+    ConnectRefused,
+    TransportError,
+    Unreachable,
+)
 
 if TYPE_CHECKING:
     import httpx

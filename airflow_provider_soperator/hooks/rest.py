@@ -12,9 +12,14 @@ from airflow_provider_soperator.errors import ConnectionMistake
 from airflow_provider_soperator.hooks.settings import Settings
 from airflow_provider_soperator.hooks.stock import installed
 from airflow_provider_soperator.slurm.requests import Request
-from airflow_provider_soperator.transports.protocol import Transport
-from airflow_provider_soperator.transports.rest import RestTransport
-from airflow_provider_soperator.transports.tokens import FetchedTokens, GivenToken, MintedTokens, TokenSource
+from airflow_provider_soperator.transports.rest import (
+    FetchedTokens,
+    GivenToken,
+    MintedTokens,
+    RestTransport,
+    TokenSource,
+)
+from airflow_provider_soperator.transports.transport import Transport
 
 T = TypeVar("T")
 

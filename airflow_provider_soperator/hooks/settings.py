@@ -9,7 +9,7 @@ from typing import Any
 from airflow_provider_soperator.errors import ConnectionMistake
 from airflow_provider_soperator.hooks.extras import at_most_one, filled
 from airflow_provider_soperator.hooks.form import FIELDS, FILE_WAYS, LINKS, SSH_EXTRAS, TRANSPORTS
-from airflow_provider_soperator.slurm.links import problem
+from airflow_provider_soperator.slurm.job_report import link_problem
 from airflow_provider_soperator.values import NAMESPACE
 
 __all__ = ["ConnectionMistake", "Settings", "read"]
@@ -91,7 +91,7 @@ def read(connection: Any, extra: Mapping[str, Any]) -> Settings:
         raise ConnectionMistake("a token is made for a user: set the login beside jwt_secret")
     links = tuple((name, said[name]) for name in LINKS if name in said)
     for name, template in links:
-        if wrong := problem(template):
+        if wrong := link_problem(template):
             raise ConnectionMistake(f"{name} {wrong}")
     return Settings(
         conn_id=connection.conn_id,

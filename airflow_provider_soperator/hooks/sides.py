@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
-from airflow_provider_soperator.clients.client import AsyncSlurmClient
+from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.hooks.stock import known
-from airflow_provider_soperator.slurm.records import Node
+from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.requests import ListNodes
 from airflow_provider_soperator.soperator.cluster_objects import ClusterObjects
 

@@ -8,9 +8,8 @@ from typing import Any
 
 from airflow.sdk import BaseHook
 
-from airflow_provider_soperator.clients.client import AsyncSlurmClient
-from airflow_provider_soperator.clients.loops import LOOP
-from airflow_provider_soperator.clients.sync import SlurmClient
+from airflow_provider_soperator.client.client import AsyncSlurmClient
+from airflow_provider_soperator.client.sync import LOOP, SlurmClient
 from airflow_provider_soperator.hooks import form
 from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
 from airflow_provider_soperator.hooks.settings import Settings, read

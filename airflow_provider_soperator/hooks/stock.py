@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from airflow_provider_soperator.transports.errors import ConnectFailed
+from airflow_provider_soperator.transports.transport_errors import ConnectFailed
 
 
 @contextmanager

@@ -12,13 +12,11 @@ from functools import partial
 from airflow_provider_soperator.hooks import kubernetes, login
 from airflow_provider_soperator.hooks.rest import open_rest
 from airflow_provider_soperator.hooks.settings import Settings
-from airflow_provider_soperator.transports.kubernetes import KubernetesTransport
+from airflow_provider_soperator.transports.kubernetes import CONTROLLER, LOGIN, KubernetesTransport, PodChoice
 from airflow_provider_soperator.transports.local import LocalTransport
 from airflow_provider_soperator.transports.native import NativeTransport
-from airflow_provider_soperator.transports.pods import CONTROLLER, LOGIN, PodChoice
-from airflow_provider_soperator.transports.protocol import Transport
-from airflow_provider_soperator.transports.split import SplitTransport
 from airflow_provider_soperator.transports.ssh import SshTransport
+from airflow_provider_soperator.transports.transport import SplitTransport, Transport
 
 
 def open_transport(settings: Settings) -> Transport:

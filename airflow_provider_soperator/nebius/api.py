@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from airflow_provider_soperator.transports.errors import TransportError
+from airflow_provider_soperator.transports.transport_errors import TransportError
 
 if TYPE_CHECKING:
     from nebius.aio.request import Request

@@ -13,17 +13,17 @@ from typing import Any, Protocol
 
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_provider_soperator.clients.sync import SlurmClient
+from airflow_provider_soperator.client.sync import SlurmClient
 from airflow_provider_soperator.errors import ConnectionMistake
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm import directives
 from airflow_provider_soperator.slurm.errors import SlurmError
-from airflow_provider_soperator.slurm.fields import job_of
 from airflow_provider_soperator.slurm.files import FileError
-from airflow_provider_soperator.slurm.keys import SubmissionKey
+from airflow_provider_soperator.slurm.job import job_of
+from airflow_provider_soperator.slurm.job_ids import SubmissionKey
 from airflow_provider_soperator.slurm.transfers import Match, WorkingFolder
-from airflow_provider_soperator.transports.errors import NotSupported, TransportError
+from airflow_provider_soperator.transports.transport_errors import NotSupported, TransportError
 
 #: From where to where; a mapping, or what Airflow has made of one.
 Pairs = Mapping[str, str] | Sequence[Sequence[str]]

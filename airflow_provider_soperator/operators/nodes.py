@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
     from airflow_provider_soperator.work.machines import MachineReplacement
-    from airflow_provider_soperator.work.nodes import NodeMove
+    from airflow_provider_soperator.work.nodes import NodeChange
 
 __all__ = [
     "CreateReservationOperator",
@@ -59,12 +59,12 @@ class _MoveNodesOperator(_NodesOperator):
 
     @abstractmethod
     def order(self) -> dict[str, Any]:
-        """The fields of the ``NodeMove`` beside the nodes and their owner."""
+        """The fields of the ``NodeChange`` beside the nodes and their owner."""
 
-    def work(self, context: Context) -> NodeMove:
-        from airflow_provider_soperator.work.nodes import NodeMove
+    def work(self, context: Context) -> NodeChange:
+        from airflow_provider_soperator.work.nodes import NodeChange
 
-        return NodeMove(
+        return NodeChange(
             slurm_conn_id=self.slurm_conn_id,
             nodes=names_of(self.nodes),
             owner=self.drain_owner or self.dag_id,

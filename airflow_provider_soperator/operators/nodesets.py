@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from airflow_provider_soperator.clients.loops import LOOP
+from airflow_provider_soperator.client.sync import LOOP
 from airflow_provider_soperator.operators.work import WorkOperator
-from airflow_provider_soperator.slurm.nodes import DrainReason
+from airflow_provider_soperator.slurm.node_conditions import DrainReason
 from airflow_provider_soperator.soperator.resize import MODES, Resize
 from airflow_provider_soperator.values import NAMESPACE, is_on, is_template
 

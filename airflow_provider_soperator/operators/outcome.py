@@ -7,9 +7,9 @@ from typing import Literal, get_args
 
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from airflow_provider_soperator.slurm.outcomes import JobError, failure
+from airflow_provider_soperator.slurm.job_failures import JobError, failure
+from airflow_provider_soperator.slurm.job_records import JobStatus
 from airflow_provider_soperator.slurm.states import JobBase
-from airflow_provider_soperator.slurm.status import JobStatus
 
 Action = Literal["retry", "fail", "skip", "succeed"]
 #: By a state of Slurm's, LOST, or an exit code.

@@ -14,7 +14,7 @@ from airflow_provider_soperator.operators.work import WorkOperator
 from airflow_provider_soperator.provisioning.connections import Connections
 from airflow_provider_soperator.provisioning.fields import NotKnownYet, SpecMistake
 from airflow_provider_soperator.provisioning.spec import ClusterSpec, KubernetesObjects, Recipe, Source
-from airflow_provider_soperator.slurm.fields import job_of
+from airflow_provider_soperator.slurm.job import job_of
 from airflow_provider_soperator.values import is_on
 
 if TYPE_CHECKING:
@@ -221,7 +221,7 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
             self.log.info("Connection %s was %s", body["connection_id"], "added" if is_new else "changed")
 
     def _start(self, context: Context, spec: ClusterSpec, within: timedelta) -> ClusterStart:
-        from airflow_provider_soperator.slurm.keys import SubmissionKey
+        from airflow_provider_soperator.slurm.job_ids import SubmissionKey
         from airflow_provider_soperator.triggers.starting import keys_of
         from airflow_provider_soperator.work.clusters import JOB, ClusterStart
 
@@ -362,7 +362,7 @@ def _explained() -> Iterator[None]:
     from airflow_provider_soperator.errors import ConnectionMistake
     from airflow_provider_soperator.slurm.errors import SlurmError
     from airflow_provider_soperator.terraform.failures import TerraformError
-    from airflow_provider_soperator.transports.errors import TransportError
+    from airflow_provider_soperator.transports.transport_errors import TransportError
 
     try:
         yield

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator, XComArg
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_provider_soperator.client.queue import QueueFilter
 from airflow_provider_soperator.slurm.errors import InvalidRequest, SlurmError
-from airflow_provider_soperator.slurm.queue import QueueFilter
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
-    from airflow_provider_soperator.clients.queue import Meant, Ordered
-    from airflow_provider_soperator.clients.steps import Steps
+    from airflow_provider_soperator.client.queue import JobSelection, OrderedJobs
+    from airflow_provider_soperator.slurm.requests.commands import Steps
 
 #: Jobs by their ids: a list, or a text with commas.
 JobIds = str | Sequence[str | int]
@@ -55,13 +55,13 @@ class _QueueOperator(BaseOperator):
         self.slurm_conn_id = slurm_conn_id
 
     @abstractmethod
-    def steps(self, meant: Meant) -> Steps[Ordered]:
+    def steps(self, meant: JobSelection) -> Steps[OrderedJobs]:
         """What is asked and ordered."""
 
     def execute(self, context: Context) -> dict[str, list[str]]:
-        from airflow_provider_soperator.clients.steps import run
         from airflow_provider_soperator.hooks.slurm import SlurmHook
-        from airflow_provider_soperator.transports.errors import NotSupported
+        from airflow_provider_soperator.slurm.requests.commands import run_steps
+        from airflow_provider_soperator.transports.transport_errors import NotSupported
 
         try:
             meant = self._meant()
@@ -70,7 +70,7 @@ class _QueueOperator(BaseOperator):
                 return {"jobs": [], "already": []}
             steps = self.steps(meant)
             with SlurmHook(self.slurm_conn_id).client() as slurm:
-                ordered = run(steps, slurm.ask)
+                ordered = run_steps(steps, slurm.ask)
         except (SlurmError, NotSupported) as error:
             if error.retryable:
                 raise
@@ -81,17 +81,17 @@ class _QueueOperator(BaseOperator):
             self.log.warning("Not in the queue any more, or not waiting: %s", ", ".join(gone))
         return {"jobs": jobs, "already": already}
 
-    def _meant(self) -> Meant:
-        from airflow_provider_soperator.clients.queue import Meant
-        from airflow_provider_soperator.slurm.ids import JobId
+    def _meant(self) -> JobSelection:
+        from airflow_provider_soperator.client.queue import JobSelection
+        from airflow_provider_soperator.slurm.job_ids import JobId
 
         if self.jobs is not None:
-            return Meant(filter=_filter(self.jobs))
+            return JobSelection(filter=_filter(self.jobs))
         if self.job_ids is None:
             raise InvalidRequest("no jobs are named: what job_ids was to come from has returned nothing")
         said = str(self.job_ids).split(",") if isinstance(self.job_ids, (str, int)) else self.job_ids
         try:
-            return Meant(ids=tuple(JobId.parse(str(one).strip()) for one in said if str(one).strip()))
+            return JobSelection(ids=tuple(JobId.parse(str(one).strip()) for one in said if str(one).strip()))
         except ValueError as error:
             raise InvalidRequest(f"job_ids: {error}") from None
 
@@ -104,8 +104,8 @@ class HoldJobsOperator(_QueueOperator):
 
     done = "held"
 
-    def steps(self, meant: Meant) -> Steps[Ordered]:
-        from airflow_provider_soperator.clients import queue
+    def steps(self, meant: JobSelection) -> Steps[OrderedJobs]:
+        from airflow_provider_soperator.client import queue
 
         return queue.hold(meant)
 
@@ -118,8 +118,8 @@ class ReleaseJobsOperator(_QueueOperator):
 
     done = "released"
 
-    def steps(self, meant: Meant) -> Steps[Ordered]:
-        from airflow_provider_soperator.clients import queue
+    def steps(self, meant: JobSelection) -> Steps[OrderedJobs]:
+        from airflow_provider_soperator.client import queue
 
         return queue.release(meant)
 
@@ -135,8 +135,8 @@ class TopJobsOperator(_QueueOperator):
 
     done = "put first"
 
-    def steps(self, meant: Meant) -> Steps[Ordered]:
-        from airflow_provider_soperator.clients import queue
+    def steps(self, meant: JobSelection) -> Steps[OrderedJobs]:
+        from airflow_provider_soperator.client import queue
 
         return queue.top(meant)
 
@@ -174,8 +174,8 @@ class UpdateJobsOperator(_QueueOperator):
         if not any(isinstance(value, XComArg) or value is not None for value in self._asked().values()):
             raise ValueError(f"say what is to be changed: {', '.join(self._asked())}")
 
-    def steps(self, meant: Meant) -> Steps[Ordered]:
-        from airflow_provider_soperator.clients import queue
+    def steps(self, meant: JobSelection) -> Steps[OrderedJobs]:
+        from airflow_provider_soperator.client import queue
 
         changes, known = self._changes()
         # What a job's niceness is the queue does not tell.
@@ -188,9 +188,9 @@ class UpdateJobsOperator(_QueueOperator):
 
     def _changes(self) -> tuple[dict[str, str], dict[str, Any]]:
         """Slurm's fields, and those of a job's record by which one is known to have them."""
-        from airflow_provider_soperator.slurm.amounts import duration, is_unlimited, seconds
-        from airflow_provider_soperator.slurm.requests.base import plain_word
-        from airflow_provider_soperator.slurm.times import NoDuration
+        from airflow_provider_soperator.slurm.notations import NoDuration
+        from airflow_provider_soperator.slurm.option_values import duration_text, in_seconds, is_unlimited
+        from airflow_provider_soperator.slurm.requests.commands import plain_word
 
         changes: dict[str, str] = {}
         known: dict[str, Any] = {}
@@ -204,8 +204,10 @@ class UpdateJobsOperator(_QueueOperator):
             known["priority"] = int(changes["Priority"])
         if (limit := self.time_limit) is not None:
             try:
-                changes["TimeLimit"] = duration(limit)
-                known["time_limit"] = NoDuration.UNLIMITED if is_unlimited(limit) else timedelta(seconds=seconds(limit))
+                changes["TimeLimit"] = duration_text(limit)
+                known["time_limit"] = (
+                    NoDuration.UNLIMITED if is_unlimited(limit) else timedelta(seconds=in_seconds(limit))
+                )
             except ValueError as error:
                 raise InvalidRequest(f"time_limit: {error}") from None
         return changes, known

@@ -17,8 +17,8 @@ from airflow_provider_soperator.values import moment_of
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
-    from airflow_provider_soperator.clients.sync import SlurmClient
-    from airflow_provider_soperator.slurm.records import Node, Reservation
+    from airflow_provider_soperator.client.sync import SlurmClient
+    from airflow_provider_soperator.slurm.cluster_records import Node, Reservation
     from airflow_provider_soperator.slurm.requests import CreateReservation
 
 
@@ -101,7 +101,7 @@ class CreateReservationOperator(BaseOperator):
 
     def _make(self, slurm: SlurmClient) -> tuple[Reservation, bool]:
         """The reservation, and whether it was there."""
-        from airflow_provider_soperator.slurm.power import refuse_unknown
+        from airflow_provider_soperator.slurm.node_conditions import refuse_unknown
         from airflow_provider_soperator.slurm.requests import ListNodes
 
         if self.count is not None:
@@ -146,7 +146,7 @@ class CreateReservationOperator(BaseOperator):
         )
 
     def _choose(self, known: Sequence[Node]) -> tuple[str, ...]:
-        from airflow_provider_soperator.slurm.nodes import is_busy, is_usable
+        from airflow_provider_soperator.slurm.node_conditions import is_busy, is_usable
 
         count = int(self.count or 0)
         fitting = [node for node in known if is_usable(node) and (self.partition or "") in ("", *node.partitions)]

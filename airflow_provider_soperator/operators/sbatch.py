@@ -13,8 +13,8 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowTaskTimeout
 
 from airflow_provider_soperator.links.slurm import LINKS
 from airflow_provider_soperator.operators.work import WaitingOperator
-from airflow_provider_soperator.slurm.checks import InvalidJob
 from airflow_provider_soperator.slurm.job import BatchJob
+from airflow_provider_soperator.slurm.job_description import InvalidJob
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from airflow_provider_soperator.operators.files import JobFiles
     from airflow_provider_soperator.operators.outcome import Policy
     from airflow_provider_soperator.pipelines.member import Member
-    from airflow_provider_soperator.slurm.keys import SubmissionKey
+    from airflow_provider_soperator.slurm.job_ids import SubmissionKey
     from airflow_provider_soperator.triggers.sbatch import SbatchTrigger
 
 #: Fields of a job that are parameters of the operator under other names.
@@ -136,13 +136,13 @@ class SbatchOperator(WaitingOperator):
 
     def prepare(self, context: Context, key: SubmissionKey, *, uploads: bool) -> BatchJob:
         """The job as somebody else is to submit it under this key, with its files on the cluster if it ``uploads``."""
-        from airflow_provider_soperator.slurm.fields import plain
+        from airflow_provider_soperator.slurm.job import fields_of
         from airflow_provider_soperator.triggers.starting import job_for
 
         self._make(context, key)
         job = job_for(context["ti"], self.script, self.job)
         if uploads and (self.upload or self.fetch):
-            self._files(context).upload(self.upload, plain(job))
+            self._files(context).upload(self.upload, fields_of(job))
         return job
 
     def execute(self, context: Context) -> Any:
@@ -177,11 +177,11 @@ class SbatchOperator(WaitingOperator):
         if event["status"] == "timeout":
             raise AirflowTaskTimeout(f"{event['message']} did not end within {self.execution_timeout}: cancelled")
         from airflow_provider_soperator.operators.outcome import settle
-        from airflow_provider_soperator.slurm.report import read
+        from airflow_provider_soperator.slurm.job_report import status_of
         from airflow_provider_soperator.work.events import result_of
 
         report = result_of(event)
-        status = read(report)
+        status = status_of(report)
         folder = next((part.workdir for part in status.parts), "")
         try:
             settle(status, self.on_finish)

@@ -42,7 +42,7 @@ class SlurmStatsOperator(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         from airflow_provider_soperator.hooks.slurm import SlurmHook
-        from airflow_provider_soperator.slurm.stats_shown import gauges, table
+        from airflow_provider_soperator.slurm.stats import gauges, table
 
         if not str(self.top).isdecimal():
             raise AirflowFailException(f"top={self.top!r} is no number of users")

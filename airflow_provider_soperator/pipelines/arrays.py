@@ -6,7 +6,7 @@ from enum import Enum
 from typing import Any, Final
 
 from airflow_provider_soperator.slurm import directives
-from airflow_provider_soperator.slurm.terms import array_indices, array_text
+from airflow_provider_soperator.slurm.job_description import array_indices, array_text
 from airflow_provider_soperator.values import is_template
 
 

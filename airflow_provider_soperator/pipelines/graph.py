@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from airflow_provider_soperator.slurm.terms import array_text
+from airflow_provider_soperator.slurm.job_description import array_text
 
 #: What one stage can wait for in another: its success, its end, its failure, its start, or for each element of its
 #: array the success of that one.

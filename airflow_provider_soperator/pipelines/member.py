@@ -13,7 +13,7 @@ from airflow_provider_soperator.pipelines.ahead import AHEAD, Ahead, AheadJob
 from airflow_provider_soperator.pipelines.graph import EARLY, is_met
 from airflow_provider_soperator.pipelines.group import PipelineGroup, pipeline_of
 from airflow_provider_soperator.pipelines.states import states_of
-from airflow_provider_soperator.slurm.keys import SubmissionKey
+from airflow_provider_soperator.slurm.job_ids import SubmissionKey
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
@@ -107,8 +107,8 @@ class Member:
         """Take the jobs out of the queue that can never run once the task has ended so."""
         from airflow_provider_soperator.hooks.slurm import SlurmHook
         from airflow_provider_soperator.slurm.errors import SlurmError
-        from airflow_provider_soperator.slurm.ids import JobId
-        from airflow_provider_soperator.transports.errors import TransportError
+        from airflow_provider_soperator.slurm.job_ids import JobId
+        from airflow_provider_soperator.transports.transport_errors import TransportError
 
         doomed = self._jobs(self._pipeline.graph.doomed_by(task.task_id, state))
         if not doomed:

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from typing import Any
 
 from airflow_provider_soperator.pipelines.graph import KINDS, Link, PipelineError
-from airflow_provider_soperator.slurm.terms import dependency_text
+from airflow_provider_soperator.slurm.dependencies import dependency_text
 
 _ID = re.compile(r"\d+(?:_(?:\d+|\*))?")
 #: What is between commas, or between colons, outside of templates.

@@ -13,9 +13,9 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_provider_soperator.pipelines.ahead import ahead_key
 from airflow_provider_soperator.pipelines.plan import Planned, States, Term
 from airflow_provider_soperator.slurm import directives
+from airflow_provider_soperator.slurm.dependencies import AnyOf, Dependency
 from airflow_provider_soperator.slurm.job import BatchJob
-from airflow_provider_soperator.slurm.keys import SubmissionKey
-from airflow_provider_soperator.slurm.terms import AnyOf, Dependency
+from airflow_provider_soperator.slurm.job_ids import SubmissionKey
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG

@@ -13,12 +13,11 @@ from airflow_provider_soperator.values import is_on
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
-    from airflow_provider_soperator.clients.sync import SlurmClient
+    from airflow_provider_soperator.client.sync import SlurmClient
     from airflow_provider_soperator.pipelines.graph import Graph, Segment
     from airflow_provider_soperator.pipelines.plan import Plan
     from airflow_provider_soperator.pipelines.rendering import Rendered, RenderedStages
-    from airflow_provider_soperator.slurm.ids import JobId
-    from airflow_provider_soperator.slurm.keys import SubmissionKey
+    from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
 
 
 class SubmitAheadOperator(BaseOperator):
@@ -47,8 +46,8 @@ class SubmitAheadOperator(BaseOperator):
     def execute(self, context: Context) -> Any:
         from airflow_provider_soperator.errors import ConnectionMistake
         from airflow_provider_soperator.pipelines.rendering import RenderedStages
-        from airflow_provider_soperator.slurm.checks import InvalidJob
-        from airflow_provider_soperator.transports.errors import NotSupported
+        from airflow_provider_soperator.slurm.job_description import InvalidJob
+        from airflow_provider_soperator.transports.transport_errors import NotSupported
 
         is_dry = is_on(self.dry_run_only)
         try:
@@ -143,7 +142,7 @@ class CancelRestOperator(BaseOperator):
         from airflow_provider_soperator.pipelines.ahead import AHEAD, Ahead
         from airflow_provider_soperator.pipelines.states import states_of
         from airflow_provider_soperator.pipelines.tasks import option
-        from airflow_provider_soperator.slurm.ids import JobId
+        from airflow_provider_soperator.slurm.job_ids import JobId
 
         said = context["ti"].xcom_pull(task_ids=submit, key=AHEAD)
         ahead = Ahead.read(said) if said else Ahead(0)
@@ -165,8 +164,7 @@ def _job_of(context: Context, stage: str, index: int) -> str | None:
 
 def _keys(client: SlurmClient, jobs: Iterable[str | None]) -> dict[str, str]:
     """The keys in the names of jobs that are in the queue, by their ids."""
-    from airflow_provider_soperator.slurm.ids import JobId
-    from airflow_provider_soperator.slurm.keys import key_of
+    from airflow_provider_soperator.slurm.job_ids import JobId, key_of
     from airflow_provider_soperator.slurm.requests import ListJobs
 
     ids = tuple(JobId.parse(job) for job in jobs if job)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
     from airflow_provider_soperator.slurm.job import BatchJob
-    from airflow_provider_soperator.slurm.keys import SubmissionKey
+    from airflow_provider_soperator.slurm.job_ids import SubmissionKey
 
 Task = BaseOperator | MappedOperator
 

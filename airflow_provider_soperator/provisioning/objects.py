@@ -15,8 +15,7 @@ from airflow_provider_soperator.soperator.cluster_objects import ClusterObjects
 from airflow_provider_soperator.soperator.conditions import Object
 from airflow_provider_soperator.soperator.kinds import NODE_SET, SLURM_CLUSTER, Resource
 from airflow_provider_soperator.soperator.objects import ObjectMissing, Objects
-from airflow_provider_soperator.transports.errors import TransportError
-from airflow_provider_soperator.transports.kubernetes_errors import is_conflict
+from airflow_provider_soperator.transports.transport_errors import TransportError, is_conflict
 
 if TYPE_CHECKING:
     from airflow_provider_soperator.logger import Logger

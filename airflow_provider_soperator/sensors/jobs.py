@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_soperator.client.queue import QueueFilter
 from airflow_provider_soperator.sensors.watch import WatchSensor
-from airflow_provider_soperator.slurm.queue import QueueFilter
 from airflow_provider_soperator.slurm.states import JobState
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class SlurmJobSensor(WatchSensor):
         self.slurm_conn_id = slurm_conn_id
 
     def watch(self) -> JobWatch:
-        from airflow_provider_soperator.slurm.ids import JobId
+        from airflow_provider_soperator.slurm.job_ids import JobId
         from airflow_provider_soperator.work.jobs import JobWatch
 
         JobId.parse(self.job_id)
@@ -54,10 +54,10 @@ class SlurmJobSensor(WatchSensor):
         )
 
     def result(self, seen: Any) -> Any:
-        from airflow_provider_soperator.slurm.outcomes import failure
-        from airflow_provider_soperator.slurm.report import read
+        from airflow_provider_soperator.slurm.job_failures import failure
+        from airflow_provider_soperator.slurm.job_report import status_of
 
-        status = read(seen)
+        status = status_of(seen)
         is_wanted = status.state.base in {JobState.parse(state).base for state in self.states}
         if not is_wanted and (error := failure(status)):
             raise error

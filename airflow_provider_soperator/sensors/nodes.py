@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_soperator.operators.node_lists import check_nodes, names_of
 from airflow_provider_soperator.sensors.watch import WatchSensor
-from airflow_provider_soperator.slurm.node_words import check_how, word
+from airflow_provider_soperator.slurm.node_conditions import check_how, word
 from airflow_provider_soperator.values import is_template
 
 if TYPE_CHECKING:

@@ -59,7 +59,7 @@ class WatchSensor(BaseSensorOperator):
         return self.result(result_of(event))
 
     def poke(self, context: Context) -> PokeReturnValue:
-        from airflow_provider_soperator.clients.loops import LOOP
+        from airflow_provider_soperator.client.sync import LOOP
         from airflow_provider_soperator.work.polling import FAILURES, is_final, may_pass
         from airflow_provider_soperator.work.protocols import WorkFailed, WorkRefused
 

@@ -29,7 +29,7 @@ class DirectiveError(ValueError):
 
 @dataclass
 class Component:
-    """What one job, or one part of a heterogeneous job, is asked for by #SBATCH lines.
+    """Fields of one job, or one part of a heterogeneous job, that #SBATCH lines ask for.
 
     >>> Component(fields={"nodes": 2}).fields
     {'nodes': 2}

@@ -1,4 +1,4 @@
-"""What Slurm can refuse or fail to do: each with what it said, what that means, and what to do about it."""
+"""Errors of Slurm: each with what it said, what that means, and what to do about it."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class ReservationConflict(SlurmError):
     remedy = "see its nodes, times and users, and the reservations that are there: `scontrol show reservation`"
 
 
-class QuotaExceeded(SlurmError):
+class LimitExceeded(SlurmError):
     """A limit of an account, a QOS, a partition or the cluster stands against it."""
 
     remedy = "see the limits: `sacctmgr show assoc`, `sacctmgr show qos`, `scontrol show partition`"
@@ -206,13 +206,13 @@ class UnreadableAnswer(SlurmError):
 
 
 @dataclass(frozen=True)
-class _Rule:
+class _ErrorRule:
     pattern: re.Pattern[str]
     error: type[SlurmError]
 
 
-def _rules(*pairs: tuple[type[SlurmError], str]) -> tuple[_Rule, ...]:
-    return tuple(_Rule(re.compile(pattern, re.IGNORECASE), error) for error, pattern in pairs)
+def _rules(*pairs: tuple[type[SlurmError], str]) -> tuple[_ErrorRule, ...]:
+    return tuple(_ErrorRule(re.compile(pattern, re.IGNORECASE), error) for error, pattern in pairs)
 
 
 #: What all commands say. The first rule that matches counts, so the ways that lead to Slurm come first.
@@ -262,13 +262,13 @@ _ABOUT_THINGS = _rules(
         r"|job has already started|job is not (running|finished)|can not be altered|reboot already in progress",
     ),
     (
-        QuotaExceeded,
+        LimitExceeded,
         r"accounting/QOS policy|usage threshold|burst buffer resource limit|max powered up nodes|step limit reached",
     ),
     (InvalidOption, r"invalid (input|time|numeric)|too many arguments|unexpected argument|you must specify"),
 )
 #: A limit, where a job was to be submitted.
-_LIMITS = _rules((QuotaExceeded, r"policy|limit|usage threshold|more processors requested than permitted"))
+_LIMITS = _rules((LimitExceeded, r"policy|limit|usage threshold|more processors requested than permitted"))
 #: What sbatch may say of an option, and how the option is called in it.
 _OPTIONS = (
     re.compile(r"(--[a-z][a-z-]*)"),
@@ -322,12 +322,12 @@ def classify(command: str, said: str) -> SlurmError:
 
 
 def passing() -> str:
-    """What commands say when they could not do it just now, as an extended regular expression for any case."""
+    """Words of commands that could not do it just now, as an extended regular expression for any case."""
     return "|".join(rule.pattern.pattern for rule in _GENERAL if issubclass(rule.error, TransientSlurmError))
 
 
 def command_name(argv: Sequence[str]) -> str:
-    """What to call a command in a message: not the shell that prepares an environment for it."""
+    """A command's name in a message: not the shell that prepares an environment for it."""
     if argv and argv[0] in ("bash", "sh", "env"):
         return next((word for word in argv[1:] if re.fullmatch(r"s[a-z]+", word)), argv[0])
     return argv[0] if argv else ""
@@ -335,7 +335,7 @@ def command_name(argv: Sequence[str]) -> str:
 
 def _refused(said: str) -> SlurmError:
     if any(rule.pattern.search(said) for rule in _LIMITS) and not re.search(r"--|time limit is invalid", said):
-        return QuotaExceeded(said, "sbatch")
+        return LimitExceeded(said, "sbatch")
     named = (found[1] for pattern in _OPTIONS for found in pattern.finditer(said) if found[1] != "--help")
     option = next(named, "") or next((name for words, name in _ABOUT_OPTIONS if re.search(words, said, re.I)), "")
     return SubmitRefused(said, option=option)

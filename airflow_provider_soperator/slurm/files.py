@@ -39,7 +39,7 @@ class FileRequest(Request[T]):
 def absolute(path: str) -> str:
     """A path that means the same to everybody."""
     if not PurePosixPath(path).is_absolute():
-        # Relative to what? The login shell's folder is nobody's intention.
+        # Relative to the login shell's folder is hardly meant.
         raise FileError(f"{path!r} is not an absolute path on the cluster")
     return path
 
@@ -63,7 +63,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class FilePiece:
-    """What was read of a file. ``size`` is None where there is no such file (yet)."""
+    """Bytes that were read of a file. ``size`` is None where there is no such file (yet)."""
 
     path: str
     offset: int

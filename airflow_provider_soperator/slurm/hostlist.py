@@ -40,7 +40,7 @@ def fold(names: str | Iterable[str]) -> str:
 
 
 def count(hostlist: str) -> int:
-    """How many different nodes a list names; quick however many they are.
+    """The number of different nodes in a list; quick for any number.
 
     >>> count("worker-[0-99999]")
     100000
@@ -58,7 +58,7 @@ def intersect(one: str | Iterable[str], other: str | Iterable[str]) -> list[str]
 
 
 def _parse(given: str | Iterable[str]) -> Any:
-    # Imported late: whoever only parses a DAG file has no nodes to list.
+    # Imported late: the parser of DAG files has no nodes to list.
     from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
 
     pieces = [given] if isinstance(given, str) else list(given)

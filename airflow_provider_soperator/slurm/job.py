@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import dataclasses
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from airflow_provider_soperator.slurm import checks, directives, payload, rendering
-from airflow_provider_soperator.slurm import submission as submissions
-from airflow_provider_soperator.slurm.description import JobDescription, ScriptFile
-from airflow_provider_soperator.slurm.submission import Submission
-
-__all__ = ["BatchJob", "ScriptFile"]
+from airflow_provider_soperator.slurm import directives, job_checks, job_description, job_submission, options
+from airflow_provider_soperator.slurm.job_description import JobDescription, ScriptFile
+from airflow_provider_soperator.slurm.job_submission import Submission
 
 
 class BatchJob(JobDescription):
@@ -39,7 +37,7 @@ class BatchJob(JobDescription):
         try:
             first, *others = directives.read(text)
         except directives.DirectiveError as wrong:
-            raise checks.InvalidJob([f"the script's {wrong}"]) from None
+            raise job_description.InvalidJob([f"the script's {wrong}"]) from None
         said: dict[str, Any] = {**first.fields, "extra_args": tuple(first.extra_args)}
         if others:
             said["het"] = tuple(cls(**part.fields, extra_args=tuple(part.extra_args)) for part in others)
@@ -50,33 +48,80 @@ class BatchJob(JobDescription):
         return cls(script_file=ScriptFile(script.name, text), **(said | fields))
 
     def problems(self) -> list[str]:
-        """What is wrong with the job, in words, all at once; nothing if it can be submitted."""
-        return checks.problems(self)
+        """Problems of the job, in words, all at once; none if it can be submitted."""
+        return job_checks.problems(self)
 
     def check(self) -> None:
         """Raise InvalidJob if the job has problems."""
         if found := self.problems():
-            raise checks.InvalidJob(found)
+            raise job_description.InvalidJob(found)
 
     def argv(self) -> list[str]:
         """The options as words of sbatch's command line. They win over lines in the script."""
         self.check()
-        return rendering.argv(self)
+        return job_submission.argv(self)
 
     def to_script(self) -> str:
         """A script that says it all: for people to read and keep. To submit, use `submission` or `to_payload`."""
         self.check()
         try:
-            return rendering.script(self)
+            return job_submission.script(self)
         except ValueError as impossible:
-            raise checks.InvalidJob([str(impossible)]) from None
+            raise job_description.InvalidJob([str(impossible)]) from None
 
     def submission(self) -> Submission:
-        """What to run on the cluster to submit the job, over any road that carries a command and its stdin."""
+        """The command that submits the job on the cluster, over any road that carries a command and its stdin."""
         self.check()
-        return submissions.build(self)
+        return job_submission.build_submission(self)
 
-    def to_payload(self, version: str, *, environment: Iterable[str] = payload.ENVIRONMENT) -> dict[str, Any]:
+    def to_payload(
+        self, version: str, *, environment: Iterable[str] = job_submission.DEFAULT_ENVIRONMENT
+    ) -> dict[str, Any]:
         """The body of slurmrestd's POST /slurm/{version}/job/submit; `environment` stands in for a login's."""
         self.check()
-        return payload.build(self, version, environment)
+        return job_submission.build_payload(self, version, environment)
+
+
+#: What no option says.
+_LISTS = ("args", "extra_args")
+
+
+def fields_of(job: BatchJob) -> dict[str, Any]:
+    """The fields that are set, as texts, numbers, booleans, lists and dicts.
+
+    >>> from datetime import timedelta
+    >>> fields_of(BatchJob(command=["echo", "a"], time_limit=timedelta(hours=2), array=range(3), exclusive=True))
+    {'command': ['echo', 'a'], 'exclusive': True, 'time_limit': '0-02:00:00', 'array': '0-2'}
+    """
+    said = {field.name: getattr(job, field.name) for field in dataclasses.fields(job)}
+    return {
+        name: _plain_field(name, value)
+        for name, value in said.items()
+        if value is not None and value not in ((), {}, [])
+    }
+
+
+def _plain_field(name: str, value: Any) -> Any:
+    if name == "het":
+        return [fields_of(component) for component in value]
+    if isinstance(value, ScriptFile):
+        return dataclasses.asdict(value)
+    if isinstance(value, (str, int)):
+        return value
+    if isinstance(value, Mapping):
+        return dict(value)
+    if name in _LISTS or name == "command":
+        return list(value)
+    if name == "array":
+        return job_description.array_text(value)
+    return options.by_field(name, value).kind.write(value)
+
+
+def job_of(said: Mapping[str, Any]) -> BatchJob:
+    """The job of which ``fields_of`` has given the fields; parts of a heterogeneous one may be jobs already."""
+    fields = dict(said)
+    if "script_file" in fields:
+        fields["script_file"] = ScriptFile(**fields["script_file"])
+    if "het" in fields:
+        fields["het"] = tuple(one if isinstance(one, BatchJob) else job_of(one) for one in fields["het"])
+    return BatchJob(**fields)

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_soperator.slurm import amounts, kinds
-from airflow_provider_soperator.slurm.kinds import (
+from airflow_provider_soperator.slurm import option_values
+from airflow_provider_soperator.slurm.option_values import (
     COUNT,
     COUNTED,
     DEPENDENCY,
@@ -25,8 +25,8 @@ from airflow_provider_soperator.slurm.kinds import (
     SIGNAL,
     TEXT,
     YES_NO,
-    Kind,
     Rest,
+    ValueKind,
     always,
     flag,
     generic_resource,
@@ -49,7 +49,7 @@ class Option:
 
     field: str
     long: str
-    kind: Kind = TEXT
+    kind: ValueKind = TEXT
     short: str = ""
     #: What slurmrestd is told; None where it has no word for it.
     rest: Rest | None = None
@@ -98,8 +98,8 @@ OPTIONS: tuple[Option, ...] = (
     Option("clusters", "clusters", LIST, "M"),
     # Nodes
     Option("nodes", "nodes", COUNTED, "N", text("nodes")),
-    Option("nodelist", "nodelist", LIST, "w", kinds.listed("required_nodes")),
-    Option("exclude", "exclude", LIST, "x", kinds.listed("excluded_nodes")),
+    Option("nodelist", "nodelist", LIST, "w", option_values.listed("required_nodes")),
+    Option("exclude", "exclude", LIST, "x", option_values.listed("excluded_nodes")),
     Option("constraint", "constraint", TEXT, "C", text("constraints")),
     Option("prefer", "prefer", TEXT, "", text("prefer")),
     Option("batch", "batch", TEXT, "", text("batch_features")),
@@ -109,10 +109,10 @@ OPTIONS: tuple[Option, ...] = (
     Option("overcommit", "overcommit", FLAG, "O", always("overcommit", True), constant=True),
     Option("spread_job", "spread-job", FLAG, "", flag("SPREAD_JOB"), constant=True),
     Option("use_min_nodes", "use-min-nodes", FLAG, "", flag("PREFER_MINIMUM_NODE_COUNT"), constant=True),
-    Option("switches", "switches", COUNTED, "", kinds.switches),
+    Option("switches", "switches", COUNTED, "", option_values.switches),
     Option("segment", "segment", POSITIVE, "", number("segment_size")),
     Option("reboot", "reboot", FLAG, "", always("reboot", True), constant=True),
-    Option("delay_boot", "delay-boot", DURATION, "", lambda written: {"delay_boot": amounts.seconds(written)}),
+    Option("delay_boot", "delay-boot", DURATION, "", lambda written: {"delay_boot": option_values.in_seconds(written)}),
     Option("wait_all_nodes", "wait-all-nodes", ONE_ZERO, "", lambda written: {"wait_all_nodes": written == "1"}),
     # Tasks and processors
     Option("ntasks", "ntasks", POSITIVE, "n", number("tasks")),
@@ -140,18 +140,18 @@ OPTIONS: tuple[Option, ...] = (
         "mem-per-gpu",
         MEMORY,
         "",
-        lambda written: {"memory_per_tres": f"gres/gpu:{amounts.megabytes(written)}"},
+        lambda written: {"memory_per_tres": f"gres/gpu:{option_values.in_megabytes(written)}"},
     ),
-    Option("tmp", "tmp", MEMORY, "", lambda written: {"temporary_disk_per_node": amounts.megabytes(written)}),
+    Option("tmp", "tmp", MEMORY, "", lambda written: {"temporary_disk_per_node": option_values.in_megabytes(written)}),
     # GPUs and other resources
     Option("gpus", "gpus", COUNTED, "G", generic_resource("tres_per_job")),
     Option("gpus_per_node", "gpus-per-node", COUNTED, "", generic_resource("tres_per_node")),
-    Option("gpus_per_task", "gpus-per-task", COUNTED, "", kinds.gpus_per_task),
+    Option("gpus_per_task", "gpus-per-task", COUNTED, "", option_values.gpus_per_task),
     Option("gpus_per_socket", "gpus-per-socket", COUNTED, "", generic_resource("tres_per_socket")),
     Option("gpu_bind", "gpu-bind", TEXT, "", lambda written: {"tres_bind": f"gres/gpu:{written}"}),
     Option("gpu_freq", "gpu-freq", TEXT, "", lambda written: {"tres_freq": f"gpu:{written}"}),
-    Option("gres", "gres", LIST, "", kinds.gres),
-    Option("gres_flags", "gres-flags", LIST, "", kinds.gres_flags),
+    Option("gres", "gres", LIST, "", option_values.gres),
+    Option("gres_flags", "gres-flags", LIST, "", option_values.gres_flags),
     Option("tres_per_task", "tres-per-task", LIST, "", text("tres_per_task")),
     Option("tres_bind", "tres-bind", TEXT, "", text("tres_bind")),
     Option("licenses", "licenses", LIST, "L", text("licenses")),
@@ -162,18 +162,18 @@ OPTIONS: tuple[Option, ...] = (
     Option("begin", "begin", MOMENT, "b", text("begin_time")),
     Option("deadline", "deadline", MOMENT, "", text("deadline")),
     Option("dependency", "dependency", DEPENDENCY, "d", text("dependency")),
-    Option("kill_on_invalid_dep", "kill-on-invalid-dep", YES_NO, "", kinds.kill_on_invalid_dep),
+    Option("kill_on_invalid_dep", "kill-on-invalid-dep", YES_NO, "", option_values.kill_on_invalid_dep),
     Option("array", "array", TEXT, "a", text("array")),
-    Option("priority", "priority", PRIORITY, "", kinds.priority),
+    Option("priority", "priority", PRIORITY, "", option_values.priority),
     Option("nice", "nice", NUMBER, "", number("nice"), bare=100),
     Option("hold", "hold", FLAG, "H", always("hold", True), constant=True),
     # What happens to it
     *_flags("requeue", "requeue", "no-requeue", (always("requeue", True), always("requeue", False))),
     Option("no_kill", "no-kill", TEXT, "k", always("kill_on_node_fail", False), bare=""),
-    Option("signal", "signal", SIGNAL, "", kinds.signal),
-    Option("mail_type", "mail-type", LIST, "", kinds.mail),
+    Option("signal", "signal", SIGNAL, "", option_values.signal),
+    Option("mail_type", "mail-type", LIST, "", option_values.mail),
     Option("mail_user", "mail-user", TEXT, "", text("mail_user")),
-    Option("profile", "profile", LIST, "", kinds.profile),
+    Option("profile", "profile", LIST, "", option_values.profile),
     Option("acctg_freq", "acctg-freq", TEXT, "", text("account_gather_frequency")),
     # Files and environment
     Option("output", "output", TEXT, "o", text("standard_output")),

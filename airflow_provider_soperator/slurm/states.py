@@ -14,7 +14,7 @@ from functools import lru_cache
 
 
 class JobBase(str, Enum):
-    """What a job is, apart from what is being done to it."""
+    """The base state of a job, apart from its flags."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -31,7 +31,7 @@ class JobBase(str, Enum):
 
 
 class JobFlag(str, Enum):
-    """What is being done to a job, or will be."""
+    """Flags of a job: what is being done to it, or will be."""
 
     COMPLETING = "COMPLETING"
     CONFIGURING = "CONFIGURING"
@@ -165,7 +165,7 @@ class JobState:
 
     @property
     def is_held(self) -> bool:
-        """The job waits until somebody releases it. (A hold by hand is a pending job's *reason*, not a state.)"""
+        """The job waits to be released. (A hold by hand is a pending job's *reason*, not a state.)"""
         return bool(self.flags & {JobFlag.REQUEUE_HOLD, JobFlag.SPECIAL_EXIT, JobFlag.RESV_DEL_HOLD})
 
     @property
@@ -196,7 +196,7 @@ def _job_state(said: str) -> JobState:
 
 
 class NodeBase(str, Enum):
-    """What a node is, apart from its flags."""
+    """The base state of a node, apart from its flags."""
 
     UNKNOWN = "UNKNOWN"
     DOWN = "DOWN"
@@ -208,7 +208,7 @@ class NodeBase(str, Enum):
 
 
 class NodeFlag(str, Enum):
-    """What is true of a node besides its base."""
+    """Flags of a node besides its base state."""
 
     BLOCKED = "BLOCKED"
     CLOUD = "CLOUD"
@@ -308,7 +308,7 @@ class NodeState:
         return _node_state(said) if isinstance(said, str) else _node_state("+".join(said))
 
     def has(self, *flags: NodeFlag) -> bool:
-        """Whether it has any of these flags."""
+        """True if it has any of these flags."""
         return not self.flags.isdisjoint(flags)
 
     def __str__(self) -> str:

@@ -6,16 +6,14 @@ import math
 import re
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from typing import Any
 
-from airflow_provider_soperator.slurm.accounts import Share
-from airflow_provider_soperator.slurm.node_words import WORDS
-from airflow_provider_soperator.slurm.nodes import is_coming_up, is_going_off, is_off, is_up, is_usable
-from airflow_provider_soperator.slurm.queue import size
-from airflow_provider_soperator.slurm.records import Job, Node, count_gpus
+from airflow_provider_soperator.slurm.cluster_records import Node, Share
+from airflow_provider_soperator.slurm.job_records import Job, count_gpus, job_count
+from airflow_provider_soperator.slurm.node_conditions import WORDS, is_coming_up, is_going_off, is_off, is_up, is_usable
 from airflow_provider_soperator.slurm.states import JobBase, JobFlag, NodeFlag
 
 #: The states of jobs that are told apart; those that have ended are not in the queue any more.
@@ -34,19 +32,19 @@ _TYPED_GPUS = re.compile(r"(?:^|,)gpu(?::([^:,=()]+))?:(\d+)")
 
 
 @dataclass(frozen=True)
-class Load:
+class JobLoad:
     """Jobs, and the nodes and GPUs that they have or, while they wait, ask for. An element of an array is a job."""
 
     jobs: int = 0
     nodes: int = 0
     gpus: int = 0
 
-    def __add__(self, other: Load) -> Load:
-        return Load(self.jobs + other.jobs, self.nodes + other.nodes, self.gpus + other.gpus)
+    def __add__(self, other: JobLoad) -> JobLoad:
+        return JobLoad(self.jobs + other.jobs, self.nodes + other.nodes, self.gpus + other.gpus)
 
 
 @dataclass(frozen=True)
-class Waits:
+class WaitTimes:
     """Seconds for which jobs have waited so far that could start if there were room; held jobs and the like do not."""
 
     jobs: int = 0
@@ -57,7 +55,7 @@ class Waits:
 
 @dataclass(frozen=True)
 class Gpus:
-    """What becomes of GPUs; each is counted once, so ``total`` is the sum of the others."""
+    """GPUs by their use; each is counted once, so ``total`` is the sum of the others."""
 
     total: int = 0
     #: Jobs have them.
@@ -82,11 +80,11 @@ class Gpus:
 
 @dataclass(frozen=True)
 class UserLoad:
-    """What one user has of the cluster, and waits for."""
+    """The load of one user: running, and waiting."""
 
     user: str
-    has: Load
-    waits_for: Load
+    has: JobLoad
+    waits_for: JobLoad
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,21 +92,21 @@ class SlurmStats:
     """All of it.
 
     >>> from datetime import timezone
-    >>> from airflow_provider_soperator.slurm.ids import JobId
+    >>> from airflow_provider_soperator.slurm.job_ids import JobId
     >>> from airflow_provider_soperator.slurm.states import JobState, NodeState
     >>> node = Node(name="w", partitions=("main",), state=NodeState.parse("MIXED"), gres="gpu:8", gres_used="gpu:2")
     >>> job = Job(id=JobId(7), user="ada", partition="main", state=JobState.parse("RUNNING"), tres="node=1,gres/gpu=2")
     >>> stats = snapshot([job], [node], None, datetime.now(timezone.utc))
     >>> stats.queue["main"]["RUNNING"], stats.gpus.idle
-    (Load(jobs=1, nodes=1, gpus=2), 6)
+    (JobLoad(jobs=1, nodes=1, gpus=2), 6)
     """
 
     at: datetime
     #: By partition and state. A job that may start in several partitions is counted in the first that it names.
-    queue: Mapping[str, Mapping[str, Load]]
+    queue: Mapping[str, Mapping[str, JobLoad]]
     #: How many jobs wait for which reason.
     reasons: Mapping[str, int]
-    waits: Waits
+    waits: WaitTimes
     #: How many nodes are in which state, in the words of ``NodeStateSensor``; a node can be in several.
     nodes: Mapping[str, int]
     gpus: Gpus
@@ -117,7 +115,7 @@ class SlurmStats:
     gpus_by_type: Mapping[str, Gpus]
     #: Those with the most GPUs first.
     users: Sequence[UserLoad]
-    #: Of users, those who have used most first; None where nobody counts it.
+    #: Of users, those who have used most first; None without accounting.
     shares: Sequence[Share] | None
 
     def to_dict(self) -> dict[str, Any]:
@@ -129,11 +127,11 @@ class SlurmStats:
 def snapshot(
     jobs: Iterable[Job], nodes: Iterable[Node], shares: Iterable[Share] | None, now: datetime, top: int = 10
 ) -> SlurmStats:
-    """What follows from the queue, the nodes and the shares; of users, the ``top`` ones."""
+    """Figures from the queue, the nodes and the shares; of users, the ``top`` ones."""
     nodes = list(nodes)
     queued = [(_state(job), job, _load(job)) for job in jobs if not job.state.is_finished]
     partitions = {name for node in nodes for name in node.partitions} | {_partition(job) for _, job, _ in queued}
-    queue = {partition: dict.fromkeys(JOB_STATES, Load()) for partition in sorted(partitions)}
+    queue = {partition: dict.fromkeys(JOB_STATES, JobLoad()) for partition in sorted(partitions)}
     for state, job, load in queued:
         queue[_partition(job)][state] += load
     reasons: Counter[str] = Counter()
@@ -178,24 +176,24 @@ def _partition(job: Job) -> str:
     return job.partition.partition(",")[0]
 
 
-def _load(job: Job) -> Load:
-    jobs = size(job)
+def _load(job: Job) -> JobLoad:
+    jobs = job_count(job)
     found = _NODES.search(job.tres)
-    return Load(jobs, jobs * int(found[1]) if found else 0, jobs * count_gpus(job.tres))
+    return JobLoad(jobs, jobs * int(found[1]) if found else 0, jobs * count_gpus(job.tres))
 
 
-def _waits(queued: Iterable[tuple[str, Job, Load]], now: datetime) -> Waits:
+def _waits(queued: Iterable[tuple[str, Job, JobLoad]], now: datetime) -> WaitTimes:
     waited: list[float] = []
     for state, job, load in queued:
         if state == PENDING and job.submitted and not job.is_held and job.reason not in _BY_CHOICE:
             # Their clock need not be ours.
             waited += [max(0.0, (now - job.submitted).total_seconds())] * load.jobs
     if not waited:
-        return Waits()
+        return WaitTimes()
     waited.sort()
     # The least that nine of ten do not exceed.
     p90 = waited[math.ceil(len(waited) * 0.9) - 1]
-    return Waits(len(waited), statistics.median(waited), p90, waited[-1])
+    return WaitTimes(len(waited), statistics.median(waited), p90, waited[-1])
 
 
 def _gpus(node: Node, total: int, used: int) -> Gpus:
@@ -204,7 +202,7 @@ def _gpus(node: Node, total: int, used: int) -> Gpus:
 
 
 def _place(node: Node) -> str:
-    """Where GPUs of a node belong that no job has."""
+    """The field of ``Gpus`` for GPUs of a node that no job has."""
     if is_off(node) or is_going_off(node):
         return "off"
     if is_coming_up(node):
@@ -226,9 +224,9 @@ def _by_type(gres: str) -> Counter[str]:
     return found
 
 
-def _users(queued: Iterable[tuple[str, Job, Load]]) -> list[UserLoad]:
-    has: defaultdict[str, Load] = defaultdict(Load)
-    waits_for: defaultdict[str, Load] = defaultdict(Load)
+def _users(queued: Iterable[tuple[str, Job, JobLoad]]) -> list[UserLoad]:
+    has: defaultdict[str, JobLoad] = defaultdict(JobLoad)
+    waits_for: defaultdict[str, JobLoad] = defaultdict(JobLoad)
     for state, job, load in queued:
         (waits_for if state == PENDING else has)[job.user] += load
     found = [UserLoad(user, has[user], waits_for[user]) for user in {*has, *waits_for}]
@@ -249,3 +247,136 @@ def _plain(value: Any) -> Any:
         return value.isoformat()
     # JSON has no infinity, which is the level of those who have used nothing.
     return None if isinstance(value, float) and math.isinf(value) else value
+
+
+#: A gauge: its name, its value, and what tells it from others of that name.
+Gauge = tuple[str, float, dict[str, str]]
+
+
+def gauges(stats: SlurmStats) -> Iterator[Gauge]:
+    """All figures that have a curve. What is zero is said, too: a gauge keeps its last value."""
+    for partition, states in stats.queue.items():
+        for state, load in states.items():
+            for what, value in asdict(load).items():
+                yield f"queue.{what}", value, {"partition": partition, "state": state}
+    for name in ("median", "p90", "longest"):
+        yield f"queue.wait_seconds.{name}", getattr(stats.waits, name), {}
+    for state, nodes in stats.nodes.items():
+        yield "nodes", nodes, {"state": state}
+    for state, gpus in asdict(stats.gpus).items():
+        yield "gpus", gpus, {"state": state}
+    for partition, found in stats.gpus_by_partition.items():
+        for state, gpus in asdict(found).items():
+            yield "partition.gpus", gpus, {"partition": partition, "state": state}
+
+
+def table(stats: SlurmStats) -> str:
+    """All of it in lines.
+
+    >>> from datetime import datetime, timezone
+    >>> from airflow_provider_soperator.slurm.stats import snapshot
+    >>> print(table(snapshot([], [], None, datetime(2026, 11, 22, tzinfo=timezone.utc))))
+    2026-11-22 00:00:00+00:00
+    Queue: empty
+    GPUs: none
+    Nodes: none
+    Fair shares: nobody counts them
+    """
+    return "\n".join(
+        [
+            str(stats.at.replace(microsecond=0)),
+            *_queue_lines(stats),
+            *_gpu_lines(stats),
+            f"Nodes: {_counts(stats.nodes.items())}",
+            *_user_lines(stats),
+            *_share_lines(stats),
+        ]
+    )
+
+
+def _queue_lines(stats: SlurmStats) -> list[str]:
+    rows = [
+        [partition, state, str(load.jobs), str(load.nodes), str(load.gpus)]
+        for partition, states in stats.queue.items()
+        for state, load in states.items()
+        if load.jobs
+    ]
+    if not rows:
+        return ["Queue: empty"]
+    lines = ["Queue", *_aligned(["partition", "state", "jobs", "nodes", "GPUs"], rows)]
+    if stats.reasons:
+        lines.append(f"  waiting for: {_counts(stats.reasons.items())}")
+    if stats.waits.jobs:
+        waits = stats.waits
+        spans = ", ".join(
+            f"{name} {_span(value)}"
+            for name, value in (("median", waits.median), ("nine of ten", waits.p90), ("longest", waits.longest))
+        )
+        lines.append(f"  for so long: {spans} ({waits.jobs} jobs that could start)")
+    return lines
+
+
+def _gpu_lines(stats: SlurmStats) -> list[str]:
+    if not stats.gpus.total:
+        return ["GPUs: none"]
+    all_of_them = [("all", stats.gpus), *stats.gpus_by_partition.items()]
+    # Of one type they are the same once more.
+    all_of_them += stats.gpus_by_type.items() if len(stats.gpus_by_type) > 1 else []
+    rows = [[name, str(one.on), *map(str, asdict(one).values())] for name, one in all_of_them if one.total]
+    return ["GPUs", *_aligned(["", "on", *asdict(stats.gpus)], rows)]
+
+
+def _user_lines(stats: SlurmStats) -> list[str]:
+    if not stats.users:
+        return []
+    rows = [[one.user, _load_text(one.has), _load_text(one.waits_for)] for one in stats.users]
+    return ["Users", *_aligned(["user", "has", f"{PENDING.lower()}"], rows)]
+
+
+def _load_text(load: JobLoad) -> str:
+    return f"{load.gpus} GPUs, {load.jobs} jobs" if load.jobs else "-"
+
+
+def _share_lines(stats: SlurmStats) -> list[str]:
+    if stats.shares is None:
+        return ["Fair shares: nobody counts them"]
+    rows = [
+        [
+            *(share.user, share.account, "of parent" if share.shares is None else str(share.shares)),
+            *(_part_text(share.normal_usage), _part_text(share.fair_share), _part_text(share.level)),
+        ]
+        for share in stats.shares
+    ]
+    return ["Fair shares", *_aligned(["user", "account", "shares", "used", "fair share", "level"], rows)]
+
+
+def _part_text(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _counts(counts: Iterable[tuple[str, int]]) -> str:
+    return ", ".join(f"{count} {what}" for what, count in counts if count) or "none"
+
+
+def _span(seconds: float) -> str:
+    """A time as people say it.
+
+    >>> _span(42), _span(90), _span(7200), _span(200000)
+    ('42 s', '1.5 min', '2 h', '2.3 d')
+    """
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.1f}".removesuffix(".0") + f" {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _aligned(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
+    widths = [max(len(row[place]) for row in (head, *rows)) for place in range(len(head))]
+    numeric = [all(row[place].isdecimal() for row in rows) for place in range(len(head))]
+    return [
+        ("  " + "  ".join(
+            text.rjust(width) if is_number else text.ljust(width)
+            for text, width, is_number in zip(row, widths, numeric, strict=True)
+        )).rstrip()
+        for row in (head, *rows)
+    ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Files on their way to and from the cluster: what is there, pieces of what is to be, and its move to its place.
+"""Transfers of files to and from the cluster: lists of what is there, staged pieces, and their move to their place.
 
 Every request can be asked twice, as a connection may break while it is under way. What arrives is put together in a
 folder of its own, on the same file system as its place, and takes that place as a whole.
@@ -17,7 +17,7 @@ from airflow_provider_soperator.slurm.requests import Command, CommandOutput, Re
 
 #: Seconds that may go by while the cluster lists or reads all of a large folder.
 _LONG = 3600.0
-#: What is to be moved, within the folder in which it is put together.
+#: The name of new content within its staging folder.
 _NEW = "new"
 
 Kind = Literal["file", "folder", "link"]
@@ -49,8 +49,8 @@ class Entry:
         object.__setattr__(self, "size", self.size if self.kind == "file" else 0)
 
     def is_like(self, other: Entry) -> bool:
-        """Whether it need not be copied, as far as can be told without its content."""
-        # A folder that is named may be somebody's home: it keeps its own mode.
+        """True if it need not be copied, as far as can be told without its content."""
+        # A folder that is named may be a home: it keeps its own mode.
         return self == other or (not self.path and self.kind == other.kind == "folder")
 
 
@@ -64,7 +64,7 @@ def decoded(name: bytes) -> str:
 
 @dataclass(frozen=True)
 class WorkingFolder(FileRequest[PurePosixPath]):
-    """Where commands run, and where a job does that names no other folder."""
+    """Ask for the folder in which commands run, and jobs that name no other."""
 
     def command(self) -> Command:
         return Command(("pwd",))
@@ -120,7 +120,7 @@ exit 0
 
 @dataclass(frozen=True)
 class ListSome(FileRequest[tuple[Entry, ...]]):
-    """What there is of some paths below a folder, which need not be there itself."""
+    """List some paths below a folder, which need not be there itself."""
 
     folder: str
     paths: tuple[str, ...]
@@ -172,7 +172,7 @@ printf %s "$at/$3"
 
 
 @dataclass(frozen=True)
-class Stage(FileRequest[str]):
+class StageFiles(FileRequest[str]):
     """An empty folder in which something is put together, near its place; one of the same tag that was left is gone."""
 
     target: str
@@ -188,7 +188,7 @@ class Stage(FileRequest[str]):
 
 
 def staged(folder: str, path: str = "") -> str:
-    """Where a part of what is put together lies."""
+    """The path of a part within a staging folder."""
     return str(PurePosixPath(folder, _NEW, path))
 
 
@@ -198,7 +198,7 @@ def member(path: str) -> str:
 
 
 @dataclass(frozen=True)
-class Unpack(FileRequest[None]):
+class UnpackFiles(FileRequest[None]):
     """Unpack a tar archive in a folder."""
 
     folder: str
@@ -250,7 +250,7 @@ if [ -n "$3" ] && ! [ -e "$1" ]; then exit; fi
 if [ -d "$2" ]; then
     merge "$@"
 else
-    # Somebody else may put a folder there at this moment.
+    # Another process may put a folder there at this moment.
     mv -fT -- "$1/{_NEW}" "$2" || merge "$@"
 fi
 rm -rf -- "$1"
@@ -258,8 +258,8 @@ rm -rf -- "$1"
 
 
 @dataclass(frozen=True)
-class Place(FileRequest[None]):
-    """Move what is put together in a folder of ``Stage`` to its place; into the folder that is there, if it is one."""
+class PlaceFiles(FileRequest[None]):
+    """Move what is put together in a staging folder to its place; into the folder that is there, if it is one."""
 
     folder: str
     target: str
@@ -278,8 +278,8 @@ class Place(FileRequest[None]):
 
 
 @dataclass(frozen=True)
-class Discard(FileRequest[None]):
-    """Remove a folder of ``Stage`` with all that is in it."""
+class DiscardFiles(FileRequest[None]):
+    """Remove a staging folder with all that is in it."""
 
     folder: str
 

@@ -9,8 +9,7 @@ from airflow_provider_soperator.soperator.active_checks import CheckSeen, RunSee
 from airflow_provider_soperator.soperator.conditions import Object
 from airflow_provider_soperator.soperator.kinds import ACTIVE_CHECK, CRON_JOB, JOB
 from airflow_provider_soperator.soperator.objects import ObjectMissing, Objects
-from airflow_provider_soperator.transports.errors import ConnectRefused, TransportError
-from airflow_provider_soperator.transports.kubernetes_errors import is_conflict
+from airflow_provider_soperator.transports.transport_errors import ConnectRefused, TransportError, is_conflict
 
 #: Kubernetes puts a Job's name into a label, which has room for so much.
 _NAME_LIMIT = 63

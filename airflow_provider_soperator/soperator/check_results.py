@@ -9,9 +9,9 @@ from enum import Enum
 from typing import Any
 
 from airflow_provider_soperator.slurm import hostlist
-from airflow_provider_soperator.slurm.nodes import DrainReason
+from airflow_provider_soperator.slurm.job_records import JobStatus
+from airflow_provider_soperator.slurm.node_conditions import DrainReason
 from airflow_provider_soperator.slurm.states import JobBase
-from airflow_provider_soperator.slurm.status import JobStatus
 
 #: Ends of jobs that say something about their nodes. Others were ended by a person or a program.
 _NODE_AT_FAULT = frozenset({"FAILED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL"})

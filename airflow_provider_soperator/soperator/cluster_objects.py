@@ -19,7 +19,7 @@ from airflow_provider_soperator.soperator.hosts import KubernetesView
 from airflow_provider_soperator.soperator.kinds import NODE_SET, POWER_STATE, SLURM_CLUSTER, Resource
 from airflow_provider_soperator.soperator.objects import KindMissing, ObjectMissing, Objects
 from airflow_provider_soperator.soperator.workloads import is_leaving, is_ready, machine_of, problems_of
-from airflow_provider_soperator.transports.kubernetes_errors import PATIENCE, explained
+from airflow_provider_soperator.transports.transport_errors import API_TIMEOUT, kubernetes_errors
 
 #: On all that is made for a cluster.
 _INSTANCE_LABEL = "app.kubernetes.io/instance"
@@ -163,9 +163,9 @@ async def view(objects: Objects) -> KubernetesView:
     import kubernetes_asyncio.client
 
     core = kubernetes_asyncio.client.CoreV1Api(objects.client)
-    with explained(f"list pods of namespace {objects.namespace}, and nodes", _VIEW_RIGHTS):
+    with kubernetes_errors(f"list pods of namespace {objects.namespace}, and nodes", _VIEW_RIGHTS):
         pods, nodes = await asyncio.gather(
-            core.list_namespaced_pod(objects.namespace, _request_timeout=PATIENCE),
-            core.list_node(_request_timeout=PATIENCE),
+            core.list_namespaced_pod(objects.namespace, _request_timeout=API_TIMEOUT),
+            core.list_node(_request_timeout=API_TIMEOUT),
         )
     return KubernetesView.read(pods.items, nodes.items)

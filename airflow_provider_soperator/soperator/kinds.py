@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_soperator.transports.kubernetes_errors import PATIENCE, explained, is_missing
+from airflow_provider_soperator.transports.transport_errors import API_TIMEOUT, is_missing, kubernetes_errors
 
 #: Kinds of Kubernetes' own that can be given by that name alone.
 APPS = ("Deployment", "ReplicaSet", "StatefulSet")
@@ -99,17 +99,17 @@ async def _split(client: Any, kind: str) -> tuple[str, str, Sequence[str]]:
         group, version, name = kind.split("/")
         return name, group, [version]
     name, _, group = kind.partition(".")
-    with explained("list the groups of kinds", _RIGHTS, "try again"):
-        listed = await kubernetes_asyncio.client.ApisApi(client).get_api_versions(_request_timeout=PATIENCE)
+    with kubernetes_errors("list the groups of kinds", _RIGHTS, "try again"):
+        listed = await kubernetes_asyncio.client.ApisApi(client).get_api_versions(_request_timeout=API_TIMEOUT)
     found = [one for one in listed.groups if one.name == group]
     preferred = [one.preferred_version.version for one in found if one.preferred_version]
     return name, group, list(dict.fromkeys([*preferred, *(v.version for one in found for v in one.versions)]))
 
 
 async def _entries(custom: Any, group: str, version: str) -> list[Any]:
-    with explained(f"list the kinds of {group}/{version}", _RIGHTS, "try again"):
+    with kubernetes_errors(f"list the kinds of {group}/{version}", _RIGHTS, "try again"):
         try:
-            listed = await custom.get_api_resources(group, version, _request_timeout=PATIENCE)
+            listed = await custom.get_api_resources(group, version, _request_timeout=API_TIMEOUT)
         except Exception as error:
             if is_missing(error):
                 return []

@@ -9,8 +9,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from airflow_provider_soperator.soperator.conditions import Object
 from airflow_provider_soperator.soperator.kinds import Resource
 from airflow_provider_soperator.soperator.workloads import MANAGER
-from airflow_provider_soperator.transports.errors import ConnectFailed, TransportError
-from airflow_provider_soperator.transports.kubernetes_errors import PATIENCE, explained, is_missing, namespace_read
+from airflow_provider_soperator.transports.transport_errors import (
+    API_TIMEOUT,
+    ConnectFailed,
+    TransportError,
+    is_missing,
+    kubernetes_errors,
+    namespace_errors,
+)
 
 if TYPE_CHECKING:
     from airflow_provider_soperator.answers import SharedAnswers
@@ -24,7 +30,7 @@ _APPLY = "application/apply-patch+yaml"
 #: Of a list it takes the merge key of each element into account.
 _STRATEGIC = "application/strategic-merge-patch+json"
 #: The answer as it comes: to make the client's own objects of thousands of Pods would hold up an event loop.
-_PLAIN: dict[str, Any] = {"_preload_content": False, "_request_timeout": PATIENCE}
+_PLAIN: dict[str, Any] = {"_preload_content": False, "_request_timeout": API_TIMEOUT}
 _FOR_NOW = "see whether the API is not overloaded"
 
 
@@ -55,14 +61,14 @@ class Objects:
     async def read(self, resource: Resource, name: str) -> Object:
         group, version, plural = resource.path
         call = self._custom.get_namespaced_custom_object(
-            group, version, self.namespace, plural, name, _request_timeout=PATIENCE
+            group, version, self.namespace, plural, name, _request_timeout=API_TIMEOUT
         )
         return await self._answer(call, "get", resource, name)
 
     async def read_scale(self, resource: Resource, name: str) -> Object:
         group, version, plural = resource.path
         call = self._custom.get_namespaced_custom_object_scale(
-            group, version, self.namespace, plural, name, _request_timeout=PATIENCE
+            group, version, self.namespace, plural, name, _request_timeout=API_TIMEOUT
         )
         return await self._answer(call, "get the scale of", resource, name)
 
@@ -74,7 +80,7 @@ class Objects:
         try:
             with self._explained(f"list {plural}"):
                 listed = await self._custom.list_namespaced_custom_object(
-                    group, version, self.namespace, plural, label_selector=selector, _request_timeout=PATIENCE
+                    group, version, self.namespace, plural, label_selector=selector, _request_timeout=API_TIMEOUT
                 )
         except TransportError as error:
             # Of a namespace that is not there it lists nothing, and says nothing.
@@ -90,7 +96,7 @@ class Objects:
         group, version, plural = resource.path
         how: dict[str, Any] = {"dry_run": "All"} if dry_run else {}
         call = self._custom.create_namespaced_custom_object(
-            group, version, self.namespace, plural, body, field_manager=MANAGER, _request_timeout=PATIENCE, **how
+            group, version, self.namespace, plural, body, field_manager=MANAGER, _request_timeout=API_TIMEOUT, **how
         )
         return await self._answer(call, "create", resource, str(body["metadata"].get("name", "")))
 
@@ -111,7 +117,7 @@ class Objects:
         """Objects that belong to it are deleted, too, in the background."""
         group, version, plural = resource.path
         call = self._custom.delete_namespaced_custom_object(
-            group, version, self.namespace, plural, name, propagation_policy="Background", _request_timeout=PATIENCE
+            group, version, self.namespace, plural, name, propagation_policy="Background", _request_timeout=API_TIMEOUT
         )
         await self._answer(call, "delete", resource, name)
 
@@ -134,13 +140,13 @@ class Objects:
 
     async def list_nodes(self, selector: str = "") -> list[Object]:
         """Kubernetes' Nodes, which are in no namespace."""
-        with explained("list nodes", self._rights, _FOR_NOW):
+        with kubernetes_errors("list nodes", self._rights, _FOR_NOW):
             return await _listed(self._core.list_node(label_selector=selector, **_PLAIN))
 
     async def set_node_condition(self, node: str, condition: Object) -> None:
         """One condition of a Node takes the place of the one of its type; the others stay."""
         body = {"status": {"conditions": [condition]}}
-        with explained(f"set a condition of node {node}", self._rights, _FOR_NOW):
+        with kubernetes_errors(f"set a condition of node {node}", self._rights, _FOR_NOW):
             try:
                 await _plain(self._core.patch_node_status(node, body, **(_how(False, _STRATEGIC) | _PLAIN)))
             except Exception as error:
@@ -150,7 +156,7 @@ class Objects:
 
     async def check_namespace(self) -> None:
         """Raise if there is no such namespace; of one that is not there, Kubernetes lists nothing."""
-        with namespace_read(self.namespace):
+        with namespace_errors(self.namespace):
             await _plain(self._core.read_namespace(self.namespace, **_PLAIN))
 
     async def patch(self, resource: Resource, name: str, body: Object, *, dry_run: bool = False) -> None:
@@ -180,11 +186,11 @@ class Objects:
             raise
 
     def _explained(self, what: str) -> Any:
-        return explained(f"{what} in namespace {self.namespace}", self._rights, _FOR_NOW)
+        return kubernetes_errors(f"{what} in namespace {self.namespace}", self._rights, _FOR_NOW)
 
 
 def _how(dry_run: bool, content_type: str = _MERGE) -> dict[str, Any]:
-    how = {"field_manager": MANAGER, "_content_type": content_type, "_request_timeout": PATIENCE}
+    how = {"field_manager": MANAGER, "_content_type": content_type, "_request_timeout": API_TIMEOUT}
     return how | {"dry_run": "All"} if dry_run else how
 
 

@@ -12,8 +12,12 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from airflow_provider_soperator.transports.errors import TransportError
-from airflow_provider_soperator.transports.kubernetes_errors import PATIENCE, explained, is_missing
+from airflow_provider_soperator.transports.transport_errors import (
+    API_TIMEOUT,
+    TransportError,
+    is_missing,
+    kubernetes_errors,
+)
 
 #: Where the Events about Nodes are, which are in no namespace themselves.
 _NODE_EVENTS = "default"
@@ -46,7 +50,9 @@ class PodHistory:
 async def read_history(core: Any, namespace: str, name: str) -> PodHistory:
     """Ask for everything. Only what is said of the Pod is needed: the account may have no right to the rest."""
     history = PodHistory(name)
-    history.pod = await _read(core.read_namespaced_pod(name, namespace, _request_timeout=PATIENCE), f"read pod {name}")
+    history.pod = await _read(
+        core.read_namespaced_pod(name, namespace, _request_timeout=API_TIMEOUT), f"read pod {name}"
+    )
     await _try(history, _add_events(history, core, namespace, "Pod", name))
     # A Pod that was lost with its Node has come back on another. Kubelets say which Node they speak from.
     newest = sorted(history.events, key=_time_of, reverse=True)
@@ -66,24 +72,24 @@ def _time_of(event: Any) -> datetime:
 
 
 async def _add_node(history: PodHistory, core: Any, name: str) -> None:
-    history.nodes[name] = await _read(core.read_node(name, _request_timeout=PATIENCE), f"read node {name}")
+    history.nodes[name] = await _read(core.read_node(name, _request_timeout=API_TIMEOUT), f"read node {name}")
     await _add_events(history, core, _NODE_EVENTS, "Node", name)
 
 
 async def _add_events(history: PodHistory, core: Any, namespace: str, kind: str, name: str) -> None:
-    with explained(f"list events of namespace {namespace}", _RIGHTS):
+    with kubernetes_errors(f"list events of namespace {namespace}", _RIGHTS):
         found = await core.list_namespaced_event(
             namespace,
             field_selector=f"involvedObject.kind={kind},involvedObject.name={name}",
             limit=_MOST_EVENTS,
-            _request_timeout=PATIENCE,
+            _request_timeout=API_TIMEOUT,
         )
     history.events += found.items
 
 
 async def _read(call: Awaitable[Any], what: str) -> Any:
     """An object; None if there is none."""
-    with explained(what, _RIGHTS):
+    with kubernetes_errors(what, _RIGHTS):
         try:
             return await call
         except Exception as error:

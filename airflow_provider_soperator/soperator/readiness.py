@@ -16,10 +16,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from airflow_provider_soperator.slurm.node_words import in_lines
-from airflow_provider_soperator.slurm.nodes import is_coming_up, is_going_off, is_off, is_usable
-from airflow_provider_soperator.slurm.power import Step, held
-from airflow_provider_soperator.slurm.records import Node
+from airflow_provider_soperator.slurm.cluster_records import Node
+from airflow_provider_soperator.slurm.node_conditions import in_lines, is_coming_up, is_going_off, is_off, is_usable
+from airflow_provider_soperator.slurm.node_orders import NodeStep, held
 from airflow_provider_soperator.slurm.states import NodeBase, NodeFlag
 from airflow_provider_soperator.soperator.clusters import AVAILABLE, ClusterSeen, ClusterSnapshot, NodeSetSeen, PodSeen
 from airflow_provider_soperator.soperator.conditions import newest
@@ -136,34 +135,34 @@ def of_nodes(names: Iterable[str], pods: Mapping[str, PodSeen], slurm: Mapping[s
     )
 
 
-def _node(name: str, pod: PodSeen | None, slurm: Mapping[str, Node] | None) -> Step:
+def _node(name: str, pod: PodSeen | None, slurm: Mapping[str, Node] | None) -> NodeStep:
     if pod is None:
-        return Step(waits="has no Pod yet")
+        return NodeStep(waits="has no Pod yet")
     if pod.is_leaving:
-        return Step(waits="has a Pod that is being deleted")
+        return NodeStep(waits="has a Pod that is being deleted")
     if not pod.is_ready:
         why = f" ({'; '.join(pod.problems)})" if pod.problems else ""
-        return Step(waits=f"has a Pod that is not ready{why}")
+        return NodeStep(waits=f"has a Pod that is not ready{why}")
     if slurm is None:
-        return Step()
-    return _in_slurm(slurm[name]) if name in slurm else Step(waits="is not known to Slurm yet")
+        return NodeStep()
+    return _in_slurm(slurm[name]) if name in slurm else NodeStep(waits="is not known to Slurm yet")
 
 
-def _in_slurm(node: Node) -> Step:
+def _in_slurm(node: Node) -> NodeStep:
     if is_usable(node):
-        return Step()
+        return NodeStep()
     if is_coming_up(node):
-        return Step(waits="boots")
+        return NodeStep(waits="boots")
     if is_off(node) or is_going_off(node):
-        return Step(waits="is off to Slurm, or about to be, and its Pod runs")
+        return NodeStep(waits="is off to Slurm, or about to be, and its Pod runs")
     if node.state.has(NodeFlag.DRAIN):
         return held(node, "is drained")
     if node.state.base is NodeBase.DOWN and not node.reason:
         # As it is until its slurmd has registered for the first time.
-        return Step(waits=f"is {node.state}")
+        return NodeStep(waits=f"is {node.state}")
     if node.state.base is NodeBase.DOWN or node.state.has(NodeFlag.FAIL, NodeFlag.INVALID_REG):
         return held(node, f"is {node.state}")
-    return Step(waits=f"is {node.state}")
+    return NodeStep(waits=f"is {node.state}")
 
 
 def _missing(name: str, seen: ClusterSnapshot, may_come: bool) -> Readiness:

@@ -13,10 +13,17 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from airflow_provider_soperator.slurm import hostlist
-from airflow_provider_soperator.slurm.drains import drained
-from airflow_provider_soperator.slurm.node_words import in_lines
-from airflow_provider_soperator.slurm.nodes import DrainReason, is_drained, is_off, is_ours, is_usable
-from airflow_provider_soperator.slurm.records import Job, Node
+from airflow_provider_soperator.slurm.cluster_records import Node
+from airflow_provider_soperator.slurm.job_records import Job
+from airflow_provider_soperator.slurm.node_conditions import (
+    DrainReason,
+    in_lines,
+    is_drained,
+    is_off,
+    is_ours,
+    is_usable,
+)
+from airflow_provider_soperator.slurm.node_orders import drained
 from airflow_provider_soperator.slurm.requests import Request, Undrain
 from airflow_provider_soperator.slurm.states import NodeBase, NodeFlag
 from airflow_provider_soperator.soperator.clusters import NodeSetSeen

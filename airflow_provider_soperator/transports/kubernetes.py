@@ -1,4 +1,4 @@
-"""The login pod by exec, a websocket for each long-lived shell.
+"""The login pod by exec: a websocket for each long-lived shell, and the choice of the pod.
 
 Where no login pod is Ready, the controller's is used: both see the same Slurm.
 """
@@ -8,18 +8,102 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from async_timeout import timeout
 
-from airflow_provider_soperator.transports.errors import ConnectFailed, ConnectionLost, ConnectRefused
-from airflow_provider_soperator.transports.kubernetes_errors import PATIENCE, explained, status_message
-from airflow_provider_soperator.transports.pods import CONTROLLER, LOGIN, PodChoice, find_pod
 from airflow_provider_soperator.transports.shell import Pipe, ShellTransport
+from airflow_provider_soperator.transports.transport_errors import (
+    API_TIMEOUT,
+    ConnectFailed,
+    ConnectionLost,
+    ConnectRefused,
+    TransportError,
+    kubernetes_errors,
+    namespace_errors,
+    status_message,
+)
 
 if TYPE_CHECKING:
     import aiohttp
     import kubernetes_asyncio.client
+
+
+@dataclass(frozen=True)
+class PodChoice:
+    """Pods in which Slurm's commands can run, and the shell to start there.
+
+    >>> PodChoice("app.kubernetes.io/component=login,app.kubernetes.io/instance=mine", "sshd").shell
+    ('/bin/sh',)
+    """
+
+    labels: str
+    container: str
+    shell: tuple[str, ...] = ("/bin/sh",)
+
+
+#: What users see who log in: the jail.
+LOGIN = PodChoice("app.kubernetes.io/component=login", "sshd", ("chroot", "/mnt/jail", "/bin/sh"))
+CONTROLLER = PodChoice("app.kubernetes.io/component=controller", "slurmctld")
+
+
+async def find_pod(core: Any, namespace: str, choices: Sequence[PodChoice]) -> tuple[str, PodChoice]:
+    """The pod that commands are to run in, and the choice that it stands for."""
+    seen: list[Any] = []
+    for choice in choices:
+        with kubernetes_errors(f"list the pods of namespace {namespace}"):
+            listed = await core.list_namespaced_pod(
+                namespace, label_selector=choice.labels, _request_timeout=API_TIMEOUT
+            )
+        if name := _ready(listed.items, choice):
+            return name, choice
+        seen += listed.items
+    if not seen:
+        # Kubernetes lists no pods, too, in a namespace that there is not.
+        with namespace_errors(namespace):
+            await core.read_namespace(namespace, _request_timeout=API_TIMEOUT)
+    raise _none_ready(namespace, choices, seen)
+
+
+def _ready(pods: Sequence[Any], choice: PodChoice) -> str | None:
+    """The first pod that commands can run in, by its name: everyone takes the same one."""
+    for pod in sorted(pods, key=lambda pod: str(pod.metadata.name)):
+        conditions = {one.type: one.status for one in pod.status.conditions or ()}
+        if conditions.get("Ready") != "True" or pod.metadata.deletion_timestamp:
+            continue
+        containers = [container.name for container in pod.spec.containers]
+        if choice.container not in containers:
+            raise ConnectFailed(
+                f"pod {pod.metadata.name} has no container {choice.container}, only {', '.join(containers)}",
+                "choose another container, or other labels",
+            )
+        return str(pod.metadata.name)
+    return None
+
+
+def _none_ready(namespace: str, choices: Sequence[PodChoice], seen: Sequence[Any]) -> TransportError:
+    if seen:
+        names = ", ".join(f"{pod.metadata.name} ({_condition(pod)})" for pod in seen)
+        return ConnectRefused(
+            f"no pod is Ready in namespace {namespace}: {names}",
+            f"see `kubectl -n {namespace} describe pod {seen[0].metadata.name}`",
+        )
+    labels = " or ".join(choice.labels for choice in choices)
+    return ConnectFailed(
+        f"no pod in namespace {namespace} has the labels {labels}",
+        f"see `kubectl -n {namespace} get pods --show-labels`, and whether it is the SlurmCluster's namespace",
+    )
+
+
+def _condition(pod: Any) -> str:
+    if pod.metadata.deletion_timestamp:
+        return "is being deleted"
+    for one in pod.status.conditions or ():
+        if one.type == "Ready":
+            return str(one.message or one.reason or "not Ready")
+    return str(pod.status.phase or "not started")
+
 
 #: Seconds between pings: load balancers before an API server cut connections that are silent for a minute or more.
 _HEARTBEAT = 25.0
@@ -31,7 +115,7 @@ _STDIN, _STDOUT, _STDERR, _STATUS = b"\0", b"\1", b"\2", b"\3"
 
 
 class _Frames:
-    """What comes over one websocket: each frame begins with a byte that names its stream."""
+    """Frames of one websocket: each begins with a byte that names its stream."""
 
     def __init__(self, pod: str, choice: PodChoice) -> None:
         self._where = f"container {choice.container} of pod {pod}"
@@ -64,7 +148,7 @@ def _pieces(data: bytes) -> Iterator[bytes]:
         yield _STDIN + data[start : start + _CHUNK]
 
 
-class _Pipe:
+class _WebSocketPipe:
     """A websocket of aiohttp with a shell at its end, and the client it was opened with."""
 
     def __init__(
@@ -118,7 +202,7 @@ class KubernetesTransport(ShellTransport["kubernetes_asyncio.client.ApiClient"])
         self._choices = tuple(choices)
 
     async def _open(self) -> kubernetes_asyncio.client.ApiClient:
-        with explained("connect"):
+        with kubernetes_errors("connect"):
             return await self._connect()
 
     async def _open_pipe(self, connection: kubernetes_asyncio.client.ApiClient) -> Pipe:
@@ -134,18 +218,7 @@ class KubernetesTransport(ShellTransport["kubernetes_asyncio.client.ApiClient"])
     async def _find(self, connection: kubernetes_asyncio.client.ApiClient) -> tuple[str, PodChoice]:
         import kubernetes_asyncio.client
 
-        steps = find_pod(kubernetes_asyncio.client.CoreV1Api(connection), self._namespace, self._choices, PATIENCE)
-        try:
-            call = next(steps)
-            while True:
-                try:
-                    answer = await call
-                except Exception as error:
-                    call = steps.throw(error)
-                else:
-                    call = steps.send(answer)
-        except StopIteration as found:
-            return cast("tuple[str, PodChoice]", found.value)
+        return await find_pod(kubernetes_asyncio.client.CoreV1Api(connection), self._namespace, self._choices)
 
     async def _exec(self, connection: kubernetes_asyncio.client.ApiClient, pod: str, choice: PodChoice) -> Pipe:
         import kubernetes_asyncio.client
@@ -157,8 +230,8 @@ class KubernetesTransport(ShellTransport["kubernetes_asyncio.client.ApiClient"])
         core: Any = kubernetes_asyncio.client.CoreV1Api(client)
 
         try:
-            with explained(f"exec into pod {pod}"):
-                async with timeout(PATIENCE):
+            with kubernetes_errors(f"exec into pod {pod}"):
+                async with timeout(API_TIMEOUT):
                     opening = await core.connect_get_namespaced_pod_exec(
                         pod,
                         self._namespace,
@@ -174,4 +247,4 @@ class KubernetesTransport(ShellTransport["kubernetes_asyncio.client.ApiClient"])
         except BaseException:
             await client.close()
             raise
-        return _Pipe(socket, client, _Frames(pod, choice))
+        return _WebSocketPipe(socket, client, _Frames(pod, choice))

@@ -1,19 +1,54 @@
 """Slurm on this machine through pyslurm, and through Slurm's own commands where those know more.
 
-pyslurm spares a process for each question that it answers exactly (see ``pyslurm_calls``). All else goes to the
-commands, which a node of the cluster has beside libslurm.
+pyslurm spares a process for each question that it answers exactly: docs/native.md lists what pyslurm 25.11 leaves out
+or alters of the others. All else goes to the commands, which a node of the cluster has beside libslurm.
 """
 
 from __future__ import annotations
 
-from typing import TypeVar
+import asyncio
+import json
+import sys
+from collections import deque
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar, cast
 
-from airflow_provider_soperator.slurm.requests import Request
-from airflow_provider_soperator.transports.local import SHELL, LocalTransport
-from airflow_provider_soperator.transports.pyslurm_calls import call_for
-from airflow_provider_soperator.transports.pyslurm_process import PYTHON, Pyslurm
+from async_timeout import timeout
+
+from airflow_provider_soperator.slurm import hostlist
+from airflow_provider_soperator.slurm.cluster_records import Partition
+from airflow_provider_soperator.slurm.errors import AuthenticationFailed, ControllerUnreachable, SlurmError, classify
+from airflow_provider_soperator.slurm.notations import Duration, NoDuration
+from airflow_provider_soperator.slurm.requests import (
+    CommentNodes,
+    Drain,
+    ListPartitions,
+    PowerDown,
+    PowerUp,
+    Request,
+    ResumeNodes,
+    Undrain,
+)
+from airflow_provider_soperator.slurm.requests.commands import MEGABYTE, TIMEOUT
+from airflow_provider_soperator.transports.local import SHELL, LocalTransport, kill_session
+from airflow_provider_soperator.transports.pyslurm_program import MARK
+from airflow_provider_soperator.transports.transport_errors import CommandTimedOut, ConnectFailed, ConnectionLost
 
 T = TypeVar("T")
+
+
+#: The Python that has pyslurm; a container or another root can be entered with it.
+PYTHON = (sys.executable,)
+#: Seconds to load libslurm, which may have to fetch its configuration from slurmctld.
+STARTUP = 30.0
+#: Bytes of one answer.
+_LONGEST_ANSWER = 64 * MEGABYTE
+
+_REMEDY = (
+    "see that `sinfo` works on this machine and that pyslurm has the version of its Slurm (it comes with "
+    "airflow-provider-soperator[pyslurm]), or choose the transport `local`, which needs Slurm's commands only"
+)
 
 
 class NativeTransport:
@@ -23,15 +58,162 @@ class NativeTransport:
     """
 
     def __init__(self, python: tuple[str, ...] = PYTHON, shell: tuple[str, ...] = SHELL) -> None:
-        self._pyslurm = Pyslurm(python)
+        self._python = python
         self._commands = LocalTransport(shell)
+        #: pyslurm answers one call at a time.
+        self._turn = asyncio.Lock()
+        self._process: _PyslurmProcess | None = None
 
     async def ask(self, request: Request[T]) -> T:
         call = call_for(request)
-        return await self._pyslurm.call(call) if call else await self._commands.ask(request)
+        if call is None:
+            return await self._commands.ask(request)
+        async with self._turn:
+            if self._process is None:
+                self._process = await _PyslurmProcess.start(self._python)
+            try:
+                answer = await self._process.exchange(call)
+                return cast("T", tuple(map(_partition, answer)) if isinstance(request, ListPartitions) else None)
+            except BaseException as error:
+                # libslurm reads its configuration once. Where slurmctld is and how to prove who asks may have changed
+                # since, so a question that did not get through is the last one; all else is slurmctld's own.
+                if not isinstance(error, SlurmError) or isinstance(
+                    error, (AuthenticationFailed, ControllerUnreachable)
+                ):
+                    await self._end()
+                raise
 
     async def close(self) -> None:
         try:
-            await self._pyslurm.close()
+            if self._process:
+                self._process.kill()
+            async with self._turn:
+                await self._end()
         finally:
             await self._commands.close()
+
+    async def _end(self) -> None:
+        process, self._process = self._process, None
+        if process:
+            await process.close()
+
+
+def call_for(request: Request[Any]) -> tuple[str, dict[str, str]] | None:
+    """A function of ``pyslurm_program`` and its arguments; None if the request is left to Slurm's commands."""
+    match request:
+        case ListPartitions():
+            return "partitions", {}
+        case PowerUp():
+            changes = {"state": "POWER_UP"}
+        case PowerDown():
+            changes = {"state": request.mode.value.upper()} | ({"reason": request.reason} if request.reason else {})
+        case Drain():
+            changes = {"state": "DRAIN", "reason": request.reason}
+        case Undrain():
+            changes = {"state": "UNDRAIN"}
+        case ResumeNodes():
+            changes = {"state": "RESUME"}
+        # Of an empty text pyslurm makes none, and the node would keep its comment.
+        case CommentNodes() if request.comment:
+            changes = {"comment": request.comment}
+        case _:
+            return None
+    # Refuses what cannot be said, as it does on every other way.
+    request.command()
+    return "update_nodes", {"names": hostlist.fold(request.names), **changes}
+
+
+def _partition(said: dict[str, Any]) -> Partition:
+    return Partition(
+        name=said["name"],
+        state=said["state"],
+        is_default=said["is_default"],
+        is_hidden=said["is_hidden"],
+        nodelist=said["nodes"] or "",
+        total_nodes=said["total_nodes"],
+        max_time=_minutes(said["max_time"]),
+        default_time=_minutes(said["default_time"]),
+        priority_tier=said["priority_tier"] or 0,
+    )
+
+
+def _minutes(said: int | str | None) -> Duration:
+    if said is None:
+        return NoDuration.UNKNOWN
+    return timedelta(minutes=said) if isinstance(said, int) else NoDuration(said)
+
+
+class _PyslurmProcess:
+    """A process with pyslurm in it. What it prints is answers, and between them the log of libslurm."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self._log: deque[str] = deque(maxlen=3)
+
+    @classmethod
+    async def start(cls, python: tuple[str, ...]) -> _PyslurmProcess:
+        # As source: the other root need not have this file, nor its Python the provider.
+        program = Path(__file__).with_name("pyslurm_program.py").read_text()
+        pipe = asyncio.subprocess.PIPE
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *(*python, "-c", program),
+                stdin=pipe,
+                stdout=pipe,
+                stderr=asyncio.subprocess.STDOUT,
+                start_new_session=True,
+                limit=_LONGEST_ANSWER,
+            )
+        except OSError as error:
+            raise ConnectFailed(f"no process for pyslurm could be started ({error})", _REMEDY) from error
+        self = cls(process)
+        try:
+            async with timeout(STARTUP):
+                greeting = await self._receive()
+            if greeting["trouble"]:
+                raise ConnectFailed(f"pyslurm cannot be used here ({greeting['trouble']})", _REMEDY)
+        except BaseException as error:
+            await self.close()
+            if isinstance(error, asyncio.TimeoutError):
+                raise ConnectFailed(f"pyslurm was not loaded within {STARTUP:g} s", _REMEDY) from error
+            if isinstance(error, (EOFError, OSError)):
+                raise ConnectFailed(f"libslurm has ended the process ({self._last_words()})", _REMEDY) from error
+            raise
+        return self
+
+    async def exchange(self, call: tuple[str, dict[str, str]]) -> Any:
+        """The result of a call; a ``SlurmError`` if it was refused."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(call).encode() + b"\n")
+            async with timeout(TIMEOUT):
+                answer = await self._receive()
+        except asyncio.TimeoutError as error:
+            raise CommandTimedOut("pyslurm", TIMEOUT) from error
+        except (EOFError, OSError) as error:
+            raise ConnectionLost(f"pyslurm's process ended ({self._last_words()})", "it is started again") from error
+        if "refused" in answer:
+            raise classify("pyslurm", answer["refused"])
+        return answer["answer"]
+
+    def kill(self) -> None:
+        if self._process.returncode is None:
+            kill_session(self._process.pid)
+
+    async def close(self) -> None:
+        self.kill()
+        await self._process.wait()
+
+    async def _receive(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        while (line := await self._process.stdout.readline()).endswith(b"\n"):
+            _, mark, said = line.decode(errors="backslashreplace").rpartition(MARK)
+            if mark:
+                answer: dict[str, Any] = json.loads(said)
+                return answer
+            self._log.append(said.strip())
+        raise EOFError
+
+    def _last_words(self) -> str:
+        # It names itself before each line.
+        return "; ".join(line.partition(": ")[2] or line for line in self._log) or "it said nothing"

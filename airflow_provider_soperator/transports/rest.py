@@ -1,25 +1,35 @@
 """Slurm by HTTP: slurmrestd, alone or behind a proxy.
 
 What is asked is in ``slurm.rest``; here is what is different about HTTP: connections that are kept, tokens, versions of
-the interface, limits, and what the failures mean.
+the interface, and limits. A token is sent with every question and never shown: not in a ``repr``, not in an error.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
-from collections.abc import Generator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from airflow_provider_soperator.slurm import rest
 from airflow_provider_soperator.slurm.errors import AuthenticationFailed
-from airflow_provider_soperator.slurm.requests import Request
-from airflow_provider_soperator.slurm.requests.base import MEGABYTE
-from airflow_provider_soperator.slurm.rest import answers
-from airflow_provider_soperator.slurm.rest.calls import VERSIONS, Answer, Call, Site
-from airflow_provider_soperator.transports.errors import ConnectFailed, NotSupported, OutputTooLarge, TransportError
-from airflow_provider_soperator.transports.rest_errors import explain, unexpected
-from airflow_provider_soperator.transports.tokens import TokenSource, refused, user_of
+from airflow_provider_soperator.slurm.requests import MintToken, Request
+from airflow_provider_soperator.slurm.requests.commands import MEGABYTE
+from airflow_provider_soperator.slurm.rest import calls
+from airflow_provider_soperator.slurm.rest.calls import VERSIONS, RestAnswer, RestCall, Site
+from airflow_provider_soperator.transports.transport import Transport
+from airflow_provider_soperator.transports.transport_errors import (
+    ConnectFailed,
+    NotSupported,
+    OutputTooLarge,
+    TransportError,
+    rest_error,
+    unexpected_answer,
+)
 
 if TYPE_CHECKING:
     import httpx
@@ -40,120 +50,12 @@ MOST = 256 * MEGABYTE
 _REFUSED = (401, 511)
 
 
-@dataclass(frozen=True)
-class _NeedToken:
-    renew: bool
-
-
-@dataclass(frozen=True)
-class _NeedAnswer:
-    """A request to send; its answer is the status and the bytes."""
-
-    method: str
-    url: str
-    headers: Mapping[str, str]
-    content: bytes
-    call: Call
-
-
-#: Yields what has to be done on the way, so that threads and event loops share all that is decided between.
-_Talk = Generator[_NeedToken | _NeedAnswer, Any, T]
-
-
 class _VersionUnknown(Exception):
     """slurmrestd does not know this version of its interface (any more), or not this path."""
 
     def __init__(self, meant: TransportError) -> None:
         super().__init__()
         self.meant = meant
-
-
-class _Conversation:
-    """What is said to one slurmrestd; it sends nothing itself."""
-
-    def __init__(self, url: str, user: str, home: str, versions: tuple[int, ...]) -> None:
-        self._url = url.rstrip("/")
-        self._user = user
-        self._home = home
-        self._versions = versions
-        self._version: int | None = None
-
-    def answer(self, request: Request[T]) -> _Talk[T]:
-        known = self._version
-        try:
-            return (yield from self._ask(request, known or (yield from self._agree())))
-        except _VersionUnknown:
-            # It has been replaced by another release.
-            self._version = None
-        version = yield from self._agree()
-        try:
-            return (yield from self._ask(request, version))
-        except _VersionUnknown as error:
-            raise error.meant from None
-
-    def _ask(self, request: Request[T], version: int) -> _Talk[T]:
-        user = self._user or user_of((yield _NeedToken(False)))
-        home = self._home or (f"/home/{user}" if user not in ("", "root") else "/root")
-        try:
-            return (yield from self._take(rest.steps(request, Site(version, user, home)), version))
-        except rest.Unsupported as error:
-            raise NotSupported(error.what, error.instead) from None
-
-    def _take(self, steps: rest.Steps[T], version: int) -> _Talk[T]:
-        try:
-            call = next(steps)
-            while True:
-                call = steps.send((yield from self._exchange(call, version)))
-        except StopIteration as end:
-            result: T = end.value
-            return result
-        finally:
-            steps.close()
-
-    def _agree(self) -> _Talk[int]:
-        """The newest version that both sides know."""
-        for version in sorted(self._versions, reverse=True):
-            try:
-                yield from self._exchange(Call("GET", "slurm/ping/"), version)
-            except _VersionUnknown:
-                continue
-            self._version = version
-            return version
-        raise ConnectFailed(
-            f"{self._url} has no slurmrestd of a version that is known here (v0.0.{min(self._versions)} to "
-            f"v0.0.{max(self._versions)}), or not at this path",
-            "see the address and its path; Slurm 24.05 to 26.05 are known",
-        )
-
-    def _exchange(self, call: Call, version: int) -> _Talk[Answer]:
-        content = b"" if call.body is None else json.dumps(call.body).encode()
-        for renew in (False, True):
-            token = yield _NeedToken(renew)
-            headers = {"X-SLURM-USER-TOKEN": token, "Accept": "application/json"}
-            if self._user:
-                headers["X-SLURM-USER-NAME"] = self._user
-            if content:
-                headers["Content-Type"] = "application/json"
-            status, data = yield _NeedAnswer(call.method, self._url + call.target(version), headers, content, call)
-            answer = self._read(call, status, data)
-            if answer is not None:
-                return answer
-        raise refused(token)
-
-    def _read(self, call: Call, status: int, data: bytes) -> Answer | None:
-        """None if the token was refused."""
-        if status in _REFUSED:
-            return None
-        try:
-            said = json.loads(data)
-        except ValueError:
-            said = None
-        if not isinstance(said, dict):
-            error = unexpected(call, self._url, status, data)
-            raise _VersionUnknown(error) if status == 404 else error
-        answer = Answer(status, said)
-        found = tuple(answers.errors(answer))
-        return None if found and isinstance(answers.error(found), AuthenticationFailed) else answer
 
 
 def _options(verify: bool | str) -> dict[str, Any]:
@@ -165,7 +67,7 @@ def _options(verify: bool | str) -> dict[str, Any]:
 
 
 def _context(verify: bool | str) -> Any:
-    """What certificates are checked by: those of the system, or a file; nothing if it is said so."""
+    """The context by which certificates are checked: the system's, or a file; False for no check."""
     import ssl
 
     if not verify:
@@ -173,7 +75,7 @@ def _context(verify: bool | str) -> Any:
     return ssl.create_default_context(cafile=verify if isinstance(verify, str) else None)
 
 
-def _timeout(call: Call) -> httpx.Timeout:
+def _timeout(call: RestCall) -> httpx.Timeout:
     import httpx
 
     # Waiting for one of the few connections takes as long as those before it need.
@@ -195,35 +97,237 @@ class RestTransport:
     ) -> None:
         import httpx
 
-        self._tokens = tokens
-        self._conversation = _Conversation(url, user, home, versions)
+        self._url = url.rstrip("/")
+        self._tokens, self._user, self._home = tokens, user, home
+        self._versions = versions
+        self._version: int | None = None
         self._client = httpx.AsyncClient(**_options(verify))
 
     async def ask(self, request: Request[T]) -> T:
-        talk = self._conversation.answer(request)
         try:
-            need = next(talk)
-            while True:
-                need = talk.send(await self._meet(need))
-        except StopIteration as end:
-            result: T = end.value
-            return result
+            return await self._ask(request, self._version or await self._agree())
+        except _VersionUnknown:
+            # It has been replaced by another release.
+            self._version = None
+        version = await self._agree()
+        try:
+            return await self._ask(request, version)
+        except _VersionUnknown as error:
+            raise error.meant from None
 
     async def close(self) -> None:
         await self._client.aclose()
 
-    async def _meet(self, need: _NeedToken | _NeedAnswer) -> Any:
-        if isinstance(need, _NeedToken):
-            return await self._tokens.token(need.renew)
+    async def _ask(self, request: Request[T], version: int) -> T:
+        user = self._user or user_of(await self._tokens.token(False))
+        home = self._home or (f"/home/{user}" if user not in ("", "root") else "/root")
+        try:
+            return await self._take(rest.steps(request, Site(version, user, home)), version)
+        except rest.Unsupported as error:
+            raise NotSupported(error.what, error.instead) from None
+
+    async def _take(self, steps: rest.Steps[T], version: int) -> T:
+        try:
+            call = next(steps)
+            while True:
+                call = steps.send(await self._exchange(call, version))
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        finally:
+            steps.close()
+
+    async def _agree(self) -> int:
+        """The newest version that both sides know."""
+        for version in sorted(self._versions, reverse=True):
+            try:
+                await self._exchange(RestCall("GET", "slurm/ping/"), version)
+            except _VersionUnknown:
+                continue
+            self._version = version
+            return version
+        raise ConnectFailed(
+            f"{self._url} has no slurmrestd of a version that is known here (v0.0.{min(self._versions)} to "
+            f"v0.0.{max(self._versions)}), or not at this path",
+            "see the address and its path; Slurm 24.05 to 26.05 are known",
+        )
+
+    async def _exchange(self, call: RestCall, version: int) -> RestAnswer:
+        for renew in (False, True):
+            token = await self._tokens.token(renew)
+            answer = self._read(call, *await self._send(call, version, token))
+            if answer is not None:
+                return answer
+        raise refused(token)
+
+    async def _send(self, call: RestCall, version: int, token: str) -> tuple[int, bytes]:
+        """The status of an answer, and its bytes."""
+        url, content = self._url + call.target(version), b"" if call.body is None else json.dumps(call.body).encode()
+        headers = {"X-SLURM-USER-TOKEN": token, "Accept": "application/json"}
+        if self._user:
+            headers["X-SLURM-USER-NAME"] = self._user
+        if content:
+            headers["Content-Type"] = "application/json"
         try:
             async with self._client.stream(
-                need.method, need.url, headers=need.headers, content=need.content, timeout=_timeout(need.call)
+                call.method, url, headers=headers, content=content, timeout=_timeout(call)
             ) as response:
                 data = bytearray()
                 async for chunk in response.aiter_raw():
                     data += chunk
                     if len(data) > MOST:
-                        raise OutputTooLarge(str(need.call), MOST)
+                        raise OutputTooLarge(str(call), MOST)
                 return response.status_code, bytes(data)
         except Exception as error:
-            raise explain(error, need.call, need.url) from error
+            raise rest_error(error, call, url) from error
+
+    def _read(self, call: RestCall, status: int, data: bytes) -> RestAnswer | None:
+        """None if the token was refused."""
+        if status in _REFUSED:
+            return None
+        try:
+            said = json.loads(data)
+        except ValueError:
+            said = None
+        if not isinstance(said, dict):
+            error = unexpected_answer(call, self._url, status, data)
+            raise _VersionUnknown(error) if status == 404 else error
+        answer = RestAnswer(status, said)
+        found = tuple(calls.errors(answer))
+        return None if found and isinstance(calls.error(found), AuthenticationFailed) else answer
+
+
+#: How long a token is valid that is made or fetched here.
+LIFESPAN = timedelta(hours=1)
+
+#: A token is renewed after so much of its life, or so many seconds before its end, whichever comes first.
+_PART_OF_LIFE = 0.8
+_SECONDS_BEFORE = 60.0
+
+
+class TokenSource(Protocol):
+    """Gives the token to send. ``renew`` says that the last one was refused."""
+
+    async def token(self, renew: bool) -> str: ...
+
+
+def claims(token: str) -> dict[str, Any]:
+    """The claims of a token; none if it is no JWT. Whether it is genuine only the cluster can tell.
+
+    >>> claims("no token")
+    {}
+    """
+    try:
+        part = token.split(".")[1]
+        said = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
+    except (IndexError, ValueError, binascii.Error):
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def user_of(token: str) -> str:
+    """The user of the cluster in whose name a token speaks; empty if it does not say."""
+    said = claims(token)
+    return str(said.get("sun") or said.get("username") or "")
+
+
+def refused(token: str) -> ConnectFailed:
+    """The error of a token that slurmrestd has refused."""
+    said = claims(token)
+    if not said:
+        return ConnectFailed("slurmrestd refused the token", "it is no JWT; `scontrol token` makes one")
+    if isinstance(end := said.get("exp"), (int, float)) and end <= time.time():
+        return _expired(end)
+    # Slurm looks at no other time in it than its end, and its clock may be ahead of this one.
+    return ConnectFailed(
+        "slurmrestd refused the token",
+        "see whether its key is the cluster's (secret CLUSTER-rest-jwt-key), its user is known there, and the clocks "
+        "agree",
+    )
+
+
+def _expired(end: float) -> ConnectFailed:
+    return ConnectFailed(
+        f"the token for slurmrestd expired at {_written(end)}",
+        "make another (`scontrol token lifespan=…`), or give the connection the key or a way to fetch tokens by",
+    )
+
+
+def _written(moment: float) -> str:
+    return datetime.fromtimestamp(moment, timezone.utc).isoformat(timespec="seconds")
+
+
+@dataclass(frozen=True)
+class GivenToken:
+    """One token, which ends at its time.
+
+    >>> GivenToken("a.b.c")
+    GivenToken()
+    """
+
+    given: str = field(repr=False)
+
+    async def token(self, renew: bool) -> str:
+        if renew:
+            raise refused(self.given)
+        end = claims(self.given).get("exp")
+        if isinstance(end, (int, float)) and end <= time.time():
+            raise _expired(end)
+        return self.given
+
+
+class _Kept:
+    """A token that is used until it is time for another."""
+
+    def __init__(self) -> None:
+        self._token = ""
+        self._until = 0.0
+
+    def current(self, renew: bool) -> str:
+        return "" if renew or time.time() >= self._until else self._token
+
+    def keep(self, token: str, lifespan: timedelta) -> str:
+        now, life = time.time(), lifespan.total_seconds()
+        end = claims(token).get("exp")
+        if isinstance(end, (int, float)):
+            life = min(life, end - now)
+        # Of a life of a minute or less, half is waited for.
+        self._until = now + min(life * _PART_OF_LIFE, max(life - _SECONDS_BEFORE, life / 2))
+        self._token = token
+        return token
+
+
+class MintedTokens:
+    """Tokens made from the cluster's own key (HS256), for any user of it."""
+
+    def __init__(self, key: bytes, user: str, lifespan: timedelta = LIFESPAN) -> None:
+        self._key, self._user, self._lifespan = key, user, lifespan
+        self._kept = _Kept()
+
+    async def token(self, renew: bool) -> str:
+        return self._kept.current(renew) or self._kept.keep(self._mint(), self._lifespan)
+
+    def _mint(self) -> str:
+        import jwt
+
+        now = int(time.time())
+        end = now + int(self._lifespan.total_seconds())
+        return jwt.encode({"sun": self._user, "iat": now, "exp": end}, self._key, algorithm="HS256")
+
+
+class FetchedTokens:
+    """Tokens from ``scontrol token``, over another transport: the user's own, or as root anybody's.
+
+    The transport is made when the first token is needed.
+    """
+
+    def __init__(self, make: Callable[[], Transport], user: str = "", lifespan: timedelta = LIFESPAN) -> None:
+        self._make, self._request = make, MintToken(lifespan, user)
+        self._transport: Transport | None = None
+        self._kept = _Kept()
+
+    async def token(self, renew: bool) -> str:
+        if token := self._kept.current(renew):
+            return token
+        self._transport = self._transport or self._make()
+        return self._kept.keep(await self._transport.ask(self._request), self._request.lifespan)

@@ -1,21 +1,182 @@
-"""A few long-lived shells at the other end of one connection, handed to whoever has a command to run.
+"""A few long-lived shells at the other end of one connection, and how many commands go through each of them.
 
-What a transport adds is how to open a pipe to one more shell; see ``framing`` for what goes through it.
+A shell reads commands from its standard input. After each it prints a mark on both of its output streams, made of a
+number that cannot be guessed, so that a command may print any bytes at all. A transport adds how a pipe
+to one more shell is opened.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import re
+import secrets
+import shlex
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import ClassVar, Generic, Protocol, TypeVar
 
 from async_timeout import timeout
 
 from airflow_provider_soperator.slurm.requests import Command, CommandOutput, Request
-from airflow_provider_soperator.transports.errors import CommandTimedOut, ConnectFailed, ConnectionLost, TransportError
-from airflow_provider_soperator.transports.framing import GRACE, Exchange, encode, handshake, new_mark
+from airflow_provider_soperator.transports.transport_errors import (
+    CommandTimedOut,
+    ConnectFailed,
+    ConnectionLost,
+    OutputTooLarge,
+    TransportError,
+)
+
+#: What is started at the other end. Not the login shell: its start-up files cost more than most commands.
+SHELL = "exec /bin/sh"
+
+#: Seconds a command has to end by itself once its time is over.
+GRACE = 2
+
+# What that shell is told first. It becomes two processes: a plain shell, which runs the commands, and below it a
+# watchdog in bash, which is told by descriptor 9 of each command's limit, and by an empty line of its end. A `timeout`
+# before each command would do the same, at the price of one more process for each. The watchdog has no timer running
+# while no command is, and ends with the shell.
+_START = f"""\
+watch() {{
+    exec >/dev/null 2>&1
+    # Whatever the shell has started is the command. $$ is the shell here, too, and $BASHPID the watchdog.
+    below() {{
+        local child
+        for child in $(cat "/proc/$1/task/"*/children); do
+            [ "$child" = "$BASHPID" ] || {{ found+=("$child"); below "$child"; }}
+        done
+    }}
+    end() {{
+        found=()
+        below $$
+        # Something to read: it has just ended by itself, and what was found may be the next one.
+        read -r -t 0 || kill "-$1" "${{found[@]}}"
+    }}
+    while read -r limit; do
+        [ -n "$limit" ] || continue
+        read -r -t "$limit" && continue
+        end TERM
+        read -r -t {GRACE} && continue
+        end KILL
+    done
+}}
+exec 9> >(watch)
+"""
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def new_mark() -> str:
+    return f"mark-{secrets.token_hex(16)}"
+
+
+def handshake(mark: str) -> bytes:
+    """The first input of a shell; all that it prints before the mark is a greeting.
+
+    Commands may follow once the mark has come: the first shell would swallow what is meant for the second.
+    """
+    program = f"{_START}{_marks(mark, '0')}\nexec /bin/sh"
+    return f"exec bash --norc -c {shlex.quote(program)}\n".encode()
+
+
+def encode(command: Command, mark: str) -> bytes:
+    """The bytes that make the shell run a command, feed it its standard input, and print the marks.
+
+    >>> encode(Command(("squeue", "--name", "a b"), timeout=60), "m").decode().split("; status")[0]
+    "{ echo 60.000 >&9; (exec squeue --name 'a b') 9>&- </dev/null"
+    """
+    settings = [f"{_name(name)}={_word(value)}" for name, value in command.environment.items()]
+    export = f"export {' '.join(settings)}; " if settings else ""
+    # A word after `exec` is never a builtin of the shell.
+    run = f"({export}exec {' '.join(map(_word, command.argv))}) 9>&-"
+    before, after = f"echo {command.timeout:.3f} >&9", f"status=$?; echo >&9; {_marks(mark, '$status')}"
+    # In braces it runs as a whole or not at all: of a connection that breaks on the way, the shell may get half of it.
+    if not command.stdin:
+        return f"{{ {before}; {run} </dev/null; {after}; }}\n".encode()
+    # Base64, as no shell passes on every byte; a quoted here-document, as nothing in it is expanded.
+    body = base64.encodebytes(command.stdin).decode()
+    return f"{{ {before}; base64 -d <<'{mark}' 9>&- | {run}; {after}\n{body}{mark}\n}}\n".encode()
+
+
+def _marks(mark: str, status: str) -> str:
+    return f"printf '\\n{mark} %d\\n' {status}; printf '\\n{mark} 0\\n' >&2"
+
+
+def _word(word: str) -> str:
+    if "\0" in word:
+        raise ValueError("a command cannot be given a NUL byte")
+    return shlex.quote(word)
+
+
+def _name(name: str) -> str:
+    if not _VARIABLE.fullmatch(name):
+        raise ValueError(f"{name!r} cannot name an environment variable")
+    return name
+
+
+class _Stream:
+    """One output stream, up to its mark."""
+
+    def __init__(self, mark: str) -> None:
+        self._start = f"\n{mark} ".encode()
+        self._data = bytearray()
+        self._searched = 0
+        self.length: int | None = None
+        self.status = 0
+
+    def feed(self, data: bytes) -> None:
+        self._data += data
+        if self.length is not None:
+            return
+        found = self._data.find(self._start, self._searched)
+        if found < 0:
+            # The mark may be cut in two by the end of what has come so far.
+            self._searched = max(0, len(self._data) - len(self._start))
+            return
+        self._searched = found
+        end = self._data.find(b"\n", found + len(self._start))
+        if end >= 0:
+            self.length = found
+            self.status = int(self._data[found + len(self._start) : end])
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def output(self) -> bytes:
+        return bytes(self._data[: self.length])
+
+
+@dataclass
+class Exchange:
+    """One command under way: takes the bytes of both streams as they come, and knows when it is over."""
+
+    mark: str
+    command: Command
+    _streams: dict[str, _Stream] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._streams = {"stdout": _Stream(self.mark), "stderr": _Stream(self.mark)}
+
+    def feed(self, stream: str, data: bytes) -> None:
+        self._streams[stream].feed(data)
+        received = sum(map(len, self._streams.values()))
+        if received > self.command.max_output:
+            raise OutputTooLarge(self.command.argv[0], self.command.max_output)
+
+    @property
+    def complete(self) -> bool:
+        return all(stream.length is not None for stream in self._streams.values())
+
+    def result(self, elapsed: float) -> CommandOutput:
+        out, err = self._streams["stdout"], self._streams["stderr"]
+        # One that was told to end may end with any status; what it has done all the same, it has done.
+        if out.status and elapsed >= self.command.timeout:
+            raise CommandTimedOut(self.command.argv[0], self.command.timeout)
+        return CommandOutput(out.status, out.output(), err.output())
+
 
 T = TypeVar("T")
 C = TypeVar("C")

@@ -16,15 +16,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from async_timeout import timeout
 
-from airflow_provider_soperator.transports.errors import (
+from airflow_provider_soperator.transports.shell import MAX_SHELLS, SHELL, Pipe, ShellTransport
+from airflow_provider_soperator.transports.transport_errors import (
     ConnectFailed,
     ConnectionLost,
-    ConnectRefused,
-    TransportError,
-    Unreachable,
+    ssh_error,
 )
-from airflow_provider_soperator.transports.framing import SHELL
-from airflow_provider_soperator.transports.shell import MAX_SHELLS, Pipe, ShellTransport
 
 if TYPE_CHECKING:
     import paramiko
@@ -81,7 +78,7 @@ class _InThread:
         self._threads: ThreadPoolExecutor | None = None
 
     async def __call__(self, call: Callable[..., R], *args: Any, undo: Callable[[R], object] | None = None) -> R:
-        """What a call returns. If nobody waits for it any more, ``undo`` is called with it."""
+        """The result of a call. If it is not waited for any more, ``undo`` is called with it."""
         called = self.begin(call, *args)
         try:
             return await asyncio.wrap_future(called)
@@ -155,7 +152,7 @@ class _ParamikoPipe:
             self._channel.close()
 
     def _takes(self, size: int) -> bool:
-        """Whether so much can be sent at once, without a wait for the other side."""
+        """True if so much can be sent at once, without a wait for the other side."""
         transport: Any = self._channel.transport
         if size > min(_AT_ONCE, self._channel.out_window_size) or not transport.clear_to_send.is_set():
             return False
@@ -186,7 +183,7 @@ class SshTransport(ShellTransport["paramiko.SSHClient"]):
                 client = await self._in_thread(await self._connect(), undo=lambda client: client.close())
                 break
             except Exception as error:
-                failure = explain(error)
+                failure = ssh_error(error)
                 if not failure.retryable or attempt == CONNECT_TRIES - 1:
                     raise failure from error
                 await asyncio.sleep(_pause(attempt))
@@ -208,52 +205,3 @@ class SshTransport(ShellTransport["paramiko.SSHClient"]):
         except RuntimeError:
             # A process that ends begins no threads any more.
             connection.close()
-
-
-#: What paramiko and the SSH provider say of a private key that they cannot read.
-_KEY_UNREADABLE = ("private key file", "Key must have BEGIN", "Private key provided")
-_HOST_KEY_UNREADABLE = ("Invalid key (class", "host key algorithm", "missing key data", "Incorrect padding")
-
-
-def explain(error: BaseException) -> TransportError:
-    """What kept a connection from being made, in words about the user's settings."""
-    if isinstance(error, TransportError):
-        return error
-    kind, text = type(error).__name__, str(error).removeprefix("[Errno None] ").rstrip(".") or type(error).__name__
-    if isinstance(error, socket.gaierror):
-        return ConnectFailed(f"the host name is unknown ({text})", "check the host of the connection")
-    if isinstance(error, ConnectionRefusedError) or kind == "NoValidConnectionsError":
-        return Unreachable(f"nobody listens there ({text})", "check host and port, and whether the login node is up")
-    if kind == "BadHostKeyException":
-        return ConnectFailed(
-            "the host key has changed",
-            "make sure that it is the right host, then put its new key into the connection's host_key or into "
-            "known_hosts, wherever the old one is",
-        )
-    if any(words in text for words in _HOST_KEY_UNREADABLE):
-        return ConnectFailed(
-            f"the connection's host_key is no public key ({text})", "put a line of `ssh-keyscan HOST` there"
-        )
-    if "not found in known_hosts" in text:
-        return ConnectFailed(
-            f"the host key is unknown, or not the expected one ({text})",
-            "make sure that it is the right host, then put its key into the connection's host_key, or into known_hosts",
-        )
-    dropped = ("banner", "Connection reset", "closed", "Connection aborted", "saw EOF")
-    if isinstance(error, (ConnectionError, EOFError)) or any(words in text for words in dropped):
-        # An sshd with too many unauthenticated connections (MaxStartups) hangs up before it says anything. If that
-        # happens while it is logged in, paramiko calls it a failed authentication.
-        return ConnectRefused(f"the login node hung up ({text})", "it has too many connections at once, or is starting")
-    if kind in ("AuthenticationException", "BadAuthenticationType"):
-        return ConnectFailed(f"the login was refused ({text})", "check user and key of the connection")
-    unreadable = kind == "PasswordRequiredException" or any(words in text for words in _KEY_UNREADABLE)
-    if unreadable or isinstance(error, (FileNotFoundError, PermissionError)):
-        return ConnectFailed(
-            f"the private key cannot be used ({text})", "check key_file, or private_key and its passphrase"
-        )
-    if "remote_host" in text:
-        return ConnectFailed("the connection names no host", "set it, or choose another connection of type SSH")
-    # What paramiko says of one who accepts a connection and is silent then, is the last of these.
-    if isinstance(error, (TimeoutError, asyncio.TimeoutError, socket.timeout)) or text == "No existing session":
-        return Unreachable("the host does not answer", "check host, port and firewalls")
-    return ConnectFailed(f"{kind}: {text}", "check the connection")

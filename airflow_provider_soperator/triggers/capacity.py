@@ -16,7 +16,7 @@ from airflow_provider_soperator.capacity.shift import Shift
 from airflow_provider_soperator.errors import CapacityError, CapacityMistake, ConnectionMistake
 from airflow_provider_soperator.hooks.clients import AirflowClients
 from airflow_provider_soperator.slurm.errors import SlurmError
-from airflow_provider_soperator.transports.errors import TransportError
+from airflow_provider_soperator.transports.transport_errors import TransportError
 from airflow_provider_soperator.triggers import task_sdk
 from airflow_provider_soperator.triggers.base import KillableTrigger
 from airflow_provider_soperator.work.events import failed, refused, succeeded, timed_out

@@ -7,15 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_soperator.clients.client import AsyncSlurmClient
+from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.pipelines.graph import is_ended, is_met
 from airflow_provider_soperator.slurm.errors import SlurmError
-from airflow_provider_soperator.slurm.ids import JobId
-from airflow_provider_soperator.slurm.keys import SubmissionKey
+from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
+from airflow_provider_soperator.slurm.job_records import JobStatus
 from airflow_provider_soperator.slurm.requests import ListJobs
-from airflow_provider_soperator.slurm.status import JobStatus
-from airflow_provider_soperator.transports.errors import TransportError
+from airflow_provider_soperator.transports.transport_errors import TransportError
 from airflow_provider_soperator.triggers import task_sdk
 
 #: Seconds between two looks at tasks that may be tried once more.

@@ -19,9 +19,9 @@ from typing import Any, TypeVar
 
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
-from airflow_provider_soperator.clients.client import AsyncSlurmClient
-from airflow_provider_soperator.clients.finished import FinishedJobs
-from airflow_provider_soperator.clients.steps import run_async
+from airflow_provider_soperator.client.client import AsyncSlurmClient
+from airflow_provider_soperator.client.finished_jobs import FinishedJobs
+from airflow_provider_soperator.client.queue import Lasting, QueueFilter
 from airflow_provider_soperator.health.assessment import Episodes, HealthQuery, told, unclear
 from airflow_provider_soperator.health.findings import kinds_of
 from airflow_provider_soperator.health.metrics import NODE_LABELS
@@ -30,9 +30,9 @@ from airflow_provider_soperator.hooks.health import Witnesses
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.errors import SlurmError
-from airflow_provider_soperator.slurm.queue import Lasting, QueueFilter
-from airflow_provider_soperator.slurm.report import describe
+from airflow_provider_soperator.slurm.job_report import report_of
 from airflow_provider_soperator.slurm.requests import ListNodes, Request
+from airflow_provider_soperator.slurm.requests.commands import run_steps_async
 from airflow_provider_soperator.slurm.states import JobState
 from airflow_provider_soperator.soperator.cluster_objects import ClusterObjects
 from airflow_provider_soperator.soperator.clusters import ClusterSeen
@@ -147,11 +147,11 @@ class SlurmJobFinishedTrigger(_SlurmEventTrigger):
 
     async def look(self, client: AsyncSlurmClient) -> Sequence[dict[str, Any]]:
         ends = {JobState.parse(state).base for state in self.states}
-        news = await run_async(self._finished.round(), partial(self.shared, client))
+        news = await run_steps_async(self._finished.round(), partial(self.shared, client))
         if self._finished.trouble != self._trouble:
             self._trouble = self._finished.trouble
             self.log.warning("While nobody watched: %s", self._trouble)
-        return [describe(status) for status in news if not ends or status.state.base in ends]
+        return [report_of(status) for status in news if not ends or status.state.base in ends]
 
     def memory(self) -> Any:
         return self._finished.memory()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from airflow_provider_soperator.clients.run import JobRun, Printed
+from airflow_provider_soperator.client.job_run import JobRun, Printed
 from airflow_provider_soperator.logger import Logger
-from airflow_provider_soperator.slurm.requests.once import Submitted
-from airflow_provider_soperator.slurm.status import JobStatus, sentence
+from airflow_provider_soperator.slurm.job_records import JobStatus, sentence
+from airflow_provider_soperator.slurm.requests.submission import Submitted
 from airflow_provider_soperator.triggers.chained import Chain
 from airflow_provider_soperator.triggers.published import Published
 

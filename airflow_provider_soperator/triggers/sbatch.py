@@ -12,17 +12,17 @@ from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.triggers.base import TaskSuccessEvent, TriggerEvent
 from async_timeout import timeout
 
-from airflow_provider_soperator.clients.client import AsyncSlurmClient
-from airflow_provider_soperator.clients.run import JobRun
-from airflow_provider_soperator.clients.watcher import POLL_INTERVAL
+from airflow_provider_soperator.client.client import AsyncSlurmClient
+from airflow_provider_soperator.client.job_run import JobRun
+from airflow_provider_soperator.client.poller import POLL_INTERVAL
 from airflow_provider_soperator.errors import ConnectionMistake
 from airflow_provider_soperator.hooks.slurm import SlurmHook
-from airflow_provider_soperator.slurm.checks import InvalidJob
 from airflow_provider_soperator.slurm.errors import SlurmError, SubmitRefused
-from airflow_provider_soperator.slurm.fields import job_of
-from airflow_provider_soperator.slurm.keys import SubmissionKey
-from airflow_provider_soperator.slurm.report import describe, read
-from airflow_provider_soperator.transports.errors import NotSupported, TransportError
+from airflow_provider_soperator.slurm.job import job_of
+from airflow_provider_soperator.slurm.job_description import InvalidJob
+from airflow_provider_soperator.slurm.job_ids import SubmissionKey
+from airflow_provider_soperator.slurm.job_report import report_of, status_of
+from airflow_provider_soperator.transports.transport_errors import NotSupported, TransportError
 from airflow_provider_soperator.triggers.base import KillableTrigger
 from airflow_provider_soperator.triggers.chained import Chain
 from airflow_provider_soperator.triggers.following import follow
@@ -82,7 +82,7 @@ class SbatchTrigger(KillableTrigger):
         """Whether there is nothing left to do for a worker."""
         # dag.test() does not say which task it is.
         ends_here = self.end_from_trigger and self.task_instance is not None
-        if not ends_here or event["status"] != "success" or not read(event["result"]).succeeded:
+        if not ends_here or event["status"] != "success" or not status_of(event["result"]).succeeded:
             return False
         try:
             await push_result(self.task_instance, event["result"])
@@ -107,7 +107,7 @@ class SbatchTrigger(KillableTrigger):
         left = None if self.deadline is None else max(0.0, self.deadline - time.time())
         try:
             async with timeout(left):
-                return succeeded(describe(await follow(run, self.log, published, Chain.read(self.chain))))
+                return succeeded(report_of(await follow(run, self.log, published, Chain.read(self.chain))))
         except asyncio.TimeoutError:
             if left is None:
                 raise

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_soperator.slurm import directives
-from airflow_provider_soperator.slurm.checks import InvalidJob
-from airflow_provider_soperator.slurm.fields import job_of, plain
-from airflow_provider_soperator.slurm.job import BatchJob
-from airflow_provider_soperator.slurm.keys import SubmissionKey, readable_name
+from airflow_provider_soperator.slurm.job import BatchJob, fields_of, job_of
+from airflow_provider_soperator.slurm.job_description import InvalidJob
+from airflow_provider_soperator.slurm.job_ids import SubmissionKey, readable_name
 from airflow_provider_soperator.triggers.base import SlurmTrigger
 from airflow_provider_soperator.triggers.sbatch import SbatchTrigger
 
@@ -47,7 +46,7 @@ def trigger_of(
     ``begun`` is when the run of the DAG began.
     """
     return SbatchTrigger(
-        job=plain(job_for(ti, script, job)),
+        job=fields_of(job_for(ti, script, job)),
         keys=[key.text for key in keys],
         replaced=[key.text for key in replaced] if cancel_on_kill else [],
         since=(begun - _CLOCKS).isoformat() if begun else None,

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import Any, Literal
 
-from airflow_provider_soperator.clients.client import AsyncSlurmClient
+from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.hooks.sides import Where
 from airflow_provider_soperator.logger import Logger
-from airflow_provider_soperator.slurm.drains import drained
-from airflow_provider_soperator.slurm.ids import JobId
+from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.node_orders import drained
 from airflow_provider_soperator.slurm.requests import ListJobs, ListNodes
 from airflow_provider_soperator.soperator.active_checks import (
     FOLLOWS,

@@ -6,10 +6,10 @@ import asyncio
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
-from airflow_provider_soperator.clients.client import AsyncSlurmClient
+from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.health.assessment import HealthQuery, in_words, told, unclear
 from airflow_provider_soperator.hooks.health import Witnesses
-from airflow_provider_soperator.slurm.node_words import in_lines
+from airflow_provider_soperator.slurm.node_conditions import in_lines
 from airflow_provider_soperator.slurm.requests import ListNodes
 from airflow_provider_soperator.work.polling import slurm_client
 from airflow_provider_soperator.work.protocols import Look, Watch

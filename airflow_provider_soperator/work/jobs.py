@@ -7,13 +7,13 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 
-from airflow_provider_soperator.clients.client import AsyncSlurmClient
-from airflow_provider_soperator.clients.watcher import Watch as JobNews
-from airflow_provider_soperator.slurm.ids import JobId
-from airflow_provider_soperator.slurm.queue import Lasting, QueueFilter, within
-from airflow_provider_soperator.slurm.report import describe
+from airflow_provider_soperator.client.client import AsyncSlurmClient
+from airflow_provider_soperator.client.poller import Watch as JobNews
+from airflow_provider_soperator.client.queue import Lasting, QueueFilter, within
+from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.job_records import sentence
+from airflow_provider_soperator.slurm.job_report import report_of
 from airflow_provider_soperator.slurm.states import JobState
-from airflow_provider_soperator.slurm.status import sentence
 from airflow_provider_soperator.work.polling import slurm_client
 from airflow_provider_soperator.work.protocols import Look, Watch
 
@@ -46,7 +46,7 @@ class JobWatch(Watch[JobNews]):
         assert status is not None
         wanted = {JobState.parse(state).base for state in self.states}
         is_reached = status.is_over or status.state.base in wanted
-        return Look(is_reached, describe(status), (f"Job {status.id} {sentence(status)}",))
+        return Look(is_reached, report_of(status), (f"Job {status.id} {sentence(status)}",))
 
 
 @dataclass(frozen=True, kw_only=True)

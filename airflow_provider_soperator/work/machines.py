@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from async_timeout import timeout
 
-from airflow_provider_soperator.clients.client import AsyncSlurmClient
+from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.health.machine_replacement import (
     NodeSnapshot,
     Replacement,
@@ -25,11 +25,11 @@ from airflow_provider_soperator.hooks.health import Witnesses
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm import hostlist
+from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.errors import InvalidRequest, NotPermitted, SlurmError
-from airflow_provider_soperator.slurm.node_words import in_lines
-from airflow_provider_soperator.slurm.nodes import is_draining, is_up
-from airflow_provider_soperator.slurm.power import Step, refuse_unknown
-from airflow_provider_soperator.slurm.records import Job, Node
+from airflow_provider_soperator.slurm.job_records import Job
+from airflow_provider_soperator.slurm.node_conditions import in_lines, is_draining, is_up, refuse_unknown
+from airflow_provider_soperator.slurm.node_orders import NodeStep
 from airflow_provider_soperator.slurm.requests import CancelJobs, ListJobs, ListMachines, ListNodes, RequeueJobs
 from airflow_provider_soperator.values import NAMESPACE
 from airflow_provider_soperator.work.nodes import whose
@@ -75,7 +75,7 @@ class ReplacementProgress(Progress[AsyncSlurmClient]):
         #: Where Kubernetes is asked; without a connection it is not.
         self._witnesses = Witnesses()
         self._replacements: dict[str, Replacement] = {}
-        self._steps: dict[str, Step] = {}
+        self._steps: dict[str, NodeStep] = {}
         self._told: dict[str, str] = {}
         self._ended_jobs: set[str] = set()
 
@@ -164,7 +164,7 @@ class ReplacementProgress(Progress[AsyncSlurmClient]):
             )
         return sights
 
-    def _decide(self, sights: Mapping[str, NodeSnapshot]) -> dict[str, Step]:
+    def _decide(self, sights: Mapping[str, NodeSnapshot]) -> dict[str, NodeStep]:
         now, limit = datetime.now(timezone.utc), at_most(self.wanted.at_once, len(self._replacements))
         is_lost = any(step.lost for step in self._steps.values())
         steps = {}

@@ -7,24 +7,32 @@ from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from airflow_provider_soperator.clients.client import AsyncSlurmClient
+from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.logger import Logger
-from airflow_provider_soperator.slurm import hostlist, power
-from airflow_provider_soperator.slurm.drains import drained, undrained
+from airflow_provider_soperator.slurm import hostlist, node_orders
+from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.errors import NotPermitted, SlurmError, UnknownPartition
-from airflow_provider_soperator.slurm.node_words import WORDS, chosen, in_lines
-from airflow_provider_soperator.slurm.nodes import DrainReason, is_anothers, is_coming_up, is_ours, loss_rank
-from airflow_provider_soperator.slurm.power import Move
-from airflow_provider_soperator.slurm.records import Node
+from airflow_provider_soperator.slurm.node_conditions import (
+    WORDS,
+    DrainReason,
+    chosen,
+    in_lines,
+    is_anothers,
+    is_coming_up,
+    is_ours,
+    loss_rank,
+    refuse_unknown,
+)
+from airflow_provider_soperator.slurm.node_orders import NodeMove, drained, undrained
 from airflow_provider_soperator.slurm.requests import ListNodes, WhoAmI
 from airflow_provider_soperator.slurm.states import NodeFlag
-from airflow_provider_soperator.transports.errors import NotSupported, TransportError
+from airflow_provider_soperator.transports.transport_errors import NotSupported, TransportError
 from airflow_provider_soperator.work.polling import slurm_client
 from airflow_provider_soperator.work.protocols import Look, Progress, Watch, Work, WorkFailed, WorkRefused
 
 
 @dataclass(frozen=True, kw_only=True)
-class NodeMove(Work[AsyncSlurmClient]):
+class NodeChange(Work[AsyncSlurmClient]):
     """Nodes to power up or down, to drain or to undrain."""
 
     slurm_conn_id: str
@@ -52,27 +60,27 @@ class NodeMove(Work[AsyncSlurmClient]):
     def begin(self, log: Logger) -> NodeProgress:
         return NodeProgress(self, log)
 
-    def decide(self, nodes: Sequence[Node]) -> Move:
+    def decide(self, nodes: Sequence[Node]) -> NodeMove:
         """The orders for these nodes at this moment."""
         reason = DrainReason(self.owner, self.reason)
         if self.action == "up":
-            return power.up(nodes, owner=self.owner, since=self.since)
+            return node_orders.up(nodes, owner=self.owner, since=self.since)
         if self.action == "drain":
             return drained(nodes, reason, wait_for_jobs=self.wait_for_jobs)
         if self.action == "undrain":
             return undrained(nodes, owner=self.owner, force=self.force)
         if self.stay_down:
-            return power.kept_off(nodes, power.MODES[self.mode], reason=reason)
-        return power.down(nodes, power.MODES[self.mode], reason=str(reason) if self.reason else "")
+            return node_orders.kept_off(nodes, node_orders.MODES[self.mode], reason=reason)
+        return node_orders.down(nodes, node_orders.MODES[self.mode], reason=str(reason) if self.reason else "")
 
 
 class NodeProgress(Progress[AsyncSlurmClient]):
     """Nodes on their way: which of them are meant, what is refused beforehand, and each step until all are there."""
 
-    def __init__(self, wanted: NodeMove, log: Logger) -> None:
+    def __init__(self, wanted: NodeChange, log: Logger) -> None:
         self.wanted, self.log = wanted, log
         #: The last that was seen.
-        self.move = Move()
+        self.move = NodeMove()
         self.already: tuple[str, ...] = ()
         self._static: frozenset[str] | None = None
         self._told: dict[str, str] = {}
@@ -86,7 +94,7 @@ class NodeProgress(Progress[AsyncSlurmClient]):
         # A look as old as the interval would give an order twice.
         nodes = await client.ask_shared(ListNodes(), self.wanted.poll_interval / 2)
         known = {node.name: node for node in nodes}
-        power.refuse_unknown(self.wanted.nodes, known)
+        refuse_unknown(self.wanted.nodes, known)
         first = self._static is None
         if self._static is None:
             self._static = await self._check(client, known)
@@ -138,8 +146,8 @@ class NodeProgress(Progress[AsyncSlurmClient]):
             if self.wanted.action == "down":
                 raise
             return frozenset()
-        power.refuse_power(self.wanted.nodes, config)
-        return frozenset(power.static_among(known, config))
+        node_orders.refuse_power(self.wanted.nodes, config)
+        return frozenset(node_orders.static_among(known, config))
 
     def _choose(self, known: Mapping[str, Node]) -> tuple[Node, ...]:
         if self.wanted.count is None:
@@ -177,7 +185,7 @@ class NodeProgress(Progress[AsyncSlurmClient]):
             return 1 if is_coming_up(node) else 2 if move.orders else 3
         return None if is_anothers(node, self.wanted.owner) else 1 + loss_rank(node)
 
-    def _tell(self, move: Move) -> None:
+    def _tell(self, move: NodeMove) -> None:
         """What is waited for, once, and who has arrived."""
         new = {name: text for name, text in move.waiting.items() if self._told.get(name) != text}
         if new:
@@ -187,7 +195,7 @@ class NodeProgress(Progress[AsyncSlurmClient]):
             self.log.info("%s: there", hostlist.fold(arrived))
         self._told = {**move.waiting}
 
-    def _warn(self, chosen: Sequence[Node], move: Move) -> None:
+    def _warn(self, chosen: Sequence[Node], move: NodeMove) -> None:
         if move.there:
             self.log.info("%s: there already", hostlist.fold(move.there))
         if self.wanted.action != "down":
@@ -196,7 +204,7 @@ class NodeProgress(Progress[AsyncSlurmClient]):
             if node.name in move.waiting and node.state.has(NodeFlag.DRAIN) and not is_ours(node):
                 self.log.warning("%s was drained (%s), and Slurm ends that with the power down", node.name, node.reason)
 
-    def _remedy(self, move: Move, known: Mapping[str, Node]) -> str:
+    def _remedy(self, move: NodeMove, known: Mapping[str, Node]) -> str:
         owners = {reason.owner for name in move.lost if (reason := DrainReason.parse(known[name].reason))}
         owners -= {self.wanted.owner}
         return f". To undo drains of this provider, name their owner: {', '.join(sorted(owners))}" if owners else ""

@@ -8,19 +8,19 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_soperator.clients.client import AsyncSlurmClient
+from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.hooks.sides import Sides, Where
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm import hostlist
+from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.errors import SlurmError
-from airflow_provider_soperator.slurm.records import Job, Node
+from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.requests import CancelJobs, ListJobs, RequeueJobs, Undrain
 from airflow_provider_soperator.soperator.clusters import NodeSetSeen
 from airflow_provider_soperator.soperator.kinds import NODE_SET
 from airflow_provider_soperator.soperator.resize import Resize, ResizeRefused, ResizeStage, jobs_on, ours_among
 from airflow_provider_soperator.soperator.workloads import last_scaled_by
-from airflow_provider_soperator.transports.errors import TransportError
-from airflow_provider_soperator.transports.kubernetes_errors import is_conflict
+from airflow_provider_soperator.transports.transport_errors import TransportError, is_conflict
 from airflow_provider_soperator.work.protocols import Progress, Work, WorkFailed, WorkRefused
 
 

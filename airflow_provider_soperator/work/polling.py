@@ -7,15 +7,20 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any, TypeVar
 
-from airflow_provider_soperator.clients.client import AsyncSlurmClient
+from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.errors import ConnectionMistake
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.hooks.stock import known
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm.errors import InvalidStateTransition, SlurmError
 from airflow_provider_soperator.soperator.objects import ObjectMissing
-from airflow_provider_soperator.transports.errors import ConnectFailed, NotSupported, TransportError, Unreachable
-from airflow_provider_soperator.transports.kubernetes_errors import is_forbidden
+from airflow_provider_soperator.transports.transport_errors import (
+    ConnectFailed,
+    NotSupported,
+    TransportError,
+    Unreachable,
+    is_forbidden,
+)
 from airflow_provider_soperator.work.protocols import Progress, Watch
 
 C = TypeVar("C")

@@ -15,7 +15,7 @@ from airflow_provider_soperator.errors import CapacityError, CapacityMistake
 from airflow_provider_soperator.hooks.clients import AirflowClients
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
-from airflow_provider_soperator.slurm.power import MODES
+from airflow_provider_soperator.slurm.node_orders import MODES
 from airflow_provider_soperator.work.protocols import Progress, Work, WorkFailed, WorkRefused
 
 #: Without a block none sets a limit.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 
 import psutil
 
-from airflow_provider_soperator.slurm.records import SchedulerStats
+from airflow_provider_soperator.slurm.cluster_records import SchedulerStats
 from airflow_provider_soperator.slurm.requests import CommandOutput, SchedulerDiagnostics
 from sandbox.lifecycle import Sandbox
 from sandbox.settings import USER

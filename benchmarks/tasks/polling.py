@@ -11,7 +11,7 @@ from airflow.providers.ssh.hooks.ssh import SSHHook, SSHHookAsync
 from airflow.sdk import BaseOperator
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_provider_soperator.clients.watcher import POLL_INTERVAL
+from airflow_provider_soperator.client.poller import POLL_INTERVAL
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider_soperator.hooks.airflow_api import AirflowApiHook
 from airflow_provider_soperator.provisioning.connections import Connections
-from airflow_provider_soperator.transports.errors import ConnectFailed, ConnectRefused
+from airflow_provider_soperator.transports.transport_errors import ConnectFailed, ConnectRefused
 from sandbox.airflow.beside import DAGS
 from tests.airflow.stack import Stack
 from tests.integration.cluster import Cluster

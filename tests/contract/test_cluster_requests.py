@@ -17,7 +17,7 @@ from airflow_provider_soperator.slurm.requests import (
     ShowRights,
     WhoAmI,
 )
-from airflow_provider_soperator.transports.errors import NotSupported
+from airflow_provider_soperator.transports.transport_errors import NotSupported
 from tests.contract.transports import REST, Way, newest
 from tests.integration.cluster import Cluster
 

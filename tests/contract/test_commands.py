@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_soperator.slurm.files import FileError, MakeFolder, Piece, ReadPieces, RemoveFiles, WriteFile
-from airflow_provider_soperator.transports.errors import OutputTooLarge
+from airflow_provider_soperator.transports.transport_errors import OutputTooLarge
 from tests.contract.transports import Run, Way
 from tests.integration.cluster import Cluster
 

@@ -6,15 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from airflow_provider_soperator.slurm.errors import (
-    InvalidRequest,
-    NotPermitted,
-    SubmitRefused,
-    UnknownJob,
-    UnknownUser,
-)
-from airflow_provider_soperator.slurm.ids import JobId
+from airflow_provider_soperator.slurm.errors import InvalidRequest, NotPermitted, SubmitRefused, UnknownJob, UnknownUser
 from airflow_provider_soperator.slurm.job import BatchJob
+from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.requests import (
     Accounting,
     CancelJobs,
@@ -28,8 +22,8 @@ from airflow_provider_soperator.slurm.requests import (
     UpdateJob,
 )
 from airflow_provider_soperator.slurm.states import JobBase
-from airflow_provider_soperator.transports.errors import NotSupported
 from airflow_provider_soperator.transports.rest import RestTransport
+from airflow_provider_soperator.transports.transport_errors import NotSupported
 from tests.contract.comparison import all_differences, differences
 from tests.contract.transports import REST, AsyncWay, Way, minted, newest, url_of
 from tests.integration.cluster import Cluster

@@ -8,8 +8,8 @@ from typing import Any
 import kubernetes.client
 import pytest
 
-from airflow_provider_soperator.transports.errors import ConnectFailed, ConnectionLost, ConnectRefused
 from airflow_provider_soperator.transports.kubernetes import CONTROLLER, LOGIN, KubernetesTransport, PodChoice
+from airflow_provider_soperator.transports.transport_errors import ConnectFailed, ConnectionLost, ConnectRefused
 from sandbox.settings import NAMESPACE
 from tests.contract.transports import (
     AsyncWay,
@@ -208,7 +208,7 @@ def test_an_api_that_nobody_vouches_for_is_not_trusted(reach: Reach) -> None:
 def test_an_api_that_hangs_is_not_waited_for(
     reach: Reach, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    monkeypatch.setattr("airflow_provider_soperator.transports.kubernetes.PATIENCE", 1)
+    monkeypatch.setattr("airflow_provider_soperator.transports.kubernetes.API_TIMEOUT", 1)
     cluster.fault("api", api="kubernetes", effect="hang", matching=call, count=0)
     way = reach()
     with pytest.raises(ConnectFailed, match="does not answer"):

@@ -13,9 +13,9 @@ import psutil
 import pytest
 
 from airflow_provider_soperator.slurm.requests import Command
-from airflow_provider_soperator.transports.errors import CommandTimedOut
-from airflow_provider_soperator.transports.framing import encode, handshake
 from airflow_provider_soperator.transports.local import LocalTransport
+from airflow_provider_soperator.transports.shell import encode, handshake
+from airflow_provider_soperator.transports.transport_errors import CommandTimedOut
 from tests.contract.transports import AsyncWay, Run, Way, outcomes
 from tests.forks import forked
 from tests.integration.cluster import Cluster

@@ -27,9 +27,8 @@ from airflow_provider_soperator.slurm.requests import (
     Undrain,
 )
 from airflow_provider_soperator.slurm.states import NodeFlag, NodeState
-from airflow_provider_soperator.transports.errors import ConnectFailed, ConnectionLost
-from airflow_provider_soperator.transports.native import NativeTransport
-from airflow_provider_soperator.transports.pyslurm_calls import call_for
+from airflow_provider_soperator.transports.native import NativeTransport, call_for
+from airflow_provider_soperator.transports.transport_errors import ConnectFailed, ConnectionLost
 from tests.contract.native import NATIVE, python
 from tests.contract.transports import AsyncWay, Way
 from tests.integration.answers import the_node

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
+from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.errors import (
     InvalidRequest,
     NotPermitted,
@@ -14,7 +15,6 @@ from airflow_provider_soperator.slurm.errors import (
     UnknownNode,
     UnknownReservation,
 )
-from airflow_provider_soperator.slurm.records import Node
 from airflow_provider_soperator.slurm.requests import (
     CommentNodes,
     CreateReservation,
@@ -33,8 +33,8 @@ from airflow_provider_soperator.slurm.requests import (
     UpdateReservation,
 )
 from airflow_provider_soperator.slurm.states import NodeFlag
-from airflow_provider_soperator.transports.errors import NotSupported
 from airflow_provider_soperator.transports.rest import RestTransport
+from airflow_provider_soperator.transports.transport_errors import NotSupported
 from tests.contract.comparison import all_differences
 from tests.contract.transports import REST, AsyncWay, Way, minted, newest, url_of
 from tests.integration.cluster import Cluster

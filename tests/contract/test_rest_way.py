@@ -13,16 +13,25 @@ from datetime import timedelta
 import jwt
 import pytest
 
-from airflow_provider_soperator.slurm.ids import JobId
 from airflow_provider_soperator.slurm.job import BatchJob
+from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.requests import Accounting, ListJobs, ListNodes, MintToken, Ping, Submit
-from airflow_provider_soperator.slurm.requests.once import SubmitOnce
-from airflow_provider_soperator.slurm.rest.once import HELD
+from airflow_provider_soperator.slurm.requests.submission import HELD, SubmitOnce
 from airflow_provider_soperator.slurm.states import JobBase
-from airflow_provider_soperator.transports.errors import ConnectFailed, ConnectionLost, ConnectRefused, NotSupported
 from airflow_provider_soperator.transports.local import LocalTransport
-from airflow_provider_soperator.transports.rest import RestTransport
-from airflow_provider_soperator.transports.tokens import FetchedTokens, GivenToken, MintedTokens, TokenSource
+from airflow_provider_soperator.transports.rest import (
+    FetchedTokens,
+    GivenToken,
+    MintedTokens,
+    RestTransport,
+    TokenSource,
+)
+from airflow_provider_soperator.transports.transport_errors import (
+    ConnectFailed,
+    ConnectionLost,
+    ConnectRefused,
+    NotSupported,
+)
 from tests.contract.transports import AsyncWay, Run, Way, inside, key_of, minted, url_of
 from tests.integration.cluster import Cluster
 from tests.submissions import new_jobs

@@ -10,7 +10,7 @@ import pytest
 from airflow_provider_soperator.slurm.errors import AccountingUnreachable, InvalidRequest, SubmitRefused
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.requests import ListJobs
-from airflow_provider_soperator.slurm.requests.once import SubmitOnce
+from airflow_provider_soperator.slurm.requests.submission import SubmitOnce
 from airflow_provider_soperator.slurm.states import JobBase
 from sandbox.lifecycle import Sandbox
 from tests.contract.transports import WAYS, Way

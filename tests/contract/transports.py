@@ -14,10 +14,9 @@ from typing import Any, Protocol, TypeVar
 from airflow_provider_soperator.slurm.requests import Command, CommandOutput, Request
 from airflow_provider_soperator.transports.kubernetes import KubernetesTransport
 from airflow_provider_soperator.transports.local import LocalTransport
-from airflow_provider_soperator.transports.protocol import Transport
-from airflow_provider_soperator.transports.rest import RestTransport
+from airflow_provider_soperator.transports.rest import MintedTokens, RestTransport
 from airflow_provider_soperator.transports.ssh import SshTransport
-from airflow_provider_soperator.transports.tokens import MintedTokens
+from airflow_provider_soperator.transports.transport import Transport
 from sandbox.settings import NAMESPACE
 from tests.integration.cluster import LOGIN, Cluster
 

@@ -6,9 +6,10 @@ import subprocess
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from airflow_provider_soperator.slurm.ids import JobId
+from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.job import BatchJob
-from airflow_provider_soperator.slurm.records import AccountingJob, Job, Node
+from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.job_records import AccountingJob, Job
 from airflow_provider_soperator.slurm.requests import (
     Accounting,
     Command,

@@ -8,18 +8,16 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
-from airflow_provider_soperator.clients.client import AsyncSlurmClient
-from airflow_provider_soperator.clients.loops import LOOP
-from airflow_provider_soperator.clients.sync import BlockingWatch, SlurmClient
-from airflow_provider_soperator.clients.watched import Patience
-from airflow_provider_soperator.clients.watcher import Watch, Watcher
+from airflow_provider_soperator.client.client import AsyncSlurmClient
+from airflow_provider_soperator.client.job_tracker import LossLimits
+from airflow_provider_soperator.client.poller import Poller, Watch
+from airflow_provider_soperator.client.sync import LOOP, BlockingWatch, SlurmClient
 from airflow_provider_soperator.hooks import login
-from airflow_provider_soperator.slurm.ids import JobId
+from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.job_records import JobStatus
 from airflow_provider_soperator.slurm.requests import Request, SchedulerDiagnostics
-from airflow_provider_soperator.slurm.status import JobStatus
-from airflow_provider_soperator.transports.protocol import Transport
-from airflow_provider_soperator.transports.retry import RetryPolicy
 from airflow_provider_soperator.transports.ssh import SshTransport
+from airflow_provider_soperator.transports.transport import RetryPolicy, Transport
 
 T = TypeVar("T")
 
@@ -91,7 +89,7 @@ class ClientUnderTest(Protocol):
     def do(self, method: str, *args: Any, **options: Any) -> Any:
         """Call a method of the client by its name, and wait for what it returns."""
 
-    def watch(self, job: str | JobId, *, patience: Patience | None = None, **options: Any) -> Followed:
+    def watch(self, job: str | JobId, *, patience: LossLimits | None = None, **options: Any) -> Followed:
         """Follow a job; with a patience of its own not among the client's watches, but by another poller."""
 
     def is_polling(self) -> bool:
@@ -113,10 +111,10 @@ class InThreads:
     def do(self, method: str, *args: Any, **options: Any) -> Any:
         return getattr(self._client, method)(*args, **options)
 
-    def watch(self, job: str | JobId, *, patience: Patience | None = None, **options: Any) -> Followed:
+    def watch(self, job: str | JobId, *, patience: LossLimits | None = None, **options: Any) -> Followed:
         async def begin() -> Watch:
             assert patience is not None
-            return Watcher(self._loops.ask, patience).watch(JobId.parse(str(job)), **options)
+            return Poller(self._loops.ask, patience).watch(JobId.parse(str(job)), **options)
 
         mine = BlockingWatch(LOOP.run(begin())) if patience else self._client.watch(JobId.parse(str(job)), **options)
         followed = Followed()
@@ -161,11 +159,11 @@ class InALoop:
     def do(self, method: str, *args: Any, **options: Any) -> Any:
         return self._wait(getattr(self._client, method)(*args, **options))
 
-    def watch(self, job: str | JobId, *, patience: Patience | None = None, **options: Any) -> Followed:
+    def watch(self, job: str | JobId, *, patience: LossLimits | None = None, **options: Any) -> Followed:
         followed = Followed()
 
         async def start() -> None:
-            watcher = Watcher(self._client.ask, patience) if patience else self._client
+            watcher = Poller(self._client.ask, patience) if patience else self._client
             watch = watcher.watch(JobId.parse(str(job)), **options)
             followed.close = lambda: self._loop.call_soon_threadsafe(watch.close) and None
             reader = asyncio.create_task(self._read(watch, followed))

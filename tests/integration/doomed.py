@@ -18,7 +18,7 @@ from multiprocessing.context import ForkServerContext, ForkServerProcess
 from typing import Any
 
 from airflow_provider_soperator.capacity.order import ShiftOrder
-from airflow_provider_soperator.clients.client import AsyncSlurmClient
+from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.nebius.node_groups import NodeGroupClient
 from airflow_provider_soperator.slurm.requests import (
     CancelJobs,

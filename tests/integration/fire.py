@@ -14,7 +14,7 @@ from typing import Any
 
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.requests import Ping
-from airflow_provider_soperator.slurm.requests.once import SubmitOnce, Submitted
+from airflow_provider_soperator.slurm.requests.submission import SubmitOnce, Submitted
 from airflow_provider_soperator.transports.ssh import SshTransport
 from benchmarks.transports import Login
 from tests.contract.transports import AsyncWay, Way

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from airflow_provider_soperator.clients.sync import SlurmClient
+from airflow_provider_soperator.client.sync import SlurmClient
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.slurm.errors import SubmitRefused, TogetherRefused
 from airflow_provider_soperator.slurm.job import BatchJob
-from airflow_provider_soperator.slurm.keys import SubmissionKey
+from airflow_provider_soperator.slurm.job_ids import SubmissionKey
 from sandbox.lifecycle import Sandbox
 from sandbox.settings import Settings
 from tests.integration.cluster import Cluster

@@ -15,19 +15,18 @@ from typing import TypeVar
 
 import pytest
 
-from airflow_provider_soperator.clients import work
-from airflow_provider_soperator.clients.client import AsyncSlurmClient
-from airflow_provider_soperator.clients.steps import run
-from airflow_provider_soperator.clients.sync import SlurmClient
+from airflow_provider_soperator.client import submissions
+from airflow_provider_soperator.client.client import AsyncSlurmClient
+from airflow_provider_soperator.client.sync import SlurmClient
+from airflow_provider_soperator.slurm.cluster_records import RateLimit
+from airflow_provider_soperator.slurm.dependencies import Dependency, Unmet
 from airflow_provider_soperator.slurm.errors import SlurmError, SubmitRefused, TogetherRefused
-from airflow_provider_soperator.slurm.ids import JobId
 from airflow_provider_soperator.slurm.job import BatchJob
-from airflow_provider_soperator.slurm.keys import SubmissionKey, key_of
-from airflow_provider_soperator.slurm.records import Job, RateLimit
+from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey, key_of
+from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.requests import ListJobs, Request
-from airflow_provider_soperator.slurm.requests.once import SubmitOnce, Together
-from airflow_provider_soperator.slurm.terms import Dependency
-from airflow_provider_soperator.slurm.unmet import Unmet
+from airflow_provider_soperator.slurm.requests.commands import run_steps
+from airflow_provider_soperator.slurm.requests.submission import SubmitOnce, Together
 from airflow_provider_soperator.transports.local import LocalTransport
 from tests.contract.transports import AsyncWay, Way, inside
 from tests.integration.cluster import Cluster
@@ -167,17 +166,17 @@ def test_what_a_cut_has_left_is_completed(slurm: SlurmClient, way: Way) -> None:
 @pytest.mark.usefixtures("nothing_starts")
 def test_more_than_go_at_once_are_all_there_or_none(way: Way) -> None:
     slow = RateLimit(bucket=40, refill=1, period=timedelta(seconds=25))
-    assert work.jobs_at_once(slow) == 3
+    assert submissions.jobs_at_once(slow) == 3
     jobs = waiting(7)
     chain = (jobs[0], *(after(job, before) for before, job in pairwise(jobs)))
-    submitted = run(work.submit_together(chain, None, False, slow), way.ask)
+    submitted = run_steps(submissions.submit_together(chain, None, False, slow), way.ask)
     found = queued(way, chain)
     assert [found[str(job.name)].id for job in chain] == [one.id for one in submitted]
     assert not any(job.is_held or job.comment for job in found.values())
     refused = [job.replace(name=SubmissionKey.derive("dag", job.name or "", "t", -1, 1).name("once")) for job in jobs]
     chain = (*refused[:6], after(refused[6], refused[2]).replace(partition="nowhere"))
     with pytest.raises(TogetherRefused):
-        run(work.submit_together(chain, None, False, slow), way.ask)
+        run_steps(submissions.submit_together(chain, None, False, slow), way.ask)
     assert not queued(way, chain)
 
 

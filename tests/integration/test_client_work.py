@@ -6,14 +6,13 @@ import uuid
 
 import pytest
 
-from airflow_provider_soperator.clients import work
+from airflow_provider_soperator.client import submissions
 from airflow_provider_soperator.slurm.errors import SubmitRefused
 from airflow_provider_soperator.slurm.files import FileError, WriteFile
-from airflow_provider_soperator.slurm.ids import JobId
 from airflow_provider_soperator.slurm.job import BatchJob
-from airflow_provider_soperator.slurm.keys import SubmissionKey
+from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
 from airflow_provider_soperator.slurm.requests import ListJobs, Submit
-from airflow_provider_soperator.transports.errors import TransportError
+from airflow_provider_soperator.transports.transport_errors import TransportError
 from tests.integration.clients import ClientUnderTest
 from tests.integration.cluster import Cluster
 
@@ -61,7 +60,7 @@ def test_what_may_have_been_done_is_not_done_again(slurm: ClientUnderTest, clust
 
 
 def test_hundreds_of_jobs_in_one_go(slurm: ClientUnderTest, cluster: Cluster) -> None:
-    jobs = [work.named(HELD, key()) for _ in range(300)]
+    jobs = [submissions.named(HELD, key()) for _ in range(300)]
     submitted = slurm.do("submit_many", jobs)
     ids = [one.id for one in submitted]
     assert len(set(ids)) == len(jobs)

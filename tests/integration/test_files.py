@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_soperator.clients import transfers
-from airflow_provider_soperator.clients.disk import LocalFileError
-from airflow_provider_soperator.clients.steps import run
-from airflow_provider_soperator.clients.sync import SlurmClient
+from airflow_provider_soperator.client import file_copies
+from airflow_provider_soperator.client.file_copies import LocalFileError
+from airflow_provider_soperator.client.sync import SlurmClient
 from airflow_provider_soperator.slurm.files import FileError, ReadPieces
 from airflow_provider_soperator.slurm.requests import Request
-from airflow_provider_soperator.slurm.transfers import Place, WritePiece
+from airflow_provider_soperator.slurm.requests.commands import run_steps
+from airflow_provider_soperator.slurm.transfers import PlaceFiles, WritePiece
 from tests.integration.cluster import Cluster
 from tests.integration.connections import WAYS, Connections
 
@@ -175,9 +175,9 @@ def test_a_connection_that_is_cut_again_and_again(
 ) -> None:
     (folder / "larger").write_bytes(os.urandom(12_000_000))
     ask = cutting(slurm, cluster, every=4)
-    assert run(transfers.send(folder, f"{there}/project", "tag"), ask).new == 606
+    assert run_steps(file_copies.send(folder, f"{there}/project", "tag"), ask).new == 606
     assert listed(cluster, there) == ["project"]
-    assert run(transfers.bring(f"{there}/project", tmp_path / "back"), ask).new == 606
+    assert run_steps(file_copies.bring(f"{there}/project", tmp_path / "back"), ask).new == 606
     assert content(tmp_path / "back") == content(folder)
 
 
@@ -187,14 +187,14 @@ def test_nothing_is_seen_at_the_place_before_all_of_it_is_there(
     seen: list[object] = []
 
     def ask(request: Request[Any]) -> Any:
-        if isinstance(request, (WritePiece, Place)):
+        if isinstance(request, (WritePiece, PlaceFiles)):
             seen.append(cluster.try_run("ls", f"{there}/project").returncode)
         if isinstance(request, ReadPieces):
             seen.append((tmp_path / "back").exists())
         return slurm.ask(request)
 
-    run(transfers.send(folder, f"{there}/project", "tag"), ask)
-    run(transfers.bring(f"{there}/project", tmp_path / "back"), ask)
+    run_steps(file_copies.send(folder, f"{there}/project", "tag"), ask)
+    run_steps(file_copies.bring(f"{there}/project", tmp_path / "back"), ask)
     assert len(seen) > 4
     assert set(seen) == {2, False}
 
@@ -206,12 +206,12 @@ def test_what_a_killed_try_has_left_is_removed_by_the_next(
         pass
 
     def ask(request: Request[Any]) -> Any:
-        if isinstance(request, Place):
+        if isinstance(request, PlaceFiles):
             raise Killed
         return slurm.ask(request)
 
     with pytest.raises(Killed):
-        run(transfers.send(folder, f"{there}/project", "tag"), ask)
+        run_steps(file_copies.send(folder, f"{there}/project", "tag"), ask)
     [left] = listed(cluster, there)
     assert left.startswith(".incoming-")
     slurm.upload(folder, f"{there}/project", tag="tag")
@@ -298,7 +298,7 @@ def test_a_file_that_is_written_to_while_it_is_read(
         return slurm.ask(request)
 
     with pytest.raises(FileError, match="checkpoint has changed while it was read"):
-        run(transfers.bring(f"{there}/checkpoint", tmp_path / "checkpoint"), ask)
+        run_steps(file_copies.bring(f"{there}/checkpoint", tmp_path / "checkpoint"), ask)
     assert os.listdir(tmp_path) == []
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_soperator.clients.finished import FinishedJobs
-from airflow_provider_soperator.clients.steps import run
-from airflow_provider_soperator.slurm.ids import JobId
-from airflow_provider_soperator.slurm.queue import QueueFilter
-from airflow_provider_soperator.slurm.status import JobStatus
+from airflow_provider_soperator.client.finished_jobs import FinishedJobs
+from airflow_provider_soperator.client.queue import QueueFilter
+from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.job_records import JobStatus
+from airflow_provider_soperator.slurm.requests.commands import run_steps
 from tests.integration.clients import ClientUnderTest
 from tests.integration.cluster import Cluster
 from tests.integration.conftest import ConnectClient
@@ -30,7 +30,7 @@ class Listener:
         self.told: list[JobStatus] = []
 
     def look(self) -> list[JobId]:
-        news = run(self.jobs.round(), self._slurm.ask)
+        news = run_steps(self.jobs.round(), self._slurm.ask)
         self.told += news
         return [status.id for status in news]
 

@@ -15,7 +15,7 @@ from airflow_provider_soperator.health.assessment import HealthQuery
 from airflow_provider_soperator.hooks.health import Witnesses
 from airflow_provider_soperator.hooks.prometheus import PrometheusHook
 from airflow_provider_soperator.sensors.health import NodeHealthSensor
-from airflow_provider_soperator.transports.errors import ConnectFailed
+from airflow_provider_soperator.transports.transport_errors import ConnectFailed
 from airflow_provider_soperator.triggers.events import NodeUnhealthyTrigger
 from airflow_provider_soperator.triggers.watch import WatchTrigger
 from airflow_provider_soperator.work.health import HealthWatch

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_soperator.clients.client import AsyncSlurmClient
+from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.slurm.job import BatchJob
-from airflow_provider_soperator.slurm.keys import SubmissionKey
+from airflow_provider_soperator.slurm.job_ids import SubmissionKey
 from airflow_provider_soperator.slurm.requests import Ping, WhoAmI
 from airflow_provider_soperator.slurm.states import JobBase
 from tests.integration.cluster import LOGIN, Cluster

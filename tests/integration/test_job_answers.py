@@ -7,9 +7,9 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from airflow_provider_soperator.slurm import errors
-from airflow_provider_soperator.slurm.ids import JobId
 from airflow_provider_soperator.slurm.job import BatchJob
-from airflow_provider_soperator.slurm.records import Job
+from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.requests import (
     Accounting,
     CancelJobs,

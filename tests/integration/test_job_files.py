@@ -12,9 +12,9 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.operators.files import JobFiles
-from airflow_provider_soperator.slurm.fields import job_of
 from airflow_provider_soperator.slurm.files import FileError
-from airflow_provider_soperator.slurm.keys import SubmissionKey
+from airflow_provider_soperator.slurm.job import job_of
+from airflow_provider_soperator.slurm.job_ids import SubmissionKey
 from tests.integration.cluster import Cluster
 from tests.integration.connections import Connections
 

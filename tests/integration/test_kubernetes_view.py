@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_soperator.clients.run import JobRun
+from airflow_provider_soperator.client.job_run import JobRun
 from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.slurm.job import BatchJob
-from airflow_provider_soperator.slurm.keys import SubmissionKey
-from airflow_provider_soperator.slurm.status import JobStatus
+from airflow_provider_soperator.slurm.job_ids import SubmissionKey
+from airflow_provider_soperator.slurm.job_records import JobStatus
 from sandbox.settings import NAMESPACE
 from tests.integration.cluster import Cluster, is_ready
 from tests.integration.connections import Connections

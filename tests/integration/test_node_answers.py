@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_soperator.slurm import nodes
-from airflow_provider_soperator.slurm.ids import JobId
-from airflow_provider_soperator.slurm.nodes import DrainReason
+from airflow_provider_soperator.slurm import node_conditions
+from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.node_conditions import DrainReason
 from airflow_provider_soperator.slurm.requests import (
     CommentNodes,
     Drain,
@@ -26,36 +26,36 @@ from tests.integration.cluster import Cluster
 
 @pytest.mark.each_slurm
 def test_a_node_through_its_power_states(cluster: Cluster) -> None:
-    assert nodes.is_off(the_node(cluster))
+    assert node_conditions.is_off(the_node(cluster))
     ask(cluster, PowerUp(("worker-1",)))
-    wait_node(cluster, nodes.is_coming_up)
-    wait_node(cluster, nodes.is_usable)
+    wait_node(cluster, node_conditions.is_coming_up)
+    wait_node(cluster, node_conditions.is_usable)
     job = cluster.held_job("--nodelist=worker-1", "--gpus-per-node=8")
-    busy = wait_node(cluster, nodes.is_busy)
-    assert nodes.is_usable(busy)
+    busy = wait_node(cluster, node_conditions.is_busy)
+    assert node_conditions.is_usable(busy)
     cluster.wait("its GPUs are taken", lambda: the_node(cluster).gpus_used == 8)
 
     reason = DrainReason("shifts/night", 'lent until 08:00; "quoted", a = b')
     ask(cluster, PowerDown(("worker-1",), PowerDownMode.ASAP, str(reason)))
     going = the_node(cluster)
-    assert nodes.is_going_off(going)
-    assert nodes.is_draining(going)
-    assert nodes.is_ours(going, "shifts/night")
+    assert node_conditions.is_going_off(going)
+    assert node_conditions.is_draining(going)
+    assert node_conditions.is_ours(going, "shifts/night")
     assert DrainReason.parse(going.reason) == reason
     assert going.reason_user == "root"
     assert going.reason_since is not None
     cluster.let_go(job)
-    off = wait_node(cluster, nodes.is_off)
+    off = wait_node(cluster, node_conditions.is_off)
     # slurmctld has cleared the drain that came with it.
-    assert not nodes.is_drained(off)
+    assert not node_conditions.is_drained(off)
 
     ask(cluster, Drain(("worker-1",), str(reason)))
     kept = the_node(cluster)
-    assert nodes.is_off(kept)
-    assert nodes.is_drained(kept)
-    assert nodes.is_ours(kept)
+    assert node_conditions.is_off(kept)
+    assert node_conditions.is_drained(kept)
+    assert node_conditions.is_ours(kept)
     ask(cluster, Undrain(("worker-1",)))
-    assert not nodes.is_ours(the_node(cluster))
+    assert not node_conditions.is_ours(the_node(cluster))
 
 
 def test_a_forced_power_down_takes_the_job_with_it(cluster: Cluster) -> None:
@@ -63,7 +63,7 @@ def test_a_forced_power_down_takes_the_job_with_it(cluster: Cluster) -> None:
     job = JobId.parse(cluster.held_job("--nodelist=worker-1", "--no-requeue"))
     cluster.wait("it runs", lambda: the_job(cluster, job).state.base is JobBase.RUNNING)
     ask(cluster, PowerDown(("worker-1",), PowerDownMode.FORCE))
-    wait_node(cluster, nodes.is_off)
+    wait_node(cluster, node_conditions.is_off)
     ended = cluster.wait("it has ended", lambda: (found := the_job(cluster, job)).state.is_finished and found)
     assert not ended.state.succeeded
 
@@ -73,23 +73,23 @@ def test_a_forced_power_down_takes_the_job_with_it(cluster: Cluster) -> None:
 def test_a_node_that_does_not_boot(cluster: Cluster) -> None:
     cluster.fault("node-no-boot", node="worker-1")
     ask(cluster, PowerUp(("worker-1",)))
-    wait_node(cluster, nodes.is_coming_up)
-    wait_node(cluster, nodes.failed_to_resume)
+    wait_node(cluster, node_conditions.is_coming_up)
+    wait_node(cluster, node_conditions.failed_to_resume)
     cluster.fault("clear")
     ask(cluster, PowerDown(("worker-1",), PowerDownMode.FORCE))
-    wait_node(cluster, lambda node: nodes.is_off(node) and not nodes.failed_to_resume(node))
+    wait_node(cluster, lambda node: node_conditions.is_off(node) and not node_conditions.failed_to_resume(node))
 
 
 def test_soperators_reasons_are_known_and_not_ours(cluster: Cluster) -> None:
     ask(cluster, Drain(("worker-0",), "[user_problem] boot_disk_full: 95% [hc_program]"))
     drained = the_node(cluster, "worker-0")
-    known = nodes.explain(drained.reason)
+    known = node_conditions.explain(drained.reason)
     assert known is not None
     assert known.heals
-    assert not nodes.is_ours(drained)
-    assert not nodes.is_usable(drained)
+    assert not node_conditions.is_ours(drained)
+    assert not node_conditions.is_usable(drained)
     ask(cluster, ResumeNodes(("worker-0",)))
-    wait_node(cluster, nodes.is_usable, "worker-0")
+    wait_node(cluster, node_conditions.is_usable, "worker-0")
 
 
 def test_all_nodes_and_partitions(cluster: Cluster) -> None:

@@ -7,10 +7,10 @@ from datetime import datetime, timezone
 
 import pytest
 
-from airflow_provider_soperator.slurm import power
-from airflow_provider_soperator.slurm.nodes import DrainReason, is_off, is_usable
-from airflow_provider_soperator.slurm.power import Move
-from airflow_provider_soperator.slurm.records import Node
+from airflow_provider_soperator.slurm import node_orders
+from airflow_provider_soperator.slurm.cluster_records import Node
+from airflow_provider_soperator.slurm.node_conditions import DrainReason, is_off, is_usable
+from airflow_provider_soperator.slurm.node_orders import NodeMove
 from airflow_provider_soperator.slurm.requests import Drain, ListNodes, PowerDown, PowerDownMode, PowerUp, Request
 from tests.contract.transports import Way
 from tests.integration.cluster import Cluster
@@ -29,15 +29,15 @@ class Mover:
     def look(self, *names: str) -> tuple[Node, ...]:
         return self.way.ask(ListNodes(names))
 
-    def step(self, decide: Callable[[tuple[Node, ...]], Move], *names: str) -> Move:
+    def step(self, decide: Callable[[tuple[Node, ...]], NodeMove], *names: str) -> NodeMove:
         move = decide(self.look(*names))
         for order in move.orders:
             self.way.ask(order)
             self.ordered.append(order)
         return move
 
-    def until_over(self, decide: Callable[[tuple[Node, ...]], Move], *names: str) -> Move:
-        def over() -> Move | None:
+    def until_over(self, decide: Callable[[tuple[Node, ...]], NodeMove], *names: str) -> NodeMove:
+        def over() -> NodeMove | None:
             move = self.step(decide, *names)
             return move if move.is_settled else None
 
@@ -54,20 +54,20 @@ def over_ssh(cluster: Cluster, connect: Callable[[str], Way]) -> Mover:
     return Mover(connect("ssh"), cluster)
 
 
-def asap(nodes: tuple[Node, ...]) -> Move:
-    return power.down(nodes, PowerDownMode.ASAP)
+def asap(nodes: tuple[Node, ...]) -> NodeMove:
+    return node_orders.down(nodes, PowerDownMode.ASAP)
 
 
-def force(nodes: tuple[Node, ...]) -> Move:
-    return power.down(nodes, PowerDownMode.FORCE)
+def force(nodes: tuple[Node, ...]) -> NodeMove:
+    return node_orders.down(nodes, PowerDownMode.FORCE)
 
 
-def lend(nodes: tuple[Node, ...]) -> Move:
-    return power.kept_off(nodes, PowerDownMode.ASAP, reason=LENT)
+def lend(nodes: tuple[Node, ...]) -> NodeMove:
+    return node_orders.kept_off(nodes, PowerDownMode.ASAP, reason=LENT)
 
 
 def test_nodes_go_up_stay_down_and_come_back_with_no_order_given_twice(mover: Mover) -> None:
-    move = mover.until_over(power.up, *NODES)
+    move = mover.until_over(node_orders.up, *NODES)
     assert (move.is_over, move.there, mover.ordered) == (True, NODES, [PowerUp(NODES)])
     mover.ordered.clear()
     assert mover.until_over(lend, *NODES).is_over
@@ -76,21 +76,21 @@ def test_nodes_go_up_stay_down_and_come_back_with_no_order_given_twice(mover: Mo
     drains = [order for order in mover.ordered if isinstance(order, Drain)]
     assert [name for order in downs for name in order.names] == list(NODES)
     assert sorted(name for order in drains for name in order.names) == list(NODES)
-    assert mover.until_over(lambda nodes: power.up(nodes, owner="shift/night"), *NODES).is_over
+    assert mover.until_over(lambda nodes: node_orders.up(nodes, owner="shift/night"), *NODES).is_over
     assert all(is_usable(node) for node in mover.look(*NODES))
 
 
 def test_a_node_that_powers_down_is_powered_up_after_that(over_ssh: Mover, cluster: Cluster) -> None:
-    over_ssh.until_over(power.up, "worker-1")
+    over_ssh.until_over(node_orders.up, "worker-1")
     cluster.run("scontrol", "power", "down", "worker-1")
     over_ssh.ordered.clear()
-    assert over_ssh.until_over(power.up, "worker-1").is_over
+    assert over_ssh.until_over(node_orders.up, "worker-1").is_over
     assert over_ssh.ordered == [PowerUp(("worker-1",))]
 
 
 @pytest.mark.oldest_slurm
 def test_a_queued_job_gets_no_node_that_is_kept_off(over_ssh: Mover, cluster: Cluster) -> None:
-    over_ssh.until_over(power.up, "worker-1")
+    over_ssh.until_over(node_orders.up, "worker-1")
     first = cluster.held_job("--nodelist=worker-1", "--gpus-per-node=4")
     cluster.wait_job(first, "RUNNING")
     second = cluster.sbatch("--nodelist=worker-1", "--gpus-per-node=8")
@@ -102,21 +102,21 @@ def test_a_queued_job_gets_no_node_that_is_kept_off(over_ssh: Mover, cluster: Cl
     # Powered up by somebody else, it goes down again.
     over_ssh.way.ask(PowerUp(("worker-1",)))
     assert over_ssh.until_over(lend, "worker-1").is_over
-    over_ssh.until_over(power.up, "worker-1")
+    over_ssh.until_over(node_orders.up, "worker-1")
     cluster.wait_job(second, "COMPLETED")
 
 
 @pytest.mark.leaves("drains")
 def test_force_ends_jobs_and_lets_no_other_start(over_ssh: Mover, cluster: Cluster) -> None:
-    over_ssh.until_over(power.up, "worker-1")
+    over_ssh.until_over(node_orders.up, "worker-1")
     first = cluster.held_job("--nodelist=worker-1", "--gpus-per-node=8")
     cluster.wait_job(first, "RUNNING")
     second = cluster.held_job("--nodelist=worker-1", "--gpus-per-node=8")
-    over_ssh.step(lambda nodes: power.down(nodes, PowerDownMode.IDLE), "worker-1")
+    over_ssh.step(lambda nodes: node_orders.down(nodes, PowerDownMode.IDLE), "worker-1")
     over_ssh.step(asap, "worker-1")
     assert over_ssh.step(asap, "worker-1").orders == ()
-    assert over_ssh.step(lambda nodes: power.down(nodes, PowerDownMode.IDLE), "worker-1").orders == ()
-    over_ssh.until_over(lambda nodes: power.kept_off(nodes, PowerDownMode.FORCE, reason=LENT), "worker-1")
+    assert over_ssh.step(lambda nodes: node_orders.down(nodes, PowerDownMode.IDLE), "worker-1").orders == ()
+    over_ssh.until_over(lambda nodes: node_orders.kept_off(nodes, PowerDownMode.FORCE, reason=LENT), "worker-1")
     modes = [order.mode for order in over_ssh.ordered if isinstance(order, PowerDown)]
     assert modes == [PowerDownMode.IDLE, PowerDownMode.ASAP, PowerDownMode.FORCE]
     assert cluster.job(first)["restart_cnt"] == 1
@@ -135,9 +135,9 @@ def test_what_does_not_boot_is_lost_once_and_tried_again_by_the_next(over_ssh: M
     cluster.settle()
     cluster.fault("block-exhausted", leave=0)
     began = datetime.now(timezone.utc)
-    move = over_ssh.until_over(lambda nodes: power.up(nodes, since=began), "worker-1")
+    move = over_ssh.until_over(lambda nodes: node_orders.up(nodes, since=began), "worker-1")
     assert "ResumeTimeout reached" in move.lost["worker-1"]
     assert over_ssh.ordered == [PowerUp(("worker-1",))]
     cluster.fault("clear")
     began = datetime.now(timezone.utc)
-    assert over_ssh.until_over(lambda nodes: power.up(nodes, since=began), "worker-1").is_over
+    assert over_ssh.until_over(lambda nodes: node_orders.up(nodes, since=began), "worker-1").is_over

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_soperator.slurm import errors
-from airflow_provider_soperator.slurm.ids import JobId
+from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.requests import (
     Accounting,
     CancelJobs,

@@ -17,7 +17,7 @@ from airflow_provider_soperator.capacity.targets.protocol import Session, Target
 from airflow_provider_soperator.errors import CapacityBusy, CapacityError, CapacityMistake
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 from airflow_provider_soperator.slurm.requests import PowerDownMode
-from airflow_provider_soperator.transports.errors import ConnectFailed
+from airflow_provider_soperator.transports.transport_errors import ConnectFailed
 from sandbox.cloud.landscape import BLOCK_ID, INFERENCE_NAMESPACE, NODESET_NAME_LABEL
 from tests.integration.cluster import Cluster
 from tests.integration.connections import Connections

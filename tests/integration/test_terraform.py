@@ -27,7 +27,7 @@ from airflow_provider_soperator.terraform.failures import (
     TerraformTooOld,
     UnknownVariable,
 )
-from airflow_provider_soperator.transports.errors import ConnectFailed
+from airflow_provider_soperator.transports.transport_errors import ConnectFailed
 from tests.integration.terraforming import (
     LOGIN,
     RECIPES,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_soperator.clients.watched import Patience
-from airflow_provider_soperator.slurm.ids import JobId
+from airflow_provider_soperator.client.job_tracker import LossLimits
+from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.requests import CancelJobs, RequeueJobs
 from tests.integration.clients import ClientUnderTest
 from tests.integration.cluster import Cluster
 
-BRIEF = Patience(unknown=3, runaway=6)
+BRIEF = LossLimits(unknown=3, runaway=6)
 
 
 @pytest.mark.each_client

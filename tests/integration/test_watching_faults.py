@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from airflow_provider_soperator.slurm.ids import JobId
+from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.requests import ListJobs
 from tests.integration.clients import ClientUnderTest
 from tests.integration.cluster import Cluster

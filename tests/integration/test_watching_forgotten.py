@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from airflow_provider_soperator.clients.watched import Patience
-from airflow_provider_soperator.slurm.ids import JobId
+from airflow_provider_soperator.client.job_tracker import LossLimits
+from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.requests import ListJobs
 from tests.integration.clients import ClientUnderTest
 from tests.integration.cluster import Cluster
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.oldest_slurm
 
 ConnectBoth = Callable[[Cluster], list[ClientUnderTest]]
 
-BRIEF = Patience(unknown=3, runaway=6)
+BRIEF = LossLimits(unknown=3, runaway=6)
 
 
 def wait_forgotten(cluster: Cluster, slurm: ClientUnderTest, *jobs: str) -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection
 from typing import Any
 
-from airflow_provider_soperator.slurm.keys import SubmissionKey, key_of
+from airflow_provider_soperator.slurm.job_ids import SubmissionKey, key_of
 from sandbox.airflow.api import ENDS
 from tests.airflow.stack import Run
 from tests.integration.cluster import Cluster

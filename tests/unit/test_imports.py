@@ -98,9 +98,7 @@ TABLE = (
     ),
     Row(
         "what is beneath Airflow's own",
-        modules(
-            "capacity", "pipelines", "clients", "functions", "provisioning", "soperator", "terraform", "transports"
-        ),
+        modules("capacity", "pipelines", "client", "functions", "provisioning", "soperator", "terraform", "transports"),
         ACTS,
         but=(
             # This calls the cloud.

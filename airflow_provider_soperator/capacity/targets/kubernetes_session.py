@@ -17,8 +17,12 @@ from airflow_provider_soperator.soperator import workloads
 from airflow_provider_soperator.soperator.conditions import Object
 from airflow_provider_soperator.soperator.kinds import KindMistake, Resource, find_scalable
 from airflow_provider_soperator.soperator.objects import ObjectMissing, Objects
-from airflow_provider_soperator.transports.errors import TransportError
-from airflow_provider_soperator.transports.kubernetes_errors import explained, is_conflict, is_forbidden
+from airflow_provider_soperator.transports.transport_errors import (
+    TransportError,
+    is_conflict,
+    is_forbidden,
+    kubernetes_errors,
+)
 
 if TYPE_CHECKING:
     from airflow_provider_soperator.capacity.targets import KubernetesScaleTarget
@@ -38,7 +42,7 @@ async def open_session(
     target: KubernetesScaleTarget, clients: Clients, log: Logger
 ) -> AsyncIterator[KubernetesScaleSession]:
     async with AsyncExitStack() as opened:
-        with explained("connect", _RIGHTS):
+        with kubernetes_errors("connect", _RIGHTS):
             client = await opened.enter_async_context(clients.kubernetes(target.kubernetes_conn_id))
         try:
             resource = await find_scalable(client, target.kind)

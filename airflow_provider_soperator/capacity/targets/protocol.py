@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from airflow_provider_soperator.capacity.figures import JobLosses
     from airflow_provider_soperator.capacity.holdings import Holding, Release
     from airflow_provider_soperator.capacity.lease import Lease
-    from airflow_provider_soperator.clients.client import AsyncSlurmClient
+    from airflow_provider_soperator.client.client import AsyncSlurmClient
     from airflow_provider_soperator.logger import Logger
     from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 

@@ -13,17 +13,19 @@ from airflow_provider_soperator.capacity.holdings import Holding, Release
 from airflow_provider_soperator.capacity.lease import Lease
 from airflow_provider_soperator.capacity.node_choice import NodeChoice, NodePreference, choose
 from airflow_provider_soperator.capacity.targets.protocol import Session, SessionContext, refuse_unnamed
-from airflow_provider_soperator.clients.client import AsyncSlurmClient
+from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.errors import CapacityMistake
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 from airflow_provider_soperator.slurm import hostlist
+from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Node
 from airflow_provider_soperator.slurm.errors import NotPermitted, SlurmError
-from airflow_provider_soperator.slurm.ids import JobId
-from airflow_provider_soperator.slurm.node_words import in_lines
-from airflow_provider_soperator.slurm.nodes import (
+from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.job_records import Job
+from airflow_provider_soperator.slurm.node_conditions import (
     DrainReason,
     failed_to_resume,
+    in_lines,
     is_anothers,
     is_busy,
     is_coming_up,
@@ -31,9 +33,9 @@ from airflow_provider_soperator.slurm.nodes import (
     is_off,
     is_ours,
     is_usable,
+    refuse_unknown,
 )
-from airflow_provider_soperator.slurm.power import kept_off, refuse_power, refuse_unknown, up
-from airflow_provider_soperator.slurm.records import ClusterConfig, Job, Node
+from airflow_provider_soperator.slurm.node_orders import kept_off, refuse_power, up
 from airflow_provider_soperator.slurm.requests import (
     CancelJobs,
     ListJobs,

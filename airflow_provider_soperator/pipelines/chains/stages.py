@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow_provider_soperator.pipelines.chains import standins
 from airflow_provider_soperator.pipelines.chains.errors import ShellChainError
-from airflow_provider_soperator.slurm import directives, options, terms
+from airflow_provider_soperator.slurm import dependencies, directives, job_description, options
 from airflow_provider_soperator.slurm.job import BatchJob
 
 
@@ -156,7 +156,7 @@ class Call:
     def _environment(self) -> None:
         """Which of the script's variables the job gets is said by --export."""
         said = self.fields.get("export")
-        names = None if said is None else terms.as_words(said)
+        names = None if said is None else job_description.as_words(said)
         inherited = {
             name: value
             for name, value in self.environment.items()
@@ -204,22 +204,22 @@ class Call:
         found: list[After] = []
         others: list[str] = []
         try:
-            said = terms.dependency_terms(text)
+            said = dependencies.dependency_terms(text)
         except ValueError as wrong:
             raise self._error(f"--dependency: {wrong}", "mend it") from None
         for term in said:
             found += self._after(term, names)
             plain = [job for job in term.jobs if not standins.jobs_in(job)]
             if plain:
-                others.append(str(terms.Dependency(term.kind, *plain, minutes=term.minutes)))
+                others.append(str(dependencies.Dependency(term.kind, *plain, minutes=term.minutes)))
         return tuple(found), ",".join(others) or None
 
-    def _after(self, term: terms.Dependency, names: Sequence[str]) -> Iterator[After]:
+    def _after(self, term: dependencies.Dependency, names: Sequence[str]) -> Iterator[After]:
         for job in term.jobs:
             if standins.jobs_in(job) and not standins.is_stand_in(job):
                 raise self._error("--dependency has something behind the id of a job", "wait for all of the array")
         # To the checks of ids a stand-in is as good as any number.
-        checked = terms.Dependency(
+        checked = dependencies.Dependency(
             term.kind, *("1" if standins.is_stand_in(job) else job for job in term.jobs), minutes=term.minutes
         )
         if problems := checked.problems():

@@ -6,9 +6,9 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping
 
-from airflow_provider_soperator.slurm import rendering, submission
+from airflow_provider_soperator.slurm import job_submission
 from airflow_provider_soperator.slurm.job import BatchJob
-from airflow_provider_soperator.slurm.keys import key_of, strip_key
+from airflow_provider_soperator.slurm.job_ids import key_of, strip_key
 
 _HEAD = "#!/bin/bash\nset -euo pipefail\n"
 _KEY = re.compile(r"(?<=:)[a-z2-7]{12}(?=(_?))(?![a-z0-9])")
@@ -55,11 +55,11 @@ def as_shell(jobs: Mapping[str, BatchJob]) -> str:
 
 
 def _call(name: str, job: BatchJob, variables: Mapping[str, str]) -> Iterator[str]:
-    job = submission.with_script_environment(job)
+    job = job_submission.with_script_environment(job)
     if job.name is not None:
         job = job.replace(name=strip_key(job.name) or None)
-    words = [_option(name, word, variables) for word in rendering.argv(job)]
-    script = rendering.body(job)
+    words = [_option(name, word, variables) for word in job_submission.argv(job)]
+    script = job_submission.body(job)
     if job.command is not None:
         command = job.command if isinstance(job.command, str) else shlex.join(job.command)
         # Options of the first component come before the others.

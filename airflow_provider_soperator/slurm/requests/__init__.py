@@ -1,7 +1,6 @@
 """Everything that Slurm can be asked or told, one small value for each."""
 
-from airflow_provider_soperator.slurm.requests.accounting import Accounting, ShowRights
-from airflow_provider_soperator.slurm.requests.base import Command, CommandOutput, Request
+from airflow_provider_soperator.slurm.requests.accounting import Accounting, ListShares, ShowRights
 from airflow_provider_soperator.slurm.requests.cluster import (
     MintToken,
     Ping,
@@ -10,6 +9,7 @@ from airflow_provider_soperator.slurm.requests.cluster import (
     ShowTopology,
     WhoAmI,
 )
+from airflow_provider_soperator.slurm.requests.commands import Command, CommandOutput, Request
 from airflow_provider_soperator.slurm.requests.jobs import (
     CancelJobs,
     HoldJobs,
@@ -41,7 +41,6 @@ from airflow_provider_soperator.slurm.requests.reservations import (
     ListReservations,
     UpdateReservation,
 )
-from airflow_provider_soperator.slurm.requests.shares import ListShares
 
 __all__ = [
     "Accounting",

@@ -1,30 +1,37 @@
-"""Questions to accounting: jobs of the past, and what users may do."""
+"""Questions to accounting: jobs of the past, what users may do, and their shares of the cluster."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import cached_property
 
-from airflow_provider_soperator.slurm.accounts import Association, UserRights
-from airflow_provider_soperator.slurm.errors import InvalidRequest
-from airflow_provider_soperator.slurm.exits import ExitCode
-from airflow_provider_soperator.slurm.ids import JobId, JobIdSet
-from airflow_provider_soperator.slurm.records import AccountingJob, AccountingStep
-from airflow_provider_soperator.slurm.requests.base import (
+from airflow_provider_soperator.slurm.cluster_records import Association, Share, UserRights
+from airflow_provider_soperator.slurm.errors import InvalidRequest, UnreadableAnswer
+from airflow_provider_soperator.slurm.job_ids import JobId, JobIdSet
+from airflow_provider_soperator.slurm.job_records import AccountingJob, AccountingStep
+from airflow_provider_soperator.slurm.notations import (
+    EPOCHS,
+    ExitCode,
+    format_time,
+    parse_minutes,
+    parse_seconds,
+    parse_time,
+)
+from airflow_provider_soperator.slurm.requests.commands import (
     Command,
     CommandOutput,
     Request,
+    Table,
     clean,
     listed,
     number,
     plain_word,
 )
 from airflow_provider_soperator.slurm.states import JobState
-from airflow_provider_soperator.slurm.tables import Table
-from airflow_provider_soperator.slurm.times import EPOCHS, format_time, parse_minutes, parse_seconds, parse_time
 
 #: Ids in one question: the database answers it from an index, but reads it as one line of SQL.
 MOST_IDS = 5000
@@ -72,7 +79,7 @@ def accounting_table() -> Table:
 
 
 def name_in_accounting(name: str) -> str:
-    """How accounting writes a job's name: it has no room for a long one, and no double quotes.
+    """A job's name as accounting has it: there is no room for a long one, and no double quotes.
 
     >>> name_in_accounting('say "hi"')
     'say `hi`'
@@ -132,11 +139,11 @@ class Accounting(Request[tuple[AccountingJob, ...]]):
         return tuple(sorted(self._names)) if all(map(_SAFE_NAME.fullmatch, self._names)) else ()
 
     def read(self, answer: CommandOutput) -> tuple[AccountingJob, ...]:
-        runs: dict[JobId, list[_Run]] = {}
+        runs: dict[JobId, list[_AccountingRun]] = {}
         for row in self.table.rows(self.check(answer).stdout):
             job_id = JobId.parse(row[0])
             if not job_id.step:
-                runs.setdefault(job_id, []).append(_Run(_accounting_job(job_id, row)))
+                runs.setdefault(job_id, []).append(_AccountingRun(_accounting_job(job_id, row)))
             elif job_id.without_step in runs:
                 # Below the run that they belong to.
                 runs[job_id.without_step][-1].steps.append(_step(job_id, row))
@@ -144,7 +151,7 @@ class Accounting(Request[tuple[AccountingJob, ...]]):
         return tuple(job for job in jobs if self.admits(job))
 
     def admits(self, job: AccountingJob) -> bool:
-        """Whether a job fits the conditions on ids and names; those that a server may not have applied."""
+        """True if a job fits the conditions on ids and names; those that a server may not have applied."""
         if self._wanted is not None and not self._wanted.touches(job.id):
             return False
         if self.names and job.name not in self._names:
@@ -161,7 +168,7 @@ class Accounting(Request[tuple[AccountingJob, ...]]):
 
 
 @dataclass
-class _Run:
+class _AccountingRun:
     job: AccountingJob
     steps: list[AccountingStep] = field(default_factory=list)
 
@@ -227,7 +234,7 @@ def _bytes(text: str) -> int | None:
 
 @dataclass(frozen=True)
 class ShowRights(Request[UserRights]):
-    """What accounting lets a user do."""
+    """Ask for a user's rights."""
 
     user: str
 
@@ -246,3 +253,62 @@ class ShowRights(Request[UserRights]):
             default_account=rows[0][2],
             associations=tuple(Association(row[3], row[4], listed(row[5])) for row in rows if row[3]),
         )
+
+
+#: Under the names that 22.05 and 26.05 share.
+_SHARE_COLUMNS = (
+    "Account",
+    "User",
+    "Partition",
+    "RawShares",
+    "NormShares",
+    "RawUsage",
+    "NormUsage",
+    "EffectvUsage",
+    "FairShare",
+    "LevelFS",
+)
+
+
+@dataclass(frozen=True)
+class ListShares(Request[tuple[Share, ...]]):
+    """The shares of all accounts and users, by their names; none where the cluster keeps no accounting.
+
+    >>> ListShares().command().argv[:3]
+    ('sshare', '--all', '--parsable2')
+    """
+
+    def command(self) -> Command:
+        return Command(("sshare", "--all", "--parsable2", "--noheader", f"--format={','.join(_SHARE_COLUMNS)}"))
+
+    def read(self, answer: CommandOutput) -> tuple[Share, ...]:
+        return by_name(map(_share, self.check(answer).text.splitlines()))
+
+
+def by_name(shares: Iterable[Share]) -> tuple[Share, ...]:
+    """Sorted by names: ``sshare`` has them as a tree, slurmrestd as they come."""
+    return tuple(sorted(shares, key=lambda share: (share.account, share.user, share.partition)))
+
+
+def _share(line: str) -> Share:
+    said = dict(zip(_SHARE_COLUMNS, line.split("|"), strict=False))
+    if len(said) < len(_SHARE_COLUMNS):
+        raise UnreadableAnswer(f"no row of {len(_SHARE_COLUMNS)} columns: {line[:200]!r}", "sshare")
+    return Share(
+        # Set in by a blank for each account above it.
+        account=said["Account"].strip(),
+        user=said["User"],
+        partition=said["Partition"],
+        # Of those that share with their parent it says so in place of a number.
+        shares=int(said["RawShares"]) if said["RawShares"].isdecimal() else None,
+        normal_shares=_fraction(said["NormShares"]),
+        usage=number(said["RawUsage"]),
+        normal_usage=_fraction(said["NormUsage"]),
+        effective_usage=_fraction(said["EffectvUsage"]),
+        fair_share=_fraction(said["FairShare"]) if said["User"] else None,
+        level=_fraction(said["LevelFS"]),
+    )
+
+
+def _fraction(text: str) -> float | None:
+    return None if not text else math.inf if text == "inf" else float(text)

@@ -7,10 +7,17 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from airflow_provider_soperator.slurm import hostlist
+from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Controller, RpcCount, SchedulerStats
 from airflow_provider_soperator.slurm.errors import ControllerUnreachable, UnreadableAnswer
-from airflow_provider_soperator.slurm.records import ClusterConfig, Controller, RpcCount, SchedulerStats
-from airflow_provider_soperator.slurm.requests.base import Command, CommandOutput, Request, clean, listed, plain_word
-from airflow_provider_soperator.slurm.times import parse_time
+from airflow_provider_soperator.slurm.notations import parse_time
+from airflow_provider_soperator.slurm.requests.commands import (
+    Command,
+    CommandOutput,
+    Request,
+    clean,
+    listed,
+    plain_word,
+)
 
 _SETTING = re.compile(r"(\w+)\s*= ?(.*)")
 _SECONDS = re.compile(r"(\d+)(?: sec)?")
@@ -91,7 +98,7 @@ class WhoAmI(Request[str]):
 
 @dataclass(frozen=True)
 class SchedulerDiagnostics(Request[SchedulerStats]):
-    """How busy slurmctld is, and with what."""
+    """Ask for the figures of slurmctld's work."""
 
     def command(self) -> Command:
         return Command(("sdiag",))

@@ -15,21 +15,20 @@ from airflow_provider_soperator.slurm.errors import (
     UnknownJob,
     UnreadableAnswer,
 )
-from airflow_provider_soperator.slurm.exits import ExitCode
-from airflow_provider_soperator.slurm.ids import JobId, JobIdSet
-from airflow_provider_soperator.slurm.records import Job
-from airflow_provider_soperator.slurm.requests.base import (
+from airflow_provider_soperator.slurm.job_ids import JobId, JobIdSet
+from airflow_provider_soperator.slurm.job_records import Job
+from airflow_provider_soperator.slurm.notations import EPOCHS, ExitCode, parse_duration, parse_time
+from airflow_provider_soperator.slurm.requests.commands import (
     MEGABYTE,
     Command,
     CommandOutput,
     Request,
+    Table,
     clean,
     number,
     plain_word,
 )
 from airflow_provider_soperator.slurm.states import JobState
-from airflow_provider_soperator.slurm.tables import Table
-from airflow_provider_soperator.slurm.times import EPOCHS, parse_duration, parse_time
 
 if TYPE_CHECKING:
     from airflow_provider_soperator.slurm.job import BatchJob
@@ -155,7 +154,7 @@ class ListJobs(Request[tuple[Job, ...]]):
         return tuple(job for job in jobs if self.admits(job))
 
     def admits(self, job: Job) -> bool:
-        """Whether a job fits the conditions on ids and names; those that a server may not have applied."""
+        """True if a job fits the conditions on ids and names; those that a server may not have applied."""
         if self._wanted is not None and not self._wanted.touches(job.id):
             return False
         if self.names and job.name not in self.names:

@@ -8,13 +8,15 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from airflow_provider_soperator.slurm import hostlist
+from airflow_provider_soperator.slurm.cluster_records import Machine, Node, Partition
 from airflow_provider_soperator.slurm.errors import InvalidRequest, UnknownNode
-from airflow_provider_soperator.slurm.records import Machine, Node, Partition
-from airflow_provider_soperator.slurm.requests.base import (
+from airflow_provider_soperator.slurm.notations import EPOCHS, parse_duration, parse_time
+from airflow_provider_soperator.slurm.requests.commands import (
     MEGABYTE,
     Command,
     CommandOutput,
     Request,
+    Table,
     clean,
     free_text,
     listed,
@@ -22,8 +24,6 @@ from airflow_provider_soperator.slurm.requests.base import (
     quoted,
 )
 from airflow_provider_soperator.slurm.states import NodeState
-from airflow_provider_soperator.slurm.tables import Table
-from airflow_provider_soperator.slurm.times import EPOCHS, parse_duration, parse_time
 
 #: Under the names that 22.05 and 26.05 share.
 _COLUMNS = (
@@ -125,7 +125,7 @@ _BOOTED = re.compile(r"^ +BootTime=(\S+)", re.MULTILINE)
 
 @dataclass(frozen=True)
 class ListMachines(Request[tuple[Machine, ...]]):
-    """What nodes run on. Slurm 26.05 does not learn the instance of a node that it has powered up."""
+    """Ask for the machines under nodes. Slurm 26.05 does not learn the instance of a node that it has powered up."""
 
     names: tuple[str, ...]
 
@@ -159,7 +159,7 @@ class NodeDetail(Request[str]):
 
 
 class PowerDownMode(str, Enum):
-    """When a node powers down."""
+    """The moment at which a node powers down."""
 
     #: Once it is idle; jobs may start on it before that.
     IDLE = "power_down"

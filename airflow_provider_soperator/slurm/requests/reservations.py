@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from airflow_provider_soperator.slurm import hostlist
+from airflow_provider_soperator.slurm.cluster_records import Reservation
 from airflow_provider_soperator.slurm.errors import InvalidRequest, NotPermitted, UnknownReservation, UnreadableAnswer
-from airflow_provider_soperator.slurm.records import Reservation
-from airflow_provider_soperator.slurm.requests.base import (
+from airflow_provider_soperator.slurm.notations import EPOCHS, format_time, parse_time
+from airflow_provider_soperator.slurm.requests.commands import (
     Command,
     CommandOutput,
     Request,
@@ -19,7 +20,6 @@ from airflow_provider_soperator.slurm.requests.base import (
     listed,
     plain_word,
 )
-from airflow_provider_soperator.slurm.times import EPOCHS, format_time, parse_time
 
 _HEAD = re.compile(r"ReservationName=(.*?) (StartTime=\S+ EndTime=\S+ Duration=.*)")
 _FLAG = re.compile(r"[+-]?[A-Za-z_]+(=[0-9:+-]+)?")

@@ -1,14 +1,14 @@
 """Every question to Slurm as slurmrestd takes it: HTTP calls, and how their JSON is read into the very same records.
 
-Nothing is sent here: ``steps`` yields calls and is given their answers, so one code serves threads and event loops.
+Nothing is sent here: ``steps`` yields calls and is given their answers, and the transport sends them.
 """
 
-from airflow_provider_soperator.slurm.rest import accounting, cluster, jobs, nodes, once, reservations, shares
-from airflow_provider_soperator.slurm.rest.calls import Answer, Call, Site, Steps, Unsupported, steps
+from airflow_provider_soperator.slurm.rest import accounting, cluster, jobs, nodes, reservations, submission
+from airflow_provider_soperator.slurm.rest.calls import RestAnswer, RestCall, Site, Steps, Unsupported, steps
 
 __all__ = [
-    "Answer",
-    "Call",
+    "RestAnswer",
+    "RestCall",
     "Site",
     "Steps",
     "Unsupported",
@@ -16,8 +16,7 @@ __all__ = [
     "cluster",
     "jobs",
     "nodes",
-    "once",
     "reservations",
-    "shares",
     "steps",
+    "submission",
 ]

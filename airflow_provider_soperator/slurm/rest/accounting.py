@@ -1,21 +1,41 @@
-"""Accounting over slurmrestd: jobs of the past, and what users may do."""
+"""Accounting over slurmrestd: jobs of the past, what users may do, and fair shares."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
-from airflow_provider_soperator.slurm import terms
-from airflow_provider_soperator.slurm.accounts import Association, UserRights
-from airflow_provider_soperator.slurm.errors import AccountingUnreachable
-from airflow_provider_soperator.slurm.ids import JobId
-from airflow_provider_soperator.slurm.records import AccountingJob, AccountingStep
-from airflow_provider_soperator.slurm.requests.accounting import Accounting, ShowRights, with_earlier_runs
-from airflow_provider_soperator.slurm.requests.base import clean
-from airflow_provider_soperator.slurm.rest.answers import Json, asked, exit_code, minutes, moment, number, seconds
-from airflow_provider_soperator.slurm.rest.calls import Call, Site, Steps, handles, segment
+from airflow_provider_soperator.slurm import job_description
+from airflow_provider_soperator.slurm.cluster_records import Association, Share, UserRights
+from airflow_provider_soperator.slurm.errors import AccountingUnreachable, SlurmError
+from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.job_records import AccountingJob, AccountingStep
+from airflow_provider_soperator.slurm.notations import NoDuration, format_time
+from airflow_provider_soperator.slurm.requests.accounting import (
+    Accounting,
+    ListShares,
+    ShowRights,
+    by_name,
+    with_earlier_runs,
+)
+from airflow_provider_soperator.slurm.requests.commands import clean
+from airflow_provider_soperator.slurm.rest.calls import (
+    Json,
+    RestCall,
+    Site,
+    Steps,
+    asked,
+    exit_code,
+    handles,
+    minutes,
+    moment,
+    number,
+    seconds,
+    segment,
+)
 from airflow_provider_soperator.slurm.states import JobBase, JobState
-from airflow_provider_soperator.slurm.times import NoDuration, format_time
 
 Query = tuple[tuple[str, str], ...]
 
@@ -32,19 +52,19 @@ def accounting(request: Accounting, site: Site) -> Steps[tuple[AccountingJob, ..
     request.command()
     runs: dict[JobId, list[AccountingJob]] = {}
     for query in _queries(request):
-        data = yield from _asked(Call("GET", "slurmdb/jobs/", query))
+        data = yield from _asked(RestCall("GET", "slurmdb/jobs/", query))
         for said in data.get("jobs") or ():
             job = _job(said, request.steps)
             runs.setdefault(job.id, []).append(job)
     return tuple(job for job in map(with_earlier_runs, runs.values()) if request.admits(job))
 
 
-def _asked(call: Call) -> Steps[Json]:
+def _asked(call: RestCall) -> Steps[Json]:
     try:
         return (yield from asked(call))
     except AccountingUnreachable:
         # It says the same of a token that is refused; slurmctld does not.
-        yield from asked(Call("GET", "slurm/diag/"))
+        yield from asked(RestCall("GET", "slurm/diag/"))
         raise
 
 
@@ -124,7 +144,7 @@ def _elements(array: Json) -> str:
     """
     bits = int(array["task"] or "0", 16)
     indices = [index for index in range(bits.bit_length()) if bits >> index & 1]
-    return terms.array_text(indices, array["limits"]["max"]["running"]["tasks"] or None)
+    return job_description.array_text(indices, array["limits"]["max"]["running"]["tasks"] or None)
 
 
 def _step(said: Json, job_id: JobId) -> AccountingStep:
@@ -160,11 +180,11 @@ def _tres(said: list[Json] | None) -> str:
 @handles
 def show_rights(request: ShowRights, site: Site) -> Steps[UserRights]:
     request.command()
-    data = yield from _asked(Call("GET", f"slurmdb/user/{segment(request.user)}"))
+    data = yield from _asked(RestCall("GET", f"slurmdb/user/{segment(request.user)}"))
     if not data.get("users"):
         return UserRights(user=request.user, is_known=False)
     user = data["users"][0]
-    data = yield from _asked(Call("GET", "slurmdb/associations/", (("user", request.user),)))
+    data = yield from _asked(RestCall("GET", "slurmdb/associations/", (("user", request.user),)))
     associations = data.get("associations") or ()
     levels = [level for level in user["administrator_level"] if level.lower() not in ("none", "not set", "not_set")]
     return UserRights(
@@ -175,3 +195,58 @@ def show_rights(request: ShowRights, site: Site) -> Steps[UserRights]:
             Association(one["account"], one.get("partition") or "", tuple(one["qos"])) for one in associations
         ),
     )
+
+
+#: From here on a number of shares is the mark for those of the parent.
+_PARENTS = 0x7FFF_FFFF
+#: From here on a level is one of Slurm's marks: below it for none, and above it for infinity.
+_NO_LEVEL = 0xFFFF_FFFD
+#: Digits that ``sshare`` prints.
+_DIGITS = 6
+
+
+@handles
+def list_shares(request: ListShares, site: Site) -> Steps[tuple[Share, ...]]:
+    try:
+        data = yield from asked(RestCall("GET", "slurm/shares"))
+    except SlurmError:
+        # Whatever it was, slurmrestd says that this failed, and no more; asked for anything else, it says why.
+        yield from asked(RestCall("GET", "slurm/diag/"))
+        raise
+    return by_name(map(_share, (data.get("shares") or {}).get("shares") or ()))
+
+
+def _share(said: Json) -> Share:
+    is_user = "USER" in said["type"]
+    shares = number(said["shares"])
+    has_own = shares is not None and shares < _PARENTS
+    fair = said["fairshare"]
+    return Share(
+        account=said["parent"] if is_user else said["name"],
+        user=said["name"] if is_user else "",
+        partition=said.get("partition") or "",
+        shares=shares if has_own else None,
+        normal_shares=_rest_fraction(said["shares_normalized"]),
+        usage=said["usage"],
+        normal_usage=_rest_fraction(said["usage_normalized"]),
+        effective_usage=_rest_fraction(said["effective_usage"]),
+        fair_share=_rest_fraction(fair["factor"]) if is_user else None,
+        # Who has no shares of their own is on no level.
+        level=_level(fair["level"]) if has_own else None,
+    )
+
+
+def _rest_fraction(value: Any) -> float | None:
+    """A fraction: a plain number before v0.0.42."""
+    if isinstance(value, Mapping):
+        if not value["set"] and not value["infinite"]:
+            return None
+        value = math.inf if value["infinite"] else value["number"]
+    return round(float(value), _DIGITS)
+
+
+def _level(value: Any) -> float | None:
+    level = _rest_fraction(value)
+    if level is None or level < _NO_LEVEL:
+        return level
+    return math.inf if level > _NO_LEVEL + 2 else None

@@ -1,20 +1,23 @@
-"""The form of what is asked of slurmrestd: single calls, their answers, and requests that take several of them."""
+"""Calls to slurmrestd: their form, how their answers are read, and requests that take several of them."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
 from functools import singledispatch
 from typing import Any, NoReturn, TypeVar
 from urllib.parse import quote, urlencode
 
-from airflow_provider_soperator.slurm import payload
-from airflow_provider_soperator.slurm.requests.base import TIMEOUT, Request
+from airflow_provider_soperator.slurm import job_submission
+from airflow_provider_soperator.slurm.errors import SlurmError, UnreadableAnswer, classify
+from airflow_provider_soperator.slurm.notations import Duration, ExitCode, NoDuration
+from airflow_provider_soperator.slurm.requests.commands import TIMEOUT, Request
 
 T = TypeVar("T")
 
 #: The versions of slurmrestd's interface that are known here, v0.0.…: Slurm 24.05 to 26.05.
-VERSIONS = tuple(sorted(int(version.rpartition(".")[2]) for version in payload.VERSIONS))
+VERSIONS = tuple(sorted(int(version.rpartition(".")[2]) for version in job_submission.PAYLOAD_VERSIONS))
 
 
 class Unsupported(Exception):
@@ -28,7 +31,7 @@ class Unsupported(Exception):
 
 @dataclass(frozen=True)
 class Site:
-    """What a question needs to know of who asks, and of the slurmrestd that is asked."""
+    """The user who asks, and the version of the slurmrestd that is asked."""
 
     #: Of the interface, v0.0.…
     version: int
@@ -36,7 +39,7 @@ class Site:
     user: str = ""
     #: Where jobs start that do not say it themselves, as they would in a login's home.
     home: str = ""
-    environment: tuple[str, ...] = payload.ENVIRONMENT
+    environment: tuple[str, ...] = job_submission.DEFAULT_ENVIRONMENT
 
     def require(self, version: int, what: str) -> None:
         """Refuse what slurmrestd can do only since a version."""
@@ -45,10 +48,10 @@ class Site:
 
 
 @dataclass(frozen=True)
-class Call:
+class RestCall:
     """One HTTP request.
 
-    >>> Call("GET", "slurmdb/jobs/", (("step", "1"), ("step", "2"))).target(42)
+    >>> RestCall("GET", "slurmdb/jobs/", (("step", "1"), ("step", "2"))).target(42)
     '/slurmdb/v0.0.42/jobs/?step=1&step=2'
     """
 
@@ -69,15 +72,15 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What slurmrestd answered: an HTTP status, and JSON that need not agree with it."""
+class RestAnswer:
+    """The answer of slurmrestd: an HTTP status, and JSON that need not agree with it."""
 
     status: int
     data: Mapping[str, Any]
 
 
 #: Yields calls, is sent their answers, and returns what the request was for.
-Steps = Generator[Call, Answer, T]
+Steps = Generator[RestCall, RestAnswer, T]
 
 
 @singledispatch
@@ -102,3 +105,122 @@ def unsupported(what: str, instead: str = "") -> NoReturn:
 def segment(text: object) -> str:
     """A name as one part of a path."""
     return quote(str(text), safe="")
+
+
+Json = Mapping[str, Any]
+
+#: Who is said to have refused something.
+NAME = "slurmrestd"
+#: Below it error numbers are Slurm's own, whose words are those of its commands; from it on they are slurmrestd's.
+_REST_ERRORS = 9000
+#: From here on a time is one of Slurm's marks for "none" and "never".
+_NEVER = 0xFFFF_FFFD
+
+
+def asked(call: RestCall, command: str = NAME) -> Generator[RestCall, RestAnswer, Json]:
+    """Make a call; its answer, if it was not refused.
+
+    ``command`` is the command of Slurm that would have been asked, where its refusals mean something of their own.
+    """
+    answer = yield call
+    found = tuple(errors(answer))
+    if found:
+        raise error(found, command)
+    if answer.status >= 400:
+        raise UnreadableAnswer(f"HTTP status {answer.status} without an error in it", NAME)
+    return answer.data
+
+
+def errors(answer: RestAnswer) -> Iterable[Json]:
+    """Errors in an answer: a status of 200 does not mean that nothing was. Warnings are no errors."""
+    return answer.data.get("errors") or ()
+
+
+def error(found: Iterable[Json], command: str = NAME) -> SlurmError:
+    """The error that they mean."""
+    return classify(command, "; ".join(dict.fromkeys(map(_words, found))))
+
+
+def _words(one: Json) -> str:
+    number_ = one.get("error_number") or 0
+    description = str(one.get("description") or "")
+    # Slurm's own words are what its commands print; without a number only the description says anything.
+    if 0 < number_ < _REST_ERRORS:
+        return str(one.get("error") or description)
+    return description or str(one.get("error") or "")
+
+
+def status_errors(data: Json) -> tuple[Json, ...]:
+    """The refusals among the results for each of several jobs."""
+    found = (one.get("error") or {} for one in data.get("status") or ())
+    return tuple(one for one in found if one.get("code"))
+
+
+def status_error(found: Iterable[Json]) -> SlurmError:
+    return classify(NAME, "; ".join(dict.fromkeys(str(one.get("string") or one.get("message")) for one in found)))
+
+
+def number(value: Any) -> int | None:
+    """A number, which may come as ``{"set": …, "infinite": …, "number": …}``; None where there is none.
+
+    >>> number({"set": True, "infinite": False, "number": 7}), number({"set": False, "number": 0}), number(7)
+    (7, None, 7)
+    """
+    if isinstance(value, Mapping):
+        return None if value.get("infinite") or not value.get("set") else int(value["number"])
+    return None if value is None else int(value)
+
+
+def moment(value: Any) -> datetime | None:
+    """A point in time; neither 0 nor the end of 32 bits is one."""
+    seconds = number(value)
+    return datetime.fromtimestamp(seconds, timezone.utc) if seconds and seconds < _NEVER else None
+
+
+def minutes(value: Any, unset: NoDuration = NoDuration.UNKNOWN) -> Duration:
+    """A duration in minutes, or what it means that there is none.
+
+    >>> minutes({"set": False, "infinite": True, "number": 0}).name, str(minutes({"set": True, "number": 90}))
+    ('UNLIMITED', '1:30:00')
+    """
+    if isinstance(value, Mapping) and value.get("infinite"):
+        return NoDuration.UNLIMITED
+    found = number(value)
+    return unset if found is None else timedelta(minutes=found)
+
+
+def seconds(value: Any) -> timedelta | None:
+    found = number(value)
+    return None if found is None else timedelta(seconds=found)
+
+
+def exit_code(value: Json | None) -> ExitCode:
+    value = value or {}
+    signal = (value.get("signal") or {}).get("id")
+    return ExitCode(number(value.get("return_code")) or 0, number(signal) or 0)
+
+
+def as_lines(data: Json) -> str:
+    """All that is in a record, as text for people: a line for each thing that has a value.
+
+    >>> print(as_lines({"name": "a", "time": {"set": True, "infinite": False, "number": 5}, "comment": ""}), end="")
+    name=a
+    time=5
+    """
+    return "".join(f"{name}={value}\n" for name, value in _flat("", data))
+
+
+def _flat(prefix: str, value: Any) -> Iterable[tuple[str, str]]:
+    if isinstance(value, Mapping) and value.keys() >= {"set", "infinite", "number"}:
+        value = "UNLIMITED" if value["infinite"] else number(value)
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _flat(f"{prefix}.{key}" if prefix else key, inner)
+    elif isinstance(value, (list, tuple)) and any(isinstance(inner, Mapping) for inner in value):
+        for index, inner in enumerate(value):
+            yield from _flat(f"{prefix}[{index}]", inner)
+    elif isinstance(value, (list, tuple)):
+        if value:
+            yield prefix, ",".join(map(str, value))
+    elif value not in (None, ""):
+        yield prefix, str(value)

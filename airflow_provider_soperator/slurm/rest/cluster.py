@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
+from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Controller, RpcCount, SchedulerStats
 from airflow_provider_soperator.slurm.errors import ControllerUnreachable
 from airflow_provider_soperator.slurm.files import FileRequest
-from airflow_provider_soperator.slurm.records import ClusterConfig, Controller, RpcCount, SchedulerStats
 from airflow_provider_soperator.slurm.requests.cluster import (
     MintToken,
     Ping,
@@ -16,15 +16,25 @@ from airflow_provider_soperator.slurm.requests.cluster import (
     ShowConfig,
     WhoAmI,
 )
-from airflow_provider_soperator.slurm.rest.answers import NAME, Json, asked, moment, seconds
-from airflow_provider_soperator.slurm.rest.calls import Call, Site, Steps, handles, unsupported
+from airflow_provider_soperator.slurm.rest.calls import (
+    NAME,
+    Json,
+    RestCall,
+    Site,
+    Steps,
+    asked,
+    handles,
+    moment,
+    seconds,
+    unsupported,
+)
 
 
 @handles
 def show_config(request: ShowConfig, site: Site) -> Steps[ClusterConfig]:
     """``settings`` has slurmrestd's names and notation, which are not quite those of ``scontrol``."""
     site.require(45, "show the cluster's settings")
-    data = yield from asked(Call("GET", "slurm/conf"))
+    data = yield from asked(RestCall("GET", "slurm/conf"))
     said = data["slurm_conf"]
     return ClusterConfig(
         version=data["meta"]["slurm"]["release"],
@@ -51,11 +61,11 @@ def _setting(value: Any) -> str:
 
 @handles
 def ping(request: Ping, site: Site) -> Steps[tuple[Controller, ...]]:
-    data = yield from asked(Call("GET", "slurm/ping/"))
+    data = yield from asked(RestCall("GET", "slurm/ping/"))
     found = tuple(map(_controller, data["pings"]))
     if not any(controller.is_up for controller in found):
         # Asked for anything else, slurmrestd also says why.
-        yield from asked(Call("GET", "slurm/diag/"))
+        yield from asked(RestCall("GET", "slurm/diag/"))
         said = ", ".join(f"slurmctld at {controller.host} is down" for controller in found)
         raise ControllerUnreachable(said, NAME)
     return found
@@ -78,7 +88,7 @@ def who_am_i(request: WhoAmI, site: Site) -> Steps[str]:
 
 @handles
 def diagnostics(request: SchedulerDiagnostics, site: Site) -> Steps[SchedulerStats]:
-    data = yield from asked(Call("GET", "slurm/diag/"))
+    data = yield from asked(RestCall("GET", "slurm/diag/"))
     said = data["statistics"]
     return SchedulerStats(
         at=moment(said["req_time"]),

@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from airflow_provider_soperator.slurm import options, payload, terms
+from airflow_provider_soperator.slurm import job_description, job_submission, options
 from airflow_provider_soperator.slurm.errors import InvalidRequest, UnknownJob
-from airflow_provider_soperator.slurm.ids import JobId
 from airflow_provider_soperator.slurm.job import BatchJob
-from airflow_provider_soperator.slurm.records import Job
-from airflow_provider_soperator.slurm.requests.base import clean
+from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.job_records import Job
+from airflow_provider_soperator.slurm.notations import NoDuration
+from airflow_provider_soperator.slurm.requests.commands import clean
 from airflow_provider_soperator.slurm.requests.jobs import (
     CancelJobs,
     HoldJobs,
@@ -23,20 +24,24 @@ from airflow_provider_soperator.slurm.requests.jobs import (
     TopJobs,
     UpdateJob,
 )
-from airflow_provider_soperator.slurm.rest.answers import (
+from airflow_provider_soperator.slurm.rest.calls import (
     Json,
+    RestCall,
+    Site,
+    Steps,
     as_lines,
     asked,
     exit_code,
+    handles,
     minutes,
     moment,
     number,
+    segment,
     status_error,
     status_errors,
+    unsupported,
 )
-from airflow_provider_soperator.slurm.rest.calls import Call, Site, Steps, handles, segment, unsupported
 from airflow_provider_soperator.slurm.states import JobBase, JobState
-from airflow_provider_soperator.slurm.times import NoDuration
 
 #: So many jobs are asked for one by one; more come out of the whole queue, in one call.
 FEW = 4
@@ -84,12 +89,12 @@ def list_jobs(request: ListJobs, site: Site) -> Steps[tuple[Job, ...]]:
     if 0 < len(wholes) <= FEW:
         for whole in wholes:
             try:
-                data = yield from asked(Call("GET", f"slurm/job/{whole.job}"))
+                data = yield from asked(RestCall("GET", f"slurm/job/{whole.job}"))
             except UnknownJob:
                 continue
             found += data["jobs"]
     else:
-        data = yield from asked(Call("GET", "slurm/jobs/"))
+        data = yield from asked(RestCall("GET", "slurm/jobs/"))
         found += data["jobs"]
     elements = yield from _cut_elements(found)
     now = datetime.now(timezone.utc)
@@ -120,12 +125,12 @@ def _cut_elements(found: list[Json]) -> Steps[dict[int, str]]:
     cut = {one["array_job_id"]["number"]: one["array_task_string"] for one in found if _CUT in one["array_task_string"]}
     elements: dict[int, str] = {}
     for array, written in cut.items():
-        data = yield from asked(Call("GET", "slurm/jobs/state/", (("job_id", str(array)),)))
+        data = yield from asked(RestCall("GET", "slurm/jobs/state/", (("job_id", str(array)),)))
         all_of_it = {JobId.parse(one["job_id"]).element for one in data["jobs"]}
         apart = {number(one["array_task_id"]) for one in found if number(one["array_job_id"]) == array}
         waiting = [element for element in all_of_it - apart if element is not None]
         limit = written.partition("%")[2]
-        elements[array] = terms.array_text(waiting, int(limit) if limit else None)
+        elements[array] = job_description.array_text(waiting, int(limit) if limit else None)
     return elements
 
 
@@ -195,7 +200,7 @@ def _time_used(said: Json, state: JobState, now: datetime) -> timedelta:
 
 @handles
 def job_detail(request: JobDetail, site: Site) -> Steps[str]:
-    data = yield from asked(Call("GET", f"slurm/job/{segment(request.job.whole)}"))
+    data = yield from asked(RestCall("GET", f"slurm/job/{segment(request.job.whole)}"))
     jobs = [one for one in data["jobs"] if request.job.covers(_id(one, {})) or _id(one, {}).covers(request.job)]
     if not jobs:
         raise UnknownJob("Invalid job id specified")
@@ -212,7 +217,7 @@ def cancel(request: CancelJobs, site: Site) -> Steps[None]:
     body = {"jobs": [job.argument for job in request.ids], "signal": signal, **({"flags": flags} if flags else {})}
     if request.waiting:
         body["job_state"] = ["PENDING"]
-    data = yield from asked(Call("DELETE", "slurm/jobs/", body=body))
+    data = yield from asked(RestCall("DELETE", "slurm/jobs/", body=body))
     meant = _GONE | {_OTHER_STATE} if request.waiting else _GONE
     refused = [one for one in status_errors(data) if one["code"] not in meant]
     if refused:
@@ -239,10 +244,10 @@ def _update_each(ids: tuple[JobId, ...], change: Json, what: str) -> Steps[None]
     for job in ids:
         try:
             # Of a heterogeneous job slurmrestd changes only the part whose number it is given.
-            data = yield from asked(Call("GET", f"slurm/job/{job.job}"))
+            data = yield from asked(RestCall("GET", f"slurm/job/{job.job}"))
             parts = [one["job_id"] for one in data["jobs"] if number(one["het_job_id"])]
             for part in parts or [job.job]:
-                yield from asked(Call("POST", f"slurm/job/{part}", body=change))
+                yield from asked(RestCall("POST", f"slurm/job/{part}", body=change))
         except UnknownJob as error:
             first = first or error
     if first:
@@ -260,7 +265,7 @@ def requeue(request: RequeueJobs, site: Site) -> Steps[None]:
     site.require(45, "requeue jobs")
     flags = {"flags": ["Hold"]} if request.hold else {}
     body = {"jobs": [job.argument for job in request.ids], **flags}
-    data = yield from asked(Call("POST", "slurm/jobs/requeue", body=body))
+    data = yield from asked(RestCall("POST", "slurm/jobs/requeue", body=body))
     if refused := status_errors(data):
         raise status_error(refused)
 
@@ -277,7 +282,7 @@ def update_job(request: UpdateJob, site: Site) -> Steps[None]:
     change: dict[str, Any] = {}
     for name, value in request.changes.items():
         change |= _said(name, value)(value)
-    yield from asked(Call("POST", f"slurm/job/{segment(request.job.without_step)}", body=change))
+    yield from asked(RestCall("POST", f"slurm/job/{segment(request.job.without_step)}", body=change))
 
 
 def _said(name: str, value: str) -> Callable[[str], dict[str, Any]]:
@@ -297,13 +302,13 @@ def submit(request: Submit, site: Site) -> Steps[JobId]:
 
 
 def payload_of(job: BatchJob, site: Site) -> dict[str, Any]:
-    """The job's JSON; where nobody says where it starts, that is the user's home, as for whoever logs in."""
+    """The job's JSON; it starts in the user's home unless it says otherwise."""
     job.check()
-    if site.home and payload.components(job)[0].chdir is None:
+    if site.home and job_submission.components(job)[0].chdir is None:
         job = job.replace(chdir=site.home)
     return job.to_payload(f"v0.0.{site.version}", environment=site.environment)
 
 
 def submitted(body: Json) -> Steps[JobId]:
-    data = yield from asked(Call("POST", "slurm/job/submit", body=body), "sbatch")
+    data = yield from asked(RestCall("POST", "slurm/job/submit", body=body), "sbatch")
     return JobId(number(data["job_id"]) or 0)

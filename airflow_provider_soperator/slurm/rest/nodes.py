@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_provider_soperator.slurm import hostlist
+from airflow_provider_soperator.slurm.cluster_records import Machine, Node, Partition
 from airflow_provider_soperator.slurm.errors import UnknownNode
-from airflow_provider_soperator.slurm.records import Machine, Node, Partition
-from airflow_provider_soperator.slurm.requests.base import clean
+from airflow_provider_soperator.slurm.notations import NoDuration
+from airflow_provider_soperator.slurm.requests.commands import clean
 from airflow_provider_soperator.slurm.requests.nodes import (
     CommentNodes,
     Drain,
@@ -21,10 +22,21 @@ from airflow_provider_soperator.slurm.requests.nodes import (
     ResumeNodes,
     Undrain,
 )
-from airflow_provider_soperator.slurm.rest.answers import NAME, Json, as_lines, asked, minutes, moment, number
-from airflow_provider_soperator.slurm.rest.calls import Call, Site, Steps, handles, segment
+from airflow_provider_soperator.slurm.rest.calls import (
+    NAME,
+    Json,
+    RestCall,
+    Site,
+    Steps,
+    as_lines,
+    asked,
+    handles,
+    minutes,
+    moment,
+    number,
+    segment,
+)
 from airflow_provider_soperator.slurm.states import NodeState
-from airflow_provider_soperator.slurm.times import NoDuration
 
 #: ``scontrol`` sends the same flags.
 _POWER_DOWN = {
@@ -39,7 +51,7 @@ def list_nodes(request: ListNodes, site: Site) -> Steps[tuple[Node, ...]]:
     """All are asked for: a list of names does not go into one call."""
     request.command()  # as elsewhere, what is no list of nodes is refused before it is sent
     wanted = None if request.names is None else hostlist.expand(hostlist.fold(request.names))
-    data = yield from asked(Call("GET", "slurm/nodes/"))
+    data = yield from asked(RestCall("GET", "slurm/nodes/"))
     nodes = {one["name"]: one for one in data["nodes"]}
     missing = [name for name in wanted or () if name not in nodes]
     if missing:
@@ -78,7 +90,7 @@ def _unknown(names: str) -> UnknownNode:
 @handles
 def list_machines(request: ListMachines, site: Site) -> Steps[tuple[Machine, ...]]:
     request.command()
-    data = yield from asked(Call("GET", "slurm/nodes/"))
+    data = yield from asked(RestCall("GET", "slurm/nodes/"))
     nodes = {one["name"]: one for one in data["nodes"]}
     names = hostlist.expand(hostlist.fold(request.names))
     if missing := [name for name in names if name not in nodes]:
@@ -95,7 +107,7 @@ def _machine(said: Json) -> Machine:
 @handles
 def node_detail(request: NodeDetail, site: Site) -> Steps[str]:
     request.command()
-    answer = yield Call("GET", f"slurm/node/{segment(request.name)}")
+    answer = yield RestCall("GET", f"slurm/node/{segment(request.name)}")
     # Of a node that is not there it says "No error", in an error.
     if not answer.data.get("nodes"):
         raise _unknown(request.name)
@@ -138,13 +150,13 @@ def _order(
 ) -> Steps[None]:
     request.command()
     # All in one call, as scontrol does it.
-    yield from asked(Call("POST", "slurm/nodes/", body={"name": [hostlist.fold(request.names)], **change}))
+    yield from asked(RestCall("POST", "slurm/nodes/", body={"name": [hostlist.fold(request.names)], **change}))
 
 
 @handles
 def list_partitions(request: ListPartitions, site: Site) -> Steps[tuple[Partition, ...]]:
-    """Which one is the default, and which are hidden, is known from v0.0.45 on."""
-    data = yield from asked(Call("GET", "slurm/partitions/"))
+    """A partition; whether it is the default or hidden is known from v0.0.45 on."""
+    data = yield from asked(RestCall("GET", "slurm/partitions/"))
     return tuple(map(_partition, data["partitions"]))
 
 

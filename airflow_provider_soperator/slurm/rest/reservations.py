@@ -6,17 +6,26 @@ from datetime import datetime, timezone
 from typing import Any
 
 from airflow_provider_soperator.slurm import hostlist
+from airflow_provider_soperator.slurm.cluster_records import Reservation
 from airflow_provider_soperator.slurm.errors import NotPermitted, ReservationConflict, UnknownReservation
-from airflow_provider_soperator.slurm.records import Reservation
-from airflow_provider_soperator.slurm.requests.base import clean, listed
+from airflow_provider_soperator.slurm.requests.commands import clean, listed
 from airflow_provider_soperator.slurm.requests.reservations import (
     CreateReservation,
     DeleteReservation,
     ListReservations,
     UpdateReservation,
 )
-from airflow_provider_soperator.slurm.rest.answers import NAME, Json, asked, moment
-from airflow_provider_soperator.slurm.rest.calls import Call, Site, Steps, handles, segment
+from airflow_provider_soperator.slurm.rest.calls import (
+    NAME,
+    Json,
+    RestCall,
+    Site,
+    Steps,
+    asked,
+    handles,
+    moment,
+    segment,
+)
 
 _CHANGES_SINCE = 43
 
@@ -24,7 +33,7 @@ _CHANGES_SINCE = 43
 @handles
 def list_reservations(request: ListReservations, site: Site) -> Steps[tuple[Reservation, ...]]:
     """slurmrestd does not give their comments."""
-    data = yield from asked(Call("GET", "slurm/reservations/"))
+    data = yield from asked(RestCall("GET", "slurm/reservations/"))
     now = datetime.now(timezone.utc)
     return tuple(_reservation(one, now) for one in data["reservations"])
 
@@ -46,7 +55,7 @@ def _reservation(said: Json, now: datetime) -> Reservation:
 
 @handles
 def create(request: CreateReservation, site: Site) -> Steps[str]:
-    """Where a name is taken, slurmrestd would change the reservation that is there; so it is looked up before."""
+    """Create a reservation. slurmrestd would change one that has its name, so it is looked up before."""
     request.command()
     site.require(_CHANGES_SINCE, "make reservations")
     if (yield from _exists(request.name)):
@@ -56,7 +65,7 @@ def create(request: CreateReservation, site: Site) -> Steps[str]:
         said["duration"] = {"set": True, "infinite": True, "number": 0}
     said |= {"partition": request.partition} if request.partition else {}
     try:
-        yield from asked(Call("POST", "slurm/reservation", body=said))
+        yield from asked(RestCall("POST", "slurm/reservation", body=said))
     except NotPermitted as error:
         # slurmctld has the same words for both.
         raise NotPermitted(error.said, error.command, f"{error.remedy}; or there is no user {request.users}") from None
@@ -70,7 +79,7 @@ def update(request: UpdateReservation, site: Site) -> Steps[None]:
     site.require(_CHANGES_SINCE, "change reservations")
     if not (yield from _exists(request.name)):
         raise UnknownReservation("Requested reservation is invalid", NAME)
-    yield from asked(Call("POST", "slurm/reservation", body=_changes(request)))
+    yield from asked(RestCall("POST", "slurm/reservation", body=_changes(request)))
 
 
 @handles
@@ -78,14 +87,14 @@ def delete(request: DeleteReservation, site: Site) -> Steps[bool]:
     request.command()
     site.require(_CHANGES_SINCE, "delete reservations")
     try:
-        yield from asked(Call("DELETE", f"slurm/reservation/{segment(request.name)}"))
+        yield from asked(RestCall("DELETE", f"slurm/reservation/{segment(request.name)}"))
     except UnknownReservation:
         return False
     return True
 
 
 def _exists(name: str) -> Steps[bool]:
-    data = yield from asked(Call("GET", "slurm/reservations/"))
+    data = yield from asked(RestCall("GET", "slurm/reservations/"))
     return any(one["name"] == name for one in data["reservations"])
 
 

@@ -7,10 +7,9 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from airflow_provider_soperator.capacity.figures import DisplacedJobs, JobLosses
-from airflow_provider_soperator.slurm.ids import JobId
-from airflow_provider_soperator.slurm.records import Job
+from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.job_records import Job, JobStatus
 from airflow_provider_soperator.slurm.states import JobState
-from airflow_provider_soperator.slurm.status import JobStatus
 
 START = datetime(2026, 11, 21, 20, tzinfo=timezone.utc)
 MINUTE = timedelta(minutes=1)

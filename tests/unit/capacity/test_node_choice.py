@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_soperator.capacity.node_choice import NodeChoice, NodePreference, choose, work_of
-from airflow_provider_soperator.slurm.ids import JobId
-from airflow_provider_soperator.slurm.records import Job, Node
+from airflow_provider_soperator.slurm.cluster_records import Node
+from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.job_records import Job
+from airflow_provider_soperator.slurm.notations import NoDuration
 from airflow_provider_soperator.slurm.states import JobState, NodeState
-from airflow_provider_soperator.slurm.times import NoDuration
 
 NOW = datetime(2026, 11, 21, 20, tzinfo=timezone.utc)
 HOUR = timedelta(hours=1)

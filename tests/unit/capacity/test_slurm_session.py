@@ -13,10 +13,10 @@ from airflow_provider_soperator.capacity.holdings import Release
 from airflow_provider_soperator.capacity.targets import SlurmNodesTarget
 from airflow_provider_soperator.capacity.targets.protocol import SessionContext
 from airflow_provider_soperator.capacity.targets.slurm_session import SlurmNodesSession
-from airflow_provider_soperator.clients.client import AsyncSlurmClient
+from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.errors import CapacityMistake
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
-from airflow_provider_soperator.slurm.records import Node, Reservation
+from airflow_provider_soperator.slurm.cluster_records import Node, Reservation
 from airflow_provider_soperator.slurm.requests import (
     CreateReservation,
     ListJobs,

@@ -13,8 +13,8 @@ from airflow_provider_soperator.capacity.holdings import Holding, Release
 from airflow_provider_soperator.capacity.lease import Lease
 from airflow_provider_soperator.capacity.targets.protocol import Session
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
+from airflow_provider_soperator.slurm.cluster_records import Reservation
 from airflow_provider_soperator.slurm.errors import ReservationConflict, UnknownReservation
-from airflow_provider_soperator.slurm.records import Reservation
 from airflow_provider_soperator.slurm.requests import (
     CreateReservation,
     DeleteReservation,
@@ -23,7 +23,7 @@ from airflow_provider_soperator.slurm.requests import (
     Request,
     UpdateReservation,
 )
-from airflow_provider_soperator.transports.errors import ConnectionLost
+from airflow_provider_soperator.transports.transport_errors import ConnectionLost
 
 START = datetime(2026, 11, 21, 20, tzinfo=timezone.utc)
 SECOND = timedelta(seconds=1)

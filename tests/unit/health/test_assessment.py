@@ -21,9 +21,9 @@ from airflow_provider_soperator.health.findings import Finding, FindingKind, Nod
 from airflow_provider_soperator.health.kubernetes_findings import CONDITIONS, acted_upon
 from airflow_provider_soperator.health.metrics import METRICS, Metric, Sample
 from airflow_provider_soperator.health.slurm_findings import KINDS
+from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.errors import UnknownNode, UnknownPartition
-from airflow_provider_soperator.slurm.nodes import KNOWN_REASONS
-from airflow_provider_soperator.slurm.records import Node
+from airflow_provider_soperator.slurm.node_conditions import KNOWN_REASONS
 from airflow_provider_soperator.slurm.states import NodeState
 from airflow_provider_soperator.soperator.conditions import Condition
 from airflow_provider_soperator.soperator.hosts import Host, KubernetesView, Pod

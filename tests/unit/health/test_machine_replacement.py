@@ -15,8 +15,8 @@ from airflow_provider_soperator.health.machine_replacement import (
     by_kubernetes,
     by_slurm,
 )
-from airflow_provider_soperator.slurm.power import Step
-from airflow_provider_soperator.slurm.records import Machine, Node
+from airflow_provider_soperator.slurm.cluster_records import Machine, Node
+from airflow_provider_soperator.slurm.node_orders import NodeStep
 from airflow_provider_soperator.slurm.requests import Drain, Undrain
 from airflow_provider_soperator.slurm.states import NodeState
 from airflow_provider_soperator.soperator.conditions import Condition
@@ -46,15 +46,15 @@ class Story:
         self.replacement = Replacement(wanted)
         self.minutes = 0.0
 
-    def see(self, seen: NodeSnapshot, *, after: float = 1, may_begin: bool = True) -> Step:
+    def see(self, seen: NodeSnapshot, *, after: float = 1, may_begin: bool = True) -> NodeStep:
         self.minutes += after
         return self.replacement.look(seen, NOON + timedelta(minutes=self.minutes), may_begin=may_begin)
 
 
 def test_a_node_is_drained_waited_for_and_found_on_another_machine() -> None:
     story = Story()
-    assert story.see(sight("MIXED+CLOUD")) == Step((Drain(("worker-0",), OURS),), waits="is being drained")
-    assert story.see(sight("MIXED+CLOUD+DRAIN", reason=OURS)) == Step(waits="has jobs")
+    assert story.see(sight("MIXED+CLOUD")) == NodeStep((Drain(("worker-0",), OURS),), waits="is being drained")
+    assert story.see(sight("MIXED+CLOUD+DRAIN", reason=OURS)) == NodeStep(waits="has jobs")
     assert (
         story.see(sight("IDLE+CLOUD+DRAIN", reason=OURS)).waits == "is drained, and Soperator is to replace its machine"
     )
@@ -66,7 +66,7 @@ def test_a_node_is_drained_waited_for_and_found_on_another_machine() -> None:
     there = story.see(sight("DOWN+CLOUD+DRAIN+NOT_RESPONDING", NEW, SOPERATORS))
     assert there.waits == "is on computeinstance-new, and boots"
     assert story.see(sight("IDLE+CLOUD+DRAIN", NEW, SOPERATORS)).waits.endswith("and Soperator is to undrain it")
-    assert story.see(sight("IDLE+CLOUD", NEW)) == Step()
+    assert story.see(sight("IDLE+CLOUD", NEW)) == NodeStep()
     done = story.replacement
     assert (done.is_over, done.old, done.new) == (True, OLD.instance, NEW.instance)
 
@@ -160,8 +160,8 @@ def test_another_try_takes_what_is_new_for_done() -> None:
     story = Story()
     there = sight("IDLE+CLOUD", NEW)
     # It must not be drained once more before its slurmd is there.
-    assert story.see(replace(there, is_there=False)) == Step(waits="is on computeinstance-new, and boots")
-    assert story.see(there) == Step()
+    assert story.see(replace(there, is_there=False)) == NodeStep(waits="is on computeinstance-new, and boots")
+    assert story.see(there) == NodeStep()
     assert (story.replacement.is_over, story.replacement.old, story.replacement.new) == (True, None, NEW.instance)
 
 
@@ -175,7 +175,7 @@ def test_another_try_goes_on_where_the_machine_is_gone() -> None:
 @pytest.mark.parametrize("state", ["IDLE+CLOUD+POWERED_DOWN", "IDLE+CLOUD+POWERING_DOWN", "MIXED+CLOUD+POWER_DOWN"])
 def test_what_is_off_needs_nothing(state: str) -> None:
     story = Story()
-    assert story.see(sight(state, None)) == Step()
+    assert story.see(sight(state, None)) == NodeStep()
     assert (story.replacement.is_skipped, story.replacement.is_over) == (True, True)
 
 
@@ -198,7 +198,7 @@ def test_a_dead_node_is_drained_and_waited_for() -> None:
 
 def test_a_node_waits_until_it_may() -> None:
     story = Story()
-    assert story.see(sight("IDLE+CLOUD"), may_begin=False) == Step(waits="is replaced when others are done")
+    assert story.see(sight("IDLE+CLOUD"), may_begin=False) == NodeStep(waits="is replaced when others are done")
     assert not story.replacement.is_under_way
     assert story.see(sight("IDLE+CLOUD")).orders
 

@@ -10,7 +10,7 @@ from airflow.sdk import Connection
 
 from airflow_provider_soperator.hooks.form import FIELDS
 from airflow_provider_soperator.hooks.settings import Settings, read
-from airflow_provider_soperator.slurm.links import PLACEHOLDERS, problem
+from airflow_provider_soperator.slurm.job_report import PLACEHOLDERS, link_problem
 
 DOCS = Path(__file__).parents[3] / "docs"
 DOCUMENT = (DOCS / "connection.md").read_text()
@@ -58,4 +58,4 @@ def test_each_placeholder_of_a_link_is_told_of_and_the_examples_have_no_others()
     assert set(re.findall(r"`\{(\w+)\}`", LINKS)) == PLACEHOLDERS.keys()
     examples = re.findall(r"`(https://.+?)`", LINKS)
     assert len(examples) == 3
-    assert not any(map(problem, examples))
+    assert not any(map(link_problem, examples))

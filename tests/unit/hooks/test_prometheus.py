@@ -11,7 +11,7 @@ import pytest
 
 from airflow_provider_soperator.health.metrics import Sample
 from airflow_provider_soperator.hooks.prometheus import PrometheusHook, vector_of
-from airflow_provider_soperator.transports.errors import ConnectFailed, ConnectRefused
+from airflow_provider_soperator.transports.transport_errors import ConnectFailed, ConnectRefused
 
 
 def answer(code: int, **said: Any) -> list[Sample]:

@@ -13,9 +13,9 @@ from airflow_provider_soperator.errors import ConnectionMistake
 from airflow_provider_soperator.hooks.rest import Masked, open_rest
 from airflow_provider_soperator.hooks.settings import Settings
 from airflow_provider_soperator.slurm.requests import Ping
-from airflow_provider_soperator.transports.errors import ConnectFailed, TransportError
 from airflow_provider_soperator.transports.local import LocalTransport
-from airflow_provider_soperator.transports.tokens import MintedTokens
+from airflow_provider_soperator.transports.rest import MintedTokens
+from airflow_provider_soperator.transports.transport_errors import ConnectFailed, TransportError
 
 KEY = b"a key of the thirty-two bytes at least that HS256 is to have"
 SETTINGS = Settings(conn_id="mine", transport="rest", rest_url="http://127.0.0.1:9", user="root")

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from airflow_provider_soperator.clients.client import AsyncSlurmClient
+from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.hooks import shared
 from airflow_provider_soperator.hooks.settings import Settings
 from airflow_provider_soperator.hooks.shared import SharedClients

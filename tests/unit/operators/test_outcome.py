@@ -6,12 +6,11 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_provider_soperator.operators.outcome import Policy, check, settle
-from airflow_provider_soperator.slurm.exits import ExitCode
-from airflow_provider_soperator.slurm.ids import JobId
-from airflow_provider_soperator.slurm.outcomes import JobError
-from airflow_provider_soperator.slurm.records import Job
+from airflow_provider_soperator.slurm.job_failures import JobError
+from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.job_records import Job, JobStatus
+from airflow_provider_soperator.slurm.notations import ExitCode
 from airflow_provider_soperator.slurm.states import JobBase, JobState
-from airflow_provider_soperator.slurm.status import JobStatus
 
 JOB = JobId(7)
 LOST = JobStatus(id=JOB, lost="neither queue nor accounting knows it")

@@ -8,7 +8,7 @@ import pytest
 
 from airflow_provider_soperator.pipelines.graph import PipelineError
 from airflow_provider_soperator.pipelines.names import read
-from airflow_provider_soperator.slurm.terms import AnyOf, Dependency
+from airflow_provider_soperator.slurm.dependencies import AnyOf, Dependency
 
 STAGES = ["prepare", "fit", "model.v2", "12"]
 RESULT = "{{ ti.xcom_pull(task_ids='a', key='job_id') }}"

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from airflow_provider_soperator.pipelines.chains.reading import read
 from airflow_provider_soperator.pipelines.chains.stages import After
 from airflow_provider_soperator.pipelines.chains.writing import UnknownDependency, as_shell
-from airflow_provider_soperator.slurm.job import BatchJob, ScriptFile
-from airflow_provider_soperator.slurm.keys import SubmissionKey
-from airflow_provider_soperator.slurm.terms import AnyOf, Dependency
+from airflow_provider_soperator.slurm.dependencies import AnyOf, Dependency
+from airflow_provider_soperator.slurm.job import BatchJob
+from airflow_provider_soperator.slurm.job_description import ScriptFile
+from airflow_provider_soperator.slurm.job_ids import SubmissionKey
 
 PREPARE, FIT = (SubmissionKey.derive("dag", "run", task, -1, 1) for task in ("prepare", "fit"))
 

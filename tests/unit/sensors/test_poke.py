@@ -12,7 +12,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_soperator.sensors.watch import WatchSensor
 from airflow_provider_soperator.slurm.errors import UnknownNode
-from airflow_provider_soperator.transports.errors import ConnectFailed, ConnectionLost, Unreachable
+from airflow_provider_soperator.transports.transport_errors import ConnectFailed, ConnectionLost, Unreachable
 from airflow_provider_soperator.work.protocols import Look, Watch, WorkRefused
 
 

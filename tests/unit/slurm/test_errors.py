@@ -105,7 +105,7 @@ SAID: list[tuple[str, str, type[SlurmError]]] = [
         "sbatch",
         "sbatch: error: AssocMaxSubmitJobLimit\nsbatch: error: Batch job submission failed: Job violates "
         "accounting/QOS policy (job submit limit, user's size and/or time limits)",
-        errors.QuotaExceeded,
+        errors.LimitExceeded,
     ),
     ("sacct", 'sacct: error: Invalid field requested: "nope"', errors.InvalidOption),
     ("scancel", "Unknown job signal: FOO", errors.InvalidOption),

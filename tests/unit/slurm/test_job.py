@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_soperator.slurm import terms
-from airflow_provider_soperator.slurm.checks import InvalidJob
-from airflow_provider_soperator.slurm.job import BatchJob, ScriptFile
-from airflow_provider_soperator.slurm.terms import Dependency
+from airflow_provider_soperator.slurm import dependencies, job_description
+from airflow_provider_soperator.slurm.dependencies import Dependency
+from airflow_provider_soperator.slurm.job import BatchJob
+from airflow_provider_soperator.slurm.job_description import InvalidJob, ScriptFile
 
 NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,20}", fullmatch=True).filter(
     lambda name: name != "_" and not name.startswith(("SBATCH_", "_soperator_", "LD_", "LC_", "GLIBC", "MALLOC"))
@@ -184,18 +184,18 @@ def test_from_script_reads_what_can_be_changed() -> None:
 
 @given(st.sets(st.integers(0, 500), min_size=1))
 def test_an_array_keeps_its_indices(indices: set[int]) -> None:
-    assert terms.array_indices(terms.array_text(indices)) == sorted(indices)
+    assert job_description.array_indices(job_description.array_text(indices)) == sorted(indices)
 
 
 @given(st.integers(0, 50), st.integers(1, 300), st.integers(1, 9))
 def test_a_range_is_an_array(start: int, length: int, step: int) -> None:
     indices = range(start, start + length, step)
-    text = terms.array_text(indices, limit=4)
-    assert terms.array_indices(text) == list(indices)
+    text = job_description.array_text(indices, limit=4)
+    assert job_description.array_indices(text) == list(indices)
     assert len(text) < 20  # it is a notation, not a list
 
 
 def test_dependencies_are_read_back() -> None:
     text = "after:1+5:2,afterok:3:4_5,singleton"
-    assert ",".join(map(str, terms.dependency_terms(text))) == "after:2,after:1+5,afterok:3:4_5,singleton"
-    assert str(terms.AnyOf(*terms.dependency_terms("afterok:1?afternotok:2"))) == "afterok:1?afternotok:2"
+    assert ",".join(map(str, dependencies.dependency_terms(text))) == "after:2,after:1+5,afterok:3:4_5,singleton"
+    assert str(dependencies.AnyOf(*dependencies.dependency_terms("afterok:1?afternotok:2"))) == "afterok:1?afternotok:2"

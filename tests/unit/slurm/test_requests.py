@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_soperator.slurm import errors, requests
-from airflow_provider_soperator.slurm.accounts import Association
+from airflow_provider_soperator.slurm.cluster_records import Association
 from airflow_provider_soperator.slurm.errors import InvalidRequest
-from airflow_provider_soperator.slurm.ids import JobId
 from airflow_provider_soperator.slurm.job import BatchJob
+from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.notations import NoDuration
 from airflow_provider_soperator.slurm.requests import (
     Accounting,
     CancelJobs,
@@ -39,9 +40,8 @@ from airflow_provider_soperator.slurm.requests import (
     UpdateReservation,
 )
 from airflow_provider_soperator.slurm.requests.accounting import NAME_LENGTH, name_in_accounting
+from airflow_provider_soperator.slurm.requests.commands import Table
 from airflow_provider_soperator.slurm.states import JobBase, NodeFlag
-from airflow_provider_soperator.slurm.tables import Table
-from airflow_provider_soperator.slurm.times import NoDuration
 
 parse = JobId.parse
 NOW = datetime(2026, 11, 21, 10, tzinfo=timezone.utc)

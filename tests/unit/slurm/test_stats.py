@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_soperator.slurm.accounts import Share
-from airflow_provider_soperator.slurm.ids import JobId
-from airflow_provider_soperator.slurm.records import Job, Node
+from airflow_provider_soperator.slurm.cluster_records import Node, Share
+from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.states import JobState, NodeState
-from airflow_provider_soperator.slurm.stats import Gpus, Load, Waits, snapshot
-from airflow_provider_soperator.slurm.stats_shown import gauges, table
+from airflow_provider_soperator.slurm.stats import Gpus, JobLoad, WaitTimes, gauges, snapshot, table
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=timezone.utc)
 
@@ -51,7 +50,7 @@ def test_a_job_is_in_one_state(state: str, counted: str | None) -> None:
 
 def test_elements_of_an_array_that_wait_are_jobs() -> None:
     stats = snapshot([job("7_[1-3,9%2]", reason="Resources")], [], None, NOW)
-    assert stats.queue["main"]["PENDING"] == Load(jobs=4, nodes=4, gpus=32)
+    assert stats.queue["main"]["PENDING"] == JobLoad(jobs=4, nodes=4, gpus=32)
     assert stats.reasons == {"Resources": 4}
 
 
@@ -68,10 +67,10 @@ def test_waits_are_of_jobs_that_could_start() -> None:
         job("22", waited=1e6, reason="JobHeldUser", priority=0),
         job("23", state="RUNNING", waited=1e6),
     ]
-    assert snapshot(waiting + others, [], None, NOW).waits == Waits(jobs=10, median=330, p90=540, longest=600)
+    assert snapshot(waiting + others, [], None, NOW).waits == WaitTimes(jobs=10, median=330, p90=540, longest=600)
     # The cluster's clock may be ahead of ours.
-    assert snapshot([job(waited=-5)], [], None, NOW).waits == Waits(jobs=1)
-    assert snapshot(others, [], None, NOW).waits == Waits()
+    assert snapshot([job(waited=-5)], [], None, NOW).waits == WaitTimes(jobs=1)
+    assert snapshot(others, [], None, NOW).waits == WaitTimes()
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from airflow_provider_soperator.slurm.files import FileError
 from airflow_provider_soperator.slurm.requests import CommandOutput
-from airflow_provider_soperator.slurm.transfers import Entry, HashFiles, ListAll, ListSome, Place, WorkingFolder
+from airflow_provider_soperator.slurm.transfers import Entry, HashFiles, ListAll, ListSome, PlaceFiles, WorkingFolder
 
 
 def test_kinds_and_modes() -> None:
@@ -50,7 +50,7 @@ def test_a_folder_of_somebody_is_named_with_the_remedy() -> None:
 
 
 def test_a_move_that_may_have_been_done_says_so() -> None:
-    first = Place("/root/.incoming-1", "/root/a")
+    first = PlaceFiles("/root/.incoming-1", "/root/a")
     again = first.again()
     assert first.command().argv[-1] == ""
     assert again is not None

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_soperator.slurm.ids import JobId
-from airflow_provider_soperator.slurm.records import Job
+from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.job_records import Job, JobStatus
 from airflow_provider_soperator.slurm.states import JobState
-from airflow_provider_soperator.slurm.status import JobStatus
 from airflow_provider_soperator.soperator.active_checks import (
     FOLLOWS,
     CheckAwaited,

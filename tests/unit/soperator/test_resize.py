@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_soperator.slurm.ids import JobId
-from airflow_provider_soperator.slurm.records import Job, Node
+from airflow_provider_soperator.slurm.cluster_records import Node
+from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.requests import Drain, Undrain
 from airflow_provider_soperator.slurm.states import JobState
 from airflow_provider_soperator.soperator.clusters import NodeSetSeen, PodSeen, keeper_of

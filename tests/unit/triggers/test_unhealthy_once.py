@@ -6,7 +6,7 @@ import asyncio
 from datetime import datetime, timezone
 from typing import Any
 
-from airflow_provider_soperator.slurm.records import Node
+from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.states import NodeState
 from airflow_provider_soperator.triggers.events import NodeUnhealthyTrigger
 

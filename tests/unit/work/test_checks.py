@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_soperator.slurm.ids import JobId
-from airflow_provider_soperator.slurm.status import JobStatus
+from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.job_records import JobStatus
 from airflow_provider_soperator.soperator.active_checks import CheckSeen, LastRun, RunSeen, find
 from airflow_provider_soperator.soperator.check_results import CheckResult, JobEnd, RunState
 from airflow_provider_soperator.work.checks import CheckClients, CheckProgress, CheckRun, FailedRuns

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from airflow_provider_soperator.capacity.awaited import BlockAwaited
+from airflow_provider_soperator.client.queue import QueueFilter
 from airflow_provider_soperator.health.assessment import HealthQuery
 from airflow_provider_soperator.hooks.health import Witnesses
 from airflow_provider_soperator.hooks.sides import Where
-from airflow_provider_soperator.slurm.queue import QueueFilter
 from airflow_provider_soperator.soperator.active_checks import CheckAwaited
 from airflow_provider_soperator.soperator.resize import Resize
 from airflow_provider_soperator.work.blocks import BlockWatch
@@ -21,7 +21,7 @@ from airflow_provider_soperator.work.clusters import ClusterStart, ClusterWatch
 from airflow_provider_soperator.work.health import HealthWatch
 from airflow_provider_soperator.work.jobs import JobWatch, QueueWatch
 from airflow_provider_soperator.work.machines import MachineReplacement
-from airflow_provider_soperator.work.nodes import NodeMove, NodeStateWatch
+from airflow_provider_soperator.work.nodes import NodeChange, NodeStateWatch
 from airflow_provider_soperator.work.nodesets import NodeSetResize
 from airflow_provider_soperator.work.protocols import Stored, Watch, Work
 from airflow_provider_soperator.work.targets import TargetScaling
@@ -77,7 +77,7 @@ VALUES = [
         lasting=timedelta(minutes=1),
     ),
     MachineReplacement(slurm_conn_id=SLURM, nodes=("worker-0",), owner="nights", at_once="25%", **SPAN),
-    NodeMove(slurm_conn_id=SLURM, action="up", count=2, features=("gpu",), owner="nights", **SPAN),
+    NodeChange(slurm_conn_id=SLURM, action="up", count=2, features=("gpu",), owner="nights", **SPAN),
     NodeStateWatch(slurm_conn_id=SLURM, state="usable", nodes=("worker-0",), how=1),
     NodeSetResize(where=WHERE, resize=Resize(nodeset="worker", replicas=2, owner="nights"), **SPAN),
     TargetScaling(

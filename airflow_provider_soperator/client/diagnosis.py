@@ -1,0 +1,90 @@
+"""The diagnosis of a job that did not succeed: what slurmctld, its nodes and accounting know of it.
+
+It is for people, at the end of a log. Whatever cannot be found out is a line of its own, and never a failure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from airflow_provider_soperator.slurm import hostlist
+from airflow_provider_soperator.slurm.cluster_records import Node
+from airflow_provider_soperator.slurm.errors import SlurmError, UnknownJob
+from airflow_provider_soperator.slurm.job_failures import failure
+from airflow_provider_soperator.slurm.job_records import AccountingStep, Job, JobStatus
+from airflow_provider_soperator.slurm.requests import Accounting, JobDetail, ListNodes
+from airflow_provider_soperator.slurm.requests.commands import Steps
+from airflow_provider_soperator.transports.transport_errors import TransportError
+
+#: What tells something about an end, of all that ``scontrol show job`` has.
+_TELLING = (
+    "JobState=", "ExitCode=", "RunTime=", "StartTime=", "PreemptTime=", "NodeList=", "FailedNode=", "ReqTRES=",
+    "AllocTRES=", "Command=", "WorkDir=", "StdErr=", "StdOut=", "Comment=", "AdminComment=", "SystemComment=",
+)  # fmt: skip
+#: Nodes and steps that are told of.
+_MOST = 16
+
+
+def diagnose(status: JobStatus) -> Steps[tuple[list[str], list[str]]]:
+    """Lines about the job, or about the first of its parts that matters; and the nodes of that, the worst first."""
+    error = failure(status)
+    part = error.part if error else None
+    if part is None:
+        return [], []
+    found: list[Node] = []
+    lines = [f"Diagnosis of job {part.id}"]
+    sections: tuple[tuple[str, Callable[[Job], Steps[list[str]]]], ...] = (
+        ("slurmctld", _queue), ("Nodes", partial(_nodes, found=found)), ("Accounting", _accounting),
+    )  # fmt: skip
+    for title, section in sections:
+        try:
+            said = yield from section(part)
+        except (SlurmError, TransportError) as trouble:
+            said = [f"cannot be told: {trouble}"]
+        lines += [f"  {title}", *(f"    {line}" for line in said)]
+    return lines, [node.name for node in found] or hostlist.expand(part.nodelist)
+
+
+def _queue(part: Job) -> Steps[list[str]]:
+    try:
+        shown: str = yield JobDetail(part.id)
+    except UnknownJob:
+        return ["has forgotten it"]
+    # Of an array or a heterogeneous job it shows all parts.
+    own = next((one for one in shown.split("\n\n") if f"JobId={part.raw_id} " in one), shown)
+    return [line.strip() for line in own.splitlines() if line.strip().startswith(_TELLING)]
+
+
+def _nodes(part: Job, found: list[Node]) -> Steps[list[str]]:
+    if not part.nodelist:
+        return ["it had none"]
+    nodes: tuple[Node, ...] = yield ListNodes(tuple(hostlist.expand(part.nodelist)))
+    found += sorted(nodes, key=lambda node: (not node.reason, node.name))
+    return _some([_node(node) for node in found], "nodes")
+
+
+def _node(node: Node) -> str:
+    said = f"{node.name}: {node.state}"
+    if not node.reason:
+        return said
+    since = f" since {node.reason_since:%Y-%m-%d %H:%M:%S}" if node.reason_since else ""
+    return f"{said}, {node.reason} (by {node.reason_user or 'nobody known'}{since})"
+
+
+def _accounting(part: Job) -> Steps[list[str]]:
+    for job in (yield Accounting(ids=(part.id.whole,), steps=True)):
+        if job.id == part.id:
+            by = "" if job.state.cancelled_by is None else f" by {job.state.cancelled_by}"
+            said = [f"job: {job.state}{by}, {job.exit_code}"]
+            return said + _some([_step(step) for step in job.steps], "steps")
+    return ["does not know it (yet)"]
+
+
+def _step(step: AccountingStep) -> str:
+    memory = f", at most {step.max_rss / 2**20:.1f} MiB in a task" if step.max_rss else ""
+    return f"step {step.id.step}: {step.state}, {step.exit_code}, {step.elapsed} on {step.nodelist}{memory}"
+
+
+def _some(lines: list[str], what: str) -> list[str]:
+    return lines if len(lines) <= _MOST else [*lines[:_MOST], f"and {len(lines) - _MOST} more {what}"]

@@ -1,0 +1,144 @@
+"""Finished jobs, each told once: for tasks that wait for any job of a kind, not for one that they know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from airflow_provider_soperator.client.poll_rounds import statuses
+from airflow_provider_soperator.client.queue import QueueFilter
+from airflow_provider_soperator.slurm.cluster_records import ClusterConfig
+from airflow_provider_soperator.slurm.errors import AccountingDisabled
+from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.job_records import AccountingJob, Job, JobStatus
+from airflow_provider_soperator.slurm.requests import Accounting, ShowConfig
+from airflow_provider_soperator.slurm.requests.commands import Steps
+from airflow_provider_soperator.slurm.states import JobFlag
+from airflow_provider_soperator.transports.transport_errors import NotSupported
+
+#: For so long an end is remembered as told. Within it clocks may differ, and accounting may lag.
+_OVERLAP = timedelta(minutes=10)
+#: A memory goes back no further: a DAG that was paused for a month is not to run for all that ended in it.
+_FURTHEST = timedelta(days=1)
+#: The horizon moves in steps of so many seconds: a memory seldom changes, and those who look back share a question.
+_STEP = 600
+
+
+class FinishedJobs:
+    """Looks at the queue in each round, and at accounting for what the queue may have forgotten since the last one.
+
+    An array, like a heterogeneous job, is one job, which has finished when all of it has. One that is requeued after
+    its end finishes again.
+    """
+
+    def __init__(self, wanted: QueueFilter, since: datetime) -> None:
+        # Slurm writes down whole seconds: what ends in the one that has begun is not to seem earlier.
+        self._wanted, self._since = wanted, since.replace(microsecond=0)
+        #: Whatever ended before this has been dealt with, and what ended later if it is among those told.
+        self._horizon = _step(since - _OVERLAP)
+        self._told: dict[int, datetime] = {}
+        self._asked: datetime | None = None
+        self._remembered: timedelta | None = None
+        #: Why something may have been missed; empty if nothing can have been.
+        self.trouble = ""
+
+    def memory(self) -> dict[str, Any]:
+        """State from which another instance goes on, as JSON."""
+        told = {str(job): int(ended.timestamp()) for job, ended in self._told.items()}
+        return {"horizon": int(self._horizon.timestamp()), "told": told}
+
+    def remember(self, memory: Mapping[str, Any]) -> None:
+        """Go on where another has come to."""
+        furthest = _step(datetime.now(timezone.utc) - _FURTHEST)
+        self._since = self._horizon = max(furthest, _moment(memory["horizon"]))
+        self._told = {int(job): _moment(ended) for job, ended in memory["told"].items()}
+
+    def round(self) -> Steps[list[JobStatus]]:
+        """The jobs that have finished since the last round."""
+        now = datetime.now(timezone.utc)
+        jobs: dict[JobId, Job] = {job.id: job for job in (yield self._wanted.request())}
+        if self._asked is None or now - self._asked > (yield from self._safe()):
+            # The queue is the more exact of the two.
+            jobs = {**(yield from self._past()), **jobs}
+        over, ending = self._sorted(jobs.values(), now)
+        news = [status for status in (yield from _whole(over)) if status.is_over]
+        ends = {status.id.job: max(_end(status.parts), _end(over[status.id.job])) for status in news}
+        if self._asked is None:
+            # Only here: later on it would be a question of whose clock is right.
+            news = [status for status in news if ends[status.id.job] >= self._since]
+        self._asked = now
+        # An epilog can take its time: the end is then long past when it is told.
+        self._horizon = max(self._horizon, _step(min([now - _OVERLAP, *ending])))
+        self._told = {job: end for job, end in (self._told | ends).items() if end >= self._horizon}
+        return news
+
+    def _safe(self) -> Steps[timedelta]:
+        """For how long the queue surely has whatever has finished."""
+        if self._remembered is None:
+            try:
+                config: ClusterConfig = yield ShowConfig()
+            except NotSupported:
+                config = ClusterConfig(version="")
+            # It counts from the end, of which we hear only in the next round.
+            self._remembered = config.min_job_age / 2
+        return self._remembered
+
+    def _past(self) -> Steps[dict[JobId, Job]]:
+        try:
+            found: tuple[AccountingJob, ...] = yield Accounting(
+                user=self._wanted.user, everyone=not self._wanted.user, since=self._horizon
+            )
+        except AccountingDisabled:
+            since = f"{self._horizon:%Y-%m-%d %H:%M} UTC"
+            self.trouble = f"jobs that ended after {since} and have left the queue are not found without accounting"
+            return {}
+        self.trouble = ""
+        # What accounting alone has as unfinished is a runaway, or about to appear in the queue.
+        partition = self._wanted.partition
+        past = (job.as_job() for job in found if partition in ("", job.partition) and job.state.is_finished)
+        return {job.id: job for job in past}
+
+    def _sorted(self, jobs: Iterable[Job], now: datetime) -> tuple[dict[int, list[Job]], list[datetime]]:
+        """The parts of each job that may have to be told, and the ends of those whose nodes are still at work."""
+        groups: dict[int, list[Job]] = {}
+        for job in jobs:
+            groups.setdefault(job.id.job, []).append(job)
+        over: dict[int, list[Job]] = {}
+        ending: list[datetime] = []
+        for number, parts in groups.items():
+            if not any(self._wanted.fits(part, now) for part in parts):
+                continue
+            if not all(part.state.is_finished for part in parts):
+                ending += [part.ends for part in parts if JobFlag.COMPLETING in part.state.flags and part.ends]
+            elif _end(parts) >= self._horizon and _end(parts) > self._told.get(number, _LONG_AGO):
+                over[number] = parts
+        return over, ending
+
+
+def _whole(over: Mapping[int, Sequence[Job]]) -> Steps[list[JobStatus]]:
+    """Status of jobs of which some parts have finished; others may have left the queue, or be in other partitions."""
+    plain: list[JobStatus] = []
+    others: list[JobId] = []
+    for number, parts in over.items():
+        if parts[0].id == JobId(number):
+            plain.append(JobStatus(id=JobId(number), parts=tuple(parts)))
+        else:
+            others.append(JobId(number))
+    found: dict[JobId, JobStatus] = (yield from statuses(others)) if others else {}
+    return [*plain, *found.values()]
+
+
+def _end(parts: Iterable[Job]) -> datetime:
+    return max((part.ends for part in parts if part.ends), default=_LONG_AGO)
+
+
+def _step(when: datetime) -> datetime:
+    return _moment(int(when.timestamp()) // _STEP * _STEP)
+
+
+def _moment(seconds: int) -> datetime:
+    return datetime.fromtimestamp(seconds, timezone.utc)
+
+
+_LONG_AGO = _moment(0)

@@ -1,0 +1,251 @@
+"""One job from its submission to its end, as a task sees it: what happens to it, and what it prints."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from async_timeout import timeout
+
+from airflow_provider_soperator.client.client import AsyncSlurmClient
+from airflow_provider_soperator.client.diagnosis import diagnose
+from airflow_provider_soperator.client.output import Console, Tail
+from airflow_provider_soperator.client.poller import POLL_INTERVAL
+from airflow_provider_soperator.slurm.errors import SlurmError
+from airflow_provider_soperator.slurm.job import BatchJob
+from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
+from airflow_provider_soperator.slurm.job_records import Job, JobStatus, expand_filename
+from airflow_provider_soperator.slurm.requests import Accounting, ListJobs
+from airflow_provider_soperator.slurm.requests.commands import Steps, run_steps_async
+from airflow_provider_soperator.slurm.requests.submission import Submitted
+from airflow_provider_soperator.slurm.states import JobBase
+from airflow_provider_soperator.transports.transport_errors import TransportError
+
+#: Elements of an array whose output is shown; of others it is said where it is.
+MOST_SHOWN = 16
+#: Bytes of each file that are shown after the end of a job.
+MOST_AT_THE_END = 1 << 20
+#: Seconds that a diagnosis may take: a task that has failed is not to wait for a cluster that does not answer.
+DIAGNOSIS_TIME = 20.0
+
+
+@dataclass(frozen=True)
+class Printed:
+    """Some lines that a part of the job has printed."""
+
+    part: JobId
+    path: str
+    lines: list[str]
+    #: Whether they come from the job's own file for errors.
+    is_error: bool = False
+
+
+@dataclass
+class _Output:
+    """A file that a part of the job writes."""
+
+    part: JobId
+    tail: Tail
+    is_error: bool
+    console: Console = field(default_factory=Console)
+
+    def printed(self, data: bytes) -> Printed | None:
+        lines = self.console.feed(data)
+        return Printed(self.part, self.tail.path, lines, self.is_error) if lines else None
+
+
+class JobRun:
+    """Submits a job exactly once, and follows it.
+
+    ``keys`` are those of the tries that may have submitted it before, and last that of this one. A try goes on with
+    what an earlier one has begun, unless that has failed by now. Jobs with keys in ``replaced`` are cancelled: the
+    work is to be done anew, and the process that was to end them may have died before. ``tell_of_nodes`` is asked about
+    the nodes of a job that has failed, for what Slurm does not know.
+    """
+
+    def __init__(
+        self,
+        client: AsyncSlurmClient,
+        job: BatchJob,
+        keys: Sequence[SubmissionKey],
+        *,
+        replaced: Sequence[SubmissionKey] = (),
+        since: datetime | None = None,
+        poll_interval: float = POLL_INTERVAL,
+        show_output: bool = True,
+        tell_of_nodes: Callable[[Sequence[str]], Awaitable[list[str]]] | None = None,
+    ) -> None:
+        self.client = client
+        self._job, self._keys, self._since = job, tuple(keys), since
+        self._replaced = tuple(replaced)
+        self._poll_interval, self._show_output = poll_interval, show_output
+        self._tell_of_nodes = tell_of_nodes
+        self._outputs: dict[str, _Output] = {}
+        self._submission: asyncio.Future[Submitted] | None = None
+        #: What was submitted or adopted, once it has been.
+        self.submitted: Submitted | None = None
+        #: Jobs of tries that are replaced, which were still there.
+        self.ended: list[JobId] = []
+        #: Parts whose output is not shown, as there are too many.
+        self._unshown: set[JobId] = set()
+
+    @property
+    def earlier(self) -> list[str]:
+        """The keys of the tries before this one."""
+        return [key.text for key in self._keys[:-1]]
+
+    async def submit(self) -> Submitted:
+        """The job's id; a submission that has begun is finished also if the task that waits for it is cancelled."""
+        if self._submission is None:
+            self._submission = asyncio.ensure_future(self._submit())
+        self.submitted = await asyncio.shield(self._submission)
+        return self.submitted
+
+    async def _submit(self) -> Submitted:
+        await self._end_replaced()
+        *earlier, own = self._keys
+        if earlier:
+            adopted = await self.client.find(self._job, earlier, since=self._since)
+            if adopted:
+                return adopted
+        return await self.client.submit(self._job, own, since=self._since)
+
+    async def _end_replaced(self) -> None:
+        if self._replaced:
+            suffixes = tuple(key.suffix for key in self._replaced)
+            jobs = await self.client.ask(ListJobs(mine=True, name_suffixes=suffixes))
+            self.ended = sorted({job.id.whole for job in jobs if not job.state.is_finished})
+            await self.client.cancel_many(self.ended)
+
+    async def cancel(self) -> None:
+        """The job is gone, also if its submission is under way."""
+        if self._submission is None:
+            # Another process may have submitted it, before this one took over.
+            self._submission = asyncio.ensure_future(self._find_own())
+        self.submitted = await asyncio.shield(self._submission)
+        if self.submitted.id:
+            await self.client.cancel(self.submitted.id)
+
+    async def diagnosis(self, status: JobStatus) -> list[str]:
+        """Lines of a diagnosis, of a job that did not succeed."""
+        try:
+            async with timeout(DIAGNOSIS_TIME):
+                lines, nodes = await run_steps_async(diagnose(status), self.client.ask)
+        except asyncio.TimeoutError:
+            return [f"There is no diagnosis: the cluster did not answer within {DIAGNOSIS_TIME:g} s"]
+        told = await self._tell_of_nodes(nodes) if nodes and self._tell_of_nodes else []
+        return lines + (["  Kubernetes", *(f"    {line}" for line in told)] if told else [])
+
+    async def _find_own(self) -> Submitted:
+        return await self.client.find(self._job, self._keys, since=self._since) or Submitted(None)
+
+    async def follow(self) -> AsyncIterator[JobStatus | Printed]:
+        """News and lines as they come; the last of all is the job's end, after whatever it has printed."""
+        submitted = self.submitted or await self.submit()
+        assert submitted.id is not None
+        watch = self.client.watch(submitted.id, mine=True, poll_interval=self._poll_interval)
+        news = asyncio.ensure_future(watch.next())
+        reads: dict[asyncio.Future[bytes], _Output] = {}
+        status: JobStatus | None = None
+        try:
+            while status is None or not status.is_over:
+                waiting: list[asyncio.Future[Any]] = [news, *reads]
+                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for read in [read for read in reads if read.done()]:
+                    output = reads.pop(read)
+                    if printed := output.printed(read.result()):
+                        yield printed
+                    if not output.tail.trouble:
+                        reads[asyncio.ensure_future(output.tail.next())] = output
+                if news.done():
+                    status = _known(news.result())
+                    if not status.is_over:
+                        yield status
+                    for output in self._new_outputs(status):
+                        reads[asyncio.ensure_future(output.tail.next())] = output
+                    news = asyncio.ensure_future(watch.next())
+            for read in filter(asyncio.Future.done, list(reads)):
+                # Taken from its file while the last news were told: it would not come again.
+                if printed := reads.pop(read).printed(read.result()):
+                    yield printed
+        finally:
+            watch.close()
+            news.cancel()
+            for read in reads:
+                read.cancel()
+            for output in self._outputs.values():
+                output.tail.close()
+        async for printed in self._rest():
+            yield printed
+        yield await run_steps_async(attributed(status), self.client.ask)
+
+    def _new_outputs(self, status: JobStatus) -> list[_Output]:
+        if not self._show_output:
+            return []
+        found = []
+        for part in status.parts:
+            # While it waits it has printed nothing, or nothing that still holds after a requeue.
+            if part.state.is_pending:
+                continue
+            for path, is_error in self._paths(part):
+                if not path or path in self._outputs:
+                    continue
+                if len(self._outputs) >= MOST_SHOWN:
+                    self._unshown.add(part.id)
+                else:
+                    self._outputs[path] = _Output(part.id, self.client.tail(path), is_error)
+                    found.append(self._outputs[path])
+        return found
+
+    def _paths(self, part: Job) -> list[tuple[str, bool]]:
+        # Accounting does not keep the path before 24.05, but it was ours to choose.
+        paths = [(expand_filename(part.stdout or self._job.output or "", part), False)]
+        if self._job.error:
+            paths.append((expand_filename(self._job.error, part), True))
+        return paths
+
+    async def _rest(self) -> AsyncIterator[Printed]:
+        for output in self._outputs.values():
+            tail, data, note = output.tail, b"", output.tail.trouble
+            if not note:
+                try:
+                    data = await tail.rest(MOST_AT_THE_END)
+                    note = f"{tail.left} more bytes" if tail.left else ""
+                except (SlurmError, TransportError) as error:
+                    # The job is over, and how it ended does not depend on what can be shown of it.
+                    note = f"the rest: {error}"
+            lines = output.console.feed(data) + output.console.end()
+            if note:
+                lines.append(f"(Not shown of {tail.path}: {note})")
+            if lines:
+                yield Printed(output.part, tail.path, lines, output.is_error)
+        if self._unshown:
+            first = min(self._unshown)
+            lines = [f"(The output of {len(self._unshown)} more is not shown, but can be read on the cluster)"]
+            yield Printed(first.whole, "", lines)
+
+
+def _known(status: JobStatus | None) -> JobStatus:
+    assert status is not None, "only this run closes the watch"
+    return status
+
+
+def attributed(status: JobStatus) -> Steps[JobStatus]:
+    """The same status with the users who cancelled parts of it, which only accounting tells."""
+    if all(part.state.base is not JobBase.CANCELLED or part.state.cancelled_by is not None for part in status.parts):
+        return status
+    with contextlib.suppress(SlurmError, TransportError):
+        accounted = {job.id: job.state for job in (yield Accounting(ids=(status.id.whole,)))}
+        parts = tuple(
+            dataclasses.replace(part, state=accounted[part.id])
+            if part.state.base is JobBase.CANCELLED and accounted.get(part.id) == part.state
+            else part
+            for part in status.parts
+        )
+        return dataclasses.replace(status, parts=parts)
+    return status

@@ -1,0 +1,217 @@
+"""The state of one job that is waited for, as it follows from the queue and accounting; lost jobs.
+
+The queue forgets a job some minutes after its end, each element of an array for itself. Accounting lags behind, and of
+elements that were cancelled before they started neither says anything. So neither alone has the whole truth, and only
+what both have failed to know for a while is given up.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.job_records import AccountingJob, Job, JobStatus
+from airflow_provider_soperator.slurm.requests.accounting import name_in_accounting
+from airflow_provider_soperator.slurm.states import JobBase, JobState
+
+#: An element of an array and a component of a heterogeneous job; of a plain job both are None.
+_Key = tuple[int | None, int | None]
+_PLAIN: _Key = (None, None)
+
+_CANCELLED = JobState(JobBase.CANCELLED)
+_ARRAY_OPTION = re.compile(r"\s(?:--array[= ]|-a ?)([0-9,:%-]+)(?=\s|$)")
+
+
+@dataclass(frozen=True)
+class LossLimits:
+    """Seconds for which a job may be missing before it is given up."""
+
+    #: Neither the queue nor accounting has it.
+    unknown: float = 60.0
+    #: Accounting has it as waiting or running, and slurmctld does not know it.
+    runaway: float = 300.0
+
+
+@dataclass(slots=True)
+class TrackedJob:
+    """A job number, and if it is given the name that the job must have."""
+
+    number: int
+    name: str = ""
+    #: Why accounting could not be asked, if it was to be.
+    trouble: str = ""
+    #: The newest that is known of each part; None of one that has never been seen, but must have been there.
+    _known: dict[_Key, Job | None] = field(default_factory=dict)
+    #: Parts that the queue has.
+    _here: set[_Key] = field(default_factory=set)
+    #: Parts that accounting has as unfinished and the queue does not have.
+    _stale: dict[_Key, Job] = field(default_factory=dict)
+    #: Whether it is known which parts there are, also those that had gone before the first look.
+    _complete: bool = False
+    #: Seconds for which something has been unknown while both could be asked, and when that was seen last.
+    _missing_for: float = 0.0
+    _missed_at: float | None = None
+    #: The name of another job that has this number.
+    _stranger: str = ""
+    _lost: str = ""
+
+    def look_at_queue(self, rows: Iterable[Job]) -> None:
+        self.trouble = self._stranger = ""
+        self._here = set()
+        for row in rows:
+            if self.name and row.name != self.name:
+                self._stranger = row.name
+                continue
+            for key in _keys(row.id):
+                self._here.add(key)
+                self._known[key] = row
+        # A plain job is all there is to it. Of others some parts may have gone already.
+        self._complete = self._complete or _PLAIN in self._here
+        self._forget_the_whole()
+
+    @property
+    def is_open(self) -> bool:
+        """True if accounting is to be asked."""
+        return not self._complete or not self._known or bool(self._missing())
+
+    def look_at_accounting(self, rows: Iterable[AccountingJob]) -> None:
+        self._stale = {}
+        for row in rows:
+            ours = self._ours(row)
+            if ours is None:
+                self._stranger = row.name
+                continue
+            self._complete = True
+            job = ours.as_job()
+            for key in _keys(job.id):
+                known = self._known.setdefault(key, None)
+                if key in self._here:
+                    continue
+                if not job.state.is_finished:
+                    self._stale[key] = job
+                elif not (known and known.state.is_finished):
+                    # What the queue has said of an end is more exact.
+                    self._known[key] = job
+            self._expect(_elements_asked_for(ours))
+        self._forget_the_whole()
+
+    def do_without_accounting(self) -> None:
+        """The cluster keeps none: the queue is all there is."""
+        self._complete, self._stale = True, {}
+
+    def could_not_ask(self, trouble: str = "") -> None:
+        """The queue or accounting did not answer: this time does not count."""
+        self.trouble, self._missed_at = trouble, None
+
+    def judge(self, now: float, patience: LossLimits) -> None:
+        """Give up what has been missing for long enough; to be called once both have been heard."""
+        missing = self._missing()
+        if self._known and self._complete and not missing:
+            self._missing_for, self._missed_at, self._lost = 0.0, None, ""
+            return
+        if self._missed_at is not None:
+            self._missing_for += now - self._missed_at
+        self._missed_at = now
+        if runaways := missing & self._stale.keys():
+            if self._missing_for >= patience.runaway:
+                states = ", ".join(sorted({str(self._stale[key].state) for key in runaways}))
+                self._lost = f"accounting has it as {states}, but slurmctld does not know it"
+        elif self._missing_for >= patience.unknown:
+            self._complete = True
+            self._give_up(missing)
+
+    def parts(self) -> tuple[Job, ...]:
+        """Everything that is known of it, the newest knowledge of each part."""
+        if len(self._known) == 1:
+            [known] = self._known.values()
+            return (known,) if known else tuple(self._stale.values())
+        newest: dict[JobId, Job] = {}
+        for key, known in self._known.items():
+            job = known or self._stale.get(key)
+            if job is None:
+                continue
+            # One row may stand for many elements that wait; those that have left it no longer wait with them.
+            if job.id.elements and key not in self._here and not job.state.is_finished:
+                job = replace(job, id=JobId(self.number, element=key[0]))
+            newest[job.id] = job
+        return tuple(sorted(newest.values(), key=lambda job: job.id))
+
+    def status_of(self, job: JobId, parts: tuple[Job, ...], trouble: str) -> JobStatus | None:
+        """The status of the job or of one part of it; None: nothing is known yet."""
+        is_whole = job == job.whole
+        if not is_whole:
+            parts = tuple(part for part in parts if job.covers(part.id) or part.id.covers(job))
+        lost = self._lost
+        if self._known and not parts and not lost and not self.is_open:
+            lost = f"job {self.number} is there, but has no {job}"
+        trouble = trouble or self.trouble
+        if not parts and not lost and not trouble:
+            return None
+        is_partial = is_whole and not (self._complete and self._is_gapless())
+        return JobStatus(id=job, parts=parts, lost=lost, trouble=trouble, is_partial=is_partial)
+
+    def _is_gapless(self) -> bool:
+        """True if something can be said of every part that there must be."""
+        return all(job or key in self._stale for key, job in self._known.items())
+
+    def _expect(self, elements: frozenset[int]) -> None:
+        # A word in the command line may look like the option; then it hardly fits what there is.
+        if elements >= {element for element, _ in self._known}:
+            for element in elements:
+                self._known.setdefault((element, None), None)
+
+    def _forget_the_whole(self) -> None:
+        # Accounting has a heterogeneous job that waits as a plain one, and later by its components.
+        if len(self._known) > 1:
+            self._known.pop(_PLAIN, None)
+            self._stale.pop(_PLAIN, None)
+
+    def _missing(self) -> set[_Key]:
+        away = self._known.keys() - self._here
+        return {key for key in away if not ((job := self._known[key]) and job.state.is_finished)}
+
+    def _ours(self, row: AccountingJob) -> AccountingJob | None:
+        """The newest job of the right name among those that have had this number."""
+        if not self.name:
+            return row
+        name = name_in_accounting(self.name)
+        runs = [run for run in (*row.earlier_runs, row) if run.name == name]
+        return replace(runs[-1], earlier_runs=tuple(runs[:-1])) if runs else None
+
+    def _give_up(self, missing: set[_Key]) -> None:
+        others = [job for key, job in self._known.items() if job and key not in missing]
+        for key in missing:
+            last = self._known[key]
+            if others and key[0] is not None and (last is None or last.state.is_pending):
+                # An element that was cancelled before it started has no row of its own anywhere.
+                gone = JobId(self.number, element=key[0])
+                self._known[key] = Job(id=gone, name=others[0].name, user=others[0].user, state=_CANCELLED)
+            elif last:
+                self._lost = f"it was {last.state} when last seen, and neither the queue nor accounting knows more"
+        if not self._known:
+            self._lost = "neither the queue nor accounting knows it"
+        if self._stranger and (self._lost or not self._known):
+            self._lost = f"Slurm has lost it, and given its number to a job named {self._stranger}"
+
+
+def _keys(job: JobId) -> Iterator[_Key]:
+    if job.elements:
+        for index in job.indices():
+            yield index, job.part
+    else:
+        yield job.element, job.part
+
+
+def _elements_asked_for(job: AccountingJob) -> frozenset[int]:
+    """The indices of a whole array, where the command line that submitted it tells them.
+
+    >>> line = "sbatch --array=1-3%2 job.sh"
+    >>> sorted(_elements_asked_for(AccountingJob(id=JobId.parse("7_1"), submit_line=line)))
+    [1, 2, 3]
+    """
+    if job.id.element is None and not job.id.elements:
+        return frozenset()
+    found = _ARRAY_OPTION.search(job.submit_line)
+    return frozenset(JobId(job.id.job, elements=found[1]).indices()) if found else frozenset()

@@ -1,0 +1,186 @@
+"""Output of jobs: any number of files on the cluster, read in one go, as lines for a log."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import re
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from airflow_provider_soperator.client.poll_rounds import Pace
+from airflow_provider_soperator.slurm.errors import SlurmError
+from airflow_provider_soperator.slurm.files import Piece, ReadPieces
+from airflow_provider_soperator.slurm.requests import Request
+from airflow_provider_soperator.transports.transport_errors import NotSupported, TransportError
+
+#: Seconds between two looks.
+INTERVAL = 3.0
+#: Files in one question.
+MOST_FILES = 500
+#: Bytes that come with one look, of one file and of all.
+MOST_OF_ONE = 256 << 10
+MOST_OF_ALL = 8 << 20
+
+
+class Tail:
+    """One file that is followed, from an offset on."""
+
+    def __init__(self, tails: Tails, path: str, offset: int) -> None:
+        self.path, self.offset = path, offset
+        #: Why the file cannot be read, if it never can be.
+        self.trouble = ""
+        #: Bytes that were there at the last look, and have not been read.
+        self.left = 0
+        self._tails = tails
+        self._unread = bytearray()
+        self._news = asyncio.Event()
+
+    async def next(self) -> bytes:
+        """New bytes; waits until there are some. Empty: there never will be."""
+        while not self._unread and not self.trouble:
+            self._news.clear()
+            await self._news.wait()
+        return self.take()
+
+    def take(self) -> bytes:
+        """New bytes, if there are any."""
+        data = bytes(self._unread)
+        self._unread.clear()
+        return data
+
+    async def rest(self, most: int) -> bytes:
+        """All that is there to the end, but no more than so many bytes."""
+        self.close()
+        while len(self._unread) < most:
+            before = self.offset
+            await self._tails.look([self], min(MOST_OF_ONE, most - len(self._unread)))
+            if self.offset == before:
+                break
+        return self.take()
+
+    def close(self) -> None:
+        """Follow no more."""
+        self._tails.remove(self)
+
+    def feed(self, data: bytes, size: int) -> None:
+        if size < self.offset:
+            # A job that was requeued writes its file anew.
+            self.offset = 0
+        if data:
+            self._unread += data
+            self.offset += len(data)
+            self._news.set()
+        self.left = max(0, size - self.offset)
+
+    def fail(self, trouble: str) -> None:
+        self.trouble = trouble
+        self._news.set()
+
+
+class Tails:
+    """Looks at the files in a task of the loop, which ends when none is followed."""
+
+    def __init__(self, ask: Callable[[Request[Any]], Awaitable[Any]]) -> None:
+        self._ask = ask
+        self._tails: dict[int, Tail] = {}
+        self._pace = Pace(shortest=INTERVAL)
+        self._task: asyncio.Task[None] | None = None
+
+    def follow(self, path: str, offset: int = 0) -> Tail:
+        tail = Tail(self, path, offset)
+        self._tails[id(tail)] = tail
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._poll(), name="slurm-tails")
+        return tail
+
+    def remove(self, tail: Tail) -> None:
+        self._tails.pop(id(tail), None)
+
+    async def look(self, tails: list[Tail], most: int) -> None:
+        """Read what each has grown by, up to so many bytes."""
+        request = ReadPieces(tuple(Piece(tail.path, tail.offset, most) for tail in tails))
+        for tail, piece in zip(tails, await self._ask(request), strict=True):
+            # Another look may have been under way for the same file.
+            if piece.offset == tail.offset:
+                tail.feed(piece.data, piece.size or 0)
+
+    async def _poll(self) -> None:
+        try:
+            while self._tails:
+                await asyncio.sleep(await self._round())
+        finally:
+            self._task = None
+
+    async def _round(self) -> float:
+        tails, started = list(self._tails.values()), time.monotonic()
+        most = min(MOST_OF_ONE, MOST_OF_ALL // len(tails))
+        try:
+            for start in range(0, len(tails), MOST_FILES):
+                await self.look(tails[start : start + MOST_FILES], most)
+        except NotSupported as error:
+            for tail in tails:
+                tail.fail(str(error))
+                self.remove(tail)
+        except (SlurmError, TransportError):
+            # The poller tells those who wait for the job.
+            return self._pace.after_failure()
+        return self._pace.after_answer(longest=INTERVAL, effort=time.monotonic() - started)
+
+
+#: Letters of a line that are shown.
+LONGEST_LINE = 4000
+
+#: Escape sequences, but for colours, which a log can show.
+_ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[@-ln-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[()*+][0-9A-Za-z]|[=>78cDEHMNOZ])")
+#: Characters that do not print, but for tabs and escapes.
+_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f]")
+
+
+class Console:
+    """Bytes in as they come, whole lines out.
+
+    Of a line that is overwritten again and again, as progress bars are, the newest form is shown once for each look.
+
+    >>> console = Console()
+    >>> console.feed(b"loss 0.1\\nstep 1\\rstep 2\\rstep"), console.feed(b" 3\\r"), console.end()
+    (['loss 0.1', 'step 2'], ['step 3'], [])
+    """
+
+    def __init__(self) -> None:
+        self._decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
+        #: The line that has not ended yet, from where it was last begun anew.
+        self._open = ""
+        #: What has been shown of it already; None: nothing.
+        self._shown: str | None = None
+
+    def feed(self, data: bytes) -> list[str]:
+        *whole, self._open = (self._open + self._decode(data)).split("\n")
+        lines: list[str] = []
+        for line in whole:
+            lines += self._show(line)
+            self._shown = None
+        overwritten, mark, rest = self._open.rpartition("\r")
+        if mark:
+            self._open = rest
+            if overwritten.strip("\r"):
+                lines += self._show(overwritten)
+        return lines
+
+    def end(self) -> list[str]:
+        """The last line, if nothing has ended it."""
+        left, self._open = self._open + self._decode(b"", True), ""
+        return self._show(left) if left else []
+
+    def _show(self, line: str) -> list[str]:
+        text = _readable(line.rstrip("\r").rpartition("\r")[2])
+        if self._shown is not None and text in (self._shown, ""):
+            return []
+        self._shown = text
+        return [text]
+
+
+def _readable(text: str) -> str:
+    text = _UNPRINTABLE.sub("", _ESCAPES.sub("", text))
+    return text if len(text) <= LONGEST_LINE else f"{text[:LONGEST_LINE]} … ({len(text) - LONGEST_LINE} more)"

@@ -1,0 +1,215 @@
+"""The poller: one for all in an event loop who wait for jobs of a cluster.
+
+It asks while there are watches, and rests while there are none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+from async_timeout import timeout
+
+from airflow_provider_soperator.client.job_tracker import LossLimits
+from airflow_provider_soperator.client.poll_rounds import Pace, WatchList, first_of_kind
+from airflow_provider_soperator.slurm.errors import InvalidRequest, RateLimited, SlurmError
+from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.job_records import JobStatus
+from airflow_provider_soperator.slurm.requests import Request, ShowConfig
+from airflow_provider_soperator.slurm.requests.commands import Steps, run_steps_async
+from airflow_provider_soperator.transports.transport_errors import NotSupported, TransportError
+
+#: Seconds between two questions about a job that has been waited for for long.
+POLL_INTERVAL = 10.0
+#: Seconds that the first who waits gives others to come.
+GATHERING = 0.05
+
+
+class Watch:
+    """The news of a job: iterate, or wait for its end.
+
+    The first status comes as soon as anything is known, others when something changes; the last is the job's end.
+    """
+
+    def __init__(self, watcher: Poller, job: JobId, name: str, mine: bool, poll_interval: float) -> None:
+        self.job, self.name, self.mine, self.poll_interval = job, name, mine, poll_interval
+        self.since = time.monotonic()
+        #: The newest status.
+        self.told: JobStatus | None = None
+        self.is_closed = False
+        self._watcher = watcher
+        self._is_read = True
+        self._failure: BaseException | None = None
+        self._news = asyncio.Event()
+
+    async def next(self) -> JobStatus | None:
+        """The next news; None if there is none any more."""
+        while True:
+            self._news.clear()
+            if self._failure:
+                raise self._failure
+            if not self._is_read:
+                self._is_read = True
+                return self.told
+            if self.is_closed or (self.told is not None and self.told.is_over):
+                return None
+            await self._news.wait()
+
+    async def __aiter__(self) -> AsyncIterator[JobStatus]:
+        try:
+            while status := await self.next():
+                yield status
+        finally:
+            self.close()
+
+    async def end(self) -> JobStatus | None:
+        """Wait until the job is over, and no more; None if the watch is closed before."""
+        try:
+            while status := await self.next():
+                if status.is_over:
+                    return status
+            return None
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Wait no more."""
+        self._watcher.remove(self)
+
+    # What the poller has for it
+
+    def tell(self, status: JobStatus) -> None:
+        self.told, self._is_read = status, False
+        self._news.set()
+
+    def fail(self, failure: BaseException) -> None:
+        self._failure = failure
+        self._news.set()
+
+    def wake(self) -> None:
+        self._news.set()
+
+
+class _Rounds:
+    """One round after another, each told to those whom it concerns."""
+
+    def __init__(self, patience: LossLimits) -> None:
+        self.book: WatchList[Watch] = WatchList(patience)
+        self.due = 0.0
+        self._pace = Pace()
+        self._paced = False
+        #: The earliest next round, also for new watches.
+        self._soonest = 0.0
+        #: Why the last round got no answer.
+        self._failure: Exception | None = None
+
+    def add(self, watch: Watch) -> None:
+        is_first = not self.book
+        self.book.add(watch)
+        # Soon, but those who come together share one round.
+        soon = max(time.monotonic() + GATHERING, self._soonest)
+        if is_first:
+            # The last failure may be long ago.
+            self._failure = None
+            self.due = soon
+        elif self._failure:
+            # A cluster that does not answer is not asked more often because there are more who want to know.
+            watch.tell(JobStatus(id=watch.job, trouble=str(self._failure)))
+        else:
+            self.due = min(self.due, soon)
+
+    def remove(self, watch: Watch) -> None:
+        self.book.remove(watch)
+        watch.is_closed = True
+
+    def fail(self, failure: BaseException) -> None:
+        """Tell all of what will not pass, rather than have them wait for ever."""
+        for watch in self.book:
+            watch.fail(failure)
+            self.book.remove(watch)
+
+    def round(self) -> Steps[None]:
+        """Ask, and tell."""
+        try:
+            if not self._paced:
+                yield from self._learn_pace()
+            yield from self.book.round()
+        except (InvalidRequest, NotSupported):
+            # It would be the same each time.
+            raise
+        except (SlurmError, TransportError) as error:
+            if isinstance(error, RateLimited):
+                # The site has become stricter.
+                self._paced = False
+            self.due = self._soonest = time.monotonic() + self._pace.after_failure()
+            self._failure = first_of_kind(self._failure, error)
+            self.book.tell_all(str(self._failure))
+        else:
+            self._failure = None
+            now = time.monotonic()
+            youngest = min((now - watch.since for watch in self.book), default=0.0)
+            longest = min((watch.poll_interval for watch in self.book), default=POLL_INTERVAL)
+            asked_at, effort = self.book.asked_at, self.book.effort
+            self._soonest = asked_at + self._pace.soonest(effort)
+            self.due = asked_at + self._pace.after_answer(youngest=youngest, longest=longest, effort=effort)
+
+    def _learn_pace(self) -> Steps[None]:
+        with contextlib.suppress(NotSupported):
+            self._pace.respect((yield ShowConfig()))
+        self._paced = True
+
+
+class Poller:
+    """Polls in a task of the loop that it is first used in; the task ends with the last watch."""
+
+    def __init__(
+        self,
+        ask: Callable[[Request[Any]], Awaitable[Any]],
+        patience: LossLimits = LossLimits(),  # noqa: B008
+    ) -> None:
+        self._ask = ask
+        self._rounds: _Rounds = _Rounds(patience)
+        self._sooner = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def watch(self, job: JobId, *, name: str = "", mine: bool = False, poll_interval: float = POLL_INTERVAL) -> Watch:
+        watch = Watch(self, job, name, mine, poll_interval)
+        self._rounds.add(watch)
+        self._sooner.set()
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._poll(), name="slurm-watcher")
+        return watch
+
+    def remove(self, watch: Watch) -> None:
+        self._rounds.remove(watch)
+        watch.wake()
+        if not self._rounds.book:
+            self._sooner.set()
+
+    async def close(self) -> None:
+        """Close all watches, and end the task."""
+        for watch in self._rounds.book:
+            self.remove(watch)
+        if self._task:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _poll(self) -> None:
+        rounds = self._rounds
+        try:
+            while rounds.book:
+                self._sooner.clear()
+                left = rounds.due - time.monotonic()
+                if left > 0:
+                    with contextlib.suppress(asyncio.TimeoutError):
+                        async with timeout(left):
+                            await self._sooner.wait()
+                    continue
+                await run_steps_async(rounds.round(), self._ask)
+        except Exception as failure:
+            rounds.fail(failure)
+        finally:
+            self._task = None

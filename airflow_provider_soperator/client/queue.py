@@ -1,0 +1,301 @@
+"""The queue: jobs by what they have in common, and orders to those that wait.
+
+Orders are given until all jobs that are meant are as ordered.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from airflow_provider_soperator.slurm.dependencies import Unmet
+from airflow_provider_soperator.slurm.errors import InvalidStateTransition, JobFinished, SlurmError, UnknownJob
+from airflow_provider_soperator.slurm.job_ids import JobId, JobIdSet
+from airflow_provider_soperator.slurm.job_records import Job, job_count
+from airflow_provider_soperator.slurm.requests import (
+    CancelJobs,
+    HoldJobs,
+    ListJobs,
+    ReleaseJobs,
+    Request,
+    TopJobs,
+    UpdateJob,
+    batches,
+)
+from airflow_provider_soperator.slurm.requests.commands import Steps
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueFilter:
+    """Jobs that fit every condition given. An element of an array is a job.
+
+    >>> from airflow_provider_soperator.slurm.job_ids import JobId
+    >>> from airflow_provider_soperator.slurm.states import JobState
+    >>> waiting = Job(id=JobId.parse("7_[1-3]"), name="fit-1", state=JobState.parse("PENDING"), reason="Resources")
+    >>> QueueFilter(states=("PENDING",), name="fit-*").tally([waiting], datetime.now())
+    {'count': 3, 'states': {'PENDING': 3}}
+    """
+
+    #: Slurm's, in full: PENDING, RUNNING and so on. Empty: all that have not ended.
+    states: tuple[str, ...] = ()
+    partition: str = ""
+    user: str = ""
+    account: str = ""
+    qos: str = ""
+    #: With ``*`` and ``?`` for any letters and any one.
+    name: str = ""
+    #: Why they wait: Resources, Priority, QOSMaxJobsPerUserLimit and so on.
+    reason: str = ""
+    #: They have waited for at least so long, or did before they started.
+    waited: timedelta | None = None
+
+    def request(self) -> ListJobs:
+        """The question to ask; equal filters of what the server can pick out make equal questions."""
+        return ListJobs(states=tuple(self.states), partition=self.partition, user=self.user)
+
+    def admits(self, job: Job, now: datetime) -> bool:
+        return (bool(self.states) or not job.state.is_finished) and self.fits(job, now)
+
+    def fits(self, job: Job, now: datetime) -> bool:
+        """True if all conditions are met that squeue does not know, whatever the job's state."""
+        for wanted, has in ((self.account, job.account), (self.qos, job.qos), (self.reason, job.reason)):
+            if wanted and wanted != has:
+                return False
+        if self.name and not fnmatch.fnmatchcase(job.name, self.name):
+            return False
+        return self.waited is None or _waited(job, now) >= self.waited
+
+    def picked(self, jobs: Iterable[Job], now: datetime) -> list[Job]:
+        return [job for job in jobs if self.admits(job, now)]
+
+    def tally(self, jobs: Iterable[Job], now: datetime) -> dict[str, Any]:
+        """The number of these jobs, in all and in each state."""
+        states = summary(self.picked(jobs, now))
+        return {"count": sum(states.values()), "states": states}
+
+
+def within(count: int, at_most: int | None, at_least: int | None) -> bool:
+    return (at_most is None or count <= at_most) and (at_least is None or count >= at_least)
+
+
+class Lasting:
+    """Since when something is so, and whether for long enough.
+
+    >>> queue, noon = Lasting(timedelta(minutes=5)), datetime(2026, 11, 21, 12)
+    >>> [queue.look(True, noon), queue.look(True, noon + timedelta(minutes=5)), queue.look(False, noon)]
+    [False, True, False]
+    """
+
+    def __init__(self, enough: timedelta) -> None:
+        self._enough = enough
+        self.since: datetime | None = None
+
+    def look(self, is_so: bool, now: datetime) -> bool:
+        self.since = (self.since or now) if is_so else None
+        return self.since is not None and now - self.since >= self._enough
+
+
+def summary(jobs: Iterable[Job]) -> dict[str, int]:
+    """The number of jobs in each state.
+
+    >>> summary([])
+    {}
+    """
+    counts: Counter[str] = Counter()
+    for job in jobs:
+        counts[str(job.state)] += job_count(job)
+    return dict(counts.most_common())
+
+
+def _waited(job: Job, now: datetime) -> timedelta:
+    if job.submitted is None:
+        return timedelta(0)
+    # Of a waiting job it is a guess when it starts.
+    until = job.started if job.started and not job.state.is_pending else now
+    return until - job.submitted
+
+
+#: Looks at the queue. A job may start or end between a look and an order, which then fails for it.
+_LOOKS = 4
+_MOVED_ON = (UnknownJob, JobFinished, InvalidStateTransition)
+
+
+@dataclass(frozen=True)
+class OrderedJobs:
+    """Jobs that an order has made what they were to be, those that were so before, and those it came too late for."""
+
+    jobs: tuple[JobId, ...]
+    already: tuple[JobId, ...]
+    gone: tuple[JobId, ...] = ()
+
+
+@dataclass(frozen=True)
+class JobSelection:
+    """Jobs by their ids or, without any, by what they have in common."""
+
+    ids: tuple[JobId, ...] | None = None
+    filter: QueueFilter = field(default_factory=QueueFilter)
+
+    def request(self) -> ListJobs:
+        return self.filter.request() if self.ids is None else ListJobs(ids=self.ids)
+
+    def among(self, jobs: Iterable[Job]) -> list[Job]:
+        """Selected jobs that have not ended."""
+        there = [job for job in jobs if not job.state.is_finished]
+        if self.ids is None:
+            return self.filter.picked(there, datetime.now(timezone.utc))
+        place = {job: number for number, job in enumerate(self.ids)}
+        # In the order in which they are named.
+        return sorted(there, key=lambda job: place.get(job.id, place.get(job.id.whole, len(place))))
+
+    def gone_from(self, jobs: Sequence[Job]) -> tuple[JobId, ...]:
+        """Jobs that are named and are none of these."""
+        there = JobIdSet(job.id for job in jobs)
+        return tuple(job for job in self.ids or () if not there.touches(job))
+
+
+def hold(meant: JobSelection) -> Steps[OrderedJobs]:
+    """Keep jobs from starting; those that have started go on."""
+    return _order(meant, lambda job: not job.is_wholly_held, lambda jobs: map(HoldJobs, batches(_ids(jobs))))
+
+
+def release(meant: JobSelection) -> Steps[OrderedJobs]:
+    """Let jobs start that are held."""
+    return _order(meant, lambda job: job.is_held, lambda jobs: map(ReleaseJobs, batches(_ids(jobs))))
+
+
+def top(meant: JobSelection) -> Steps[OrderedJobs]:
+    """Put jobs before all others of their users, in the order in which they are named or stand in the queue."""
+    return _order(meant, lambda job: not job.is_held, _tops)
+
+
+def update(
+    meant: JobSelection, changes: Mapping[str, str], is_so: Callable[[Job], bool], also_running: bool
+) -> Steps[OrderedJobs]:
+    """Change fields of jobs; those of which ``is_so`` is true have them already."""
+
+    def orders(jobs: Sequence[Job]) -> Iterable[Request[None]]:
+        return (UpdateJob(job.id, changes) for job in jobs)
+
+    return _order(meant, lambda job: not is_so(job), orders, also_running)
+
+
+def _order(
+    meant: JobSelection,
+    is_due: Callable[[Job], bool],
+    orders: Callable[[Sequence[Job]], Iterable[Request[None]]],
+    also_running: bool = False,
+) -> Steps[OrderedJobs]:
+    already: frozenset[JobId] | None = None
+    failure: SlurmError | None = None
+    for _ in range(_LOOKS):
+        listed: tuple[Job, ...] = yield meant.request()
+        found = [job for job in meant.among(listed) if also_running or job.state.is_pending]
+        due = [job for job in found if is_due(job)]
+        if already is None:
+            already = frozenset(job.id for job in found if job not in due)
+        try:
+            if due:
+                yield from tried(orders(due))
+        except _MOVED_ON as error:
+            failure = error
+            continue
+        ids = _ids(found)
+        return OrderedJobs(ids, tuple(job for job in ids if job in already), meant.gone_from(found))
+    assert failure is not None
+    raise failure
+
+
+def _ids(jobs: Sequence[Job]) -> tuple[JobId, ...]:
+    return tuple(job.id for job in jobs)
+
+
+def _tops(jobs: Sequence[Job]) -> Iterable[Request[None]]:
+    by_user: dict[str, dict[JobId, None]] = {}
+    for job in jobs:
+        by_user.setdefault(job.user, {})[job.id.whole] = None
+    return (TopJobs(tuple(ids)) for ids in by_user.values())
+
+
+def has_fields(job: Job, wanted: Mapping[str, str | int | timedelta]) -> bool:
+    """True if a job has these values in the fields of its record."""
+    return all(getattr(job, name) == value for name, value in wanted.items())
+
+
+def relink(ids: Iterable[JobId], old: JobId, new: JobId) -> Steps[tuple[JobId, ...]]:
+    """Let those of these jobs that wait for ``old`` wait for ``new`` in its place; the answer is which did."""
+    return (yield from _change(ids, lambda unmet: unmet.relinked(old, new)))
+
+
+def let_go(job: JobId) -> Steps[bool]:
+    """Drop what a job waits for in vain, so that it runs; False if there is nothing of the kind."""
+    return bool((yield from _change([job], lambda unmet: unmet.possible if unmet.is_vain else unmet)))
+
+
+def cancel_waiting(ids: Iterable[JobId]) -> Steps[None]:
+    """Cancel what has not started of these; elements of an array that run go on."""
+    yield from tried(CancelJobs(ids=batch, waiting=True) for batch in batches(dict.fromkeys(ids)))
+
+
+def _change(ids: Iterable[JobId], change: Callable[[Unmet], Unmet]) -> Steps[tuple[JobId, ...]]:
+    """Change what each of these jobs waits for; the answer is those of which something was changed."""
+    wanted = tuple(dict.fromkeys(ids))
+    listed: tuple[Job, ...] = (yield ListJobs(ids=wanted)) if wanted else ()
+    waiting: dict[JobId, list[Job]] = {}
+    for job in listed:
+        if job.state.is_pending:
+            waiting.setdefault(job.id.whole, []).append(job)
+    changed: dict[JobId, None] = {}
+    failures: list[SlurmError] = []
+    for whole, parts in waiting.items():
+        for target, text in _updates(whole, parts, change):
+            try:
+                yield UpdateJob(target, {"Dependency": text})
+            except (InvalidStateTransition, JobFinished, UnknownJob):
+                # It has started meanwhile. Of an array this is said of elements that run, and the others are changed.
+                if all(part.id.elements for part in parts):
+                    changed[whole] = None
+            except SlurmError as error:
+                failures.append(error)
+            else:
+                changed[whole] = None
+    if failures:
+        raise failures[0]
+    return tuple(changed)
+
+
+def _updates(whole: JobId, parts: Iterable[Job], change: Callable[[Unmet], Unmet]) -> Iterator[tuple[JobId, str]]:
+    """New dependencies of parts of a job, by the numbers under which they can be changed.
+
+    Elements of an array that the queue has as one entry go by the number of the whole array, which changes all others
+    that wait, too; these are then told what they are to wait for.
+    """
+    # The one entry, if there is one, comes first.
+    text_of_all: str | None = None
+    for part in sorted(parts, key=lambda part: not part.id.elements):
+        unmet = Unmet.parse(part.dependency)
+        changed = change(unmet)
+        if changed != unmet or text_of_all not in (None, str(changed)):
+            yield (whole if part.id.elements else JobId(part.raw_id)), str(changed)
+        if part.id.elements and changed != unmet:
+            text_of_all = str(changed)
+
+
+def cancel_many(ids: Iterable[JobId]) -> Steps[None]:
+    yield from tried(CancelJobs(ids=batch) for batch in batches(dict.fromkeys(ids)))
+
+
+def tried(requests: Iterable[Request[None]]) -> Steps[None]:
+    """All of them are tried, also after one that fails."""
+    failure: SlurmError | None = None
+    for request in requests:
+        try:
+            yield request
+        except SlurmError as error:
+            failure = failure or error
+    if failure:
+        raise failure

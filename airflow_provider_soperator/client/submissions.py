@@ -1,0 +1,301 @@
+"""Submissions: many jobs in one go, and why Slurm has refused one.
+
+Jobs that many tasks submit at the same moment, as a wide fan-out does, go to the cluster together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Protocol
+
+from airflow_provider_soperator.client.poll_rounds import statuses
+from airflow_provider_soperator.slurm.cluster_records import Partition, RateLimit, UserRights
+from airflow_provider_soperator.slurm.errors import AccountingDisabled, SlurmError, SubmitRefused, TogetherRefused
+from airflow_provider_soperator.slurm.job import BatchJob
+from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
+from airflow_provider_soperator.slurm.job_records import AccountingJob, Job
+from airflow_provider_soperator.slurm.requests import (
+    Accounting,
+    ListJobs,
+    ListPartitions,
+    ShowRights,
+    WhoAmI,
+    submission,
+)
+from airflow_provider_soperator.slurm.requests.accounting import name_in_accounting
+from airflow_provider_soperator.slurm.requests.commands import TIMEOUT, Steps
+from airflow_provider_soperator.slurm.requests.submission import (
+    LOOK_BACK,
+    MOST,
+    SubmitOnce,
+    Submitted,
+    Together,
+    in_order,
+    readable_job_name,
+)
+from airflow_provider_soperator.slurm.states import JobBase
+from airflow_provider_soperator.transports.transport_errors import TransportError
+
+
+def named(job: BatchJob, key: SubmissionKey) -> BatchJob:
+    """The job under a name by which it is found again."""
+    return job.replace(name=key.name(job.name or "job"))
+
+
+def submit_many(
+    jobs: Sequence[BatchJob], since: datetime | None, fresh: bool, limit: RateLimit | None
+) -> Steps[tuple[Submitted, ...]]:
+    """In as few goes as the site's rate limit lets through in time."""
+    at_once = jobs_at_once(limit)
+    done: list[Submitted] = []
+    for start in range(0, len(jobs), at_once):
+        batch = tuple(jobs[start : start + at_once])
+        done += yield from explained_answers(batch, (yield SubmitOnce(jobs=batch, since=since, fresh=fresh)))
+    return tuple(done)
+
+
+def submit_together(
+    jobs: Sequence[BatchJob], since: datetime | None, fresh: bool, limit: RateLimit | None
+) -> Steps[tuple[Submitted, ...]]:
+    """All of them or none, and none starts before all are accepted; ``TogetherRefused`` names the one that was not.
+
+    What does not go in one request waits on, held, until the last of it is there. Then all are asked for once more,
+    which finds them and lets them go.
+    """
+    order, at_once = in_order(jobs), jobs_at_once(limit)
+    goes = [order[start : start + at_once] for start in range(0, len(order), at_once)]
+    done: dict[int, Submitted] = {}
+    for places in goes:
+        together = Together.START if len(goes) == 1 else Together.WAIT
+        batch = tuple(jobs[place] for place in places)
+        answers = yield SubmitOnce(jobs=batch, since=since, fresh=fresh, together=together)
+        answers = yield from explained_answers(batch, answers)
+        for place, answer in zip(places, answers, strict=True):
+            if answer.error:
+                yield from _ask_again([jobs[place] for place in sorted(done)], since, Together.END)
+                raise TogetherRefused(readable_job_name(jobs[place]), place, answer.error)
+        done |= zip(places, answers, strict=True)
+    if len(goes) > 1:
+        yield from _ask_again(jobs, since, Together.START)
+    return tuple(done[place] for place in range(len(jobs)))
+
+
+def _ask_again(jobs: Sequence[BatchJob], since: datetime | None, together: Together) -> Steps[None]:
+    """For jobs that are there already, which no limit on submissions holds back."""
+    for start in range(0, len(jobs), MOST):
+        yield SubmitOnce(jobs=tuple(jobs[start : start + MOST]), since=since, together=together)
+
+
+def jobs_at_once(limit: RateLimit | None) -> int:
+    """Jobs that can be submitted in one go: under a limit ``sbatch`` waits, but its time is limited, too.
+
+    >>> from datetime import timedelta
+    >>> jobs_at_once(None), jobs_at_once(RateLimit(bucket=40, refill=4, period=timedelta(minutes=1)))
+    (500, 5)
+    """
+    if limit is None:
+        return MOST
+    in_time = limit.refill * TIMEOUT / limit.period.total_seconds() / 2
+    return max(1, min(MOST, int(in_time)))
+
+
+def find(job: BatchJob, keys: Sequence[SubmissionKey], since: datetime | None) -> Steps[Submitted | None]:
+    """The newest of several tries of a job, if it waits, runs or has succeeded; None if it failed, or none was made."""
+    names = tuple(named(job, key).name or "" for key in keys)
+    found: list[Job | AccountingJob] = list((yield ListJobs(mine=True, names=names)))
+    since = since or datetime.now(timezone.utc) - LOOK_BACK
+    with contextlib.suppress(AccountingDisabled):
+        found += yield Accounting(names=names, since=since)
+    # The lowest number of each name counts, as it does where they are submitted.
+    ids: dict[str, JobId] = {}
+    for one in sorted(found, key=lambda one: one.id, reverse=True):
+        ids[name_in_accounting(one.name)] = one.id.whole
+    newest = next((ids[name] for name in map(name_in_accounting, reversed(names)) if name in ids), None)
+    if newest is None:
+        return None
+    status = (yield from statuses([newest]))[newest]
+    if status.is_over and not status.succeeded:
+        return None
+    if status.state.base is JobBase.CANCELLED:
+        # It is being ended.
+        return None
+    return Submitted(newest, adopted=True)
+
+
+def accepted(submitted: Submitted) -> Submitted:
+    if submitted.error:
+        raise submitted.error
+    return submitted
+
+
+#: Seconds that the first waits for others.
+BATCH_PAUSE = 0.05
+
+
+class SubmitMany(Protocol):
+    """Submits jobs, each exactly once."""
+
+    async def __call__(
+        self, jobs: Sequence[BatchJob], *, since: datetime | None = None, fresh: bool = False
+    ) -> tuple[Submitted, ...]: ...
+
+
+@dataclass
+class _PendingSubmission:
+    """A job, and all who wait for it to be submitted."""
+
+    job: BatchJob
+    since: datetime | None
+    fresh: bool
+    answers: list[asyncio.Future[Submitted]] = field(default_factory=list)
+
+
+class Batcher:
+    """Collects jobs to submit, and hands each its own answer."""
+
+    def __init__(self, submit_many: SubmitMany) -> None:
+        self._submit_many = submit_many
+        self._waiting: dict[str, _PendingSubmission] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    async def submit(self, job: BatchJob, *, since: datetime | None, fresh: bool) -> Submitted:
+        # What is wrong with one job must not keep the others from being submitted.
+        job.check()
+        [key] = SubmitOnce(jobs=(job,)).submission_keys()
+        answer: asyncio.Future[Submitted] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(key.text, _PendingSubmission(job, since, fresh)).answers.append(answer)
+        if self._task is None:
+            self._task = asyncio.create_task(self._send(), name="slurm-submit")
+        return await answer
+
+    async def _send(self) -> None:
+        await asyncio.sleep(BATCH_PAUSE)
+        batch, self._waiting, self._task = list(self._waiting.values()), {}, None
+        earliest = None if any(one.since is None for one in batch) else min(one.since for one in batch if one.since)
+        try:
+            submitted = await self._submit_many(
+                [one.job for one in batch], since=earliest, fresh=all(one.fresh for one in batch)
+            )
+        except BaseException as error:
+            for answer in (answer for one in batch for answer in one.answers if not answer.done()):
+                answer.set_exception(error)
+            return
+        for one, result in zip(batch, submitted, strict=True):
+            for answer in one.answers:
+                if not answer.done():
+                    answer.set_result(result)
+
+
+def explained_answers(jobs: Sequence[BatchJob], answers: tuple[Submitted, ...]) -> Steps[tuple[Submitted, ...]]:
+    """The answers, with refusals of accounts, QOS and partitions that name what may be used instead."""
+    refused = {option_of(answer.error) for answer in answers} - {""}
+    if not refused:
+        return answers
+    rights: UserRights | None = None
+    partitions: tuple[Partition, ...] = ()
+    try:
+        if refused & {*OF_ACCOUNTING}:
+            rights = yield ShowRights((yield WhoAmI()))
+        if OF_PARTITIONS in refused:
+            partitions = yield ListPartitions()
+    except (SlurmError, TransportError):
+        # What Slurm has said is said in any case.
+        pass
+    return tuple(
+        dataclasses.replace(answer, error=explained_refusal(answer.error, job, rights, partitions))
+        if answer.error and option_of(answer.error)
+        else answer
+        for job, answer in zip(jobs, answers, strict=True)
+    )
+
+
+#: Options whose refusal the user's associations explain, and one that needs the names of partitions.
+OF_ACCOUNTING = ("--account", "--qos")
+OF_PARTITIONS = "--partition"
+
+
+def option_of(error: SlurmError | None) -> str:
+    """The option that was refused, if more can be said about it than Slurm does."""
+    option = error.option if isinstance(error, SubmitRefused) else ""
+    return option if option in (*OF_ACCOUNTING, OF_PARTITIONS) else ""
+
+
+def explained_refusal(
+    refusal: SlurmError, job: BatchJob, rights: UserRights | None, partitions: Iterable[Partition]
+) -> SlurmError:
+    """The same refusal, with what may be used in its place; as it was if that does not follow from what is known."""
+    option, asked = option_of(refusal), submission.asked_for(job)
+    wanted = [asked.partition] if isinstance(asked.partition, str) else list(asked.partition or ())
+    if option == OF_PARTITIONS:
+        why = _about_partition(wanted, tuple(partitions))
+    elif rights is None:
+        return refusal
+    elif not rights.is_known:
+        why = f"accounting knows no user {rights.user} (`sacctmgr add user {rights.user} account=NAME`)"
+    elif option == "--account":
+        why = _about_account(asked.account or "", wanted, rights)
+    else:
+        why = _about_qos(asked.qos or "", asked.account or "", rights)
+    return SubmitRefused(refusal.said, refusal.command, why, option) if why else refusal
+
+
+def near(what: str, said: str, names: Iterable[str]) -> str:
+    """A name that is unknown, and the one that may have been meant.
+
+    >>> near("account", "visoin", ["vision", "shared"])
+    "account 'visoin': did you mean 'vision'?"
+    >>> near("account", "x", ["vision", "shared"])
+    "account 'x':"
+    """
+    found = difflib.get_close_matches(said, list(names), n=1)
+    return f"{what} {said!r}:" + (f" did you mean {found[0]!r}?" if found else "")
+
+
+def _about_partition(wanted: Iterable[str], partitions: Sequence[Partition]) -> str:
+    names = {one.name for one in partitions}
+    unknown = [one for said in wanted for one in said.split(",") if one not in names]
+    if not unknown or not names:
+        return ""
+    # Those that are hidden are not for everybody.
+    shown = [one.name for one in partitions if not one.is_hidden]
+    return f"{near('partition', unknown[0], shown)} there are {', '.join(shown)}"
+
+
+def _about_account(said: str, partitions: Sequence[str], rights: UserRights) -> str:
+    may = f"user {rights.user} may use {_accounts(rights)}"
+    if not said:
+        return f"no account is named, and the user has none by default: {may}"
+    only = [one.partition for one in rights.associations if one.account == said]
+    if not only:
+        return f"{near('account', said, rights.accounts)} {may}"
+    if "" in only or not {*only}.isdisjoint(partitions):
+        return ""
+    return f"user {rights.user} may use account {said} in partition {', '.join(only)} only"
+
+
+def _accounts(rights: UserRights) -> str:
+    default = [name for name in rights.accounts if name == rights.default_account]
+    others = [name for name in rights.accounts if name not in default]
+    return ", ".join([*(f"{name} (default)" for name in default), *others]) or "none"
+
+
+def _about_qos(said: str, account: str, rights: UserRights) -> str:
+    if not said:
+        return ""
+    account = account or rights.default_account
+    by_account = {name: [one for one in rights.associations if one.account == name] for name in rights.accounts}
+    allowed = {name: dict.fromkeys(qos for one in held for qos in one.qos) for name, held in by_account.items()}
+    with_it = allowed.get(account, {})
+    if said in with_it:
+        return ""
+    may = f"user {rights.user} may use {', '.join(with_it) or 'none'} with account {account}"
+    others = [name for name, qos in allowed.items() if said in qos]
+    if others:
+        return f"qos {said} goes with account {', '.join(others)}: {may}"
+    return f"{near('qos', said, with_it)} {may}"

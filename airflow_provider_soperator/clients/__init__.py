@@ -1,1 +1,0 @@
-"""What users of a Slurm work with: a client for event loops with its watcher, and the same for threads."""

@@ -1,0 +1,255 @@
+"""Nodes, partitions, reservations, accounts and Slurm itself, as Slurm knows them, with a type for each field."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from airflow_provider_soperator.slurm.job_records import count_gpus
+from airflow_provider_soperator.slurm.notations import Duration, NoDuration
+from airflow_provider_soperator.slurm.states import UNKNOWN_NODE, NodeState
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """A node as slurmctld has it.
+
+    >>> node = Node(name="worker-0", state=NodeState.parse("MIXED+CLOUD"), gres="gpu:8", gres_used="gpu:8(IDX:0-7)")
+    >>> node.gpus, node.gpus_used
+    (8, 8)
+    """
+
+    name: str
+    state: NodeState = UNKNOWN_NODE
+    partitions: tuple[str, ...] = ()
+    #: Why it is down or drained, who said so, and when.
+    reason: str = ""
+    reason_user: str = ""
+    reason_since: datetime | None = None
+    comment: str = ""
+    extra: str = ""
+    features: tuple[str, ...] = ()
+    gres: str = ""
+    gres_used: str = ""
+    cpus: int = 0
+    cpus_used: int = 0
+    #: In MiB.
+    memory: int = 0
+    memory_used: int = 0
+    address: str = ""
+    #: Version of its slurmd; empty while it has none.
+    version: str = ""
+
+    @property
+    def gpus(self) -> int:
+        return count_gpus(self.gres)
+
+    @property
+    def gpus_used(self) -> int:
+        return count_gpus(self.gres_used)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """The machine under a node, as its slurmd has told slurmctld."""
+
+    node: str
+    #: As the cloud names it, which is as Kubernetes does; empty where slurmctld has not learnt it.
+    instance: str = ""
+    #: When it was made, or has booted.
+    since: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Partition:
+    """A partition."""
+
+    name: str
+    #: ``UP``, ``DOWN``, ``DRAIN`` or ``INACTIVE``.
+    state: str = "UP"
+    is_default: bool = False
+    is_hidden: bool = False
+    #: As a hostlist.
+    nodelist: str = ""
+    total_nodes: int = 0
+    max_time: Duration = NoDuration.UNLIMITED
+    default_time: Duration = NoDuration.UNKNOWN
+    priority_tier: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reservation:
+    """A reservation of nodes for a time."""
+
+    name: str
+    start: datetime | None = None
+    end: datetime | None = None
+    #: As a hostlist.
+    nodelist: str = ""
+    flags: frozenset[str] = frozenset()
+    users: tuple[str, ...] = ()
+    accounts: tuple[str, ...] = ()
+    partition: str = ""
+    is_active: bool = False
+    comment: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterConfig:
+    """The settings that matter to a client outside of the cluster.
+
+    >>> ClusterConfig(version="24.11.5").release
+    (24, 11)
+    """
+
+    version: str
+    cluster: str = ""
+    #: How long the queue remembers a job after its end.
+    min_job_age: timedelta = timedelta(seconds=300)
+    max_array_size: int = 1001
+    max_job_count: int = 10000
+    suspend_time: timedelta | None = None
+    suspend_timeout: timedelta = timedelta(seconds=30)
+    resume_timeout: timedelta = timedelta(seconds=60)
+    #: Nodes that power saving leaves alone, as a hostlist: with Soperator the static ones.
+    suspend_exc_nodes: str = ""
+    accounting_storage: str = ""
+    slurm_user: str = ""
+    slurmctld_parameters: tuple[str, ...] = ()
+    #: Everything, as ``scontrol show config`` has it.
+    settings: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def release(self) -> tuple[int, int]:
+        """Year and month of the Slurm release."""
+        year, month = re.findall(r"\d+", self.version)[:2]
+        return int(year), int(month)
+
+    @property
+    def has_accounting(self) -> bool:
+        return self.accounting_storage.endswith("slurmdbd")
+
+    @property
+    def rate_limit(self) -> RateLimit | None:
+        """The limit on a user's questions to slurmctld; None for any number."""
+        if "rl_enable" not in self.slurmctld_parameters:
+            return None
+        given = dict(parameter.partition("=")[::2] for parameter in self.slurmctld_parameters)
+        return RateLimit(
+            bucket=int(given.get("rl_bucket_size", 30)),
+            refill=int(given.get("rl_refill_rate", 2)),
+            period=timedelta(seconds=int(given.get("rl_refill_period", 1))),
+        )
+
+
+@dataclass(frozen=True)
+class RateLimit:
+    """So many questions at once, and so many more in each period."""
+
+    bucket: int
+    refill: int
+    period: timedelta
+
+
+@dataclass(frozen=True)
+class RpcCount:
+    """A kind of question or a user: how often it has come to slurmctld, and how long the answers took."""
+
+    name: str
+    count: int
+    total: timedelta
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchedulerStats:
+    """Figures of slurmctld's work, from ``sdiag``."""
+
+    at: datetime | None = None
+    since: datetime | None = None
+    server_threads: int = 0
+    agent_queue: int = 0
+    dbd_agent_queue: int = 0
+    jobs_pending: int = 0
+    jobs_running: int = 0
+    rpcs: tuple[RpcCount, ...] = ()
+    rpcs_by_user: tuple[RpcCount, ...] = ()
+
+    @property
+    def rpc_count(self) -> int:
+        return sum(rpc.count for rpc in self.rpcs)
+
+
+@dataclass(frozen=True)
+class Controller:
+    """One slurmctld, and whether it answers."""
+
+    host: str
+    role: str
+    is_up: bool
+
+
+@dataclass(frozen=True)
+class Association:
+    """A user's right to charge an account, in one partition or (empty) in all of them."""
+
+    account: str
+    partition: str = ""
+    qos: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class UserRights:
+    """Rights of a user, as accounting has them.
+
+    >>> rights = UserRights(user="ada", associations=(Association("ml", qos=("normal", "high")), Association("bio")))
+    >>> rights.accounts, rights.qos
+    (('ml', 'bio'), ('normal', 'high'))
+    """
+
+    user: str
+    #: ``None``, ``Operator`` or ``Administrator``.
+    admin_level: str = "None"
+    default_account: str = ""
+    associations: tuple[Association, ...] = ()
+    is_known: bool = True
+
+    @property
+    def accounts(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(one.account for one in self.associations))
+
+    @property
+    def qos(self) -> tuple[str, ...]:
+        """QOS of all accounts together."""
+        return tuple(dict.fromkeys(name for one in self.associations for name in one.qos))
+
+    @property
+    def may_change_nodes(self) -> bool:
+        """Power, drain and reserve nodes. root and SlurmUser may too, whatever accounting says."""
+        return self.admin_level == "Administrator" or self.user == "root"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """The share of an account, or of a user in one: due of the cluster, and used of it lately, as ``sshare`` shows it.
+
+    Usage is weighted, and what is long past counts less (PriorityDecayHalfLife). What is *normal* is a part of the
+    whole cluster, 0 to 1.
+    """
+
+    account: str
+    #: Empty for the account itself.
+    user: str = ""
+    partition: str = ""
+    #: None for those who have none of their own: the root of the tree, and ``fairshare=parent``.
+    shares: int | None = None
+    normal_shares: float | None = None
+    usage: int = 0
+    normal_usage: float | None = None
+    #: Of all that the account above has used, or of the cluster, as PriorityFlags say.
+    effective_usage: float | None = None
+    #: 1 for the user who comes first, 0 for the last; of users only.
+    fair_share: float | None = None
+    #: Above 1 for who has had less than is due among those beside it, infinite for who has had nothing.
+    level: float | None = None

@@ -1,0 +1,193 @@
+"""Dependencies of jobs: as they are asked for, and what is left of them as slurmctld shows it.
+
+Terms that are satisfied are no longer shown, and those that can never be are marked as failed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
+
+#: What one job can wait for in others.
+DEPENDENCY_KINDS = (
+    *("after", "afterany", "afterburstbuffer", "aftercorr", "afternotok", "afterok"),
+    *("expand", "singleton"),
+)
+
+#: A job by its id or by the key of its submission, which no id can be: keys have twelve letters or digits.
+_JOB = re.compile(r"(?:[1-9]\d*|[a-z2-7]{12})(?:_(?:\d+|\*))?")
+
+
+@dataclass(frozen=True)
+class Dependency:
+    """A condition on other jobs for which a job waits.
+
+    A job that is submitted once may name others by the keys of their submissions: jobs of the same ``SubmitOnce``, or
+    any of the user's in the queue. ``singleton`` waits there for all jobs of the user that have the same name but for
+    the key that names end in.
+
+    >>> str(Dependency("afterok", 12, 13)), str(Dependency("after", 12, minutes=5)), str(Dependency("singleton"))
+    ('afterok:12:13', 'after:12+5', 'singleton')
+    >>> str(Dependency("aftercorr", SubmissionKey("q6befiawjvkz")))
+    'aftercorr:q6befiawjvkz'
+    """
+
+    kind: str
+    jobs: tuple[str, ...]
+    minutes: int
+
+    def __init__(self, kind: str, *jobs: int | str | SubmissionKey, minutes: int = 0) -> None:
+        object.__setattr__(self, "kind", kind)
+        object.__setattr__(self, "jobs", tuple(str(job) for job in jobs))
+        object.__setattr__(self, "minutes", minutes)
+
+    def __str__(self) -> str:
+        delay = f"+{self.minutes}" if self.minutes else ""
+        return ":".join((self.kind, *(job + delay for job in self.jobs)))
+
+    def problems(self) -> list[str]:
+        if self.kind not in DEPENDENCY_KINDS:
+            return [f"{self.kind!r} is no kind of dependency; there are {', '.join(DEPENDENCY_KINDS)}"]
+        found = [f"{job!r} is no job id, and no key of a submission" for job in self.jobs if not _JOB.fullmatch(job)]
+        if self.kind == "singleton" and self.jobs:
+            found.append("singleton waits for jobs of the same name and takes no job id")
+        if self.kind != "singleton" and not self.jobs:
+            found.append(f"{self.kind} needs the id of a job")
+        if self.minutes and self.kind != "after":
+            found.append(f"only after takes minutes, {self.kind} does not")
+        if self.minutes < 0:
+            found.append(f"{self.minutes} minutes are negative")
+        return found
+
+
+@dataclass(frozen=True)
+class AnyOf:
+    """Dependencies of which one is enough.
+
+    >>> str(AnyOf(Dependency("afterok", 1), Dependency("afternotok", 2)))
+    'afterok:1?afternotok:2'
+    """
+
+    terms: tuple[Dependency, ...]
+
+    def __init__(self, *terms: Dependency) -> None:
+        object.__setattr__(self, "terms", terms)
+
+    def __str__(self) -> str:
+        return "?".join(map(str, self.terms))
+
+
+def dependency_terms(value: Dependency | AnyOf | Sequence[Dependency | str] | str) -> tuple[Dependency, ...]:
+    """The single dependencies that a value is made of; ValueError on what is none.
+
+    >>> dependency_terms("afterok:1:2,singleton")[0].jobs
+    ('1', '2')
+    """
+    if isinstance(value, Dependency):
+        return (value,)
+    if isinstance(value, AnyOf):
+        return value.terms
+    if not isinstance(value, str):
+        return tuple(term for part in value for term in dependency_terms(part))
+    if "," in value and "?" in value:
+        raise ValueError(f"{value!r} joins with both ',' (all) and '?' (any); Slurm takes one of them")
+    found: list[Dependency] = []
+    for term in re.split("[,?]", value):
+        kind, *jobs = term.split(":")
+        delays = {job.partition("+")[2] for job in jobs}
+        plain = [job.partition("+")[0] for job in jobs]
+        for delay in sorted(delays):
+            if delay and not delay.isdecimal():
+                raise ValueError(f"{term!r} has {delay!r} where minutes are expected")
+        # Jobs with different delays are as many dependencies.
+        by_delay = sorted(delays) or [""]
+        for delay in by_delay:
+            these = [job for job, written in zip(plain, jobs, strict=True) if written.partition("+")[2] == delay]
+            found.append(Dependency(kind.lower(), *these, minutes=int(delay or 0)))
+    return tuple(found)
+
+
+def dependency_text(value: Dependency | AnyOf | Sequence[Dependency | str] | str) -> str:
+    if isinstance(value, (str, Dependency, AnyOf)):
+        return str(value)
+    return ",".join(map(str, value))
+
+
+_TERM = re.compile(
+    r"(?P<kind>[a-z]+)(?::(?P<job>[0-9]+)(?P<elements>_[0-9]+|_\*)?(?P<delay>\+[0-9]+)?)?(?:\((?P<state>[a-z]+)\))?"
+)
+
+
+@dataclass(frozen=True)
+class UnmetTerm:
+    """One thing that a job waits for."""
+
+    kind: str
+    #: None for what names no job, as ``singleton`` does.
+    job: JobId | None
+    delay: str
+    is_failed: bool
+
+    def __str__(self) -> str:
+        return self.kind if self.job is None else f"{self.kind}:{self.job}{self.delay}"
+
+
+@dataclass(frozen=True)
+class Unmet:
+    """All that a job waits for.
+
+    >>> unmet = Unmet.parse("afterok:7(failed),aftercorr:8_*(unfulfilled),after:9+5(unfulfilled)")
+    >>> str(unmet), str(unmet.relinked(JobId(7), JobId(12))), str(unmet.possible)
+    ('afterok:7,aftercorr:8,after:9+5', 'afterok:12,aftercorr:8,after:9+5', 'aftercorr:8,after:9+5')
+    """
+
+    terms: tuple[UnmetTerm, ...] = ()
+    #: Whether one of them is enough.
+    is_any: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Unmet:
+        """``ValueError`` on what no Slurm is known to show."""
+        return cls(tuple(map(_term, filter(None, re.split("[,?]", text)))), "?" in text)
+
+    def __str__(self) -> str:
+        """As Slurm takes it."""
+        return ("?" if self.is_any else ",").join(map(str, self.terms))
+
+    def relinked(self, old: JobId, new: JobId) -> Unmet:
+        """With one job in the place of another; an element of an array is replaced by the same element."""
+
+        def relink(term: UnmetTerm) -> UnmetTerm:
+            if term.job is None or not old.covers(term.job):
+                return term
+            same = replace(new, element=term.job.element) if old.element is None and new.element is None else new
+            return replace(term, job=same, is_failed=False)
+
+        return self._each(relink)
+
+    @property
+    def is_vain(self) -> bool:
+        """True if the job can never start."""
+        failed = [term.is_failed for term in self.terms]
+        return bool(failed) and (all(failed) if self.is_any else any(failed))
+
+    @property
+    def possible(self) -> Unmet:
+        """Without what can never come."""
+        return replace(self, terms=tuple(term for term in self.terms if not term.is_failed))
+
+    def _each(self, change: Callable[[UnmetTerm], UnmetTerm]) -> Unmet:
+        return replace(self, terms=tuple(map(change, self.terms)))
+
+
+def _term(text: str) -> UnmetTerm:
+    found = _TERM.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text!r} is no dependency as Slurm shows it")
+    # A whole array is shown with "_*", and is meant without it, too.
+    element = (found["elements"] or "").removeprefix("_").removesuffix("*")
+    job = JobId(int(found["job"]), element=int(element) if element else None) if found["job"] else None
+    return UnmetTerm(found["kind"], job, found["delay"] or "", found["state"] == "failed")

@@ -1,0 +1,310 @@
+"""Checks of a job before anything is sent: all that is wrong with it, at once and in words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from itertools import combinations
+from typing import Any
+
+from airflow_provider_soperator.slurm import (
+    dependencies,
+    directives,
+    job_description,
+    job_submission,
+    option_values,
+    options,
+)
+from airflow_provider_soperator.slurm.job_description import JobDescription
+
+#: Linux takes no single variable that is longer, with its name.
+VARIABLE_LIMIT = 128 * 1024 - 1
+#: A quarter of a usual stack is what a process can be started with; half of that is left for all else.
+ENVIRONMENT_LIMIT = 1024 * 1024
+#: What slurmctld takes, in bytes; the rest is limited to 1024.
+_LIMITS = {"dependency": 128 * 1024, "array": 4096, "bb": 8192, "output": 4095, "error": 4095, "input": 4095}
+_LIMITS |= dict.fromkeys(("chdir", "nodelist", "exclude", "container", "export", "container_env"), 4095)
+_LIMITS |= dict.fromkeys(("container_image", "container_mounts", "container_workdir"), 64 * 1024)
+
+#: Fields of which sbatch takes one, however they are set.
+_EXCLUSIVE = (
+    ("mem", "mem_per_cpu", "mem_per_gpu"),
+    ("cpus_per_task", "cpus_per_gpu"),
+    ("exclusive", "oversubscribe"),
+    ("core_spec", "thread_spec"),
+    ("container", "container_image"),
+)
+_EXCLUSIVE_PAIRS = (
+    *((one, other) for group in _EXCLUSIVE for one, other in combinations(group, 2)),
+    *(("ntasks_per_gpu", other) for other in ("gpus_per_task", "gpus_per_socket", "ntasks_per_node", "tres_per_task")),
+)
+_NOT_IN_COMPONENTS = ("array", "array_limit", "export", "hold", "begin", "deadline", "dependency", "het", "env", "args")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_GPUS = re.compile(r"(?:[A-Za-z][\w.-]*:)?\d+(?:,(?:[A-Za-z][\w.-]*:)?\d+)*")
+_NODES = re.compile(r"\d+[kKmM]?(?:-\d+[kKmM]?)?|\d+(?:-\d+(?::\d+)?)?(?:,\d+(?:-\d+(?::\d+)?)?)*")
+
+
+def problems(job: JobDescription) -> list[str]:
+    found = [*_body(job), *_options(job), *_environment(job), *_script_lines(job)]
+    for number, component in enumerate(job.het, start=1):
+        found += (f"het component {number}: {problem}" for problem in _component(component))
+    if job.het and job.array is not None:
+        found.append("array and het: Slurm has no arrays of heterogeneous jobs")
+    return list(dict.fromkeys(found))
+
+
+# The body
+
+
+def _body(job: JobDescription) -> Iterator[str]:
+    given = [name for name in ("script", "command", "script_file", "remote_script") if getattr(job, name) is not None]
+    if len(given) != 1:
+        what = f"{' and '.join(given)} are given" if given else "nothing to run is given"
+        yield f"{what}: a job has exactly one of script, command, script_file and remote_script"
+    if job.script is not None:
+        yield from _script("script", job.script)
+    if job.script_file is not None:
+        yield from _script("script_file", job.script_file.text)
+        yield from _plain("script_file", job.script_file.name)
+    if job.command is not None:
+        command = [job.command] if isinstance(job.command, str) else list(job.command)
+        if not any(part.strip() for part in command):
+            yield "command: it is empty"
+        for part in command:
+            if "\0" in part or "\r\n" in part:
+                yield "command: Slurm takes no script with NUL characters or DOS line ends"
+            elif not _encodable(part):
+                yield f"command: {part!r} cannot be written as UTF-8"
+    if job.remote_script is not None:
+        yield from _plain("remote_script", job.remote_script)
+        if not job.remote_script or job.remote_script.startswith(("-", ":")):
+            yield f"remote_script: {job.remote_script!r} is no path that sbatch could tell from an option"
+    for arg in job.args:
+        if "\0" in arg or not _encodable(arg):
+            yield f"args: {arg!r} cannot be an argument"
+        elif arg == ":":
+            yield "args: sbatch drops an argument that is a lone ':'"
+    if job.args and job.command is not None:
+        yield "args: put them into command"
+
+
+def _script(field: str, text: str) -> Iterator[str]:
+    if not text.startswith("#!"):
+        yield f"{field}: its first line must begin with #! and a program, such as #!/bin/bash"
+    if "\0" in text:
+        yield f"{field}: Slurm takes no script with NUL characters"
+    if "\r\n" in text:
+        yield f"{field}: Slurm takes no script with DOS line ends (\\r\\n)"
+    if not _encodable(text):
+        yield f"{field}: it cannot be written as UTF-8"
+
+
+def _plain(field: str, text: str) -> Iterator[str]:
+    if not _encodable(text):
+        yield f"{field}: {text!r} cannot be written as UTF-8"
+    elif found := _CONTROL.search(text):
+        yield f"{field}: {text[:80]!r} has the control character {found[0]!r}, which no line of output could hold"
+
+
+def _encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+# Options
+
+
+def _options(job: JobDescription) -> Iterator[str]:
+    said: Mapping[str, Any] = {}
+    try:
+        said = job_submission.values(job)
+    except (TypeError, ValueError) as wrong:
+        yield f"array: {wrong}"
+    for option, value in options.said(said):
+        try:
+            written = option.kind.write(value)
+        except (AttributeError, TypeError, ValueError) as wrong:
+            yield f"{option.field}: {wrong}"
+            continue
+        yield from _plain(option.field, written)
+        limit = _LIMITS.get(option.field, 1024)
+        if _encodable(written) and len(written.encode()) > limit:
+            yield f"{option.field}: {len(written.encode())} bytes are more than the {limit} that Slurm takes"
+        if not written and option.takes_argument == "required" and option.field not in ("array", "extra"):
+            yield f"{option.field}: it is empty; None says nothing"
+        for problem in _SPECIAL.get(option.field, _nothing)(value):
+            yield f"{option.field}: {problem}"
+    yield from _contradictions(job)
+    yield from _extra_args(job)
+
+
+def _contradictions(job: JobDescription) -> Iterator[str]:
+    def set_(field: str) -> bool:
+        return getattr(job, field) not in (None, False)
+
+    for one, other in _EXCLUSIVE_PAIRS:
+        if set_(one) and set_(other):
+            yield f"{one} and {other}: Slurm takes one of them"
+    if job.gpus_per_task is not None and job.ntasks is None and job.gpus is None:
+        yield "gpus_per_task: it needs ntasks (or gpus)"
+    if job.gpus_per_node is not None and job.gres is not None and "gpu" in ",".join(job_description.as_words(job.gres)):
+        yield "gpus_per_node and gres: both ask for GPUs, which Slurm refuses from 26.05 on"
+    per_task = "" if job.tres_per_task is None else ",".join(job_description.as_words(job.tres_per_task))
+    for field, resource in (("cpus_per_task", "cpu"), ("gpus_per_task", "gres/gpu")):
+        if getattr(job, field) is not None and resource in per_task:
+            yield f"{field} and tres_per_task: both say how many {resource} a task has"
+    if job.gpus_per_socket is not None and job.sockets_per_node is None:
+        yield "gpus_per_socket: it needs sockets_per_node"
+    if job.gpu_type is not None and not any(isinstance(getattr(job, f), int) for f in job_submission.GPU_COUNTS):
+        yield "gpu_type: there is no number of GPUs for it to be the type of"
+    if job.array_limit is not None and job.array is None:
+        yield "array_limit: there is no array"
+    if job.priority is not None and job.hold:
+        yield "hold and priority: a held job has the priority 0"
+    if job.export is not None and job.env and "NIL" in map(str.upper, job_description.as_words(job.export)):
+        yield "export and env: NIL leaves the job no variables; NONE leaves it those of env"
+    if job.time_min is not None and job.time_limit is not None:
+        try:
+            limited = not (option_values.is_unlimited(job.time_min) or option_values.is_unlimited(job.time_limit))
+            if limited and option_values.in_minutes(job.time_min) > option_values.in_minutes(job.time_limit):
+                yield "time_min: it is longer than time_limit"
+        except ValueError:
+            return  # said of the field itself
+
+
+def _extra_args(job: JobDescription) -> Iterator[str]:
+    for word in job.extra_args:
+        yield from _plain("extra_args", word)
+        if word in (":", "--", "") or word.startswith(":"):
+            yield f"extra_args: {word!r} is no option"
+    if job.extra_args and not job.extra_args[0].startswith("-"):
+        yield f"extra_args: {job.extra_args[0]!r} is no option; write one word for each, such as '--bbf=/x'"
+    # A word that follows an option unknown here may be its value.
+    known = [word for word in job.extra_args if word.startswith("-")]
+    for word in known:
+        name = word[2:].partition("=")[0] if word.startswith("--") else ""
+        resolved = options.resolve_long(name) if name else options.resolve_short(word[1:2])
+        if resolved is None:
+            continue
+        option = options.typed(resolved[0])
+        if option is not None and getattr(job, option.field) is not None:
+            yield f"extra_args: {word!r} is also said by {option.field}"
+        if resolved[0] in options.REFUSED:
+            yield f"extra_args: --{resolved[0]} cannot be used: {options.REFUSED[resolved[0]]}"
+
+
+def _nothing(value: Any) -> Iterator[str]:
+    yield from ()
+
+
+def _array(value: str) -> Iterator[str]:
+    indices, percent, limit = value.partition("%")
+    try:
+        if not indices:
+            raise ValueError("it has no elements")
+        job_description.array_indices(indices)
+    except ValueError as problem:
+        yield str(problem)
+    if percent and not (limit.isdecimal() and int(limit) > 0):
+        yield f"{limit!r} is no number of elements that may run at once"
+
+
+def _dependency(value: Any) -> Iterator[str]:
+    try:
+        for term in dependencies.dependency_terms(value):
+            yield from term.problems()
+    except ValueError as problem:
+        yield str(problem)
+
+
+def _signal(value: job_description.Signal | str) -> Iterator[str]:
+    yield from (job_description.Signal.parse(value) if isinstance(value, str) else value).problems()
+
+
+def _time(value: Any) -> Iterator[str]:
+    if not option_values.is_unlimited(value) and option_values.in_seconds(value) == 0:
+        yield "0 would mean no limit at all; say UNLIMITED if that is meant"
+
+
+def _gpus(value: int | str) -> Iterator[str]:
+    if not _GPUS.fullmatch(str(value)):
+        yield f"{value!r} is no number of GPUs: write 8, h100:8 or a100:4,h100:4"
+
+
+def _nodes(value: int | str) -> Iterator[str]:
+    text = str(value)
+    if not _NODES.fullmatch(text):
+        yield f"{text!r} is no number of nodes: write 4, 2-4 or 1,2,4"
+    elif (found := re.fullmatch(r"(\d+)-(\d+)", text)) and int(found[1]) > int(found[2]):
+        yield f"{text!r} runs backwards"
+
+
+_SPECIAL: Mapping[str, Callable[[Any], Iterator[str]]] = {
+    "array": _array,
+    "dependency": _dependency,
+    "nodes": _nodes,
+    "signal": _signal,
+    "time_limit": _time,
+    "time_min": _time,
+    **dict.fromkeys(job_submission.GPU_COUNTS, _gpus),
+}
+
+
+# Environment, script and components
+
+
+def _environment(job: JobDescription) -> Iterator[str]:
+    total = 0
+    for name, value in job.env.items():
+        if not _NAME.fullmatch(name) or len(name) > 254:
+            yield f"env: {name[:80]!r} is no name of a variable (letters, digits and _, at most 254)"
+        elif name == "_":
+            yield "env: _ is set anew by every shell on the way"
+        elif name.startswith((job_submission.RESERVED_PREFIX, "SBATCH_")) or name in ("SLURM_CONF", "SLURM_CLUSTERS"):
+            yield f"env: {name} would change the submission itself, not the job"
+        elif not isinstance(value, str):  # types are no bar to a DAG's author
+            yield f"env: the value of {name} is {type(value).__name__}, not text"  # type: ignore[unreachable]
+        elif "\0" in value or not _encodable(value):
+            yield f"env: the value of {name} cannot be in an environment"
+        else:
+            size = len(name) + 1 + len(value.encode())
+            total += size + 1
+            if size > VARIABLE_LIMIT:
+                yield f"env: {name} has {size} bytes, and Linux takes {VARIABLE_LIMIT} with its name: use a file"
+    if total > ENVIRONMENT_LIMIT:
+        yield f"env: {total} bytes altogether are more than {ENVIRONMENT_LIMIT}: use a file"
+
+
+def _script_lines(job: JobDescription) -> Iterator[str]:
+    """Problems of the script's own #SBATCH lines, by themselves and together with the job's fields."""
+    text = job_submission.body(job)
+    if text is None:
+        return
+    try:
+        components = directives.read(text)
+    except directives.DirectiveError as problem:
+        yield f"script: {problem}"
+        return
+    for component in components:
+        for name, line in component.lines.items():
+            if name in options.REFUSED:
+                yield f"script: line {line}: --{name} cannot be used: {options.REFUSED[name]}"
+            for one, other in _EXCLUSIVE_PAIRS:
+                for here, there in ((one, other), (other, one)):
+                    if name == here and getattr(job, there) not in (None, False) and getattr(job, here) is None:
+                        yield f"{there}: Slurm does not take it with the {name} of the script's line {line}"
+    if len(components) > 1 and job.het:
+        yield "het: the script has #SBATCH hetjob lines as well"
+    if len(components) > 1 and (job.array is not None or any("array" in part.fields for part in components)):
+        yield "array and het: Slurm has no arrays of heterogeneous jobs"
+
+
+def _component(job: JobDescription) -> Iterator[str]:
+    for field in ("script", "command", "script_file", "remote_script", *_NOT_IN_COMPONENTS):
+        if getattr(job, field):
+            yield f"{field}: it belongs to the whole job"
+    yield from _options(job)

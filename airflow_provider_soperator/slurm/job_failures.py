@@ -1,0 +1,159 @@
+"""Failures of jobs: an exception for each way, with what to do about it and whether another try can help."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import ClassVar
+
+from airflow_provider_soperator.slurm.job_records import Job, JobStatus
+from airflow_provider_soperator.slurm.states import JobBase
+
+#: Elements of an array that a message names; there may be thousands.
+_MOST_NAMED = 10
+
+
+class JobError(Exception):
+    """A job did not do what it was to do.
+
+    ``retry_helps`` says whether the same job can be expected to fare better if it is submitted again as it is.
+
+    >>> from airflow_provider_soperator.slurm.job_ids import JobId
+    >>> from airflow_provider_soperator.slurm.states import JobState
+    >>> end = Job(id=JobId(7), state=JobState.parse("TIMEOUT"), nodelist="worker-1")
+    >>> print(failure(JobStatus(id=JobId(7), parts=(end,))))
+    job 7 reached its time limit on worker-1: give it more (time), or let it save its work and go on (signal, requeue)
+    """
+
+    retry_helps: ClassVar[bool] = False
+    #: What has happened, to go on with after "job 7".
+    what: ClassVar[str] = "failed"
+    remedy: ClassVar[str] = ""
+
+    def __init__(self, status: JobStatus, part: Job | None = None) -> None:
+        self.status = status
+        #: The part that failed, or the first of those that did.
+        self.part = part
+        super().__init__(": ".join(filter(None, (f"job {status.id} {self._said()}", self.remedy))))
+
+    def _said(self) -> str:
+        return f"{self.what}{_where(self.part)}"
+
+
+class JobFailed(JobError):
+    """The script ended with an exit code other than 0, or was killed by a signal."""
+
+    # As it is for any other task: perhaps a file was not there yet, or a server did not answer.
+    retry_helps = True
+    remedy = "see its output"
+
+    def _said(self) -> str:
+        if self.part is None:
+            return super()._said()
+        end = self.part.exit_code
+        if end.signal and not end.code:
+            return f"was {end}{_where(self.part)}"
+        return f"{super()._said()} with {end}"
+
+
+class JobOutOfMemory(JobError):
+    """A task used more memory than the job had asked for."""
+
+    what = "ran out of memory"
+    remedy = "ask for more (mem, mem_per_cpu, mem_per_gpu), or use less"
+
+
+class JobTimedOut(JobError):
+    """The job ran longer than its time limit."""
+
+    what = "reached its time limit"
+    remedy = "give it more (time), or let it save its work and go on (signal, requeue)"
+
+
+class JobMissedDeadline(JobError):
+    """The job could not have ended by its deadline."""
+
+    what = "could no longer meet its deadline"
+    remedy = "see what it waited for; move the deadline, or submit it sooner"
+
+
+class JobNodeFailed(JobError):
+    """A node went away under the job."""
+
+    retry_helps = True
+    what = "lost a node"
+    remedy = "Slurm would requeue it by itself if it may (requeue=True)"
+
+
+class JobBootFailed(JobError):
+    """The nodes that were to be powered up for the job did not come."""
+
+    retry_helps = True
+    what = "got no nodes: they did not power up"
+    remedy = "see the nodes' reasons (`sinfo -R`) and the capacity that is left"
+
+
+class JobPreempted(JobError):
+    """A job of more importance took the nodes."""
+
+    retry_helps = True
+    what = "was preempted"
+    remedy = "Slurm would requeue it by itself if it may (requeue=True)"
+
+
+class JobCancelled(JobError):
+    """The job was cancelled."""
+
+    what = "was cancelled"
+
+    def _said(self) -> str:
+        by = self.part.state.cancelled_by if self.part else None
+        return super()._said() + ("" if by is None else f" by the user with id {by}")
+
+
+class JobLost(JobError):
+    """Slurm does not know what has become of the job. It may have run, or be running."""
+
+    def _said(self) -> str:
+        return f"is lost: {self.status.lost}"
+
+    remedy = "see whether its work was done before you run it again"
+
+
+def _where(part: Job | None) -> str:
+    return f" on {part.nodelist}" if part and part.nodelist else ""
+
+
+_BY_STATE: dict[JobBase, type[JobError]] = {
+    JobBase.FAILED: JobFailed,
+    JobBase.OUT_OF_MEMORY: JobOutOfMemory,
+    JobBase.TIMEOUT: JobTimedOut,
+    JobBase.DEADLINE: JobMissedDeadline,
+    JobBase.NODE_FAIL: JobNodeFailed,
+    JobBase.BOOT_FAIL: JobBootFailed,
+    JobBase.PREEMPTED: JobPreempted,
+    JobBase.CANCELLED: JobCancelled,
+}
+
+
+def failure(status: JobStatus) -> JobError | None:
+    """The failure of a job that is over; None if it succeeded."""
+    if status.lost:
+        return JobLost(status)
+    if not status.is_finished:
+        raise ValueError(f"job {status.id} is not over: {status.state}")
+    failed = [part for part in status.parts if not part.state.succeeded]
+    if not failed:
+        return None
+    worst = next((part for part in failed if part.state == status.state), failed[0])
+    kind = _BY_STATE.get(worst.state.base or JobBase.FAILED, JobError)
+    error = kind(status, worst)
+    if len(status.parts) > 1:
+        error.args = (f"{error} ({_tally(failed, len(status.parts))})",)
+    return error
+
+
+def _tally(failed: list[Job], total: int) -> str:
+    counts = Counter(str(part.state) for part in failed)
+    named = ", ".join(str(part.id) for part in failed[:_MOST_NAMED]) + (", …" if len(failed) > _MOST_NAMED else "")
+    kinds = ", ".join(f"{count} {state}" for state, count in counts.most_common())
+    return f"{len(failed)} of its {total} parts: {kinds}: {named}"

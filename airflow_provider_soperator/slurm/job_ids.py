@@ -1,0 +1,279 @@
+"""Names of jobs: Slurm's ids of jobs, array elements, components and steps, and the keys of submissions.
+
+By its key, a suffix of its name, a job that has been submitted is found again. The name is the one thing that the
+queue, accounting and every client of Slurm show, and that has no other meaning to them (accounting keeps no comment by
+default). slurmctld takes 1024 bytes of it, but accounting's column has 255, and scripts put it into file names
+(`--output=%x-%j.out`), which have 255 as well; so names stay well below that.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import total_ordering
+
+_ID = re.compile(
+    r"(?P<job>[0-9]+)"
+    r"(?:_(?:(?P<element>[0-9]+)|\[(?P<elements>[0-9,:%.-]+)\]))?"
+    r"(?:\+(?P<part>[0-9]+))?"
+    r"(?:\.(?P<step>[A-Za-z0-9_+]+))?"
+    r"(?:;(?P<cluster>[A-Za-z0-9_.-]+))?"
+)
+_RANGE = re.compile(r"([0-9]+)(?:-([0-9]+)(?::([0-9]+))?)?")
+
+
+@total_ordering
+@dataclass(frozen=True)
+class JobId:
+    """One job, or a part of one, as Slurm's commands write it.
+
+    >>> JobId.parse("123_4.batch")
+    JobId.parse('123_4.batch')
+    >>> JobId.parse("123_[1-3,7%2]").covers(JobId.parse("123_7"))
+    True
+    """
+
+    job: int
+    #: Index in a job array.
+    element: int | None = None
+    #: The elements of a job array that wait as one entry of the queue: ``1-5,7%2``.
+    elements: str = ""
+    #: Offset in a heterogeneous job.
+    part: int | None = None
+    #: ``batch``, ``extern``, ``interactive`` or a number.
+    step: str = ""
+    #: As ``sbatch --parsable`` adds it where there are several clusters. No part of what the job is.
+    cluster: str = field(default="", compare=False)
+
+    @classmethod
+    def parse(cls, text: str | int) -> JobId:
+        """Read any of Slurm's notations; ``ValueError`` for anything else."""
+        found = _ID.fullmatch(str(text).strip())
+        if not found or int(found["job"]) == 0:
+            raise ValueError(f"{text!r} is no Slurm job id (such as 123, 123_4, 123_[1-5], 123+1 or 123.batch)")
+        return cls(
+            job=int(found["job"]),
+            element=None if found["element"] is None else int(found["element"]),
+            elements=found["elements"] or "",
+            part=None if found["part"] is None else int(found["part"]),
+            step=found["step"] or "",
+            cluster=found["cluster"] or "",
+        )
+
+    def __str__(self) -> str:
+        element = f"_[{self.elements}]" if self.elements else "" if self.element is None else f"_{self.element}"
+        part = "" if self.part is None else f"+{self.part}"
+        return f"{self.job}{element}{part}{'.' if self.step else ''}{self.step}"
+
+    def __repr__(self) -> str:
+        return f"JobId.parse({str(self)!r})"
+
+    def __lt__(self, other: object) -> bool:
+        if not isinstance(other, JobId):
+            return NotImplemented
+        return self._order() < other._order()
+
+    def _order(self) -> tuple[object, ...]:
+        # A whole comes before its parts, and elements that still wait after those that have been.
+        number = (0, int(self.step), "") if self.step.isdecimal() else (1, 0, self.step)
+        return (
+            self.job,
+            bool(self.elements),
+            -1 if self.element is None else self.element,
+            self.elements,
+            -1 if self.part is None else self.part,
+            bool(self.step),
+            number,
+        )
+
+    @property
+    def whole(self) -> JobId:
+        """The job that this is an element, a part or a step of; what was submitted."""
+        return JobId(self.job, cluster=self.cluster)
+
+    @property
+    def without_step(self) -> JobId:
+        return replace(self, step="")
+
+    @property
+    def is_array_range(self) -> bool:
+        return bool(self.elements)
+
+    def indices(self) -> Iterator[int]:
+        """The indices of the array elements that this stands for; none if it stands for no array.
+
+        >>> list(JobId.parse("9_[0-9:3,20%2]").indices())
+        [0, 3, 6, 9, 20]
+        """
+        if self.element is not None:
+            yield self.element
+        for first, last, step in self._ranges():
+            yield from range(first, last + 1, step)
+
+    @property
+    def argument(self) -> str:
+        """The id as commands take it: they do not read every range that ``squeue`` prints.
+
+        >>> JobId.parse("9_[0-3,10-20:5%2]").argument
+        '9_[0-3,10,15,20]'
+        """
+        if not self.elements:
+            return str(self)
+        pieces: list[str] = []
+        for first, last, step in self._ranges():
+            if step == 1 and last > first:
+                pieces.append(f"{first}-{last}")
+            else:
+                pieces += map(str, range(first, last + 1, step))
+        return str(replace(self, elements=",".join(pieces)))
+
+    def covers(self, other: JobId) -> bool:
+        """True if the other is this very job, or lies within it: one of its elements, parts or steps."""
+        if self.job != other.job:
+            return False
+        if self.step and self.step != other.step:
+            return False
+        if self.part is not None and self.part != other.part:
+            return False
+        if self.element is None and not self.elements:
+            return True
+        if other.elements:
+            return set(other.indices()) <= set(self.indices())
+        return other.element is not None and self._has_index(other.element)
+
+    def _has_index(self, index: int) -> bool:
+        if self.element is not None:
+            return self.element == index
+        return any(first <= index <= last and (index - first) % step == 0 for first, last, step in self._ranges())
+
+    def _ranges(self) -> Iterator[tuple[int, int, int]]:
+        for piece in filter(None, self.elements.partition("%")[0].split(",")):
+            found = _RANGE.fullmatch(piece)
+            if not found:
+                raise ValueError(f"the elements of {self} cannot be told: Slurm cut them short")
+            first = int(found[1])
+            yield first, int(found[2] or first), int(found[3] or 1)
+
+
+class JobIdSet:
+    """Jobs that are waited for, found again quickly among many.
+
+    >>> waited_for = JobIdSet([JobId.parse("5"), JobId.parse("9_3")])
+    >>> waited_for.touches(JobId.parse("9_[1-4]")), waited_for.touches(JobId.parse("9_5"))
+    (True, False)
+    """
+
+    def __init__(self, ids: Iterable[JobId]) -> None:
+        self._by_number: dict[int, list[JobId]] = {}
+        for job in dict.fromkeys(ids):
+            self._by_number.setdefault(job.job, []).append(job)
+
+    def touches(self, job: JobId) -> bool:
+        """True if any of these is the given job, a part of it, or has it as a part."""
+        return any(one.covers(job) or job.covers(one) for one in self._by_number.get(job.job, ()))
+
+
+#: Bytes of a whole job name.
+NAME_LIMIT = 200
+
+#: What is between a name and its key. A user's own name can hardly end like this.
+MARK = ".af-"
+_LENGTH = 12
+_KEYED = re.compile(rf"(?P<name>.*){re.escape(MARK)}(?P<key>[a-z2-7]{{{_LENGTH}}})", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class SubmissionKey:
+    """Twelve letters that stand for one submission of one task.
+
+    They are the first 60 bits of a SHA-256, in lower-case base32: among a million submissions that a cluster
+    remembers, the probability that any two share a key is about 4 in 10 million (n²/2 / 2^60), and a lookup of one
+    key among them goes wrong with 1 in 10^12.
+
+    >>> key = SubmissionKey.derive("train", "manual__2026-11-21", "fit", -1, "1")
+    >>> key.name("train.fit")
+    'train.fit.af-q6befiawjvkz'
+    >>> key_of("train.fit.af-q6befiawjvkz") == key
+    True
+    """
+
+    text: str
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(rf"[a-z2-7]{{{_LENGTH}}}", self.text):
+            raise ValueError(f"{self.text!r} is no submission key")
+
+    @classmethod
+    def derive(cls, dag_id: str, run_id: str, task_id: str, map_index: int, attempt_group: str | int) -> SubmissionKey:
+        """The key of a task's submission; tries that go on with each other's job have one `attempt_group`."""
+        digest = hashlib.sha256()
+        for part in (dag_id, run_id, task_id, str(map_index), str(attempt_group)):
+            data = part.encode("utf-8", "surrogatepass")
+            # With its length, so that no two lists of parts look alike.
+            digest.update(len(data).to_bytes(8, "big") + data)
+        return cls(base64.b32encode(digest.digest()).decode()[:_LENGTH].lower())
+
+    @property
+    def suffix(self) -> str:
+        return MARK + self.text
+
+    def name(self, readable: str) -> str:
+        """A job name that ends in this key, with as much of a readable beginning as there is room for."""
+        return _shorten(strip_key(readable), NAME_LIMIT - len(self.suffix)) + self.suffix
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def key_of(job_name: str) -> SubmissionKey | None:
+    """The key that a job's name ends in, if it has one.
+
+    >>> key_of("my-own-job") is None
+    True
+    """
+    found = _KEYED.fullmatch(job_name)
+    return SubmissionKey(found["key"]) if found else None
+
+
+def strip_key(job_name: str) -> str:
+    """The name without its key.
+
+    >>> strip_key("train.fit.af-q6befiawjvkz")
+    'train.fit'
+    """
+    found = _KEYED.fullmatch(job_name)
+    return found["name"] if found else job_name
+
+
+def readable_name(dag_id: str, task_id: str, map_index: int = -1) -> str:
+    """The beginning of a job's name, when the user gives none.
+
+    >>> readable_name("train", "prepare.fit", 3)
+    'train.prepare.fit.3'
+    """
+    return f"{dag_id}.{task_id}" + (f".{map_index}" if map_index >= 0 else "")
+
+
+#: What squeue and sacct do not find by name: a comma ends a name they are asked for, accounting turns " into `, and
+#: sacct does so with ' in the question alone.
+_CHANGED = str.maketrans(dict.fromkeys(",'\"", "_"))
+
+
+def _shorten(text: str, limit: int) -> str:
+    """Cut to a number of bytes, between whole characters as people see them; what no name can hold becomes _."""
+    clean = "".join("_" if unicodedata.category(letter) in ("Cc", "Cs") else letter for letter in text)
+    clean = clean.translate(_CHANGED)
+    clean = unicodedata.normalize("NFC", clean)
+    data = clean.encode()
+    if len(data) <= limit:
+        return clean
+    kept = data[:limit].decode(errors="ignore")
+    rest = clean[len(kept) :]
+    # A letter does not lose its accents, nor an emoji its parts.
+    while kept and rest and (unicodedata.combining(rest[0]) or "\u200d" in (rest[0], kept[-1]) or rest[0] == "\ufe0f"):
+        kept, rest = kept[:-1], kept[-1] + rest
+    return kept

@@ -1,0 +1,343 @@
+"""Jobs as the queue and accounting know them, and what is known of a whole job from both."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cached_property
+from pathlib import PurePosixPath
+from typing import Any
+
+from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.notations import ZERO, Duration, ExitCode, NoDuration
+from airflow_provider_soperator.slurm.states import UNKNOWN_JOB, JobBase, JobState
+
+_HOLDS = {"JobHeldUser", "JobHeldAdmin"}
+_GPU = re.compile(r"(?:^|,)(?:gres/)?gpu(?::[^:,=()]+)?[:=](\d+)")
+_GPU_TOTAL = re.compile(r"(?:^|,)gres/gpu=(\d+)")
+
+
+def count_gpus(resources: str) -> int:
+    """The GPUs in a node's generic resources or a job's TRES, of whatever types.
+
+    >>> count_gpus("gpu:h100:8(S:0-1),shard:4"), count_gpus("cpu=16,gres/gpu=8,gres/gpu:h100=8")
+    (8, 8)
+    """
+    # TRES has a total, and beside it the same again for each type.
+    total = _GPU_TOTAL.search(resources)
+    return int(total[1]) if total else sum(map(int, _GPU.findall(resources)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A job, or a part of one, in the queue.
+
+    >>> job = Job(id=JobId.parse("7_[1-3]"), state=JobState.parse("PENDING"), name="train")
+    >>> job.state.is_pending, job.id.whole
+    (True, JobId.parse('7'))
+    """
+
+    id: JobId
+    #: The number of this very part; for arrays and heterogeneous jobs not the one that was submitted.
+    raw_id: int = 0
+    name: str = ""
+    user: str = ""
+    account: str = ""
+    partition: str = ""
+    qos: str = ""
+    state: JobState = UNKNOWN_JOB
+    #: Why it waits or has failed, mostly in one word (``Resources``, ``DependencyNeverSatisfied``); or empty.
+    reason: str = ""
+    #: The nodes it has, as a hostlist.
+    nodelist: str = ""
+    #: Where the batch script runs. Of what ``srun`` has started by itself squeue says where that was typed.
+    batch_host: str = ""
+    submitted: datetime | None = None
+    #: When it started; for a waiting job when Slurm expects it to.
+    started: datetime | None = None
+    #: When it ended; for a running one when its time is over.
+    ends: datetime | None = None
+    time_limit: Duration = NoDuration.UNKNOWN
+    time_used: Duration = NoDuration.UNKNOWN
+    priority: int | None = None
+    #: How often it has been requeued.
+    restarts: int = 0
+    exit_code: ExitCode = ZERO
+    dependency: str = ""
+    reservation: str = ""
+    #: Resources, as ``cpu=1,mem=1000M,node=1,gres/gpu=8``.
+    tres: str = ""
+    comment: str = ""
+    workdir: str = ""
+    stdout: str = ""
+
+    @property
+    def array_job(self) -> int | None:
+        """The job array that this is (an element of), if it is."""
+        return self.id.job if self.id.element is not None or self.id.elements else None
+
+    @property
+    def is_held(self) -> bool:
+        """True if it waits to be released."""
+        # Elements of an array that wait as one entry have a reason each; and some holds have words of their own.
+        by_reason = not _HOLDS.isdisjoint(self.reason.split(","))
+        return self.state.is_held or (self.state.is_pending and (self.priority == 0 or by_reason))
+
+    @property
+    def is_wholly_held(self) -> bool:
+        """The same of every element of an array that waits as one entry."""
+        return self.is_held and (self.priority in (0, None) or set(self.reason.split(",")) <= _HOLDS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AccountingStep:
+    """A step of a job, as accounting has it; ``batch`` is the script itself."""
+
+    id: JobId
+    name: str = ""
+    state: JobState = UNKNOWN_JOB
+    exit_code: ExitCode = ZERO
+    started: datetime | None = None
+    ended: datetime | None = None
+    elapsed: timedelta | None = None
+    nodelist: str = ""
+    tres: str = ""
+    #: Most memory that a task of it has used, in bytes.
+    max_rss: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AccountingJob:
+    """A job as accounting has it: its last run, and the runs before it that were requeued.
+
+    >>> AccountingJob(id=JobId.parse("7"), state=JobState.parse("COMPLETED")).state.succeeded
+    True
+    """
+
+    id: JobId
+    raw_id: int = 0
+    name: str = ""
+    user: str = ""
+    account: str = ""
+    partition: str = ""
+    qos: str = ""
+    state: JobState = UNKNOWN_JOB
+    reason: str = ""
+    #: Before 25.11 ``sacct`` takes 128 off: what the queue has as 137:0 is 9:0 here. Ask the queue first.
+    exit_code: ExitCode = ZERO
+    #: The worst of its steps.
+    derived_exit_code: ExitCode = ZERO
+    nodelist: str = ""
+    submitted: datetime | None = None
+    eligible: datetime | None = None
+    started: datetime | None = None
+    ended: datetime | None = None
+    elapsed: timedelta | None = None
+    time_limit: Duration = NoDuration.UNKNOWN
+    tres: str = ""
+    #: Accounting keeps comments only where AccountingStoreFlags says so.
+    comment: str = ""
+    #: The command line that submitted it.
+    submit_line: str = ""
+    workdir: str = ""
+    steps: tuple[AccountingStep, ...] = ()
+    earlier_runs: tuple[AccountingJob, ...] = ()
+
+    @property
+    def restarts(self) -> int:
+        return len(self.earlier_runs)
+
+    def as_job(self) -> Job:
+        """The job as the queue would have it."""
+        return Job(
+            id=self.id,
+            raw_id=self.raw_id,
+            name=self.name,
+            user=self.user,
+            account=self.account,
+            partition=self.partition,
+            qos=self.qos,
+            state=self.state,
+            reason=self.reason,
+            nodelist=self.nodelist,
+            submitted=self.submitted,
+            started=self.started,
+            ends=self.ended,
+            time_limit=self.time_limit,
+            time_used=NoDuration.UNKNOWN if self.elapsed is None else self.elapsed,
+            restarts=self.restarts,
+            exit_code=self.exit_code,
+            tres=self.tres,
+            comment=self.comment,
+            workdir=self.workdir,
+        )
+
+
+def job_count(job: Job) -> int:
+    """The number of jobs in an entry of the queue: elements of an array that wait are one entry."""
+    return max(1, sum(1 for _ in job.id.indices()))
+
+
+#: What a job made of parts is said to be once they have ended: the first of these that any of them is.
+_WORST_FIRST = (
+    JobBase.NODE_FAIL,
+    JobBase.BOOT_FAIL,
+    JobBase.OUT_OF_MEMORY,
+    JobBase.FAILED,
+    JobBase.TIMEOUT,
+    JobBase.DEADLINE,
+    JobBase.PREEMPTED,
+    JobBase.CANCELLED,
+    JobBase.COMPLETED,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobStatus:
+    """A job and its parts: elements of an array, components of a heterogeneous job, or the one that it is itself.
+
+    >>> status = JobStatus(id=JobId(7), parts=(Job(id=JobId(7), state=JobState.parse("COMPLETED")),))
+    >>> str(status.state), status.is_over
+    ('COMPLETED', True)
+    """
+
+    #: As it was asked for.
+    id: JobId
+    parts: tuple[Job, ...] = ()
+    #: There may be parts that have ended before, of which nothing is known yet.
+    is_partial: bool = False
+    #: Why its end is unknown; it may have run, failed, or never have been.
+    lost: str = ""
+    #: Why the cluster cannot be asked at present. What is known is older than that.
+    trouble: str = ""
+
+    @property
+    def is_finished(self) -> bool:
+        """Every part has ended, and Slurm has said how."""
+        if not self.parts or self.is_partial or self.lost:
+            return False
+        return all(part.state.is_finished for part in self.parts)
+
+    @property
+    def is_over(self) -> bool:
+        """There is nothing more to wait for."""
+        return bool(self.lost) or self.is_finished
+
+    @property
+    def succeeded(self) -> bool:
+        return self.is_finished and all(part.state.succeeded for part in self.parts)
+
+    @cached_property
+    def state(self) -> JobState:
+        """Of several parts the one that matters most: one that runs, then one that waits, then the worst end."""
+        states = [part.state for part in self.parts]
+        unfinished = [state for state in states if state.is_active] + [state for state in states if state.is_pending]
+        if unfinished:
+            return unfinished[0]
+        ends = {state.base: state for state in states}
+        return next((ends[base] for base in _WORST_FIRST if base in ends), states[0] if states else UNKNOWN_JOB)
+
+    @cached_property
+    def news(self) -> tuple[Any, ...]:
+        """All of which a change is news to a waiter; not the clock, nor a guess at when it may start."""
+        parts = tuple(
+            (part.id, part.state, part.reason, part.nodelist, part.restarts, part.exit_code) for part in self.parts
+        )
+        return (parts, self.is_partial, self.lost, self.trouble)
+
+
+#: A number, for zeros to fill it up with, and the letter.
+_PATTERN = re.compile(r"%(?:%|([0-9]*)([A-Za-z]))")
+#: What Slurm writes for the index of a job that is in no array.
+_NO_INDEX = 0xFFFFFFFE
+_MOST_PADDING = 10
+
+
+def expand_filename(pattern: str, job: Job) -> str:
+    """The path that the job's batch script writes to; empty if it cannot be told (yet).
+
+    >>> from airflow_provider_soperator.slurm.job_ids import JobId
+    >>> expand_filename("/home/me/%x-%4A_%a.out", Job(id=JobId.parse("12_3"), raw_id=15, name="fit"))
+    '/home/me/fit-0012_3.out'
+    """
+    if not pattern or job.id.is_array_range:
+        return ""
+    path = str(PurePosixPath(job.workdir) / pattern) if job.workdir else pattern
+    if "\\" in pattern:
+        # So Slurm is told to leave it alone.
+        return path.replace("\\", "")
+    unknown = False
+
+    def value(found: re.Match[str]) -> str:
+        nonlocal unknown
+        if found[0] == "%%":
+            return "%"
+        padding, letter = min(int(found[1] or 0), _MOST_PADDING), found[2]
+        if letter not in _LETTERS:
+            return found[0]
+        said = _filename_value(letter, job)
+        unknown |= not said
+        return said.zfill(padding) if said.isdecimal() else said
+
+    expanded = _PATTERN.sub(value, path)
+    return "" if unknown else expanded
+
+
+#: ``S``, which newer versions have, stands for a number that the queue does not show.
+_LETTERS = frozenset("AabJjNnrSstux")
+
+
+def _filename_value(letter: str, job: Job) -> str:
+    index = _NO_INDEX if job.id.element is None else job.id.element
+    values = {
+        "A": str(job.id.job),
+        "a": str(index),
+        "b": str(index % 10),
+        "J": str(job.raw_id or ""),
+        "j": str(job.raw_id or ""),
+        "N": job.batch_host.partition(".")[0],
+        # Of a batch script there is one, on the first node.
+        "n": "0",
+        "t": "0",
+        "r": str(job.restarts),
+        "s": "batch",
+        "u": job.user,
+        "x": job.name,
+    }
+    return values.get(letter, "")
+
+
+#: Parts of a job that are named one by one; of more only the states are counted.
+_MOST_NAMED = 8
+
+
+def sentence(status: JobStatus) -> str:
+    """The state of a job as a sentence without its subject."""
+    if status.lost:
+        return f"is lost: {status.lost}"
+    if status.trouble:
+        return f"cannot be asked for at present, which does it no harm: {status.trouble}"
+    if len(status.parts) > _MOST_NAMED:
+        counts: dict[str, int] = {}
+        for part in status.parts:
+            state = str(part.state)
+            counts[state] = counts.get(state, 0) + max(1, sum(1 for _ in part.id.indices()))
+        return "is " + ", ".join(f"{count} {state}" for state, count in counts.items())
+    said = [_state_of(part) for part in status.parts]
+    if len(said) == 1:
+        return f"is {said[0]}"
+    return "is " + ", ".join(f"{part.id} {one}" for part, one in zip(status.parts, said, strict=True))
+
+
+def _state_of(part: Job) -> str:
+    said = str(part.state)
+    if part.state.is_pending and part.reason:
+        said += f" ({part.reason})"
+    if part.nodelist:
+        said += f" on {part.nodelist}"
+    if part.restarts:
+        said += f", requeued {part.restarts} times" if part.restarts > 1 else ", requeued once"
+    if part.state.is_finished and part.started and part.ends:
+        said += f" after {part.ends - part.started}"
+    return said

@@ -1,0 +1,345 @@
+"""A job as Slurm takes it: sbatch's command line and script, what to run on the cluster, and the JSON for slurmrestd.
+
+A job's environment cannot ride on sbatch's own options. `--export=NAME=value` reads quotes and commas in values as its
+own, writes them into the job's SLURM_EXPORT_ENV (which every srun in it obeys) and into accounting. `--export-file`
+wipes sbatch's environment, and with it what SPANK plugins such as pyxis have put there. Lines at the head of the script
+work for shells only and change what the user wrote. So the values come ahead of the script on standard input, a small
+shell program puts them into sbatch's environment, and `--export` names them: they are never part of a command line,
+never seen by an evaluating shell, and a transport needs no way of its own to carry variables.
+
+slurmrestd (versions v0.0.41 to v0.0.45) reads no #SBATCH lines and has no login's environment; what sbatch does with
+these is done here, so that a job is the same job over either road.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_soperator.slurm import directives, job_description, options
+from airflow_provider_soperator.slurm.job_description import Job, JobDescription
+
+_SHELL = re.compile(r"#!\s*(?:\S*/)?(?:env\s+(?:-S\s+)?)?(?:\S*/)?(?:ba|da|k|z|a)?sh(?:\s|$)")
+GPU_COUNTS = ("gpus", "gpus_per_node", "gpus_per_task", "gpus_per_socket")
+
+
+def body(job: JobDescription) -> str | None:
+    """The script's text; None where it is a file on the cluster, of which nothing is known here."""
+    if job.script is not None:
+        return job.script
+    if job.script_file is not None:
+        return job.script_file.text
+    if job.command is not None:
+        # What sbatch makes of --wrap.
+        command = job.command if isinstance(job.command, str) else shlex.join(job.command)
+        return f"#!/bin/sh\n{command}\n"
+    return None
+
+
+def values(job: JobDescription) -> Mapping[str, Any]:
+    """The fields' values as the table writes them: with GPU type, array limit, default name and exported names."""
+    found = {field: getattr(job, field) for field in options.FIELDS}
+    if job.name is None and job.script_file is not None:
+        found["name"] = posixpath.basename(job.script_file.name)
+    if job.gpu_type is not None:
+        for field in GPU_COUNTS:
+            if isinstance(found[field], int):
+                found[field] = f"{job.gpu_type}:{found[field]}"
+    if job.array is not None:
+        found["array"] = job_description.array_text(job.array, job.array_limit)
+    return found
+
+
+def export(job: JobDescription) -> str | None:
+    """The value of --export with which sbatch hands on its own environment and the job's variables in it."""
+    names = [] if job.export is None else job_description.as_words(job.export)
+    if not job.env:
+        return ",".join(names) or None
+    if not names or "ALL" in (name.upper() for name in names):
+        return ",".join(names) or "ALL"
+    return ",".join([name for name in names if name.upper() != "NONE"] + sorted(job.env))
+
+
+def words(job: JobDescription) -> list[str]:
+    """One component's options, each one word."""
+    said = dict(values(job)) | {"export": export(job)}
+    return [option.word(value) for option, value in options.said(said)] + list(job.extra_args)
+
+
+def argv(job: JobDescription) -> list[str]:
+    """All components' options as sbatch's command line has them, with ":" between components."""
+    found = words(job)
+    for component in job.het:
+        found += [":", *words(component)]
+    return found
+
+
+def script(job: JobDescription) -> str:
+    """The body with the job's options as #SBATCH lines after the user's own, so that they win.
+
+    The environment goes as `export` lines, for only a shell can say it in a script; nothing but `submission` is
+    exact for every body.
+    """
+    text = body(job)
+    if text is None:
+        raise ValueError(f"remote_script: the text of {job.remote_script} is on the cluster")
+    if job.args:
+        raise ValueError("args: a script cannot hold its own arguments")
+    first, _, _ = text.partition("\n")
+    if job.env and not _SHELL.match(first):
+        raise ValueError(f"env: only a shell script can set variables itself, and this one begins with {first!r}")
+    lines = text.split("\n")
+    ends = _component_ends(text)
+    blocks = [_lines(job)] * len(ends)  # like words of the command line, they hold for each component
+    for component in job.het:
+        blocks[-1] = [*blocks[-1], "#SBATCH hetjob", *_lines(component)]
+    exports = [f"export {name}={shlex.quote(value)}" for name, value in job.env.items()]
+    if exports:
+        # Before the first command, and after the last line that sbatch reads.
+        start = _first_command(lines)
+        lines[start:start] = exports
+    for end, block in reversed(list(zip(ends, blocks, strict=True))):
+        lines[end:end] = block
+    return "\n".join(lines)
+
+
+def _lines(job: JobDescription) -> list[str]:
+    # The variables are set in the script, so that there is nothing to hand on but what the user asked for.
+    said = dict(values(job)) | {"export": export(job.replace(env={}))}
+    own = [option.word(value) for option, value in options.said(said)]
+    return [f"#SBATCH {directives.quote(word)}" for word in [*own, *job.extra_args]]
+
+
+def _component_ends(text: str) -> list[int]:
+    """For each component the index of the line before which more #SBATCH lines for it can go."""
+    ends = [1]
+    for number, rest in directives.directive_lines(text):
+        if directives.is_separator(rest):
+            ends.append(number)
+        ends[-1] = number
+    return ends
+
+
+def _first_command(lines: list[str]) -> int:
+    for index, line in enumerate(lines):
+        if (bare := line.strip()) and not bare.startswith("#"):
+            return index
+    return len(lines)
+
+
+#: Variables of the program below, which a job's own must not be.
+RESERVED_PREFIX = "_soperator_"
+
+# Reads records that end in NUL up to an empty one. bash reads a pipe byte by byte here, so that what follows is left
+# to sbatch. What bash keeps for itself (UID, SHELLOPTS) or stumbles over (IFS) goes through env.
+_READ_ENVIRONMENT = """\
+_soperator_sbatch=$(type -P sbatch) || { echo "sbatch: command not found" >&2; exit 127; }
+_soperator_kept=()
+while IFS= read -r -d '' _soperator_pair && [ -n "$_soperator_pair" ]; do
+  case $_soperator_pair in IFS=*) false ;; *) unset -v "${_soperator_pair%%=*}" && export "$_soperator_pair" ;; esac \
+    2>/dev/null || _soperator_kept+=("$_soperator_pair")
+done
+_soperator_run=("$_soperator_sbatch" "$@")
+[ ${#_soperator_kept[@]} -eq 0 ] || _soperator_run=(/usr/bin/env "${_soperator_kept[@]}" "${_soperator_run[@]}")
+"""
+_FROM_STDIN = 'exec "${_soperator_run[@]}"\n'
+# sbatch takes arguments only for a script with a name, and opens it: that works for a pipe, and not for a socket, which
+# is what an SSH server's stdin can be.
+_FROM_NAMED_PIPE = 'exec "${_soperator_run[@]}" < <(exec /bin/cat)\n'
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A command to run on the cluster, as words, and its standard input. It prints the job's id (and ";cluster").
+
+    >>> from airflow_provider_soperator.slurm.job import BatchJob
+    >>> BatchJob(command="hostname", name="a", nodes=2).submission().argv
+    ('sbatch', '--parsable', '--job-name=a', '--nodes=2')
+    """
+
+    argv: tuple[str, ...]
+    stdin: bytes
+
+
+def with_script_environment(job: Job) -> Job:
+    """The job with the variables and the `--export` of its script, which its own `--export` would displace."""
+    text = body(job)
+    if not job.env or job.export is not None or text is None:
+        return job
+    said = directives.read(text)[0].fields
+    if "export" not in said:
+        return job
+    env: Mapping[str, str] = {**said.get("env", {}), **job.env}
+    return job.replace(export=said["export"], env=env)
+
+
+def build_submission(job: JobDescription) -> Submission:
+    job = with_script_environment(job)
+    text = body(job)
+    words = ["--parsable", *argv(job)]
+    if job.remote_script is not None:
+        words += [job.remote_script, *job.args]
+    elif job.args:
+        words += ["/dev/stdin", *job.args]
+    stdin = (text or "").encode()
+    if not job.env and (text is None or not job.args):
+        return Submission(("sbatch", *words), stdin)
+    records = [*(f"{name}={value}".encode() for name, value in job.env.items()), b""]
+    finish = _FROM_NAMED_PIPE if text is not None and job.args else _FROM_STDIN
+    program = _READ_ENVIRONMENT + finish
+    return Submission(("bash", "-c", program, "sbatch", *words), b"\0".join(records) + b"\0" + stdin)
+
+
+PAYLOAD_VERSIONS = tuple(f"v0.0.{number}" for number in range(41, 46))
+
+#: The environment of a job that asks for none; slurmd adds HOME, USER and the like.
+DEFAULT_ENVIRONMENT = ("PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",)
+
+#: Variables that sbatch sets from options for the script to read, beside those that slurmd sets.
+_VARIABLES = {
+    "ntasks": ("SLURM_NTASKS", "SLURM_NPROCS"),
+    "ntasks_per_node": ("SLURM_NTASKS_PER_NODE",),
+    "ntasks_per_socket": ("SLURM_NTASKS_PER_SOCKET",),
+    "ntasks_per_core": ("SLURM_NTASKS_PER_CORE",),
+    "ntasks_per_gpu": ("SLURM_NTASKS_PER_GPU",),
+    "cpus_per_task": ("SLURM_CPUS_PER_TASK",),
+    "cpus_per_gpu": ("SLURM_CPUS_PER_GPU",),
+    "threads_per_core": ("SLURM_THREADS_PER_CORE",),
+    "gpus": ("SLURM_GPUS",),
+    "gpus_per_node": ("SLURM_GPUS_PER_NODE",),
+    "gpus_per_socket": ("SLURM_GPUS_PER_SOCKET",),
+    "gpu_freq": ("SLURM_GPU_FREQ",),
+    "tres_bind": ("SLURM_TRES_BIND",),
+}
+
+
+def build_payload(job: JobDescription, version: str, environment: Iterable[str]) -> dict[str, Any]:
+    """The request's body. InvalidJob names what slurmrestd has no words for."""
+    if version not in PAYLOAD_VERSIONS:
+        raise ValueError(f"slurmrestd {version} is unknown here; there are {', '.join(PAYLOAD_VERSIONS)}")
+    text = body(job)
+    if text is None:
+        raise job_description.InvalidJob(
+            [f"remote_script: slurmrestd takes a script's text; read {job.remote_script} and give it as script"]
+        )
+    wanted = components(job)
+    problems: list[str] = []
+    if wanted[0].chdir is None:
+        problems.append("chdir: slurmrestd knows no home to start in, so a job must say where it runs")
+    said = []
+    for number, component in enumerate(wanted):
+        where = f"het component {number}: " if number else ""
+        described, wrong = _describe(component, version)
+        problems += (where + problem for problem in wrong)
+        said.append(described)
+    if problems:
+        raise job_description.InvalidJob(problems)
+    first = said[0]
+    for described in said:
+        _finish(described, environment, wanted[0])
+    first["script"] = text
+    if job.args:
+        first["argv"] = ["script", *job.args]  # slurmstepd puts the script's path in the first one's place
+    if len(said) == 1:
+        return {"job": first}
+    return {"jobs": said}
+
+
+def components(job: JobDescription) -> list[JobDescription]:
+    """The job and its further components, each with all that its fields, #SBATCH lines and extra options ask for."""
+    parts = directives.read(body(job) or "")
+    found = [with_lines(job, part) for part in parts[:1]]
+    # As for sbatch, the job's own options hold for each component of its script.
+    for part in parts[1:]:
+        found.append(with_lines(job.replace(env={}, het=()), part))
+    found += (with_lines(component, directives.Component()) for component in job.het)
+    for index, component in enumerate(found[1:], start=1):
+        before = found[index - 1]
+        missing = {field for field in options.FIELDS if getattr(component, field) is None} - options.PER_COMPONENT
+        if component.mem_per_cpu is not None or component.mem_per_gpu is not None:
+            missing.discard("mem")
+        inherited = {field: getattr(before, field) for field in missing}
+        found[index] = component.replace(**inherited, env={**before.env, **component.env})
+    return found
+
+
+def with_lines(job: Job, lines: directives.Component) -> Job:
+    """The job with what #SBATCH lines and its own extra words ask for as fields, where it has not said otherwise."""
+    try:
+        extra = directives.read_words(list(job.extra_args))
+    except directives.DirectiveError as wrong:
+        raise job_description.InvalidJob([f"extra_args: {wrong}"]) from None
+    said: dict[str, Any] = lines.fields | extra.fields
+    env: Mapping[str, str] = {**lines.fields.get("env", {}), **extra.fields.get("env", {}), **job.env}
+    new = {field: value for field, value in said.items() if getattr(job, field) is None}
+    if "array" not in new:
+        new.pop("array_limit", None)
+    return job.replace(**new | {"env": env, "extra_args": (*lines.extra_args, *extra.extra_args)})
+
+
+def _describe(job: JobDescription, version: str) -> tuple[dict[str, Any], list[str]]:
+    said: dict[str, Any] = {}
+    problems: list[str] = [f"extra_args: slurmrestd {version} has no field for {word}" for word in job.extra_args]
+    variables: list[str] = []
+    for option, value in options.said(values(job)):
+        written = option.kind.write(value)
+        if option.rest is None or option.rest_since > int(version.rpartition(".")[2]):
+            problems.append(f"{option.field}: slurmrestd {version} has no field for --{option.long}")
+            continue
+        try:
+            _merge(said, option.rest(written))
+        except ValueError as problem:
+            problems.append(f"{option.field}: {problem}")
+        variables += (f"{name}={written}" for name in _VARIABLES.get(option.field, ()))
+    _imply(said)
+    if "tres_per_task" in said:
+        variables.append(f"SLURM_TRES_PER_TASK={said['tres_per_task']}")
+    if job.chdir is not None:
+        variables.append(f"SLURM_SUBMIT_DIR={job.chdir}")
+    said.setdefault("name", "sbatch")
+    variables += (f"{name}={value}" for name, value in job.env.items())
+    said["environment"] = [*variables, *said.get("environment", ())]
+    return said, problems
+
+
+def _imply(said: dict[str, Any]) -> None:
+    """Add the fields that sbatch derives from the resources of a task."""
+    per_task = said.get("tres_per_task", "")
+    cpus = re.search(r"(?:^|,)cpu[=:](\d+)", per_task)
+    if cpus is not None:
+        said.setdefault("cpus_per_task", int(cpus[1]))
+    elif "cpus_per_task" in said:
+        said["tres_per_task"] = ",".join(filter(None, (f"cpu={said['cpus_per_task']}", per_task)))
+    if "cpus_per_task" in said:
+        _merge(said, {"flags": ["EXACT_CPU_COUNT_REQUESTED"]})
+    gpus = re.findall(r"(?:^|,)gres/gpu(?::[^=,]*)?[=:](\d+)", per_task)
+    if gpus:
+        said.setdefault("tres_bind", f"gres/gpu:per_task:{sum(map(int, gpus))}")
+
+
+def _merge(said: dict[str, Any], more: dict[str, Any]) -> None:
+    """Two options can say the same field: flags and resources add up."""
+    for key, value in more.items():
+        if key not in said:
+            said[key] = value
+        elif isinstance(value, list):
+            said[key] = [*said[key], *value]
+        elif key.startswith(("tres_", "cpus_per_tres", "memory_per_tres")):
+            said[key] = f"{said[key]},{value}"
+        else:
+            said[key] = value
+
+
+def _finish(said: dict[str, Any], environment: Iterable[str], job: JobDescription) -> None:
+    exported = [] if job.export is None else [name.upper() for name in job_description.as_words(job.export)]
+    base = list(environment) if not exported or "ALL" in exported else []
+    if exported and not {"ALL", "NIL"} & set(exported):
+        base.append("SLURM_GET_USER_ENV=1")  # with NONE and with names slurmd begins with a login's environment
+    own = {pair.partition("=")[0] for pair in said["environment"]}
+    said["environment"] = [pair for pair in base if pair.partition("=")[0] not in own] + said["environment"]
+    # sbatch's own; without them slurmd would take its own directory and a terminal.
+    said.setdefault("standard_input", "/dev/null")

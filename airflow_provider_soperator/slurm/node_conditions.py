@@ -1,0 +1,307 @@
+"""Conditions of nodes: in terms of what Slurm says of them, in people's words, and as reasons of drains."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from airflow_provider_soperator.slurm import hostlist
+from airflow_provider_soperator.slurm.cluster_records import Node
+from airflow_provider_soperator.slurm.errors import (
+    UnknownNode,
+    UnknownPartition,
+)
+from airflow_provider_soperator.slurm.states import NodeBase, NodeFlag
+
+#: What a reason of ours begins with. None of Soperator's own does, so its health checks leave such a node alone.
+OUR_PREFIX = "airflow:"
+_OWNER = re.compile(r"[A-Za-z0-9._/@+-]+")
+_OUR_REASON = re.compile(rf"{OUR_PREFIX}({_OWNER.pattern})(?:: (.*))?", re.DOTALL)
+
+#: slurmctld's words for a node that did not boot in time.
+RESUME_FAILED = "ResumeTimeout reached"
+
+
+def is_off(node: Node) -> bool:
+    """The node is powered down, and nothing is about to change that. Its machine may be there for minutes yet."""
+    return node.state.has(NodeFlag.POWERED_DOWN) and not is_going_off(node) and not is_coming_up(node)
+
+
+def is_going_off(node: Node) -> bool:
+    """The node has been told to power down, and may finish jobs first, or is powering down."""
+    return node.state.has(NodeFlag.POWER_DOWN, NodeFlag.POWERING_DOWN)
+
+
+def is_coming_up(node: Node) -> bool:
+    """The node has been told to power up, or is booting."""
+    return node.state.has(NodeFlag.POWER_UP, NodeFlag.POWERING_UP)
+
+
+def is_up(node: Node) -> bool:
+    """The node runs and answers, whether or not jobs may start on it."""
+    off = (NodeFlag.POWERED_DOWN, NodeFlag.POWERING_DOWN, NodeFlag.POWERING_UP, NodeFlag.POWER_UP)
+    return _has_live_base(node) and not node.state.has(*off, NodeFlag.NOT_RESPONDING)
+
+
+def is_usable(node: Node) -> bool:
+    """The node runs, and jobs may start on it, now or once those on it have ended.
+
+    >>> from airflow_provider_soperator.slurm.states import NodeState
+    >>> [is_usable(Node(name="n", state=NodeState.parse(said))) for said in ("MIXED+CLOUD", "idle~", "idle*", "drng")]
+    [True, False, False, False]
+    """
+    in_the_way = (
+        NodeFlag.BLOCKED,
+        NodeFlag.DRAIN,
+        NodeFlag.FAIL,
+        NodeFlag.INVALID_REG,
+        NodeFlag.POWER_DOWN,
+        NodeFlag.POWER_DRAIN,
+        NodeFlag.REBOOT_ISSUED,
+    )
+    return is_up(node) and not node.state.has(*in_the_way)
+
+
+def is_busy(node: Node) -> bool:
+    """Jobs run on the node, or are being ended there."""
+    working = node.state.base in (NodeBase.ALLOCATED, NodeBase.MIXED)
+    return working or node.state.has(NodeFlag.COMPLETING)
+
+
+def failed_to_resume(node: Node) -> bool:
+    """The node was to power up and did not come in time; ``power down`` or another ``power up`` gets it out of this."""
+    return node.state.base is NodeBase.DOWN and RESUME_FAILED in node.reason
+
+
+def is_draining(node: Node) -> bool:
+    """No new job starts on the node, and there are jobs on it yet."""
+    return node.state.has(NodeFlag.DRAIN) and not is_drained(node)
+
+
+def is_drained(node: Node) -> bool:
+    """No new job starts on the node, and none is left on it."""
+    return node.state.has(NodeFlag.DRAIN) and node.state.base in (NodeBase.IDLE, NodeBase.DOWN) and not is_busy(node)
+
+
+def _has_live_base(node: Node) -> bool:
+    return node.state.base in (NodeBase.IDLE, NodeBase.ALLOCATED, NodeBase.MIXED) or (
+        # sinfo shows the flag in the place of the base.
+        node.state.base is None and node.state.has(NodeFlag.COMPLETING, NodeFlag.RESERVED, NodeFlag.PLANNED)
+    )
+
+
+@dataclass(frozen=True)
+class DrainReason:
+    """The reason of a drain by this provider, and its owner; only its own drains are ever undone.
+
+    >>> str(DrainReason("gpu-shifts/night", "lent to inference until 08:00"))
+    'airflow:gpu-shifts/night: lent to inference until 08:00'
+    """
+
+    #: What may undo it: a DAG, a schedule, a shift.
+    owner: str
+    why: str = ""
+
+    def __post_init__(self) -> None:
+        if not _OWNER.fullmatch(self.owner):
+            raise ValueError(f"{self.owner!r} cannot own a drain: use letters, digits and . _ / @ + -")
+
+    def __str__(self) -> str:
+        return f"{OUR_PREFIX}{self.owner}" + (f": {self.why}" if self.why else "")
+
+    @classmethod
+    def parse(cls, reason: str) -> DrainReason | None:
+        """The reason that a text stands for, if it is one of ours."""
+        found = _OUR_REASON.fullmatch(reason)
+        return cls(found[1], found[2] or "") if found else None
+
+
+def is_ours(node: Node, owner: str = "") -> bool:
+    """This provider, or one owner in particular, has drained the node."""
+    reason = DrainReason.parse(node.reason)
+    return node.state.has(NodeFlag.DRAIN) and reason is not None and owner in ("", reason.owner)
+
+
+def is_anothers(node: Node, owner: str) -> bool:
+    """The node was drained by another owner; a drain that came with a power down has none."""
+    return node.state.has(NodeFlag.DRAIN) and not is_going_off(node) and not is_ours(node, owner)
+
+
+def loss_rank(node: Node, *, has_jobs: bool = False) -> int:
+    """Of nodes that are to power down those with the least go first: off, about to be, idle, and busy ones.
+
+    ``has_jobs``: jobs have been seen on it, which its state may not show yet.
+    """
+    return 0 if is_off(node) else 1 if is_going_off(node) else 3 if has_jobs or is_busy(node) else 2
+
+
+@dataclass(frozen=True)
+class KnownReason:
+    """A reason that Soperator or Slurm gives, and what becomes of the node without anybody's doing."""
+
+    text: str
+    meaning: str
+    #: The machine is rebooted or replaced once the node has drained.
+    takes_machine: bool = False
+    #: The node comes back by itself once the cause is gone.
+    heals: bool = False
+
+
+#: The first whose text is in the reason is meant.
+KNOWN_REASONS = (
+    KnownReason(
+        "[compute_maintenance] node replacement process",
+        "Soperator replaces the machine under the node once it has drained",
+        takes_machine=True,
+        heals=True,
+    ),
+    KnownReason(
+        "[compute_maintenance] node reboot process",
+        "Soperator reboots the machine under the node once it has drained",
+        takes_machine=True,
+        heals=True,
+    ),
+    KnownReason(
+        "[compute_maintenance]",
+        "Soperator maintains the machine under the node",
+        takes_machine=True,
+        heals=True,
+    ),
+    KnownReason(
+        "Kill task failed",
+        "a process of a job could not be killed; Soperator reboots the machine",
+        takes_machine=True,
+        heals=True,
+    ),
+    KnownReason(
+        "[hardware_problem]",
+        "a health check has failed for good; Soperator has the machine replaced once the node has drained",
+        takes_machine=True,
+        heals=True,
+    ),
+    KnownReason(
+        "[node_problem]",
+        "a health check has failed; Soperator tests the node further or has its machine replaced",
+        takes_machine=True,
+        heals=True,
+    ),
+    KnownReason(
+        "[user_problem]",
+        "a job has left something behind (processes on GPUs, a full disk, used memory); the check that has drained "
+        "the node undrains it once that is gone",
+        heals=True,
+    ),
+    KnownReason("[software_problem]", "a check of the node's software has failed; somebody has to look at it"),
+    KnownReason("soperator rolling update", "Soperator renews the node's pod", heals=True),
+    KnownReason(
+        RESUME_FAILED,
+        "the node did not boot in time: look at its pod and at the capacity there is, then power it down or up again",
+    ),
+    KnownReason("POWER_DOWN_ASAP", "the node powers down once its jobs have ended", heals=True),
+    KnownReason("Not responding", "slurmd on the node has not answered for SlurmdTimeout", heals=True),
+    KnownReason("Prolog error", "the prolog has failed on the node; somebody has to look at it"),
+    KnownReason(
+        "nvme_raid_health",
+        "the node's local disks are not all there; Soperator leaves it to people to have the machine replaced",
+    ),
+)
+
+
+def explain(reason: str) -> KnownReason | None:
+    """The meaning of a node's reason; None for one that a person has given.
+
+    >>> explain("[hardware_problem] gpu_health_check: XID 79 [prolog]").takes_machine
+    True
+    """
+    return next((known for known in KNOWN_REASONS if known.text in reason), None)
+
+
+#: What each word means. A node can be in several of these states at once.
+WORDS: dict[str, Callable[[Node], bool]] = {
+    "usable": is_usable,
+    "up": is_up,
+    "off": is_off,
+    "idle": lambda node: is_usable(node) and not is_busy(node),
+    "busy": is_busy,
+    "drained": is_drained,
+    "draining": is_draining,
+    "booting": is_coming_up,
+    "going off": is_going_off,
+    "failed to boot": failed_to_resume,
+    "down": lambda node: node.state.base is NodeBase.DOWN,
+    "not responding": lambda node: node.state.has(NodeFlag.NOT_RESPONDING) and not is_coming_up(node),
+    "reserved": lambda node: node.state.has(NodeFlag.RESERVED, NodeFlag.MAINTENANCE),
+}
+#: What else people call them.
+_ALIASES = {
+    "ready": "usable",
+    "powered down": "off",
+    "powered off": "off",
+    "on": "up",
+    "free": "idle",
+    "allocated": "busy",
+    "powering up": "booting",
+    "powering down": "going off",
+    "going down": "going off",
+    "resume failed": "failed to boot",
+}
+
+
+def word(said: str) -> str:
+    """The state that is meant; ``ValueError`` with one that may be, if there is none of that name.
+
+    >>> word("Powered_Down"), word("going-off")
+    ('off', 'going off')
+    >>> word("drianed")
+    Traceback (most recent call last):
+    ValueError: 'drianed' is no state of nodes: did you mean 'drained'?
+    """
+    plain = " ".join(said.lower().replace("_", " ").replace("-", " ").split())
+    meant = _ALIASES.get(plain, plain)
+    if meant in WORDS:
+        return meant
+    near = difflib.get_close_matches(plain, [*WORDS, *_ALIASES], n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(WORDS)}"
+    raise ValueError(f"{said!r} is no state of nodes: {hint}")
+
+
+def in_lines(said: Mapping[str, str]) -> tuple[str, ...]:
+    """Lines about nodes: those of which the same is said share one.
+
+    >>> in_lines({"worker-0": "boots", "worker-2": "has jobs", "worker-1": "boots"})
+    ('worker-[0-1] boots', 'worker-2 has jobs')
+    """
+    nodes: dict[str, list[str]] = {}
+    for name, what in said.items():
+        nodes.setdefault(what, []).append(name)
+    return tuple(f"{hostlist.fold(names)} {what}" for what, names in nodes.items())
+
+
+def check_how(how: str | int) -> None:
+    """Raise unless it is ``all``, ``any`` or a number of nodes."""
+    if how not in ("all", "any") and (isinstance(how, (str, bool)) or how < 1):
+        raise ValueError(f"how={how!r} is neither 'all' nor 'any' nor a number of nodes")
+
+
+def chosen(nodes: Iterable[Node], names: Sequence[str], partition: str) -> list[Node]:
+    """Nodes by name, or else all of a partition, or just all. Raises if there are none."""
+    known = {node.name: node for node in nodes}
+    if names:
+        refuse_unknown(names, known)
+        return [known[name] for name in names]
+    meant = [node for node in known.values() if partition in ("", *node.partitions)]
+    if not meant:
+        raise UnknownPartition(f"no node is in a partition {partition}")
+    return meant
+
+
+def refuse_unknown(names: Iterable[str], known: Collection[str]) -> None:
+    """Raise if there is no such node, with the names that may have been meant."""
+    missing = [name for name in dict.fromkeys(names) if name not in known]
+    if not missing:
+        return
+    near = difflib.get_close_matches(missing[0], known, n=3)
+    meant = f"did you mean {' or '.join(near)}?" if near else f"there are {hostlist.fold(known)}" if known else ""
+    raise UnknownNode(f"there is no node {hostlist.fold(missing)}", remedy=meant)

@@ -1,0 +1,251 @@
+"""Orders that power nodes up and down, drain and undrain them, from what slurmctld says of them at this moment.
+
+A task that moves nodes looks at them, orders what a ``NodeMove`` says, waits a little, and looks again. As nothing is
+remembered in between, another process can go on at any time. What slurmctld makes of an order depends on the
+state that the node is in, and it says nothing of it; hence the care:
+
+- A node that is off and is told to power down goes through all of its cycle again, and loses its drain.
+- One that is powering down, or has been told to, takes no notice of a power up, and nothing takes the order back.
+- One that is told to power down by force looks like one that waits for idle, and takes jobs: ``ASAP`` first.
+- Which mode was asked for shows only in the drain that ``ASAP`` comes with; no state tells of ``FORCE``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from airflow_provider_soperator.slurm import hostlist
+from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Node
+from airflow_provider_soperator.slurm.errors import PowerSavingOff, StaticNode
+from airflow_provider_soperator.slurm.node_conditions import (
+    DrainReason,
+    explain,
+    failed_to_resume,
+    is_busy,
+    is_coming_up,
+    is_going_off,
+    is_off,
+    is_ours,
+    is_usable,
+)
+from airflow_provider_soperator.slurm.requests import Drain, PowerDown, PowerDownMode, PowerUp, Request, Undrain
+from airflow_provider_soperator.slurm.states import NodeBase, NodeFlag
+
+#: What to call the modes of a power down.
+MODES = {"idle": PowerDownMode.IDLE, "asap": PowerDownMode.ASAP, "force": PowerDownMode.FORCE}
+
+NodeOrder = PowerUp | PowerDown | Drain | Undrain
+
+
+@dataclass(frozen=True)
+class NodeMove:
+    """Progress of nodes to their goal, and the orders that help them on."""
+
+    #: To be asked now, in this order.
+    orders: tuple[Request[None], ...] = ()
+    #: Nodes that are where they shall be.
+    there: tuple[str, ...] = ()
+    #: What is waited for, by node, as what follows the node's name in a sentence.
+    waiting: Mapping[str, str] = field(default_factory=dict)
+    #: Nodes that will not get there by themselves, and why.
+    lost: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_over(self) -> bool:
+        """All nodes are where they shall be."""
+        return not self.waiting and not self.lost
+
+    @property
+    def is_settled(self) -> bool:
+        """Nothing more will come by waiting: every node is where it shall be, or lost."""
+        return not self.waiting
+
+
+@dataclass(frozen=True)
+class NodeStep:
+    """The next step of one node; one that needs, awaits and lacks nothing is there."""
+
+    orders: tuple[NodeOrder, ...] = ()
+    waits: str = ""
+    lost: str = ""
+
+
+THERE = NodeStep()
+
+
+def up(nodes: Iterable[Node], *, owner: str = "", since: datetime | None = None) -> NodeMove:
+    """Nodes are to be usable. Drains of ``owner`` (without one: of this provider) are undone, those of others never.
+
+    ``since``: when the move began. A node that has failed to boot after that is lost, and one that did before is tried
+    again; without it, each is.
+    """
+    return move_each(nodes, lambda node: _up(node, owner, since))
+
+
+def down(nodes: Iterable[Node], mode: PowerDownMode, *, reason: str = "") -> NodeMove:
+    """Nodes are to be off. Jobs may power them up again afterwards."""
+    return move_each(nodes, lambda node: _down(node, mode, reason))
+
+
+def kept_off(nodes: Iterable[Node], mode: PowerDownMode, *, reason: DrainReason) -> NodeMove:
+    """Nodes are to be off and to stay so: drained, so that no job powers them up again."""
+    return move_each(nodes, lambda node: _kept_off(node, mode, reason))
+
+
+def move_each(nodes: Iterable[Node], step: Callable[[Node], NodeStep]) -> NodeMove:
+    steps = {node.name: step(node) for node in nodes}
+    return NodeMove(
+        orders=_together(order for one in steps.values() for order in one.orders),
+        there=tuple(name for name, one in steps.items() if one == THERE),
+        waiting={name: one.waits for name, one in steps.items() if one.waits},
+        lost={name: one.lost for name, one in steps.items() if one.lost},
+    )
+
+
+def _together(orders: Iterable[NodeOrder]) -> tuple[Request[None], ...]:
+    """The same order to many nodes is one."""
+    names: dict[NodeOrder, list[str]] = {}
+    for order in orders:
+        names.setdefault(replace(order, names=()), []).extend(order.names)
+    return tuple(replace(order, names=tuple(names[order])) for order in sorted(names, key=_place))
+
+
+def _place(order: NodeOrder) -> tuple[int, int]:
+    """The place of an order: what a node needs first if it needs both."""
+    kinds = (PowerUp, Undrain, PowerDown, Drain)
+    return kinds.index(type(order)), list(PowerDownMode).index(order.mode) if isinstance(order, PowerDown) else 0
+
+
+def _up(node: Node, owner: str, since: datetime | None) -> NodeStep:
+    if is_usable(node):
+        return THERE
+    drained, ours = node.state.has(NodeFlag.DRAIN), is_ours(node, owner)
+    if node.state.has(NodeFlag.POWER_DOWN):
+        # Its drain ends when it powers down.
+        return NodeStep(waits=_told_to_go(node))
+    if drained and not ours:
+        return held(node, "is drained")
+    if node.state.has(NodeFlag.POWERING_DOWN):
+        return NodeStep(waits="is powering down, and can be powered up after that")
+    # Soperator 4.1 ends a drain when the node's Pod starts, 5.0 does not.
+    undrain = (Undrain((node.name,)),) if drained else ()
+    if is_coming_up(node):
+        return NodeStep(undrain, waits="boots")
+    if failed_to_resume(node) and since and node.reason_since and node.reason_since > since:
+        return NodeStep(lost=because(node, "did not boot"))
+    if is_off(node):
+        return NodeStep((PowerUp((node.name,)), *undrain), waits="is being powered up")
+    if undrain:
+        return NodeStep(undrain, waits="is being undrained")
+    if node.state.has(NodeFlag.REBOOT_ISSUED):
+        return NodeStep(waits="reboots")
+    if node.state.base is NodeBase.DOWN or node.state.has(NodeFlag.FAIL, NodeFlag.INVALID_REG):
+        return held(node, f"is {node.state}")
+    # As it is for a moment after it was undrained, too.
+    return NodeStep(waits="does not answer yet" if node.state.has(NodeFlag.NOT_RESPONDING) else f"is {node.state}")
+
+
+def _down(node: Node, mode: PowerDownMode, reason: str) -> NodeStep:
+    if node.state.has(NodeFlag.POWERING_DOWN):
+        return NodeStep(waits="is powering down")
+    # Up to Soperator 4.1 the Pod of a node that did not boot in time stays, and keeps its machine.
+    if is_off(node) and not failed_to_resume(node):
+        return THERE
+    needed = _to_order(node, mode)
+    return NodeStep(tuple(PowerDown((node.name,), one, reason) for one in needed), waits=_told_to_go(node))
+
+
+def _to_order(node: Node, mode: PowerDownMode) -> tuple[PowerDownMode, ...]:
+    told, drained = node.state.has(NodeFlag.POWER_DOWN), node.state.has(NodeFlag.DRAIN)
+    if mode is PowerDownMode.IDLE:
+        return () if told else (mode,)
+    first = () if told and drained else (PowerDownMode.ASAP,)
+    # Its jobs are being ended, whether by an order that was given before or by themselves.
+    ends = node.state.has(NodeFlag.COMPLETING) or not is_busy(node)
+    if mode is PowerDownMode.ASAP or (told and ends):
+        return first
+    return (*first, PowerDownMode.FORCE)
+
+
+def _kept_off(node: Node, mode: PowerDownMode, reason: DrainReason) -> NodeStep:
+    step = _down(node, mode, str(reason))
+    if node.state.has(NodeFlag.DRAIN) or not (step == THERE or node.state.has(NodeFlag.POWERING_DOWN)):
+        return step
+    # Not before: when it powers down, a drain ends.
+    return NodeStep((Drain((node.name,), str(reason)),), waits=step.waits or "is being drained")
+
+
+def _told_to_go(node: Node) -> str:
+    if is_coming_up(node):
+        return "has been told to power down, and boots before it does"
+    return "has been told to power down, and " + ("has jobs" if is_busy(node) else "is about to")
+
+
+def held(node: Node, how: str) -> NodeStep:
+    """Something is wrong with a node, and it is not for us to mend that: it heals, or is lost."""
+    known = explain(node.reason)
+    # Whatever would have mended it needs the machine.
+    if known and known.heals and not is_off(node) and not is_going_off(node):
+        return NodeStep(waits=because(node, how))
+    return NodeStep(lost=because(node, how))
+
+
+def because(node: Node, how: str) -> str:
+    known = explain(node.reason)
+    by = f" by {node.reason_user}" if node.reason_user and how == "is drained" else ""
+    meaning = f" ({known.meaning})" if known else ""
+    return f"{how}{by}: {node.reason or 'no reason is given'}{meaning}"
+
+
+def static_among(names: Iterable[str], config: ClusterConfig) -> tuple[str, ...]:
+    """Nodes that power saving leaves alone: their Pods run on, whatever Slurm is told.
+
+    >>> config = ClusterConfig(version="24.11.5", suspend_exc_nodes="cpu-[0-1],worker-[0-7]:2")
+    >>> static_among(["worker-0", "cpu-1"], config)
+    ('cpu-1',)
+    """
+    # Of a list with a number behind it only so many are left on, and any of them.
+    whole = [piece for piece in re.split(r",(?![^\[]*\])", config.suspend_exc_nodes) if piece and ":" not in piece]
+    return tuple(hostlist.intersect(list(names), whole))
+
+
+def refuse_power(names: Iterable[str], config: ClusterConfig) -> None:
+    """Raise if nodes cannot be powered up and down: static ones, or all where power saving is off."""
+    if static := static_among(names, config):
+        raise StaticNode(f"{hostlist.fold(static)} cannot be powered up or down")
+    # Up to 25.11 the automatic power saving and the one by hand are the same.
+    if config.suspend_time is None and config.release < (26, 5):
+        raise PowerSavingOff(
+            f"Slurm {config.version} has SuspendTime=INFINITE, with which it refuses every power order"
+        )
+
+
+def drained(nodes: Iterable[Node], reason: DrainReason | str, *, wait_for_jobs: bool = False) -> NodeMove:
+    """No new job is to start on nodes. One that is drained already keeps its reason."""
+    return move_each(nodes, lambda node: _drained(node, reason, wait_for_jobs))
+
+
+def undrained(nodes: Iterable[Node], *, owner: str = "", force: bool = False) -> NodeMove:
+    """Jobs may start on nodes, as far as drains are concerned; those of others are undone by ``force`` only."""
+    return move_each(nodes, lambda node: _undrained(node, owner, force))
+
+
+def _drained(node: Node, reason: DrainReason | str, wait_for_jobs: bool) -> NodeStep:
+    if not node.state.has(NodeFlag.DRAIN):
+        return NodeStep((Drain((node.name,), str(reason)),), waits="is being drained")
+    if node.state.has(NodeFlag.POWER_DOWN):
+        return NodeStep(waits="has been told to power down, which ends its drain, and is drained after that")
+    if wait_for_jobs and is_busy(node):
+        return NodeStep(waits="has jobs")
+    return THERE
+
+
+def _undrained(node: Node, owner: str, force: bool) -> NodeStep:
+    if not node.state.has(NodeFlag.DRAIN):
+        return THERE
+    if not force and not is_ours(node, owner):
+        return NodeStep(lost=because(node, "is drained"))
+    return NodeStep((Undrain((node.name,)),), waits="is being undrained")

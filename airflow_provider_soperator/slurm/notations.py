@@ -1,0 +1,187 @@
+"""Slurm's notations of durations, points in time and exit codes, as its commands print and take them."""
+
+from __future__ import annotations
+
+import re
+import signal
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone, tzinfo
+from enum import Enum
+
+#: An environment in which Slurm's commands print seconds since 1970, so that no time zone can be mistaken.
+EPOCHS = {"SLURM_TIME_FORMAT": "%s"}
+
+_DURATION = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)(?:\.(\d+))?")
+_NO_TIME = {"", "0", "unknown", "n/a", "none", "(null)", "invalid", "infinite", "now"}
+
+
+class NoDuration(Enum):
+    """A word of Slurm's in the place of a duration."""
+
+    UNLIMITED = "UNLIMITED"
+    #: As long as the partition allows.
+    PARTITION_LIMIT = "Partition_Limit"
+    UNKNOWN = "UNKNOWN"
+
+
+_WORDS = {
+    "unlimited": NoDuration.UNLIMITED,
+    "infinite": NoDuration.UNLIMITED,
+    "partition_limit": NoDuration.PARTITION_LIMIT,
+    "not_set": NoDuration.PARTITION_LIMIT,
+    "none": NoDuration.UNKNOWN,
+    "invalid": NoDuration.UNKNOWN,
+    "unknown": NoDuration.UNKNOWN,
+    "n/a": NoDuration.UNKNOWN,
+    "(null)": NoDuration.UNKNOWN,
+    "": NoDuration.UNKNOWN,
+}
+
+Duration = timedelta | NoDuration
+
+
+def parse_duration(text: str) -> Duration:
+    """Read a duration as commands print it: ``[days-][hours:]minutes:seconds``, or a word.
+
+    >>> str(parse_duration("1-02:03:04")), str(parse_duration("03:04"))
+    ('1 day, 2:03:04', '0:03:04')
+    >>> parse_duration("UNLIMITED")
+    <NoDuration.UNLIMITED: 'UNLIMITED'>
+    """
+    text = text.strip()
+    word = _WORDS.get(text.lower())
+    if word:
+        return word
+    found = _DURATION.fullmatch(text)
+    if not found:
+        raise ValueError(f"{text!r} is no duration that Slurm would print")
+    days, hours, minutes, seconds, fraction = found.groups(default="0")
+    return timedelta(
+        days=int(days),
+        hours=int(hours),
+        minutes=int(minutes),
+        seconds=int(seconds),
+        microseconds=int(fraction.ljust(6, "0")[:6]),
+    )
+
+
+def parse_minutes(text: str) -> Duration:
+    """Read a duration that a command prints as a number of minutes, or as a word."""
+    text = text.strip()
+    return timedelta(minutes=int(text)) if text.isdecimal() else parse_duration(text)
+
+
+def parse_seconds(text: str) -> timedelta | None:
+    """Read a duration that a command prints as a number of seconds; None where it has none."""
+    text = text.strip()
+    return timedelta(seconds=int(text)) if text.isdecimal() else None
+
+
+def format_duration(duration: timedelta) -> str:
+    """Write a duration as every Slurm command and option takes it. Rounded up to whole seconds.
+
+    >>> format_duration(timedelta(days=1, hours=2, seconds=5))
+    '1-02:00:05'
+    """
+    seconds = -((-duration) // timedelta(seconds=1))
+    if seconds < 0:
+        raise ValueError(f"{duration} lies in the past")
+    days, rest = divmod(seconds, 86400)
+    return f"{days}-{rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}"
+
+
+def parse_time(text: str, tz: tzinfo = timezone.utc) -> datetime | None:
+    """Read a point in time: seconds since 1970, or a local time of the cluster, whose time zone is given.
+
+    None where Slurm knows none (yet).
+
+    >>> parse_time("1795255263").isoformat(), parse_time("N/A")
+    ('2026-11-21T10:01:03+00:00', None)
+    """
+    text = text.strip()
+    if text.lower() in _NO_TIME:
+        return None
+    if text.isdecimal():
+        return datetime.fromtimestamp(int(text), tz)
+    try:
+        return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S").replace(tzinfo=tz)
+    except ValueError:
+        raise ValueError(f"{text!r} is no time that Slurm would print") from None
+
+
+def format_time(when: datetime) -> str:
+    """Write a point in time as every Slurm command takes it, whatever the time zone of its host.
+
+    >>> format_time(datetime(2026, 11, 21, 10, tzinfo=timezone.utc))
+    'uts1795255200'
+    """
+    if when.tzinfo is None:
+        raise ValueError(f"{when.isoformat()} has no time zone")
+    return f"uts{int(when.timestamp())}"
+
+
+_EXIT_PAIR = re.compile(r"([0-9]+)(?::([0-9]+))?")
+
+#: A shell reports a command that died of signal n by this plus n.
+SHELL_SIGNAL_BASE = 128
+
+
+def signal_name(number: int) -> str:
+    """The name by which people and ``scancel`` know a signal.
+
+    >>> signal_name(9), signal_name(99)
+    ('SIGKILL', 'signal 99')
+    """
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+@dataclass(frozen=True)
+class ExitCode:
+    """An exit code, which Slurm writes as ``code:signal``.
+
+    >>> print(ExitCode.parse("0:9"))
+    killed by SIGKILL
+    >>> print(ExitCode.parse("137:0"))
+    exit code 137 (a command in it was killed by SIGKILL)
+    """
+
+    code: int = 0
+    signal: int = 0
+
+    @classmethod
+    def parse(cls, text: str | int) -> ExitCode:
+        found = _EXIT_PAIR.fullmatch(str(text).strip())
+        if not found:
+            raise ValueError(f"{text!r} is no exit code (such as 1:0 or 0:9)")
+        return cls(int(found[1]), int(found[2] or 0))
+
+    @classmethod
+    def from_wait_status(cls, status: int) -> ExitCode:
+        """From the number that slurmdbd and the native interface keep, as ``wait(2)`` gives it."""
+        return cls((status >> 8) & 0xFF, status & 0x7F)
+
+    @property
+    def is_success(self) -> bool:
+        return not self.code and not self.signal
+
+    @property
+    def killed_by(self) -> int:
+        """The signal that ended the job or, as its shell tells it, a command in it; 0 if none did."""
+        if self.signal:
+            return self.signal
+        within = self.code - SHELL_SIGNAL_BASE
+        return within if 0 < within < signal.NSIG else 0
+
+    def __str__(self) -> str:
+        if self.signal:
+            exited = f"exit code {self.code}, " if self.code else ""
+            return f"{exited}killed by {signal_name(self.signal)}"
+        if self.killed_by:
+            return f"exit code {self.code} (a command in it was killed by {signal_name(self.killed_by)})"
+        return f"exit code {self.code}"
+
+
+ZERO = ExitCode()

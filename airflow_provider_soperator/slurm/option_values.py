@@ -1,0 +1,338 @@
+"""Values of options: memory and time as people write them, as sbatch reads them, and as slurmrestd is told."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from airflow_provider_soperator.slurm import dependencies, job_description
+
+#: What people write for "no limit"; Slurm reads all three.
+UNLIMITED = frozenset({"unlimited", "infinite", "-1"})
+
+_MEBIBYTES = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2}
+_MEMORY = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?:(?P<unit>[KMGT])(?P<binary>i)?B?)?", re.IGNORECASE)
+_DURATION = re.compile(
+    r"(?:(?P<days>\d+)-(?P<dhours>\d+)(?::(?P<dminutes>\d+)(?::(?P<dseconds>\d+))?)?)"
+    r"|(?:(?P<hours>\d+):(?P<minutes>\d+):(?P<seconds>\d+))"
+    r"|(?:(?P<only_minutes>\d+)(?::(?P<only_seconds>\d+))?)"
+)
+
+
+def in_megabytes(amount: int | str) -> int:
+    """Memory in the unit that Slurm counts in; a number without a unit is in megabytes, as in Slurm.
+
+    >>> in_megabytes("16G"), in_megabytes("1.5GiB"), in_megabytes(512)
+    (16384, 1536, 512)
+    """
+    if isinstance(amount, int):
+        if amount < 0:
+            raise ValueError(f"{amount} is negative")
+        return amount
+    found = _MEMORY.fullmatch(amount.strip())
+    if found is None:
+        raise ValueError(f"{amount!r} is no amount of memory: write a whole number and K, M, G or T, such as 16G")
+    return math.ceil(float(found["number"]) * _MEBIBYTES[(found["unit"] or "M").upper()])
+
+
+def memory_text(amount: int | str) -> str:
+    """An amount of memory as an option's value. What Slurm can read stays as the user wrote it.
+
+    >>> memory_text("16G"), memory_text("1.5G"), memory_text(512)
+    ('16G', '1536M', '512M')
+    """
+    if isinstance(amount, str) and re.fullmatch(r"\d+(?:[KMGT]B?)?", amount, re.IGNORECASE):
+        return amount
+    return f"{in_megabytes(amount)}M"
+
+
+def is_unlimited(amount: timedelta | int | str) -> bool:
+    return isinstance(amount, str) and amount.lower() in UNLIMITED
+
+
+def in_seconds(amount: timedelta | int | str) -> int:
+    """A limited duration in seconds; a number is in minutes, as in Slurm.
+
+    >>> in_seconds("1-12"), in_seconds("90"), in_seconds("90:30"), in_seconds(timedelta(hours=2))
+    (129600, 5400, 5430, 7200)
+    """
+    if isinstance(amount, timedelta):
+        whole = math.ceil(amount.total_seconds())
+    elif isinstance(amount, int):
+        whole = amount * 60
+    else:
+        found = _DURATION.fullmatch(amount)
+        if found is None:
+            raise ValueError(f"{amount!r} is no duration: write minutes, H:MM:SS, D-HH or D-HH:MM:SS")
+        part = {name: int(digits or 0) for name, digits in found.groupdict().items()}
+        hours = part["days"] * 24 + part["dhours"] + part["hours"]
+        minutes = hours * 60 + part["dminutes"] + part["minutes"] + part["only_minutes"]
+        whole = minutes * 60 + part["dseconds"] + part["seconds"] + part["only_seconds"]
+    if whole < 0:
+        raise ValueError(f"{amount} is negative")
+    return whole
+
+
+def in_minutes(amount: timedelta | int | str) -> int:
+    """A limited duration in minutes, rounded up as Slurm does."""
+    return -(-in_seconds(amount) // 60)
+
+
+def duration_text(amount: timedelta | int | str) -> str:
+    """A duration as an option's value.
+
+    >>> duration_text(timedelta(days=1, hours=2)), duration_text(90), duration_text("1-12")
+    ('1-02:00:00', '90', '1-12')
+    """
+    if isinstance(amount, str):
+        if not is_unlimited(amount):
+            in_seconds(amount)  # refuses what Slurm would read as something else, such as "2h"
+        return amount
+    if isinstance(amount, int):
+        return str(in_minutes(amount))
+    whole = in_seconds(amount)
+    days, rest = divmod(whole, 86_400)
+    return f"{days}-{rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}"
+
+
+def moment_text(when: datetime | timedelta | str) -> str:
+    """A point in time as an option's value: a date, a time from now, or what Slurm itself reads ("16:00", "teatime").
+
+    A date with a zone goes as seconds since the epoch, which mean the same whatever zone the cluster is in; a date
+    without one is the cluster's wall clock.
+
+    >>> moment_text(timedelta(minutes=10)), moment_text(datetime(2030, 1, 2, 3, 4, 5))
+    ('now+600seconds', '2030-01-02T03:04:05')
+    >>> from datetime import timezone
+    >>> moment_text(datetime(2030, 1, 2, 3, 4, 5, tzinfo=timezone.utc))
+    'uts1893553445'
+    """
+    if isinstance(when, str):
+        return when
+    if isinstance(when, timedelta):
+        return f"now+{in_seconds(when)}seconds"
+    if when.tzinfo is not None:
+        return f"uts{math.ceil(when.timestamp())}"
+    return when.strftime("%Y-%m-%dT%H:%M:%S")
+
+
+Json = dict[str, Any]
+
+_MAIL = {"INVALID_DEPEND": "INVALID_DEPENDENCY", "TIME_LIMIT": "TIME=100%"} | {
+    f"TIME_LIMIT_{percent}": f"TIME={percent}%" for percent in (50, 80, 90)
+}
+_MAIL_ALL = ("BEGIN", "END", "FAIL", "REQUEUE", "INVALID_DEPENDENCY", "STAGE_OUT")
+_GRES_FLAGS = {"disable-binding": "GRES_BINDING_DISABLED", "enforce-binding": "GRES_BINDING_ENFORCED"}
+
+
+@dataclass(frozen=True)
+class ValueKind:
+    """A kind of value: written as an option's text, and read from it. Both raise ValueError in words.
+
+    >>> LIST.write(["a", "b"]), NUMBER.read("7")
+    ('a,b', 7)
+    """
+
+    write: Callable[[Any], str]
+    read: Callable[[str], Any]
+
+
+def _number(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, str)):
+        raise ValueError(f"{value!r} is no whole number")
+    try:
+        return int(value)
+    except ValueError:
+        raise ValueError(f"{value!r} is no whole number") from None
+
+
+def _count(value: Any) -> int:
+    if (number := _number(value)) < 0:
+        raise ValueError(f"{number} is negative")
+    return number
+
+
+def _positive(value: Any) -> int:
+    if (number := _count(value)) == 0:
+        raise ValueError("0 is none at all")
+    return number
+
+
+def _counted(value: Any) -> str:
+    """A count, or a text with counts in it such as "h100:8" or "2-4"."""
+    return value if isinstance(value, str) else str(_count(value))
+
+
+def _digits(text: str) -> int | str:
+    return int(text) if text.isdecimal() else text
+
+
+def _boolean(no: str, yes: str) -> ValueKind:
+    def read(text: str) -> bool:
+        if text.lower() not in (no, yes):
+            raise ValueError(f"{text!r} is neither {no} nor {yes}")
+        return text.lower() == yes
+
+    return ValueKind(lambda value: yes if value else no, read)
+
+
+def _priority(value: Any) -> str:
+    return "TOP" if isinstance(value, str) and value.upper() == "TOP" else str(_count(value))
+
+
+def _open_mode(value: str) -> str:
+    for mode in ("append", "truncate"):
+        if value.lower() in (mode, mode[0]):
+            return mode
+    raise ValueError(f"{value!r} is neither append nor truncate")
+
+
+def _exclusive(value: bool | str) -> str:
+    if value is True or str(value).lower() == "exclusive":
+        return ""
+    if str(value).lower() not in ("user", "mcs", "topo", "oversubscribe"):
+        raise ValueError(f"{value!r} is none of True, user, mcs and topo")
+    return str(value).lower()
+
+
+TEXT = ValueKind(str, str)
+LIST = ValueKind(lambda value: ",".join(job_description.as_words(value)), str)
+NUMBER = ValueKind(lambda value: str(_number(value)), _number)
+COUNT = ValueKind(lambda value: str(_count(value)), _count)
+POSITIVE = ValueKind(lambda value: str(_positive(value)), _positive)
+COUNTED = ValueKind(_counted, _digits)
+MEMORY = ValueKind(memory_text, str)
+DURATION = ValueKind(duration_text, str)
+MOMENT = ValueKind(moment_text, str)
+DEPENDENCY = ValueKind(dependencies.dependency_text, str)
+SIGNAL = ValueKind(
+    lambda value: str(job_description.Signal.parse(value) if isinstance(value, str) else value),
+    job_description.Signal.parse,
+)
+PRIORITY = ValueKind(_priority, _digits)
+OPEN_MODE = ValueKind(_open_mode, _open_mode)
+EXCLUSIVE = ValueKind(_exclusive, _exclusive)
+YES_NO = _boolean("no", "yes")
+ONE_ZERO = _boolean("0", "1")
+#: Given or not given, without a value.
+FLAG = ValueKind(lambda value: "", str)
+
+
+# What slurmrestd is told. Each takes the option's text.
+
+Rest = Callable[[str], Json]
+
+
+def text(key: str) -> Rest:
+    return lambda written: {key: written}
+
+
+def number(key: str) -> Rest:
+    return lambda written: {key: int(written)}
+
+
+def listed(key: str) -> Rest:
+    """A list of hosts goes as one item: it has commas inside brackets too, and slurmrestd joins items with commas."""
+    return lambda written: {key: [written]}
+
+
+def always(key: str, value: Any) -> Rest:
+    """For flags: what their presence says."""
+    return lambda written: {key: value}
+
+
+def flag(name: str) -> Rest:
+    return lambda written: {"flags": [name]}
+
+
+def megabytes(key: str) -> Rest:
+    return lambda written: {key: {"set": True, "number": in_megabytes(written)}}
+
+
+def minutes(key: str) -> Rest:
+    def say(written: str) -> Json:
+        if is_unlimited(written):
+            return {key: {"set": True, "infinite": True, "number": 0}}
+        return {key: {"set": True, "number": in_minutes(written)}}
+
+    return say
+
+
+def generic_resource(key: str, name: str = "gres/gpu") -> Rest:
+    """ "h100:8" of GPUs is "gres/gpu:h100:8" among all resources."""
+    return lambda written: {key: ",".join(f"{name}:{part}" for part in written.split(","))}
+
+
+def gpus_per_task(written: str) -> Json:
+    """The same as sbatch makes of it: the resources of a task are written with "=", and the task is bound to them."""
+    parts = [part.rpartition(":") for part in written.split(",")]
+    return {"tres_per_task": ",".join(f"gres/gpu{colon}{name}={count}" for name, colon, count in parts)}
+
+
+def gres(written: str) -> Json:
+    if written.lower() == "none":
+        return {}
+    parts = (part if part.startswith("gres") else f"gres/{part}" for part in written.split(","))
+    return {"tres_per_node": ",".join(parts)}
+
+
+def shared(written: str) -> Json:
+    return {"shared": [written or "none"]}
+
+
+def mail(written: str) -> Json:
+    names = [name.strip().upper() for name in written.split(",")]
+    if "NONE" in names:
+        return {}
+    found: list[str] = []
+    for name in names:
+        found += _MAIL_ALL if name == "ALL" else (_MAIL.get(name, name),)
+    return {"mail_type": found}
+
+
+def profile(written: str) -> Json:
+    names = [name.strip().upper() for name in written.split(",")]
+    return {"profile": ["ENERGY", "LUSTRE", "NETWORK", "TASK"] if "ALL" in names else names}
+
+
+def gres_flags(written: str) -> Json:
+    try:
+        return {"flags": [_GRES_FLAGS[name.strip().lower()] for name in written.split(",")]}
+    except KeyError as unknown:
+        raise ValueError(f"slurmrestd has no word for {unknown}") from None
+
+
+def signal(written: str) -> Json:
+    parsed = job_description.Signal.parse(written)
+    flags = ["BATCH_JOB"] * parsed.batch_only + ["RESERVATION_JOB"] * parsed.reservation
+    delay = {"set": True, "number": parsed.seconds}
+    said: Json = {"kill_warning_signal": str(parsed.name), "kill_warning_delay": delay}
+    return said | ({"kill_warning_flags": flags} if flags else {})
+
+
+def switches(written: str) -> Json:
+    count, _, wait = written.partition("@")
+    said: Json = {"required_switches": {"set": True, "number": int(count)}}
+    return said | ({"wait_for_switch": in_seconds(wait)} if wait else {})
+
+
+def priority(written: str) -> Json:
+    top = 0xFFFF_FFFD  # what sbatch makes of "TOP"
+    return {"priority": {"set": True, "number": top if written == "TOP" else int(written)}}
+
+
+def kill_on_invalid_dep(written: str) -> Json:
+    return {"flags": ["KILL_INVALID_DEPENDENCY" if written == "yes" else "NO_KILL_INVALID_DEPENDENCY"]}
+
+
+def pyxis(name: str) -> Rest:
+    """A SPANK plugin's options travel in the job's environment: as sbatch has them, once for the batch script and once
+    for the steps that srun starts from it.
+    """
+    variable = f"_SLURM_SPANK_OPTION_pyxis_{name.replace('-', '_')}"
+    # "(null)" is what sbatch itself writes for a flag.
+    return lambda written: {"environment": [f"{variable}={written}", f"SLURM_SPANK_{variable}={written or '(null)'}"]}

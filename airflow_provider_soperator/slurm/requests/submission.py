@@ -1,0 +1,299 @@
+"""Submissions of jobs, each exactly once: whatever breaks, and however many try at the same time.
+
+On the cluster it is one program: under a lock it asks queue and accounting for the keys, submits what is not there, and
+asks again. It does not end with the connection, so a submission that was cut off is completed, and the next try, which
+waits for the lock, finds it.
+
+Jobs can be submitted together, so that all are there or none. Those that wait for no other of them are held until all
+are accepted, with a comment that says so. It is how the next try knows them from jobs that their user has held: after a
+success nothing is released any more. If one is refused, the others are held, lose their keys, and are cancelled.
+
+A dependency may name other jobs by the keys of their submissions. Slurm knows neither keys nor names without them, so
+ids are put in their place at the last moment.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta, timezone
+from enum import Enum
+from functools import cache, cached_property
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from airflow_provider_soperator.slurm import dependencies, directives, job_description, job_submission, option_values
+from airflow_provider_soperator.slurm.errors import InvalidRequest, SlurmError, UnreadableAnswer, from_output, passing
+from airflow_provider_soperator.slurm.job_description import Job, JobDescription
+from airflow_provider_soperator.slurm.job_ids import MARK, JobId, SubmissionKey, key_of, strip_key
+from airflow_provider_soperator.slurm.requests.accounting import Accounting
+from airflow_provider_soperator.slurm.requests.commands import Command, CommandOutput, Request
+from airflow_provider_soperator.slurm.requests.jobs import GONE
+
+if TYPE_CHECKING:
+    from airflow_provider_soperator.slurm.job import BatchJob
+
+#: Jobs in one go; a site's rate limit, and a worker that wants to be told of progress, ask for no more.
+MOST = 500
+
+#: How far back accounting is searched unless the caller knows better.
+LOOK_BACK = timedelta(days=7)
+
+#: The comment of a job that is held until all that belongs to its submission is there; then it gets its own.
+HELD = "airflow-provider-soperator: held until its submission is complete"
+#: An option in the place of which the program puts what the job waits for, once ids are known.
+PLACEHOLDER = "singleton"
+#: What the name of a job that was refused together with others ends in, in place of its key.
+WITHDRAWN = ".withdrawn"
+
+
+@cache
+def _program() -> str:
+    """The program that runs on the cluster."""
+    return Path(__file__).with_name("submit_once.bash").read_text()
+
+
+def unknown_key(key: SubmissionKey | str) -> str:
+    """The refusal of a job that waits for one that is not there."""
+    return f"no job of this user in the queue, and none submitted with this one, has the key {key} of --dependency"
+
+
+class Together(Enum):
+    """Handling of jobs that are submitted together."""
+
+    #: None starts before all are accepted.
+    START = "start"
+    #: None starts yet, as more belongs to them: they are to be asked for once more, with ``START``.
+    WAIT = "wait"
+    #: Nothing is submitted, and what is there is cancelled, as something that belongs to it was refused.
+    END = "end"
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """The outcome for one job: its id, or why it was refused.
+
+    ``adopted`` says that a job with this key was there already.
+    """
+
+    id: JobId | None
+    adopted: bool = False
+    error: SlurmError | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubmitOnce(Request[tuple[Submitted, ...]]):
+    """Submit jobs whose names end in a key, but for those that are there already. One answer for each, in order.
+
+    A refusal of one does not keep the others from being submitted, unless they are submitted together. An exception
+    means that nothing is known: ask again. What a job waits for can be named by a key, or be ``singleton``: see
+    ``Dependency``.
+    """
+
+    jobs: tuple[BatchJob, ...]
+    #: When the first try of any of these keys can have been at the earliest.
+    since: datetime | None = None
+    #: There cannot have been an earlier try, so accounting is not asked.
+    fresh: bool = False
+    #: All of them or none: the refusal of one cancels the others, also those that were there already.
+    together: Together | None = None
+    mark: str = field(default_factory=lambda: f"~{secrets.token_hex(8)}", compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.jobs) <= MOST:
+            raise InvalidRequest(f"{len(self.jobs)} jobs are to be submitted at once; 1 to {MOST} can be")
+        keys = self.submission_keys()
+        if len(set(keys)) < len(keys):
+            raise InvalidRequest("two of these jobs have the same key, so only one could ever be submitted")
+
+    def submission_keys(self) -> tuple[SubmissionKey, ...]:
+        keys = [key_of(job.name or "") for job in self.jobs]
+        if None in keys:
+            raise InvalidRequest(f"the name of a job to submit once must end in {MARK!r} and a key")
+        return tuple(key for key in keys if key)
+
+    def again(self) -> SubmitOnce:
+        """The same again: the next try finds what the first has done."""
+        return replace(self, fresh=False)
+
+    @cached_property
+    def order(self) -> tuple[int, ...]:
+        """The places of the jobs in the order in which they are submitted: each after those that it waits for."""
+        return in_order(self.jobs)
+
+    def is_held(self, job: BatchJob) -> bool:
+        """True if a job, submitted together with others, could start at once but for being held."""
+        if not self.together:
+            return False
+        return not asked_for(job).hold and self._keys.isdisjoint(dependency_of(job).keys)
+
+    def command(self) -> Command:
+        return Command(("bash", "-c", _program(), "sbatch"), stdin=b"\0".join(self._fields()) + b"\0")
+
+    def read(self, answer: CommandOutput) -> tuple[Submitted, ...]:
+        if answer.status:
+            raise from_output(("sbatch",), answer.status, answer.stdout, answer.stderr)
+        found = dict(self._outcome(line) for line in answer.text.splitlines())
+        refused = {place: one for place, one in found.items() if one.error}
+        if self.together is Together.END or (self.together and refused):
+            found = dict.fromkeys(range(len(self.jobs)), Submitted(None)) | refused
+        if found.keys() != set(range(len(self.jobs))):
+            raise UnreadableAnswer(f"{len(found)} answers for {len(self.jobs)} jobs", "sbatch")
+        return tuple(found[place] for place in range(len(self.jobs)))
+
+    @cached_property
+    def _keys(self) -> frozenset[SubmissionKey]:
+        return frozenset(self.submission_keys())
+
+    def _fields(self) -> Iterator[bytes]:
+        since = self.since or datetime.now(timezone.utc) - LOOK_BACK
+        past = Accounting(names=tuple(job.name or "" for job in self.jobs), since=since).selection()
+        together = self.together.value if self.together else ""
+        words = (HELD, WITHDRAWN, unknown_key(self.mark), passing(), GONE.pattern)
+        for text in (self.mark, _yes(self.fresh), together, *words, *_counted(past), str(len(self.jobs))):
+            yield text.encode()
+        keys = self.submission_keys()
+        for place in self.order:
+            yield from self._job_fields(self.jobs[place], keys[place])
+
+    def _job_fields(self, job: BatchJob, key: SubmissionKey) -> Iterator[bytes]:
+        waits_for, asked = dependency_of(job), asked_for(job)
+        priority = "" if asked.priority is None else option_values.PRIORITY.write(asked.priority)
+        comments = [part.comment or "" for part in job_submission.components(job)] if self.together else []
+        if self.is_held(job):
+            # Released, a job gets the priority that Slurm works out, so its own is set afterwards.
+            job = with_extra_args(job).replace(hold=True, comment=HELD, priority=None)
+        if not waits_for.is_plain:
+            job = with_extra_args(job).replace(dependency=PLACEHOLDER)
+        submission = job.submission()
+        place = "" if waits_for.is_plain else str(submission.argv.index(f"--dependency={PLACEHOLDER}"))
+        plain = b"\0" not in submission.stdin
+        for text in (
+            *(key.text, readable_job_name(job)),
+            *(_yes(waits_for.is_singleton), waits_for.rest, " ".join(map(str, waits_for.keys)), place),
+            *(priority, *_counted(comments)),
+            *(*_counted(submission.argv), "text" if plain else "base64"),
+        ):
+            yield text.encode()
+        yield submission.stdin if plain else base64.b64encode(submission.stdin)
+
+    def _outcome(self, line: str) -> tuple[int, Submitted]:
+        number, kind, rest = line.split(" ", 2)
+        place = self.order[int(number)]
+        if kind == "failed":
+            status, _, said = rest.partition(" ")
+            return place, Submitted(None, error=from_output(("sbatch",), int(status), b"", base64.b64decode(said)))
+        return place, Submitted(JobId.parse(rest), adopted=kind == "adopted")
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
+
+
+def _counted(texts: Sequence[str]) -> tuple[str, ...]:
+    return (str(len(texts)), *texts)
+
+
+_REFERENCE = re.compile(r"(?<=:)[a-z2-7]{12}(?![a-z0-9])")
+_SINGLETON = "singleton"
+
+#: The id of the job that a key stands for.
+IdOf = Callable[[SubmissionKey], int]
+
+
+@dataclass(frozen=True)
+class KeyedDependency:
+    """A dependency that may name jobs by the keys of their submissions, and those of the same name.
+
+    >>> KeyedDependency("afterok:12:q6befiawjvkz_3,singleton").resolve(lambda key: 13, same_name=[7, 9])
+    'afterok:12:13_3,afterany:7:9'
+    """
+
+    #: As Slurm writes dependencies, but with keys among the ids.
+    text: str = ""
+
+    @cached_property
+    def keys(self) -> tuple[SubmissionKey, ...]:
+        return tuple(dict.fromkeys(map(SubmissionKey, _REFERENCE.findall(self.text))))
+
+    @property
+    def is_singleton(self) -> bool:
+        return _SINGLETON in self._terms
+
+    @property
+    def rest(self) -> str:
+        """All but the jobs of the same name."""
+        return ",".join(term for term in self._terms if term != _SINGLETON)
+
+    @property
+    def is_plain(self) -> bool:
+        """True if Slurm itself knows what is meant."""
+        return not self.keys and not self.is_singleton
+
+    def resolve(self, id_of: IdOf, same_name: Sequence[int] = ()) -> str:
+        """As Slurm takes it; empty if there is nothing to wait for. ``same_name``: unfinished jobs of that name."""
+        rest = _REFERENCE.sub(lambda found: str(id_of(SubmissionKey(found[0]))), self.rest)
+        alike = ":".join(("afterany", *map(str, same_name))) if self.is_singleton and same_name else ""
+        return ",".join(filter(None, (rest, alike)))
+
+    @cached_property
+    def _terms(self) -> list[str]:
+        return [_SINGLETON if term.lower() == _SINGLETON else term for term in self.text.split(",") if term]
+
+
+def with_extra_args(job: Job) -> Job:
+    """The job with those options that are among its extra words as fields."""
+    return job_submission.with_lines(job, directives.Component()) if job.extra_args else job
+
+
+def asked_for(job: Job) -> Job:
+    """The job with all that is asked for in #SBATCH lines and extra words, too, as fields of its first component."""
+    text = job_submission.body(job) or ""
+    if not job.extra_args and "#SBATCH" not in text and "#SLURM" not in text:
+        return job
+    try:
+        return job_submission.with_lines(job, directives.read(text)[0])
+    except directives.DirectiveError as wrong:
+        raise job_description.InvalidJob([f"script: {wrong}"]) from None
+
+
+def dependency_of(job: JobDescription) -> KeyedDependency:
+    """The dependency of a job, whether its fields or its script ask for it."""
+    wanted = asked_for(job).dependency
+    found = KeyedDependency() if wanted is None else KeyedDependency(dependencies.dependency_text(wanted))
+    if "?" in found.text and _SINGLETON in found.text.lower().split("?"):
+        raise InvalidRequest(f"{found.text!r}: singleton cannot be one of several terms of which one is enough")
+    return found
+
+
+def readable_job_name(job: JobDescription) -> str:
+    """The name of a job that is submitted once, as its user gave it."""
+    return strip_key(job.name or "")
+
+
+def in_order(jobs: Sequence[JobDescription]) -> tuple[int, ...]:
+    """The places of the jobs in an order in which each comes after those that it waits for.
+
+    Those that wait for no other come first, and so on, so that as many as possible can be submitted side by side.
+    """
+    places = {key_of(job.name or ""): place for place, job in enumerate(jobs)}
+    waits = {place: [places[key] for key in dependency_of(job).keys if key in places] for place, job in enumerate(jobs)}
+    return _levels(waits, jobs)
+
+
+def _levels(waits: Mapping[int, Sequence[int]], jobs: Sequence[JobDescription]) -> tuple[int, ...]:
+    sorter = TopologicalSorter(waits)
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        names = " -> ".join(readable_job_name(jobs[place]) for place in reversed(error.args[1]))
+        raise InvalidRequest(f"these jobs wait for each other, so none could ever start: {names}") from None
+    found: list[int] = []
+    while ready := sorted(sorter.get_ready()):
+        found += ready
+        sorter.done(*ready)
+    return tuple(found)

@@ -1,0 +1,321 @@
+"""Errors on the way to a Slurm: each with its cause and what to do about it, in words about the settings."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import ssl
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from airflow_provider_soperator.slurm.rest.calls import RestCall
+
+if TYPE_CHECKING:
+    pass
+
+
+class TransportError(Exception):
+    """A question did not reach the cluster, or its answer did not reach us.
+
+    ``retryable`` says whether the same question can be asked again with a hope of more, ``unsettled`` whether the
+    cluster may have done all the same what it was told.
+    """
+
+    retryable = False
+    unsettled = False
+
+    def __init__(self, what: str, remedy: str = "") -> None:
+        super().__init__(f"{what}: {remedy}" if remedy else what)
+        self.what = what
+        self.remedy = remedy
+
+
+class ConnectFailed(TransportError):
+    """There is no connection: the host, its key, our key, or the name is wrong, or no server is there."""
+
+
+class Unreachable(ConnectFailed):
+    """The other side does not answer, or nothing listens there: it may be down, or starting."""
+
+
+class ConnectRefused(ConnectFailed):
+    """The other side takes no more connections just now, as an sshd with too many at once does."""
+
+    retryable = True
+
+
+class ConnectionLost(TransportError):
+    """The connection broke while a command was under way: it may have run, or not, or be running still."""
+
+    retryable = True
+    unsettled = True
+
+
+class CommandTimedOut(TransportError):
+    """A command did not end in its time, and was ended on the cluster."""
+
+    retryable = True
+    unsettled = True
+
+    def __init__(self, command: str, seconds: float) -> None:
+        super().__init__(
+            f"{command} did not answer within {seconds:g} s",
+            "see whether slurmctld is up and not overloaded (`scontrol ping`, `sdiag`)",
+        )
+
+
+class OutputTooLarge(TransportError):
+    """A command printed more than it may."""
+
+    def __init__(self, command: str, limit: int) -> None:
+        super().__init__(f"{command} printed more than {limit} bytes", "ask for less at a time")
+
+
+class NotSupported(TransportError):
+    """A transport cannot do this at all, and says which one can."""
+
+
+#: Seconds that the API has for an answer.
+API_TIMEOUT = 20.0
+#: What an account may have to be given so that shells can be started.
+_SHELLS = "get and list on pods, and get and create on pods/exec,"
+#: What to do about an API that refuses for now. Of a pod that starts, ends or moves, it says the same.
+_POD_MOVES = "see whether the pod runs and the API is not overloaded"
+
+
+@contextlib.contextmanager
+def kubernetes_errors(what: str, rights: str = _SHELLS, for_now: str = _POD_MOVES) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        raise kubernetes_error(error, what, rights, for_now) from error
+
+
+@contextlib.contextmanager
+def namespace_errors(namespace: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        status = _kubernetes_status(error)
+        if status == 404:
+            raise ConnectFailed(
+                f"there is no namespace {namespace}", "set the namespace that the SlurmCluster is in"
+            ) from error
+        # Without the right to read namespaces the error is still that no pod was found.
+        if status != 403:
+            raise kubernetes_error(error, f"read namespace {namespace}") from error
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _kubernetes_status(error: BaseException) -> int | None:
+    """The HTTP status with which the API refused; a refused exec may come wrapped, or as an error in handling it."""
+    statuses = (getattr(one, "status", None) for one in _causes(error))
+    return next((status for status in statuses if isinstance(status, int) and status), None)
+
+
+def _kubernetes_words(error: BaseException) -> str:
+    """The words of the API, rather than the headers around them."""
+    for one in _causes(error):
+        if isinstance(one, (TimeoutError, asyncio.TimeoutError)) and not str(one):
+            return f"nothing within {API_TIMEOUT:g} s"
+        if type(one).__name__ == "WSServerHandshakeError":
+            # Its text is the whole address, and why it was refused is not in it.
+            return f"HTTP {_kubernetes_status(one)}"
+        body = getattr(one, "body", None)
+        if isinstance(body, (str, bytes)) and body:
+            data = body.encode() if isinstance(body, str) else body
+            return status_message(data).strip()
+    innermost = list(_causes(error))[-1]
+    return str(innermost).strip() or type(innermost).__name__
+
+
+def is_missing(error: BaseException) -> bool:
+    """True if there is no such object."""
+    return _kubernetes_status(error) == 404
+
+
+def is_forbidden(error: BaseException) -> bool:
+    """True if it is a right that is missing."""
+    return _kubernetes_status(error) == 403
+
+
+def is_conflict(error: BaseException) -> bool:
+    """True if the object is no longer the one that was to be changed."""
+    return _kubernetes_status(error) == 409
+
+
+def kubernetes_error(
+    error: BaseException, what: str, rights: str = _SHELLS, for_now: str = _POD_MOVES
+) -> TransportError:
+    """The error of a call to the Kubernetes API, in words about the user's settings."""
+    if isinstance(error, TransportError):
+        return error
+    status, words = _kubernetes_status(error), _kubernetes_words(error)
+    if status == 401:
+        return ConnectFailed(
+            f"the Kubernetes API refused the token ({words})", "renew the credentials of the Kubernetes connection"
+        )
+    if status == 403:
+        return ConnectFailed(
+            f"the Kubernetes API gives no right to {what} ({words})",
+            f"bind a Role with {rights} to the connection's account",
+        )
+    if status in (400, 404, 409, 429) or (status is not None and status >= 500):
+        return ConnectRefused(f"could not {what} ({words})", for_now)
+    if status is not None:
+        return ConnectFailed(f"could not {what} ({status}: {words})", "check the Kubernetes connection")
+    names = {type(one).__name__ for one in _causes(error)}
+    untrusted = {"SSLCertVerificationError", "ClientConnectorCertificateError"}
+    if names & untrusted or "CERTIFICATE_VERIFY_FAILED" in str(error):
+        return ConnectFailed(
+            f"the certificate of the Kubernetes API is not trusted ({words})",
+            "put its certificate authority into the Kubernetes connection",
+        )
+    if names & {"ServerDisconnectedError", "ConnectionResetError"}:
+        return ConnectRefused(f"the Kubernetes API hung up ({words})", "it may be starting, or a proxy before it")
+    silent = any(isinstance(one, (OSError, asyncio.TimeoutError)) for one in _causes(error))
+    if silent or "ClientConnectorError" in names:
+        return Unreachable(
+            f"the Kubernetes API does not answer ({words})",
+            "check the server of the Kubernetes connection, and firewalls",
+        )
+    return ConnectFailed(f"could not {what} ({type(error).__name__}: {words})", "check the Kubernetes connection")
+
+
+def status_message(status: bytes) -> str:
+    """The words of a Status, as Kubernetes ends an exec with."""
+    try:
+        return str(json.loads(status)["message"])
+    except (ValueError, KeyError, TypeError):
+        return status.decode(errors="replace")
+
+
+_RESTARTS = "see whether slurmrestd runs; it restarts whenever the cluster's configuration changes"
+
+
+def rest_error(error: Exception, call: RestCall, url: str) -> TransportError:
+    """The error of a call that failed below HTTP."""
+    import httpx
+
+    if isinstance(error, TransportError):
+        return error
+    chain = list(_rest_causes(error))
+    address = httpx.URL(url).copy_with(raw_path=b"/") if not isinstance(error, httpx.InvalidURL) else url
+    if any(isinstance(one, ssl.SSLError) for one in chain):
+        return _tls(chain, address)
+    if isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout)):
+        return _no_connection(error, chain, address)
+    if isinstance(error, httpx.TimeoutException):
+        return CommandTimedOut(str(call), call.timeout)
+    if isinstance(error, httpx.RemoteProtocolError) and "illegal" in str(error):
+        return ConnectFailed(f"what listens at {address} does not speak HTTP", "see the address and its port")
+    if isinstance(error, (httpx.NetworkError, httpx.ProtocolError)):
+        return ConnectionLost(f"the connection broke while {call} was under way", "it is opened again")
+    return ConnectFailed(f"{address} cannot be asked ({_rest_words(error)})", "see the address of slurmrestd")
+
+
+def unexpected_answer(call: RestCall, url: str, status: int, data: bytes) -> TransportError:
+    """The error of an answer that is not slurmrestd's JSON."""
+    said = " ".join(data[:200].decode(errors="replace").split())
+    what = f"{url} answered {call} with HTTP {status}" + (f" ({said})" if said else "")
+    if status == 503:
+        return ConnectRefused(what, _RESTARTS)
+    if status >= 500:
+        # A proxy says so too when slurmrestd went away in the middle.
+        return ConnectionLost(what, _RESTARTS)
+    return ConnectFailed(what, "see whether this is the address of a slurmrestd, with the path that a proxy has for it")
+
+
+def _no_connection(error: Exception, chain: list[BaseException], address: object) -> TransportError:
+    if any(isinstance(one, socket.gaierror) for one in chain):
+        return ConnectFailed(
+            f"there is no host of the name in {address}",
+            "inside Kubernetes it is CLUSTER-rest-svc.NAMESPACE.svc; from outside it needs a proxy or a tunnel",
+        )
+    if any(isinstance(one, ConnectionRefusedError) for one in chain) or "refused" in str(error):
+        return ConnectRefused(f"nobody listens at {address}", _RESTARTS)
+    if type(error).__name__ == "ConnectTimeout":
+        return Unreachable(f"{address} does not answer", "see the address, and firewalls and network policies")
+    return ConnectFailed(f"there is no connection to {address} ({_rest_words(error)})", "see the address of slurmrestd")
+
+
+def _tls(chain: list[BaseException], address: object) -> TransportError:
+    found = next(one for one in chain if isinstance(one, ssl.SSLError))
+    if isinstance(found, ssl.SSLCertVerificationError):
+        return ConnectFailed(
+            f"the certificate of {address} is not trusted ({found.verify_message})",
+            "give the connection the file of its certificate authority, or the name that the certificate is for",
+        )
+    return ConnectFailed(
+        f"{address} does not speak TLS ({found.reason or found})", "slurmrestd itself speaks plain http"
+    )
+
+
+def _rest_causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        if isinstance(error, OSError) and isinstance(getattr(error, "exceptions", None), tuple):
+            yield from error.exceptions  # type: ignore[attr-defined]
+        error = error.__cause__ or error.__context__
+
+
+def _rest_words(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+#: What paramiko and the SSH provider say of a private key that they cannot read.
+_KEY_UNREADABLE = ("private key file", "Key must have BEGIN", "Private key provided")
+_HOST_KEY_UNREADABLE = ("Invalid key (class", "host key algorithm", "missing key data", "Incorrect padding")
+
+
+def ssh_error(error: BaseException) -> TransportError:
+    """The error of an SSH connection that was not made, in words about the user's settings."""
+    if isinstance(error, TransportError):
+        return error
+    kind, text = type(error).__name__, str(error).removeprefix("[Errno None] ").rstrip(".") or type(error).__name__
+    if isinstance(error, socket.gaierror):
+        return ConnectFailed(f"the host name is unknown ({text})", "check the host of the connection")
+    if isinstance(error, ConnectionRefusedError) or kind == "NoValidConnectionsError":
+        return Unreachable(f"nobody listens there ({text})", "check host and port, and whether the login node is up")
+    if kind == "BadHostKeyException":
+        return ConnectFailed(
+            "the host key has changed",
+            "make sure that it is the right host, then put its new key into the connection's host_key or into "
+            "known_hosts, wherever the old one is",
+        )
+    if any(words in text for words in _HOST_KEY_UNREADABLE):
+        return ConnectFailed(
+            f"the connection's host_key is no public key ({text})", "put a line of `ssh-keyscan HOST` there"
+        )
+    if "not found in known_hosts" in text:
+        return ConnectFailed(
+            f"the host key is unknown, or not the expected one ({text})",
+            "make sure that it is the right host, then put its key into the connection's host_key, or into known_hosts",
+        )
+    dropped = ("banner", "Connection reset", "closed", "Connection aborted", "saw EOF")
+    if isinstance(error, (ConnectionError, EOFError)) or any(words in text for words in dropped):
+        # An sshd with too many unauthenticated connections (MaxStartups) hangs up before it says anything. If that
+        # happens while it is logged in, paramiko calls it a failed authentication.
+        return ConnectRefused(f"the login node hung up ({text})", "it has too many connections at once, or is starting")
+    if kind in ("AuthenticationException", "BadAuthenticationType"):
+        return ConnectFailed(f"the login was refused ({text})", "check user and key of the connection")
+    unreadable = kind == "PasswordRequiredException" or any(words in text for words in _KEY_UNREADABLE)
+    if unreadable or isinstance(error, (FileNotFoundError, PermissionError)):
+        return ConnectFailed(
+            f"the private key cannot be used ({text})", "check key_file, or private_key and its passphrase"
+        )
+    if "remote_host" in text:
+        return ConnectFailed("the connection names no host", "set it, or choose another connection of type SSH")
+    # What paramiko says of one who accepts a connection and is silent then, is the last of these.
+    if isinstance(error, (TimeoutError, asyncio.TimeoutError, socket.timeout)) or text == "No existing session":
+        return Unreachable("the host does not answer", "check host, port and firewalls")
+    return ConnectFailed(f"{kind}: {text}", "check the connection")

@@ -1,0 +1,90 @@
+"""The two clients: the same to work with, and the same in what they ask again."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from airflow_provider_soperator.client.client import AsyncSlurmClient
+from airflow_provider_soperator.client.sync import SlurmClient
+from airflow_provider_soperator.slurm.errors import TryAgain
+from airflow_provider_soperator.slurm.job import BatchJob
+from airflow_provider_soperator.slurm.requests import ListJobs, Request, Submit
+from airflow_provider_soperator.transports.transport import RetryPolicy
+from airflow_provider_soperator.transports.transport_errors import ConnectionLost
+
+#: Only triggers, which have a loop, follow files and share answers.
+ONLY_IN_LOOPS = {"tail", "ask_shared"}
+#: Only workers, which may wait for disks, copy files.
+ONLY_IN_THREADS = {"upload", "fetch"}
+QUICK = RetryPolicy(tries=3, first=0.001, longest=0.001)
+
+
+def methods(client: type) -> dict[str, list[tuple[str, Any, Any]]]:
+    return {
+        name: [(one.name, one.kind, one.default) for one in inspect.signature(method).parameters.values()]
+        for name, method in inspect.getmembers(client, inspect.isfunction)
+        if not name.startswith("_")
+    }
+
+
+def test_both_clients_have_the_same_methods_with_the_same_parameters() -> None:
+    sync, loop = methods(SlurmClient), methods(AsyncSlurmClient)
+    assert loop.keys() - sync.keys() == ONLY_IN_LOOPS
+    assert sync.keys() - loop.keys() == ONLY_IN_THREADS
+    both = sync.keys() & loop.keys()
+    assert {name: sync[name] for name in both} == {name: loop[name] for name in both}
+
+
+class Failing:
+    """A transport that fails some times and answers then."""
+
+    def __init__(self, *failures: Exception) -> None:
+        self.failures = list(failures)
+        self.asked: list[Request[Any]] = []
+
+    async def ask(self, request: Request[Any]) -> Any:
+        self.asked.append(request)
+        if self.failures:
+            raise self.failures.pop(0)
+        return "answer"
+
+    async def close(self) -> None: ...
+
+
+def _ask(request: Request[Any], *failures: Exception) -> tuple[Any, list[Request[Any]]]:
+    transport = Failing(*failures)
+    return SlurmClient(AsyncSlurmClient(transport, QUICK)).ask(request), transport.asked
+
+
+def _ask_in_a_loop(request: Request[Any], *failures: Exception) -> tuple[Any, list[Request[Any]]]:
+    transport = Failing(*failures)
+
+    async def ask() -> Any:
+        return await AsyncSlurmClient(transport, QUICK).ask(request)
+
+    return asyncio.run(ask()), transport.asked
+
+
+@pytest.fixture(params=[_ask, _ask_in_a_loop], ids=["thread", "loop"])
+def ask(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+def test_what_may_pass_is_asked_again(ask: Callable[..., Any]) -> None:
+    answer, asked = ask(ListJobs(), ConnectionLost("cut"), TryAgain("busy"))
+    assert (answer, len(asked)) == ("answer", 3)
+
+
+def test_it_is_given_up_after_the_last_try(ask: Callable[..., Any]) -> None:
+    with pytest.raises(TryAgain, match="third"):
+        ask(ListJobs(), TryAgain("first"), TryAgain("second"), TryAgain("third"))
+
+
+def test_a_submission_that_may_have_been_made_is_not_made_again(ask: Callable[..., Any]) -> None:
+    with pytest.raises(ConnectionLost):
+        ask(Submit(BatchJob(command="true")), ConnectionLost("cut"))

@@ -1,0 +1,59 @@
+"""What a job prints becomes lines, however it is cut on its way and whatever is in it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_soperator.client.output import LONGEST_LINE, Console
+
+
+def shown(*pieces: bytes) -> list[str]:
+    console = Console()
+    lines = [line for piece in pieces for line in console.feed(piece)]
+    return lines + console.end()
+
+
+@pytest.mark.parametrize(
+    ("pieces", "lines"),
+    [
+        ([b"one\ntwo"], ["one", "two"]),
+        ([b"a\n\nb\n"], ["a", "", "b"]),
+        (["é\n".encode()[:1], "é\n".encode()[1:]], ["é"]),
+        ([b"\xff\xfe\n"], ["��"]),
+        ([b"one\r\ntwo\r", b"\n"], ["one", "two"]),
+        ([b"\x1b[32mgreen\x1b[0m \x1b[2K\x1b[1Gx\x00y\x07\n"], ["\x1b[32mgreen\x1b[0m xy"]),
+        ([b"\x1b]0;title\x07text\n"], ["text"]),
+    ],
+    ids=["no end", "blank", "cut letter", "no utf-8", "crlf", "escapes", "title"],
+)
+def test_lines(pieces: list[bytes], lines: list[str]) -> None:
+    assert shown(*pieces) == lines
+
+
+@pytest.mark.parametrize(
+    ("pieces", "lines"),
+    [
+        ([b"10%\r20%\r30%\rdone\nnext\n"], ["done", "next"]),
+        ([b"10%\r20%", b"\r30%", b"\r100%\n", b"next"], ["10%", "20%", "100%", "next"]),
+        ([b"\r10%", b"\r10%\r", b"\r10%\r\n", b"after\n"], ["10%", "after"]),
+        ([b"50%\r", b"   \r", b"done\n"], ["50%", "   ", "done"]),
+    ],
+    ids=["in one piece", "bar", "the same again", "wiped"],
+)
+def test_a_line_that_is_overwritten_is_shown_once_for_each_look(pieces: list[bytes], lines: list[str]) -> None:
+    assert shown(*pieces) == lines
+
+
+def test_a_line_without_end_is_cut() -> None:
+    [line] = shown(b"x" * (LONGEST_LINE + 7) + b"\n")
+    assert line == "x" * LONGEST_LINE + " … (7 more)"
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=("Cc", "Cs")), max_size=20)), st.data())
+def test_where_it_is_cut_makes_no_difference(lines: list[str], data: st.DataObject) -> None:
+    printed = "".join(f"{line}\n" for line in lines).encode()
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(printed)))))
+    pieces = [printed[start:end] for start, end in zip([0, *cuts], [*cuts, len(printed)], strict=True)]
+    assert shown(*pieces) == lines

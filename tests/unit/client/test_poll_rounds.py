@@ -1,0 +1,262 @@
+"""One round for all who wait: what is asked, and who is told of what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_soperator.client.poll_rounds import WatchList
+from airflow_provider_soperator.slurm.errors import AccountingDisabled, AccountingUnreachable, ControllerUnreachable
+from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.job_records import AccountingJob, Job, JobStatus
+from airflow_provider_soperator.slurm.requests import Accounting, ListJobs, Request
+from airflow_provider_soperator.slurm.requests.commands import run_steps
+from airflow_provider_soperator.transports.transport_errors import ConnectionLost
+from tests.unit.client.tracking import past, queued
+
+
+class Listener:
+    """Somebody who waits, and remembers everything that he was told."""
+
+    def __init__(self, job: str, name: str = "", mine: bool = True) -> None:
+        self.job, self.name, self.mine = JobId.parse(job), name, mine
+        self.news: list[JobStatus] = []
+
+    @property
+    def told(self) -> JobStatus | None:
+        return self.news[-1] if self.news else None
+
+    def tell(self, status: JobStatus) -> None:
+        self.news.append(status)
+
+    @property
+    def states(self) -> list[str]:
+        return [str(status.state) for status in self.news]
+
+
+class Rounds:
+    """A book and the answers that it gets, with a clock that the test sets."""
+
+    def __init__(self, *listeners: Listener) -> None:
+        self.now = 1000.0
+        self.book: WatchList[Listener] = WatchList(clock=lambda: self.now)
+        self.queue: list[Job] | Exception = []
+        self.past: list[AccountingJob] | Exception = []
+        self.asked: list[Request[Any]] = []
+        #: Done while a question is under way.
+        self.meanwhile: Callable[[], None] = lambda: None
+        for listener in listeners:
+            self.book.add(listener)
+
+    def round(self, after: float = 10.0) -> list[Request[Any]]:
+        """One round; what was asked in it."""
+        self.asked.clear()
+        self.now += after
+        run_steps(self.book.round(), self._answer)
+        return list(self.asked)
+
+    def _answer(self, request: Request[Any]) -> Iterable[Job | AccountingJob]:
+        self.asked.append(request)
+        self.meanwhile()
+        answer = self.queue if isinstance(request, ListJobs) else self.past
+        if isinstance(answer, Exception):
+            raise answer
+        if isinstance(request, ListJobs):
+            return [row for row in answer if isinstance(row, Job) and request.admits(row)]
+        assert isinstance(request, Accounting)
+        return [row for row in answer if isinstance(row, AccountingJob) and request.admits(row)]
+
+
+def test_a_round_asks_the_queue_once_whatever_the_number() -> None:
+    listeners = [Listener(str(1 + number % 100)) for number in range(1000)]
+    rounds = Rounds(*listeners)
+    rounds.queue = [queued(str(number), "RUNNING") for number in range(1, 101)]
+    assert rounds.round() == [ListJobs(ids=tuple(map(JobId, range(1, 101))), mine=True)]
+    assert all(listener.states == ["RUNNING"] for listener in listeners)
+
+
+def test_accounting_is_asked_once_and_only_for_what_the_queue_does_not_have() -> None:
+    here, gone, array = Listener("1"), Listener("2"), Listener("3")
+    rounds = Rounds(here, gone, array)
+    rounds.queue = [queued("1", "RUNNING"), queued("3_[1-2]", "PENDING")]
+    rounds.past = [past("2", "FAILED"), past("3_[1-2]", "PENDING")]
+    [_, question] = rounds.round()
+    # Of an array it is not known at first what was there before.
+    assert question == Accounting(ids=(JobId(2), JobId(3)))
+    assert (here.states, gone.states, array.states) == (["RUNNING"], ["FAILED"], ["PENDING"])
+    assert [type(request) for request in rounds.round()] == [ListJobs]
+
+
+def test_news_are_told_once() -> None:
+    listener = Listener("1")
+    rounds = Rounds(listener)
+    for state in ("PENDING", "PENDING", "RUNNING", "RUNNING", "COMPLETING", "COMPLETED"):
+        rounds.queue = [queued("1", state)]
+        rounds.round()
+    assert listener.states == ["PENDING", "RUNNING", "COMPLETING", "COMPLETED"]
+
+
+def test_whoever_was_told_of_the_end_is_no_longer_asked_for() -> None:
+    ended, other = Listener("1"), Listener("2")
+    rounds = Rounds(ended, other)
+    rounds.queue = [queued("1", "COMPLETED"), queued("2", "RUNNING")]
+    rounds.round()
+    assert list(rounds.book) == [other]
+    assert rounds.round() == [ListJobs(ids=(JobId(2),), mine=True)]
+
+
+def test_only_ones_own_jobs_are_asked_for_if_all_are() -> None:
+    theirs = Listener("2", mine=False)
+    rounds = Rounds(Listener("1"), theirs)
+    rounds.queue = [queued("1", "RUNNING"), queued("2", "RUNNING")]
+    assert rounds.round() == [ListJobs(ids=(JobId(1), JobId(2)))]
+    rounds.book.remove(theirs)
+    assert rounds.round() == [ListJobs(ids=(JobId(1),), mine=True)]
+
+
+def test_without_accounting_the_queue_is_still_told_of() -> None:
+    here, gone = Listener("1"), Listener("2")
+    rounds = Rounds(here, gone)
+    rounds.queue, rounds.past = [queued("1", "RUNNING"), queued("2", "RUNNING")], AccountingUnreachable("refused")
+    rounds.round()
+    rounds.queue = [queued("1", "COMPLETED")]
+    for _ in range(20):
+        rounds.round()
+    assert here.states == ["RUNNING", "COMPLETED"]
+    assert [bool(status.trouble) for status in gone.news] == [False, True]
+    rounds.past = [past("2", "COMPLETED")]
+    rounds.round(after=200)
+    assert gone.states == ["RUNNING", "RUNNING", "COMPLETED"]
+    assert not gone.news[-1].trouble
+
+
+def test_other_words_for_the_same_failure_are_no_news() -> None:
+    listener = Listener("1")
+    rounds = Rounds(listener)
+    for words in ("refused", "timed out", "refused"):
+        rounds.past = AccountingUnreachable(words)
+        rounds.round(after=200)
+    rounds.past = ConnectionLost("cut")
+    rounds.round(after=200)
+    assert ["refused" in status.trouble for status in listener.news] == [True, False]
+
+
+def test_an_accounting_that_does_not_answer_is_asked_less_and_less() -> None:
+    rounds = Rounds(Listener("1"))
+    rounds.past = AccountingUnreachable("refused")
+    asked = [len(rounds.round(after=1)) == 2 for _ in range(1000)]
+    assert 8 <= sum(asked) <= 25
+    assert sum(asked[500:]) <= 10
+
+
+def test_news_of_the_queue_do_not_wait_for_accounting() -> None:
+    here, gone = Listener("1"), Listener("2")
+    rounds = Rounds(here, gone)
+    rounds.queue = [queued("1", "RUNNING")]
+    told_before: list[bool] = []
+    rounds.meanwhile = lambda: told_before.append(bool(here.news))
+    rounds.round()
+    assert told_before == [False, True]
+
+
+def test_a_cluster_without_accounting_is_judged_by_its_queue() -> None:
+    listener = Listener("1")
+    rounds = Rounds(listener)
+    rounds.past = AccountingDisabled("accounting storage is disabled")
+    for _ in range(8):
+        rounds.round()
+    assert listener.news[-1].lost
+
+
+@pytest.mark.parametrize("failure", [ControllerUnreachable("refused"), ConnectionLost("cut")])
+def test_time_in_which_the_queue_is_silent_does_not_count(failure: Exception) -> None:
+    listener = Listener("1")
+    rounds = Rounds(listener)
+    rounds.round()
+    rounds.queue = failure
+    for _ in range(20):
+        with pytest.raises(type(failure)):
+            rounds.round()
+    rounds.queue = []
+    rounds.round()
+    assert not listener.news
+    for _ in range(6):
+        rounds.round()
+    assert listener.news[-1].lost
+
+
+def test_trouble_is_told_once_with_what_is_known() -> None:
+    listener = Listener("1")
+    rounds = Rounds(listener)
+    rounds.queue = [queued("1", "RUNNING")]
+    rounds.round()
+    rounds.book.tell_all("slurmctld is down")
+    rounds.book.tell_all("slurmctld is down")
+    rounds.round()
+    assert [(str(status.state), status.trouble) for status in listener.news] == [
+        ("RUNNING", ""),
+        ("RUNNING", "slurmctld is down"),
+        ("RUNNING", ""),
+    ]
+
+
+def test_thousands_of_ids_go_to_accounting_in_pieces() -> None:
+    listeners = [Listener(str(number)) for number in range(1, 6002)]
+    rounds = Rounds(*listeners)
+    rounds.past = [past(str(number), "COMPLETED") for number in range(1, 6002)]
+    questions = [request for request in rounds.round() if isinstance(request, Accounting)]
+    assert [len(question.ids or ()) for question in questions] == [5000, 1001]
+    assert not rounds.book
+
+
+ACTIONS = st.lists(
+    st.tuples(st.sampled_from(["add", "remove", "add meanwhile", "remove meanwhile", "round"]), st.integers(0, 5)),
+    max_size=40,
+)
+
+
+@given(ACTIONS)
+def test_whoever_comes_and_goes_hears_of_his_own_job_alone(actions: list[tuple[str, int]]) -> None:
+    rounds = Rounds()
+    rounds.queue = [queued("1", "RUNNING"), queued("2_1", "COMPLETED"), queued("2_[2-3]", "PENDING")]
+    rounds.past = [past("3", "FAILED")]
+    listeners = [Listener(job) for job in ("1", "1", "2", "2_1", "3", "4")]
+    here: set[int] = set()
+    gone_at: dict[int, int] = {}
+
+    def change(action: str, number: int) -> None:
+        told = listeners[number].told
+        if action == "add" and number not in here and not (told and told.is_over):
+            rounds.book.add(listeners[number])
+            here.add(number)
+            gone_at.pop(number, None)
+        elif action == "remove":
+            rounds.book.remove(listeners[number])
+            here.discard(number)
+            gone_at.setdefault(number, len(listeners[number].news))
+
+    for action, number in actions:
+        if action.endswith("meanwhile"):
+            before = rounds.meanwhile
+
+            def both(before: Callable[[], None] = before, action: str = action, number: int = number) -> None:
+                before()
+                change(action.split()[0], number)
+
+            rounds.meanwhile = both
+        elif action == "round":
+            rounds.round()
+            rounds.meanwhile = lambda: None
+        else:
+            change(action, number)
+        for other, listener in enumerate(listeners):
+            assert all(status.id == listener.job for status in listener.news)
+            assert all(part.id.job == listener.job.job for status in listener.news for part in status.parts)
+            # Told nothing before it came, nor after it went.
+            assert len(listener.news) == gone_at.get(other, len(listener.news))
+            here -= {other} if listener.told and listener.told.is_over else set()
+    assert {id(waiter) for waiter in rounds.book} == {id(listeners[number]) for number in here}

@@ -1,0 +1,71 @@
+"""What is asked about a refusal, and when nothing is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_provider_soperator.client.submissions import explained_answers
+from airflow_provider_soperator.slurm.cluster_records import Association, Partition, UserRights
+from airflow_provider_soperator.slurm.errors import AccountingUnreachable, SubmitRefused
+from airflow_provider_soperator.slurm.job import BatchJob
+from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.requests import ListPartitions, Request, ShowRights, WhoAmI
+from airflow_provider_soperator.slurm.requests.commands import run_steps
+from airflow_provider_soperator.slurm.requests.submission import Submitted
+
+GOOD = Submitted(JobId(7))
+ALICE = UserRights(user="alice", associations=(Association("vision"),))
+
+
+def refused(option: str) -> Submitted:
+    return Submitted(None, error=SubmitRefused("Invalid thing", option=option))
+
+
+class Asked:
+    """Answers, and remembers what it was asked."""
+
+    def __init__(self, **answers: Any) -> None:
+        self.answers = {"WhoAmI": "alice", "ShowRights": ALICE, "ListPartitions": (Partition(name="main"),), **answers}
+        self.requests: list[Request[Any]] = []
+
+    def __call__(self, request: Request[Any]) -> Any:
+        self.requests.append(request)
+        answer = self.answers[type(request).__name__]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def jobs(*accounts: str) -> list[BatchJob]:
+    return [BatchJob(command="x", account=account, partition="mian") for account in accounts]
+
+
+def test_jobs_that_are_taken_or_refused_for_something_else_cost_no_question() -> None:
+    asked = Asked()
+    answers = (GOOD, refused("--gres"))
+    assert run_steps(explained_answers(jobs("a", "b"), answers), asked) == answers
+    assert asked.requests == []
+
+
+def test_many_refusals_are_one_question() -> None:
+    asked = Asked()
+    answers = run_steps(
+        explained_answers(jobs("visoin", "vision", "bision"), (refused("--account"), GOOD, refused("--account"))), asked
+    )
+    assert asked.requests == [WhoAmI(), ShowRights("alice")]
+    assert answers[1] is GOOD
+    assert ["did you mean 'vision'?" in str(answers[place].error) for place in (0, 2)] == [True, True]
+
+
+def test_of_a_partition_accounting_is_not_asked() -> None:
+    asked = Asked()
+    [answer] = run_steps(explained_answers(jobs("vision"), (refused("--partition"),)), asked)
+    assert asked.requests == [ListPartitions()]
+    assert "did you mean 'main'?" in str(answer.error)
+
+
+def test_who_cannot_be_asked_leaves_the_refusal_as_it_is() -> None:
+    answers = (refused("--account"),)
+    assert (
+        run_steps(explained_answers(jobs("visoin"), answers), Asked(ShowRights=AccountingUnreachable("no"))) == answers
+    )

@@ -1,0 +1,57 @@
+"""Records: what they say of themselves beyond their fields."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, UserRights
+from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.job_records import Job, count_gpus
+from airflow_provider_soperator.slurm.states import JobState
+
+
+@pytest.mark.parametrize(
+    ("resources", "gpus"),
+    [
+        ("", 0),
+        ("gpu:8", 8),
+        ("gpu:0", 0),
+        ("gpu:h100:8(S:0-1)", 8),
+        ("gpu:h100:4(IDX:0-3,5),gpu:a100:1(IDX:6),shard:2", 5),
+        ("cpu=16,mem=62.50G,gres/gpu=8,gres/gpu:h100=8", 8),
+        ("gres/gpu:h100=3", 3),
+        ("gres/gpumem=80G,gres/gpuutil=5", 0),
+        ("craynetwork:4", 0),
+    ],
+)
+def test_gpus_are_counted_once(resources: str, gpus: int) -> None:
+    assert count_gpus(resources) == gpus
+
+
+@pytest.mark.parametrize(
+    ("version", "release"), [("24.11.5", (24, 11)), ("26.05.3-nebius-2", (26, 5)), ("26.05.0-0rc1", (26, 5))]
+)
+def test_the_release_of_a_version(version: str, release: tuple[int, int]) -> None:
+    assert ClusterConfig(version=version).release == release
+
+
+def test_the_rate_limit() -> None:
+    assert ClusterConfig(version="25.11.3").rate_limit is None
+    parameters = ("cloud_dns", "rl_enable", "rl_refill_rate=20", "rl_bucket_size=60")
+    limit = ClusterConfig(version="25.11.3", slurmctld_parameters=parameters).rate_limit
+    assert limit is not None
+    assert (limit.bucket, limit.refill, limit.period) == (60, 20, timedelta(seconds=1))
+
+
+def test_holds_by_hand_and_by_state() -> None:
+    assert Job(id=JobId(1), state=JobState.parse("PENDING"), reason="JobHeldUser").is_held
+    assert Job(id=JobId(1), state=JobState.parse("REQUEUE_HOLD")).is_held
+    assert not Job(id=JobId(1), state=JobState.parse("PENDING"), reason="Resources").is_held
+
+
+def test_who_may_change_nodes() -> None:
+    assert UserRights(user="root").may_change_nodes
+    assert UserRights(user="ada", admin_level="Administrator").may_change_nodes
+    assert not UserRights(user="bob", admin_level="Operator").may_change_nodes

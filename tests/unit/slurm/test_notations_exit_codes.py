@@ -1,0 +1,53 @@
+"""Exit codes: what ended a process, whoever tells it."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_soperator.slurm.notations import ExitCode, signal_name
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "killed_by", "words"),
+    [
+        ("0:0", ExitCode(), 0, "exit code 0"),
+        ("1:0", ExitCode(1), 0, "exit code 1"),
+        ("0:9", ExitCode(0, 9), 9, "killed by SIGKILL"),
+        ("1:15", ExitCode(1, 15), 15, "exit code 1, killed by SIGTERM"),
+        ("137:0", ExitCode(137), 9, "exit code 137 (a command in it was killed by SIGKILL)"),
+        ("255:0", ExitCode(255), 0, "exit code 255"),
+        ("127", ExitCode(127), 0, "exit code 127"),
+        ("0:125", ExitCode(0, 125), 125, "killed by signal 125"),
+    ],
+)
+def test_exit_codes(text: str, code: ExitCode, killed_by: int, words: str) -> None:
+    read = ExitCode.parse(text)
+    assert read == code
+    assert read.killed_by == killed_by
+    assert str(read) == words
+    assert read.is_success == (text == "0:0")
+
+
+@pytest.mark.parametrize("text", ["", "x", "1:", ":9", "-1:0", "1:2:3"])
+def test_nonsense_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="no exit code"):
+        ExitCode.parse(text)
+
+
+@given(st.integers(0, 255), st.integers(0, 64))
+def test_wait_statuses(code: int, signal: int) -> None:
+    status = signal or code << 8
+    read = ExitCode.from_wait_status(status)
+    if os.WIFEXITED(status):
+        assert read == ExitCode(os.WEXITSTATUS(status))
+    elif os.WIFSIGNALED(status):
+        assert read == ExitCode(0, os.WTERMSIG(status))
+
+
+def test_signals_have_names() -> None:
+    assert signal_name(15) == "SIGTERM"
+    assert signal_name(63) == "signal 63"

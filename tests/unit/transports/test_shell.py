@@ -1,0 +1,182 @@
+"""What goes to a long-lived shell, and how what comes back is cut into answers."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_soperator.slurm.requests import Command, CommandOutput, Request
+from airflow_provider_soperator.transports.local import LocalTransport
+from airflow_provider_soperator.transports.shell import Exchange, Shells, encode, new_mark
+from airflow_provider_soperator.transports.transport_errors import CommandTimedOut, OutputTooLarge
+
+MARK = "mark-00ff"
+
+
+@dataclass(frozen=True)
+class Run(Request[CommandOutput]):
+    """A command as it is."""
+
+    line: Command
+
+    def command(self) -> Command:
+        return self.line
+
+    def read(self, answer: CommandOutput) -> CommandOutput:
+        return answer
+
+
+def exchange(max_output: int = 10_000, timeout: float = 60) -> Exchange:
+    return Exchange(MARK, Command(("squeue",), max_output=max_output, timeout=timeout))
+
+
+@given(out=st.binary(max_size=300), err=st.binary(max_size=300), cuts=st.lists(st.integers(0, 700), max_size=20))
+def test_any_output_cut_anywhere_is_put_together(out: bytes, err: bytes, cuts: list[int]) -> None:
+    one = exchange()
+    for stream, data in (("stdout", out + f"\n{MARK} 3\n".encode()), ("stderr", err + f"\n{MARK} 0\n".encode())):
+        edges = sorted({0, len(data), *(min(cut, len(data)) for cut in cuts)})
+        for start, end in itertools.pairwise(edges):
+            assert not (stream == "stdout" and one.complete)
+            one.feed(stream, data[start:end])
+    assert one.complete
+    result = one.result(elapsed=0.1)
+    assert (result.status, result.stdout, result.stderr) == (3, out, err)
+
+
+def test_a_mark_that_is_cut_in_two_is_seen() -> None:
+    one = exchange()
+    one.feed("stderr", f"\n{MARK} 0\n".encode())
+    for byte in f"text\n{MARK} 12\n".encode():
+        assert not one.complete
+        one.feed("stdout", bytes([byte]))
+    assert one.result(0).status == 12
+
+
+def test_too_much_output_is_refused_while_it_comes() -> None:
+    one = exchange(max_output=100)
+    one.feed("stdout", b"x" * 60)
+    with pytest.raises(OutputTooLarge, match="squeue printed more than 100 bytes"):
+        one.feed("stderr", b"y" * 60)
+
+
+@pytest.mark.parametrize("status", [1, 137, 143])
+def test_a_failure_is_a_time_out_only_after_the_time(status: int) -> None:
+    one = ended(status)
+    assert one.result(elapsed=1).status == status
+    with pytest.raises(CommandTimedOut, match="squeue did not answer within 5 s"):
+        one.result(elapsed=5.01)
+
+
+def test_what_succeeds_at_the_last_moment_has_succeeded() -> None:
+    assert ended(0).result(elapsed=5.01).status == 0
+
+
+def ended(status: int) -> Exchange:
+    one = exchange(timeout=5)
+    one.feed("stdout", f"\n{MARK} {status}\n".encode())
+    one.feed("stderr", f"\n{MARK} 0\n".encode())
+    return one
+
+
+@pytest.mark.parametrize("name", ["A B", "1A", "", "A=B", "A;touch /tmp/x"])
+def test_what_cannot_name_a_variable_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="environment variable"):
+        encode(Command(("true",), environment={name: "x"}), MARK)
+
+
+def test_a_nul_byte_is_refused() -> None:
+    with pytest.raises(ValueError, match="NUL"):
+        encode(Command(("echo", "a\0b")), MARK)
+
+
+def test_marks_cannot_be_guessed() -> None:
+    assert len({new_mark() for _ in range(100)}) == 100
+
+
+async def answered(command: Command) -> CommandOutput:
+    transport = LocalTransport()
+    try:
+        return await transport.ask(Run(command))
+    finally:
+        await transport.close()
+
+
+@given(
+    words=st.lists(
+        st.text(st.characters(blacklist_characters="\0", blacklist_categories=["Cs"])), min_size=1, max_size=4
+    ),
+    stdin=st.binary(max_size=200),
+    value=st.text(st.characters(blacklist_characters="\0", blacklist_categories=["Cs"])),
+)
+def test_a_real_shell_reads_what_was_meant(words: list[str], stdin: bytes, value: str) -> None:
+    program = 'printf "%s\\0" "$VALUE" "$@"; cat'
+    command = Command(("sh", "-c", program, "sh", *words), stdin=stdin, environment={"VALUE": value})
+    said = asyncio.run(answered(command))
+    assert said.stdout == b"".join(word.encode() + b"\0" for word in [value, *words]) + stdin
+    assert said.stderr == b""
+
+
+@pytest.mark.parametrize(("word", "status"), [("printf", 0), ("exit", 127)])
+def test_a_command_is_never_a_builtin_of_the_shell(word: str, status: int) -> None:
+    said = asyncio.run(answered(Command((word, "--version"))))
+    assert (said.status, b"coreutils" in said.stdout) == (status, status == 0)
+
+
+@pytest.mark.parametrize("stdin", [b"", b"data"])
+@pytest.mark.parametrize("shell", ["dash", "bash"])
+def test_what_arrives_only_in_part_does_not_run(shell: str, stdin: bytes, tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+    line = encode(Command(("touch", str(ran)), stdin=stdin), MARK)
+    for length in range(len(line)):
+        whole = length == len(line) - 1  # but for the end of its line
+        said = subprocess.run([shell], input=b"exec 9>/dev/null\n" + line[:length], capture_output=True, check=False)
+        assert ran.exists() == whole, line[:length]
+    assert MARK.encode() in said.stdout
+
+
+class LastWord:
+    """A shell that answers in the moment in which the task that has asked is cancelled."""
+
+    def __init__(self) -> None:
+        self.asker: asyncio.Task[CommandOutput] | None = None
+        self.is_closed = False
+        self._said: list[tuple[str, bytes]] = []
+
+    async def send(self, data: bytes) -> None:
+        shell = subprocess.run(["/bin/sh"], input=data, capture_output=True, check=False)
+        self._said = [("stderr", shell.stderr), ("stdout", shell.stdout)]
+
+    async def receive(self) -> tuple[str, bytes] | None:
+        said = asyncio.get_running_loop().create_future()
+        said.get_loop().call_soon(said.set_result, self._said.pop())
+        if self.asker is not None and not self._said:
+            said.get_loop().call_soon(self.asker.cancel)
+        heard: tuple[str, bytes] = await said
+        return heard
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+
+def test_who_is_cancelled_as_the_answer_comes_is_cancelled() -> None:
+    async def scenario() -> None:
+        shell = LastWord()
+
+        async def open_shell() -> LastWord:
+            return shell
+
+        shells = Shells(open_shell)
+        assert (await shells.run(Command(("echo", "first")))).stdout == b"first\n"
+        shell.asker = asyncio.ensure_future(shells.run(Command(("echo", "second"))))
+        with pytest.raises(asyncio.CancelledError):
+            await shell.asker
+        assert shell.is_closed
+
+    asyncio.run(scenario())

@@ -1,0 +1,37 @@
+"""A refusal that the sandbox's API has no way to bring about, told in words whichever client it came through."""
+
+from __future__ import annotations
+
+import json
+from unittest.mock import Mock
+
+import aiohttp
+import kubernetes_asyncio.client.exceptions
+import pytest
+
+from airflow_provider_soperator.transports.transport_errors import ConnectFailed, kubernetes_error
+
+WHY = 'pods is forbidden: User "u" cannot list resource "pods"'
+BODY = json.dumps({"kind": "Status", "message": WHY, "code": 403})
+
+
+def refused_list() -> Exception:
+    error = kubernetes_asyncio.client.exceptions.ApiException(status=403, reason="Forbidden")
+    error.body = BODY
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (refused_list(), WHY),
+        (aiohttp.WSServerHandshakeError(Mock(), (), status=403, message="Invalid response status"), "HTTP 403"),
+    ],
+    ids=["list", "exec"],
+)
+def test_a_missing_right_names_what_was_refused_and_what_to_bind(error: Exception, words: str) -> None:
+    said = kubernetes_error(error, "exec into pod login-0")
+    assert isinstance(said, ConnectFailed)
+    assert not said.retryable
+    assert said.what == f"the Kubernetes API gives no right to exec into pod login-0 ({words})"
+    assert "pods/exec" in said.remedy
