@@ -8,8 +8,8 @@ import os
 import secrets
 import threading
 from collections.abc import Callable, Coroutine, Iterator
-from concurrent.futures import Future, wait
-from functools import wraps
+from concurrent.futures import Future
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -140,8 +140,6 @@ async def _within(work: Coroutine[Any, Any, T], timeout: float | None) -> T | No
         return None
 
 
-#: Seconds after which a thread that waits looks whether a signal is to be handled.
-_HANDLER_LAG = 0.5
 #: Seconds that a process gives connections to be closed when it ends.
 _AT_EXIT = 3.0
 
@@ -161,11 +159,25 @@ class LoopThread:
         if threading.current_thread() is self._thread:
             work.close()
             raise RuntimeError("this is for threads, and would wait for itself in the event loop: use the async client")
-        running: Future[T] = asyncio.run_coroutine_threadsafe(work, self._started())
+        loop, result = self._started(), Future[T]()
+        begun: list[asyncio.Task[T]] = []
+
+        def begin() -> None:
+            begun.append(loop.create_task(work))
+            begun[0].add_done_callback(partial(_settle, result))
+
+        def end() -> None:
+            if begun:
+                begun[0].cancel()
+            else:
+                work.close()
+
         try:
-            return _result(running)
+            loop.call_soon_threadsafe(begin)
+            return result.result()
         except BaseException:
-            running.cancel()
+            # The handler of a signal may have raised it at any point above, also before there was a task.
+            loop.call_soon_threadsafe(end)
             raise
 
     def _started(self) -> asyncio.AbstractEventLoop:
@@ -198,11 +210,13 @@ class LoopThread:
         self._lock, self._loop, self._thread = threading.Lock(), None, None
 
 
-def _result(running: Future[T]) -> T:
-    # A signal that arrives just before a wait does not interrupt it, and its handler may have to end it.
-    while not running.done():
-        wait((running,), _HANDLER_LAG)
-    return running.result()
+def _settle(result: Future[T], task: asyncio.Task[T]) -> None:
+    if task.cancelled():
+        result.cancel()
+    elif error := task.exception():
+        result.set_exception(error)
+    else:
+        result.set_result(task.result())
 
 
 LOOP = LoopThread()

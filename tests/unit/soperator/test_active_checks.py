@@ -308,12 +308,6 @@ def test_who_asks_to_be_told_at_once_is() -> None:
     assert look(FAILED, fail_fast=True, state="failed")["is_reached"]
 
 
-def test_it_survives_being_written_down() -> None:
-    awaited = CheckAwaited(check="ssh", state="ended", since=NOW, fail_fast=True)
-    assert CheckAwaited.read(awaited.write()) == awaited
-    assert CheckAwaited.read(CheckAwaited(check="ssh").write()) == CheckAwaited(check="ssh")
-
-
 def test_what_cannot_be_awaited() -> None:
     with pytest.raises(ValueError, match="state='done' is none of 'complete', 'failed', 'ended'"):
         CheckAwaited(check="ssh", state="done")
