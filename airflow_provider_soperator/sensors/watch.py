@@ -76,7 +76,7 @@ class WatchSensor(BaseSensorOperator):
             if line not in self._told:
                 self.log.info("%s", line)
         self._told = look.says
-        return PokeReturnValue(look.is_reached, self.result(look.result) if look.is_reached else None)
+        return PokeReturnValue(look.is_reached, self.result(look.result) if look.is_reached else look.result)
 
     def _checked(self) -> Watch[Any]:
         try:

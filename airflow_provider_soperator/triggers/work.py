@@ -59,4 +59,4 @@ class WorkTrigger(KillableTrigger):
 
 
 def _sentence(words: str) -> str:
-    return f". {words[:1].upper()}{words[1:]}" if words else ""
+    return f". {words}" if words else ""

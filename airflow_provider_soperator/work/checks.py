@@ -129,7 +129,7 @@ class CheckProgress(Progress[CheckClients]):
     async def undo(self, clients: CheckClients) -> str:
         """End the run, unless it is another's: one that waits for busy nodes would disturb them hours later."""
         if self._run and not self._is_ours:
-            return f"{self._run.name}, which others have begun, goes on"
+            return f"Run {self._run.name}, which others have begun, goes on"
         check = await clients.checks.find(self._wanted.check)
         name = self._run.name if self._run else job_name(check.name, self._wanted.keys[-1])
         runs = {run.name: run for run in await clients.checks.runs()}
@@ -139,15 +139,15 @@ class CheckProgress(Progress[CheckClients]):
         await clients.checks.end(name)
         if clients.slurm is None:
             left = f", and its jobs in Slurm ({_listed(run.slurm_jobs)}) go on: slurm_conn_id has them cancelled"
-            return f"{name} was deleted{left if check.is_of_slurm else ''}"
+            return f"Run {name} was deleted{left if check.is_of_slurm else ''}"
         # Its Pod may have been about to note what it has submitted. Soperator ends a run's jobs by this name as well.
         queued = await clients.slurm.ask(ListJobs(names=(check.name,)))
         jobs = {*map(JobId.parse, run.slurm_jobs), *(job.id for job in queued if not job.state.is_finished)}
         await clients.slurm.cancel_many(jobs)
-        return f"{name} was deleted{', and its jobs in Slurm cancelled' if jobs else ''}"
+        return f"Run {name} was deleted{', and its jobs in Slurm cancelled' if jobs else ''}"
 
     def left(self, error: Exception) -> str:
-        return f"what has been started goes on, as it could not be ended: {error}"
+        return f"What has been started goes on, as it could not be ended: {error}"
 
     def _again(self, runs: Sequence[RunSeen]) -> RunSeen:
         """The run as it is now."""

@@ -148,7 +148,7 @@ class ClusterProgress(Progress[ClusterClients]):
         return "The cluster stays, and comes up by itself"
 
     def left(self, error: Exception) -> str:
-        return f"jobs that try the cluster may still be in its queue, as they could not be ended: {error}"
+        return f"Jobs that try the cluster may still be in its queue, as they could not be ended: {error}"
 
     async def _is_ready(self, sides: Sides) -> bool:
         # Flux looks only every few minutes whether NodeSets are to be made.

@@ -107,7 +107,7 @@ class ReplacementProgress(Progress[AsyncSlurmClient]):
             return await self._undrain(client)
 
     def left(self, error: Exception) -> str:
-        return f"nodes that were drained stay drained, as the cluster cannot be asked: {error}"
+        return f"Nodes that were drained stay drained, as the cluster cannot be asked: {error}"
 
     async def _undrain(self, client: AsyncSlurmClient) -> str:
         sights = await self._look(client, 0)

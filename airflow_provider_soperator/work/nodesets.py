@@ -105,7 +105,7 @@ class ResizeProgress(Progress[Sides]):
         return f"NodeSet {nodeset.name} keeps its {nodeset.replicas} replicas{undrained}"
 
     def left(self, error: Exception) -> str:
-        return f"nodes that were drained for it stay drained, as that could not be undone: {error}"
+        return f"Nodes that were drained for it stay drained, as that could not be undone: {error}"
 
     async def _look(self, sides: Sides, most_age: float) -> tuple[NodeSetSeen, Mapping[str, Node] | None]:
         return await asyncio.gather(sides.kubernetes.nodeset(self._resize.nodeset), sides.nodes(most_age))

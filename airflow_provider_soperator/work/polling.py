@@ -15,7 +15,6 @@ from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm.errors import InvalidStateTransition, SlurmError
 from airflow_provider_soperator.soperator.objects import ObjectMissing
 from airflow_provider_soperator.transports.transport_errors import (
-    ConnectFailed,
     NotSupported,
     TransportError,
     Unreachable,
@@ -40,9 +39,9 @@ def is_final(error: Exception) -> bool:
 
 def may_pass(error: Exception) -> bool:
     """Whether a failure may be over at the next look, with nothing changed: the cluster is away, or busy."""
-    if is_final(error) or not isinstance(error, FAILURES):
-        return False
-    return not isinstance(error, ConnectFailed) or error.retryable or isinstance(error, Unreachable)
+    if isinstance(error, SlurmError):
+        return not is_final(error)
+    return isinstance(error, TransportError) and (error.retryable or isinstance(error, Unreachable))
 
 
 @asynccontextmanager

@@ -78,7 +78,7 @@ class Progress(ABC, Generic[C]):
 
     def left(self, error: Exception) -> str:
         """What is left behind if it cannot be undone."""
-        return f"what was begun stays as it is, as that could not be undone: {error}"
+        return f"What was begun stays as it is, as that could not be undone: {error}"
 
 
 @dataclass(frozen=True, kw_only=True)

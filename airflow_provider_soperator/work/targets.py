@@ -87,7 +87,7 @@ class ScalingProgress(Progress[Session]):
     async def undo(self, session: Session) -> str:
         """Only what was there for the duration: half way back is no better a place than half way there."""
         await session.finish()
-        return f"{self._target.name} is left as it is, on its way to what it was told last"
+        return f"Target {self._target.name} is left as it is, on its way to what it was told last"
 
     async def _bring(self, session: Session) -> Holding:
         seen = await session.look()

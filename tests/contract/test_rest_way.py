@@ -137,10 +137,10 @@ def test_what_a_release_does_not_have_is_agreed_anew(reach: Reach, cluster: Clus
     way = reach()
     transport = way._transport  # type: ignore[attr-defined]
     way.ask(Ping())
-    agreed = transport._conversation._version
-    transport._conversation._version = 99
+    agreed = transport._version
+    transport._version = 99
     assert way.ask(ListNodes())
-    assert transport._conversation._version == agreed
+    assert transport._version == agreed
 
 
 # Tokens

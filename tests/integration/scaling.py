@@ -16,13 +16,14 @@ from typing import Any, TypeVar
 
 import kubernetes.client
 import kubernetes.config
-from async_timeout import timeout
 
 from airflow_provider_soperator.capacity.holdings import Holding
 from airflow_provider_soperator.capacity.targets import KubernetesScaleTarget
 from airflow_provider_soperator.capacity.targets.protocol import Session, SessionContext, Target, write_target
 from airflow_provider_soperator.hooks.clients import AirflowClients
 from airflow_provider_soperator.hooks.nebius import NebiusHook
+from airflow_provider_soperator.triggers.work import WorkTrigger
+from airflow_provider_soperator.work.events import result_of
 from airflow_provider_soperator.work.targets import TargetScaling
 from sandbox.cloud.landscape import INFERENCE_GROUP, INFERENCE_NAMESPACE, REMOTE_INFERENCE_GROUP
 from tests.integration.cluster import Cluster
@@ -129,11 +130,5 @@ def bring(target: Target, units: int, within: float = 30, block: str = "") -> Ho
         poll_interval=0.1,
     )
 
-    async def run() -> Holding:
-        log = logging.getLogger("scaling")
-        async with timeout(within), work.open(log) as session:
-            while not await work.begin(log).step(session):
-                await asyncio.sleep(0.1)
-            return await session.look()
-
-    return asyncio.run(run())
+    result_of(asyncio.run(WorkTrigger(work.write()).event()))
+    return look(target)

@@ -13,6 +13,8 @@ import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_soperator.operators.nodes import ReplaceNodesOperator
+from airflow_provider_soperator.triggers.work import WorkTrigger
+from airflow_provider_soperator.work.events import succeeded
 from tests.integration.cluster import Cluster
 from tests.integration.connections import Connections
 
@@ -88,8 +90,8 @@ def test_a_machine_is_replaced_once_its_jobs_have_ended(
     cluster.wait_node("worker-0", has={"IDLE"}, lacks={"DRAIN"})
     # A try after one that has died, and has not heard of that.
     again: Any = {"ti": SimpleNamespace(try_number=2), "dag_run": SimpleNamespace(start_date=began)}
-    event = asyncio.run(operator("worker-0").trigger(again).event())
-    assert event == {"result": {"worker-0": {"old": None, "new": new, "seconds": 0.0}}}
+    event = asyncio.run(WorkTrigger(operator("worker-0").work(again).write()).event())
+    assert event == succeeded({"worker-0": {"old": None, "new": new, "seconds": 0.0}})
 
 
 @pytest.mark.oldest_slurm

@@ -9,15 +9,17 @@ from typing import Any
 
 import kubernetes.client
 import pytest
+from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_soperator.capacity.holdings import Holding, Release
 from airflow_provider_soperator.capacity.targets import NebiusNodeGroupTarget
 from airflow_provider_soperator.capacity.targets.kubernetes_session import Workload
 from airflow_provider_soperator.capacity.targets.protocol import Session, Target
-from airflow_provider_soperator.errors import CapacityBusy, CapacityError, CapacityMistake
+from airflow_provider_soperator.errors import CapacityBusy, CapacityMistake
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 from airflow_provider_soperator.slurm.requests import PowerDownMode
 from airflow_provider_soperator.transports.transport_errors import ConnectFailed
+from airflow_provider_soperator.work.events import WorkTimeout
 from sandbox.cloud.landscape import BLOCK_ID, INFERENCE_NAMESPACE, NODESET_NAME_LABEL
 from tests.integration.cluster import Cluster
 from tests.integration.connections import Connections
@@ -54,9 +56,9 @@ def test_replicas_come_and_go_in_either_layout(cluster: Cluster, connections: Co
 
 def test_a_replica_that_has_no_machine_holds_nothing_and_says_why(vllm: Service) -> None:
     vllm.machines(1)
-    with pytest.raises(CapacityError, match=r"1 of 2 replicas are ready, 1 hold GPUs \(0 nodes are available") as late:
+    with pytest.raises(WorkTimeout, match=r"1 of 2 replicas are ready, 1 hold GPUs \(0 nodes are available") as late:
         bring(vllm.target(), 2, within=3)
-    assert "it is left as it is" in str(late.value)
+    assert "Target inference is left as it is" in str(late.value)
     seen = look(vllm.target())
     assert (seen.allowed, seen.held, seen.ready, seen.promised, seen.is_settled) == (2, 1, 1, 1, False)
     vllm.machines(2)
@@ -69,7 +71,7 @@ def test_a_replica_that_is_being_deleted_holds_its_gpus_until_it_is_gone(vllm: S
     [pod] = vllm.pods
     slow = ("patch", "pod", pod.metadata.name, "--type=merge", "--patch")
     vllm.kubectl(*slow, '{"metadata": {"finalizers": ["example.com/slow"]}}')
-    with pytest.raises(CapacityError, match="1 hold GPUs, 1 are on their way out"):
+    with pytest.raises(WorkTimeout, match="1 hold GPUs, 1 are on their way out"):
         bring(vllm.target(), 0, within=2)
     assert look(vllm.target()) == Holding(allowed=0, held=1, ready=0, finishing=1, is_settled=False)
     vllm.kubectl(*slow, '{"metadata": {"finalizers": null}}')
@@ -82,7 +84,7 @@ def test_a_node_group_asks_for_no_more_than_the_block_has_free(vllm: Service) ->
     machines = NebiusNodeGroupTarget(name="machines", node_group=vllm.group, gpus_per_unit=cluster.settings.gpus)
     before = len(cluster.ledger())
     cluster.fault("block-exhausted", leave=cluster.settings.gpus)
-    with pytest.raises(CapacityError, match="2 nodes, and its time is over: 1 of 2 nodes are ready"):
+    with pytest.raises(WorkTimeout, match="1 of 2 nodes are ready"):
         bring(machines, 2, within=4, block=BLOCK_ID)
     cluster.fault("clear")
     assert bring(machines, 2, block=BLOCK_ID).ready == 2
@@ -197,7 +199,7 @@ def test_what_keda_may_take_by_itself_counts_as_promised(vllm: Service) -> None:
 
 def test_a_pause_of_somebody_elses_is_not_touched(vllm: Service) -> None:
     keda(vllm, desired=1, most=3, **{PAUSED: "0"})
-    with pytest.raises(CapacityMistake, match="somebody has paused ScaledObject vllm at 0 replicas: remove"):
+    with pytest.raises(AirflowFailException, match="somebody has paused ScaledObject vllm at 0 replicas: remove"):
         bring(vllm.target(), 1)
     assert vllm.get("scaledobject")["metadata"]["annotations"] == {PAUSED: "0"}
 
@@ -220,7 +222,7 @@ def hpa(vllm: Service, least: int, most: int) -> None:
 def test_a_horizontal_autoscaler_is_a_mistake_unless_its_bounds_may_be_moved(vllm: Service) -> None:
     vllm.machines(2)
     hpa(vllm, 1, 2)
-    with pytest.raises(CapacityMistake, match=r"by-load changes the same replicas: delete it, or .*pin_hpa=True"):
+    with pytest.raises(AirflowFailException, match=r"by-load changes the same replicas: delete it, or .*pin_hpa=True"):
         bring(vllm.target(), 1)
     target = vllm.target(pin_hpa=True)
     bring(target, 1)

@@ -141,10 +141,10 @@ class PlayedProgress(Progress[Script]):
         if not self._work.may_undo:
             raise AWAY
         client.undone.append("all")
-        return "all was undone"
+        return "All was undone"
 
     def left(self, error: Exception) -> str:
-        return f"drains stay: {error}"
+        return f"Drains stay: {error}"
 
 
 def worked(**fields: Any) -> dict[str, Any]:
