@@ -68,8 +68,6 @@ def get_provider_info() -> dict[str, Any]:
                     "airflow_provider_soperator.triggers.capacity",
                     "airflow_provider_soperator.triggers.events",
                     "airflow_provider_soperator.triggers.sbatch",
-                    "airflow_provider_soperator.triggers.starting",
-                    "airflow_provider_soperator.triggers.watch",
                     "airflow_provider_soperator.triggers.work",
                 ],
             }

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
 
-from airflow_provider_soperator.hooks.stock import known
+from airflow_provider_soperator.hooks.connections import known
 from airflow_provider_soperator.transports.transport_errors import ConnectFailed, ConnectRefused
 
 if TYPE_CHECKING:

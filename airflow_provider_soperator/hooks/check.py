@@ -11,7 +11,7 @@ from typing import Any
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.errors import ConnectionMistake
 from airflow_provider_soperator.hooks.settings import Settings
-from airflow_provider_soperator.hooks.ways import open_transport
+from airflow_provider_soperator.hooks.transports import open_transport
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, UserRights
 from airflow_provider_soperator.slurm.errors import AccountingDisabled, SlurmError
 from airflow_provider_soperator.slurm.files import Piece, ReadPieces

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from airflow_provider_soperator.hooks import extras
-from airflow_provider_soperator.hooks.extras import Field
+from airflow_provider_soperator.hooks import connections
+from airflow_provider_soperator.hooks.connections import Field
 from airflow_provider_soperator.slurm.job_report import PLACEHOLDERS
 
 #: How a cluster can be reached, and how the form calls it.
@@ -135,7 +135,7 @@ SSH_EXTRAS = (
 def connection_type() -> dict[str, Any]:
     """The entry of ``connection-types`` in the provider's description."""
     hook = "airflow_provider_soperator.hooks.slurm.SlurmHook"
-    return extras.connection_type("soperator", hook, "Soperator (Slurm)", FIELDS, behaviour())
+    return connections.connection_type("soperator", hook, "Soperator (Slurm)", FIELDS, behaviour())
 
 
 def behaviour() -> dict[str, Any]:
@@ -149,4 +149,4 @@ def behaviour() -> dict[str, Any]:
 
 def widgets() -> dict[str, Any]:
     """The same fields for Airflow 3.1, which does not take them from the provider's description."""
-    return extras.widgets(FIELDS)
+    return connections.widgets(FIELDS)

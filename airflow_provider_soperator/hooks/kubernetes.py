@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 from airflow_provider_soperator.answers import SharedAnswers
+from airflow_provider_soperator.hooks.connections import installed, known
 from airflow_provider_soperator.hooks.shared import SharedClients
-from airflow_provider_soperator.hooks.stock import installed, known
 from airflow_provider_soperator.transports.transport_errors import TransportError
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ from airflow.sdk import BaseHook
 from airflow_provider_soperator import __version__
 from airflow_provider_soperator.errors import ConnectionMistake
 from airflow_provider_soperator.hooks import nebius_settings as form
-from airflow_provider_soperator.hooks.login import lines_of_key
+from airflow_provider_soperator.hooks.connections import installed, known
 from airflow_provider_soperator.hooks.nebius_settings import NebiusSettings, is_json, read
 from airflow_provider_soperator.hooks.shared import SharedClients
-from airflow_provider_soperator.hooks.stock import installed, known
+from airflow_provider_soperator.hooks.transports import lines_of_key
 from airflow_provider_soperator.nebius.api import NebiusUnauthenticated, access_token, whoami
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock, read_block
 

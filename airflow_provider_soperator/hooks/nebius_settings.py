@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_soperator.errors import ConnectionMistake
-from airflow_provider_soperator.hooks import extras
-from airflow_provider_soperator.hooks.extras import Field, at_most_one, filled
+from airflow_provider_soperator.hooks import connections
+from airflow_provider_soperator.hooks.connections import Field, at_most_one, filled
 
 #: The default port of the API.
 _PORT = 443
@@ -103,7 +103,7 @@ def is_json(credentials: str) -> bool:
 def connection_type() -> dict[str, Any]:
     """The entry of ``connection-types`` in the provider's description."""
     hook = "airflow_provider_soperator.hooks.nebius.NebiusHook"
-    return extras.connection_type("nebius", hook, "Nebius", FIELDS, behaviour())
+    return connections.connection_type("nebius", hook, "Nebius", FIELDS, behaviour())
 
 
 def behaviour() -> dict[str, Any]:
@@ -117,4 +117,4 @@ def behaviour() -> dict[str, Any]:
 
 def widgets() -> dict[str, Any]:
     """The same fields for Airflow 3.1, which does not take them from the provider's description."""
-    return extras.widgets(FIELDS)
+    return connections.widgets(FIELDS)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseHook
 
 from airflow_provider_soperator.health.metrics import METRICS, Metric, Sample
-from airflow_provider_soperator.hooks.stock import installed, known
+from airflow_provider_soperator.hooks.connections import installed, known
 from airflow_provider_soperator.transports.transport_errors import (
     ConnectFailed,
     ConnectRefused,

@@ -14,7 +14,7 @@ from airflow_provider_soperator.hooks import form
 from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
 from airflow_provider_soperator.hooks.settings import Settings, read
 from airflow_provider_soperator.hooks.shared import CLIENTS
-from airflow_provider_soperator.hooks.ways import open_transport
+from airflow_provider_soperator.hooks.transports import open_transport
 
 
 class SlurmHook(BaseHook):

@@ -112,10 +112,10 @@ class ShiftCapacityOperator(WaitingOperator):
 
     def execute(self, context: Context) -> Any:
         from airflow_provider_soperator.capacity.shift import begin
-        from airflow_provider_soperator.hooks.clients import AirflowClients
+        from airflow_provider_soperator.hooks.cluster_clients import ShiftClients
         from airflow_provider_soperator.triggers.capacity import ShiftTrigger
 
-        clients = AirflowClients()
+        clients = ShiftClients()
         look = begin(lambda limit: self._order(context, limit), self.block, self.nebius_conn_id, clients, self.log)
         try:
             order, plan = asyncio.run(look)
@@ -134,7 +134,7 @@ class ShiftCapacityOperator(WaitingOperator):
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """The shift is over, or cannot go on."""
-        from airflow_provider_soperator.work.events import result_of
+        from airflow_provider_soperator.work.protocols import result_of
 
         if event["status"] == "timeout":
             raise AirflowTaskTimeout(event["message"])

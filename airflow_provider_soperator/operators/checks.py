@@ -95,8 +95,8 @@ class RunActiveCheckOperator(WorkOperator):
 
     def work(self, context: Context) -> CheckRun:
         from airflow_provider_soperator.soperator.check_results import drain_reason
-        from airflow_provider_soperator.triggers.starting import keys_of
         from airflow_provider_soperator.work.checks import CheckRun
+        from airflow_provider_soperator.work.sbatch import keys_of
 
         self._refuse_mistakes()
         ti = context["ti"]

@@ -69,14 +69,16 @@ class ScaleNodeSetOperator(WorkOperator):
         return self._plan() if is_on(self.plan_only) else super().execute(context)
 
     def work(self, context: Context) -> NodeSetResize:
-        from airflow_provider_soperator.hooks.sides import Where
+        from airflow_provider_soperator.hooks.cluster_clients import ClusterConnections
         from airflow_provider_soperator.work.nodesets import NodeSetResize
 
         _check_mode(self.mode)
         owner = self.drain_owner or f"{self.dag_id}/{self.nodeset}"
         DrainReason(owner)
         return NodeSetResize(
-            where=Where(self.kubernetes_conn_id, self.namespace, self.cluster or None, self.slurm_conn_id or None),
+            where=ClusterConnections(
+                self.kubernetes_conn_id, self.namespace, self.cluster or None, self.slurm_conn_id or None
+            ),
             resize=Resize(
                 nodeset=self.nodeset, replicas=_count(self.replicas), mode=self.mode, owner=owner, why=self.reason
             ),

@@ -7,13 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_soperator.operators.sbatch import SbatchOperator
-from airflow_provider_soperator.pipelines import names
-from airflow_provider_soperator.pipelines.arrays import UNKNOWN, array_of
-from airflow_provider_soperator.pipelines.edges import after, afterany, aftercorr, afternotok, afterok, edge
+from airflow_provider_soperator.pipelines import graph
 from airflow_provider_soperator.pipelines.graph import Graph, PipelineError, check_arrays, ordered
-from airflow_provider_soperator.pipelines.group import PipelineGroup
-from airflow_provider_soperator.pipelines.stages import StageReader
-from airflow_provider_soperator.pipelines.tasks import Task
+from airflow_provider_soperator.pipelines.group import (
+    PipelineGroup,
+    after,
+    afterany,
+    aftercorr,
+    afternotok,
+    afterok,
+    edge,
+)
+from airflow_provider_soperator.pipelines.stages import UNKNOWN, StageReader, Task, array_of
 from airflow_provider_soperator.pipelines.wiring import refuse_groups, refuse_setups, wire
 
 __all__ = ["PipelineError", "SbatchPipeline", "after", "afterany", "aftercorr", "afternotok", "afterok"]
@@ -66,7 +71,7 @@ class SbatchPipeline(PipelineGroup):
         with pipeline:
             tasks, links = {}, {}
             for name, given in jobs.items():
-                own, links[name] = names.read(name, given.get("dependency"), jobs)
+                own, links[name] = graph.read_links(name, given.get("dependency"), jobs)
                 options = {option: value for option, value in given.items() if option != "dependency"}
                 if own:
                     options["dependency"] = own

@@ -95,7 +95,7 @@ class _ProvisioningOperator(BaseOperator):
     def _known_connections(self) -> None:
         """Raise for those that are to be there, and are not, while nothing has been done yet."""
         from airflow_provider_soperator.hooks.airflow_api import AirflowApiHook
-        from airflow_provider_soperator.hooks.stock import known
+        from airflow_provider_soperator.hooks.connections import known
 
         wanted = self.connections
         if wanted.api_conn_id:
@@ -185,7 +185,7 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """The cluster is ready, or will not be."""
-        from airflow_provider_soperator.work.events import result_of
+        from airflow_provider_soperator.work.protocols import result_of
 
         result = result_of(event, self.wait_ready)
         made = context["ti"].xcom_pull(task_ids=self.task_id, key="made", map_indexes=context["ti"].map_index)
@@ -222,8 +222,8 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
 
     def _start(self, context: Context, spec: ClusterSpec, within: timedelta) -> ClusterStart:
         from airflow_provider_soperator.slurm.job_ids import SubmissionKey
-        from airflow_provider_soperator.triggers.starting import keys_of
         from airflow_provider_soperator.work.clusters import JOB, ClusterStart
+        from airflow_provider_soperator.work.sbatch import keys_of
 
         ti, begun = context["ti"], context["dag_run"].start_date
         names = tuple(name for one in spec.nodesets for name in one.slurm_names)
@@ -300,8 +300,8 @@ class DestroyClusterOperator(_ProvisioningOperator):
         return {"plan": planned.write(), "done": done}
 
     def _refuse_with_jobs(self, slurm: str) -> None:
+        from airflow_provider_soperator.hooks.connections import known
         from airflow_provider_soperator.hooks.slurm import SlurmHook
-        from airflow_provider_soperator.hooks.stock import known
         from airflow_provider_soperator.slurm.requests import ListJobs
 
         with known(slurm), SlurmHook(slurm).client() as client:

@@ -129,7 +129,7 @@ class SbatchOperator(WaitingOperator):
 
             self.start_from_trigger = True
             self.start_trigger_args = StartTriggerArgs(
-                trigger_cls="airflow_provider_soperator.triggers.starting.SbatchStartTrigger",
+                trigger_cls="airflow_provider_soperator.triggers.sbatch.SbatchStartTrigger",
                 trigger_kwargs=self._asked(),
                 next_method="execute_complete",
             )
@@ -137,7 +137,7 @@ class SbatchOperator(WaitingOperator):
     def prepare(self, context: Context, key: SubmissionKey, *, uploads: bool) -> BatchJob:
         """The job as somebody else is to submit it under this key, with its files on the cluster if it ``uploads``."""
         from airflow_provider_soperator.slurm.job import fields_of
-        from airflow_provider_soperator.triggers.starting import job_for
+        from airflow_provider_soperator.work.sbatch import job_for
 
         self._make(context, key)
         job = job_for(context["ti"], self.script, self.job)
@@ -178,7 +178,7 @@ class SbatchOperator(WaitingOperator):
             raise AirflowTaskTimeout(f"{event['message']} did not end within {self.execution_timeout}: cancelled")
         from airflow_provider_soperator.operators.outcome import settle
         from airflow_provider_soperator.slurm.job_report import status_of
-        from airflow_provider_soperator.work.events import result_of
+        from airflow_provider_soperator.work.protocols import result_of
 
         report = result_of(event)
         status = status_of(report)
@@ -195,9 +195,12 @@ class SbatchOperator(WaitingOperator):
 
     def _trigger(self, context: Context) -> SbatchTrigger:
         # Here, and not above: whoever parses the DAG does not pay for what runs it.
-        from airflow_provider_soperator.triggers.starting import keys_of, trigger_of
+        from airflow_provider_soperator.triggers.sbatch import trigger_of
+        from airflow_provider_soperator.work.sbatch import keys_of
 
-        replaced, keys = keys_of(context["ti"], self.retries or 0, self._member)
+        replaced, keys = keys_of(context["ti"], self.retries or 0)
+        if self._member:
+            replaced, keys = self._member.keys(replaced, keys)
         self._make(context, keys[-1])
         return trigger_of(
             context["ti"],

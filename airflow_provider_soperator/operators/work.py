@@ -133,6 +133,6 @@ class WorkOperator(WaitingOperator):
         return self.wait_for(WorkTrigger(work.write()), context)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
-        from airflow_provider_soperator.work.events import result_of
+        from airflow_provider_soperator.work.protocols import result_of
 
         return result_of(event, self.timeout)

@@ -1,11 +1,13 @@
-"""What of a pipeline is to be submitted: all of it, or in a run that was cleared in part what is to run again: pure."""
+"""The jobs of a pipeline that are submitted ahead: the plan of a run, and what is left of it for the tasks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from airflow_provider_soperator.pipelines.graph import Graph, Link, Segment, is_ended, is_met
+from airflow_provider_soperator.slurm.job_ids import SubmissionKey
 
 #: States of tasks that have yet to run. One that was cleared as it ran is restarting.
 _TO_RUN = frozenset({None, "scheduled", "restarting"})
@@ -103,3 +105,56 @@ def _term(
 
 def _each(states: States) -> str:
     return ", ".join(sorted({str(state) for state in states.values()}))
+
+
+#: XCom's key for it.
+AHEAD = "ahead"
+
+
+@dataclass(frozen=True)
+class AheadJob:
+    """A job that was submitted ahead."""
+
+    job: str
+    key: str
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """The jobs that were submitted ahead when the run had been cleared so many times, by stage and map index.
+
+    >>> left = Ahead(0, {"fit": {-1: AheadJob("7", "abcdefghijkl")}})
+    >>> Ahead.read(left.describe()) == left
+    True
+    """
+
+    cleared: int
+    jobs: dict[str, dict[int, AheadJob]] = field(default_factory=dict)
+
+    def describe(self) -> dict[str, Any]:
+        """As plain values."""
+        jobs = {
+            stage: {str(index): [one.job, one.key] for index, one in of_stage.items()}
+            for stage, of_stage in self.jobs.items()
+        }
+        return {"cleared": self.cleared, "jobs": jobs}
+
+    @classmethod
+    def read(cls, said: dict[str, Any]) -> Ahead:
+        jobs = {
+            stage: {int(index): AheadJob(*one) for index, one in of_stage.items()}
+            for stage, of_stage in said["jobs"].items()
+        }
+        return cls(said["cleared"], jobs)
+
+    def all(self) -> list[AheadJob]:
+        return [one for of_stage in self.jobs.values() for one in of_stage.values()]
+
+    def of(self, stages: Iterable[str]) -> Iterator[str]:
+        """The ids of these stages' jobs."""
+        return (one.job for stage in stages for one in self.jobs.get(stage, {}).values())
+
+
+def ahead_key(dag_id: str, run_id: str, task_id: str, map_index: int, cleared: int) -> SubmissionKey:
+    """That of a job that is submitted ahead: anew for each time that something of the run has been cleared."""
+    return SubmissionKey.derive(dag_id, run_id, task_id, map_index, f"ahead {cleared}")

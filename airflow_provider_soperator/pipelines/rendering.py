@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from airflow.sdk.definitions.mappedoperator import MappedOperator
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_provider_soperator.pipelines.ahead import ahead_key
-from airflow_provider_soperator.pipelines.plan import Planned, States, Term
+from airflow_provider_soperator.pipelines.plan import Planned, States, Term, ahead_key
 from airflow_provider_soperator.slurm import directives
 from airflow_provider_soperator.slurm.dependencies import AnyOf, Dependency
 from airflow_provider_soperator.slurm.job import BatchJob
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from airflow.sdk import DAG
     from airflow.sdk.definitions.context import Context
 
-    from airflow_provider_soperator.pipelines.tasks import JobTask
+    from airflow_provider_soperator.pipelines.stages import JobTask
 
 
 #: Of a run that was cleared more often, jobs of so long ago are not looked for any more.

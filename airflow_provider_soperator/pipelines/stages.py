@@ -1,13 +1,111 @@
-"""Which tasks of a group are stages of a pipeline, and what each of them follows."""
+"""Stages of a pipeline: which tasks they are, what they follow, and what is known of them when the DAG is parsed."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from enum import Enum
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
-from airflow.sdk import DAG, TriggerRule
+from airflow.sdk import DAG, BaseOperator, TriggerRule, XComArg
+from airflow.sdk.definitions.mappedoperator import MappedOperator
 
+from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.pipelines.graph import EARLY, KINDS, Link, PipelineError, Stage
-from airflow_provider_soperator.pipelines.tasks import Task, cluster_of, is_slurm_job, mapped_over, option, references
+from airflow_provider_soperator.slurm import directives
+from airflow_provider_soperator.slurm.job_description import array_indices, array_text
+from airflow_provider_soperator.values import is_template
+
+if TYPE_CHECKING:
+    from airflow.sdk.definitions.context import Context
+
+    from airflow_provider_soperator.slurm.job import BatchJob
+    from airflow_provider_soperator.slurm.job_ids import SubmissionKey
+
+
+Task = BaseOperator | MappedOperator
+
+
+class JobTask(Protocol):
+    """A task that is a job of Slurm's, whichever operator it is of."""
+
+    #: By this its kind is known.
+    is_slurm_job: ClassVar[bool]
+    task_id: str
+    slurm_conn_id: str
+
+    @property
+    def log(self) -> Logger: ...
+
+    def prepare(self, context: Context, key: SubmissionKey, *, uploads: bool) -> BatchJob:
+        """The job as somebody else is to submit it under this key, with its files on the cluster if it ``uploads``."""
+
+
+def is_slurm_job(task: Any) -> bool:
+    kind = task.operator_class if isinstance(task, MappedOperator) else type(task)
+    return bool(getattr(kind, "is_slurm_job", False))
+
+
+def option(task: Task, name: str) -> Any:
+    """A parameter of a stage, where it is the same for all of a mapped one's instances."""
+    if isinstance(task, MappedOperator):
+        # Airflow looks these up only when it makes the instances.
+        defaults = {**task.dag.default_args, **task.task_group.default_args}  # type: ignore[union-attr]
+        return task.partial_kwargs.get(name, defaults.get(name))
+    job: Mapping[str, Any] = task.job  # type: ignore[attr-defined]
+    return job[name] if name in job else getattr(task, name, None)
+
+
+def mapped_over(task: Task) -> Collection[str]:
+    """The parameters in which a stage's instances differ, where that is known."""
+    if not isinstance(task, MappedOperator):
+        return ()
+    given = task._get_specified_expand_input().value
+    of_each = [given] if isinstance(given, Mapping) else given if isinstance(given, (list, tuple)) else ()
+    return {name for one in of_each if isinstance(one, Mapping) for name in one}
+
+
+def cluster_of(task: Task) -> str:
+    return str(option(task, "slurm_conn_id") or "soperator_default")
+
+
+def references(task: Task) -> Iterable[tuple[Any, str]]:
+    """The tasks whose results a stage is made of."""
+    if isinstance(task, MappedOperator):
+        return XComArg.iter_xcom_references([task._get_specified_expand_input(), task.partial_kwargs])
+    return XComArg.iter_xcom_references([getattr(task, name, None) for name in task.template_fields])
+
+
+class _Unknown(Enum):
+    UNKNOWN = "unknown"
+
+
+#: A template may make anything of it.
+UNKNOWN: Final = _Unknown.UNKNOWN
+
+
+def array_of(task: Any) -> list[int] | _Unknown | None:
+    """The indices of a stage's array; None if its job is none."""
+    job = getattr(task, "job", None)
+    if job is None:
+        # A mapped stage: each of its instances may have another.
+        return UNKNOWN
+    said = job.get("array")
+    if said is None and isinstance(task.script, str) and "\n" in task.script and not is_template(task.script):
+        try:
+            said = directives.read(task.script)[0].fields.get("array")
+        except directives.DirectiveError:
+            return UNKNOWN
+    elif said is None and (task.script or job.get("remote_script")):
+        # It may say so itself, and is not read yet.
+        return UNKNOWN
+    if said is None:
+        return None
+    try:
+        return UNKNOWN if is_template(said) else array_indices(array_text(said))
+    except (TypeError, ValueError):
+        # Whoever checks the job says what is wrong with it.
+        return UNKNOWN
+
 
 #: What an edge without a label means, by the rule that its task has been given.
 _MEANT = {TriggerRule.ALL_SUCCESS: "afterok", TriggerRule.ALL_DONE: "afterany", TriggerRule.ALL_FAILED: "afternotok"}

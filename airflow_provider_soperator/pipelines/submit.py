@@ -62,8 +62,8 @@ class SubmitAheadOperator(BaseOperator):
             raise AirflowFailException(str(error)) from error
 
     def _plan(self, context: Context, stages: RenderedStages) -> Plan:
+        from airflow_provider_soperator.pipelines.member import states_of
         from airflow_provider_soperator.pipelines.plan import plan
-        from airflow_provider_soperator.pipelines.states import states_of
 
         names = {link.upstream for name in self.segment.stages for link in self.graph[name].links}
         known = states_of(context["ti"], sorted(names.union(self.segment.stages)))
@@ -76,7 +76,7 @@ class SubmitAheadOperator(BaseOperator):
 
     def _submit(self, context: Context, rendered: list[Rendered], plan: Plan) -> dict[str, Any]:
         from airflow_provider_soperator.hooks.slurm import SlurmHook
-        from airflow_provider_soperator.pipelines.ahead import AHEAD, Ahead, AheadJob
+        from airflow_provider_soperator.pipelines.plan import AHEAD, Ahead, AheadJob
         from airflow_provider_soperator.slurm.errors import TogetherRefused
 
         begun = context["dag_run"].start_date
@@ -139,9 +139,9 @@ class CancelRestOperator(BaseOperator):
 
         Those first that are not to be cancelled with their tasks.
         """
-        from airflow_provider_soperator.pipelines.ahead import AHEAD, Ahead
-        from airflow_provider_soperator.pipelines.states import states_of
-        from airflow_provider_soperator.pipelines.tasks import option
+        from airflow_provider_soperator.pipelines.member import states_of
+        from airflow_provider_soperator.pipelines.plan import AHEAD, Ahead
+        from airflow_provider_soperator.pipelines.stages import option
         from airflow_provider_soperator.slurm.job_ids import JobId
 
         said = context["ti"].xcom_pull(task_ids=submit, key=AHEAD)

@@ -10,8 +10,8 @@ from airflow.sdk.definitions.taskgroup import MappedTaskGroup
 
 from airflow_provider_soperator.pipelines.graph import EARLY, Graph, PipelineError, Segment, Stage
 from airflow_provider_soperator.pipelines.group import PipelineGroup
+from airflow_provider_soperator.pipelines.stages import Task
 from airflow_provider_soperator.pipelines.submit import CancelRestOperator, SubmitAheadOperator
-from airflow_provider_soperator.pipelines.tasks import Task
 
 
 def wire(pipeline: PipelineGroup, graph: Graph, tasks: Mapping[str, Task], dry_run: bool | str) -> dict[str, str]:

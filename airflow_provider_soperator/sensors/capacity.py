@@ -10,7 +10,7 @@ from airflow_provider_soperator.capacity.awaited import BlockAwaited
 from airflow_provider_soperator.sensors.watch import WatchSensor
 
 if TYPE_CHECKING:
-    from airflow_provider_soperator.work.blocks import BlockWatch
+    from airflow_provider_soperator.work.watches import BlockWatch
 
 
 class CapacityBlockSensor(WatchSensor):
@@ -42,7 +42,7 @@ class CapacityBlockSensor(WatchSensor):
         self.nebius_conn_id = nebius_conn_id
 
     def watch(self) -> BlockWatch:
-        from airflow_provider_soperator.work.blocks import BlockWatch
+        from airflow_provider_soperator.work.watches import BlockWatch
 
         awaited = BlockAwaited(at_least=self.at_least, state=self.state, no_change_before=self.no_change_before)
         return BlockWatch(

@@ -42,8 +42,10 @@ class ClusterReadySensor(WatchSensor):
         self.namespace, self.kubernetes_conn_id = namespace, kubernetes_conn_id
 
     def watch(self) -> ClusterWatch:
-        from airflow_provider_soperator.hooks.sides import Where
+        from airflow_provider_soperator.hooks.cluster_clients import ClusterConnections
         from airflow_provider_soperator.work.clusters import ClusterWatch
 
-        where = Where(self.kubernetes_conn_id, self.namespace, self.cluster or None, self.slurm_conn_id or None)
+        where = ClusterConnections(
+            self.kubernetes_conn_id, self.namespace, self.cluster or None, self.slurm_conn_id or None
+        )
         return ClusterWatch(where=where, nodesets=tuple(self.nodesets), poll_interval=self.poke_interval)

@@ -11,10 +11,10 @@ from airflow_provider_soperator.sensors.watch import WatchSensor
 from airflow_provider_soperator.values import NAMESPACE, is_on, is_template, moment_of
 
 if TYPE_CHECKING:
-    from airflow_provider_soperator.hooks.health import Witnesses
+    from airflow_provider_soperator.hooks.cluster_clients import HealthSources
     from airflow_provider_soperator.soperator.active_checks import CheckAwaited
     from airflow_provider_soperator.work.checks import CheckWatch
-    from airflow_provider_soperator.work.health import HealthWatch
+    from airflow_provider_soperator.work.watches import HealthWatch
 
 
 class NodeHealthSensor(WatchSensor):
@@ -63,7 +63,7 @@ class NodeHealthSensor(WatchSensor):
 
     def watch(self) -> HealthWatch:
         from airflow_provider_soperator.health.assessment import HealthQuery
-        from airflow_provider_soperator.work.health import HealthWatch
+        from airflow_provider_soperator.work.watches import HealthWatch
 
         _check_wait_for(self.wait_for)
         watched = HealthQuery(
@@ -80,11 +80,11 @@ class NodeHealthSensor(WatchSensor):
             poll_interval=self.poke_interval,
         )
 
-    def _witnesses(self) -> Witnesses:
+    def _witnesses(self) -> HealthSources:
         from airflow_provider_soperator.health.metrics import NODE_LABELS
-        from airflow_provider_soperator.hooks.health import Witnesses
+        from airflow_provider_soperator.hooks.cluster_clients import HealthSources
 
-        return Witnesses(
+        return HealthSources(
             kubernetes_conn_id=self.kubernetes_conn_id or None,
             namespace=self.namespace,
             prometheus_conn_id=self.prometheus_conn_id or None,

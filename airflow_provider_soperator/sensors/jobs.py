@@ -11,7 +11,7 @@ from airflow_provider_soperator.sensors.watch import WatchSensor
 from airflow_provider_soperator.slurm.states import JobState
 
 if TYPE_CHECKING:
-    from airflow_provider_soperator.work.jobs import JobWatch, QueueWatch
+    from airflow_provider_soperator.work.watches import JobWatch, QueueWatch
 
 
 class SlurmJobSensor(WatchSensor):
@@ -43,7 +43,7 @@ class SlurmJobSensor(WatchSensor):
 
     def watch(self) -> JobWatch:
         from airflow_provider_soperator.slurm.job_ids import JobId
-        from airflow_provider_soperator.work.jobs import JobWatch
+        from airflow_provider_soperator.work.watches import JobWatch
 
         JobId.parse(self.job_id)
         return JobWatch(
@@ -98,7 +98,7 @@ class SlurmQueueSensor(WatchSensor):
         self.slurm_conn_id = slurm_conn_id
 
     def watch(self) -> QueueWatch:
-        from airflow_provider_soperator.work.jobs import QueueWatch
+        from airflow_provider_soperator.work.watches import QueueWatch
 
         return QueueWatch(
             slurm_conn_id=self.slurm_conn_id,

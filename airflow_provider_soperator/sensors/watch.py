@@ -47,14 +47,14 @@ class WatchSensor(BaseSensorOperator):
         self._watch = self._checked()
         if not self.deferrable:
             return super().execute(context)
-        from airflow_provider_soperator.triggers.watch import WatchTrigger
+        from airflow_provider_soperator.triggers.work import WatchTrigger
 
         trigger = WatchTrigger(self._watch.write())
         self.defer(trigger=trigger, method_name="execute_complete", timeout=timedelta(seconds=self.timeout))
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """What was waited for is there, or cannot be reached any more."""
-        from airflow_provider_soperator.work.events import result_of
+        from airflow_provider_soperator.work.protocols import result_of
 
         return self.result(result_of(event))
 

@@ -12,7 +12,7 @@ from typing import Any
 from airflow.sdk import conf
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_provider_soperator.triggers import task_sdk
+from airflow_provider_soperator.work import task_sdk
 
 #: Rounds by which a scheduler may be late: where many tasks begin at once, one was not enough.
 _ROUNDS = 2

@@ -14,12 +14,12 @@ from airflow_provider_soperator.capacity.lease import ShiftRecord
 from airflow_provider_soperator.capacity.order import ShiftOrder
 from airflow_provider_soperator.capacity.shift import Shift
 from airflow_provider_soperator.errors import CapacityError, CapacityMistake, ConnectionMistake
-from airflow_provider_soperator.hooks.clients import AirflowClients
+from airflow_provider_soperator.hooks.cluster_clients import ShiftClients
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.transports.transport_errors import TransportError
-from airflow_provider_soperator.triggers import task_sdk
 from airflow_provider_soperator.triggers.base import KillableTrigger
-from airflow_provider_soperator.work.events import failed, refused, succeeded, timed_out
+from airflow_provider_soperator.work import task_sdk
+from airflow_provider_soperator.work.protocols import failed, refused, succeeded, timed_out
 
 #: States of tasks that will do nothing more, unless they are cleared.
 _ENDED = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
@@ -29,7 +29,7 @@ class ShiftTrigger(KillableTrigger):
     """One shift; ``order`` has the fields of a ``ShiftOrder``, ``deadline`` is in seconds since 1970.
 
     ``is_last_try``: the task has no other with which the shift could go on once its time is over.
-    See ``work.events`` for what it fires with.
+    See ``work.protocols`` for what it fires with.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class ShiftTrigger(KillableTrigger):
         return "; its next try goes on with the shift"
 
     def _open(self) -> AbstractAsyncContextManager[Shift]:
-        return Shift.open(ShiftOrder.read(self.order), AirflowClients(), self.log)
+        return Shift.open(ShiftOrder.read(self.order), ShiftClients(), self.log)
 
 
 def _will_rest(ti: Any, state: str | None) -> bool:

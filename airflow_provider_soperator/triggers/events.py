@@ -26,7 +26,7 @@ from airflow_provider_soperator.health.assessment import Episodes, HealthQuery, 
 from airflow_provider_soperator.health.findings import kinds_of
 from airflow_provider_soperator.health.metrics import NODE_LABELS
 from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
-from airflow_provider_soperator.hooks.health import Witnesses
+from airflow_provider_soperator.hooks.cluster_clients import HealthSources
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.errors import SlurmError
@@ -259,7 +259,7 @@ class NodeUnhealthyTrigger(_SlurmEventTrigger):
         self._watched = HealthQuery(
             nodes=tuple(hostlist.expand(nodes)) if nodes else (), partition=partition, kinds=tuple(self.kinds)
         )
-        self._witnesses = Witnesses(
+        self._witnesses = HealthSources(
             kubernetes_conn_id=kubernetes_conn_id or None,
             namespace=namespace,
             prometheus_conn_id=prometheus_conn_id or None,

@@ -1,15 +1,15 @@
-"""Submits a job and waits for its end, over the connection that all tasks of the cluster in one process share."""
+"""Triggers of a job: one submits it and waits for its end, the other starts a task without an Airflow worker."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
-from datetime import datetime
+from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any
 
 from airflow.sdk.exceptions import AirflowRuntimeError
-from airflow.triggers.base import TaskSuccessEvent, TriggerEvent
+from airflow.triggers.base import BaseTrigger, TaskSuccessEvent, TriggerEvent
 from async_timeout import timeout
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
@@ -18,17 +18,15 @@ from airflow_provider_soperator.client.poller import POLL_INTERVAL
 from airflow_provider_soperator.errors import ConnectionMistake
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.slurm.errors import SlurmError, SubmitRefused
-from airflow_provider_soperator.slurm.job import job_of
+from airflow_provider_soperator.slurm.job import fields_of, job_of
 from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.job_ids import SubmissionKey
 from airflow_provider_soperator.slurm.job_report import report_of, status_of
 from airflow_provider_soperator.transports.transport_errors import NotSupported, TransportError
-from airflow_provider_soperator.triggers.base import KillableTrigger
-from airflow_provider_soperator.triggers.chained import Chain
-from airflow_provider_soperator.triggers.following import follow
-from airflow_provider_soperator.triggers.published import Published
-from airflow_provider_soperator.triggers.task_sdk import push_result
-from airflow_provider_soperator.work.events import failed, refused, succeeded, timed_out
+from airflow_provider_soperator.triggers.base import KillableTrigger, SlurmTrigger
+from airflow_provider_soperator.work.protocols import failed, refused, succeeded, timed_out
+from airflow_provider_soperator.work.sbatch import Chain, Published, follow, job_for, keys_of
+from airflow_provider_soperator.work.task_sdk import push_result
 
 #: What stays wrong until somebody has changed the task or its connection.
 _FINAL = (ConnectionMistake, InvalidJob, SubmitRefused, NotSupported)
@@ -145,3 +143,97 @@ class SbatchTrigger(KillableTrigger):
             tell_of_nodes=SlurmHook(self.slurm_conn_id).tell_of_pods,
         )
         return self._begun
+
+
+#: By how much the clocks of Airflow and Slurm may differ.
+_CLOCKS = timedelta(hours=1)
+
+
+def trigger_of(
+    ti: Any,
+    script: str | None,
+    job: Mapping[str, Any],
+    *,
+    keys: Sequence[SubmissionKey],
+    replaced: Sequence[SubmissionKey],
+    begun: datetime | None,
+    timeout: timedelta | None = None,
+    cancel_on_kill: bool = True,
+    **others: Any,
+) -> SbatchTrigger:
+    """The trigger of a try; ``InvalidJob`` if Slurm would refuse its job. ``begun``: when the run of the DAG began."""
+    return SbatchTrigger(
+        job=fields_of(job_for(ti, script, job)),
+        keys=[key.text for key in keys],
+        replaced=[key.text for key in replaced] if cancel_on_kill else [],
+        since=(begun - _CLOCKS).isoformat() if begun else None,
+        deadline=time.time() + timeout.total_seconds() if timeout else None,
+        cancel_on_kill=cancel_on_kill,
+        **others,
+    )
+
+
+class SbatchStartTrigger(SlurmTrigger):
+    """Starts a task without a worker. Airflow renders ``script`` and ``job`` before it runs.
+
+    Only for the first try: the triggerer is not told how many tries a task has had since it was cleared, and so which
+    jobs of earlier ones it may go on with. Later tries are handed to a worker.
+    """
+
+    def __init__(
+        self,
+        slurm_conn_id: str,
+        script: str | None,
+        job: dict[str, Any],
+        poll_interval: float,
+        stream_logs: bool,
+        cancel_on_kill: bool,
+        end_from_trigger: bool,
+    ) -> None:
+        super().__init__()
+        self.slurm_conn_id = slurm_conn_id
+        self.script = script
+        self.job = job
+        self.poll_interval = poll_interval
+        self.stream_logs = stream_logs
+        self.cancel_on_kill = cancel_on_kill
+        self.end_from_trigger = end_from_trigger
+        self._started: SbatchTrigger | None = None
+
+    # Rendered here, as no Airflow worker has; what a worker hands over must not be rendered again.
+    render_template_fields = BaseTrigger.render_template_fields
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        if self._try_number > 1:
+            yield TriggerEvent({"start": True})  # type: ignore[no-untyped-call]
+            return
+        try:
+            started = self._start()
+        except InvalidJob as error:
+            yield TriggerEvent(refused(str(error)))  # type: ignore[no-untyped-call]
+            return
+        async for event in started.run():
+            yield event
+
+    async def on_kill(self) -> None:
+        if self._try_number == 1:
+            await self._start().on_kill()
+
+    @property
+    def _try_number(self) -> int:
+        ti: Any = self.task_instance
+        return int(ti.try_number)
+
+    def _start(self) -> SbatchTrigger:
+        if self._started is None:
+            ti: Any = self.task_instance
+            replaced, keys = keys_of(ti, retries=ti.max_tries)
+            self._started = trigger_of(
+                ti,
+                keys=keys,
+                replaced=replaced,
+                begun=ti.get_template_context()["dag_run"].start_date,
+                **self.serialize()[1],
+            )
+            self._started.task_instance = ti
+        return self._started

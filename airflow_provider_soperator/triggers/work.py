@@ -1,22 +1,33 @@
-"""The trigger of all tasks whose work is a value: steps until there is a result, and what is undone without one."""
+"""The triggers of tasks whose work, and of sensors whose watch, is a value."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timezone
 from typing import Any
 
+from airflow.triggers.base import TriggerEvent
 from async_timeout import timeout
 
-from airflow_provider_soperator.triggers.base import KillableTrigger
-from airflow_provider_soperator.work.events import failed, refused, succeeded, timed_out
-from airflow_provider_soperator.work.polling import FAILURES, completed, is_final
-from airflow_provider_soperator.work.protocols import Progress, Work, WorkFailed, WorkRefused
+from airflow_provider_soperator.triggers.base import KillableTrigger, SlurmTrigger
+from airflow_provider_soperator.work.polling import FAILURES, completed, is_final, reached
+from airflow_provider_soperator.work.protocols import (
+    Progress,
+    Watch,
+    Work,
+    WorkFailed,
+    WorkRefused,
+    failed,
+    refused,
+    succeeded,
+    timed_out,
+)
 
 
 class WorkTrigger(KillableTrigger):
-    """Carries out a ``Work``, given as JSON; see ``work.events`` for what it fires with."""
+    """Carries out a ``Work``, given as JSON; see ``work.protocols`` for what it fires with."""
 
     def __init__(self, work: dict[str, Any], made: float | None = None) -> None:
         super().__init__(made)
@@ -60,3 +71,18 @@ class WorkTrigger(KillableTrigger):
 
 def _sentence(words: str) -> str:
     return f". {words}" if words else ""
+
+
+class WatchTrigger(SlurmTrigger):
+    """Looks until a ``Watch``, given as JSON, is reached; see ``work.protocols`` for what it fires with."""
+
+    def __init__(self, watch: dict[str, Any], made: float | None = None) -> None:
+        super().__init__(made)
+        self.watch = watch
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        try:
+            event = succeeded(await reached(Watch.read(self.watch), self.log))
+        except (WorkFailed, *FAILURES) as error:
+            event = (refused if isinstance(error, WorkRefused) or is_final(error) else failed)(str(error))
+        yield await self.resume(event)

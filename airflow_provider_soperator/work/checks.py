@@ -12,7 +12,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, Literal
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
-from airflow_provider_soperator.hooks.sides import Where
+from airflow_provider_soperator.hooks.cluster_clients import ClusterConnections
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.node_orders import drained
@@ -58,7 +58,7 @@ async def check_clients(
     kubernetes_conn_id: str, namespace: str, slurm_conn_id: str | None, max_age: float | None = None
 ) -> AsyncIterator[CheckClients]:
     """Both sides, opened; see ``Where.open`` for ``max_age``."""
-    where = Where(kubernetes_conn_id=kubernetes_conn_id, namespace=namespace, slurm_conn_id=slurm_conn_id)
+    where = ClusterConnections(kubernetes_conn_id=kubernetes_conn_id, namespace=namespace, slurm_conn_id=slurm_conn_id)
     async with where.open(max_age) as sides:
         yield CheckClients(ActiveChecks(sides.kubernetes.objects), sides.slurm)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.job_run import JobRun, Printed
-from airflow_provider_soperator.hooks.sides import Sides, Where
+from airflow_provider_soperator.hooks.cluster_clients import ClusterConnections, ClusterSides
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.errors import SlurmError
@@ -37,7 +37,7 @@ JOB: dict[str, Any] = {"script": "#!/bin/bash\nsrun hostname\n", "time_limit": 1
 
 
 async def look(
-    sides: Sides, nodesets: Sequence[str], most_age: float, *, may_come: bool = False
+    sides: ClusterSides, nodesets: Sequence[str], most_age: float, *, may_come: bool = False
 ) -> tuple[ClusterSnapshot, Readiness]:
     """A cluster and what it lacks; Slurm is asked once Kubernetes has nothing to say against that."""
     seen, now = await sides.kubernetes.look(), datetime.now(timezone.utc)
@@ -55,16 +55,16 @@ async def look(
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClusterWatch(Watch[Sides]):
+class ClusterWatch(Watch[ClusterSides]):
     """A cluster that is waited for until it is ready."""
 
-    where: Where
+    where: ClusterConnections
     nodesets: tuple[str, ...] = ()
 
-    def open(self) -> AbstractAsyncContextManager[Sides]:
+    def open(self) -> AbstractAsyncContextManager[ClusterSides]:
         return self.where.open(self.poll_interval / 2)
 
-    async def look(self, client: Sides, max_age: float) -> Look:
+    async def look(self, client: ClusterSides, max_age: float) -> Look:
         seen, found = await look(client, self.nodesets, max_age)
         if found.broken:
             raise WorkRefused(str(found))
@@ -75,7 +75,7 @@ class ClusterWatch(Watch[Sides]):
 class ClusterClients:
     """The sides of a cluster that are asked, by the connections that there are."""
 
-    sides: Sides | None
+    sides: ClusterSides | None
     slurm: AsyncSlurmClient | None
 
 
@@ -104,7 +104,7 @@ class ClusterStart(Work[ClusterClients]):
         async with AsyncExitStack() as opened:
             sides, slurm = None, None
             if self.kubernetes_conn_id:
-                where = Where(self.kubernetes_conn_id, self.namespace, self.cluster, self.slurm_conn_id)
+                where = ClusterConnections(self.kubernetes_conn_id, self.namespace, self.cluster, self.slurm_conn_id)
                 sides = await opened.enter_async_context(where.open())
                 slurm = sides.slurm
             elif self.slurm_conn_id:
@@ -150,7 +150,7 @@ class ClusterProgress(Progress[ClusterClients]):
     def left(self, error: Exception) -> str:
         return f"Jobs that try the cluster may still be in its queue, as they could not be ended: {error}"
 
-    async def _is_ready(self, sides: Sides) -> bool:
+    async def _is_ready(self, sides: ClusterSides) -> bool:
         # Flux looks only every few minutes whether NodeSets are to be made.
         found = (await look(sides, self._wanted.nodesets, self._wanted.poll_interval / 2, may_come=True))[1]
         self._tell("ready" if found.is_ready else f"not ready yet: {found}")

@@ -21,7 +21,7 @@ from airflow_provider_soperator.health.machine_replacement import (
     by_slurm,
     reason,
 )
-from airflow_provider_soperator.hooks.health import Witnesses
+from airflow_provider_soperator.hooks.cluster_clients import HealthSources
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm import hostlist
@@ -73,7 +73,7 @@ class ReplacementProgress(Progress[AsyncSlurmClient]):
     def __init__(self, wanted: MachineReplacement, log: Logger) -> None:
         self.wanted, self.log = wanted, log
         #: Where Kubernetes is asked; without a connection it is not.
-        self._witnesses = Witnesses()
+        self._witnesses = HealthSources()
         self._replacements: dict[str, Replacement] = {}
         self._steps: dict[str, NodeStep] = {}
         self._told: dict[str, str] = {}
@@ -132,12 +132,12 @@ class ReplacementProgress(Progress[AsyncSlurmClient]):
         waiting = {name: step.lost or step.waits for name, step in self._steps.items() if step.lost or step.waits}
         return "; ".join(in_lines(waiting))
 
-    async def _whom_to_ask(self) -> Witnesses:
+    async def _whom_to_ask(self) -> HealthSources:
         """Kubernetes by its own connection, or by that of the Soperator connection, if there is any."""
         settings = await SlurmHook(self.wanted.slurm_conn_id).async_settings()
         if self.wanted.kubernetes_conn_id:
-            return Witnesses(kubernetes_conn_id=self.wanted.kubernetes_conn_id, namespace=self.wanted.namespace)
-        return Witnesses(kubernetes_conn_id=settings.kubernetes_conn_id or None, namespace=settings.namespace)
+            return HealthSources(kubernetes_conn_id=self.wanted.kubernetes_conn_id, namespace=self.wanted.namespace)
+        return HealthSources(kubernetes_conn_id=settings.kubernetes_conn_id or None, namespace=settings.namespace)
 
     def _begin(self) -> None:
         wanted = ReplacementOptions(

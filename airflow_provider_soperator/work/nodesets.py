@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
-from airflow_provider_soperator.hooks.sides import Sides, Where
+from airflow_provider_soperator.hooks.cluster_clients import ClusterConnections, ClusterSides
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.cluster_records import Node
@@ -25,20 +25,20 @@ from airflow_provider_soperator.work.protocols import Progress, Work, WorkFailed
 
 
 @dataclass(frozen=True, kw_only=True)
-class NodeSetResize(Work[Sides]):
+class NodeSetResize(Work[ClusterSides]):
     """Another size of a NodeSet, and the connections to both sides of its cluster."""
 
-    where: Where
+    where: ClusterConnections
     resize: Resize
 
-    def open(self, log: Logger) -> AbstractAsyncContextManager[Sides]:
+    def open(self, log: Logger) -> AbstractAsyncContextManager[ClusterSides]:
         return self.where.open()
 
     def begin(self, log: Logger) -> ResizeProgress:
         return ResizeProgress(self, log)
 
 
-class ResizeProgress(Progress[Sides]):
+class ResizeProgress(Progress[ClusterSides]):
     """A NodeSet on its way: its nodes are drained, its number changed, and those that come are waited for."""
 
     def __init__(self, wanted: NodeSetResize, log: Logger) -> None:
@@ -53,7 +53,7 @@ class ResizeProgress(Progress[Sides]):
     def place(self) -> str:
         return self._place
 
-    async def plan(self, sides: Sides) -> dict[str, Any]:
+    async def plan(self, sides: ClusterSides) -> dict[str, Any]:
         """What would be done; nothing is."""
         nodeset, _ = await self._look(sides, 0)
         self._refuse(sides, nodeset)
@@ -69,7 +69,7 @@ class ResizeProgress(Progress[Sides]):
             "warning": nodeset.keeper.warning(self._resize.replicas) if nodeset.keeper else "",
         }
 
-    async def step(self, sides: Sides) -> dict[str, Any] | None:
+    async def step(self, sides: ClusterSides) -> dict[str, Any] | None:
         nodeset, slurm = await self._look(sides, self._wanted.poll_interval / 2)
         if not self.has_begun:
             await self._check(sides, nodeset)
@@ -93,7 +93,7 @@ class ResizeProgress(Progress[Sides]):
             "seconds": self._wanted.seconds,
         }
 
-    async def undo(self, sides: Sides) -> str:
+    async def undo(self, sides: ClusterSides) -> str:
         """Undrain the nodes that were to go, unless the number has been changed."""
         nodeset, slurm = await self._look(sides, 0)
         if nodeset.replicas <= self._resize.replicas:
@@ -107,10 +107,10 @@ class ResizeProgress(Progress[Sides]):
     def left(self, error: Exception) -> str:
         return f"Nodes that were drained for it stay drained, as that could not be undone: {error}"
 
-    async def _look(self, sides: Sides, most_age: float) -> tuple[NodeSetSeen, Mapping[str, Node] | None]:
+    async def _look(self, sides: ClusterSides, most_age: float) -> tuple[NodeSetSeen, Mapping[str, Node] | None]:
         return await asyncio.gather(sides.kubernetes.nodeset(self._resize.nodeset), sides.nodes(most_age))
 
-    async def _check(self, sides: Sides, nodeset: NodeSetSeen) -> None:
+    async def _check(self, sides: ClusterSides, nodeset: NodeSetSeen) -> None:
         """Refuse what could not be, before anything is touched."""
         self._refuse(sides, nodeset)
         if nodeset.replicas == self._resize.replicas:
@@ -120,13 +120,13 @@ class ResizeProgress(Progress[Sides]):
         if nodeset.keeper:
             self._log.warning("%s", nodeset.keeper.warning(self._resize.replicas))
 
-    def _refuse(self, sides: Sides, nodeset: NodeSetSeen) -> None:
+    def _refuse(self, sides: ClusterSides, nodeset: NodeSetSeen) -> None:
         try:
             self._resize.refuse(nodeset, asks_slurm=sides.slurm is not None)
         except ResizeRefused as error:
             raise WorkRefused(str(error)) from error
 
-    async def _change(self, sides: Sides, nodeset: NodeSetSeen, slurm: Mapping[str, Node] | None) -> None:
+    async def _change(self, sides: ClusterSides, nodeset: NodeSetSeen, slurm: Mapping[str, Node] | None) -> None:
         if self._has_set:
             who = last_scaled_by(await sides.kubernetes.objects.read(NODE_SET, nodeset.name)) or "somebody else"
             raise WorkFailed(

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.errors import ConnectionMistake
+from airflow_provider_soperator.hooks.connections import known
 from airflow_provider_soperator.hooks.slurm import SlurmHook
-from airflow_provider_soperator.hooks.stock import known
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm.errors import InvalidStateTransition, SlurmError
 from airflow_provider_soperator.soperator.objects import ObjectMissing

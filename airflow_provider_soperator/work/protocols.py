@@ -2,6 +2,9 @@
 
 A ``Work`` begins a ``Progress``, which goes step by step to a result. A ``Watch`` looks until its condition is met.
 Neither remembers anything between two processes: each step and each look starts from the state of the cluster.
+
+The task goes on with an event: ``{"status": "success", "result": ...}``, or a ``message`` with one of the statuses
+``failed`` (another try may help), ``refused`` (no other try can) and ``timeout``.
 """
 
 from __future__ import annotations
@@ -10,13 +13,16 @@ import importlib
 from abc import ABC, abstractmethod
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_soperator.logger import Logger
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
 
 C = TypeVar("C")
 
@@ -133,3 +139,34 @@ class Watch(Stored, ABC, Generic[C]):
     @abstractmethod
     async def look(self, client: C, max_age: float) -> Look:
         """See how things are; answers to others may be used if they are no older than ``max_age`` seconds."""
+
+
+class WorkTimeout(AirflowException):
+    """A task was not done within its ``timeout``."""
+
+
+def succeeded(result: Any) -> dict[str, Any]:
+    return {"status": "success", "result": result}
+
+
+def failed(message: str) -> dict[str, Any]:
+    return {"status": "failed", "message": message}
+
+
+def refused(message: str) -> dict[str, Any]:
+    return {"status": "refused", "message": message}
+
+
+def timed_out(message: str) -> dict[str, Any]:
+    return {"status": "timeout", "message": message}
+
+
+def result_of(event: dict[str, Any], within: timedelta | None = None) -> Any:
+    """The result, or the exception that the event stands for."""
+    if event["status"] == "success":
+        return event["result"]
+    if event["status"] == "refused":
+        raise AirflowFailException(event["message"])
+    if event["status"] == "timeout":
+        raise WorkTimeout(f"not done within {within}: {event['message']}" if within else event["message"])
+    raise AirflowException(event["message"])

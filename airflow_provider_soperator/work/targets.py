@@ -12,7 +12,7 @@ from airflow_provider_soperator.capacity.holdings import Holding, Release, World
 from airflow_provider_soperator.capacity.targets import protocol
 from airflow_provider_soperator.capacity.targets.protocol import Session, SessionContext
 from airflow_provider_soperator.errors import CapacityError, CapacityMistake
-from airflow_provider_soperator.hooks.clients import AirflowClients
+from airflow_provider_soperator.hooks.cluster_clients import ShiftClients
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 from airflow_provider_soperator.slurm.node_orders import MODES
@@ -41,14 +41,14 @@ class TargetScaling(Work[Session]):
     @asynccontextmanager
     async def open(self, log: Logger) -> AsyncIterator[Session]:
         purpose = SessionContext(block=self.block or "", key=self.key, why=f"Airflow: {self.key}")
-        async with protocol.read_target(self.target).open(purpose, AirflowClients(), log) as session:
+        async with protocol.read_target(self.target).open(purpose, ShiftClients(), log) as session:
             yield session
 
     def begin(self, log: Logger) -> ScalingProgress:
         return ScalingProgress(self, log)
 
     async def read_block(self) -> CapacityBlock | None:
-        return await AirflowClients().block(self.nebius_conn_id, self.block) if self.block else None
+        return await ShiftClients().block(self.nebius_conn_id, self.block) if self.block else None
 
 
 class ScalingProgress(Progress[Session]):

@@ -14,7 +14,7 @@ from unittest import mock
 from airflow_provider_soperator.capacity.order import ShiftOrder
 from airflow_provider_soperator.capacity.shift import Shift
 from airflow_provider_soperator.capacity.targets import NebiusNodeGroupTarget, SlurmNodesTarget
-from airflow_provider_soperator.hooks.clients import AirflowClients
+from airflow_provider_soperator.hooks.cluster_clients import ShiftClients
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 from benchmarks.capacity.shape import GPUS, MOVED, NODES, POLL
 from benchmarks.capacity.stage import ALL, Stage
@@ -110,12 +110,12 @@ class Shifted:
             asyncio.run(self._shift(order))
 
     async def _shift(self, order: ShiftOrder) -> None:
-        async with Shift.open(order, _AllAtOnce() if self.at_once else AirflowClients(), _log) as shift:
+        async with Shift.open(order, _AllAtOnce() if self.at_once else ShiftClients(), _log) as shift:
             await shift.check()
             await shift.run()
 
 
-class _AllAtOnce(AirflowClients):
+class _AllAtOnce(ShiftClients):
     """None of the block's GPUs are free before all of them are."""
 
     async def block(self, conn_id: str, block: str) -> CapacityBlock:

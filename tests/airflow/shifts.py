@@ -12,7 +12,7 @@ from typing import Any
 from airflow_provider_soperator.capacity.order import ShiftOrder
 from airflow_provider_soperator.capacity.shift import Shift
 from airflow_provider_soperator.capacity.targets import NebiusNodeGroupTarget, SlurmNodesTarget
-from airflow_provider_soperator.hooks.clients import AirflowClients
+from airflow_provider_soperator.hooks.cluster_clients import ShiftClients
 from sandbox.cloud.landscape import BLOCK_ID, INFERENCE_GROUP
 from tests.integration.cluster import Cluster
 
@@ -105,7 +105,7 @@ class Capacity:
 
 
 async def _run(order: ShiftOrder) -> None:
-    async with Shift.open(order, AirflowClients(), logging.getLogger("shift")) as shift:
+    async with Shift.open(order, ShiftClients(), logging.getLogger("shift")) as shift:
         await shift.run()
 
 

@@ -20,10 +20,10 @@ import kubernetes.config
 from airflow_provider_soperator.capacity.holdings import Holding
 from airflow_provider_soperator.capacity.targets import KubernetesScaleTarget
 from airflow_provider_soperator.capacity.targets.protocol import Session, SessionContext, Target, write_target
-from airflow_provider_soperator.hooks.clients import AirflowClients
+from airflow_provider_soperator.hooks.cluster_clients import ShiftClients
 from airflow_provider_soperator.hooks.nebius import NebiusHook
 from airflow_provider_soperator.triggers.work import WorkTrigger
-from airflow_provider_soperator.work.events import result_of
+from airflow_provider_soperator.work.protocols import result_of
 from airflow_provider_soperator.work.targets import TargetScaling
 from sandbox.cloud.landscape import INFERENCE_GROUP, INFERENCE_NAMESPACE, REMOTE_INFERENCE_GROUP
 from tests.integration.cluster import Cluster
@@ -105,7 +105,7 @@ def at_work(target: Target, work: Callable[[Session], Awaitable[T]], block: str 
 
     async def run() -> T:
         purpose = SessionContext(block=block, key="tests")
-        async with target.open(purpose, AirflowClients(), logging.getLogger("scaling")) as session:
+        async with target.open(purpose, ShiftClients(), logging.getLogger("scaling")) as session:
             return await work(session)
 
     return asyncio.run(run())

@@ -23,7 +23,7 @@ from airflow_provider_soperator.capacity.order import ShiftOrder, Timeouts
 from airflow_provider_soperator.capacity.shift import Shift, ShiftFailed, ShiftOutcome
 from airflow_provider_soperator.capacity.targets import NebiusNodeGroupTarget, SlurmNodesTarget
 from airflow_provider_soperator.errors import CapacityMistake
-from airflow_provider_soperator.hooks.clients import AirflowClients
+from airflow_provider_soperator.hooks.cluster_clients import ShiftClients
 from sandbox.cloud.landscape import BLOCK_ID, INFERENCE_GROUP, REMOTE_INFERENCE_GROUP
 from sandbox.settings import EPHEMERAL_SET
 from tests.integration.cluster import NOT_UP, Cluster
@@ -102,7 +102,7 @@ async def run(order: ShiftOrder, log: logging.Logger, is_alive: IsAlive | None =
 def opened(order: ShiftOrder, log: logging.Logger) -> AbstractAsyncContextManager[Shift]:
     # As a trigger gets it: through JSON.
     order = ShiftOrder.read(order.write())
-    return Shift.open(order, AirflowClients(), log)
+    return Shift.open(order, ShiftClients(), log)
 
 
 class Shifts:

@@ -19,10 +19,9 @@ from airflow_provider_soperator.operators.checks import CheckFailed, RunActiveCh
 from airflow_provider_soperator.sensors.health import ActiveCheckSensor
 from airflow_provider_soperator.soperator.active_checks import CheckAwaited
 from airflow_provider_soperator.triggers.events import ActiveCheckFailedTrigger
-from airflow_provider_soperator.triggers.watch import WatchTrigger
-from airflow_provider_soperator.triggers.work import WorkTrigger
+from airflow_provider_soperator.triggers.work import WatchTrigger, WorkTrigger
 from airflow_provider_soperator.work.checks import CheckWatch
-from airflow_provider_soperator.work.events import WorkTimeout
+from airflow_provider_soperator.work.protocols import WorkTimeout
 from sandbox.lifecycle import Sandbox
 from sandbox.settings import CLUSTER, NAMESPACE
 from tests.integration.cluster import SOPERATOR, Cluster

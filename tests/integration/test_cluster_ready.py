@@ -11,12 +11,12 @@ import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 from async_timeout import timeout
 
-from airflow_provider_soperator.hooks.sides import Where
+from airflow_provider_soperator.hooks.cluster_clients import ClusterConnections
 from airflow_provider_soperator.sensors.cluster import ClusterReadySensor
 from airflow_provider_soperator.soperator import readiness
 from airflow_provider_soperator.soperator.readiness import Readiness
 from airflow_provider_soperator.triggers.events import ClusterUnavailableTrigger
-from airflow_provider_soperator.triggers.watch import WatchTrigger
+from airflow_provider_soperator.triggers.work import WatchTrigger
 from airflow_provider_soperator.work.clusters import look
 from sandbox.settings import EPHEMERAL_SET, NAMESPACE, STATIC_SET
 from tests.integration.cluster import Cluster
@@ -44,7 +44,7 @@ def seen(*nodesets: str) -> Readiness:
     """What Kubernetes says."""
 
     async def run() -> Readiness:
-        async with Where("kubernetes_default", NAMESPACE).open() as sides:
+        async with ClusterConnections("kubernetes_default", NAMESPACE).open() as sides:
             return (await look(sides, nodesets, 0))[1]
 
     return asyncio.run(run())

@@ -12,13 +12,13 @@ from airflow.triggers.base import TriggerEvent
 from async_timeout import timeout
 
 from airflow_provider_soperator.health.assessment import HealthQuery
-from airflow_provider_soperator.hooks.health import Witnesses
+from airflow_provider_soperator.hooks.cluster_clients import HealthSources
 from airflow_provider_soperator.hooks.prometheus import PrometheusHook
 from airflow_provider_soperator.sensors.health import NodeHealthSensor
 from airflow_provider_soperator.transports.transport_errors import ConnectFailed
 from airflow_provider_soperator.triggers.events import NodeUnhealthyTrigger
-from airflow_provider_soperator.triggers.watch import WatchTrigger
-from airflow_provider_soperator.work.health import HealthWatch
+from airflow_provider_soperator.triggers.work import WatchTrigger
+from airflow_provider_soperator.work.watches import HealthWatch
 from tests.integration.cluster import Cluster
 from tests.integration.connections import Connections
 
@@ -133,7 +133,7 @@ async def first(events: AsyncIterator[TriggerEvent]) -> Any:
 
 
 def test_a_sensor_that_is_deferred_sees_the_same(cluster: Cluster, conn_id: str) -> None:
-    witnesses = Witnesses(kubernetes_conn_id="kubernetes_default")
+    witnesses = HealthSources(kubernetes_conn_id="kubernetes_default")
 
     def waits(**watched: Any) -> AsyncIterator[TriggerEvent]:
         watch = HealthWatch(

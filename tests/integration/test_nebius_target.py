@@ -30,7 +30,7 @@ from airflow_provider_soperator.capacity.holdings import Holding, Release
 from airflow_provider_soperator.capacity.targets import NebiusNodeGroupTarget
 from airflow_provider_soperator.capacity.targets.protocol import Session, SessionContext, Target
 from airflow_provider_soperator.errors import CapacityBusy, CapacityMistake
-from airflow_provider_soperator.hooks.clients import AirflowClients
+from airflow_provider_soperator.hooks.cluster_clients import ShiftClients
 from airflow_provider_soperator.hooks.nebius import NebiusHook
 from airflow_provider_soperator.nebius import api
 from airflow_provider_soperator.nebius.api import NebiusUnreachable
@@ -71,7 +71,7 @@ class Shift:
 
     def open(self, target: Target = GROUP, key: str = "shift-1") -> Session:
         purpose = SessionContext(block=BLOCK, key=key, why="a test")
-        return self.do(self._opened.enter_async_context(target.open(purpose, AirflowClients(), self.log)))
+        return self.do(self._opened.enter_async_context(target.open(purpose, ShiftClients(), self.log)))
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
         async def in_time() -> T:
@@ -251,7 +251,7 @@ def test_in_a_sandbox_whose_block_is_full_for_a_while(cluster: Cluster, connecti
         return seen
 
     async def scenario() -> None:
-        async with timeout(60), target.open(purpose, AirflowClients(), logging.getLogger("sandbox")) as session:
+        async with timeout(60), target.open(purpose, ShiftClients(), logging.getLogger("sandbox")) as session:
             await session.check(2, await NebiusHook().block(landscape.BLOCK_ID))
             cluster.fault("block-exhausted", leave=cluster.settings.gpus)
             await session.grow(2)

@@ -18,7 +18,7 @@ from airflow_provider_soperator.operators.nodes import (
     UndrainNodesOperator,
 )
 from airflow_provider_soperator.sensors.nodes import NodeStateSensor
-from airflow_provider_soperator.work.events import WorkTimeout
+from airflow_provider_soperator.work.protocols import WorkTimeout
 from tests.integration.cluster import Cluster
 from tests.integration.connections import Connections
 

@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from airflow_provider_soperator.hooks.sides import Sides, Where
+from airflow_provider_soperator.hooks.cluster_clients import ClusterConnections, ClusterSides
 from airflow_provider_soperator.operators.nodesets import ScaleNodeSetOperator
 from airflow_provider_soperator.soperator.resize import Resize
-from airflow_provider_soperator.work.events import WorkTimeout
 from airflow_provider_soperator.work.nodesets import NodeSetResize
-from airflow_provider_soperator.work.protocols import WorkFailed
+from airflow_provider_soperator.work.protocols import WorkFailed, WorkTimeout
 from sandbox.settings import EPHEMERAL_SET, NAMESPACE, STATIC_SET
 from tests.integration.cluster import NOT_UP, OFF, Cluster
 from tests.integration.connections import Connections
@@ -65,7 +64,7 @@ class Steps:
     def __init__(self, conn_id: str, **wanted: Any) -> None:
         now = datetime.now(timezone.utc)
         self._work = NodeSetResize(
-            where=Where("kubernetes_default", NAMESPACE, None, conn_id),
+            where=ClusterConnections("kubernetes_default", NAMESPACE, None, conn_id),
             resize=Resize(nodeset=STATIC_SET, owner="night", **wanted),
             since=now,
             deadline=now + timedelta(hours=1),
@@ -80,7 +79,7 @@ class Steps:
     def undo(self) -> str:
         return str(self._do(self._progress.undo))
 
-    def _do(self, step: Callable[[Sides], Any]) -> Any:
+    def _do(self, step: Callable[[ClusterSides], Any]) -> Any:
         async def run() -> Any:
             async with self._work.where.open() as sides:
                 return await step(sides)

@@ -19,7 +19,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from airflow_provider_soperator.operators.cluster import ProvisionClusterOperator
 from airflow_provider_soperator.provisioning.connections import Connections as ConnectionIds
 from airflow_provider_soperator.provisioning.parts import NodeSet
-from airflow_provider_soperator.work.events import WorkTimeout
+from airflow_provider_soperator.work.protocols import WorkTimeout
 from tests.integration.cluster import Cluster
 from tests.integration.connections import Connections
 from tests.integration.provisioning import GPU, TaskInstance, destroy, ledger, provision, recipe, spec

@@ -14,7 +14,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_soperator.operators.nodes import ReplaceNodesOperator
 from airflow_provider_soperator.triggers.work import WorkTrigger
-from airflow_provider_soperator.work.events import succeeded
+from airflow_provider_soperator.work.protocols import succeeded
 from tests.integration.cluster import Cluster
 from tests.integration.connections import Connections
 

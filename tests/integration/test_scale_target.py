@@ -19,7 +19,7 @@ from airflow_provider_soperator.errors import CapacityBusy, CapacityMistake
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 from airflow_provider_soperator.slurm.requests import PowerDownMode
 from airflow_provider_soperator.transports.transport_errors import ConnectFailed
-from airflow_provider_soperator.work.events import WorkTimeout
+from airflow_provider_soperator.work.protocols import WorkTimeout
 from sandbox.cloud.landscape import BLOCK_ID, INFERENCE_NAMESPACE, NODESET_NAME_LABEL
 from tests.integration.cluster import Cluster
 from tests.integration.connections import Connections

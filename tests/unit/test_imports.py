@@ -104,13 +104,11 @@ TABLE = (
             # This calls the cloud.
             "capacity.targets.nebius_session",
             # These make Airflow's tasks.
-            "pipelines.edges",
             "pipelines.group",
             "pipelines.member",
             "pipelines.rendering",
             "pipelines.stages",
             "pipelines.submit",
-            "pipelines.tasks",
             "pipelines.wiring",
         ),
     ),

@@ -10,8 +10,8 @@ import pytest
 from airflow.sdk.log import redact
 
 from airflow_provider_soperator.errors import ConnectionMistake
-from airflow_provider_soperator.hooks.rest import Masked, open_rest
 from airflow_provider_soperator.hooks.settings import Settings
+from airflow_provider_soperator.hooks.transports import Masked, open_rest
 from airflow_provider_soperator.slurm.requests import Ping
 from airflow_provider_soperator.transports.local import LocalTransport
 from airflow_provider_soperator.transports.rest import MintedTokens

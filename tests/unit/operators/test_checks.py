@@ -13,8 +13,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from airflow_provider_soperator.operators.checks import CheckFailed, RunActiveCheckOperator
 from airflow_provider_soperator.sensors.health import ActiveCheckSensor
 from airflow_provider_soperator.work.checks import CheckRun
-from airflow_provider_soperator.work.events import WorkTimeout, failed, refused, succeeded, timed_out
-from airflow_provider_soperator.work.protocols import Watch, Work
+from airflow_provider_soperator.work.protocols import Watch, Work, WorkTimeout, failed, refused, succeeded, timed_out
 
 TI = {"dag_id": "nightly", "run_id": "r", "task_id": "check", "map_index": -1}
 CONTEXT: Any = {"ti": SimpleNamespace(**TI, try_number=2, max_tries=2)}

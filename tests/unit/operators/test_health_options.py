@@ -13,8 +13,7 @@ from airflow_provider_soperator.health.assessment import HealthQuery
 from airflow_provider_soperator.operators.nodes import ReplaceNodesOperator
 from airflow_provider_soperator.sensors.health import NodeHealthSensor
 from airflow_provider_soperator.triggers.events import NodeUnhealthyTrigger
-from airflow_provider_soperator.work.events import failed, refused, succeeded
-from airflow_provider_soperator.work.protocols import Watch
+from airflow_provider_soperator.work.protocols import Watch, failed, refused, succeeded
 
 MISTAKES: list[tuple[type[Any], dict[str, Any], str]] = [
     (NodeHealthSensor, {"wait_for": "well"}, "wait_for='well' is none of 'healthy', 'unhealthy' and 'now'"),

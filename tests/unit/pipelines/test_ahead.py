@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_soperator.pipelines.ahead import Ahead, AheadJob, ahead_key
+from airflow_provider_soperator.pipelines.plan import Ahead, AheadJob, ahead_key
 
 NAMES = st.text("abc._-", min_size=1, max_size=5)
 JOBS = st.builds(AheadJob, st.integers(1, 10**9).map(str), st.just("abcdefghijkl"))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_soperator.operators.sbatch import SbatchOperator
-from airflow_provider_soperator.pipelines.arrays import UNKNOWN, array_of
+from airflow_provider_soperator.pipelines.stages import UNKNOWN, array_of
 
 HEAD = "#!/bin/bash\n#SBATCH --array=1-3\n"
 

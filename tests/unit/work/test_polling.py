@@ -16,10 +16,21 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm.errors import UnknownNode
 from airflow_provider_soperator.transports.transport_errors import ConnectFailed, ConnectionLost, Unreachable
-from airflow_provider_soperator.triggers.watch import WatchTrigger
-from airflow_provider_soperator.triggers.work import WorkTrigger
-from airflow_provider_soperator.work.events import WorkTimeout, failed, refused, result_of, succeeded, timed_out
-from airflow_provider_soperator.work.protocols import Look, Progress, Watch, Work, WorkFailed, WorkRefused
+from airflow_provider_soperator.triggers.work import WatchTrigger, WorkTrigger
+from airflow_provider_soperator.work.protocols import (
+    Look,
+    Progress,
+    Watch,
+    Work,
+    WorkFailed,
+    WorkRefused,
+    WorkTimeout,
+    failed,
+    refused,
+    result_of,
+    succeeded,
+    timed_out,
+)
 
 LOST = ConnectionLost("the connection broke")
 AWAY = Unreachable("nobody listens there")

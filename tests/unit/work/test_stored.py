@@ -11,24 +11,21 @@ import pytest
 from airflow_provider_soperator.capacity.awaited import BlockAwaited
 from airflow_provider_soperator.client.queue import QueueFilter
 from airflow_provider_soperator.health.assessment import HealthQuery
-from airflow_provider_soperator.hooks.health import Witnesses
-from airflow_provider_soperator.hooks.sides import Where
+from airflow_provider_soperator.hooks.cluster_clients import ClusterConnections, HealthSources
 from airflow_provider_soperator.soperator.active_checks import CheckAwaited
 from airflow_provider_soperator.soperator.resize import Resize
-from airflow_provider_soperator.work.blocks import BlockWatch
 from airflow_provider_soperator.work.checks import CheckRun, CheckWatch
 from airflow_provider_soperator.work.clusters import ClusterStart, ClusterWatch
-from airflow_provider_soperator.work.health import HealthWatch
-from airflow_provider_soperator.work.jobs import JobWatch, QueueWatch
 from airflow_provider_soperator.work.machines import MachineReplacement
 from airflow_provider_soperator.work.nodes import NodeChange, NodeStateWatch
 from airflow_provider_soperator.work.nodesets import NodeSetResize
 from airflow_provider_soperator.work.protocols import Stored, Watch, Work
 from airflow_provider_soperator.work.targets import TargetScaling
+from airflow_provider_soperator.work.watches import BlockWatch, HealthWatch, JobWatch, QueueWatch
 
 NOON = datetime(2026, 11, 22, 12, tzinfo=timezone.utc)
 SPAN: dict[str, Any] = {"since": NOON, "deadline": NOON + timedelta(hours=1), "poll_interval": 2.0}
-WHERE = Where("kubernetes_default", "soperator", None, "soperator_default")
+WHERE = ClusterConnections("kubernetes_default", "soperator", None, "soperator_default")
 SLURM = "soperator_default"
 
 VALUES = [
@@ -67,7 +64,7 @@ VALUES = [
     HealthWatch(
         slurm_conn_id=SLURM,
         watched=HealthQuery(nodes=("worker-0",), kinds=("pod",), ignore_own_drains=False),
-        witnesses=Witnesses(prometheus_conn_id="p", series={"cluster": "a"}, node_labels=("instance",)),
+        witnesses=HealthSources(prometheus_conn_id="p", series={"cluster": "a"}, node_labels=("instance",)),
     ),
     JobWatch(slurm_conn_id=SLURM, job_id="7_[1-3]", states=("RUNNING",)),
     QueueWatch(

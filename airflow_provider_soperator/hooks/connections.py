@@ -1,16 +1,15 @@
-"""Fields of a connection's extra, of any of our connection types: what a form shows of them, and what was written.
-
-Imports nothing heavy: Airflow reads it in each of its processes.
-"""
+"""Connections in general: fields of their extras, stock connections, and packages that only an extra installs."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_soperator.errors import ConnectionMistake
+from airflow_provider_soperator.transports.transport_errors import ConnectFailed
 
 #: What a form shows where nothing is chosen.
 _NOT_CHOSEN = "follows from what else is set"
@@ -86,3 +85,24 @@ def at_most_one(said: Mapping[str, object]) -> None:
     both = [name for name, value in said.items() if value]
     if len(both) > 1:
         raise ConnectionMistake(f"{' and '.join(both)} are both set, and only one of them can count: remove the other")
+
+
+@contextmanager
+def known(conn_id: str) -> Iterator[None]:
+    """For what reads a connection by its id."""
+    from airflow.providers.common.compat.sdk import AirflowNotFoundException
+
+    try:
+        yield
+    except AirflowNotFoundException as error:
+        raise ConnectFailed(f"there is no connection {conn_id}", "add it, or name another one") from error
+
+
+@contextmanager
+def installed(extra: str) -> Iterator[None]:
+    """For imports of what only an extra of this package installs."""
+    try:
+        yield
+    except ImportError as error:
+        remedy = f"pip install 'airflow-provider-soperator[{extra}]'"
+        raise ConnectFailed(f"the packages for {extra} are not installed ({error})", remedy) from error

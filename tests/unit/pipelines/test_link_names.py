@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_soperator.pipelines.graph import PipelineError
-from airflow_provider_soperator.pipelines.names import read
+from airflow_provider_soperator.pipelines.graph import PipelineError, read_links
 from airflow_provider_soperator.slurm.dependencies import AnyOf, Dependency
 
 STAGES = ["prepare", "fit", "model.v2", "12"]
@@ -41,7 +40,7 @@ RESULT = "{{ ti.xcom_pull(task_ids='a', key='job_id') }}"
     ],
 )
 def test_read(dependency: Any, own: str, links: dict[str, str]) -> None:
-    rest, found = read("late", dependency, STAGES)
+    rest, found = read_links("late", dependency, STAGES)
     assert rest == own
     assert {link.upstream: str(link) for link in found} == links
 
@@ -63,5 +62,5 @@ def test_read(dependency: Any, own: str, links: dict[str, str]) -> None:
 )
 def test_refused(dependency: str, said: str) -> None:
     with pytest.raises(PipelineError) as refused:
-        read("late", dependency, STAGES)
+        read_links("late", dependency, STAGES)
     assert said in str(refused.value)

@@ -1,18 +1,26 @@
-"""Jobs of others that sensors wait for: one by its id, or all that fit a filter by their number."""
+"""Watches of jobs, queues, the health of nodes, and capacity blocks."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 
+from airflow_provider_soperator.capacity.awaited import BlockAwaited
+from airflow_provider_soperator.capacity.awaited import told as block_fields
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.poller import Watch as JobNews
 from airflow_provider_soperator.client.queue import Lasting, QueueFilter, within
+from airflow_provider_soperator.health.assessment import HealthQuery, in_words, told, unclear
+from airflow_provider_soperator.hooks.cluster_clients import HealthSources
+from airflow_provider_soperator.hooks.nebius import NebiusHook
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import sentence
 from airflow_provider_soperator.slurm.job_report import report_of
+from airflow_provider_soperator.slurm.node_conditions import in_lines
+from airflow_provider_soperator.slurm.requests import ListNodes
 from airflow_provider_soperator.slurm.states import JobState
 from airflow_provider_soperator.work.polling import slurm_client
 from airflow_provider_soperator.work.protocols import Look, Watch
@@ -72,3 +80,44 @@ class QueueWatch(Watch[AsyncSlurmClient]):
         fits = within(found["count"], self.at_most, self.at_least)
         episode: Lasting = self._episode  # type: ignore[attr-defined]
         return Look(episode.look(fits, now), found, (f"{found['count']} jobs",))
+
+
+@dataclass(frozen=True, kw_only=True)
+class HealthWatch(Watch[AsyncSlurmClient]):
+    """Some nodes that are waited for until they are healthy, or until one is not."""
+
+    slurm_conn_id: str
+    watched: HealthQuery
+    witnesses: HealthSources
+
+    def open(self) -> AbstractAsyncContextManager[AsyncSlurmClient]:
+        return slurm_client(self.slurm_conn_id)
+
+    async def look(self, client: AsyncSlurmClient, max_age: float) -> Look:
+        nodes, seen = await asyncio.gather(client.ask_shared(ListNodes(), max_age), self.witnesses.ask(max_age))
+        unhealthy = self.watched.unhealthy(nodes, seen)
+        lines = in_lines(in_words(unhealthy)) or ("nothing is wrong",)
+        doubt = unclear(nodes, seen)
+        says = (*lines, doubt) if doubt else lines
+        return Look(self.watched.is_reached(unhealthy), told(unhealthy), says)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockWatch(Watch[NebiusHook]):
+    """A capacity block, and the state that is waited for."""
+
+    nebius_conn_id: str
+    block: str
+    awaited: BlockAwaited
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[NebiusHook]:
+        hook = NebiusHook(self.nebius_conn_id)
+        # The connection stays open between two looks.
+        async with hook.async_client():
+            yield hook
+
+    async def look(self, client: NebiusHook, max_age: float) -> Look:
+        block = await client.block(self.block)
+        lacks = self.awaited.lacks(block, datetime.now(timezone.utc))
+        return Look(not lacks, block_fields(block), (f"Block {self.block}: {lacks}",) if lacks else ())

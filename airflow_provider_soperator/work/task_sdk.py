@@ -10,7 +10,7 @@ from airflow.sdk.bases.xcom import BaseXCom
 from airflow.sdk.execution_time.xcom import XCom
 from asgiref.sync import sync_to_async
 
-from airflow_provider_soperator.pipelines.states import states_of
+from airflow_provider_soperator.pipelines.member import states_of
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from airflow_provider_soperator.triggers import task_sdk
+from airflow_provider_soperator.work import task_sdk
 
 
 def test_a_trigger_that_is_ended_in_a_call_knows_why_and_the_call_is_completed() -> None:

@@ -1,0 +1,126 @@
+"""Clients of a whole cluster: its Kubernetes objects, its Slurm, its metrics, and the targets of a shift."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from airflow_provider_soperator.client.client import AsyncSlurmClient
+from airflow_provider_soperator.health.assessment import Observations
+from airflow_provider_soperator.health.metrics import NODE_LABELS, Metric, Sample
+from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
+from airflow_provider_soperator.hooks.connections import known
+from airflow_provider_soperator.hooks.prometheus import PrometheusHook
+from airflow_provider_soperator.hooks.slurm import SlurmHook
+from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
+from airflow_provider_soperator.slurm.cluster_records import Node
+from airflow_provider_soperator.slurm.requests import ListNodes
+from airflow_provider_soperator.soperator.cluster_objects import ClusterObjects, view
+from airflow_provider_soperator.soperator.hosts import KubernetesView
+from airflow_provider_soperator.values import NAMESPACE
+
+if TYPE_CHECKING:
+    from kubernetes_asyncio.client import ApiClient
+    from nebius.sdk import SDK
+
+    from airflow_provider_soperator.client.client import AsyncSlurmClient
+
+
+@dataclass(frozen=True)
+class ClusterSides:
+    """A cluster that can be asked on both sides, or on that of Kubernetes only."""
+
+    kubernetes: ClusterObjects
+    slurm: AsyncSlurmClient | None = None
+
+    async def nodes(self, most_age: float) -> Mapping[str, Node] | None:
+        """Slurm's nodes by their names, at most so many seconds old; None if Slurm is not to be asked."""
+        if self.slurm is None:
+            return None
+        return {node.name: node for node in await self.slurm.ask_shared(ListNodes(), most_age)}
+
+
+@dataclass(frozen=True)
+class ClusterConnections:
+    """The connections to both sides; of plain values. Without ``slurm_conn_id`` only Kubernetes is asked."""
+
+    kubernetes_conn_id: str
+    namespace: str
+    cluster: str | None = None
+    slurm_conn_id: str | None = None
+
+    @asynccontextmanager
+    async def open(self, max_age: float | None = None) -> AsyncIterator[ClusterSides]:
+        """Both sides, for the running event loop. Slurm is connected to once it is asked.
+
+        With ``max_age`` lists of Kubernetes may be that many seconds old, as those who only look share them.
+        """
+        async with AsyncExitStack() as opened:
+            hook = SoperatorClusterHook(self.kubernetes_conn_id, self.namespace)
+            objects = await opened.enter_async_context(hook.soperator(self.cluster or None, max_age))
+            slurm = None
+            if self.slurm_conn_id:
+                with known(self.slurm_conn_id):
+                    slurm = await opened.enter_async_context(SlurmHook(self.slurm_conn_id).async_client())
+            yield ClusterSides(objects, slurm)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HealthSources:
+    """Connections to ask, of plain values; none is asked without one."""
+
+    kubernetes_conn_id: str | None = None
+    namespace: str = NAMESPACE
+    prometheus_conn_id: str | None = None
+    #: Of the series that are meant, where a Prometheus has those of several clusters.
+    series: Mapping[str, str] = field(default_factory=dict)
+    #: Labels that tell whose a figure is.
+    node_labels: tuple[str, ...] = NODE_LABELS
+
+    async def ask(self, max_age: float | None = None) -> Observations:
+        """What they say now; raises ``TransportError`` if one of them cannot be asked.
+
+        With ``max_age`` the answer of Kubernetes may be that many seconds old, and is shared with others who look.
+        """
+        kubernetes, samples = await asyncio.gather(self._kubernetes(max_age), self._samples())
+        return Observations(kubernetes, samples, self.node_labels)
+
+    async def _kubernetes(self, max_age: float | None) -> KubernetesView | None:
+        if not self.kubernetes_conn_id:
+            return None
+        async with SoperatorClusterHook(self.kubernetes_conn_id, self.namespace).objects(max_age) as objects:
+            return await objects.shared(("view",), lambda: view(objects))
+
+    async def _samples(self) -> dict[Metric, list[Sample]]:
+        if not self.prometheus_conn_id:
+            return {}
+        return await PrometheusHook(self.prometheus_conn_id).faults(self.series)
+
+
+class ShiftClients:
+    """Opened by hooks, each of which is imported when a connection of its type is asked for."""
+
+    def slurm(self, conn_id: str) -> AbstractAsyncContextManager[AsyncSlurmClient]:
+        from airflow_provider_soperator.hooks.slurm import SlurmHook
+
+        return SlurmHook(conn_id).async_client()
+
+    def nebius(self, conn_id: str) -> AbstractAsyncContextManager[SDK]:
+        from airflow_provider_soperator.hooks.nebius import NebiusHook
+
+        return NebiusHook(conn_id).async_client()
+
+    @asynccontextmanager
+    async def kubernetes(self, conn_id: str) -> AsyncIterator[ApiClient]:
+        from airflow_provider_soperator.hooks.kubernetes import connect
+
+        async with await connect(conn_id) as client:
+            yield client
+
+    async def block(self, conn_id: str, block: str) -> CapacityBlock:
+        from airflow_provider_soperator.hooks.nebius import NebiusHook
+
+        return await NebiusHook(conn_id).block(block)

@@ -1,0 +1,190 @@
+"""Transports from the settings of a connection: SSH, slurmrestd and Kubernetes, each by its stock hook."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import copy
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from airflow_provider_soperator.errors import ConnectionMistake
+from airflow_provider_soperator.hooks import kubernetes, transports
+from airflow_provider_soperator.hooks.connections import installed, known
+from airflow_provider_soperator.hooks.settings import Settings
+from airflow_provider_soperator.slurm.requests import Request
+from airflow_provider_soperator.transports.kubernetes import CONTROLLER, LOGIN, KubernetesTransport, PodChoice
+from airflow_provider_soperator.transports.local import LocalTransport
+from airflow_provider_soperator.transports.native import NativeTransport
+from airflow_provider_soperator.transports.rest import (
+    FetchedTokens,
+    GivenToken,
+    MintedTokens,
+    RestTransport,
+    TokenSource,
+)
+from airflow_provider_soperator.transports.ssh import SshTransport
+from airflow_provider_soperator.transports.transport import SplitTransport, Transport
+
+if TYPE_CHECKING:
+    import paramiko
+
+
+#: Seconds to reach a login node, unless its connection says otherwise.
+CONNECT_TIMEOUT = 15
+
+_PRIVATE_KEY = re.compile(r"\s*-----BEGIN ([A-Z ]+)-----([A-Za-z0-9+/=\s\\]+)-----END \1-----\s*")
+
+
+def straightened(extra: Mapping[str, Any]) -> dict[str, Any]:
+    r"""What the stock hook can read, from what people paste.
+
+    It stumbles over fields that are there but blank, and over a host key with its host, as ssh-keyscan prints it. A
+    private key loses its line ends in a form's password field, and has them as backslash and n in an environment file.
+
+    >>> straightened({"host_key": "login.example.com ssh-ed25519 AAAA", "private_key": "", "conn_timeout": 5})
+    {'host_key': 'ssh-ed25519 AAAA', 'conn_timeout': 5}
+    >>> straightened({"private_key": r"-----BEGIN KEY-----\nabc\n-----END KEY-----"})["private_key"]
+    '-----BEGIN KEY-----\nabc\n-----END KEY-----\n'
+    """
+    kept = {name: value for name, value in extra.items() if value not in ("", None)}
+    if "host_key" in kept:
+        kept["host_key"] = _host_key(kept["host_key"])
+    if "private_key" in kept:
+        kept["private_key"] = lines_of_key(kept["private_key"])
+    return kept
+
+
+def _host_key(said: str) -> str:
+    words = said.split()
+    # A line of ssh-keyscan or of known_hosts has the host before them, a line of a .pub file a comment behind them.
+    start = next((at for at, word in enumerate(words) if word.startswith(("ssh-", "ecdsa-"))), 0)
+    return " ".join(words[start : start + 2])
+
+
+def lines_of_key(said: str) -> str:
+    """A private key with its lines, which it may have lost on its way."""
+    found = _PRIVATE_KEY.fullmatch(said)
+    if not found:
+        return said
+    body = re.sub(r"\s|\\n", "", found[2])
+    lines = [body[at : at + 70] for at in range(0, len(body), 70)]
+    return "\n".join([f"-----BEGIN {found[1]}-----", *lines, f"-----END {found[1]}-----", ""])
+
+
+async def connect(ssh_conn_id: str) -> Callable[[], paramiko.SSHClient]:
+    """What makes a connection, in another thread than the loop's."""
+    from airflow.providers.common.compat.connection import get_async_connection, get_async_extra_dejson
+
+    with known(ssh_conn_id):
+        connection = await get_async_connection(ssh_conn_id)
+    # Read here: the hook would do it in a way that may block the loop.
+    return partial(_opened, ssh_conn_id, connection, await get_async_extra_dejson(connection))
+
+
+def _opened(ssh_conn_id: str, connection: Any, extra: Mapping[str, Any]) -> paramiko.SSHClient:
+    from airflow.providers.ssh.hooks.ssh import SSHHook
+
+    connection = copy.copy(connection)
+    connection.extra = json.dumps(straightened(extra))
+
+    class LoginHook(SSHHook):
+        @classmethod
+        def get_connection(cls, conn_id: str) -> Any:
+            return connection
+
+    # The transport tries again by itself, and knows when there is no use in it.
+    hook = LoginHook(ssh_conn_id=ssh_conn_id, conn_retry_attempts=1)
+    hook.conn_timeout = hook.conn_timeout or CONNECT_TIMEOUT
+    client: paramiko.SSHClient = hook.get_conn()
+    return client
+
+
+T = TypeVar("T")
+
+
+def open_rest(settings: Settings, over: Callable[[], Transport]) -> Transport:
+    """``over`` makes the transport by which tokens are fetched, if they have to be."""
+    tokens = _own_tokens(settings) or FetchedTokens(lambda: _Briefly(over), settings.user)
+    with installed("rest"):
+        return RestTransport(settings.rest_url, Masked(tokens), user=settings.user)
+
+
+def _own_tokens(settings: Settings) -> TokenSource | None:
+    if settings.jwt_token:
+        return GivenToken(settings.jwt_token)
+    if settings.jwt_secret:
+        try:
+            key = base64.b64decode(settings.jwt_secret, validate=True)
+        except binascii.Error as error:
+            raise ConnectionMistake(f"jwt_secret is not in base64, as Kubernetes shows a Secret ({error})") from error
+        return MintedTokens(key, settings.user)
+    return None
+
+
+class _Briefly:
+    """A transport that is open for one question at a time: a token lasts an hour, in which it would idle."""
+
+    def __init__(self, make: Callable[[], Transport]) -> None:
+        self._make = make
+
+    async def ask(self, request: Request[T]) -> T:
+        transport = self._make()
+        try:
+            return await transport.ask(request)
+        finally:
+            await transport.close()
+
+    async def close(self) -> None:
+        pass
+
+
+class Masked:
+    """Tokens of another source, each told to Airflow's secrets masker before it is used.
+
+    The masker's message to the supervisor must not block the loop.
+    """
+
+    def __init__(self, tokens: TokenSource) -> None:
+        self._tokens = tokens
+        self._masked = ""
+
+    async def token(self, renew: bool) -> str:
+        from airflow.sdk.log import mask_secret
+
+        token = await self._tokens.token(renew)
+        if token != self._masked:
+            await asyncio.to_thread(mask_secret, token)
+            self._masked = token
+        return token
+
+
+def open_transport(settings: Settings) -> Transport:
+    """A transport that connects at its first question."""
+    slurm = TRANSPORTS[settings.transport](settings)
+    if not settings.files_elsewhere:
+        return slurm
+    return SplitTransport(slurm, TRANSPORTS[settings.files_via](settings))
+
+
+def _pods(settings: Settings) -> tuple[PodChoice, ...]:
+    if not settings.cluster:
+        return LOGIN, CONTROLLER
+    mine = f"app.kubernetes.io/instance={settings.cluster}"
+    return tuple(replace(choice, labels=f"{choice.labels},{mine}") for choice in (LOGIN, CONTROLLER))
+
+
+TRANSPORTS: dict[str, Callable[[Settings], Transport]] = {
+    "ssh": lambda settings: SshTransport(partial(transports.connect, settings.ssh_conn_id)),
+    "kubernetes": lambda settings: KubernetesTransport(
+        partial(kubernetes.connect, settings.kubernetes_conn_id), settings.namespace, _pods(settings)
+    ),
+    "rest": lambda settings: open_rest(settings, lambda: TRANSPORTS[settings.tokens_via](settings)),
+    "native": lambda settings: NativeTransport(),
+    "local": lambda settings: LocalTransport(),
+}

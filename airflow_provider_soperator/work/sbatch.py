@@ -1,0 +1,252 @@
+"""A task's job: its name and keys, its way through Slurm in the task's log, and the jobs that wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from airflow.sdk.bases.xcom import BaseXCom
+from airflow.sdk.exceptions import AirflowRuntimeError
+from airflow.sdk.execution_time.xcom import XCom
+
+from airflow_provider_soperator.client.client import AsyncSlurmClient
+from airflow_provider_soperator.client.job_run import JobRun, Printed
+from airflow_provider_soperator.logger import Logger
+from airflow_provider_soperator.pipelines.graph import is_ended, is_met
+from airflow_provider_soperator.slurm import directives, job_report
+from airflow_provider_soperator.slurm.errors import SlurmError
+from airflow_provider_soperator.slurm.job import BatchJob, job_of
+from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey, readable_name
+from airflow_provider_soperator.slurm.job_records import JobStatus, sentence
+from airflow_provider_soperator.slurm.requests import ListJobs
+from airflow_provider_soperator.slurm.requests.submission import Submitted
+from airflow_provider_soperator.transports.transport_errors import TransportError
+from airflow_provider_soperator.work import task_sdk
+from airflow_provider_soperator.work.task_sdk import push
+
+#: Characters that would have to be quoted in the name of a file.
+_ODD = re.compile(r"[^A-Za-z0-9_.-]")
+
+
+def job_for(ti: Any, script: str | None, fields: Mapping[str, Any]) -> BatchJob:
+    """The job of a task, named after it; ``InvalidJob`` if Slurm would refuse it."""
+    job = job_of({"script": script, **{name: value for name, value in fields.items() if value is not None}})
+    job.check()
+    return _named(job, ti)
+
+
+def _named(job: BatchJob, ti: Any) -> BatchJob:
+    # Names in the script's own lines win over those made here.
+    in_script = directives.read(job.script)[0].fields if job.script else {}
+    run = f"{readable_name(ti.dag_id, ti.task_id, ti.map_index)}.{ti.run_id}"
+    is_array = job.array is not None or "array" in in_script
+    file = _ODD.sub("_", run) + ("-%A_%a.out" if is_array else "-%j.out")
+    return job.replace(
+        name=job.name or in_script.get("name") or run,
+        output=job.output or in_script.get("output") or file,
+        error=job.error or in_script.get("error"),
+    )
+
+
+def key(ti: Any, number: int | None = None) -> SubmissionKey:
+    """The submission key of a task's try, by default of this one."""
+    index = -1 if ti.map_index is None else ti.map_index
+    return SubmissionKey.derive(ti.dag_id, ti.run_id, ti.task_id, index, number or ti.try_number)
+
+
+def keys_of(ti: Any, retries: int) -> tuple[list[SubmissionKey], list[SubmissionKey]]:
+    """The keys of the tries before the task was last cleared, and of those since then; the last is this try's.
+
+    ``retries`` is how many the task is granted each time that it is cleared.
+    """
+    keys = [key(ti, number) for number in range(1, ti.try_number + 1)]
+    # A cleared task is granted as many tries as at first. They may be fewer by now in the DAG.
+    before = min(max(0, ti.max_tries - retries), ti.try_number - 1)
+    return keys[:before], keys[before:]
+
+
+#: Lines that make one event of the log. A triggerer passes some thousand events a second, for all of its triggers, and
+#: one that is busy with them for half a minute is taken for dead.
+_BLOCK = 100
+#: Characters of a line that stand above a group of them.
+_TITLE = 100
+
+
+async def follow(run: JobRun, log: Logger, published: Published, chain: Chain) -> JobStatus:
+    """Submit and wait, and tell of what happens and what is printed; the job's end."""
+    submitted = await run.submit()
+    assert submitted.id is not None
+    for job in run.ended:
+        log.info("Job %s of an earlier try was still there: cancelled, as the task has been cleared since", job)
+    log.info("%s", _begin(submitted, chain))
+    await chain.relink(run.client, submitted.id, run.earlier, log)
+    await published.begin(submitted.id)
+    status: JobStatus | None = None
+    freeing: asyncio.Future[None] | None = None
+    try:
+        async for news in run.follow():
+            if isinstance(news, Printed):
+                await _print(news, log)
+                continue
+            status = news
+            log.info("Job %s %s", status.id, sentence(status))
+            await published.update(status)
+            if freeing is None and chain.is_stuck(status):
+                freeing = asyncio.ensure_future(chain.free(run.client, submitted.id, published.ti, log))
+    finally:
+        if freeing:
+            freeing.cancel()
+    assert status is not None, "the last news is the end"
+    if not status.succeeded:
+        for line in await run.diagnosis(status):
+            log.info("%s", line)
+    return status
+
+
+def _begin(submitted: Submitted, chain: Chain) -> str:
+    if str(submitted.id) == chain.ahead:
+        return f"Job {submitted.id} was submitted ahead"
+    if submitted.adopted:
+        return f"Job {submitted.id} was submitted by an earlier try: going on with it"
+    return f"Job {submitted.id} submitted"
+
+
+async def _print(printed: Printed, log: Logger) -> None:
+    prefix = "stderr: " if printed.is_error else ""
+    lines = [prefix + line for line in printed.lines]
+    if printed.part == printed.part.whole:
+        await _log(lines, log)
+    elif len(lines) == 1:
+        log.info("%s: %s", printed.part, lines[0])
+    else:
+        # The marks make a group that Airflow's page folds. Folded, too, it tells how far this part has come.
+        log.info("::group::%s: %s", printed.part, lines[-1][:_TITLE])
+        await _log(lines, log)
+        log.info("::endgroup::")
+
+
+async def _log(lines: list[str], log: Logger) -> None:
+    size = _BLOCK if len(lines) > _BLOCK else 1
+    for start in range(0, len(lines), size):
+        log.info("%s", "\n".join(lines[start : start + size]))
+        if size > 1:
+            # Others want their turn.
+            await asyncio.sleep(0)
+
+
+#: Seconds between two looks at tasks that may be tried once more.
+_LOOK = 10.0
+#: Why a job waits that waits in vain.
+_NEVER = "DependencyNeverSatisfied"
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The jobs around that of a task, by their ids."""
+
+    #: The one that was submitted ahead for the task itself.
+    ahead: str = ""
+    #: Those that wait for it.
+    waiting: Sequence[str] = ()
+    #: Those that can never run once it has failed.
+    doomed: Sequence[str] = ()
+    #: What the task follows that may have begun before it ended: tasks, and how it follows them.
+    follows: Sequence[Sequence[str]] = ()
+
+    @classmethod
+    def read(cls, said: dict[str, Any] | None) -> Chain:
+        return cls(**said) if said else cls()
+
+    async def relink(self, client: AsyncSlurmClient, job: JobId, earlier: Sequence[str], log: Logger) -> None:
+        """Have the jobs that wait for an earlier try's job wait for this one; ``earlier`` has the keys of these."""
+        if not self.waiting or str(job) == self.ahead:
+            return
+        try:
+            suffixes = tuple(SubmissionKey(key).suffix for key in earlier)
+            known = await client.ask(ListJobs(mine=True, name_suffixes=suffixes)) if suffixes else ()
+            before = {found.id.whole for found in known} | ({JobId.parse(self.ahead)} if self.ahead else set())
+            for old in sorted(before - {job}):
+                for relinked in await client.relink(map(JobId.parse, self.waiting), old, job):
+                    log.info("Job %s waits for job %s now, and no longer for job %s", relinked, job, old)
+        except (SlurmError, TransportError) as error:
+            # Their own tasks see to it when it is their turn.
+            log.warning("The jobs that wait for this one could not be told of it: %s", error)
+
+    def is_stuck(self, status: JobStatus) -> bool:
+        return bool(self.ahead) and any(part.reason == _NEVER for part in status.parts)
+
+    async def free(self, client: AsyncSlurmClient, job: JobId, ti: Any, log: Logger) -> None:
+        """Let a job run that waits in vain, or end it, once it is clear which.
+
+        Airflow may have gone past what it waits for, as when a job was forgiven or its task marked by hand.
+        """
+        try:
+            await self._free(client, job, ti, log)
+        except (SlurmError, TransportError) as error:
+            log.warning("Job %s waits in vain, and could not be let go: %s", job, error)
+
+    async def _free(self, client: AsyncSlurmClient, job: JobId, ti: Any, log: Logger) -> None:
+        names = [name for name, _ in self.follows]
+        while names:
+            states = await task_sdk.states(ti, names)
+            if all(is_ended(state) for name in names for state in states[name].values()):
+                break
+            # Another try may mend it.
+            await asyncio.sleep(_LOOK)
+        else:
+            states = {}
+        if all(is_met(kind, state) for name, kind in self.follows for state in states[name].values()):
+            if await client.let_go(job):
+                log.info("Job %s need not wait for jobs that have failed: its task's turn has come", job)
+        else:
+            await client.cancel_waiting([job])
+            log.info("Job %s waits for what can never come: what had not begun of it is cancelled", job)
+
+    async def give_up(self, client: AsyncSlurmClient) -> None:
+        """Take those out of the queue that can never run."""
+        await client.cancel_waiting(map(JobId.parse, self.doomed))
+
+
+class Published:
+    """XComs of a task, pushed whenever there is something new to them; those that are links are noted in ``pushed``."""
+
+    def __init__(
+        self, ti: Any, client: AsyncSlurmClient, templates: Mapping[str, str], pushed: dict[str, str], log: Logger
+    ) -> None:
+        self.ti, self._client, self._log = ti, client, log
+        self._templates = {job_report.xcom_key(field): template for field, template in templates.items()}
+        self._values: dict[str, str] = {}
+        self._pushed = pushed
+
+    async def begin(self, job: JobId) -> None:
+        """The job is submitted."""
+        await self._push("job_id", str(job), XCom)
+        if any(job_report.names_placeholder(template, "cluster") for template in self._templates.values()):
+            # Links that want it are not shown without it, which is no reason to leave the job alone.
+            with suppress(SlurmError, TransportError):
+                self._values["cluster"] = (await self._client.config()).cluster
+        await self.update(JobStatus(id=job))
+
+    async def update(self, status: JobStatus) -> None:
+        """Something about the job has changed."""
+        # What is known of a job can be forgotten, as when it is told of by accounting.
+        self._values |= {name: value for name, value in job_report.placeholder_values(status).items() if value}
+        for key, template in self._templates.items():
+            link = job_report.link_of(template, self._values)
+            if link and link != self._pushed.get(key):
+                # The API server reads it as it is stored, whatever keeps other XComs.
+                await self._push(key, link, BaseXCom)
+                self._pushed[key] = link
+
+    async def _push(self, key: str, value: str, backend: type[BaseXCom]) -> None:
+        # dag.test() runs triggers without telling them of their task.
+        if self.ti is None:
+            return
+        try:
+            await push(self.ti, key, value, backend)
+        except AirflowRuntimeError as error:
+            self._log.info("The XCom %s could not be stored, which does the job no harm: %s", key, error)
