@@ -65,7 +65,7 @@ def get_provider_info() -> dict[str, Any]:
             {
                 "integration-name": "Soperator",
                 "python-modules": [
-                    "airflow_provider_soperator.triggers.capacity",
+                    "airflow_provider_soperator.triggers.shift",
                     "airflow_provider_soperator.triggers.events",
                     "airflow_provider_soperator.triggers.sbatch",
                     "airflow_provider_soperator.triggers.work",

@@ -122,6 +122,9 @@ class Init:
     def signal(self, name: str, number: signal.Signals) -> None:
         request(self._paths.control, 15, do="send_signal", name=name, number=int(number))
 
+    def resume(self) -> None:
+        request(self._paths.control, 15, do="resume")
+
     def kill(self) -> None:
         """End the sandbox: the kernel takes every process and every mount of it down with its first process."""
         outer = self.outer()

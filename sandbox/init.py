@@ -155,6 +155,13 @@ class Supervisor:
             else:
                 self._signal_inner(pid, signal.Signals(number))
 
+    def resume(self) -> None:
+        """Let every daemon that runs go on, whether it was stopped or not."""
+        with self._changed:
+            for process in self._processes.values():
+                if process.pid is not None:
+                    self._signal_inner(process.pid, signal.SIGCONT)
+
     def describe(self) -> list[dict[str, Any]]:
         with self._changed:
             return [asdict(process) | {"inner": self.inner(process.pid)} for process in self._processes.values()]
@@ -227,7 +234,7 @@ class ControlServer:
                 stream.write(json.dumps(answer).encode() + b"\n")
 
     def _perform(self, do: str, **arguments: Any) -> Any:
-        if do not in ("start", "stop", "send_signal", "describe"):
+        if do not in ("start", "stop", "send_signal", "resume", "describe"):
             raise ValueError(f"unknown request: {do}")
         return getattr(self._supervisor, do)(**arguments)
 

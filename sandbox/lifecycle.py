@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -131,9 +130,7 @@ class Sandbox:
 
     def resume_frozen(self) -> None:
         """What a fault had stopped goes on."""
-        for name, process in self.init.processes().items():
-            if process["pid"]:
-                self.init.signal(name, signal.SIGCONT)
+        self.init.resume()
 
     def _start_all(self, report: Progress) -> None:
         running = {name for name, process in self.init.processes().items() if process["pid"]}

@@ -13,7 +13,7 @@ from typing import TypeVar
 from airflow_provider_soperator.answers import SharedAnswers
 from airflow_provider_soperator.client import file_copies, poll_rounds, queue, submissions
 from airflow_provider_soperator.client.output import Tail, Tails
-from airflow_provider_soperator.client.poller import POLL_INTERVAL, Poller, Watch
+from airflow_provider_soperator.client.poller import POLL_INTERVAL, JobNews, Poller
 from airflow_provider_soperator.client.submissions import Batcher
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, RateLimit, Share
 from airflow_provider_soperator.slurm.errors import AccountingDisabled
@@ -160,7 +160,7 @@ class AsyncSlurmClient:
         """The status of any number of jobs, for the price of one."""
         return await self._take(poll_rounds.statuses(jobs))
 
-    def watch(self, job: JobId, *, name: str = "", mine: bool = False, poll_interval: float = POLL_INTERVAL) -> Watch:
+    def watch(self, job: JobId, *, name: str = "", mine: bool = False, poll_interval: float = POLL_INTERVAL) -> JobNews:
         """The news of a job until its end. All who watch share one poller.
 
         ``name``: what the job must be called. ``mine``: the connection's user has submitted it; that is cheaper.

@@ -28,7 +28,7 @@ POLL_INTERVAL = 10.0
 GATHERING = 0.05
 
 
-class Watch:
+class JobNews:
     """The news of a job: iterate, or wait for its end.
 
     The first status comes as soon as anything is known, others when something changes; the last is the job's end.
@@ -97,7 +97,7 @@ class _Rounds:
     """One round after another, each told to those whom it concerns."""
 
     def __init__(self, patience: LossLimits) -> None:
-        self.book: WatchList[Watch] = WatchList(patience)
+        self.book: WatchList[JobNews] = WatchList(patience)
         self.due = 0.0
         self._pace = Pace()
         self._paced = False
@@ -106,7 +106,7 @@ class _Rounds:
         #: Why the last round got no answer.
         self._failure: Exception | None = None
 
-    def add(self, watch: Watch) -> None:
+    def add(self, watch: JobNews) -> None:
         is_first = not self.book
         self.book.add(watch)
         # Soon, but those who come together share one round.
@@ -121,7 +121,7 @@ class _Rounds:
         else:
             self.due = min(self.due, soon)
 
-    def remove(self, watch: Watch) -> None:
+    def remove(self, watch: JobNews) -> None:
         self.book.remove(watch)
         watch.is_closed = True
 
@@ -175,15 +175,15 @@ class Poller:
         self._sooner = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    def watch(self, job: JobId, *, name: str = "", mine: bool = False, poll_interval: float = POLL_INTERVAL) -> Watch:
-        watch = Watch(self, job, name, mine, poll_interval)
+    def watch(self, job: JobId, *, name: str = "", mine: bool = False, poll_interval: float = POLL_INTERVAL) -> JobNews:
+        watch = JobNews(self, job, name, mine, poll_interval)
         self._rounds.add(watch)
         self._sooner.set()
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._poll(), name="slurm-watcher")
         return watch
 
-    def remove(self, watch: Watch) -> None:
+    def remove(self, watch: JobNews) -> None:
         self._rounds.remove(watch)
         watch.wake()
         if not self._rounds.book:

@@ -18,7 +18,7 @@ from async_timeout import timeout as time_limit
 from airflow_provider_soperator.client import file_copies
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.file_copies import Copied
-from airflow_provider_soperator.client.poller import POLL_INTERVAL, Watch
+from airflow_provider_soperator.client.poller import POLL_INTERVAL, JobNews
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import JobStatus
 from airflow_provider_soperator.slurm.requests.commands import run_steps
@@ -77,7 +77,7 @@ class SlurmClient:
         ``name``: what the job must be called. ``mine``: the connection's user has submitted it; that is cheaper.
         """
 
-        async def begin() -> Watch:
+        async def begin() -> JobNews:
             return self._client.watch(job, name=name, mine=mine, poll_interval=poll_interval)
 
         return BlockingWatch(LOOP.run(begin()))
@@ -100,7 +100,7 @@ class BlockingWatch:
     The first status comes as soon as anything is known, others when something changes; the last is the job's end.
     """
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: JobNews) -> None:
         self._watch = watch
 
     @property

@@ -113,7 +113,7 @@ class ShiftCapacityOperator(WaitingOperator):
     def execute(self, context: Context) -> Any:
         from airflow_provider_soperator.capacity.shift import begin
         from airflow_provider_soperator.hooks.cluster_clients import ShiftClients
-        from airflow_provider_soperator.triggers.capacity import ShiftTrigger
+        from airflow_provider_soperator.triggers.shift import ShiftTrigger
 
         clients = ShiftClients()
         look = begin(lambda limit: self._order(context, limit), self.block, self.nebius_conn_id, clients, self.log)

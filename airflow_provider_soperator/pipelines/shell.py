@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_soperator.pipelines.chains.reading import read
-from airflow_provider_soperator.pipelines.chains.stages import After, Stage
+from airflow_provider_soperator.pipelines.chains.stages import After, ScriptStage
 from airflow_provider_soperator.pipelines.graph import KINDS, Link, PipelineError
 
 
@@ -31,7 +31,7 @@ def stages_of(
     ]
 
 
-def _options(stage: Stage, here: Path) -> dict[str, Any]:
+def _options(stage: ScriptStage, here: Path) -> dict[str, Any]:
     options = {name: _raw(value) for name, value in stage.fields.items() if value is not None}
     if others := options.pop("extra_args", None):
         options["sbatch_args"] = others
@@ -50,7 +50,7 @@ def _options(stage: Stage, here: Path) -> dict[str, Any]:
     return {**options, "remote_script": _raw(stage.script)}
 
 
-def _links(stage: Stage, after: After) -> list[Link]:
+def _links(stage: ScriptStage, after: After) -> list[Link]:
     if after.kind == "singleton":
         return []
     if after.kind not in KINDS:

@@ -26,7 +26,7 @@ _BAR = 15.0
 
 
 @dataclass
-class Progress:
+class ApplyProgress:
     """State of a run, event by event. Times are seconds since the epoch, by Terraform's clock."""
 
     #: Steps in all.
@@ -81,7 +81,7 @@ class Progress:
     def bar(self, now: float) -> str:
         """Bar of the progress, in a line.
 
-        >>> Progress(total=4, done=1, current={"module.k8s.x.y": ("create", 100.0)}, began=40.0).bar(230.0)
+        >>> ApplyProgress(total=4, done=1, current={"module.k8s.x.y": ("create", 100.0)}, began=40.0).bar(230.0)
         '[#####---------------] 1/4 · 3:10 · creating module.k8s.x.y (2:10)'
         """
         total = max(self.total, self.done)
@@ -127,7 +127,7 @@ class RunOutcome:
     """End of a run."""
 
     run: Run
-    progress: Progress
+    progress: ApplyProgress
     #: Nothing if it died without a word.
     status: int | None
     #: Whether it was told to end.
@@ -148,7 +148,7 @@ class RunOutcome:
 
 def outcome_of(run: Run) -> RunOutcome:
     """State of a run at present, from all that it has printed."""
-    progress = Progress()
+    progress = ApplyProgress()
     for event in run.lines():
         if event is None:
             break
@@ -167,7 +167,7 @@ class RunFollower:
     grace: float
     #: Whether another process began the run, so that what it has done so far is told in one line.
     is_late: bool = False
-    progress: Progress = field(default_factory=Progress)
+    progress: ApplyProgress = field(default_factory=ApplyProgress)
     _is_told: bool = False
     _told_at: list[float] = field(default_factory=list)
 

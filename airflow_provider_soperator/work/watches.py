@@ -11,7 +11,7 @@ from datetime import datetime, timedelta, timezone
 from airflow_provider_soperator.capacity.awaited import BlockAwaited
 from airflow_provider_soperator.capacity.awaited import told as block_fields
 from airflow_provider_soperator.client.client import AsyncSlurmClient
-from airflow_provider_soperator.client.poller import Watch as JobNews
+from airflow_provider_soperator.client.poller import JobNews
 from airflow_provider_soperator.client.queue import Lasting, QueueFilter, within
 from airflow_provider_soperator.health.assessment import HealthQuery, in_words, told, unclear
 from airflow_provider_soperator.hooks.cluster_clients import HealthSources

@@ -34,7 +34,7 @@ if "scheduler" in sys.argv:
         "airflow_provider_soperator.operators.capacity",
         "airflow_provider_soperator.operators.sbatch",
         "airflow_provider_soperator.operators.work",
-        "airflow_provider_soperator.triggers.capacity",
+        "airflow_provider_soperator.triggers.shift",
         "airflow_provider_soperator.triggers.sbatch",
         "paramiko",
         "kubernetes_asyncio.client",

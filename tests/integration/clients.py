@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.job_tracker import LossLimits
-from airflow_provider_soperator.client.poller import Poller, Watch
+from airflow_provider_soperator.client.poller import JobNews, Poller
 from airflow_provider_soperator.client.sync import LOOP, BlockingWatch, SlurmClient
 from airflow_provider_soperator.hooks import transports
 from airflow_provider_soperator.slurm.job_ids import JobId
@@ -112,7 +112,7 @@ class InThreads:
         return getattr(self._client, method)(*args, **options)
 
     def watch(self, job: str | JobId, *, patience: LossLimits | None = None, **options: Any) -> Followed:
-        async def begin() -> Watch:
+        async def begin() -> JobNews:
             assert patience is not None
             return Poller(self._loops.ask, patience).watch(JobId.parse(str(job)), **options)
 
@@ -174,7 +174,7 @@ class InALoop:
         return followed
 
     @staticmethod
-    async def _read(watch: Watch, followed: Followed) -> None:
+    async def _read(watch: JobNews, followed: Followed) -> None:
         try:
             async for status in watch:
                 followed.hear(status)

@@ -12,17 +12,17 @@ from functools import partial
 from os.path import exists
 
 from airflow_provider_soperator.pipelines.chains import standins
-from airflow_provider_soperator.pipelines.chains.errors import ShellChainError
 from airflow_provider_soperator.pipelines.chains.recording import (
     OF_THE_MACHINE,
     FileWanted,
     Marks,
-    Request,
+    RecordedQuestion,
     Script,
     not_readable,
     not_understood,
 )
-from airflow_provider_soperator.pipelines.chains.stages import Call, ScriptWanted, Stage, staged
+from airflow_provider_soperator.pipelines.chains.stages import Call, ScriptStage, ScriptWanted, staged
+from airflow_provider_soperator.pipelines.chains.standins import ShellChainError
 
 MOST_CALLS, _MOST_DECISIONS, _MOST_FILES = 1000, 50, 20
 #: Variables that jobs do not get from the script.
@@ -40,7 +40,9 @@ _UNDECIDED = "whether this runs is known only on the cluster: take the condition
 _WHOLE_PATH = re.compile(r"(?<![\w.}\"])/[\w./-]*")
 
 
-def read(text: str, *, variables: Mapping[str, str] | None = None, ignored: Collection[str] = ()) -> tuple[Stage, ...]:
+def read(
+    text: str, *, variables: Mapping[str, str] | None = None, ignored: Collection[str] = ()
+) -> tuple[ScriptStage, ...]:
     """The jobs that a script would submit, in its order; ShellChainError on what is not understood.
 
     `variables` are those that the script takes from its surroundings, "1" being its first argument. Commands in
@@ -106,7 +108,7 @@ class _Run:
 
     # What bash asks
 
-    def _answered(self, request: Request) -> tuple[int, str]:
+    def _answered(self, request: RecordedQuestion) -> tuple[int, str]:
         self._line = request.line
         match request.what, request.args:
             case "sbatch", [folder, count, *words]:

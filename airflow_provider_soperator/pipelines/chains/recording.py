@@ -22,7 +22,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from airflow_provider_soperator.pipelines.chains import standins
-from airflow_provider_soperator.pipelines.chains.errors import ShellChainError
+from airflow_provider_soperator.pipelines.chains.standins import ShellChainError
 
 #: How long bash may take for a script.
 SECONDS = 20.0
@@ -66,7 +66,7 @@ _COMPLAINT = re.compile(r": line (\d+): (.*)")
 
 
 @dataclass(frozen=True)
-class Request:
+class RecordedQuestion:
     """What the script has come to."""
 
     #: The process that waits for the answer.
@@ -79,7 +79,7 @@ class Request:
 
 
 #: A status, and a text.
-Answer = Callable[[Request], tuple[int, str]]
+Answer = Callable[[RecordedQuestion], tuple[int, str]]
 
 
 class FileWanted(Exception):
@@ -158,7 +158,7 @@ class Script:
                     line = self._beginning(int(said_line))
                     self._heed(errors.read_text(errors="replace"), str(prelude), name, marks, line)
                     words = [_as_written(word, away) for word in (command, *args)]
-                    status, said = answer(Request(pid, line, words[0], what, words[1:]))
+                    status, said = answer(RecordedQuestion(pid, line, words[0], what, words[1:]))
                     os.write(answers.write, f"{status}\0{said}\0".encode())
                 self._heed(errors.read_text(errors="replace"), str(prelude), name, marks, line)
             finally:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_soperator.pipelines.chains import standins
-from airflow_provider_soperator.pipelines.chains.errors import ShellChainError
+from airflow_provider_soperator.pipelines.chains.standins import ShellChainError
 from airflow_provider_soperator.slurm import dependencies, directives, job_description, options
 from airflow_provider_soperator.slurm.job import BatchJob
 
@@ -30,7 +30,7 @@ class After:
 
 
 @dataclass(frozen=True)
-class Stage:
+class ScriptStage:
     """One call of sbatch. Of `script`, `stdin_script` and `command` it has one."""
 
     name: str
@@ -235,7 +235,7 @@ class Call:
 _NO_NAME = re.compile(r"(?:(?:slurm|job|j|id|out|output|result|res|info)_?)+\d*")
 
 
-def staged(calls: Sequence[Call]) -> tuple[Stage, ...]:
+def staged(calls: Sequence[Call]) -> tuple[ScriptStage, ...]:
     """The calls of a script as stages with names."""
     names = _names(calls)
     found = []
@@ -247,7 +247,7 @@ def staged(calls: Sequence[Call]) -> tuple[Stage, ...]:
         if call.extra_args:
             fields["extra_args"] = tuple(call.extra_args)
         body = {"script": call.script, "stdin_script": call.stdin_script, "command": call.command}
-        found.append(Stage(name, call.line, fields, **body, args=call.args, after=after))
+        found.append(ScriptStage(name, call.line, fields, **body, args=call.args, after=after))
     return tuple(found)
 
 

@@ -2,7 +2,7 @@
 
 An id is stood in for by a number that is unlike any other. So it goes through quotes, variables, awk and cut as the
 real one would, and is seen wherever it ends up. Any other value is stood in for by control characters, which no script
-has.
+has. Errors show neither.
 """
 
 from __future__ import annotations
@@ -70,3 +70,16 @@ def shown(text: str) -> str:
     'afterok:ID …'
     """
     return _MARKED.sub("", _MARK.sub("…", _ID.sub("ID", text)))
+
+
+class ShellChainError(ValueError):
+    """What is not understood in a script, where, and what to do about it.
+
+    >>> str(ShellChainError(3, "'mkdir' is not understood: take it into a job"))
+    "line 3: 'mkdir' is not understood: take it into a job"
+    """
+
+    def __init__(self, line: int, problem: str) -> None:
+        self.line = line
+        self.problem = shown(problem)
+        super().__init__(f"line {line}: {self.problem}")

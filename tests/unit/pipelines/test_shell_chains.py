@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_soperator.pipelines.chains import reading, recording, standins
-from airflow_provider_soperator.pipelines.chains.errors import ShellChainError
 from airflow_provider_soperator.pipelines.chains.reading import read
-from airflow_provider_soperator.pipelines.chains.stages import After, Stage
+from airflow_provider_soperator.pipelines.chains.stages import After, ScriptStage
+from airflow_provider_soperator.pipelines.chains.standins import ShellChainError
 from airflow_provider_soperator.slurm.job import BatchJob
 
 
-def one(text: str, **surroundings: object) -> Stage:
+def one(text: str, **surroundings: object) -> ScriptStage:
     (stage,) = read(text, **surroundings)  # type: ignore[arg-type]
     return stage
 
@@ -38,8 +38,8 @@ JOB2=$(sbatch --parsable --dependency=afterok:$JOB1 -N 2 \
     train.sh --data "$DATA")   # the large one
 sbatch --dependency=afterok:$JOB1:${JOB2},singleton evaluate.sh
 """) == (
-        Stage("preprocess", 4, script="preprocess.sh"),
-        Stage(
+        ScriptStage("preprocess", 4, script="preprocess.sh"),
+        ScriptStage(
             "train",
             5,
             {"nodes": 2},
@@ -47,7 +47,7 @@ sbatch --dependency=afterok:$JOB1:${JOB2},singleton evaluate.sh
             args=("--data", "/data/x"),
             after=(After("afterok", ("preprocess",)),),
         ),
-        Stage(
+        ScriptStage(
             "evaluate",
             7,
             script="evaluate.sh",

@@ -6,18 +6,18 @@ import json
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_soperator.terraform.progress import Progress
+from airflow_provider_soperator.terraform.progress import ApplyProgress
 
 #: What Terraform 1.11 printed when it replaced one resource of the stub, and failed to make another.
 EVENTS = [json.loads(line) for line in (Path(__file__).parent / "apply.jsonl").read_text().splitlines()]
 
 
-def told(events: list[dict[str, Any]], progress: Progress) -> list[str]:
+def told(events: list[dict[str, Any]], progress: ApplyProgress) -> list[str]:
     return [line for event in events for line in progress.take(event)]
 
 
 def test_lines_and_counts_of_a_real_apply() -> None:
-    progress = Progress()
+    progress = ApplyProgress()
     lines = told(EVENTS, progress)
     assert lines == [
         "destroying module.k8s.terraform_data.this",
@@ -39,15 +39,15 @@ def test_lines_and_counts_of_a_real_apply() -> None:
 def test_no_line_for_what_is_still_creating() -> None:
     still = [event for event in EVENTS if event["type"] == "apply_progress"]
     assert still
-    assert told(still, Progress()) == []
+    assert told(still, ApplyProgress()) == []
 
 
 def test_the_bar_names_what_takes_longest() -> None:
-    progress = Progress(total=27, done=12, began=1000.0)
+    progress = ApplyProgress(total=27, done=12, began=1000.0)
     progress.current = {"a.late": ("create", 1200.0), "a.first": ("create", 1090.0), "a.second": ("delete", 1100.0)}
     assert progress.bar(1220.0) == (
         "[########------------] 12/27 · 3:40 · creating a.first (2:10), destroying a.second (2:00) and 1 more"
     )
     # More than was planned: what Terraform says counts.
-    assert Progress(total=1, done=2, began=1.0).bar(3726.0) == "[####################] 2/2 · 1:02:05"
-    assert Progress().bar(0.0) == "[--------------------] 0/0 · 0:00"
+    assert ApplyProgress(total=1, done=2, began=1.0).bar(3726.0) == "[####################] 2/2 · 1:02:05"
+    assert ApplyProgress().bar(0.0) == "[--------------------] 0/0 · 0:00"
