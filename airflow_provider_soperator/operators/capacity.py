@@ -54,7 +54,7 @@ class ShiftCapacityOperator(WaitingOperator):
 
     With ``plan_only`` the plan is shown, returned, and not carried out. A shift that fails is undone, unless
     ``rollback=False``. Whatever dies meanwhile: the next try goes on with the same shift. While another task moves the
-    same block, this one waits, or fails (``when_busy="fail"``).
+    same block, this one waits, or fails (``if_running="fail"``).
 
     It returns the ``allocation`` that there is in the end, and the shift's ``figures``, which are gauges of Airflow's
     metrics, too (``soperator.shift.*``). Its plan is the XCom ``plan``.
@@ -79,7 +79,7 @@ class ShiftCapacityOperator(WaitingOperator):
         signal: str = "TERM",
         timeouts: Timeouts | None = None,
         rollback: bool = True,
-        when_busy: Literal["wait", "fail"] = "wait",
+        if_running: Literal["wait", "fail"] = "wait",
         plan_only: bool | str = False,
         nebius_conn_id: str = "nebius_default",
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
@@ -93,8 +93,8 @@ class ShiftCapacityOperator(WaitingOperator):
             raise CapacityMistake(f"hurry={hurry!r} is none of 'idle', 'asap' and 'force'")
         if force_after and hurry != "force":
             raise CapacityMistake(f"force_after is of no use with hurry={hurry!r}")
-        if when_busy not in ("wait", "fail"):
-            raise CapacityMistake(f"when_busy={when_busy!r} is neither 'wait' nor 'fail'")
+        if if_running not in ("wait", "fail"):
+            raise CapacityMistake(f"if_running={if_running!r} is neither 'wait' nor 'fail'")
         signal = signal.removeprefix("SIG")
         if signal and f"SIG{signal}" not in Signals.__members__:
             raise CapacityMistake(f"signal={signal!r} is no signal", 'name one, such as "TERM" or "USR1"')
@@ -106,7 +106,7 @@ class ShiftCapacityOperator(WaitingOperator):
         self.desired, self.schedule, self.at = desired, schedule, at
         self.transfer, self.hurry, self.force_after = transfer, hurry, force_after
         self.grace, self.signal = grace, signal
-        self.timeouts, self.rollback, self.when_busy = timeouts, rollback, when_busy
+        self.timeouts, self.rollback, self.if_running = timeouts, rollback, if_running
         self.plan_only = plan_only
         self.deferrable, self.poll_interval = deferrable, poll_interval
 
@@ -172,7 +172,7 @@ class ShiftCapacityOperator(WaitingOperator):
             signal=self.signal,
             timeouts=self.timeouts or Timeouts(),
             rollback=self.rollback,
-            wait_for_lease=self.when_busy == "wait",
+            wait_for_lease=self.if_running == "wait",
             poll_interval=self.poll_interval,
             why=f"{wanted.why} ({ti.dag_id})",
         )

@@ -33,20 +33,20 @@ class SbatchPipeline(PipelineGroup):
     log, links and retries. A stage that fails for good takes the jobs that were to follow it out of the queue.
 
     Tasks of other kinds may stand among the stages: what follows them is submitted when they have succeeded. Two tasks
-    are added to the group, ``submit`` and ``cancel_rest``. With ``dry_run`` (a template) ``submit`` prints what it
+    are added to the group, ``submit`` and ``cancel_rest``. With ``plan_only`` (a template) ``submit`` prints what it
     would do as a shell script, and nothing is run.
 
     ``of`` makes a pipeline from a dict, ``from_shell`` from a script of chained ``sbatch`` calls.
     """
 
     def __init__(
-        self, group_id: str, *, slurm_conn_id: str | None = None, dry_run: bool | str = False, **kwargs: Any
+        self, group_id: str, *, slurm_conn_id: str | None = None, plan_only: bool | str = False, **kwargs: Any
     ) -> None:
         defaults = dict(kwargs.pop("default_args", None) or {})
         if slurm_conn_id is not None:
             defaults["slurm_conn_id"] = slurm_conn_id
         super().__init__(group_id, default_args=defaults, **kwargs)
-        self._dry_run = dry_run
+        self._plan_only = plan_only
         #: For each stage the tasks right before it at the end of the ``with`` block.
         self._before: dict[str, frozenset[str]] = {}
 
@@ -138,7 +138,7 @@ class SbatchPipeline(PipelineGroup):
             )
         arrays = {name: array for name in self.graph.stages if (array := array_of(tasks[name])) is not UNKNOWN}
         check_arrays(self.graph, arrays)
-        self.submits = wire(self, self.graph, tasks, self._dry_run)
+        self.submits = wire(self, self.graph, tasks, self._plan_only)
         self._before = {name: frozenset(tasks[name].upstream_task_ids) for name in self.graph.stages}
         for name in self.followed:
             refuse_setups(self, tasks[name])

@@ -132,7 +132,7 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
     A plan by which something would end is refused, unless its address is in ``allow_destroy``; one that has more in it
     than ``approved_plan``, the result of a task with ``plan_only``, is too. ``wait_ready`` is how long the cluster has,
     once it is made, to come up, and the job that tries each node set, ``smoke_job``, to run. A cluster that is there is
-    changed, or refused with ``on_existing="fail"``.
+    changed, or refused with ``if_exists="fail"``.
 
     Returns the ``plan``, and, unless it is ``plan_only``, what was ``done``, the ``seconds`` it took to come up, and
     where it was ``tried``.
@@ -147,19 +147,19 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
         allow_destroy: Sequence[str] = (),
         wait_ready: timedelta | None = timedelta(hours=1),
         smoke_job: bool | Mapping[str, Any] = True,
-        on_existing: Literal["update", "fail"] = "update",
+        if_exists: Literal["update", "fail"] = "update",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if on_existing not in ("update", "fail"):
-            raise SpecMistake(f"on_existing is {on_existing!r}, but can be 'update' or 'fail'")
+        if if_exists not in ("update", "fail"):
+            raise SpecMistake(f"if_exists is {if_exists!r}, but can be 'update' or 'fail'")
         if isinstance(smoke_job, Mapping):
             # It runs in the very end: what is wrong with it is to be seen before.
             _check_job(smoke_job)
         self.allow_destroy = [allow_destroy] if isinstance(allow_destroy, str) else list(allow_destroy)
         self.wait_ready = wait_ready
         self.smoke_job = smoke_job
-        self.on_existing = on_existing
+        self.if_exists = if_exists
 
     def execute(self, context: Context) -> Any:
         with _explained():
@@ -194,10 +194,10 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
     def _make(self, context: Context, spec: ClusterSpec, provisioner: Provisioner) -> dict[str, Any]:
         planned = self._planned(context, provisioner)
         owner = _owner(context)
-        if planned.exists and self.on_existing == "fail" and not provisioner.is_begun_by(owner):
+        if planned.exists and self.if_exists == "fail" and not provisioner.is_begun_by(owner):
             raise SpecMistake(
-                f"there is a cluster {spec.name} already ({planned.summary}), and on_existing is 'fail': choose "
-                "another name, or set on_existing='update'"
+                f"there is a cluster {spec.name} already ({planned.summary}), and if_exists is 'fail': choose "
+                "another name, or set if_exists='update'"
             )
         provisioner.guard(self.allow_destroy)
         self._check_agreed(planned)

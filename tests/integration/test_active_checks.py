@@ -175,12 +175,12 @@ def test_a_check_that_runs_already(checks: Checks, busy: Callable[[], None]) -> 
     checks.begin_by_hand(checks.by_hand)
     checks.wait_queued()
     with pytest.raises(AirflowException, match=rf"{checks.by_hand}: the check is under way, and two runs disturb each"):
-        checks.perform(when_running="fail")
+        checks.perform(if_running="fail")
     with pytest.raises(WorkTimeout):
         checks.perform(timeout=timedelta(seconds=1))
     # Those who have begun it go on with it.
     assert checks.jobs() == [checks.by_hand]
-    operators = [checks.operator(when_running=choice) for choice in ("join", "wait")]
+    operators = [checks.operator(if_running=choice) for choice in ("join", "wait")]
     triggers = [WorkTrigger(operator.work(checks.context()).write()) for operator in operators]
 
     async def main() -> list[dict[str, Any]]:

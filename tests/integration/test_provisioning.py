@@ -114,12 +114,12 @@ def test_only_what_was_agreed_to_is_done(tmp_path: Path) -> None:
 def test_a_cluster_that_exists(tmp_path: Path) -> None:
     failing = recipe(tmp_path, env={"STUB_FAIL": "slurm", "STUB_WORDS": "no answer"})
     with pytest.raises(AirflowException, match="no answer"):
-        provision(failing, on_existing="fail")
+        provision(failing, if_exists="fail")
     # What the task itself has begun it goes on with, in its next try.
-    provision(recipe(tmp_path), TaskInstance(try_number=2), on_existing="fail")
+    provision(recipe(tmp_path), TaskInstance(try_number=2), if_exists="fail")
     assert sorted(ledger(tmp_path)) == ALL
     with pytest.raises(AirflowFailException, match=r"there is a cluster research already.*choose another name"):
-        provision(recipe(tmp_path), TaskInstance("another run"), on_existing="fail")
+        provision(recipe(tmp_path), TaskInstance("another run"), if_exists="fail")
 
 
 def test_clusters_in_one_backend_have_a_state_each(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def test_what_a_task_makes_of_the_end(on_failure: Any, event: dict[str, Any], ra
     ("options", "says"),
     [
         ({"on_failure": "drian"}, "on_failure='drian' is none of 'fail', 'drain', 'report'"),
-        ({"when_running": "kill"}, "when_running='kill' is none of 'wait', 'join', 'fail'"),
+        ({"if_running": "kill"}, "if_running='kill' is none of 'wait', 'join', 'fail'"),
         ({"on_failure": "drain"}, "on_failure='drain' needs slurm_conn_id"),
         ({"reason": "[node_problem] broken"}, r"Soperator does not act on '\[node_problem\] broken'"),
     ],

@@ -23,7 +23,7 @@ RECIPE = Recipe("/opt/recipe")
     [
         (ProvisionClusterOperator, {"source": "/opt/recipe"}, "name a Recipe or KubernetesObjects"),
         (ProvisionClusterOperator, {"spec": {"name": "a"}}, "spec is not complete"),
-        (ProvisionClusterOperator, {"on_existing": "replace"}, "can be 'update' or 'fail'"),
+        (ProvisionClusterOperator, {"if_exists": "replace"}, "can be 'update' or 'fail'"),
         (ProvisionClusterOperator, {"smoke_job": {"nodes": -1}}, "smoke_job cannot be submitted: .*nodes"),
         (ProvisionClusterOperator, {"smoke_job": {"gpu_per_node": 8}}, "smoke_job cannot be submitted: .*gpu_per_node"),
         (DestroyClusterOperator, {"confirm": "", "remove_connections": True}, "name its connection as api_conn_id"),

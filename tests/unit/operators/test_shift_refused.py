@@ -33,7 +33,7 @@ def shift(**options: Any) -> ShiftCapacityOperator:
     [
         ({"hurry": "now"}, "hurry='now' is none of 'idle', 'asap' and 'force'"),
         ({"force_after": HOUR}, "force_after is of no use with hurry='asap'"),
-        ({"when_busy": "queue"}, "when_busy='queue' is neither 'wait' nor 'fail'"),
+        ({"if_running": "queue"}, "if_running='queue' is neither 'wait' nor 'fail'"),
         ({"hurry": "force", "signal": "TREM"}, "signal='TREM' is no signal"),
         ({"hurry": "force", "force_after": 2 * HOUR}, "jobs are ended 2:00:00 after nodes begin to leave"),
         ({"hurry": "force", "force_after": HOUR, "transfer": HOUR}, "for a node is undone: make force_after shorter"),

@@ -49,7 +49,7 @@ VALUES = [
         check="gpu-checks",
         keys=("a", "b"),
         task="dag/run/task/-1",
-        when_running="join",
+        if_running="join",
         **SPAN,
     ),
     ClusterStart(
