@@ -56,7 +56,7 @@ dag = capacity_dag(
         "transfer": timedelta(minutes=5),
         # Nodes leave once the jobs on them have ended. With "force" and force_after=, jobs that still run that long
         # after the handover get a signal and are requeued.
-        "hurry": "asap",
+        "mode": "asap",
         # Seconds between polls of Slurm and the cloud.
         "poll_interval": 5,
     },

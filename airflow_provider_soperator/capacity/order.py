@@ -12,8 +12,8 @@ from airflow_provider_soperator.errors import CapacityError, CapacityMistake
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm.requests import PowerDownMode
 
-#: How far nodes may be hurried: wait until they are idle, let their jobs end, or end these.
-Hurry = Literal["idle", "asap", "force"]
+#: When nodes go: once they are idle, once their jobs have ended, or at once.
+ReleaseMode = Literal["idle", "asap", "force"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class ShiftOrder:
     transfer: timedelta = timedelta(0)
     #: Until when it is to stay so, if that is known.
     until: datetime | None = None
-    hurry: Hurry = "asap"
+    mode: ReleaseMode = "asap"
     #: With ``force``: how long after ``wanted_at`` jobs are ended, and how long before that they are warned.
     force_after: timedelta = timedelta(0)
     grace: timedelta = timedelta(minutes=2)
@@ -83,11 +83,11 @@ class ShiftOrder:
         if back:
             return Release(wanted_at=now, mode=PowerDownMode.ASAP)
         if now < self.leaves_at:
-            return Release(wanted_at=self.leaves_at, mode=None, ahead=self.hurry != "idle")
-        if self.hurry == "idle":
+            return Release(wanted_at=self.leaves_at, mode=None, ahead=self.mode != "idle")
+        if self.mode == "idle":
             return Release(wanted_at=self.leaves_at, mode=PowerDownMode.IDLE)
         # Jobs are warned first, so that is when it begins.
-        if self.hurry == "force" and now >= self.wanted_at + self.force_after - self.grace:
+        if self.mode == "force" and now >= self.wanted_at + self.force_after - self.grace:
             return Release(wanted_at=self.leaves_at, mode=PowerDownMode.FORCE, signal=self.signal, grace=self.grace)
         return Release(wanted_at=self.leaves_at, mode=PowerDownMode.ASAP)
 

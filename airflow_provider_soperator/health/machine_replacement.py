@@ -94,7 +94,7 @@ class ReplacementOptions:
     owner: str
     why: str = ""
     #: Replace also under nodes that others have drained.
-    force: bool = False
+    any_owner: bool = False
     #: Machines that are newer than this are new.
     since: datetime | None = None
     #: For each of Soperator's reactions.
@@ -168,7 +168,7 @@ class Replacement:
             self._was_drained = True
             return None
         if drained and not self._may_take(node):
-            return NodeStep(lost=because(node, "is drained") + "; force=True replaces its machine all the same")
+            return NodeStep(lost=because(node, "is drained") + "; any_owner=True replaces its machine all the same")
         if self._is_new(machine):
             # Another try has had it replaced.
             self._started(snapshot, now)
@@ -248,7 +248,7 @@ class Replacement:
         return bool(machine and machine.since and since and machine.since > since)
 
     def _may_take(self, node: Node) -> bool:
-        return self.options.force or _ASKS_FOR_IT in node.reason or is_ours(node, self.options.owner)
+        return self.options.any_owner or _ASKS_FOR_IT in node.reason or is_ours(node, self.options.owner)
 
     def _is_our_drain(self, node: Node) -> bool:
         reason = DrainReason.parse(node.reason.removeprefix(f"{_HARDWARE} "))

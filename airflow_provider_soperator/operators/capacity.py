@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
     from airflow_provider_soperator.capacity.allocation import DesiredAllocation
-    from airflow_provider_soperator.capacity.order import Hurry, ShiftOrder, Timeouts
+    from airflow_provider_soperator.capacity.order import ReleaseMode, ShiftOrder, Timeouts
     from airflow_provider_soperator.capacity.schedule import CapacitySchedule
     from airflow_provider_soperator.capacity.targets.protocol import Target
 
@@ -48,7 +48,7 @@ class ShiftCapacityOperator(WaitingOperator):
     says anything. A run whose handover is not the newest one any more is skipped.
 
     Targets that give something up do so first, and each GPU goes on as soon as the block has it back. From ``transfer``
-    before the moment on, nodes leave; until then Slurm keeps jobs off them that would run longer. ``hurry`` is how far
+    before the moment on, nodes leave; until then Slurm keeps jobs off them that would run longer. ``mode`` is how far
     one may go: ``idle`` nodes only; nodes once the jobs on them have ended (``asap``); or, so long after the moment, at
     once (``force``: jobs are warned by ``signal``, and requeued after a ``grace``).
 
@@ -73,7 +73,7 @@ class ShiftCapacityOperator(WaitingOperator):
         schedule: CapacitySchedule | None = None,
         at: datetime | str | None = None,
         transfer: timedelta = timedelta(0),
-        hurry: Hurry = "asap",
+        mode: ReleaseMode = "asap",
         force_after: timedelta = timedelta(0),
         grace: timedelta = timedelta(minutes=2),
         signal: str = "TERM",
@@ -89,22 +89,22 @@ class ShiftCapacityOperator(WaitingOperator):
         super().__init__(**kwargs)
         if desired is None and schedule is None:
             raise CapacityMistake("neither `desired` nor a `schedule` says what is to be moved where")
-        if hurry not in ("idle", "asap", "force"):
-            raise CapacityMistake(f"hurry={hurry!r} is none of 'idle', 'asap' and 'force'")
-        if force_after and hurry != "force":
-            raise CapacityMistake(f"force_after is of no use with hurry={hurry!r}")
+        if mode not in ("idle", "asap", "force"):
+            raise CapacityMistake(f"mode={mode!r} is none of 'idle', 'asap' and 'force'")
+        if force_after and mode != "force":
+            raise CapacityMistake(f"force_after is of no use with mode={mode!r}")
         if if_running not in ("wait", "fail"):
             raise CapacityMistake(f"if_running={if_running!r} is neither 'wait' nor 'fail'")
         signal = signal.removeprefix("SIG")
         if signal and f"SIG{signal}" not in Signals.__members__:
             raise CapacityMistake(f"signal={signal!r} is no signal", 'name one, such as "TERM" or "USR1"')
-        if hurry == "force":
+        if mode == "force":
             _refuse_force_too_late(transfer + force_after, timeouts)
         self.targets = tuple(targets)
         _refuse_strangers(self.targets, schedule)
         self.block, self.nebius_conn_id = block, nebius_conn_id
         self.desired, self.schedule, self.at = desired, schedule, at
-        self.transfer, self.hurry, self.force_after = transfer, hurry, force_after
+        self.transfer, self.mode, self.force_after = transfer, mode, force_after
         self.grace, self.signal = grace, signal
         self.timeouts, self.rollback, self.if_running = timeouts, rollback, if_running
         self.plan_only = plan_only
@@ -166,7 +166,7 @@ class ShiftCapacityOperator(WaitingOperator):
             wanted_at=wanted.at,
             until=wanted.until,
             transfer=self.transfer,
-            hurry=self.hurry,
+            mode=self.mode,
             force_after=self.force_after,
             grace=self.grace,
             signal=self.signal,

@@ -145,13 +145,13 @@ class PowerDownNodesOperator(_PowerNodesOperator):
     ) -> None:
         super().__init__(**kwargs)
         if not is_template(mode):
-            _check_mode(mode)
+            _check_mode(mode, "idle", "asap", "force")
         self.mode = mode
         self.stay_down = stay_down
         self.reason = reason
 
     def order(self) -> dict[str, Any]:
-        _check_mode(self.mode)
+        _check_mode(self.mode, "idle", "asap", "force")
         stay_down = is_on(self.stay_down)
         return {"action": "down", "mode": self.mode, "stay_down": stay_down, "reason": self.reason, **self._chosen()}
 
@@ -182,17 +182,17 @@ class UndrainNodesOperator(_MoveNodesOperator):
 
         UndrainNodesOperator(task_id="undrain", nodes="worker-3")
 
-    Only drains of ``drain_owner`` are undone; with ``force`` those of health checks and of people are, too.
+    Only drains of ``drain_owner`` are undone; with ``any_owner`` those of health checks and of people are, too.
     """
 
-    template_fields: Sequence[str] = ("slurm_conn_id", "nodes", "drain_owner", "force")
+    template_fields: Sequence[str] = ("slurm_conn_id", "nodes", "drain_owner", "any_owner")
 
-    def __init__(self, *, nodes: str | Sequence[str], force: bool | str = False, **kwargs: Any) -> None:
+    def __init__(self, *, nodes: str | Sequence[str], any_owner: bool | str = False, **kwargs: Any) -> None:
         super().__init__(nodes=nodes, **kwargs)
-        self.force = force
+        self.any_owner = any_owner
 
     def order(self) -> dict[str, Any]:
-        return {"action": "undrain", "force": is_on(self.force)}
+        return {"action": "undrain", "any_owner": is_on(self.any_owner)}
 
 
 class ReplaceNodesOperator(_NodesOperator):
@@ -201,10 +201,11 @@ class ReplaceNodesOperator(_NodesOperator):
         ReplaceNodesOperator(task_id="replace", nodes="worker-3", reason="NVLink errors", at_once=1)
 
     Each node is drained for a reason that Soperator acts upon once its jobs have ended. ``at_once`` are on their way at
-    a time: a number, or a part of them such as ``"25%"``. ``jobs`` that run there are waited for; or, ``grace`` after
-    the drain, they are requeued where they can be (``"requeue"``), or cancelled otherwise (``"end"``). A node that
-    somebody else has drained is taken if that asks for another machine, or with ``force``. If Soperator does not act
-    for ``react_within``, or the task is ended, nodes whose machines are still there are undrained.
+    a time: a number, or a part of them such as ``"25%"``. Jobs that run there are waited for (``mode="asap"``); or,
+    ``grace`` after the drain, they are requeued where they can be (``"requeue"``), or cancelled otherwise
+    (``"force"``). A node that another owner has drained is taken if that asks for another machine, or with
+    ``any_owner``. If Soperator does not act for ``react_within``, or the task is ended, nodes whose machines are still
+    there are undrained.
 
     Which machine a node is on is known to Kubernetes, or, without ``kubernetes_conn_id`` here or in the Soperator
     connection, to Slurm. Returns ``{"worker-3": {"old": ..., "new": ..., "seconds": ...}}``; nodes that are off are not
@@ -212,7 +213,7 @@ class ReplaceNodesOperator(_NodesOperator):
     """
 
     template_fields: Sequence[str] = (
-        "slurm_conn_id", "nodes", "drain_owner", "reason", "at_once", "jobs", "force", "kubernetes_conn_id",
+        "slurm_conn_id", "nodes", "drain_owner", "reason", "at_once", "mode", "any_owner", "kubernetes_conn_id",
         "namespace",
     )  # fmt: skip
 
@@ -222,10 +223,10 @@ class ReplaceNodesOperator(_NodesOperator):
         nodes: str | Sequence[str],
         reason: str = "",
         at_once: int | str = 1,
-        jobs: Literal["wait", "requeue", "end"] = "wait",
+        mode: Literal["asap", "requeue", "force"] = "asap",
         grace: timedelta = timedelta(0),
         react_within: timedelta = timedelta(minutes=10),
-        force: bool | str = False,
+        any_owner: bool | str = False,
         kubernetes_conn_id: str | None = None,
         namespace: str = NAMESPACE,
         **kwargs: Any,
@@ -233,27 +234,27 @@ class ReplaceNodesOperator(_NodesOperator):
         super().__init__(nodes=nodes, **kwargs)
         if not is_template(at_once):
             _check_at_once(at_once)
-        if not is_template(jobs):
-            _check_jobs(jobs)
+        if not is_template(mode):
+            _check_mode(mode, "asap", "requeue", "force")
         self.reason = reason
-        self.at_once, self.jobs, self.grace = at_once, jobs, grace
+        self.at_once, self.mode, self.grace = at_once, mode, grace
         self.react_within = react_within
-        self.force = force
+        self.any_owner = any_owner
         self.kubernetes_conn_id, self.namespace = kubernetes_conn_id, namespace
 
     def work(self, context: Context) -> MachineReplacement:
         from airflow_provider_soperator.work.machines import MachineReplacement
 
         _check_at_once(self.at_once)
-        _check_jobs(self.jobs)
+        _check_mode(self.mode, "asap", "requeue", "force")
         return MachineReplacement(
             slurm_conn_id=self.slurm_conn_id,
             nodes=names_of(self.nodes),
             owner=self.drain_owner or self.dag_id,
             reason=self.reason,
-            force=is_on(self.force),
+            any_owner=is_on(self.any_owner),
             at_once=self.at_once,
-            jobs=self.jobs,
+            mode=self.mode,
             grace=self.grace,
             react_within=self.react_within,
             kubernetes_conn_id=self.kubernetes_conn_id or None,
@@ -275,11 +276,6 @@ def _check_at_once(said: int | str) -> None:
     at_most(said, 1)
 
 
-def _check_jobs(said: str) -> None:
-    if said not in ("wait", "requeue", "end"):
-        raise ValueError(f"jobs={said!r} is none of 'wait', 'requeue' and 'end'")
-
-
-def _check_mode(mode: str) -> None:
-    if mode not in ("idle", "asap", "force"):
-        raise ValueError(f"mode={mode!r} is none of 'idle', 'asap' and 'force'")
+def _check_mode(mode: str, *modes: str) -> None:
+    if mode not in modes:
+        raise ValueError(f"mode must be one of {', '.join(map(repr, modes))}, got {mode!r}")

@@ -24,8 +24,8 @@ class ScaleNodeSetOperator(WorkOperator):
 
         ScaleNodeSetOperator(task_id="shrink", nodeset="worker-cpu", replicas=4, timeout=timedelta(hours=12))
 
-    The nodes with the highest numbers go. They are drained first, and then ``mode`` says whether to ``wait`` for the
-    jobs on them or to ``force`` these back into the queue. Of an ephemeral NodeSet ``replicas`` is how many node names
+    The nodes with the highest numbers go. They are drained first, and go once their jobs have ended (``mode="asap"``),
+    or at once: the jobs are requeued (``"force"``). Of an ephemeral NodeSet ``replicas`` is how many node names
     there are; those that go must be off. With ``plan_only`` nothing is changed, and the plan is returned and logged.
 
     A task that fails or is ended before the number has been changed undoes its drains. ``drain_owner`` is whose drains
@@ -45,7 +45,7 @@ class ScaleNodeSetOperator(WorkOperator):
         *,
         nodeset: str,
         replicas: int | str,
-        mode: Literal["wait", "force"] = "wait",
+        mode: Literal["asap", "force"] = "asap",
         reason: str = "",
         drain_owner: str | None = None,
         plan_only: bool | str = False,
@@ -116,4 +116,4 @@ def _count(replicas: int | str) -> int:
 
 def _check_mode(mode: str) -> None:
     if mode not in MODES:
-        raise ValueError(f"mode={mode!r} is neither 'wait' nor 'force'")
+        raise ValueError(f"mode={mode!r} is neither 'asap' nor 'force'")

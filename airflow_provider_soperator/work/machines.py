@@ -48,9 +48,9 @@ class MachineReplacement(Work[AsyncSlurmClient]):
     nodes: tuple[str, ...]
     owner: str
     reason: str = ""
-    force: bool = False
+    any_owner: bool = False
     at_once: int | str = 1
-    jobs: Literal["wait", "requeue", "end"] = "wait"
+    mode: Literal["asap", "requeue", "force"] = "asap"
     grace: timedelta = timedelta(0)
     react_within: timedelta = timedelta(minutes=10)
     kubernetes_conn_id: str | None = None
@@ -143,7 +143,7 @@ class ReplacementProgress(Progress[AsyncSlurmClient]):
         wanted = ReplacementOptions(
             owner=self.wanted.owner,
             why=self.wanted.reason,
-            force=self.wanted.force,
+            any_owner=self.wanted.any_owner,
             since=self.wanted.since,
             react_within=self.wanted.react_within,
         )
@@ -205,7 +205,7 @@ class ReplacementProgress(Progress[AsyncSlurmClient]):
                 except NotPermitted as error:
                     raise await whose(client, error) from error
         late = [sight.node for sight in sights.values() if self._is_late(sight.node)]
-        if late and self.wanted.jobs != "wait":
+        if late and self.wanted.mode != "asap":
             await self._end_jobs(client, late)
 
     def _is_late(self, node: Node) -> bool:
@@ -229,7 +229,7 @@ class ReplacementProgress(Progress[AsyncSlurmClient]):
             await client.ask(RequeueJobs((job.id,)))
             self.log.warning("%s: requeued, as its time is over", what)
         except SlurmError as error:
-            if self.wanted.jobs == "requeue":
+            if self.wanted.mode == "requeue":
                 self.log.warning("%s: cannot be requeued, and is waited for: %s", what, error)
                 return
             await client.ask(CancelJobs(ids=(job.id,)))

@@ -48,7 +48,7 @@ class NodeChange(Work[AsyncSlurmClient]):
     owner: str
     reason: str = ""
     #: Undo the drains of others, too.
-    force: bool = False
+    any_owner: bool = False
     wait_for_jobs: bool = False
 
     def __post_init__(self) -> None:
@@ -68,7 +68,7 @@ class NodeChange(Work[AsyncSlurmClient]):
         if self.action == "drain":
             return drained(nodes, reason, wait_for_jobs=self.wait_for_jobs)
         if self.action == "undrain":
-            return undrained(nodes, owner=self.owner, force=self.force)
+            return undrained(nodes, owner=self.owner, any_owner=self.any_owner)
         if self.stay_down:
             return node_orders.kept_off(nodes, node_orders.MODES[self.mode], reason=reason)
         return node_orders.down(nodes, node_orders.MODES[self.mode], reason=str(reason) if self.reason else "")

@@ -66,7 +66,7 @@ def test_drains_of_others_are_undone_by_force_only(perform: Perform, cluster: Cl
         perform(PowerUpNodesOperator, nodes="worker-[0-1]")
     # Nothing was half done.
     assert "POWERED_DOWN" in cluster.node("worker-1").state
-    assert perform(UndrainNodesOperator, nodes="worker-0", force=True)["already"] == []
+    assert perform(UndrainNodesOperator, nodes="worker-0", any_owner=True)["already"] == []
     assert "DRAIN" not in cluster.node("worker-0").state
 
 

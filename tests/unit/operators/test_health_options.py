@@ -22,7 +22,7 @@ MISTAKES: list[tuple[type[Any], dict[str, Any], str]] = [
     (NodeHealthSensor, {"kinds": "hardware"}, "there is no kind hardware of findings"),
     (NodeHealthSensor, {"nodes": "worker-[0"}, "worker-"),
     (ReplaceNodesOperator, {"nodes": "worker-0", "at_once": "half"}, "at_once='half' is neither a number of nodes"),
-    (ReplaceNodesOperator, {"nodes": "worker-0", "jobs": "kill"}, "jobs='kill' is none of 'wait', 'requeue' and 'end'"),
+    (ReplaceNodesOperator, {"nodes": "worker-0", "mode": "kill"}, "mode must be one of 'asap', 'requeue', 'force'"),
 ]
 
 

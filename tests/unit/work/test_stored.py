@@ -83,7 +83,7 @@ VALUES = [
     TargetScaling(
         target={"type": "slurm", "name": "training"},
         units=2,
-        hurry="asap",
+        mode="asap",
         block=None,
         nebius_conn_id="nebius_default",
         key="dag/run/task/-1",
