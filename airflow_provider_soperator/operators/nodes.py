@@ -198,14 +198,14 @@ class UndrainNodesOperator(_MoveNodesOperator):
 class ReplaceNodesOperator(_NodesOperator):
     """Have the machines under nodes replaced by Soperator, and wait until jobs can start on the new ones.
 
-        ReplaceNodesOperator(task_id="replace", nodes="worker-3", reason="NVLink errors", at_once=1)
+        ReplaceNodesOperator(task_id="replace", nodes="worker-3", reason="NVLink errors", max_parallel=1)
 
-    Each node is drained for a reason that Soperator acts upon once its jobs have ended. ``at_once`` are on their way at
-    a time: a number, or a part of them such as ``"25%"``. Jobs that run there are waited for (``mode="asap"``); or,
-    ``grace`` after the drain, they are requeued where they can be (``"requeue"``), or cancelled otherwise
+    Each node is drained for a reason that Soperator acts upon once its jobs have ended. ``max_parallel`` are on their
+    way at a time: a number, or a part of them such as ``"25%"``. Jobs that run there are waited for (``mode="asap"``);
+    or, ``grace`` after the drain, they are requeued where they can be (``"requeue"``), or cancelled otherwise
     (``"force"``). A node that another owner has drained is taken if that asks for another machine, or with
-    ``any_owner``. If Soperator does not act for ``react_within``, or the task is ended, nodes whose machines are still
-    there are undrained.
+    ``any_owner``. If Soperator does not act for ``response_timeout``, or the task is ended, nodes whose machines are
+    still there are undrained.
 
     Which machine a node is on is known to Kubernetes, or, without ``kubernetes_conn_id`` here or in the Soperator
     connection, to Slurm. Returns ``{"worker-3": {"old": ..., "new": ..., "seconds": ...}}``; nodes that are off are not
@@ -213,7 +213,7 @@ class ReplaceNodesOperator(_NodesOperator):
     """
 
     template_fields: Sequence[str] = (
-        "slurm_conn_id", "nodes", "drain_owner", "reason", "at_once", "mode", "any_owner", "kubernetes_conn_id",
+        "slurm_conn_id", "nodes", "drain_owner", "reason", "max_parallel", "mode", "any_owner", "kubernetes_conn_id",
         "namespace",
     )  # fmt: skip
 
@@ -222,30 +222,30 @@ class ReplaceNodesOperator(_NodesOperator):
         *,
         nodes: str | Sequence[str],
         reason: str = "",
-        at_once: int | str = 1,
+        max_parallel: int | str = 1,
         mode: Literal["asap", "requeue", "force"] = "asap",
         grace: timedelta = timedelta(0),
-        react_within: timedelta = timedelta(minutes=10),
+        response_timeout: timedelta = timedelta(minutes=10),
         any_owner: bool | str = False,
         kubernetes_conn_id: str | None = None,
         namespace: str = NAMESPACE,
         **kwargs: Any,
     ) -> None:
         super().__init__(nodes=nodes, **kwargs)
-        if not is_template(at_once):
-            _check_at_once(at_once)
+        if not is_template(max_parallel):
+            _check_at_once(max_parallel)
         if not is_template(mode):
             _check_mode(mode, "asap", "requeue", "force")
         self.reason = reason
-        self.at_once, self.mode, self.grace = at_once, mode, grace
-        self.react_within = react_within
+        self.max_parallel, self.mode, self.grace = max_parallel, mode, grace
+        self.response_timeout = response_timeout
         self.any_owner = any_owner
         self.kubernetes_conn_id, self.namespace = kubernetes_conn_id, namespace
 
     def work(self, context: Context) -> MachineReplacement:
         from airflow_provider_soperator.work.machines import MachineReplacement
 
-        _check_at_once(self.at_once)
+        _check_at_once(self.max_parallel)
         _check_mode(self.mode, "asap", "requeue", "force")
         return MachineReplacement(
             slurm_conn_id=self.slurm_conn_id,
@@ -253,10 +253,10 @@ class ReplaceNodesOperator(_NodesOperator):
             owner=self.drain_owner or self.dag_id,
             reason=self.reason,
             any_owner=is_on(self.any_owner),
-            at_once=self.at_once,
+            max_parallel=self.max_parallel,
             mode=self.mode,
             grace=self.grace,
-            react_within=self.react_within,
+            response_timeout=self.response_timeout,
             kubernetes_conn_id=self.kubernetes_conn_id or None,
             namespace=self.namespace,
             **self.span(_begun(context)),

@@ -98,8 +98,8 @@ class _ProvisioningOperator(BaseOperator):
         from airflow_provider_soperator.hooks.stock import known
 
         wanted = self.connections
-        if wanted.api_conn_id:
-            AirflowApiHook(wanted.api_conn_id).check()
+        if wanted.airflow_conn_id:
+            AirflowApiHook(wanted.airflow_conn_id).check()
             return
         for conn_id in filter(None, (wanted.kubernetes, wanted.ssh, wanted.slurm)):
             with known(conn_id):
@@ -130,9 +130,9 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
         )
 
     A plan by which something would end is refused, unless its address is in ``allow_destroy``; one that has more in it
-    than ``approved_plan``, the result of a task with ``plan_only``, is too. ``wait_ready`` is how long the cluster has,
-    once it is made, to come up, and the job that tries each node set, ``smoke_job``, to run. A cluster that is there is
-    changed, or refused with ``if_exists="fail"``.
+    than ``approved_plan``, the result of a task with ``plan_only``, is too. ``ready_timeout`` is how long the cluster
+    has, once it is made, to come up, and the job that tries each node set, ``smoke_job``, to run. A cluster that is
+    there is changed, or refused with ``if_exists="fail"``.
 
     Returns the ``plan``, and, unless it is ``plan_only``, what was ``done``, the ``seconds`` it took to come up, and
     where it was ``tried``.
@@ -145,19 +145,20 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
         self,
         *,
         allow_destroy: Sequence[str] = (),
-        wait_ready: timedelta | None = timedelta(hours=1),
+        ready_timeout: timedelta | None = timedelta(hours=1),
         smoke_job: bool | Mapping[str, Any] = True,
         if_exists: Literal["update", "fail"] = "update",
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        # The work that may time out is the waiting.
+        super().__init__(timeout=ready_timeout or timedelta(0), **kwargs)
         if if_exists not in ("update", "fail"):
             raise SpecMistake(f"if_exists is {if_exists!r}, but can be 'update' or 'fail'")
         if isinstance(smoke_job, Mapping):
             # It runs in the very end: what is wrong with it is to be seen before.
             _check_job(smoke_job)
         self.allow_destroy = [allow_destroy] if isinstance(allow_destroy, str) else list(allow_destroy)
-        self.wait_ready = wait_ready
+        self.ready_timeout = ready_timeout
         self.smoke_job = smoke_job
         self.if_exists = if_exists
 
@@ -169,7 +170,7 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
             self._known_connections()
             with self._open(spec) as provisioner:
                 result = self._make(context, spec, provisioner)
-        if is_on(self.plan_only) or self.wait_ready is None:
+        if is_on(self.plan_only) or self.ready_timeout is None:
             return result
         if spec.is_taken_down:
             self.log.warning("Nobody waits for the cluster, as maintenance=%r keeps it down", spec.maintenance)
@@ -178,16 +179,16 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
             self.log.warning("Nobody waits for the cluster, as connections names none by which to look at it")
             return result
         context["ti"].xcom_push("made", result)
-        return self.carry_out(self._start(context, spec, self.wait_ready), context)
+        return self.carry_out(self._start(context, spec, self.ready_timeout), context)
 
     def work(self, context: Context) -> ClusterStart:
-        return self._start(context, ClusterSpec.read(self.spec), self.wait_ready or timedelta(0))
+        return self._start(context, ClusterSpec.read(self.spec), self.ready_timeout or timedelta(0))
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """The cluster is ready, or will not be."""
         from airflow_provider_soperator.work.events import result_of
 
-        result = result_of(event, self.wait_ready)
+        result = result_of(event, self.ready_timeout)
         made = context["ti"].xcom_pull(task_ids=self.task_id, key="made", map_indexes=context["ti"].map_index)
         return {**made, **result}
 
@@ -211,11 +212,11 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
 
     def _write_connections(self, provisioner: Provisioner) -> None:
         wanted = self.connections
-        if not wanted.api_conn_id:
+        if not wanted.airflow_conn_id:
             return
         from airflow_provider_soperator.hooks.airflow_api import AirflowApiHook
 
-        api = AirflowApiHook(wanted.api_conn_id)
+        api = AirflowApiHook(wanted.airflow_conn_id)
         for body in provisioner.reached().connections(wanted, self._place[1]):
             is_new = api.put_connection(body)
             self.log.info("Connection %s was %s", body["connection_id"], "added" if is_new else "changed")
@@ -265,8 +266,8 @@ class DestroyClusterOperator(_ProvisioningOperator):
         self, *, confirm: str, end_jobs: bool | str = False, remove_connections: bool = False, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
-        if remove_connections and not self.connections.api_conn_id:
-            raise SpecMistake("remove_connections goes through Airflow's API: name its connection as api_conn_id")
+        if remove_connections and not self.connections.airflow_conn_id:
+            raise SpecMistake("remove_connections goes through Airflow's API: name its connection as airflow_conn_id")
         self.confirm = confirm
         self.end_jobs = end_jobs
         self.remove_connections = remove_connections
@@ -315,7 +316,7 @@ class DestroyClusterOperator(_ProvisioningOperator):
         from airflow_provider_soperator.hooks.airflow_api import AirflowApiHook
 
         wanted = self.connections
-        api = AirflowApiHook(str(wanted.api_conn_id))
+        api = AirflowApiHook(str(wanted.airflow_conn_id))
         for conn_id in filter(None, (wanted.slurm, wanted.ssh, wanted.kubernetes)):
             if api.delete_connection(conn_id):
                 self.log.info("Connection %s was deleted", conn_id)

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 class CapacityBlockSensor(WatchSensor):
     """Wait until a capacity block is in a state, and so many of its GPUs are free.
 
-        CapacityBlockSensor(task_id="free", block="capacityblockgroup-e00example", at_least=32)
+        CapacityBlockSensor(task_id="free", block="capacityblockgroup-e00example", min_free_gpus=32)
 
-    With ``no_change_before`` its limit must not be announced to fall within that time, either. A usage that Nebius does
+    With ``stable_for`` its limit must not be announced to fall within that time, either. A usage that Nebius does
     not know at present is waited out. Returns what there is of the block.
     """
 
@@ -29,22 +29,24 @@ class CapacityBlockSensor(WatchSensor):
         self,
         *,
         block: str,
-        at_least: int | None = None,
-        state: str | None = "active",
-        no_change_before: timedelta | None = None,
+        min_free_gpus: int | None = None,
+        target_state: str | None = "active",
+        stable_for: timedelta | None = None,
         nebius_conn_id: str = "nebius_default",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        BlockAwaited(at_least=at_least, state=state, no_change_before=no_change_before)
+        BlockAwaited(min_free_gpus=min_free_gpus, target_state=target_state, stable_for=stable_for)
         self.block = block
-        self.at_least, self.state, self.no_change_before = at_least, state, no_change_before
+        self.min_free_gpus, self.target_state, self.stable_for = min_free_gpus, target_state, stable_for
         self.nebius_conn_id = nebius_conn_id
 
     def watch(self) -> BlockWatch:
         from airflow_provider_soperator.work.blocks import BlockWatch
 
-        awaited = BlockAwaited(at_least=self.at_least, state=self.state, no_change_before=self.no_change_before)
+        awaited = BlockAwaited(
+            min_free_gpus=self.min_free_gpus, target_state=self.target_state, stable_for=self.stable_for
+        )
         return BlockWatch(
             nebius_conn_id=self.nebius_conn_id, block=self.block, awaited=awaited, poll_interval=self.poke_interval
         )

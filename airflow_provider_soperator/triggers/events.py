@@ -48,6 +48,11 @@ _AS_GOOD_AS_NEW = 0.9
 T = TypeVar("T")
 
 
+def _seconds(duration: timedelta | float) -> float:
+    """A duration as triggers are stored with it."""
+    return duration.total_seconds() if isinstance(duration, timedelta) else float(duration)
+
+
 class EventTrigger(SlurmTrigger, BaseEventTrigger):
     """Watches a cluster for as long as there is an active DAG that is scheduled on its asset."""
 
@@ -112,7 +117,7 @@ class SlurmJobFinishedTrigger(_SlurmEventTrigger):
 
     What ended while nobody watched is found in accounting. Over a restart of the triggerer nothing is lost, but what
     finished in the seconds before may be told twice: its ``job_id`` and ``ended`` are the same then. Airflow keeps a
-    memory for watchers from 3.3 on; before that each start is a first one, which looks ``look_back_minutes`` back.
+    memory for watchers from 3.3 on; before that each start is a first one, which looks ``look_back`` back.
     """
 
     def __init__(
@@ -123,7 +128,7 @@ class SlurmJobFinishedTrigger(_SlurmEventTrigger):
         account: str = "",
         partition: str = "",
         qos: str = "",
-        look_back_minutes: float = 0,
+        look_back: timedelta | float = 0,
         slurm_conn_id: str = SlurmHook.default_conn_name,
         poll_interval: float = POLL_INTERVAL,
     ) -> None:
@@ -136,13 +141,13 @@ class SlurmJobFinishedTrigger(_SlurmEventTrigger):
         self.account = account
         self.partition = partition
         self.qos = qos
-        self.look_back_minutes = look_back_minutes
+        self.look_back = _seconds(look_back)
         self.slurm_conn_id = slurm_conn_id
         self.poll_interval = poll_interval
         self._trouble = ""
         self._finished = FinishedJobs(
             QueueFilter(name=name, user=user, account=account, partition=partition, qos=qos),
-            datetime.now(timezone.utc) - timedelta(minutes=look_back_minutes),
+            datetime.now(timezone.utc) - timedelta(seconds=self.look_back),
         )
 
     async def look(self, client: AsyncSlurmClient) -> Sequence[dict[str, Any]]:
@@ -162,9 +167,12 @@ class SlurmJobFinishedTrigger(_SlurmEventTrigger):
 
 
 class SlurmQueueLongTrigger(_SlurmEventTrigger):
-    """Fires when more jobs than so many have been in the queue for some time, and then not before it was shorter again.
+    """Fires when at least ``min_jobs`` have been in the queue for some time, and then not before it was shorter again.
 
-        AssetWatcher(name="stuck", trigger=SlurmQueueLongTrigger(more_than=100, for_minutes=15, states=["PENDING"]))
+        AssetWatcher(
+            name="stuck",
+            trigger=SlurmQueueLongTrigger(min_jobs=100, min_duration=timedelta(minutes=15), states=["PENDING"]),
+        )
 
     The conditions are those of ``QueueFilter``; without ``states`` jobs count that wait or run. The event has their
     ``count``, how many are in which of the ``states``, and ``since`` when there are so many.
@@ -172,8 +180,8 @@ class SlurmQueueLongTrigger(_SlurmEventTrigger):
 
     def __init__(
         self,
-        more_than: int,
-        for_minutes: float = 0,
+        min_jobs: int,
+        min_duration: timedelta | float = 0,
         states: Sequence[str] = (),
         partition: str = "",
         user: str = "",
@@ -185,8 +193,8 @@ class SlurmQueueLongTrigger(_SlurmEventTrigger):
         poll_interval: float = POLL_INTERVAL,
     ) -> None:
         super().__init__()
-        self.more_than = more_than
-        self.for_minutes = for_minutes
+        self.min_jobs = min_jobs
+        self.min_duration = _seconds(min_duration)
         self.states = list(states)
         self.partition = partition
         self.user = user
@@ -199,14 +207,14 @@ class SlurmQueueLongTrigger(_SlurmEventTrigger):
         self._jobs = QueueFilter(
             states=tuple(states), partition=partition, user=user, account=account, qos=qos, name=name, reason=reason
         )
-        self._episode = Lasting(timedelta(minutes=for_minutes))
+        self._episode = Lasting(timedelta(seconds=self.min_duration))
         self._is_told = False
 
     async def look(self, client: AsyncSlurmClient) -> Sequence[dict[str, Any]]:
         jobs = await self.shared(client, self._jobs.request())
         now = datetime.now(timezone.utc)
         found = self._jobs.tally(jobs, now)
-        is_long = found["count"] > self.more_than
+        is_long = found["count"] >= self.min_jobs
         is_new = self._episode.look(is_long, now) and not self._is_told
         self._is_told = is_long and (self._is_told or is_new)
         return [found | {"since": str(self._episode.since and self._episode.since.isoformat())}] if is_new else []
@@ -221,10 +229,10 @@ class SlurmQueueLongTrigger(_SlurmEventTrigger):
 class NodeUnhealthyTrigger(_SlurmEventTrigger):
     """Fires once for each node that becomes unhealthy, and once more if its machine turns out to have to go.
 
-        AssetWatcher(name="sick", trigger=NodeUnhealthyTrigger(partition="main", for_minutes=2))
+        AssetWatcher(name="sick", trigger=NodeUnhealthyTrigger(partition="main", min_duration=timedelta(minutes=2)))
 
     The event has the ``node`` and its ``findings``, as ``NodeHealthSensor`` returns them. It fires once something has
-    been wrong for ``for_minutes``, and not again before the node was healthy. Without ``nodes`` and ``partition`` all
+    been wrong for ``min_duration``, and not again before the node was healthy. Without ``nodes`` and ``partition`` all
     nodes are watched, without ``kinds`` all that can be wrong.
     """
 
@@ -233,7 +241,7 @@ class NodeUnhealthyTrigger(_SlurmEventTrigger):
         nodes: str = "",
         partition: str = "",
         kinds: Sequence[str] = (),
-        for_minutes: float = 0,
+        min_duration: timedelta | float = 0,
         kubernetes_conn_id: str = "",
         namespace: str = NAMESPACE,
         prometheus_conn_id: str = "",
@@ -248,7 +256,7 @@ class NodeUnhealthyTrigger(_SlurmEventTrigger):
         self.nodes = nodes
         self.partition = partition
         self.kinds = [kind.value for kind in kinds_of(kinds)]
-        self.for_minutes = for_minutes
+        self.min_duration = _seconds(min_duration)
         self.kubernetes_conn_id = kubernetes_conn_id
         self.namespace = namespace
         self.prometheus_conn_id = prometheus_conn_id
@@ -266,7 +274,7 @@ class NodeUnhealthyTrigger(_SlurmEventTrigger):
             series=self.series,
             node_labels=tuple(node_labels or NODE_LABELS),
         )
-        self._episodes = Episodes(for_minutes * 60)
+        self._episodes = Episodes(self.min_duration)
         self._warned = ""
 
     async def look(self, client: AsyncSlurmClient) -> Sequence[dict[str, Any]]:
@@ -289,13 +297,13 @@ class NodeUnhealthyTrigger(_SlurmEventTrigger):
         return self._episodes.told
 
     def remember(self, memory: Any) -> None:
-        self._episodes = Episodes(self.for_minutes * 60, memory)
+        self._episodes = Episodes(self.min_duration, memory)
 
 
 class ClusterUnavailableTrigger(EventTrigger):
     """Fires when a cluster has not been available for some time, and then not before it was available again.
 
-        AssetWatcher(name="down", trigger=ClusterUnavailableTrigger(for_minutes=5))
+        AssetWatcher(name="down", trigger=ClusterUnavailableTrigger(min_duration=timedelta(minutes=5)))
 
     A cluster in maintenance is away on purpose, and one that has never been available yet is being set up: neither
     fires. The event has the ``cluster``, its ``phase``, which ``conditions`` are not met and why, and ``since`` when.
@@ -304,14 +312,14 @@ class ClusterUnavailableTrigger(EventTrigger):
 
     def __init__(
         self,
-        for_minutes: float = 0,
+        min_duration: timedelta | float = 0,
         cluster: str = "",
         namespace: str = NAMESPACE,
         kubernetes_conn_id: str = SoperatorClusterHook.default_conn_name,
         poll_interval: float = POLL_INTERVAL,
     ) -> None:
         super().__init__()
-        self.for_minutes = for_minutes
+        self.min_duration = _seconds(min_duration)
         self.cluster = cluster
         self.namespace = namespace
         self.kubernetes_conn_id = kubernetes_conn_id
@@ -331,7 +339,7 @@ class ClusterUnavailableTrigger(EventTrigger):
             self._first_seen is not None
             and since is not None
             and not self._is_told
-            and now - since >= timedelta(minutes=self.for_minutes)
+            and now - since >= timedelta(seconds=self.min_duration)
         )
         self._is_told = (self._is_told or is_new) and not cluster.is_available
         return [_outage(cluster, since)] if is_new and since else []
@@ -362,13 +370,13 @@ class ActiveCheckFailedTrigger(EventTrigger):
 
     What failed while nobody watched is told as long as Kubernetes keeps its Job, and without Slurm only if no other run
     has been noted since. Airflow keeps a memory for watchers from 3.3 on; before that each start is a first one, which
-    looks ``look_back_minutes`` back.
+    looks ``look_back`` back.
     """
 
     def __init__(
         self,
         check: str = "",
-        look_back_minutes: float = 0,
+        look_back: timedelta | float = 0,
         kubernetes_conn_id: str = SoperatorClusterHook.default_conn_name,
         namespace: str = NAMESPACE,
         slurm_conn_id: str = "",
@@ -376,12 +384,12 @@ class ActiveCheckFailedTrigger(EventTrigger):
     ) -> None:
         super().__init__()
         self.check = check
-        self.look_back_minutes = look_back_minutes
+        self.look_back = _seconds(look_back)
         self.kubernetes_conn_id = kubernetes_conn_id
         self.namespace = namespace
         self.slurm_conn_id = slurm_conn_id
         self.poll_interval = poll_interval
-        self._failed = FailedRuns(check, datetime.now(timezone.utc) - timedelta(minutes=look_back_minutes))
+        self._failed = FailedRuns(check, datetime.now(timezone.utc) - timedelta(seconds=self.look_back))
 
     def open(self) -> AbstractAsyncContextManager[CheckClients]:
         return check_clients(self.kubernetes_conn_id, self.namespace, self.slurm_conn_id, self.max_age)

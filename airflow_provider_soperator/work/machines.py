@@ -49,10 +49,10 @@ class MachineReplacement(Work[AsyncSlurmClient]):
     owner: str
     reason: str = ""
     any_owner: bool = False
-    at_once: int | str = 1
+    max_parallel: int | str = 1
     mode: Literal["asap", "requeue", "force"] = "asap"
     grace: timedelta = timedelta(0)
-    react_within: timedelta = timedelta(minutes=10)
+    response_timeout: timedelta = timedelta(minutes=10)
     kubernetes_conn_id: str | None = None
     namespace: str = NAMESPACE
 
@@ -145,7 +145,7 @@ class ReplacementProgress(Progress[AsyncSlurmClient]):
             why=self.wanted.reason,
             any_owner=self.wanted.any_owner,
             since=self.wanted.since,
-            react_within=self.wanted.react_within,
+            response_timeout=self.wanted.response_timeout,
         )
         self._replacements = {name: Replacement(wanted) for name in self.wanted.nodes}
 
@@ -165,7 +165,7 @@ class ReplacementProgress(Progress[AsyncSlurmClient]):
         return sights
 
     def _decide(self, sights: Mapping[str, NodeSnapshot]) -> dict[str, NodeStep]:
-        now, limit = datetime.now(timezone.utc), at_most(self.wanted.at_once, len(self._replacements))
+        now, limit = datetime.now(timezone.utc), at_most(self.wanted.max_parallel, len(self._replacements))
         is_lost = any(step.lost for step in self._steps.values())
         steps = {}
         # Only when those that are on their way have been looked at is it known how many more may begin.

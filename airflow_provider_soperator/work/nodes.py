@@ -230,7 +230,7 @@ class NodeStateWatch(Watch[AsyncSlurmClient]):
     state: str
     nodes: tuple[str, ...] = ()
     partition: str = ""
-    how: Literal["all", "any"] | int = "all"
+    match: Literal["all", "any"] | int = "all"
 
     def open(self) -> AbstractAsyncContextManager[AsyncSlurmClient]:
         return slurm_client(self.slurm_conn_id)
@@ -239,8 +239,8 @@ class NodeStateWatch(Watch[AsyncSlurmClient]):
         nodes = await client.ask_shared(ListNodes(), max_age)
         meant = chosen(nodes, self.nodes, self.partition)
         found = [node.name for node in meant if WORDS[self.state](node)]
-        least = {"all": len(meant), "any": 1}.get(str(self.how)) or int(self.how)
+        least = {"all": len(meant), "any": 1}.get(str(self.match)) or int(self.match)
         if least > len(meant):
-            raise WorkRefused(f"how={self.how}: there are {len(meant)} nodes only")
+            raise WorkRefused(f"match={self.match}: there are {len(meant)} nodes only")
         says = f"{len(found)} of {len(meant)} nodes: {self.state}"
         return Look(len(found) >= least, {"nodes": found, "of": len(meant)}, (says,))

@@ -244,7 +244,7 @@ def test_a_check_of_kubernetes_alone(checks: Checks) -> None:
         checks.perform("ssh-check", attempt=2, retries=0)
     with pytest.raises(AirflowException, match="BackoffLimitExceeded"):
         sense(check="ssh-check", fail_fast=True)
-    assert sense(check="ssh-check", state="ended")["state"] == "Failed"
+    assert sense(check="ssh-check", target_state="ended")["state"] == "Failed"
     with pytest.raises(AirflowFailException, match="there is no check ssh-chek: did you mean ssh-check"):
         sense(check="ssh-chek")
 
