@@ -68,7 +68,7 @@ class CapacitySchedule:
     ...     windows=[Window("mon-fri 20:00 - 08:00", {"training": 8, "inference": 0}, name="night")],
     ...     otherwise={"training": 4, "inference": 4},
     ...     exceptions={"2026-12-24": "night", "2026-12-25/2026-12-27": {"training": 0, "inference": 8}},
-    ...     gpus={"training": 8, "inference": 8},
+    ...     gpus_per_unit={"training": 8, "inference": 8},
     ...     limit=64,
     ...     lead="30m",
     ... )
@@ -90,7 +90,7 @@ class CapacitySchedule:
     #: an allocation, or the name of a window whose allocation holds then, or ``otherwise``.
     exceptions: Mapping[str, str | Mapping[str, int]] = field(default_factory=dict, hash=False)
     #: How many GPUs a unit of each target has.
-    gpus: Mapping[str, int] = field(default_factory=dict, hash=False)
+    gpus_per_unit: Mapping[str, int] = field(default_factory=dict, hash=False)
     #: How many GPUs the block has.
     limit: int | None = None
     #: How long before a handover its shift begins: ``30m``, ``1h``, or a ``timedelta``.
@@ -105,7 +105,7 @@ class CapacitySchedule:
                 dates: holds if isinstance(holds, str) else checked_allocation(holds, f"the exception {dates!r}")
                 for dates, holds in self.exceptions.items()
             },
-            "gpus": dict(self.gpus),
+            "gpus_per_unit": dict(self.gpus_per_unit),
             "lead": calendar.duration_text(calendar.seconds(self.lead)),
         }
         for name, value in normal.items():
@@ -116,7 +116,7 @@ class CapacitySchedule:
         self._check_targets()
         self._check_lead()
         if self.limit is not None:
-            self.refuse_over_commitment(self.gpus, self.limit)
+            self.refuse_over_commitment(self.gpus_per_unit, self.limit)
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -175,7 +175,8 @@ class CapacitySchedule:
         """Raise ``CapacityMistake`` if an allocation needs more GPUs than a block has, with so many to a unit."""
         if missing := sorted(set(self.targets) - set(gpus)):
             raise CapacityMistake(
-                f"nothing says how many GPUs a unit of {' and '.join(missing)} has", "give gpus= for each target"
+                f"nothing says how many GPUs a unit of {' and '.join(missing)} has",
+                "give gpus_per_unit= for each target",
             )
         for whose, allocation in self._allocations():
             needed = sum(units * gpus[target] for target, units in allocation.items())
@@ -269,7 +270,7 @@ class CapacitySchedule:
 
     def _check_targets(self) -> None:
         first = repr(self.windows[0].name)
-        known = [("gpus", self.gpus)] if self.gpus else []
+        known = [("gpus_per_unit", self.gpus_per_unit)] if self.gpus_per_unit else []
         for whose, named in (*self._allocations(), *known):
             for target in sorted(set(named) ^ set(self.targets)):
                 has, lacks = (whose, first) if target in named else (first, whose)

@@ -34,9 +34,9 @@ def capacity_dag(
     block: str,
     *,
     approve: bool = False,
-    approve_within: timedelta | None = None,
+    response_timeout: timedelta | None = None,
     nebius_conn_id: str = "nebius_default",
-    shift: dict[str, Any] | None = None,
+    shift_args: dict[str, Any] | None = None,
     **dag_options: Any,
 ) -> DAG:
     """Move capacity by a schedule.
@@ -44,7 +44,7 @@ def capacity_dag(
         dag = capacity_dag("gpu_shifts", nights, [training, inference], "capacityblockgroup-e00example")
 
     Its tasks are ``plan``, which shows what is about to be done, and ``shift``. With ``approve`` a person agrees in
-    between; who does not answer ``approve_within`` a time has not agreed. ``shift`` has options of
+    between; an approval that does not come within ``response_timeout`` is a refusal. ``shift_args`` has options of
     ``ShiftCapacityOperator``. Started by hand, the DAG's form asks how much each target shall have; left empty, the
     schedule is put into force.
     """
@@ -58,21 +58,22 @@ def capacity_dag(
             "schedule": schedule,
             "desired": {target.name: f"{{{{ params[{target.name!r}] }}}}" for target in targets},
             "nebius_conn_id": nebius_conn_id,
-            **(shift or {}),
+            **(shift_args or {}),
         }
         plan = ShiftCapacityOperator(task_id="plan", **common | {"plan_only": True})
         move = ShiftCapacityOperator(task_id="shift", **{"plan_only": f"{{{{ params.{_PLAN_ONLY} }}}}"} | common)
         if approve:
-            plan >> _approval(approve_within) >> move
+            plan >> _approval(response_timeout) >> move
         else:
             plan >> move
     return dag
 
 
-def _approval(within: timedelta | None) -> Any:
+def _approval(response_timeout: timedelta | None) -> Any:
     from airflow.providers.standard.operators.hitl import ApprovalOperator
 
-    return ApprovalOperator(task_id="approve", subject=f"Move capacity: {_MOVES}?", body=_PLAN, response_timeout=within)
+    subject = f"Move capacity: {_MOVES}?"
+    return ApprovalOperator(task_id="approve", subject=subject, body=_PLAN, response_timeout=response_timeout)
 
 
 def _amount(target: Target) -> Param:

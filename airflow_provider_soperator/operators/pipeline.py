@@ -51,7 +51,7 @@ class SbatchPipeline(PipelineGroup):
         self._before: dict[str, frozenset[str]] = {}
 
     @classmethod
-    def of(cls, group_id: str, jobs: Mapping[str, Mapping[str, Any]], **kwargs: Any) -> SbatchPipeline:
+    def of(cls, group_id: str, stages: Mapping[str, Mapping[str, Any]], **kwargs: Any) -> SbatchPipeline:
         """A pipeline from the parameters of its stages, by name.
 
             SbatchPipeline.of("model", {
@@ -65,8 +65,8 @@ class SbatchPipeline(PipelineGroup):
         pipeline = cls(group_id, **kwargs)
         with pipeline:
             tasks, links = {}, {}
-            for name, given in jobs.items():
-                own, links[name] = names.read(name, given.get("dependency"), jobs)
+            for name, given in stages.items():
+                own, links[name] = names.read(name, given.get("dependency"), stages)
                 options = {option: value for option, value in given.items() if option != "dependency"}
                 if own:
                     options["dependency"] = own

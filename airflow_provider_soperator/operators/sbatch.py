@@ -45,21 +45,21 @@ class SbatchOperator(WaitingOperator):
     ``on_finish`` says what an end of the job means for the task: by Slurm's state (``"PREEMPTED"``), ``"LOST"``, or an
     exit code; one of ``"retry"``, ``"fail"`` (without another try), ``"skip"`` and ``"succeed"``.
 
-    ``upload`` says which files and folders go to the cluster before the job, ``{local: remote}``, and ``fetch`` which
-    come back after it, ``{remote: local}``: local paths begin beside the DAG's file, remote ones in the folder that the
-    job runs in. With ``fetch_on="always"`` what there is comes back from a job that failed, too.
+    ``upload`` says which files and folders go to the cluster before the job, ``{local: remote}``, and ``download``
+    which come back after it, ``{remote: local}``: local paths begin beside the DAG's file, remote ones in the folder
+    that the job runs in. With ``download_on="always"`` what there is comes back from a job that failed, too.
 
     ``start_from_trigger`` and ``end_from_trigger`` spare the worker before and after the job, wherever the task asks
     for nothing that needs one; a task that failed always ends in a worker.
     """
 
-    template_fields: Sequence[str] = ("slurm_conn_id", "script", "job", "upload", "fetch")
+    template_fields: Sequence[str] = ("slurm_conn_id", "script", "job", "upload", "download")
     template_ext: Sequence[str] = _TEMPLATES
     template_fields_renderers = {  # noqa: RUF012 - as Airflow has it
         "script": "bash",
         "job": "json",
         "upload": "json",
-        "fetch": "json",
+        "download": "json",
     }
     operator_extra_links = LINKS
     #: A stage wherever it stands in a pipeline.
@@ -78,8 +78,8 @@ class SbatchOperator(WaitingOperator):
         on_finish: Policy | None = None,
         cancel_on_kill: bool = True,
         upload: Mapping[str, str] | None = None,
-        fetch: Mapping[str, str] | None = None,
-        fetch_on: Literal["success", "always"] = "success",
+        download: Mapping[str, str] | None = None,
+        download_on: Literal["success", "always"] = "success",
         start_from_trigger: bool = False,
         end_from_trigger: bool = False,
         **kwargs: Any,
@@ -97,10 +97,10 @@ class SbatchOperator(WaitingOperator):
         self.on_finish = on_finish or {}
         self.cancel_on_kill = cancel_on_kill
         self.upload = _paths(upload)
-        self.fetch = _paths(fetch)
-        if fetch_on not in ("success", "always"):
-            raise ValueError(f"fetch_on is {fetch_on!r}, but can be success or always")
-        self.fetch_on = fetch_on
+        self.download = _paths(download)
+        if download_on not in ("success", "always"):
+            raise ValueError(f"download_on must be 'success' or 'always', got {download_on!r}")
+        self.download_on = download_on
         self.end_from_trigger = end_from_trigger
         self._starts_from_trigger = start_from_trigger
         self._member: Member | None = None
@@ -141,7 +141,7 @@ class SbatchOperator(WaitingOperator):
 
         self._make(context, key)
         job = job_for(context["ti"], self.script, self.job)
-        if uploads and (self.upload or self.fetch):
+        if uploads and (self.upload or self.download):
             self._files(context).upload(self.upload, fields_of(job))
         return job
 
@@ -155,7 +155,7 @@ class SbatchOperator(WaitingOperator):
             trigger = self._trigger(context)
         except InvalidJob as error:
             raise AirflowFailException(str(error)) from None
-        if self.upload or self.fetch:
+        if self.upload or self.download:
             self._files(context).upload(self.upload, trigger.job, trigger)
         # The same that the trigger fills, also if this does not end well.
         self.shown_links = trigger.links
@@ -186,11 +186,11 @@ class SbatchOperator(WaitingOperator):
         try:
             settle(status, self.on_finish)
         except Exception:
-            if self.fetch and self.fetch_on == "always" and folder:
-                self._files(context).fetch_what_is_there(self.fetch, folder)
+            if self.download and self.download_on == "always" and folder:
+                self._files(context).download_what_is_there(self.download, folder)
             raise
-        if self.fetch:
-            self._files(context).fetch(self.fetch, folder)
+        if self.download:
+            self._files(context).download(self.download, folder)
         return report
 
     def _trigger(self, context: Context) -> SbatchTrigger:
@@ -242,7 +242,7 @@ class SbatchOperator(WaitingOperator):
 
         return bool(
             self.upload
-            or self.fetch
+            or self.download
             or pipeline_of(self)
             or self.execution_timeout
             or self.pool != BaseOperator.pool
@@ -261,7 +261,7 @@ class SbatchOperator(WaitingOperator):
 
         pipeline = pipeline_of(self)
         return bool(
-            self.fetch
+            self.download
             or (pipeline and pipeline.graph.doomed_by(self.task_id, "success"))
             or self.outlets
             or self.on_success_callback

@@ -36,7 +36,7 @@ class SlurmNodesTarget:
     #: Busy nodes go by the ``end`` of their jobs, or by the ``work`` that would be lost.
     order: NodeOrder = "end"
     #: Nodes of one block of the network go together, as Slurm's topology has them.
-    whole_blocks: bool = False
+    whole_network_blocks: bool = False
     #: The ids of the Nebius node groups that the nodes stand on. With them it is known, and not guessed, which nodes
     #: have their machines yet; and that the machines go with the nodes is checked before anything is moved.
     node_groups: tuple[str, ...] = ()

@@ -39,7 +39,9 @@ FULL = ShiftOrder(
     block="capacityblockgroup-2",
     nebius_conn_id="nebius_other",
     targets=(
-        SlurmNodesTarget(name="training", nodes="worker-[0-7]", gpus_per_unit=4, order="work", whole_blocks=True),
+        SlurmNodesTarget(
+            name="training", nodes="worker-[0-7]", gpus_per_unit=4, order="work", whole_network_blocks=True
+        ),
         NebiusNodeGroupTarget(name="inference", node_group="mk8snodegroup-1", min_nodes=1),
     ),
     desired={"training": 4, "inference": 0},
