@@ -18,15 +18,17 @@ ReleaseMode = Literal["idle", "asap", "force"]
 
 @dataclass(frozen=True, kw_only=True)
 class Timeouts:
-    """Time limits for the next unit in each part of a shift."""
+    """Time limits for the next unit in each part of a shift.
 
-    #: Until one more unit is given up, from when its turn has come: jobs may have to end first.
+    :param release: until one more unit is released, from when its turn has come: jobs may have to end first
+    :param free: until the GPUs of a released unit are free in the block: machines go minutes after their nodes
+    :param ready: until one more unit is ready at its new target
+    :param out_of_reach: until a cluster or a cloud that does not answer does so again
+    """
+
     release: timedelta = timedelta(hours=2)
-    #: Until the GPUs of what was given up are free in the block: machines go minutes after their nodes.
     free: timedelta = timedelta(minutes=30)
-    #: Until one more unit is ready where it was wanted.
     ready: timedelta = timedelta(minutes=45)
-    #: Until a cluster or a cloud that does not answer does so again.
     out_of_reach: timedelta = timedelta(hours=1)
 
 

@@ -59,9 +59,9 @@ class ScheduleChange:
 
 @dataclass(frozen=True, kw_only=True)
 class CapacitySchedule:
-    """The units of each target in each week, and on which dates something else holds.
+    """Units of each target in each week, and dates with another allocation.
 
-    Whatever could never be carried out is refused here, with ``CapacityMistake``.
+    A schedule that could never be carried out is rejected here, with ``CapacityMistake``.
 
     >>> nights = CapacitySchedule(
     ...     timezone="Europe/Amsterdam",
@@ -79,21 +79,24 @@ class CapacitySchedule:
     {'training': 8, 'inference': 0}
     >>> CapacitySchedule.read(nights.describe()) == nights
     True
+
+    :param timezone: time zone of all times here, by its name in the IANA database
+    :param windows: allocations in parts of each week
+    :param otherwise: allocation outside of all windows; without it they must cover the week
+    :param exceptions: by dates (``2026-12-24``, ``2026-12-25/2026-12-27``: whole days) or times
+        (``2026-12-31T12:00/2027-01-02T08:00``) an allocation, the name of a window whose allocation holds then, or
+        ``otherwise``
+    :param gpus_per_unit: GPUs of one unit of each target
+    :param limit: GPUs of the block; the schedule may not need more
+    :param lead: time before a handover at which its shift begins: ``30m``, ``1h``, or a ``timedelta``
     """
 
-    #: Whose wall clocks all times here are of, by its name in the IANA database.
     timezone: str
     windows: Sequence[Window]
-    #: What holds outside of all windows. Without it they have to cover the week.
     otherwise: Mapping[str, int] | None = field(default=None, hash=False)
-    #: By dates (``2026-12-24``, ``2026-12-25/2026-12-27``: whole days) or times (``2026-12-31T12:00/2027-01-02T08:00``)
-    #: an allocation, or the name of a window whose allocation holds then, or ``otherwise``.
     exceptions: Mapping[str, str | Mapping[str, int]] = field(default_factory=dict, hash=False)
-    #: How many GPUs a unit of each target has.
     gpus_per_unit: Mapping[str, int] = field(default_factory=dict, hash=False)
-    #: How many GPUs the block has.
     limit: int | None = None
-    #: How long before a handover its shift begins: ``30m``, ``1h``, or a ``timedelta``.
     lead: timedelta | str = "0m"
 
     def __post_init__(self) -> None:

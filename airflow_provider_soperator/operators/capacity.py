@@ -31,7 +31,7 @@ __all__ = ["ScaleTargetOperator", "ShiftCapacityOperator"]
 
 
 class ShiftCapacityOperator(WaitingOperator):
-    """Bring each target to the number of units that it shall have, within one capacity block.
+    """Move GPUs of one capacity block between targets, until each has its desired number of units.
 
         ShiftCapacityOperator(
             task_id="shift",
@@ -43,21 +43,30 @@ class ShiftCapacityOperator(WaitingOperator):
             desired={"training": 4, "inference": 4},
         )
 
-    ``desired`` has units, or GPUs (``"32 gpus"``), for each target; what is not named (one at most) gets the rest of
-    the block. With a ``schedule`` it is what holds there ``at`` the moment for which the DAG runs, unless ``desired``
-    says anything. A run whose handover is not the newest one any more is skipped.
+    Targets release units first, and each GPU goes on as soon as the block has it back. A run whose handover has been
+    superseded is skipped. A retry continues the shift of the try before.
 
-    Targets that give something up do so first, and each GPU goes on as soon as the block has it back. From ``transfer``
-    before the moment on, nodes leave; until then Slurm keeps jobs off them that would run longer. ``mode`` is how far
-    one may go: ``idle`` nodes only; nodes once the jobs on them have ended (``asap``); or, so long after the moment, at
-    once (``force``: jobs are warned by ``signal``, and requeued after a ``grace``).
+    Returns the final ``allocation``, and the shift's ``figures``, which are also gauges (``soperator.shift.*``). The
+    plan is the XCom ``plan``.
 
-    With ``plan_only`` the plan is shown, returned, and not carried out. A shift that fails is undone, unless
-    ``rollback=False``. Whatever dies meanwhile: the next try goes on with the same shift. While another task moves the
-    same block, this one waits, or fails (``if_running="fail"``).
-
-    It returns the ``allocation`` that there is in the end, and the shift's ``figures``, which are gauges of Airflow's
-    metrics, too (``soperator.shift.*``). Its plan is the XCom ``plan``.
+    :param targets: holders of GPUs of the block
+    :param block: id of the capacity block
+    :param desired: units, or GPUs (``"32 gpus"``), of each target; one target may be left out and gets the rest
+    :param schedule: desired units by time, for as long as ``desired`` is empty
+    :param at: moment whose allocation of the schedule is applied; by default the end of the run's data interval
+    :param transfer: time that one machine needs from one target to the other; nodes leave that long before the handover
+    :param mode: when nodes leave: once ``"idle"``; once their jobs have ended (``"asap"``); or, ``force_after`` the
+        handover, at once (``"force"``: jobs are requeued)
+    :param force_after: with ``mode="force"``: time after the handover until jobs are requeued
+    :param grace: time between the signal to a job and its end
+    :param signal: signal that jobs get a ``grace`` before they are requeued
+    :param timeouts: time limits of a ``capacity.order.Timeouts`` for the next unit in each part of the shift
+    :param rollback: move back what has moved if the shift fails
+    :param if_running: while another shift moves the block: ``"wait"`` or ``"fail"``
+    :param plan_only: show and return the plan, and move nothing
+    :param nebius_conn_id: Airflow connection to the Nebius API
+    :param deferrable: carry out the shift in the triggerer, and not in an Airflow worker
+    :param poll_interval: seconds between two polls of Slurm and the cloud
     """
 
     template_fields: Sequence[str] = ("block", "nebius_conn_id", "desired", "at", "plan_only")

@@ -39,14 +39,21 @@ def capacity_dag(
     shift_args: dict[str, Any] | None = None,
     **dag_options: Any,
 ) -> DAG:
-    """Move capacity by a schedule.
+    """Make a DAG that moves capacity by a schedule.
 
         dag = capacity_dag("gpu_shifts", nights, [training, inference], "capacityblockgroup-e00example")
 
-    Its tasks are ``plan``, which shows what is about to be done, and ``shift``. With ``approve`` a person agrees in
-    between; an approval that does not come within ``response_timeout`` is a refusal. ``shift_args`` has options of
-    ``ShiftCapacityOperator``. Started by hand, the DAG's form asks how much each target shall have; left empty, the
-    schedule is put into force.
+    Its tasks are ``plan``, which shows what would be done, ``approve`` if asked for, and ``shift``. The trigger form
+    asks for the size of each target; if it is left empty, the schedule is applied. Other arguments go to the DAG.
+
+    :param dag_id: id of the DAG
+    :param schedule: allocation of the GPUs by time
+    :param targets: holders of GPUs of the block
+    :param block: id of the capacity block
+    :param approve: let a person approve each plan, on Airflow's page *Required Actions*
+    :param response_timeout: time for the approval; without an answer the shift is not carried out
+    :param nebius_conn_id: Airflow connection to the Nebius API
+    :param shift_args: further parameters of ``ShiftCapacityOperator``
     """
     fields = {target.name: _amount(target) for target in targets} | {_PLAN_ONLY: _plan_only()}
     options: dict[str, Any] = {"schedule": CapacityTimetable(schedule), "catchup": False, "max_active_runs": 1}

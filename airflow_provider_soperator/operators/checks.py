@@ -25,19 +25,26 @@ class CheckFailed(AirflowException):
 
 
 class RunActiveCheckOperator(WorkOperator):
-    """Run an active check now, whatever its schedule, and wait until its jobs have ended on all nodes.
+    """Run an active check now, regardless of its schedule, and wait for its result on all nodes.
 
         RunActiveCheckOperator(task_id="check", check="gpu-checks", slurm_conn_id="soperator_default")
 
-    ``on_failure``: the task fails and names the nodes (``fail``); the nodes that fail are drained (``drain``), and the
-    task succeeds; or it succeeds and tells (``report``). The drain's ``reason`` is the provider's own, which Soperator
-    leaves alone; one that begins with a prefix of Soperator's, as ``[node_problem] gpu-checks: failed``, is given as it
-    is, and acted upon. ``if_running``: while the check runs already, ``wait`` for its end, ``join`` that run, or
-    ``fail``; two at once would disturb each other. A check that found nothing to check skips the task.
+    A check that found nothing to check skips the task. A task that is stopped or times out ends its run.
 
-    Returns the ``check``, its ``job`` in Kubernetes, the ``state`` in Soperator's words, the ``nodes`` with what became
-    of the check on each, those that are ``failing`` and that are ``drained``, and ``seconds``. Nodes are known with
-    ``slurm_conn_id`` only; without it there are ``failed_jobs``. A task that is killed, or late, ends its run.
+    Returns the ``check``, its ``job`` in Kubernetes, the ``state`` in Soperator's words, the result on each of the
+    ``nodes``, those that are ``failing`` and that are ``drained``, and ``seconds``. Without ``slurm_conn_id`` there are
+    ``failed_jobs`` instead of nodes.
+
+    :param check: name of the ActiveCheck
+    :param kubernetes_conn_id: Airflow connection to the cluster's Kubernetes
+    :param namespace: namespace of the SlurmCluster
+    :param slurm_conn_id: Airflow connection to Slurm, by which jobs of the check are mapped to nodes
+    :param on_failure: ``"fail"`` the task and name the nodes; ``"drain"`` the nodes that fail; or ``"report"`` them
+    :param if_running: while the check runs already: ``"wait"`` for its end, ``"join"`` that run, or ``"fail"``
+    :param reason: reason of the drains; one that begins with a prefix of Soperator's, such as ``[node_problem]``, is
+        used as it is, and Soperator acts upon it
+    :param drain_owner: name under which nodes are drained; by default the DAG's id
+    :param timeout: time limit of the check
     """
 
     template_fields: Sequence[str] = (

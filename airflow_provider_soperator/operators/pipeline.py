@@ -29,14 +29,17 @@ class SbatchPipeline(PipelineGroup):
             prepare >> fit >> afterany() >> report
 
     ``>>`` is Slurm's ``afterok``; ``afterany()``, ``afternotok()``, ``after(minutes=5)`` and ``aftercorr()`` between
-    two stages say anything else. No time of Airflow's passes between two jobs, and each is a task with its own state,
-    log, links and retries. A stage that fails for good takes the jobs that were to follow it out of the queue.
+    two stages are the other dependencies. Airflow adds no time between two jobs, and each is a task with its own state,
+    log, links and retries. When a stage fails for good, the jobs that can no longer run are cancelled.
 
-    Tasks of other kinds may stand among the stages: what follows them is submitted when they have succeeded. Two tasks
-    are added to the group, ``submit`` and ``cancel_rest``. With ``plan_only`` (a template) ``submit`` prints what it
-    would do as a shell script, and nothing is run.
+    Tasks of other kinds may stand among the stages; the jobs after them are submitted when they have succeeded. The
+    group gets two more tasks, ``submit`` and ``cancel_rest``.
 
     ``of`` makes a pipeline from a dict, ``from_shell`` from a script of chained ``sbatch`` calls.
+
+    :param group_id: name of the task group
+    :param slurm_conn_id: Airflow connection to Slurm, for all stages
+    :param plan_only: log a shell script that would submit the jobs, and run nothing; a template
     """
 
     def __init__(
@@ -52,7 +55,7 @@ class SbatchPipeline(PipelineGroup):
 
     @classmethod
     def of(cls, group_id: str, stages: Mapping[str, Mapping[str, Any]], **kwargs: Any) -> SbatchPipeline:
-        """A pipeline from the parameters of its stages, by name.
+        """Make a pipeline from the parameters of its stages, by name.
 
             SbatchPipeline.of("model", {
                 "prepare": {"script": "prepare.sbatch"},
@@ -60,7 +63,9 @@ class SbatchPipeline(PipelineGroup):
                 "report": {"script": "report.sbatch", "dependency": "afterany:fit,after:prepare+5"},
             })
 
-        ``dependency`` is as Slurm writes it, with names in the place of ids.
+        :param group_id: name of the task group
+        :param stages: for each stage the parameters of its ``SbatchOperator``; ``dependency`` is as in Slurm, with
+            names of stages in the place of ids
         """
         pipeline = cls(group_id, **kwargs)
         with pipeline:
@@ -86,11 +91,13 @@ class SbatchPipeline(PipelineGroup):
         ignored: Collection[str] = (),
         **kwargs: Any,
     ) -> SbatchPipeline:
-        """A pipeline from a shell script of chained ``sbatch --dependency`` calls: its text, or a file beside the DAG.
+        """Make a pipeline from a shell script of chained ``sbatch --dependency`` calls. The script is not run.
 
-        Scripts that it submits are taken from beside it if they are there, and otherwise meant to be on the cluster.
-        ``variables`` are those that the script is called with (``"1"`` is its first argument), ``ignored`` names
-        commands that it may contain and that are not run. Nothing of the script is.
+        :param group_id: name of the task group
+        :param script: text of the shell script, or a file beside the DAG; scripts that it submits are read beside it,
+            and otherwise taken to be on the cluster
+        :param variables: variables that the script is called with; ``"1"`` is its first argument
+        :param ignored: commands that the script may contain and that have no effect here
         """
         from airflow_provider_soperator.pipelines.shell import stages_of
 

@@ -28,7 +28,15 @@ Spec = ClusterSpec | Mapping[str, Any]
 
 
 class _ProvisioningOperator(BaseOperator):
-    """What making a cluster and destroying it have in common."""
+    """Plans a cluster, and applies the plan.
+
+    :param spec: description of the cluster, or the same as plain data
+    :param source: ``Recipe`` or ``KubernetesObjects`` that makes the cluster
+    :param connections: Airflow connections to the cluster
+    :param nebius_conn_id: Airflow connection with the credentials for Terraform
+    :param plan_only: show and return the plan, and change nothing
+    :param approved_plan: result of a task with ``plan_only``; a plan that does more is rejected
+    """
 
     _provisioner: Provisioner | None = None
 
@@ -115,7 +123,7 @@ class _ProvisioningOperator(BaseOperator):
 
 
 class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
-    """Make a cluster, or change it to what is described, and wait until jobs run on it.
+    """Make a cluster, or change it to its description, and wait until jobs run on it.
 
         ProvisionClusterOperator(
             task_id="provision",
@@ -129,13 +137,13 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
             connections=Connections(kubernetes="research_kubernetes", slurm="research"),
         )
 
-    A plan by which something would end is refused, unless its address is in ``allow_destroy``; one that has more in it
-    than ``approved_plan``, the result of a task with ``plan_only``, is too. ``ready_timeout`` is how long the cluster
-    has, once it is made, to come up, and the job that tries each node set, ``smoke_job``, to run. A cluster that is
-    there is changed, or refused with ``if_exists="fail"``.
-
-    Returns the ``plan``, and, unless it is ``plan_only``, what was ``done``, the ``seconds`` it took to come up, and
+    Returns the ``plan``, and, without ``plan_only``, what was ``done``, the ``seconds`` it took to come up, and
     where it was ``tried``.
+
+    :param allow_destroy: addresses of what a plan may destroy; any other plan that destroys something is rejected
+    :param ready_timeout: time for the cluster to become ready and run the smoke job; None does not wait
+    :param smoke_job: run a job on each node set at the end; a dict has parameters of ``SbatchOperator`` for it
+    :param if_exists: ``"update"`` a cluster that exists, or ``"fail"``
     """
 
     template_fields: Sequence[str] = ("spec", "allow_destroy", "plan_only", "approved_plan", "nebius_conn_id")
@@ -249,14 +257,14 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
 
 
 class DestroyClusterOperator(_ProvisioningOperator):
-    """Destroy a cluster, with all that is kept on its file systems.
+    """Destroy a cluster, with all data on its file systems.
 
         DestroyClusterOperator(task_id="destroy", spec=research, source=recipe, confirm="research",
                                connections=Connections(slurm="research"))
 
-    ``confirm`` has to be the cluster's name. While jobs wait or run there it is refused, unless ``end_jobs`` is set;
-    that is asked through ``connections.slurm``. With ``remove_connections`` those that ``connections`` names are
-    deleted in the end.
+    :param confirm: name of the cluster, once more
+    :param end_jobs: destroy the cluster also while jobs are in its queue, which is checked by ``connections.slurm``
+    :param remove_connections: delete at the end the Airflow connections that ``connections`` names
     """
 
     template_fields: Sequence[str] = ("spec", "confirm", "plan_only", "approved_plan", "nebius_conn_id", "end_jobs")

@@ -26,11 +26,15 @@ JobIds = str | Sequence[str | int]
 
 
 class _QueueOperator(BaseOperator):
-    """Gives an order to jobs by their ids, or to those that fit some conditions.
+    """Changes jobs by their ids, or those that match a filter.
 
-    ``job_filter`` has the conditions of a ``QueueFilter``: states, partition, user, account, qos, name, reason, waited.
-    Jobs that are as they shall be are left alone, so the task may run again; those that have started or ended by then
-    are none of its business. Returns ``{"jobs": […], "already": […]}``: all that are as wished, and those that were so.
+    Jobs that are in the wanted state already are left alone, so the task may run again; those that have started or
+    ended in the meantime are left out. Returns ``{"jobs": […], "already": […]}``: all that are in the wanted state, and
+    those that were before.
+
+    :param job_ids: ids of jobs, in a list or a text with commas
+    :param job_filter: conditions of a ``QueueFilter``: states, partition, user, account, qos, name, reason, waited
+    :param slurm_conn_id: Airflow connection to Slurm
     """
 
     template_fields: Sequence[str] = ("slurm_conn_id", "job_ids", "job_filter")
@@ -98,7 +102,7 @@ class _QueueOperator(BaseOperator):
 
 
 class HoldJobsOperator(_QueueOperator):
-    """Keep waiting jobs from starting, until somebody releases them. Jobs that run go on.
+    """Keep waiting jobs from starting until they are released. Jobs that run go on.
 
     HoldJobsOperator(task_id="hold", job_filter={"partition": "main", "user": "alice"})
     """
@@ -145,11 +149,17 @@ class TopJobsOperator(_QueueOperator):
 class UpdateJobsOperator(_QueueOperator):
     """Change jobs: their priority, niceness, QOS, account, partition or time limit.
 
-        UpdateJobsOperator(task_id="later", jobs={"user": "alice", "states": ["PENDING"]}, nice=1000)
+        UpdateJobsOperator(task_id="later", job_filter={"user": "alice", "states": ["PENDING"]}, nice=1000)
 
-    Only waiting jobs are changed, unless ``include_running`` is set, as it may be for a ``time_limit``. A priority that
-    was set stays as it is, whatever time passes; a niceness is taken off the one that Slurm works out. More priority,
-    less niceness and longer limits need an operator of Slurm.
+    More priority, less niceness and longer limits need an operator of Slurm.
+
+    :param priority: a fixed priority, which no longer changes with time
+    :param nice: number that Slurm subtracts from the priority it computes
+    :param qos: quality of service
+    :param account: account
+    :param partition: partition
+    :param time_limit: time limit
+    :param include_running: change also running jobs, which Slurm allows for ``time_limit``
     """
 
     template_fields = (*_QueueOperator.template_fields, "priority", "nice", "qos", "account", "partition", "time_limit")

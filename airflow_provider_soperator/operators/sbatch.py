@@ -15,6 +15,7 @@ from airflow_provider_soperator.links.slurm import LINKS
 from airflow_provider_soperator.operators.work import WaitingOperator
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_description import InvalidJob
+from airflow_provider_soperator.slurm.options import OPTIONS
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
@@ -33,24 +34,36 @@ _TEMPLATES = (".sh", ".sbatch")
 
 
 class SbatchOperator(WaitingOperator):
-    """Run a batch job, wait for its end, and show what it prints.
+    """Run a batch job, stream its output to the task log, and return a report.
 
         SbatchOperator(task_id="train", script="train.sbatch", partition="main", nodes=2, gpus_per_node=8)
 
-    The job is one of ``script`` (its text, or a file beside the DAG that ends in ``.sh`` or ``.sbatch``; both are
-    templates), ``command`` and ``remote_script`` (a path on the cluster). All fields of ``BatchJob`` are parameters:
-    ``nodes``, ``gpus_per_node``, ``time_limit``, ``array``, ``env``, ``container_image`` and so on; they are templates,
-    too, may come from ``default_args``, and win over ``#SBATCH`` lines. ``sbatch_args`` takes any others as words.
+    The job is one of ``script``, ``command`` and ``remote_script``. Options of sbatch are parameters under their own
+    names, except ``time_limit`` (``--time``) and ``name`` (``--job-name``). They are templates, may come from
+    ``default_args``, and override ``#SBATCH`` lines.
 
-    ``on_finish`` says what an end of the job means for the task: by Slurm's state (``"PREEMPTED"``), ``"LOST"``, or an
-    exit code; one of ``"retry"``, ``"fail"`` (without another try), ``"skip"`` and ``"succeed"``.
-
-    ``upload`` says which files and folders go to the cluster before the job, ``{local: remote}``, and ``download``
-    which come back after it, ``{remote: local}``: local paths begin beside the DAG's file, remote ones in the folder
-    that the job runs in. With ``download_on="always"`` what there is comes back from a job that failed, too.
-
-    ``start_from_trigger`` and ``end_from_trigger`` spare the worker before and after the job, wherever the task asks
-    for nothing that needs one; a task that failed always ends in a worker.
+    :param script: text of the script, or a file beside the DAG that ends in ``.sh`` or ``.sbatch``; both are templates
+    :param sbatch_args: further words for sbatch's command line, for options that are no parameters
+    :param slurm_conn_id: Airflow connection to Slurm, of type ``soperator``
+    :param deferrable: wait in the triggerer, and not in an Airflow worker
+    :param poll_interval: seconds between two polls of the job's state
+    :param stream_logs: copy the job's output to the task log while it runs
+    :param on_finish: what an end of the job means for the task, by Slurm's state (``"PREEMPTED"``), ``"LOST"`` or an
+        exit code: ``"retry"``, ``"fail"`` (without a retry), ``"skip"`` or ``"succeed"``
+    :param cancel_on_kill: cancel the job when the task is stopped
+    :param upload: files and folders to copy to the cluster before the job, ``{local: remote}``; local paths are
+        relative to the DAG's file, remote ones to the job's working directory
+    :param download: files and folders to copy back after the job, ``{remote: local}``
+    :param download_on: ``"success"``; or ``"always"``, to copy also what exists after a failure
+    :param start_from_trigger: start the task in the triggerer, if nothing in it needs an Airflow worker
+    :param end_from_trigger: end a successful task in the triggerer, if nothing in it needs an Airflow worker
+    :param command: a line of shell, or the words of one command
+    :param remote_script: path of a script on the cluster
+    :param args: arguments of the script
+    :param gpu_type: type of GPU that ``gpus`` and ``gpus_per_node`` mean, such as ``"h100"``
+    :param array_limit: number of elements of the array that may run at a time (``%`` of ``--array``)
+    :param env: environment variables of the job
+    :param het: components of a heterogeneous job, as dicts of these parameters
     """
 
     template_fields: Sequence[str] = ("slurm_conn_id", "script", "job", "upload", "download")
@@ -269,6 +282,18 @@ class SbatchOperator(WaitingOperator):
             or self.multiple_outputs
             or not self.do_xcom_push
         )
+
+
+def _option_docs() -> str:
+    """The ``:param`` lines of sbatch's options."""
+    words: dict[str, list[str]] = {}
+    for option in OPTIONS:
+        words.setdefault(option.field, []).append(f"``--{option.long}``")
+    return "".join(f"    :param {name}: sbatch's {' or '.join(longs)}\n" for name, longs in words.items())
+
+
+if SbatchOperator.__doc__:  # python -OO has none
+    SbatchOperator.__doc__ = SbatchOperator.__doc__.rstrip() + "\n" + _option_docs()
 
 
 def _text(script: Any) -> Any:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class ScaleTargetOperator(WorkOperator):
-    """Bring one target to a number of units, and wait until it has just these and they can work.
+    """Bring one target to a number of units, and wait until they can work.
 
         ScaleTargetOperator(
             task_id="serve",
@@ -29,12 +29,17 @@ class ScaleTargetOperator(WorkOperator):
             timeout=timedelta(minutes=20),
         )
 
-    With a ``block`` it grows as far as this has GPUs free, and waits for the rest; node groups and Slurm's nodes need
-    to be told theirs, a Kubernetes workload does not. ``mode`` is for targets that run jobs: units go once they are
-    ``idle``, once the jobs on them have ended (``asap``), or at once (``force``: jobs are requeued or killed).
+    A task that is stopped or times out leaves the target as it is. To move GPUs between targets there is
+    ``ShiftCapacityOperator``.
 
-    A task that is ended, or whose time is over, leaves the target as it is. To move GPUs from one target to another
-    there is ``ShiftCapacityOperator``.
+    :param target: holder of GPUs
+    :param units: number of units, such as nodes or replicas
+    :param timeout: time limit of the work
+    :param mode: when units with jobs leave: once ``"idle"``, once their jobs have ended (``"asap"``), or at once
+        (``"force"``: jobs are requeued or killed)
+    :param block: id of the capacity block in which the target grows as far as GPUs are free; node groups and Slurm
+        nodes need it, a Kubernetes workload does not
+    :param nebius_conn_id: Airflow connection to the Nebius API
     """
 
     template_fields: Sequence[str] = ("units", "block", "nebius_conn_id")

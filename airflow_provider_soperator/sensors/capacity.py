@@ -14,12 +14,17 @@ if TYPE_CHECKING:
 
 
 class CapacityBlockSensor(WatchSensor):
-    """Wait until a capacity block is in a state, and so many of its GPUs are free.
+    """Wait until a capacity block is in a state, and a number of its GPUs is free.
 
         CapacityBlockSensor(task_id="free", block="capacityblockgroup-e00example", min_free_gpus=32)
 
-    With ``stable_for`` its limit must not be announced to fall within that time, either. A usage that Nebius does
-    not know at present is waited out. Returns what there is of the block.
+    While Nebius does not know the usage, the sensor waits. Returns the block.
+
+    :param block: id of the capacity block
+    :param min_free_gpus: number of GPUs that must be free at least
+    :param target_state: state of the block; None for any
+    :param stable_for: time within which no decrease of the block's limit may be announced
+    :param nebius_conn_id: Airflow connection to the Nebius API
     """
 
     template_fields: Sequence[str] = ("nebius_conn_id", "block")

@@ -18,13 +18,23 @@ if TYPE_CHECKING:
 
 
 class NodeHealthSensor(WatchSensor):
-    """Wait until nothing is wrong with some nodes, or until something is with one of them.
+    """Wait until nodes are healthy, or until one of them is not.
 
         NodeHealthSensor(task_id="healthy", partition="main", kubernetes_conn_id="kubernetes_default")
 
-    ``target_state`` is ``"healthy"``, ``"unhealthy"``, or ``"any"`` for one look without waiting. Slurm is asked;
-    Kubernetes and Prometheus are, where their connections are given. ``kinds`` of findings count, or all. Returns the
-    findings of each node that has any: ``{"worker-3": [{"kind": "hardware_problem", ...}]}``.
+    Returns the findings of each node that has any: ``{"worker-3": [{"kind": "hardware_problem", ...}]}``.
+
+    :param nodes: names of nodes, as a list or as Slurm writes them; by default all
+    :param partition: only nodes of this partition
+    :param target_state: ``"healthy"``: no node has a finding; ``"unhealthy"``: one has; ``"any"`` does not wait
+    :param kinds: kinds of findings that count; by default all
+    :param ignore_own_drains: do not count drains of this provider
+    :param slurm_conn_id: Airflow connection to Slurm
+    :param kubernetes_conn_id: Airflow connection to Kubernetes, for the state of Pods and machines
+    :param namespace: namespace of the SlurmCluster
+    :param prometheus_conn_id: Airflow connection to Prometheus, for metrics of the nodes
+    :param series: labels that Prometheus' series must have, if it has several clusters
+    :param node_labels: labels of the series that name the node
     """
 
     template_fields: Sequence[str] = (
@@ -94,13 +104,18 @@ class NodeHealthSensor(WatchSensor):
 
 
 class ActiveCheckSensor(WatchSensor):
-    """Wait until the newest run of an active check has ended well.
+    """Wait for the newest run of an active check.
 
         ActiveCheckSensor(task_id="is_fit", check="gpu-checks", since="{{ data_interval_start }}")
 
-    ``target_state``: until it is ``complete``, has ``failed``, or has ``ended`` in whatever way. Runs that began before
-    ``since`` do not count. With ``fail_fast`` a run that ends otherwise fails the task; without it the next is waited
-    for. Returns the ``check``, its ``job``, ``state`` and ``failed_jobs``.
+    Returns the ``check``, its ``job``, ``state`` and ``failed_jobs``.
+
+    :param check: name of the ActiveCheck
+    :param target_state: ``"complete"``, ``"failed"``, or ``"ended"`` for both
+    :param since: ignore runs that began before
+    :param fail_fast: fail if a run ends otherwise, instead of waiting for the next
+    :param kubernetes_conn_id: Airflow connection to the cluster's Kubernetes
+    :param namespace: namespace of the SlurmCluster
     """
 
     template_fields: Sequence[str] = ("check", "target_state", "since", "fail_fast", "kubernetes_conn_id", "namespace")

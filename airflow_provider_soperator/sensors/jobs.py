@@ -19,7 +19,11 @@ class SlurmJobSensor(WatchSensor):
 
         SlurmJobSensor(task_id="preprocessed", job_id="{{ params.job }}")
 
-    A job that ends in another way fails the sensor, with what Slurm says of it. Returns what ``SbatchOperator`` does.
+    A job that ends differently fails the sensor, with the cause. Returns the report of ``SbatchOperator``.
+
+    :param job_id: id of the job
+    :param target_states: states of Slurm, such as ``["RUNNING"]``, that end the wait beside success
+    :param slurm_conn_id: Airflow connection to Slurm
     """
 
     template_fields: Sequence[str] = ("slurm_conn_id", "job_id")
@@ -65,12 +69,17 @@ class SlurmJobSensor(WatchSensor):
 
 
 class SlurmQueueSensor(WatchSensor):
-    """Wait until the jobs that fit are at most, or at least, so many, and have been so for a while.
+    """Wait until the number of jobs that match a filter is within bounds, and has been so for a time.
 
         SlurmQueueSensor(task_id="drained", job_filter={"partition": "main"}, max_jobs=0)
 
-    ``job_filter`` has the conditions of a ``QueueFilter``: states, partition, user, account, qos, name, reason, waited.
-    Returns their number and how many are in which state.
+    Returns their number, and the number in each state.
+
+    :param job_filter: conditions of a ``QueueFilter``: states, partition, user, account, qos, name, reason, waited
+    :param max_jobs: upper bound of their number
+    :param min_jobs: lower bound of their number
+    :param min_duration: time for which the number must be within bounds without a break
+    :param slurm_conn_id: Airflow connection to Slurm
     """
 
     template_fields: Sequence[str] = ("slurm_conn_id", "job_filter")

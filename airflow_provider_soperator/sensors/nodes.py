@@ -15,13 +15,18 @@ if TYPE_CHECKING:
 
 
 class NodeStateSensor(WatchSensor):
-    """Wait until all, any, or so many of some nodes are in a state.
+    """Wait until all, any, or a number of some nodes are in a state.
 
         NodeStateSensor(task_id="are_up", partition="main", target_state="usable", match=4)
 
-    ``target_state`` is ``usable``, ``up``, ``off``, ``idle``, ``busy``, ``drained``, ``draining``, ``booting``, ``going
-    off``, ``failed to boot``, ``down``, ``not responding`` or ``reserved``. Returns which ``nodes`` are, and ``of`` how
-    many.
+    Returns the ``nodes`` in that state, and ``of`` how many.
+
+    :param target_state: ``usable``, ``up``, ``off``, ``idle``, ``busy``, ``drained``, ``draining``, ``booting``,
+        ``going off``, ``failed to boot``, ``down``, ``not responding`` or ``reserved``
+    :param nodes: names of nodes, as a list or as Slurm writes them
+    :param partition: all nodes of this partition, instead of ``nodes``
+    :param match: ``"all"``, ``"any"``, or the number of nodes that must be in the state
+    :param slurm_conn_id: Airflow connection to Slurm
     """
 
     template_fields: Sequence[str] = ("slurm_conn_id", "nodes", "partition", "target_state", "match")

@@ -108,16 +108,25 @@ class _SlurmEventTrigger(EventTrigger):
 
 
 class SlurmJobFinishedTrigger(_SlurmEventTrigger):
-    """Fires once for each job that finishes, with the report that ``SbatchOperator`` returns of its own.
+    """Fires once for each job that finishes, with the report that ``SbatchOperator`` returns.
 
         AssetWatcher(name="trained", trigger=SlurmJobFinishedTrigger(name="train-*", states=["COMPLETED"]))
 
-    Jobs are those that fit all of ``name`` (with ``*`` and ``?``), ``user``, ``account``, ``partition`` and ``qos``,
-    and end in one of ``states``; without any of these, all. An array finishes as a whole.
+    Without any conditions all jobs count. An array finishes as a whole.
 
-    What ended while nobody watched is found in accounting. Over a restart of the triggerer nothing is lost, but what
-    finished in the seconds before may be told twice: its ``job_id`` and ``ended`` are the same then. Airflow keeps a
-    memory for watchers from 3.3 on; before that each start is a first one, which looks ``look_back`` back.
+    Jobs that ended while no watcher ran are found in accounting. Over a restart of the triggerer nothing is lost, but
+    what finished in the seconds before may be reported twice, with the same ``job_id`` and ``ended``. Airflow stores
+    state for watchers from 3.3 on; before that each start is a first one.
+
+    :param name: name of the job, with ``*`` and ``?``
+    :param states: end states of Slurm, such as ``["COMPLETED"]``; by default all
+    :param user: user of the job
+    :param account: account of the job
+    :param partition: partition of the job
+    :param qos: QOS of the job
+    :param look_back: time before the first start, or seconds, of which jobs that ended are reported, too
+    :param slurm_conn_id: Airflow connection to Slurm
+    :param poll_interval: seconds between two polls
     """
 
     def __init__(
@@ -167,15 +176,26 @@ class SlurmJobFinishedTrigger(_SlurmEventTrigger):
 
 
 class SlurmQueueLongTrigger(_SlurmEventTrigger):
-    """Fires when at least ``min_jobs`` have been in the queue for some time, and then not before it was shorter again.
+    """Fires when the queue has been long for some time, and not again before it was shorter.
 
         AssetWatcher(
             name="stuck",
             trigger=SlurmQueueLongTrigger(min_jobs=100, min_duration=timedelta(minutes=15), states=["PENDING"]),
         )
 
-    The conditions are those of ``QueueFilter``; without ``states`` jobs count that wait or run. The event has their
-    ``count``, how many are in which of the ``states``, and ``since`` when there are so many.
+    The event has the ``count`` of jobs, how many are in each of the ``states``, and ``since`` when there are so many.
+
+    :param min_jobs: number of jobs from which on the queue is long
+    :param min_duration: time, or seconds, for which it must have been long
+    :param states: states of the jobs that count; by default those that wait or run
+    :param partition: partition of the jobs
+    :param user: user of the jobs
+    :param account: account of the jobs
+    :param qos: QOS of the jobs
+    :param name: name of the jobs, with ``*`` and ``?``
+    :param reason: Slurm's reason why they wait, such as ``Resources``
+    :param slurm_conn_id: Airflow connection to Slurm
+    :param poll_interval: seconds between two polls
     """
 
     def __init__(
@@ -227,13 +247,24 @@ class SlurmQueueLongTrigger(_SlurmEventTrigger):
 
 
 class NodeUnhealthyTrigger(_SlurmEventTrigger):
-    """Fires once for each node that becomes unhealthy, and once more if its machine turns out to have to go.
+    """Fires once for each node that becomes unhealthy, and once more if its machine needs replacement.
 
         AssetWatcher(name="sick", trigger=NodeUnhealthyTrigger(partition="main", min_duration=timedelta(minutes=2)))
 
-    The event has the ``node`` and its ``findings``, as ``NodeHealthSensor`` returns them. It fires once something has
-    been wrong for ``min_duration``, and not again before the node was healthy. Without ``nodes`` and ``partition`` all
-    nodes are watched, without ``kinds`` all that can be wrong.
+    The event has the ``node`` and its ``findings``, as ``NodeHealthSensor`` returns them. It does not fire again before
+    the node was healthy.
+
+    :param nodes: names of nodes as Slurm writes them; by default all
+    :param partition: only nodes of this partition
+    :param kinds: kinds of findings that count; by default all
+    :param min_duration: time, or seconds, for which a node must have been unhealthy
+    :param kubernetes_conn_id: Airflow connection to Kubernetes, for the state of Pods and machines
+    :param namespace: namespace of the SlurmCluster
+    :param prometheus_conn_id: Airflow connection to Prometheus, for metrics of the nodes
+    :param series: labels that Prometheus' series must have, if it has several clusters
+    :param node_labels: labels of the series that name the node
+    :param slurm_conn_id: Airflow connection to Slurm
+    :param poll_interval: seconds between two polls
     """
 
     def __init__(
@@ -301,13 +332,19 @@ class NodeUnhealthyTrigger(_SlurmEventTrigger):
 
 
 class ClusterUnavailableTrigger(EventTrigger):
-    """Fires when a cluster has not been available for some time, and then not before it was available again.
+    """Fires when a cluster has not been available for some time, and not again before it was available.
 
         AssetWatcher(name="down", trigger=ClusterUnavailableTrigger(min_duration=timedelta(minutes=5)))
 
-    A cluster in maintenance is away on purpose, and one that has never been available yet is being set up: neither
-    fires. The event has the ``cluster``, its ``phase``, which ``conditions`` are not met and why, and ``since`` when.
-    Airflow keeps over a restart of the triggerer what has been told from 3.3 on.
+    A cluster in maintenance, or one that is being set up, fires no event. The event has the ``cluster``, its ``phase``,
+    the ``conditions`` that are not met and why, and ``since`` when. From Airflow 3.3 on, nothing is reported again over
+    a restart of the triggerer.
+
+    :param min_duration: time, or seconds, for which it must have been unavailable
+    :param cluster: name of the SlurmCluster; by default the only one in the namespace
+    :param namespace: namespace of the SlurmCluster
+    :param kubernetes_conn_id: Airflow connection to the cluster's Kubernetes
+    :param poll_interval: seconds between two polls
     """
 
     def __init__(
@@ -365,12 +402,19 @@ class ActiveCheckFailedTrigger(EventTrigger):
 
         AssetWatcher(name="sick", trigger=ActiveCheckFailedTrigger(check="gpu-checks", slurm_conn_id="soperator"))
 
-    Without ``check`` it watches all. The event has the ``check``, its ``job``, ``state`` and ``failed_jobs``, as
-    ``RunActiveCheckOperator`` returns them; with ``slurm_conn_id`` also ``nodes`` and those that are ``failing``.
+    The event has the ``check``, its ``job``, ``state`` and ``failed_jobs``, as ``RunActiveCheckOperator`` returns them;
+    with ``slurm_conn_id`` also ``nodes`` and those that are ``failing``.
 
-    What failed while nobody watched is told as long as Kubernetes keeps its Job, and without Slurm only if no other run
-    has been noted since. Airflow keeps a memory for watchers from 3.3 on; before that each start is a first one, which
-    looks ``look_back`` back.
+    A run that failed while no watcher ran is reported as long as Kubernetes keeps its Job, and without Slurm only if no
+    other run has been noted since. Airflow stores state for watchers from 3.3 on; before that each start is a first
+    one.
+
+    :param check: name of the ActiveCheck; by default all
+    :param look_back: time before the first start, or seconds, of which runs that failed are reported, too
+    :param kubernetes_conn_id: Airflow connection to the cluster's Kubernetes
+    :param namespace: namespace of the SlurmCluster
+    :param slurm_conn_id: Airflow connection to Slurm, by which jobs of the check are mapped to nodes
+    :param poll_interval: seconds between two polls
     """
 
     def __init__(
