@@ -34,7 +34,7 @@ schedule = CapacitySchedule(
     otherwise={"training": 1, "inference": 3},
     # Dates with another allocation.
     exceptions={"2026-12-24/2026-12-26": {"training": 2, "inference": 2}},
-    gpus={"training": 8, "inference": 8},
+    gpus_per_unit={"training": 8, "inference": 8},
     # The GPUs of the block that these two may use.
     limit=32,
     lead="30m",
@@ -48,7 +48,7 @@ dag = capacity_dag(
     block="capacityblockgroup-e00sandbox",
     # With True a person must approve each plan, on Airflow's page Required Actions.
     approve=False,
-    shift={
+    shift_args={
         # The triggerer carries out the shift, so it holds no Airflow worker while jobs end.
         "deferrable": True,
         # How long a machine needs from one target to the other: nodes leave this early. In the sandbox
@@ -56,7 +56,7 @@ dag = capacity_dag(
         "transfer": timedelta(minutes=5),
         # Nodes leave once the jobs on them have ended. With "force" and force_after=, jobs that still run that long
         # after the handover get a signal and are requeued.
-        "hurry": "asap",
+        "mode": "asap",
         # Seconds between polls of Slurm and the cloud.
         "poll_interval": 5,
     },

@@ -80,7 +80,7 @@ def nightly_health() -> None:
     health = NodeHealthSensor(
         task_id="health",
         # Check once, without waiting.
-        wait_for="now",
+        target_state="any",
         kubernetes_conn_id="kubernetes_default",
         # Leave it out if no Prometheus has GPU metrics.
         prometheus_conn_id="prometheus_default",

@@ -102,7 +102,7 @@ def provision_cluster() -> None:
     provision = ProvisionClusterOperator(
         task_id="provision",
         approved_plan=plan.output,
-        wait_ready=timedelta(hours=1),
+        ready_timeout=timedelta(hours=1),
         # The triggerer waits for the cluster and the jobs.
         deferrable=True,
         poll_interval=5,

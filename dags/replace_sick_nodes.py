@@ -80,7 +80,7 @@ def replace_sick_nodes() -> None:
     nodes = meant()
     # Some may have recovered by now.
     look = NodeHealthSensor(
-        task_id="look", nodes=nodes, wait_for="now", deferrable=False, poke_interval=10, **WITNESSES
+        task_id="look", nodes=nodes, target_state="any", deferrable=False, poke_interval=10, **WITNESSES
     )
 
     @task(multiple_outputs=True)
@@ -124,7 +124,7 @@ def replace_sick_nodes() -> None:
         nodes=judged["broken"],
         reason="found ill",
         # At most this share of the broken nodes is replaced at a time.
-        at_once="25%",
+        max_parallel="25%",
         kubernetes_conn_id="kubernetes_default",
         timeout=timedelta(hours=6),
     )

@@ -27,10 +27,10 @@ def tidy_up() -> None:
     queue_is_empty = SlurmQueueSensor(
         task_id="queue_is_empty",
         # All jobs that wait or run in it. Other conditions are states, user, account, qos, name, reason and waited.
-        jobs={"partition": "main"},
-        at_most=0,
+        job_filter={"partition": "main"},
+        max_jobs=0,
         # A queue can also be empty between two jobs of a chain.
-        lasting=timedelta(seconds=20),
+        min_duration=timedelta(seconds=20),
         poke_interval=10,
         # If the queue never empties, this night is skipped, without a failure.
         timeout=timedelta(hours=4).total_seconds(),

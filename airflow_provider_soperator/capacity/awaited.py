@@ -16,36 +16,40 @@ STATES = ("allocating", "active", "shutting", "inactive")
 class BlockAwaited:
     """A block fits if all that is said here is so.
 
-    >>> BlockAwaited(at_least=8).lacks(CapacityBlock(id="b", limit=16, usage=12), datetime.now())
+    >>> BlockAwaited(min_free_gpus=8).lacks(CapacityBlock(id="b", limit=16, usage=12), datetime.now())
     '4 of its 16 GPUs are free, and not 8'
-    >>> BlockAwaited(at_least=4).lacks(CapacityBlock(id="b", limit=16, usage=12), datetime.now())
+    >>> BlockAwaited(min_free_gpus=4).lacks(CapacityBlock(id="b", limit=16, usage=12), datetime.now())
     ''
     """
 
-    at_least: int | None = None
+    min_free_gpus: int | None = None
     #: None for any.
-    state: str | None = "active"
+    target_state: str | None = "active"
     #: For how long from now on the limit may not be announced to fall.
-    no_change_before: timedelta | None = None
+    stable_for: timedelta | None = None
 
     def __post_init__(self) -> None:
-        if self.state is not None and self.state not in STATES:
-            raise CapacityMistake(f"state is {self.state!r}", f"a block is {', '.join(STATES)}, or None for any")
-        if self.at_least is not None and self.at_least < 1:
-            raise CapacityMistake(f"at_least is {self.at_least}", "leave it out, or say how many GPUs are to be free")
+        if self.target_state is not None and self.target_state not in STATES:
+            raise CapacityMistake(
+                f"target_state is {self.target_state!r}", f"a block is {', '.join(STATES)}, or None for any"
+            )
+        if self.min_free_gpus is not None and self.min_free_gpus < 1:
+            raise CapacityMistake(
+                f"min_free_gpus must be >= 1, got {self.min_free_gpus}", "leave it out if no GPU needs to be free"
+            )
 
     def lacks(self, block: CapacityBlock, now: datetime) -> str:
         """Why the block does not fit; empty if it does. What nobody knows does not fit."""
-        if self.state is not None and block.state != self.state:
-            return f"it is {block.state}, and not {self.state}"
-        if self.at_least is not None and block.free is None:
+        if self.target_state is not None and block.state != self.target_state:
+            return f"it is {block.state}, and not {self.target_state}"
+        if self.min_free_gpus is not None and block.free is None:
             return "how many GPUs are free is not known just now"
-        if self.at_least is not None and block.free is not None and block.free < self.at_least:
-            return f"{block.free} of its {block.limit} GPUs are free, and not {self.at_least}"
-        if self.no_change_before is not None and block.next_change_at is not None:
+        if self.min_free_gpus is not None and block.free is not None and block.free < self.min_free_gpus:
+            return f"{block.free} of its {block.limit} GPUs are free, and not {self.min_free_gpus}"
+        if self.stable_for is not None and block.next_change_at is not None:
             # A change is announced without its limit while that is not known.
             falls_to = block.next_change_to or 0
-            if falls_to < block.limit and block.next_change_at < now + self.no_change_before:
+            if falls_to < block.limit and block.next_change_at < now + self.stable_for:
                 when = block.next_change_at.strftime("%Y-%m-%d %H:%M %Z")
                 return f"its limit falls from {block.limit} to {falls_to} GPUs at {when}"
         return ""

@@ -186,11 +186,14 @@ class Window:
     (1200, 1920)
     >>> Window("fri 20:00 - mon 08:00", {"training": 8}).spans
     ((6960, 10560),)
+
+    :param when: days and times, such as ``mon-fri 20:00 - 08:00``
+    :param allocation: units of each target
+    :param name: name in exceptions, plans and pages; by default ``when``
     """
 
     when: str
     allocation: Mapping[str, int] = field(hash=False)
-    #: What people, and exceptions, call it.
     name: str = ""
 
     def __post_init__(self) -> None:

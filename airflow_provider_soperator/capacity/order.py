@@ -12,21 +12,23 @@ from airflow_provider_soperator.errors import CapacityError, CapacityMistake
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm.requests import PowerDownMode
 
-#: How far nodes may be hurried: wait until they are idle, let their jobs end, or end these.
-Hurry = Literal["idle", "asap", "force"]
+#: When nodes go: once they are idle, once their jobs have ended, or at once.
+ReleaseMode = Literal["idle", "asap", "force"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Timeouts:
-    """Time limits for the next unit in each part of a shift."""
+    """Time limits for the next unit in each part of a shift.
 
-    #: Until one more unit is given up, from when its turn has come: jobs may have to end first.
+    :param release: until one more unit is released, from when its turn has come: jobs may have to end first
+    :param free: until the GPUs of a released unit are free in the block: machines go minutes after their nodes
+    :param ready: until one more unit is ready at its new target
+    :param out_of_reach: until a cluster or a cloud that does not answer does so again
+    """
+
     release: timedelta = timedelta(hours=2)
-    #: Until the GPUs of what was given up are free in the block: machines go minutes after their nodes.
     free: timedelta = timedelta(minutes=30)
-    #: Until one more unit is ready where it was wanted.
     ready: timedelta = timedelta(minutes=45)
-    #: Until a cluster or a cloud that does not answer does so again.
     out_of_reach: timedelta = timedelta(hours=1)
 
 
@@ -46,7 +48,7 @@ class ShiftOrder:
     transfer: timedelta = timedelta(0)
     #: Until when it is to stay so, if that is known.
     until: datetime | None = None
-    hurry: Hurry = "asap"
+    mode: ReleaseMode = "asap"
     #: With ``force``: how long after ``wanted_at`` jobs are ended, and how long before that they are warned.
     force_after: timedelta = timedelta(0)
     grace: timedelta = timedelta(minutes=2)
@@ -83,11 +85,11 @@ class ShiftOrder:
         if back:
             return Release(wanted_at=now, mode=PowerDownMode.ASAP)
         if now < self.leaves_at:
-            return Release(wanted_at=self.leaves_at, mode=None, ahead=self.hurry != "idle")
-        if self.hurry == "idle":
+            return Release(wanted_at=self.leaves_at, mode=None, ahead=self.mode != "idle")
+        if self.mode == "idle":
             return Release(wanted_at=self.leaves_at, mode=PowerDownMode.IDLE)
         # Jobs are warned first, so that is when it begins.
-        if self.hurry == "force" and now >= self.wanted_at + self.force_after - self.grace:
+        if self.mode == "force" and now >= self.wanted_at + self.force_after - self.grace:
             return Release(wanted_at=self.leaves_at, mode=PowerDownMode.FORCE, signal=self.signal, grace=self.grace)
         return Release(wanted_at=self.leaves_at, mode=PowerDownMode.ASAP)
 

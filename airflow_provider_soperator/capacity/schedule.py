@@ -59,16 +59,16 @@ class ScheduleChange:
 
 @dataclass(frozen=True, kw_only=True)
 class CapacitySchedule:
-    """The units of each target in each week, and on which dates something else holds.
+    """Units of each target in each week, and dates with another allocation.
 
-    Whatever could never be carried out is refused here, with ``CapacityMistake``.
+    A schedule that could never be carried out is rejected here, with ``CapacityMistake``.
 
     >>> nights = CapacitySchedule(
     ...     timezone="Europe/Amsterdam",
     ...     windows=[Window("mon-fri 20:00 - 08:00", {"training": 8, "inference": 0}, name="night")],
     ...     otherwise={"training": 4, "inference": 4},
     ...     exceptions={"2026-12-24": "night", "2026-12-25/2026-12-27": {"training": 0, "inference": 8}},
-    ...     gpus={"training": 8, "inference": 8},
+    ...     gpus_per_unit={"training": 8, "inference": 8},
     ...     limit=64,
     ...     lead="30m",
     ... )
@@ -79,21 +79,24 @@ class CapacitySchedule:
     {'training': 8, 'inference': 0}
     >>> CapacitySchedule.read(nights.describe()) == nights
     True
+
+    :param timezone: time zone of all times here, by its name in the IANA database
+    :param windows: allocations in parts of each week
+    :param otherwise: allocation outside of all windows; without it they must cover the week
+    :param exceptions: by dates (``2026-12-24``, ``2026-12-25/2026-12-27``: whole days) or times
+        (``2026-12-31T12:00/2027-01-02T08:00``) an allocation, the name of a window whose allocation holds then, or
+        ``otherwise``
+    :param gpus_per_unit: GPUs of one unit of each target
+    :param limit: GPUs of the block; the schedule may not need more
+    :param lead: time before a handover at which its shift begins: ``30m``, ``1h``, or a ``timedelta``
     """
 
-    #: Whose wall clocks all times here are of, by its name in the IANA database.
     timezone: str
     windows: Sequence[Window]
-    #: What holds outside of all windows. Without it they have to cover the week.
     otherwise: Mapping[str, int] | None = field(default=None, hash=False)
-    #: By dates (``2026-12-24``, ``2026-12-25/2026-12-27``: whole days) or times (``2026-12-31T12:00/2027-01-02T08:00``)
-    #: an allocation, or the name of a window whose allocation holds then, or ``otherwise``.
     exceptions: Mapping[str, str | Mapping[str, int]] = field(default_factory=dict, hash=False)
-    #: How many GPUs a unit of each target has.
-    gpus: Mapping[str, int] = field(default_factory=dict, hash=False)
-    #: How many GPUs the block has.
+    gpus_per_unit: Mapping[str, int] = field(default_factory=dict, hash=False)
     limit: int | None = None
-    #: How long before a handover its shift begins: ``30m``, ``1h``, or a ``timedelta``.
     lead: timedelta | str = "0m"
 
     def __post_init__(self) -> None:
@@ -105,7 +108,7 @@ class CapacitySchedule:
                 dates: holds if isinstance(holds, str) else checked_allocation(holds, f"the exception {dates!r}")
                 for dates, holds in self.exceptions.items()
             },
-            "gpus": dict(self.gpus),
+            "gpus_per_unit": dict(self.gpus_per_unit),
             "lead": calendar.duration_text(calendar.seconds(self.lead)),
         }
         for name, value in normal.items():
@@ -116,7 +119,7 @@ class CapacitySchedule:
         self._check_targets()
         self._check_lead()
         if self.limit is not None:
-            self.refuse_over_commitment(self.gpus, self.limit)
+            self.refuse_over_commitment(self.gpus_per_unit, self.limit)
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -175,7 +178,8 @@ class CapacitySchedule:
         """Raise ``CapacityMistake`` if an allocation needs more GPUs than a block has, with so many to a unit."""
         if missing := sorted(set(self.targets) - set(gpus)):
             raise CapacityMistake(
-                f"nothing says how many GPUs a unit of {' and '.join(missing)} has", "give gpus= for each target"
+                f"nothing says how many GPUs a unit of {' and '.join(missing)} has",
+                "give gpus_per_unit= for each target",
             )
         for whose, allocation in self._allocations():
             needed = sum(units * gpus[target] for target, units in allocation.items())
@@ -269,7 +273,7 @@ class CapacitySchedule:
 
     def _check_targets(self) -> None:
         first = repr(self.windows[0].name)
-        known = [("gpus", self.gpus)] if self.gpus else []
+        known = [("gpus_per_unit", self.gpus_per_unit)] if self.gpus_per_unit else []
         for whose, named in (*self._allocations(), *known):
             for target in sorted(set(named) ^ set(self.targets)):
                 has, lacks = (whose, first) if target in named else (first, whose)

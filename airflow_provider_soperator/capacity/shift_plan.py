@@ -83,13 +83,13 @@ def _steps(order: ShiftOrder, donors: Sequence[TargetMove], receivers: Sequence[
     steps = []
     if donors:
         names = _names(donors)
-        if order.hurry != "idle" and not is_late:
+        if order.mode != "idle" and not is_late:
             until = f"until {_moment(order.leaves_at)}"
             steps.append(
                 f"{until}: work that would last longer is kept off what is to leave {names}, where that can be"
             )
         steps.append(f"{leaves}: {names} gives up what is idle, and the rest as its work ends")
-        if order.hurry == "force":
+        if order.mode == "force":
             forced = _moment(order.wanted_at + order.force_after)
             steps.append(f"at {forced}: what is left is taken, {order.grace} after its jobs got SIG{order.signal}")
     growing = [move for move in receivers if move.then > move.now]

@@ -89,7 +89,7 @@ class SlurmClient:
         """
         return run_steps(file_copies.send(local, target, tag or secrets.token_hex(8)), self.ask)
 
-    def fetch(self, path: str, local: Path) -> Copied:
+    def download(self, path: str, local: Path) -> Copied:
         """Copy a file or folder of the cluster to this machine, whole or not at all."""
         return run_steps(file_copies.bring(path, local), self.ask)
 

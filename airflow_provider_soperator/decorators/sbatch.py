@@ -172,10 +172,17 @@ def sbatch_task(
             ...
             return {"loss": loss}
 
-    ``python`` is the interpreter on the cluster (``python3``), or ``venv`` the folder of a virtual environment there;
-    it must be of the same minor version as Airflow's. ``ranks`` starts so many processes by srun, of which the first
-    one's result counts, and ``srun_args`` are further options for it. With ``container_image`` the function runs in a
-    container of pyxis. All else is as for ``SbatchOperator``; docs/task-sbatch.md has the details.
+    The interpreter must be of the same minor version as Airflow's. With ``container_image`` the function runs in a
+    container of pyxis. Other parameters are those of ``SbatchOperator``, except its bodies and ``array``;
+    docs/task-sbatch.md has the details.
+
+    :param python_callable: the function
+    :param multiple_outputs: push each entry of a returned dict as an XCom of its own
+    :param python: interpreter on the cluster (``python3``)
+    :param venv: path of a virtual environment on the cluster, instead of ``python``
+    :param ranks: number of processes to start with ``srun``; the result is that of the first
+    :param srun_args: further options for ``srun``
+    :param on_finish: as for ``SbatchOperator``
     """
     return task_decorator_factory(
         python_callable=python_callable,

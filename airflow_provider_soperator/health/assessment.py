@@ -61,8 +61,8 @@ class HealthQuery:
 
     nodes: tuple[str, ...] = ()
     partition: str = ""
-    #: ``healthy``, ``unhealthy``, or ``now``, which does not wait.
-    wait_for: str = "healthy"
+    #: ``healthy``, ``unhealthy``, or ``any``, which does not wait.
+    target_state: str = "healthy"
     #: Findings of other kinds do not count; without any, all do.
     kinds: tuple[str, ...] = ()
     ignore_own_drains: bool = True
@@ -81,7 +81,7 @@ class HealthQuery:
         return found
 
     def is_reached(self, unhealthy: Mapping[str, NodeHealth]) -> bool:
-        return self.wait_for == "now" or bool(unhealthy) == (self.wait_for == "unhealthy")
+        return self.target_state == "any" or bool(unhealthy) == (self.target_state == "unhealthy")
 
 
 def told(unhealthy: Mapping[str, NodeHealth]) -> dict[str, list[dict[str, Any]]]:

@@ -94,11 +94,11 @@ class ReplacementOptions:
     owner: str
     why: str = ""
     #: Replace also under nodes that others have drained.
-    force: bool = False
+    any_owner: bool = False
     #: Machines that are newer than this are new.
     since: datetime | None = None
     #: For each of Soperator's reactions.
-    react_within: timedelta = timedelta(minutes=10)
+    response_timeout: timedelta = timedelta(minutes=10)
 
 
 @dataclass
@@ -168,7 +168,7 @@ class Replacement:
             self._was_drained = True
             return None
         if drained and not self._may_take(node):
-            return NodeStep(lost=because(node, "is drained") + "; force=True replaces its machine all the same")
+            return NodeStep(lost=because(node, "is drained") + "; any_owner=True replaces its machine all the same")
         if self._is_new(machine):
             # Another try has had it replaced.
             self._started(snapshot, now)
@@ -205,11 +205,11 @@ class Replacement:
             return NodeStep(waits="has jobs")
         if not self._its_turn:
             self._its_turn = now
-        if now - self._its_turn < self.options.react_within:
+        if now - self._its_turn < self.options.response_timeout:
             return NodeStep(waits="is drained, and Soperator is to replace its machine")
         return NodeStep(
-            lost=f"is drained for {node.reason!r}, and nobody has acted upon that for {self.options.react_within}: see "
-            "whether soperatorchecks runs, and with --enable-node-replacement"
+            lost=f"is drained for {node.reason!r}, and nobody has acted upon that for "
+            f"{self.options.response_timeout}: see whether soperatorchecks runs, and with --enable-node-replacement"
         )
 
     def _arrive(self, snapshot: NodeSnapshot, now: datetime) -> NodeStep:
@@ -232,7 +232,7 @@ class Replacement:
         # Up to Soperator 4.1 it has been undrained when its Pod started; 5.0 does so when it looks next.
         if not self._its_turn:
             self._its_turn = now
-        if now - self._its_turn < self.options.react_within:
+        if now - self._its_turn < self.options.response_timeout:
             return NodeStep(waits=f"is on {self.new}, and Soperator is to undrain it")
         return NodeStep((Undrain((node.name,)),), waits=f"is on {self.new}, and is being undrained")
 
@@ -248,7 +248,7 @@ class Replacement:
         return bool(machine and machine.since and since and machine.since > since)
 
     def _may_take(self, node: Node) -> bool:
-        return self.options.force or _ASKS_FOR_IT in node.reason or is_ours(node, self.options.owner)
+        return self.options.any_owner or _ASKS_FOR_IT in node.reason or is_ours(node, self.options.owner)
 
     def _is_our_drain(self, node: Node) -> bool:
         reason = DrainReason.parse(node.reason.removeprefix(f"{_HARDWARE} "))
@@ -272,5 +272,5 @@ def at_most(said: int | str, of: int) -> int:
     text = str(said).strip()
     number = text.removesuffix("%")
     if isinstance(said, bool) or not number.isdecimal() or int(number) < 1 or (text != number and int(number) > 100):
-        raise ValueError(f"at_once={said!r} is neither a number of nodes nor a part of them such as '25%'")
+        raise ValueError(f"max_parallel={said!r} is neither a number of nodes nor a part of them such as '25%'")
     return max(1, of * int(number) // 100) if text != number else int(number)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
     from airflow_provider_soperator.capacity.allocation import DesiredAllocation
-    from airflow_provider_soperator.capacity.order import Hurry, ShiftOrder, Timeouts
+    from airflow_provider_soperator.capacity.order import ReleaseMode, ShiftOrder, Timeouts
     from airflow_provider_soperator.capacity.schedule import CapacitySchedule
     from airflow_provider_soperator.capacity.targets.protocol import Target
 
@@ -31,7 +31,7 @@ __all__ = ["ScaleTargetOperator", "ShiftCapacityOperator"]
 
 
 class ShiftCapacityOperator(WaitingOperator):
-    """Bring each target to the number of units that it shall have, within one capacity block.
+    """Move GPUs of one capacity block between targets, until each has its desired number of units.
 
         ShiftCapacityOperator(
             task_id="shift",
@@ -43,21 +43,30 @@ class ShiftCapacityOperator(WaitingOperator):
             desired={"training": 4, "inference": 4},
         )
 
-    ``desired`` has units, or GPUs (``"32 gpus"``), for each target; what is not named (one at most) gets the rest of
-    the block. With a ``schedule`` it is what holds there ``at`` the moment for which the DAG runs, unless ``desired``
-    says anything. A run whose handover is not the newest one any more is skipped.
+    Targets release units first, and each GPU goes on as soon as the block has it back. A run whose handover has been
+    superseded is skipped. A retry continues the shift of the try before.
 
-    Targets that give something up do so first, and each GPU goes on as soon as the block has it back. From ``transfer``
-    before the moment on, nodes leave; until then Slurm keeps jobs off them that would run longer. ``hurry`` is how far
-    one may go: ``idle`` nodes only; nodes once the jobs on them have ended (``asap``); or, so long after the moment, at
-    once (``force``: jobs are warned by ``signal``, and requeued after a ``grace``).
+    Returns the final ``allocation``, and the shift's ``figures``, which are also gauges (``soperator.shift.*``). The
+    plan is the XCom ``plan``.
 
-    With ``plan_only`` the plan is shown, returned, and not carried out. A shift that fails is undone, unless
-    ``rollback=False``. Whatever dies meanwhile: the next try goes on with the same shift. While another task moves the
-    same block, this one waits, or fails (``when_busy="fail"``).
-
-    It returns the ``allocation`` that there is in the end, and the shift's ``figures``, which are gauges of Airflow's
-    metrics, too (``soperator.shift.*``). Its plan is the XCom ``plan``.
+    :param targets: holders of GPUs of the block
+    :param block: id of the capacity block
+    :param desired: units, or GPUs (``"32 gpus"``), of each target; one target may be left out and gets the rest
+    :param schedule: desired units by time, for as long as ``desired`` is empty
+    :param at: moment whose allocation of the schedule is applied; by default the end of the run's data interval
+    :param transfer: time that one machine needs from one target to the other; nodes leave that long before the handover
+    :param mode: when nodes leave: once ``"idle"``; once their jobs have ended (``"asap"``); or, ``force_after`` the
+        handover, at once (``"force"``: jobs are requeued)
+    :param force_after: with ``mode="force"``: time after the handover until jobs are requeued
+    :param grace: time between the signal to a job and its end
+    :param signal: signal that jobs get a ``grace`` before they are requeued
+    :param timeouts: time limits of a ``capacity.order.Timeouts`` for the next unit in each part of the shift
+    :param rollback: move back what has moved if the shift fails
+    :param if_running: while another shift moves the block: ``"wait"`` or ``"fail"``
+    :param plan_only: show and return the plan, and move nothing
+    :param nebius_conn_id: Airflow connection to the Nebius API
+    :param deferrable: carry out the shift in the triggerer, and not in an Airflow worker
+    :param poll_interval: seconds between two polls of Slurm and the cloud
     """
 
     template_fields: Sequence[str] = ("block", "nebius_conn_id", "desired", "at", "plan_only")
@@ -73,13 +82,13 @@ class ShiftCapacityOperator(WaitingOperator):
         schedule: CapacitySchedule | None = None,
         at: datetime | str | None = None,
         transfer: timedelta = timedelta(0),
-        hurry: Hurry = "asap",
+        mode: ReleaseMode = "asap",
         force_after: timedelta = timedelta(0),
         grace: timedelta = timedelta(minutes=2),
         signal: str = "TERM",
         timeouts: Timeouts | None = None,
         rollback: bool = True,
-        when_busy: Literal["wait", "fail"] = "wait",
+        if_running: Literal["wait", "fail"] = "wait",
         plan_only: bool | str = False,
         nebius_conn_id: str = "nebius_default",
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
@@ -89,24 +98,24 @@ class ShiftCapacityOperator(WaitingOperator):
         super().__init__(**kwargs)
         if desired is None and schedule is None:
             raise CapacityMistake("neither `desired` nor a `schedule` says what is to be moved where")
-        if hurry not in ("idle", "asap", "force"):
-            raise CapacityMistake(f"hurry={hurry!r} is none of 'idle', 'asap' and 'force'")
-        if force_after and hurry != "force":
-            raise CapacityMistake(f"force_after is of no use with hurry={hurry!r}")
-        if when_busy not in ("wait", "fail"):
-            raise CapacityMistake(f"when_busy={when_busy!r} is neither 'wait' nor 'fail'")
+        if mode not in ("idle", "asap", "force"):
+            raise CapacityMistake(f"mode={mode!r} is none of 'idle', 'asap' and 'force'")
+        if force_after and mode != "force":
+            raise CapacityMistake(f"force_after is of no use with mode={mode!r}")
+        if if_running not in ("wait", "fail"):
+            raise CapacityMistake(f"if_running={if_running!r} is neither 'wait' nor 'fail'")
         signal = signal.removeprefix("SIG")
         if signal and f"SIG{signal}" not in Signals.__members__:
             raise CapacityMistake(f"signal={signal!r} is no signal", 'name one, such as "TERM" or "USR1"')
-        if hurry == "force":
+        if mode == "force":
             _refuse_force_too_late(transfer + force_after, timeouts)
         self.targets = tuple(targets)
         _refuse_strangers(self.targets, schedule)
         self.block, self.nebius_conn_id = block, nebius_conn_id
         self.desired, self.schedule, self.at = desired, schedule, at
-        self.transfer, self.hurry, self.force_after = transfer, hurry, force_after
+        self.transfer, self.mode, self.force_after = transfer, mode, force_after
         self.grace, self.signal = grace, signal
-        self.timeouts, self.rollback, self.when_busy = timeouts, rollback, when_busy
+        self.timeouts, self.rollback, self.if_running = timeouts, rollback, if_running
         self.plan_only = plan_only
         self.deferrable, self.poll_interval = deferrable, poll_interval
 
@@ -166,13 +175,13 @@ class ShiftCapacityOperator(WaitingOperator):
             wanted_at=wanted.at,
             until=wanted.until,
             transfer=self.transfer,
-            hurry=self.hurry,
+            mode=self.mode,
             force_after=self.force_after,
             grace=self.grace,
             signal=self.signal,
             timeouts=self.timeouts or Timeouts(),
             rollback=self.rollback,
-            wait_for_lease=self.when_busy == "wait",
+            wait_for_lease=self.if_running == "wait",
             poll_interval=self.poll_interval,
             why=f"{wanted.why} ({ti.dag_id})",
         )

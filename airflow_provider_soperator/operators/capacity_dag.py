@@ -34,19 +34,26 @@ def capacity_dag(
     block: str,
     *,
     approve: bool = False,
-    approve_within: timedelta | None = None,
+    response_timeout: timedelta | None = None,
     nebius_conn_id: str = "nebius_default",
-    shift: dict[str, Any] | None = None,
+    shift_args: dict[str, Any] | None = None,
     **dag_options: Any,
 ) -> DAG:
-    """Move capacity by a schedule.
+    """Make a DAG that moves capacity by a schedule.
 
         dag = capacity_dag("gpu_shifts", nights, [training, inference], "capacityblockgroup-e00example")
 
-    Its tasks are ``plan``, which shows what is about to be done, and ``shift``. With ``approve`` a person agrees in
-    between; who does not answer ``approve_within`` a time has not agreed. ``shift`` has options of
-    ``ShiftCapacityOperator``. Started by hand, the DAG's form asks how much each target shall have; left empty, the
-    schedule is put into force.
+    Its tasks are ``plan``, which shows what would be done, ``approve`` if asked for, and ``shift``. The trigger form
+    asks for the size of each target; if it is left empty, the schedule is applied. Other arguments go to the DAG.
+
+    :param dag_id: id of the DAG
+    :param schedule: allocation of the GPUs by time
+    :param targets: holders of GPUs of the block
+    :param block: id of the capacity block
+    :param approve: let a person approve each plan, on Airflow's page *Required Actions*
+    :param response_timeout: time for the approval; without an answer the shift is not carried out
+    :param nebius_conn_id: Airflow connection to the Nebius API
+    :param shift_args: further parameters of ``ShiftCapacityOperator``
     """
     fields = {target.name: _amount(target) for target in targets} | {_PLAN_ONLY: _plan_only()}
     options: dict[str, Any] = {"schedule": CapacityTimetable(schedule), "catchup": False, "max_active_runs": 1}
@@ -58,21 +65,22 @@ def capacity_dag(
             "schedule": schedule,
             "desired": {target.name: f"{{{{ params[{target.name!r}] }}}}" for target in targets},
             "nebius_conn_id": nebius_conn_id,
-            **(shift or {}),
+            **(shift_args or {}),
         }
         plan = ShiftCapacityOperator(task_id="plan", **common | {"plan_only": True})
         move = ShiftCapacityOperator(task_id="shift", **{"plan_only": f"{{{{ params.{_PLAN_ONLY} }}}}"} | common)
         if approve:
-            plan >> _approval(approve_within) >> move
+            plan >> _approval(response_timeout) >> move
         else:
             plan >> move
     return dag
 
 
-def _approval(within: timedelta | None) -> Any:
+def _approval(response_timeout: timedelta | None) -> Any:
     from airflow.providers.standard.operators.hitl import ApprovalOperator
 
-    return ApprovalOperator(task_id="approve", subject=f"Move capacity: {_MOVES}?", body=_PLAN, response_timeout=within)
+    subject = f"Move capacity: {_MOVES}?"
+    return ApprovalOperator(task_id="approve", subject=subject, body=_PLAN, response_timeout=response_timeout)
 
 
 def _amount(target: Target) -> Param:

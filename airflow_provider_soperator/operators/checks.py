@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from airflow_provider_soperator.work.checks import CheckRun
 
 OnFailure = Literal["fail", "drain", "report"]
-WhenRunning = Literal["wait", "join", "fail"]
+IfRunning = Literal["wait", "join", "fail"]
 
 
 class CheckFailed(AirflowException):
@@ -25,23 +25,30 @@ class CheckFailed(AirflowException):
 
 
 class RunActiveCheckOperator(WorkOperator):
-    """Run an active check now, whatever its schedule, and wait until its jobs have ended on all nodes.
+    """Run an active check now, regardless of its schedule, and wait for its result on all nodes.
 
         RunActiveCheckOperator(task_id="check", check="gpu-checks", slurm_conn_id="soperator_default")
 
-    ``on_failure``: the task fails and names the nodes (``fail``); the nodes that fail are drained (``drain``), and the
-    task succeeds; or it succeeds and tells (``report``). The drain's ``reason`` is the provider's own, which Soperator
-    leaves alone; one that begins with a prefix of Soperator's, as ``[node_problem] gpu-checks: failed``, is given as it
-    is, and acted upon. ``when_running``: while the check runs already, ``wait`` for its end, ``join`` that run, or
-    ``fail``; two at once would disturb each other. A check that found nothing to check skips the task.
+    A check that found nothing to check skips the task. A task that is stopped or times out ends its run.
 
-    Returns the ``check``, its ``job`` in Kubernetes, the ``state`` in Soperator's words, the ``nodes`` with what became
-    of the check on each, those that are ``failing`` and that are ``drained``, and ``seconds``. Nodes are known with
-    ``slurm_conn_id`` only; without it there are ``failed_jobs``. A task that is killed, or late, ends its run.
+    Returns the ``check``, its ``job`` in Kubernetes, the ``state`` in Soperator's words, the result on each of the
+    ``nodes``, those that are ``failing`` and that are ``drained``, and ``seconds``. Without ``slurm_conn_id`` there are
+    ``failed_jobs`` instead of nodes.
+
+    :param check: name of the ActiveCheck
+    :param kubernetes_conn_id: Airflow connection to the cluster's Kubernetes
+    :param namespace: namespace of the SlurmCluster
+    :param slurm_conn_id: Airflow connection to Slurm, by which jobs of the check are mapped to nodes
+    :param on_failure: ``"fail"`` the task and name the nodes; ``"drain"`` the nodes that fail; or ``"report"`` them
+    :param if_running: while the check runs already: ``"wait"`` for its end, ``"join"`` that run, or ``"fail"``
+    :param reason: reason of the drains; one that begins with a prefix of Soperator's, such as ``[node_problem]``, is
+        used as it is, and Soperator acts upon it
+    :param drain_owner: name under which nodes are drained; by default the DAG's id
+    :param timeout: time limit of the check
     """
 
     template_fields: Sequence[str] = (
-        "check", "kubernetes_conn_id", "namespace", "slurm_conn_id", "on_failure", "when_running", "reason",
+        "check", "kubernetes_conn_id", "namespace", "slurm_conn_id", "on_failure", "if_running", "reason",
         "drain_owner",
     )  # fmt: skip
     ui_color = "#f7d9e3"
@@ -54,7 +61,7 @@ class RunActiveCheckOperator(WorkOperator):
         namespace: str = NAMESPACE,
         slurm_conn_id: str | None = None,
         on_failure: OnFailure = "fail",
-        when_running: WhenRunning = "wait",
+        if_running: IfRunning = "wait",
         reason: str = "",
         drain_owner: str | None = None,
         timeout: timedelta = timedelta(hours=2),
@@ -63,7 +70,7 @@ class RunActiveCheckOperator(WorkOperator):
         super().__init__(timeout=timeout, **kwargs)
         self.check = check
         self.kubernetes_conn_id, self.namespace, self.slurm_conn_id = kubernetes_conn_id, namespace, slurm_conn_id
-        self.on_failure, self.when_running = on_failure, when_running
+        self.on_failure, self.if_running = on_failure, if_running
         self.reason, self.drain_owner = reason, drain_owner
         self._refuse_mistakes()
 
@@ -82,7 +89,7 @@ class RunActiveCheckOperator(WorkOperator):
 
     def _refuse_mistakes(self) -> None:
         """What can be known to be wrong when the DAG is read, unless it is a template."""
-        for name, choices in (("on_failure", OnFailure), ("when_running", WhenRunning)):
+        for name, choices in (("on_failure", OnFailure), ("if_running", IfRunning)):
             said = getattr(self, name)
             if said not in get_args(choices) and not is_template(said):
                 raise ValueError(f"{name}={said!r} is none of {', '.join(map(repr, get_args(choices)))}")
@@ -109,7 +116,7 @@ class RunActiveCheckOperator(WorkOperator):
             check=self.check,
             keys=tuple(key.text for key in keys),
             task="/".join(map(str, (ti.dag_id, ti.run_id, ti.task_id, ti.map_index))),
-            when_running=self.when_running,
+            if_running=self.if_running,
             drain_reason=drain_reason(self.drain_owner or self.dag_id, why) if self.on_failure == "drain" else "",
             **self.span(),
         )

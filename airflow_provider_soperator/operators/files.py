@@ -65,21 +65,21 @@ class JobFiles:
                 copied = client.upload(source, target, tag=tag)
                 self._log.info("Uploaded %s to %s: %s", local, target, copied)
 
-    def fetch(self, files: Pairs, working: str) -> None:
+    def download(self, files: Pairs, working: str) -> None:
         """Copy all of them from the folder in which the job has run."""
         with self._client() as client:
             for remote, local in pairs(files):
                 for path, target in _found(client, PurePosixPath(working), remote, local):
-                    copied = client.fetch(path, self._here / target)
-                    self._log.info("Fetched %s to %s: %s", path, target, copied)
+                    copied = client.download(path, self._here / target)
+                    self._log.info("Downloaded %s to %s: %s", path, target, copied)
 
-    def fetch_what_is_there(self, files: Pairs, working: str) -> None:
+    def download_what_is_there(self, files: Pairs, working: str) -> None:
         """The same after a job that has failed, which is what the task is to fail with."""
         for pair in pairs(files):
             try:
-                self.fetch([pair], working)
+                self.download([pair], working)
             except (SlurmError, TransportError, OSError, AirflowFailException) as error:
-                self._log.warning("%s is not fetched: %s", pair[0], error)
+                self._log.warning("%s is not downloaded: %s", pair[0], error)
 
     @contextmanager
     def _client(self) -> Iterator[SlurmClient]:

@@ -30,10 +30,11 @@ __all__ = [
 
 
 class _NodesOperator(WorkOperator):
-    """Does something to nodes.
+    """Changes nodes.
 
     :param nodes: names of nodes, as a list or as Slurm writes them
-    :param drain_owner: the name under which nodes are drained, and whose drains are undone; by default the DAG's id
+    :param drain_owner: name under which nodes are drained, and whose drains are undone; by default the DAG's id
+    :param slurm_conn_id: Airflow connection to Slurm
     """
 
     def __init__(
@@ -52,9 +53,9 @@ class _NodesOperator(WorkOperator):
 
 
 class _MoveNodesOperator(_NodesOperator):
-    """Moves nodes.
+    """Moves nodes to a state.
 
-    A task that is ended, or whose ``timeout`` is over, leaves the nodes on their way, and its log says where they are.
+    A task that is stopped or times out leaves the nodes in progress, and its log says where they are.
     """
 
     @abstractmethod
@@ -74,7 +75,12 @@ class _MoveNodesOperator(_NodesOperator):
 
 
 class _PowerNodesOperator(_MoveNodesOperator):
-    """Nodes by name, or so many of those that fit."""
+    """Nodes by name, or a number of those that fit.
+
+    :param count: number of nodes that are to be in the state at the end, including those that are already
+    :param partition: with ``count``: only nodes of this partition
+    :param features: with ``count``: only nodes with all of these features
+    """
 
     def __init__(
         self,
@@ -107,9 +113,8 @@ class PowerUpNodesOperator(_PowerNodesOperator):
 
         PowerUpNodesOperator(task_id="up", nodes="worker-[0-3]")
 
-    ``count``: so many nodes of a ``partition``, with all of some ``features``, are to be usable in the end; those that
-    are already count. Drains of ``drain_owner`` are undone. A node that does not boot within ResumeTimeout fails the
-    task, once the others are there.
+    Drains of ``drain_owner`` are undone. A node that does not boot within ResumeTimeout fails the task, once the others
+    are there.
 
     Returns ``nodes``, those that were there ``already``, and how many ``seconds`` it took.
     """
@@ -125,10 +130,12 @@ class PowerDownNodesOperator(_PowerNodesOperator):
 
         PowerDownNodesOperator(task_id="down", nodes="worker-[0-3]", mode="asap", stay_down=True)
 
-    ``mode``: once they are ``idle``, and jobs may start before; once the jobs on them have ended (``asap``); or at once
-    (``force``: jobs are requeued or killed). With ``stay_down`` they are drained as well, so that no job powers them
-    up; ``PowerUpNodesOperator`` undoes that. ``count``: so many nodes are to be off in the end, and those that are
-    already count; of the others, idle ones are taken first. Their machines, and so their GPUs, go some minutes later.
+    With ``count``, idle nodes are taken first. The machines, and so the GPUs, go some minutes later.
+
+    :param mode: when nodes go down: once ``"idle"``, and jobs may start before; once their jobs have ended
+        (``"asap"``); or at once (``"force"``: jobs are requeued or killed)
+    :param stay_down: drain the nodes as well, so that no job powers them up; ``PowerUpNodesOperator`` undoes that
+    :param reason: Slurm's reason of the nodes
     """
 
     template_fields: Sequence[str] = (
@@ -145,23 +152,26 @@ class PowerDownNodesOperator(_PowerNodesOperator):
     ) -> None:
         super().__init__(**kwargs)
         if not is_template(mode):
-            _check_mode(mode)
+            _check_mode(mode, "idle", "asap", "force")
         self.mode = mode
         self.stay_down = stay_down
         self.reason = reason
 
     def order(self) -> dict[str, Any]:
-        _check_mode(self.mode)
+        _check_mode(self.mode, "idle", "asap", "force")
         stay_down = is_on(self.stay_down)
         return {"action": "down", "mode": self.mode, "stay_down": stay_down, "reason": self.reason, **self._chosen()}
 
 
 class DrainNodesOperator(_MoveNodesOperator):
-    """Let no new job start on nodes; with ``wait_for_jobs``, wait until those on them have ended.
+    """Stop new jobs on nodes.
 
         DrainNodesOperator(task_id="drain", nodes="worker-3", reason="new driver", wait_for_jobs=True)
 
-    A node that somebody else has drained keeps their reason, and counts as done.
+    A node that another owner has drained keeps its reason, and counts as done.
+
+    :param reason: reason of the drain in Slurm
+    :param wait_for_jobs: wait until the jobs on the nodes have ended
     """
 
     template_fields: Sequence[str] = ("slurm_conn_id", "nodes", "drain_owner", "reason", "wait_for_jobs")
@@ -182,37 +192,45 @@ class UndrainNodesOperator(_MoveNodesOperator):
 
         UndrainNodesOperator(task_id="undrain", nodes="worker-3")
 
-    Only drains of ``drain_owner`` are undone; with ``force`` those of health checks and of people are, too.
+    :param any_owner: undo also drains of health checks and of people, and not only those of ``drain_owner``
     """
 
-    template_fields: Sequence[str] = ("slurm_conn_id", "nodes", "drain_owner", "force")
+    template_fields: Sequence[str] = ("slurm_conn_id", "nodes", "drain_owner", "any_owner")
 
-    def __init__(self, *, nodes: str | Sequence[str], force: bool | str = False, **kwargs: Any) -> None:
+    def __init__(self, *, nodes: str | Sequence[str], any_owner: bool | str = False, **kwargs: Any) -> None:
         super().__init__(nodes=nodes, **kwargs)
-        self.force = force
+        self.any_owner = any_owner
 
     def order(self) -> dict[str, Any]:
-        return {"action": "undrain", "force": is_on(self.force)}
+        return {"action": "undrain", "any_owner": is_on(self.any_owner)}
 
 
 class ReplaceNodesOperator(_NodesOperator):
     """Have the machines under nodes replaced by Soperator, and wait until jobs can start on the new ones.
 
-        ReplaceNodesOperator(task_id="replace", nodes="worker-3", reason="NVLink errors", at_once=1)
+        ReplaceNodesOperator(task_id="replace", nodes="worker-3", reason="NVLink errors", max_parallel=1)
 
-    Each node is drained for a reason that Soperator acts upon once its jobs have ended. ``at_once`` are on their way at
-    a time: a number, or a part of them such as ``"25%"``. ``jobs`` that run there are waited for; or, ``grace`` after
-    the drain, they are requeued where they can be (``"requeue"``), or cancelled otherwise (``"end"``). A node that
-    somebody else has drained is taken if that asks for another machine, or with ``force``. If Soperator does not act
-    for ``react_within``, or the task is ended, nodes whose machines are still there are undrained.
+    Each node is drained for a reason that Soperator acts upon once its jobs have ended. A node that another owner has
+    drained is taken if that drain asks for another machine. If the task fails or is stopped, nodes whose machines are
+    still there are undrained.
 
-    Which machine a node is on is known to Kubernetes, or, without ``kubernetes_conn_id`` here or in the Soperator
-    connection, to Slurm. Returns ``{"worker-3": {"old": ..., "new": ..., "seconds": ...}}``; nodes that are off are not
-    in it, as there is nothing to replace.
+    Returns ``{"worker-3": {"old": ..., "new": ..., "seconds": ...}}``; nodes that are off are not in it, as there is
+    nothing to replace.
+
+    :param reason: text after the prefix of the drain's reason
+    :param max_parallel: number of nodes in progress at a time, or a share such as ``"25%"``
+    :param mode: wait until jobs have ended (``"asap"``); or, a ``grace`` after the drain, requeue them and wait for
+        those that cannot be requeued (``"requeue"``), or cancel these (``"force"``)
+    :param grace: time that jobs have after the drain
+    :param response_timeout: time limit for each of Soperator's reactions
+    :param any_owner: take also nodes that another owner has drained for another purpose
+    :param kubernetes_conn_id: Airflow connection to Kubernetes, by which the machine of a node is looked up; by default
+        that of the Soperator connection, else Slurm is asked
+    :param namespace: namespace of the SlurmCluster
     """
 
     template_fields: Sequence[str] = (
-        "slurm_conn_id", "nodes", "drain_owner", "reason", "at_once", "jobs", "force", "kubernetes_conn_id",
+        "slurm_conn_id", "nodes", "drain_owner", "reason", "max_parallel", "mode", "any_owner", "kubernetes_conn_id",
         "namespace",
     )  # fmt: skip
 
@@ -221,41 +239,41 @@ class ReplaceNodesOperator(_NodesOperator):
         *,
         nodes: str | Sequence[str],
         reason: str = "",
-        at_once: int | str = 1,
-        jobs: Literal["wait", "requeue", "end"] = "wait",
+        max_parallel: int | str = 1,
+        mode: Literal["asap", "requeue", "force"] = "asap",
         grace: timedelta = timedelta(0),
-        react_within: timedelta = timedelta(minutes=10),
-        force: bool | str = False,
+        response_timeout: timedelta = timedelta(minutes=10),
+        any_owner: bool | str = False,
         kubernetes_conn_id: str | None = None,
         namespace: str = NAMESPACE,
         **kwargs: Any,
     ) -> None:
         super().__init__(nodes=nodes, **kwargs)
-        if not is_template(at_once):
-            _check_at_once(at_once)
-        if not is_template(jobs):
-            _check_jobs(jobs)
+        if not is_template(max_parallel):
+            _check_at_once(max_parallel)
+        if not is_template(mode):
+            _check_mode(mode, "asap", "requeue", "force")
         self.reason = reason
-        self.at_once, self.jobs, self.grace = at_once, jobs, grace
-        self.react_within = react_within
-        self.force = force
+        self.max_parallel, self.mode, self.grace = max_parallel, mode, grace
+        self.response_timeout = response_timeout
+        self.any_owner = any_owner
         self.kubernetes_conn_id, self.namespace = kubernetes_conn_id, namespace
 
     def work(self, context: Context) -> MachineReplacement:
         from airflow_provider_soperator.work.machines import MachineReplacement
 
-        _check_at_once(self.at_once)
-        _check_jobs(self.jobs)
+        _check_at_once(self.max_parallel)
+        _check_mode(self.mode, "asap", "requeue", "force")
         return MachineReplacement(
             slurm_conn_id=self.slurm_conn_id,
             nodes=names_of(self.nodes),
             owner=self.drain_owner or self.dag_id,
             reason=self.reason,
-            force=is_on(self.force),
-            at_once=self.at_once,
-            jobs=self.jobs,
+            any_owner=is_on(self.any_owner),
+            max_parallel=self.max_parallel,
+            mode=self.mode,
             grace=self.grace,
-            react_within=self.react_within,
+            response_timeout=self.response_timeout,
             kubernetes_conn_id=self.kubernetes_conn_id or None,
             namespace=self.namespace,
             **self.span(_begun(context)),
@@ -275,11 +293,6 @@ def _check_at_once(said: int | str) -> None:
     at_most(said, 1)
 
 
-def _check_jobs(said: str) -> None:
-    if said not in ("wait", "requeue", "end"):
-        raise ValueError(f"jobs={said!r} is none of 'wait', 'requeue' and 'end'")
-
-
-def _check_mode(mode: str) -> None:
-    if mode not in ("idle", "asap", "force"):
-        raise ValueError(f"mode={mode!r} is none of 'idle', 'asap' and 'force'")
+def _check_mode(mode: str, *modes: str) -> None:
+    if mode not in modes:
+        raise ValueError(f"mode must be one of {', '.join(map(repr, modes))}, got {mode!r}")

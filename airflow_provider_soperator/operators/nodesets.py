@@ -20,19 +20,26 @@ if TYPE_CHECKING:
 
 
 class ScaleNodeSetOperator(WorkOperator):
-    """Give a NodeSet another number of nodes, and wait until those that go are gone and those that come can work.
+    """Change the number of nodes of a NodeSet, and wait until they are gone, or can work.
 
         ScaleNodeSetOperator(task_id="shrink", nodeset="worker-cpu", replicas=4, timeout=timedelta(hours=12))
 
-    The nodes with the highest numbers go. They are drained first, and then ``mode`` says whether to ``wait`` for the
-    jobs on them or to ``force`` these back into the queue. Of an ephemeral NodeSet ``replicas`` is how many node names
-    there are; those that go must be off. With ``plan_only`` nothing is changed, and the plan is returned and logged.
-
-    A task that fails or is ended before the number has been changed undoes its drains. ``drain_owner`` is whose drains
-    these are; without one it is the DAG with the NodeSet.
+    The nodes with the highest numbers go. They are drained first. A task that fails or is stopped before the number has
+    been changed undoes its drains.
 
     Returns ``nodeset``, ``replicas``, ``nodes``, those ``passed_over`` as they were out of service before, and how many
     ``seconds`` it took.
+
+    :param nodeset: name of the NodeSet
+    :param replicas: number of nodes; of an ephemeral NodeSet, the number of node names, and those that go must be off
+    :param mode: nodes go once their jobs have ended (``"asap"``), or at once (``"force"``: jobs are requeued)
+    :param reason: reason of the drains
+    :param drain_owner: name under which nodes are drained; by default the DAG's id with the NodeSet
+    :param plan_only: log and return the plan, and change nothing
+    :param cluster: name of the SlurmCluster; by default the only one in the namespace
+    :param namespace: namespace of the SlurmCluster
+    :param kubernetes_conn_id: Airflow connection to the cluster's Kubernetes
+    :param slurm_conn_id: Airflow connection to Slurm; None drains nothing
     """
 
     template_fields: Sequence[str] = (
@@ -45,7 +52,7 @@ class ScaleNodeSetOperator(WorkOperator):
         *,
         nodeset: str,
         replicas: int | str,
-        mode: Literal["wait", "force"] = "wait",
+        mode: Literal["asap", "force"] = "asap",
         reason: str = "",
         drain_owner: str | None = None,
         plan_only: bool | str = False,
@@ -118,4 +125,4 @@ def _count(replicas: int | str) -> int:
 
 def _check_mode(mode: str) -> None:
     if mode not in MODES:
-        raise ValueError(f"mode={mode!r} is neither 'wait' nor 'force'")
+        raise ValueError(f"mode={mode!r} is neither 'asap' nor 'force'")

@@ -34,30 +34,33 @@ class SbatchPipeline(PipelineGroup):
             prepare >> fit >> afterany() >> report
 
     ``>>`` is Slurm's ``afterok``; ``afterany()``, ``afternotok()``, ``after(minutes=5)`` and ``aftercorr()`` between
-    two stages say anything else. No time of Airflow's passes between two jobs, and each is a task with its own state,
-    log, links and retries. A stage that fails for good takes the jobs that were to follow it out of the queue.
+    two stages are the other dependencies. Airflow adds no time between two jobs, and each is a task with its own state,
+    log, links and retries. When a stage fails for good, the jobs that can no longer run are cancelled.
 
-    Tasks of other kinds may stand among the stages: what follows them is submitted when they have succeeded. Two tasks
-    are added to the group, ``submit`` and ``cancel_rest``. With ``dry_run`` (a template) ``submit`` prints what it
-    would do as a shell script, and nothing is run.
+    Tasks of other kinds may stand among the stages; the jobs after them are submitted when they have succeeded. The
+    group gets two more tasks, ``submit`` and ``cancel_rest``.
 
     ``of`` makes a pipeline from a dict, ``from_shell`` from a script of chained ``sbatch`` calls.
+
+    :param group_id: name of the task group
+    :param slurm_conn_id: Airflow connection to Slurm, for all stages
+    :param plan_only: log a shell script that would submit the jobs, and run nothing; a template
     """
 
     def __init__(
-        self, group_id: str, *, slurm_conn_id: str | None = None, dry_run: bool | str = False, **kwargs: Any
+        self, group_id: str, *, slurm_conn_id: str | None = None, plan_only: bool | str = False, **kwargs: Any
     ) -> None:
         defaults = dict(kwargs.pop("default_args", None) or {})
         if slurm_conn_id is not None:
             defaults["slurm_conn_id"] = slurm_conn_id
         super().__init__(group_id, default_args=defaults, **kwargs)
-        self._dry_run = dry_run
+        self._plan_only = plan_only
         #: For each stage the tasks right before it at the end of the ``with`` block.
         self._before: dict[str, frozenset[str]] = {}
 
     @classmethod
-    def of(cls, group_id: str, jobs: Mapping[str, Mapping[str, Any]], **kwargs: Any) -> SbatchPipeline:
-        """A pipeline from the parameters of its stages, by name.
+    def of(cls, group_id: str, stages: Mapping[str, Mapping[str, Any]], **kwargs: Any) -> SbatchPipeline:
+        """Make a pipeline from the parameters of its stages, by name.
 
             SbatchPipeline.of("model", {
                 "prepare": {"script": "prepare.sbatch"},
@@ -65,13 +68,15 @@ class SbatchPipeline(PipelineGroup):
                 "report": {"script": "report.sbatch", "dependency": "afterany:fit,after:prepare+5"},
             })
 
-        ``dependency`` is as Slurm writes it, with names in the place of ids.
+        :param group_id: name of the task group
+        :param stages: for each stage the parameters of its ``SbatchOperator``; ``dependency`` is as in Slurm, with
+            names of stages in the place of ids
         """
         pipeline = cls(group_id, **kwargs)
         with pipeline:
             tasks, links = {}, {}
-            for name, given in jobs.items():
-                own, links[name] = graph.read_links(name, given.get("dependency"), jobs)
+            for name, given in stages.items():
+                own, links[name] = graph.read_links(name, given.get("dependency"), stages)
                 options = {option: value for option, value in given.items() if option != "dependency"}
                 if own:
                     options["dependency"] = own
@@ -91,11 +96,13 @@ class SbatchPipeline(PipelineGroup):
         ignored: Collection[str] = (),
         **kwargs: Any,
     ) -> SbatchPipeline:
-        """A pipeline from a shell script of chained ``sbatch --dependency`` calls: its text, or a file beside the DAG.
+        """Make a pipeline from a shell script of chained ``sbatch --dependency`` calls. The script is not run.
 
-        Scripts that it submits are taken from beside it if they are there, and otherwise meant to be on the cluster.
-        ``variables`` are those that the script is called with (``"1"`` is its first argument), ``ignored`` names
-        commands that it may contain and that are not run. Nothing of the script is.
+        :param group_id: name of the task group
+        :param script: text of the shell script, or a file beside the DAG; scripts that it submits are read beside it,
+            and otherwise taken to be on the cluster
+        :param variables: variables that the script is called with; ``"1"`` is its first argument
+        :param ignored: commands that the script may contain and that have no effect here
         """
         from airflow_provider_soperator.pipelines.shell import stages_of
 
@@ -143,7 +150,7 @@ class SbatchPipeline(PipelineGroup):
             )
         arrays = {name: array for name in self.graph.stages if (array := array_of(tasks[name])) is not UNKNOWN}
         check_arrays(self.graph, arrays)
-        self.submits = wire(self, self.graph, tasks, self._dry_run)
+        self.submits = wire(self, self.graph, tasks, self._plan_only)
         self._before = {name: frozenset(tasks[name].upstream_task_ids) for name in self.graph.stages}
         for name in self.followed:
             refuse_setups(self, tasks[name])

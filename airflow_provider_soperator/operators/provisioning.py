@@ -28,7 +28,15 @@ Spec = ClusterSpec | Mapping[str, Any]
 
 
 class _ProvisioningOperator(BaseOperator):
-    """What making a cluster and destroying it have in common."""
+    """Plans a cluster, and applies the plan.
+
+    :param spec: description of the cluster, or the same as plain data
+    :param source: ``Recipe`` or ``KubernetesObjects`` that makes the cluster
+    :param connections: Airflow connections to the cluster
+    :param nebius_conn_id: Airflow connection with the credentials for Terraform
+    :param plan_only: show and return the plan, and change nothing
+    :param approved_plan: result of a task with ``plan_only``; a plan that does more is rejected
+    """
 
     _provisioner: Provisioner | None = None
 
@@ -98,8 +106,8 @@ class _ProvisioningOperator(BaseOperator):
         from airflow_provider_soperator.hooks.connections import known
 
         wanted = self.connections
-        if wanted.api_conn_id:
-            AirflowApiHook(wanted.api_conn_id).check()
+        if wanted.airflow_conn_id:
+            AirflowApiHook(wanted.airflow_conn_id).check()
             return
         for conn_id in filter(None, (wanted.kubernetes, wanted.ssh, wanted.slurm)):
             with known(conn_id):
@@ -115,7 +123,7 @@ class _ProvisioningOperator(BaseOperator):
 
 
 class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
-    """Make a cluster, or change it to what is described, and wait until jobs run on it.
+    """Make a cluster, or change it to its description, and wait until jobs run on it.
 
         ProvisionClusterOperator(
             task_id="provision",
@@ -129,13 +137,13 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
             connections=Connections(kubernetes="research_kubernetes", slurm="research"),
         )
 
-    A plan by which something would end is refused, unless its address is in ``allow_destroy``; one that has more in it
-    than ``approved_plan``, the result of a task with ``plan_only``, is too. ``wait_ready`` is how long the cluster has,
-    once it is made, to come up, and the job that tries each node set, ``smoke_job``, to run. A cluster that is there is
-    changed, or refused with ``on_existing="fail"``.
-
-    Returns the ``plan``, and, unless it is ``plan_only``, what was ``done``, the ``seconds`` it took to come up, and
+    Returns the ``plan``, and, without ``plan_only``, what was ``done``, the ``seconds`` it took to come up, and
     where it was ``tried``.
+
+    :param allow_destroy: addresses of what a plan may destroy; any other plan that destroys something is rejected
+    :param ready_timeout: time for the cluster to become ready and run the smoke job; None does not wait
+    :param smoke_job: run a job on each node set at the end; a dict has parameters of ``SbatchOperator`` for it
+    :param if_exists: ``"update"`` a cluster that exists, or ``"fail"``
     """
 
     template_fields: Sequence[str] = ("spec", "allow_destroy", "plan_only", "approved_plan", "nebius_conn_id")
@@ -145,21 +153,22 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
         self,
         *,
         allow_destroy: Sequence[str] = (),
-        wait_ready: timedelta | None = timedelta(hours=1),
+        ready_timeout: timedelta | None = timedelta(hours=1),
         smoke_job: bool | Mapping[str, Any] = True,
-        on_existing: Literal["update", "fail"] = "update",
+        if_exists: Literal["update", "fail"] = "update",
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
-        if on_existing not in ("update", "fail"):
-            raise SpecMistake(f"on_existing is {on_existing!r}, but can be 'update' or 'fail'")
+        # The work that may time out is the waiting.
+        super().__init__(timeout=ready_timeout or timedelta(0), **kwargs)
+        if if_exists not in ("update", "fail"):
+            raise SpecMistake(f"if_exists is {if_exists!r}, but can be 'update' or 'fail'")
         if isinstance(smoke_job, Mapping):
             # It runs in the very end: what is wrong with it is to be seen before.
             _check_job(smoke_job)
         self.allow_destroy = [allow_destroy] if isinstance(allow_destroy, str) else list(allow_destroy)
-        self.wait_ready = wait_ready
+        self.ready_timeout = ready_timeout
         self.smoke_job = smoke_job
-        self.on_existing = on_existing
+        self.if_exists = if_exists
 
     def execute(self, context: Context) -> Any:
         with _explained():
@@ -169,7 +178,7 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
             self._known_connections()
             with self._open(spec) as provisioner:
                 result = self._make(context, spec, provisioner)
-        if is_on(self.plan_only) or self.wait_ready is None:
+        if is_on(self.plan_only) or self.ready_timeout is None:
             return result
         if spec.is_taken_down:
             self.log.warning("Nobody waits for the cluster, as maintenance=%r keeps it down", spec.maintenance)
@@ -178,26 +187,26 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
             self.log.warning("Nobody waits for the cluster, as connections names none by which to look at it")
             return result
         context["ti"].xcom_push("made", result)
-        return self.carry_out(self._start(context, spec, self.wait_ready), context)
+        return self.carry_out(self._start(context, spec, self.ready_timeout), context)
 
     def work(self, context: Context) -> ClusterStart:
-        return self._start(context, ClusterSpec.read(self.spec), self.wait_ready or timedelta(0))
+        return self._start(context, ClusterSpec.read(self.spec), self.ready_timeout or timedelta(0))
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """The cluster is ready, or will not be."""
         from airflow_provider_soperator.work.protocols import result_of
 
-        result = result_of(event, self.wait_ready)
+        result = result_of(event, self.ready_timeout)
         made = context["ti"].xcom_pull(task_ids=self.task_id, key="made", map_indexes=context["ti"].map_index)
         return {**made, **result}
 
     def _make(self, context: Context, spec: ClusterSpec, provisioner: Provisioner) -> dict[str, Any]:
         planned = self._planned(context, provisioner)
         owner = _owner(context)
-        if planned.exists and self.on_existing == "fail" and not provisioner.is_begun_by(owner):
+        if planned.exists and self.if_exists == "fail" and not provisioner.is_begun_by(owner):
             raise SpecMistake(
-                f"there is a cluster {spec.name} already ({planned.summary}), and on_existing is 'fail': choose "
-                "another name, or set on_existing='update'"
+                f"there is a cluster {spec.name} already ({planned.summary}), and if_exists is 'fail': choose "
+                "another name, or set if_exists='update'"
             )
         provisioner.guard(self.allow_destroy)
         self._check_agreed(planned)
@@ -211,11 +220,11 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
 
     def _write_connections(self, provisioner: Provisioner) -> None:
         wanted = self.connections
-        if not wanted.api_conn_id:
+        if not wanted.airflow_conn_id:
             return
         from airflow_provider_soperator.hooks.airflow_api import AirflowApiHook
 
-        api = AirflowApiHook(wanted.api_conn_id)
+        api = AirflowApiHook(wanted.airflow_conn_id)
         for body in provisioner.reached().connections(wanted, self._place[1]):
             is_new = api.put_connection(body)
             self.log.info("Connection %s was %s", body["connection_id"], "added" if is_new else "changed")
@@ -248,14 +257,14 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
 
 
 class DestroyClusterOperator(_ProvisioningOperator):
-    """Destroy a cluster, with all that is kept on its file systems.
+    """Destroy a cluster, with all data on its file systems.
 
         DestroyClusterOperator(task_id="destroy", spec=research, source=recipe, confirm="research",
                                connections=Connections(slurm="research"))
 
-    ``confirm`` has to be the cluster's name. While jobs wait or run there it is refused, unless ``end_jobs`` is set;
-    that is asked through ``connections.slurm``. With ``remove_connections`` those that ``connections`` names are
-    deleted in the end.
+    :param confirm: name of the cluster, once more
+    :param end_jobs: destroy the cluster also while jobs are in its queue, which is checked by ``connections.slurm``
+    :param remove_connections: delete at the end the Airflow connections that ``connections`` names
     """
 
     template_fields: Sequence[str] = ("spec", "confirm", "plan_only", "approved_plan", "nebius_conn_id", "end_jobs")
@@ -265,8 +274,8 @@ class DestroyClusterOperator(_ProvisioningOperator):
         self, *, confirm: str, end_jobs: bool | str = False, remove_connections: bool = False, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
-        if remove_connections and not self.connections.api_conn_id:
-            raise SpecMistake("remove_connections goes through Airflow's API: name its connection as api_conn_id")
+        if remove_connections and not self.connections.airflow_conn_id:
+            raise SpecMistake("remove_connections goes through Airflow's API: name its connection as airflow_conn_id")
         self.confirm = confirm
         self.end_jobs = end_jobs
         self.remove_connections = remove_connections
@@ -315,7 +324,7 @@ class DestroyClusterOperator(_ProvisioningOperator):
         from airflow_provider_soperator.hooks.airflow_api import AirflowApiHook
 
         wanted = self.connections
-        api = AirflowApiHook(str(wanted.api_conn_id))
+        api = AirflowApiHook(str(wanted.airflow_conn_id))
         for conn_id in filter(None, (wanted.slurm, wanted.ssh, wanted.kubernetes)):
             if api.delete_connection(conn_id):
                 self.log.info("Connection %s was deleted", conn_id)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
     from airflow_provider_soperator.client.queue import JobSelection, OrderedJobs
+    from airflow_provider_soperator.slurm.job_records import Job
     from airflow_provider_soperator.slurm.requests.commands import Steps
 
 #: Jobs by their ids: a list, or a text with commas.
@@ -25,14 +26,18 @@ JobIds = str | Sequence[str | int]
 
 
 class _QueueOperator(BaseOperator):
-    """Gives an order to jobs by their ids, or to those that fit some conditions.
+    """Changes jobs by their ids, or those that match a filter.
 
-    ``jobs`` has the conditions of a ``QueueFilter``: states, partition, user, account, qos, name, reason, waited. Jobs
-    that are as they shall be are left alone, so the task may run again; those that have started or ended by then are
-    none of its business. Returns ``{"jobs": […], "already": […]}``: all that are as wished, and those that were so.
+    Jobs that are in the wanted state already are left alone, so the task may run again; those that have started or
+    ended in the meantime are left out. Returns ``{"jobs": […], "already": […]}``: all that are in the wanted state, and
+    those that were before.
+
+    :param job_ids: ids of jobs, in a list or a text with commas
+    :param job_filter: conditions of a ``QueueFilter``: states, partition, user, account, qos, name, reason, waited
+    :param slurm_conn_id: Airflow connection to Slurm
     """
 
-    template_fields: Sequence[str] = ("slurm_conn_id", "job_ids", "jobs")
+    template_fields: Sequence[str] = ("slurm_conn_id", "job_ids", "job_filter")
     ui_color = "#d9f2e6"
     #: What has been done to a job, for the log.
     done = ""
@@ -41,17 +46,17 @@ class _QueueOperator(BaseOperator):
         self,
         *,
         job_ids: JobIds | None = None,
-        jobs: Mapping[str, Any] | None = None,
+        job_filter: Mapping[str, Any] | None = None,
         slurm_conn_id: str = "soperator_default",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if (job_ids is None) == (jobs is None):
-            raise ValueError("say which jobs are meant, or what they have in common: job_ids or jobs, and not both")
-        if isinstance(jobs, Mapping):
-            _filter(jobs)
+        if (job_ids is None) == (job_filter is None):
+            raise ValueError("name jobs by their ids or by conditions: job_ids or job_filter, and not both")
+        if isinstance(job_filter, Mapping):
+            _filter(job_filter)
         self.job_ids = job_ids
-        self.jobs = jobs
+        self.job_filter = job_filter
         self.slurm_conn_id = slurm_conn_id
 
     @abstractmethod
@@ -85,8 +90,8 @@ class _QueueOperator(BaseOperator):
         from airflow_provider_soperator.client.queue import JobSelection
         from airflow_provider_soperator.slurm.job_ids import JobId
 
-        if self.jobs is not None:
-            return JobSelection(filter=_filter(self.jobs))
+        if self.job_filter is not None:
+            return JobSelection(filter=_filter(self.job_filter))
         if self.job_ids is None:
             raise InvalidRequest("no jobs are named: what job_ids was to come from has returned nothing")
         said = str(self.job_ids).split(",") if isinstance(self.job_ids, (str, int)) else self.job_ids
@@ -97,9 +102,9 @@ class _QueueOperator(BaseOperator):
 
 
 class HoldJobsOperator(_QueueOperator):
-    """Keep waiting jobs from starting, until somebody releases them. Jobs that run go on.
+    """Keep waiting jobs from starting until they are released. Jobs that run go on.
 
-    HoldJobsOperator(task_id="hold", jobs={"partition": "main", "user": "alice"})
+    HoldJobsOperator(task_id="hold", job_filter={"partition": "main", "user": "alice"})
     """
 
     done = "held"
@@ -144,11 +149,17 @@ class TopJobsOperator(_QueueOperator):
 class UpdateJobsOperator(_QueueOperator):
     """Change jobs: their priority, niceness, QOS, account, partition or time limit.
 
-        UpdateJobsOperator(task_id="later", jobs={"user": "alice", "states": ["PENDING"]}, nice=1000)
+        UpdateJobsOperator(task_id="later", job_filter={"user": "alice", "states": ["PENDING"]}, nice=1000)
 
-    Only waiting jobs are changed, unless ``also_running`` is set, as it may be for a ``time_limit``. A priority that
-    was set stays as it is, whatever time passes; a niceness is taken off the one that Slurm works out. More priority,
-    less niceness and longer limits need an operator of Slurm.
+    More priority, less niceness and longer limits need an operator of Slurm.
+
+    :param priority: a fixed priority, which no longer changes with time
+    :param nice: number that Slurm subtracts from the priority it computes
+    :param qos: quality of service
+    :param account: account
+    :param partition: partition
+    :param time_limit: time limit
+    :param include_running: change also running jobs, which Slurm allows for ``time_limit``
     """
 
     template_fields = (*_QueueOperator.template_fields, "priority", "nice", "qos", "account", "partition", "time_limit")
@@ -163,14 +174,14 @@ class UpdateJobsOperator(_QueueOperator):
         account: str | None = None,
         partition: str | None = None,
         time_limit: timedelta | str | None = None,
-        also_running: bool = False,
+        include_running: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.priority, self.nice = priority, nice
         self.qos, self.account, self.partition = qos, account, partition
         self.time_limit = time_limit
-        self.also_running = also_running
+        self.include_running = include_running
         if not any(isinstance(value, XComArg) or value is not None for value in self._asked().values()):
             raise ValueError(f"say what is to be changed: {', '.join(self._asked())}")
 
@@ -180,7 +191,11 @@ class UpdateJobsOperator(_QueueOperator):
         changes, known = self._changes()
         # What a job's niceness is the queue does not tell.
         is_complete = len(known) == len(changes)
-        return queue.update(meant, changes, lambda job: is_complete and queue.has_fields(job, known), self.also_running)
+
+        def is_so(job: Job) -> bool:
+            return is_complete and queue.has_fields(job, known)
+
+        return queue.update(meant, changes, is_so, self.include_running)
 
     def _asked(self) -> dict[str, Any]:
         names = ("priority", "nice", "qos", "account", "partition", "time_limit")
@@ -216,13 +231,13 @@ class UpdateJobsOperator(_QueueOperator):
 def _filter(said: object) -> QueueFilter:
     """Conditions that are some. A template that has made nothing of one must not order the whole queue about."""
     if not isinstance(said, Mapping):
-        raise InvalidRequest(f"jobs={said!r} has no conditions by their names")
+        raise InvalidRequest(f"job_filter={said!r} has no conditions by their names")
     names = [one.name for one in dataclasses.fields(QueueFilter)]
     if unknown := [name for name in said if name not in names]:
-        raise InvalidRequest(f"jobs: there is no condition {', '.join(unknown)}, but {', '.join(names)}")
+        raise InvalidRequest(f"job_filter: there is no condition {', '.join(unknown)}, but {', '.join(names)}")
     if not any(said.values()):
         raise InvalidRequest(
-            f'jobs={said} is the whole queue: name a partition, a user or the like ({{"name": "*"}}: all)'
+            f'job_filter={said} is the whole queue: name a partition, a user or the like ({{"name": "*"}}: all)'
         )
     states = said.get("states", ())
     return QueueFilter(**{**said, "states": states.split(",") if isinstance(states, str) else states})

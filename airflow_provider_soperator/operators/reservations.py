@@ -34,9 +34,20 @@ class CreateReservationOperator(BaseOperator):
             users=["root"],
         )
 
-    ``count`` takes nodes of a ``partition`` that are usable, idle ones first. Unless ``flags`` say otherwise
-    (``MAINT,IGNORE_JOBS``), jobs that run already go on, and none starts that would run into it. One that is there
-    with the same nodes and times is a success; if it differs, the task fails and says in what.
+    An existing reservation with the same nodes and times is a success; if it differs, the task fails and says in what.
+
+    :param name: name of the reservation
+    :param nodes: names of nodes, as a list or as Slurm writes them
+    :param count: number of usable nodes to choose, idle ones first
+    :param partition: with ``count``: only nodes of this partition
+    :param start: start time; by default now
+    :param end: end time
+    :param duration: length, instead of ``end``
+    :param users: users who may run jobs in it
+    :param accounts: accounts that may run jobs in it
+    :param flags: flags of the reservation; with the default, running jobs go on, and none starts that would run into it
+    :param comment: comment on the reservation
+    :param slurm_conn_id: Airflow connection to Slurm
     """
 
     template_fields: Sequence[str] = (
@@ -185,9 +196,12 @@ class CreateReservationOperator(BaseOperator):
 class DeleteReservationOperator(BaseOperator):
     """Delete a reservation; one that is gone is a success. Jobs that run in it go on.
 
-    DeleteReservationOperator(task_id="release", name="night-{{ ds }}", trigger_rule="all_done")
+        DeleteReservationOperator(task_id="release", name="night-{{ ds }}", trigger_rule="all_done")
 
-    Returns whether it was there.
+    Returns True if it was there.
+
+    :param name: name of the reservation
+    :param slurm_conn_id: Airflow connection to Slurm
     """
 
     template_fields: Sequence[str] = ("slurm_conn_id", "name")

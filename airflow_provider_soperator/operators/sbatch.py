@@ -15,6 +15,7 @@ from airflow_provider_soperator.links.slurm import LINKS
 from airflow_provider_soperator.operators.work import WaitingOperator
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_description import InvalidJob
+from airflow_provider_soperator.slurm.options import OPTIONS
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
@@ -33,33 +34,45 @@ _TEMPLATES = (".sh", ".sbatch")
 
 
 class SbatchOperator(WaitingOperator):
-    """Run a batch job, wait for its end, and show what it prints.
+    """Run a batch job, stream its output to the task log, and return a report.
 
         SbatchOperator(task_id="train", script="train.sbatch", partition="main", nodes=2, gpus_per_node=8)
 
-    The job is one of ``script`` (its text, or a file beside the DAG that ends in ``.sh`` or ``.sbatch``; both are
-    templates), ``command`` and ``remote_script`` (a path on the cluster). All fields of ``BatchJob`` are parameters:
-    ``nodes``, ``gpus_per_node``, ``time_limit``, ``array``, ``env``, ``container_image`` and so on; they are templates,
-    too, may come from ``default_args``, and win over ``#SBATCH`` lines. ``sbatch_args`` takes any others as words.
+    The job is one of ``script``, ``command`` and ``remote_script``. Options of sbatch are parameters under their own
+    names, except ``time_limit`` (``--time``) and ``name`` (``--job-name``). They are templates, may come from
+    ``default_args``, and override ``#SBATCH`` lines.
 
-    ``on_finish`` says what an end of the job means for the task: by Slurm's state (``"PREEMPTED"``), ``"LOST"``, or an
-    exit code; one of ``"retry"``, ``"fail"`` (without another try), ``"skip"`` and ``"succeed"``.
-
-    ``upload`` says which files and folders go to the cluster before the job, ``{local: remote}``, and ``fetch`` which
-    come back after it, ``{remote: local}``: local paths begin beside the DAG's file, remote ones in the folder that the
-    job runs in. With ``fetch_on="always"`` what there is comes back from a job that failed, too.
-
-    ``start_from_trigger`` and ``end_from_trigger`` spare the worker before and after the job, wherever the task asks
-    for nothing that needs one; a task that failed always ends in a worker.
+    :param script: text of the script, or a file beside the DAG that ends in ``.sh`` or ``.sbatch``; both are templates
+    :param sbatch_args: further words for sbatch's command line, for options that are no parameters
+    :param slurm_conn_id: Airflow connection to Slurm, of type ``soperator``
+    :param deferrable: wait in the triggerer, and not in an Airflow worker
+    :param poll_interval: seconds between two polls of the job's state
+    :param stream_logs: copy the job's output to the task log while it runs
+    :param on_finish: what an end of the job means for the task, by Slurm's state (``"PREEMPTED"``), ``"LOST"`` or an
+        exit code: ``"retry"``, ``"fail"`` (without a retry), ``"skip"`` or ``"succeed"``
+    :param cancel_on_kill: cancel the job when the task is stopped
+    :param upload: files and folders to copy to the cluster before the job, ``{local: remote}``; local paths are
+        relative to the DAG's file, remote ones to the job's working directory
+    :param download: files and folders to copy back after the job, ``{remote: local}``
+    :param download_on: ``"success"``; or ``"always"``, to copy also what exists after a failure
+    :param start_from_trigger: start the task in the triggerer, if nothing in it needs an Airflow worker
+    :param end_from_trigger: end a successful task in the triggerer, if nothing in it needs an Airflow worker
+    :param command: a line of shell, or the words of one command
+    :param remote_script: path of a script on the cluster
+    :param args: arguments of the script
+    :param gpu_type: type of GPU that ``gpus`` and ``gpus_per_node`` mean, such as ``"h100"``
+    :param array_limit: number of elements of the array that may run at a time (``%`` of ``--array``)
+    :param env: environment variables of the job
+    :param het: components of a heterogeneous job, as dicts of these parameters
     """
 
-    template_fields: Sequence[str] = ("slurm_conn_id", "script", "job", "upload", "fetch")
+    template_fields: Sequence[str] = ("slurm_conn_id", "script", "job", "upload", "download")
     template_ext: Sequence[str] = _TEMPLATES
     template_fields_renderers = {  # noqa: RUF012 - as Airflow has it
         "script": "bash",
         "job": "json",
         "upload": "json",
-        "fetch": "json",
+        "download": "json",
     }
     operator_extra_links = LINKS
     #: A stage wherever it stands in a pipeline.
@@ -78,8 +91,8 @@ class SbatchOperator(WaitingOperator):
         on_finish: Policy | None = None,
         cancel_on_kill: bool = True,
         upload: Mapping[str, str] | None = None,
-        fetch: Mapping[str, str] | None = None,
-        fetch_on: Literal["success", "always"] = "success",
+        download: Mapping[str, str] | None = None,
+        download_on: Literal["success", "always"] = "success",
         start_from_trigger: bool = False,
         end_from_trigger: bool = False,
         **kwargs: Any,
@@ -97,10 +110,10 @@ class SbatchOperator(WaitingOperator):
         self.on_finish = on_finish or {}
         self.cancel_on_kill = cancel_on_kill
         self.upload = _paths(upload)
-        self.fetch = _paths(fetch)
-        if fetch_on not in ("success", "always"):
-            raise ValueError(f"fetch_on is {fetch_on!r}, but can be success or always")
-        self.fetch_on = fetch_on
+        self.download = _paths(download)
+        if download_on not in ("success", "always"):
+            raise ValueError(f"download_on must be 'success' or 'always', got {download_on!r}")
+        self.download_on = download_on
         self.end_from_trigger = end_from_trigger
         self._starts_from_trigger = start_from_trigger
         self._member: Member | None = None
@@ -141,7 +154,7 @@ class SbatchOperator(WaitingOperator):
 
         self._make(context, key)
         job = job_for(context["ti"], self.script, self.job)
-        if uploads and (self.upload or self.fetch):
+        if uploads and (self.upload or self.download):
             self._files(context).upload(self.upload, fields_of(job))
         return job
 
@@ -155,7 +168,7 @@ class SbatchOperator(WaitingOperator):
             trigger = self._trigger(context)
         except InvalidJob as error:
             raise AirflowFailException(str(error)) from None
-        if self.upload or self.fetch:
+        if self.upload or self.download:
             self._files(context).upload(self.upload, trigger.job, trigger)
         # The same that the trigger fills, also if this does not end well.
         self.shown_links = trigger.links
@@ -186,11 +199,11 @@ class SbatchOperator(WaitingOperator):
         try:
             settle(status, self.on_finish)
         except Exception:
-            if self.fetch and self.fetch_on == "always" and folder:
-                self._files(context).fetch_what_is_there(self.fetch, folder)
+            if self.download and self.download_on == "always" and folder:
+                self._files(context).download_what_is_there(self.download, folder)
             raise
-        if self.fetch:
-            self._files(context).fetch(self.fetch, folder)
+        if self.download:
+            self._files(context).download(self.download, folder)
         return report
 
     def _trigger(self, context: Context) -> SbatchTrigger:
@@ -245,7 +258,7 @@ class SbatchOperator(WaitingOperator):
 
         return bool(
             self.upload
-            or self.fetch
+            or self.download
             or pipeline_of(self)
             or self.execution_timeout
             or self.pool != BaseOperator.pool
@@ -264,7 +277,7 @@ class SbatchOperator(WaitingOperator):
 
         pipeline = pipeline_of(self)
         return bool(
-            self.fetch
+            self.download
             or (pipeline and pipeline.graph.doomed_by(self.task_id, "success"))
             or self.outlets
             or self.on_success_callback
@@ -272,6 +285,18 @@ class SbatchOperator(WaitingOperator):
             or self.multiple_outputs
             or not self.do_xcom_push
         )
+
+
+def _option_docs() -> str:
+    """The ``:param`` lines of sbatch's options."""
+    words: dict[str, list[str]] = {}
+    for option in OPTIONS:
+        words.setdefault(option.field, []).append(f"``--{option.long}``")
+    return "".join(f"    :param {name}: sbatch's {' or '.join(longs)}\n" for name, longs in words.items())
+
+
+if SbatchOperator.__doc__:  # python -OO has none
+    SbatchOperator.__doc__ = SbatchOperator.__doc__.rstrip() + "\n" + _option_docs()
 
 
 def _text(script: Any) -> Any:

@@ -14,13 +14,13 @@ from airflow_provider_soperator.operators.work import WorkOperator
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
-    from airflow_provider_soperator.capacity.order import Hurry
+    from airflow_provider_soperator.capacity.order import ReleaseMode
     from airflow_provider_soperator.capacity.targets.protocol import Target
     from airflow_provider_soperator.work.targets import TargetScaling
 
 
 class ScaleTargetOperator(WorkOperator):
-    """Bring one target to a number of units, and wait until it has just these and they can work.
+    """Bring one target to a number of units, and wait until they can work.
 
         ScaleTargetOperator(
             task_id="serve",
@@ -29,12 +29,17 @@ class ScaleTargetOperator(WorkOperator):
             timeout=timedelta(minutes=20),
         )
 
-    With a ``block`` it grows as far as this has GPUs free, and waits for the rest; node groups and Slurm's nodes need
-    to be told theirs, a Kubernetes workload does not. ``hurry`` is for targets that run jobs: units go once they are
-    ``idle``, once the jobs on them have ended (``asap``), or at once (``force``: jobs are requeued or killed).
+    A task that is stopped or times out leaves the target as it is. To move GPUs between targets there is
+    ``ShiftCapacityOperator``.
 
-    A task that is ended, or whose time is over, leaves the target as it is. To move GPUs from one target to another
-    there is ``ShiftCapacityOperator``.
+    :param target: holder of GPUs
+    :param units: number of units, such as nodes or replicas
+    :param timeout: time limit of the work
+    :param mode: when units with jobs leave: once ``"idle"``, once their jobs have ended (``"asap"``), or at once
+        (``"force"``: jobs are requeued or killed)
+    :param block: id of the capacity block in which the target grows as far as GPUs are free; node groups and Slurm
+        nodes need it, a Kubernetes workload does not
+    :param nebius_conn_id: Airflow connection to the Nebius API
     """
 
     template_fields: Sequence[str] = ("units", "block", "nebius_conn_id")
@@ -45,16 +50,16 @@ class ScaleTargetOperator(WorkOperator):
         target: Target,
         units: int | str,
         timeout: timedelta = timedelta(minutes=30),
-        hurry: Hurry = "asap",
+        mode: ReleaseMode = "asap",
         block: str | None = None,
         nebius_conn_id: str = "nebius_default",
         **kwargs: Any,
     ) -> None:
         super().__init__(timeout=timeout, **kwargs)
-        if hurry not in ("idle", "asap", "force"):
-            raise CapacityMistake(f"hurry={hurry!r} is none of 'idle', 'asap' and 'force'")
+        if mode not in ("idle", "asap", "force"):
+            raise CapacityMistake(f"mode={mode!r} is none of 'idle', 'asap' and 'force'")
         self.target, self.units = target, units
-        self.hurry, self.block, self.nebius_conn_id = hurry, block, nebius_conn_id
+        self.mode, self.block, self.nebius_conn_id = mode, block, nebius_conn_id
 
     def work(self, context: Context) -> TargetScaling:
         from airflow_provider_soperator.capacity.targets.protocol import write_target
@@ -68,7 +73,7 @@ class ScaleTargetOperator(WorkOperator):
         return TargetScaling(
             target=target,
             units=units,
-            hurry=self.hurry,
+            mode=self.mode,
             block=self.block or None,
             nebius_conn_id=self.nebius_conn_id,
             key="/".join(map(str, (ti.dag_id, ti.run_id, ti.task_id, ti.map_index))),

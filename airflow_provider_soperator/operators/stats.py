@@ -22,6 +22,10 @@ class SlurmStatsOperator(BaseOperator):
 
     Returns them, logs a table, and sets the gauges ``soperator.queue.*``, ``soperator.nodes`` and ``soperator.gpus``.
     A cluster without accounting has no fair shares, and ``shares`` is null then.
+
+    :param top: number of users to list
+    :param metrics: set the gauges
+    :param slurm_conn_id: Airflow connection to Slurm
     """
 
     template_fields: Sequence[str] = ("slurm_conn_id", "top")

@@ -84,11 +84,11 @@ class WaitingOperator(BaseOperator):
 
 
 class WorkOperator(WaitingOperator):
-    """Does a ``Work`` within its ``timeout``.
+    """Does its work in a trigger, until it is done or ``timeout`` is over.
 
-    :param timeout: how long the work may take; then the task fails, and what must not outlast it is undone
-    :param deferrable: do the work in the triggerer, and not in a worker
-    :param poll_interval: seconds between two steps
+    :param timeout: time limit of the work; then the task fails, and what must not outlast it is undone
+    :param deferrable: do the work in the triggerer, and not in an Airflow worker
+    :param poll_interval: seconds between two polls
     """
 
     ui_color = "#fde8c8"

@@ -125,7 +125,10 @@ def afternotok() -> SlurmEdge:
 
 
 def after(*, minutes: int = 0) -> SlurmEdge:
-    """Once the other job has begun, or so many minutes later."""
+    """Once the other job has begun, or some minutes later.
+
+    :param minutes: time after the beginning of the other job
+    """
     return edge("after", minutes)
 
 

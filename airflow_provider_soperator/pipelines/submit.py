@@ -26,16 +26,16 @@ class SubmitAheadOperator(BaseOperator):
     In a run that has been cleared in part it submits what is to run again, and has it wait for what there is.
     """
 
-    template_fields: Sequence[str] = ("slurm_conn_id", "dry_run_only")
+    template_fields: Sequence[str] = ("slurm_conn_id", "plan_only")
     ui_color = "#d9f2e6"
 
     def __init__(
-        self, *, graph: Graph, segment: Segment, slurm_conn_id: str, dry_run_only: bool | str = False, **kwargs: Any
+        self, *, graph: Graph, segment: Segment, slurm_conn_id: str, plan_only: bool | str = False, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
         self.graph, self.segment = graph, segment
         self.slurm_conn_id = slurm_conn_id
-        self.dry_run_only = dry_run_only
+        self.plan_only = plan_only
 
     def prepare_template(self) -> None:
         # Airflow asks whenever it has parsed the DAG, so that all edges are there.
@@ -49,7 +49,7 @@ class SubmitAheadOperator(BaseOperator):
         from airflow_provider_soperator.slurm.job_description import InvalidJob
         from airflow_provider_soperator.transports.transport_errors import NotSupported
 
-        is_dry = is_on(self.dry_run_only)
+        is_dry = is_on(self.plan_only)
         try:
             stages = RenderedStages(self.dag, self.segment.stages, context, uploads=not is_dry)
             plan = self._plan(context, stages)

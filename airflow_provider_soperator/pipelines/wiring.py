@@ -14,12 +14,12 @@ from airflow_provider_soperator.pipelines.stages import Task
 from airflow_provider_soperator.pipelines.submit import CancelRestOperator, SubmitAheadOperator
 
 
-def wire(pipeline: PipelineGroup, graph: Graph, tasks: Mapping[str, Task], dry_run: bool | str) -> dict[str, str]:
+def wire(pipeline: PipelineGroup, graph: Graph, tasks: Mapping[str, Task], plan_only: bool | str) -> dict[str, str]:
     """Add the tasks that submit, with the connection of each, and the one that cancels what is left."""
     suffixes = _suffixes(len(graph.segments))
     _refuse_names(pipeline, suffixes)
     submissions = [
-        _Submission(pipeline, graph, segment, suffix, dry_run)
+        _Submission(pipeline, graph, segment, suffix, plan_only)
         for segment, suffix in zip(graph.segments, suffixes, strict=True)
     ]
     of_stage = {name: submission for submission in submissions for name in submission.segment.stages}
@@ -54,7 +54,7 @@ class _Submission:
     """A segment of a pipeline, and the task that submits it."""
 
     def __init__(
-        self, pipeline: PipelineGroup, graph: Graph, segment: Segment, suffix: str, dry_run: bool | str
+        self, pipeline: PipelineGroup, graph: Graph, segment: Segment, suffix: str, plan_only: bool | str
     ) -> None:
         self._suffix, self.segment = suffix, segment
         self.task = SubmitAheadOperator(
@@ -62,7 +62,7 @@ class _Submission:
             graph=graph,
             segment=segment,
             slurm_conn_id=segment.cluster,
-            dry_run_only=dry_run,
+            plan_only=plan_only,
             # It finds what it has submitted before, so another try does no harm.
             retries=2,
             # Whatever default_args say of the stages.

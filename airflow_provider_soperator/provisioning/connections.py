@@ -13,25 +13,25 @@ from airflow_provider_soperator.provisioning.fields import NotKnownYet, SpecMist
 class Connections:
     """The ids of Airflow's connections to the cluster.
 
-    They are used as they are, and have to be there once it is made; with ``api_conn_id``, a connection of type ``http``
-    to Airflow's own API server, they are written. A new login node is known by its address alone: what else a
+    They are used as they are, and have to be there once it is made; with ``airflow_conn_id``, a connection of type
+    ``http`` to Airflow's own API server, they are written. A new login node is known by its address alone: what else a
     connection is to have, such as ``key_file`` and ``host_key``, is in ``ssh_extra`` and ``kubernetes_extra``.
     """
 
     slurm: str | None = None
     kubernetes: str | None = None
     ssh: str | None = None
-    api_conn_id: str | None = None
+    airflow_conn_id: str | None = None
     ssh_login: str = "root"
     ssh_extra: Mapping[str, Any] = field(default_factory=dict)
     kubernetes_extra: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.api_conn_id and not (self.slurm or self.kubernetes or self.ssh):
+        if self.airflow_conn_id and not (self.slurm or self.kubernetes or self.ssh):
             raise SpecMistake(
-                "api_conn_id is for writing connections, and none is named: name slurm, kubernetes or ssh"
+                "airflow_conn_id is for writing connections, and none is named: name slurm, kubernetes or ssh"
             )
-        if self.api_conn_id and self.slurm and not (self.kubernetes or self.ssh):
+        if self.airflow_conn_id and self.slurm and not (self.kubernetes or self.ssh):
             raise SpecMistake(
                 f"a connection {self.slurm} to Slurm goes through another one: name ssh or kubernetes as well"
             )

@@ -14,12 +14,17 @@ if TYPE_CHECKING:
 
 
 class CapacityBlockSensor(WatchSensor):
-    """Wait until a capacity block is in a state, and so many of its GPUs are free.
+    """Wait until a capacity block is in a state, and a number of its GPUs is free.
 
-        CapacityBlockSensor(task_id="free", block="capacityblockgroup-e00example", at_least=32)
+        CapacityBlockSensor(task_id="free", block="capacityblockgroup-e00example", min_free_gpus=32)
 
-    With ``no_change_before`` its limit must not be announced to fall within that time, either. A usage that Nebius does
-    not know at present is waited out. Returns what there is of the block.
+    While Nebius does not know the usage, the sensor waits. Returns the block.
+
+    :param block: id of the capacity block
+    :param min_free_gpus: number of GPUs that must be free at least
+    :param target_state: state of the block; None for any
+    :param stable_for: time within which no decrease of the block's limit may be announced
+    :param nebius_conn_id: Airflow connection to the Nebius API
     """
 
     template_fields: Sequence[str] = ("nebius_conn_id", "block")
@@ -29,22 +34,24 @@ class CapacityBlockSensor(WatchSensor):
         self,
         *,
         block: str,
-        at_least: int | None = None,
-        state: str | None = "active",
-        no_change_before: timedelta | None = None,
+        min_free_gpus: int | None = None,
+        target_state: str | None = "active",
+        stable_for: timedelta | None = None,
         nebius_conn_id: str = "nebius_default",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        BlockAwaited(at_least=at_least, state=state, no_change_before=no_change_before)
+        BlockAwaited(min_free_gpus=min_free_gpus, target_state=target_state, stable_for=stable_for)
         self.block = block
-        self.at_least, self.state, self.no_change_before = at_least, state, no_change_before
+        self.min_free_gpus, self.target_state, self.stable_for = min_free_gpus, target_state, stable_for
         self.nebius_conn_id = nebius_conn_id
 
     def watch(self) -> BlockWatch:
         from airflow_provider_soperator.work.watches import BlockWatch
 
-        awaited = BlockAwaited(at_least=self.at_least, state=self.state, no_change_before=self.no_change_before)
+        awaited = BlockAwaited(
+            min_free_gpus=self.min_free_gpus, target_state=self.target_state, stable_for=self.stable_for
+        )
         return BlockWatch(
             nebius_conn_id=self.nebius_conn_id, block=self.block, awaited=awaited, poll_interval=self.poke_interval
         )

@@ -13,13 +13,18 @@ if TYPE_CHECKING:
 
 
 class ClusterReadySensor(WatchSensor):
-    """Wait until a SlurmCluster is available, and every node of its NodeSets that is to run has a Pod that is ready.
+    """Wait until a SlurmCluster is available, and every node of its NodeSets that should run has a ready Pod.
 
         ClusterReadySensor(task_id="is_ready", slurm_conn_id="soperator_default")
 
-    With ``slurm_conn_id`` jobs must be able to start on each of these nodes, too. Without ``nodesets`` all of the
-    cluster's are looked at. What no waiting mends, such as a node that somebody has drained, fails the sensor at once.
+    What waiting cannot mend, such as a node that another owner has drained, fails the sensor at once.
     Returns the ``cluster``, its ``version`` and its ``nodesets``.
+
+    :param cluster: name of the SlurmCluster; by default the only one in the namespace
+    :param nodesets: names of the NodeSets to look at; by default all
+    :param slurm_conn_id: Airflow connection to Slurm; with it, jobs must be able to start on each of the nodes, too
+    :param namespace: namespace of the SlurmCluster
+    :param kubernetes_conn_id: Airflow connection to the cluster's Kubernetes
     """
 
     template_fields: Sequence[str] = ("kubernetes_conn_id", "namespace", "cluster", "slurm_conn_id", "nodesets")

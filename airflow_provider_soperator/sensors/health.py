@@ -18,17 +18,27 @@ if TYPE_CHECKING:
 
 
 class NodeHealthSensor(WatchSensor):
-    """Wait until nothing is wrong with some nodes, or until something is with one of them.
+    """Wait until nodes are healthy, or until one of them is not.
 
         NodeHealthSensor(task_id="healthy", partition="main", kubernetes_conn_id="kubernetes_default")
 
-    ``wait_for`` is ``"healthy"``, ``"unhealthy"``, or ``"now"`` for a look that waits for nothing. Slurm is asked;
-    Kubernetes and Prometheus are, where their connections are given. ``kinds`` of findings count, or all. Returns the
-    findings of each node that has any: ``{"worker-3": [{"kind": "hardware_problem", ...}]}``.
+    Returns the findings of each node that has any: ``{"worker-3": [{"kind": "hardware_problem", ...}]}``.
+
+    :param nodes: names of nodes, as a list or as Slurm writes them; by default all
+    :param partition: only nodes of this partition
+    :param target_state: ``"healthy"``: no node has a finding; ``"unhealthy"``: one has; ``"any"`` does not wait
+    :param kinds: kinds of findings that count; by default all
+    :param ignore_own_drains: do not count drains of this provider
+    :param slurm_conn_id: Airflow connection to Slurm
+    :param kubernetes_conn_id: Airflow connection to Kubernetes, for the state of Pods and machines
+    :param namespace: namespace of the SlurmCluster
+    :param prometheus_conn_id: Airflow connection to Prometheus, for metrics of the nodes
+    :param series: labels that Prometheus' series must have, if it has several clusters
+    :param node_labels: labels of the series that name the node
     """
 
     template_fields: Sequence[str] = (
-        "slurm_conn_id", "nodes", "partition", "wait_for", "kinds", "ignore_own_drains", "kubernetes_conn_id",
+        "slurm_conn_id", "nodes", "partition", "target_state", "kinds", "ignore_own_drains", "kubernetes_conn_id",
         "namespace", "prometheus_conn_id", "series", "node_labels",
     )  # fmt: skip
     ui_color = "#fde8c8"
@@ -38,7 +48,7 @@ class NodeHealthSensor(WatchSensor):
         *,
         nodes: str | Sequence[str] | None = None,
         partition: str | None = None,
-        wait_for: str = "healthy",
+        target_state: str = "healthy",
         kinds: Sequence[str] = (),
         ignore_own_drains: bool | str = True,
         slurm_conn_id: str = "soperator_default",
@@ -51,12 +61,12 @@ class NodeHealthSensor(WatchSensor):
     ) -> None:
         super().__init__(**kwargs)
         check_nodes(nodes)
-        if not is_template(wait_for):
-            _check_wait_for(wait_for)
+        if not is_template(target_state):
+            _check_target_state(target_state)
         if not is_template(kinds) and not any(map(is_template, kinds)):
             _check_kinds(kinds)
         self.nodes, self.partition = nodes, partition
-        self.wait_for, self.kinds, self.ignore_own_drains = wait_for, kinds, ignore_own_drains
+        self.target_state, self.kinds, self.ignore_own_drains = target_state, kinds, ignore_own_drains
         self.slurm_conn_id = slurm_conn_id
         self.kubernetes_conn_id, self.namespace = kubernetes_conn_id, namespace
         self.prometheus_conn_id, self.series, self.node_labels = prometheus_conn_id, series, node_labels
@@ -65,11 +75,11 @@ class NodeHealthSensor(WatchSensor):
         from airflow_provider_soperator.health.assessment import HealthQuery
         from airflow_provider_soperator.work.watches import HealthWatch
 
-        _check_wait_for(self.wait_for)
+        _check_target_state(self.target_state)
         watched = HealthQuery(
             nodes=names_of(self.nodes),
             partition=self.partition or "",
-            wait_for=self.wait_for,
+            target_state=self.target_state,
             kinds=_check_kinds(self.kinds),
             ignore_own_drains=is_on(self.ignore_own_drains),
         )
@@ -94,23 +104,28 @@ class NodeHealthSensor(WatchSensor):
 
 
 class ActiveCheckSensor(WatchSensor):
-    """Wait until the newest run of an active check has ended well.
+    """Wait for the newest run of an active check.
 
         ActiveCheckSensor(task_id="is_fit", check="gpu-checks", since="{{ data_interval_start }}")
 
-    ``state``: until it is ``complete``, has ``failed``, or has ``ended`` in whatever way. Runs that began before
-    ``since`` do not count. With ``fail_fast`` a run that ends otherwise fails the task; without it the next is waited
-    for. Returns the ``check``, its ``job``, ``state`` and ``failed_jobs``.
+    Returns the ``check``, its ``job``, ``state`` and ``failed_jobs``.
+
+    :param check: name of the ActiveCheck
+    :param target_state: ``"complete"``, ``"failed"``, or ``"ended"`` for both
+    :param since: ignore runs that began before
+    :param fail_fast: fail if a run ends otherwise, instead of waiting for the next
+    :param kubernetes_conn_id: Airflow connection to the cluster's Kubernetes
+    :param namespace: namespace of the SlurmCluster
     """
 
-    template_fields: Sequence[str] = ("check", "state", "since", "fail_fast", "kubernetes_conn_id", "namespace")
+    template_fields: Sequence[str] = ("check", "target_state", "since", "fail_fast", "kubernetes_conn_id", "namespace")
     ui_color = "#f7d9e3"
 
     def __init__(
         self,
         *,
         check: str,
-        state: str = "complete",
+        target_state: str = "complete",
         since: datetime | str | None = None,
         fail_fast: bool | str = False,
         kubernetes_conn_id: str = "kubernetes_default",
@@ -118,9 +133,9 @@ class ActiveCheckSensor(WatchSensor):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.check, self.state, self.since, self.fail_fast = check, state, since, fail_fast
+        self.check, self.target_state, self.since, self.fail_fast = check, target_state, since, fail_fast
         self.kubernetes_conn_id, self.namespace = kubernetes_conn_id, namespace
-        if not any(map(is_template, (check, state, since))):
+        if not any(map(is_template, (check, target_state, since))):
             self._awaited()
 
     def watch(self) -> CheckWatch:
@@ -137,13 +152,16 @@ class ActiveCheckSensor(WatchSensor):
         from airflow_provider_soperator.soperator.active_checks import CheckAwaited
 
         return CheckAwaited(
-            check=self.check, state=self.state, since=moment_of("since", self.since), fail_fast=is_on(self.fail_fast)
+            check=self.check,
+            state=self.target_state,
+            since=moment_of("since", self.since),
+            fail_fast=is_on(self.fail_fast),
         )
 
 
-def _check_wait_for(said: str) -> None:
-    if said not in ("healthy", "unhealthy", "now"):
-        raise ValueError(f"wait_for={said!r} is none of 'healthy', 'unhealthy' and 'now'")
+def _check_target_state(said: str) -> None:
+    if said not in ("healthy", "unhealthy", "any"):
+        raise ValueError(f"target_state must be 'healthy', 'unhealthy' or 'any', got {said!r}")
 
 
 def _check_kinds(said: Sequence[str]) -> tuple[str, ...]:

@@ -19,7 +19,11 @@ class SlurmJobSensor(WatchSensor):
 
         SlurmJobSensor(task_id="preprocessed", job_id="{{ params.job }}")
 
-    A job that ends in another way fails the sensor, with what Slurm says of it. Returns what ``SbatchOperator`` does.
+    A job that ends differently fails the sensor, with the cause. Returns the report of ``SbatchOperator``.
+
+    :param job_id: id of the job
+    :param target_states: states of Slurm, such as ``["RUNNING"]``, that end the wait beside success
+    :param slurm_conn_id: Airflow connection to Slurm
     """
 
     template_fields: Sequence[str] = ("slurm_conn_id", "job_id")
@@ -29,16 +33,16 @@ class SlurmJobSensor(WatchSensor):
         self,
         *,
         job_id: str,
-        states: Sequence[str] = (),
+        target_states: Sequence[str] = (),
         slurm_conn_id: str = "soperator_default",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        unknown = [state for state in states if JobState.parse(state).base is None]
+        unknown = [state for state in target_states if JobState.parse(state).base is None]
         if unknown:
-            raise ValueError(f"states: Slurm has no {', '.join(unknown)}")
+            raise ValueError(f"target_states: Slurm has no {', '.join(unknown)}")
         self.job_id = job_id
-        self.states = tuple(states)
+        self.target_states = tuple(target_states)
         self.slurm_conn_id = slurm_conn_id
 
     def watch(self) -> JobWatch:
@@ -49,7 +53,7 @@ class SlurmJobSensor(WatchSensor):
         return JobWatch(
             slurm_conn_id=self.slurm_conn_id,
             job_id=str(self.job_id),
-            states=self.states,
+            states=self.target_states,
             poll_interval=self.poke_interval,
         )
 
@@ -58,43 +62,48 @@ class SlurmJobSensor(WatchSensor):
         from airflow_provider_soperator.slurm.job_report import status_of
 
         status = status_of(seen)
-        is_wanted = status.state.base in {JobState.parse(state).base for state in self.states}
+        is_wanted = status.state.base in {JobState.parse(state).base for state in self.target_states}
         if not is_wanted and (error := failure(status)):
             raise error
         return seen
 
 
 class SlurmQueueSensor(WatchSensor):
-    """Wait until the jobs that fit are at most, or at least, so many, and have been so for a while.
+    """Wait until the number of jobs that match a filter is within bounds, and has been so for a time.
 
-        SlurmQueueSensor(task_id="drained", jobs={"partition": "main"}, at_most=0)
+        SlurmQueueSensor(task_id="drained", job_filter={"partition": "main"}, max_jobs=0)
 
-    ``jobs`` has the conditions of a ``QueueFilter``: states, partition, user, account, qos, name, reason, waited.
-    Returns their number and how many are in which state.
+    Returns their number, and the number in each state.
+
+    :param job_filter: conditions of a ``QueueFilter``: states, partition, user, account, qos, name, reason, waited
+    :param max_jobs: upper bound of their number
+    :param min_jobs: lower bound of their number
+    :param min_duration: time for which the number must be within bounds without a break
+    :param slurm_conn_id: Airflow connection to Slurm
     """
 
-    template_fields: Sequence[str] = ("slurm_conn_id", "jobs")
+    template_fields: Sequence[str] = ("slurm_conn_id", "job_filter")
     ui_color = "#d9f2e6"
 
     def __init__(
         self,
         *,
-        jobs: Mapping[str, Any] | None = None,
-        at_most: int | None = None,
-        at_least: int | None = None,
-        lasting: timedelta = timedelta(0),
+        job_filter: Mapping[str, Any] | None = None,
+        max_jobs: int | None = None,
+        min_jobs: int | None = None,
+        min_duration: timedelta = timedelta(0),
         slurm_conn_id: str = "soperator_default",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if at_most is None and at_least is None:
-            raise ValueError("say how many jobs there are to be: at_most, at_least, or both")
-        if lasting and not self.deferrable and self.mode == "reschedule":
-            raise ValueError("lasting: in mode='reschedule' no look knows of the one before; use deferrable=True")
-        QueueFilter(**jobs or {})
-        self.jobs = dict(jobs or {})
-        self.at_most, self.at_least = at_most, at_least
-        self.lasting = lasting
+        if max_jobs is None and min_jobs is None:
+            raise ValueError("say how many jobs there are to be: max_jobs, min_jobs, or both")
+        if min_duration and not self.deferrable and self.mode == "reschedule":
+            raise ValueError("min_duration: in mode='reschedule' no look knows of the one before; use deferrable=True")
+        QueueFilter(**job_filter or {})
+        self.job_filter = dict(job_filter or {})
+        self.max_jobs, self.min_jobs = max_jobs, min_jobs
+        self.min_duration = min_duration
         self.slurm_conn_id = slurm_conn_id
 
     def watch(self) -> QueueWatch:
@@ -102,9 +111,9 @@ class SlurmQueueSensor(WatchSensor):
 
         return QueueWatch(
             slurm_conn_id=self.slurm_conn_id,
-            jobs=QueueFilter(**self.jobs),
-            at_most=self.at_most,
-            at_least=self.at_least,
-            lasting=self.lasting,
+            jobs=QueueFilter(**self.job_filter),
+            max_jobs=self.max_jobs,
+            min_jobs=self.min_jobs,
+            min_duration=self.min_duration,
             poll_interval=self.poke_interval,
         )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_soperator.operators.node_lists import check_nodes, names_of
 from airflow_provider_soperator.sensors.watch import WatchSensor
-from airflow_provider_soperator.slurm.node_conditions import check_how, word
+from airflow_provider_soperator.slurm.node_conditions import check_match, word
 from airflow_provider_soperator.values import is_template
 
 if TYPE_CHECKING:
@@ -15,24 +15,30 @@ if TYPE_CHECKING:
 
 
 class NodeStateSensor(WatchSensor):
-    """Wait until all, any, or so many of some nodes are in a state.
+    """Wait until all, any, or a number of some nodes are in a state.
 
-        NodeStateSensor(task_id="are_up", partition="main", state="usable", how=4)
+        NodeStateSensor(task_id="are_up", partition="main", target_state="usable", match=4)
 
-    ``state`` is ``usable``, ``up``, ``off``, ``idle``, ``busy``, ``drained``, ``draining``, ``booting``, ``going off``,
-    ``failed to boot``, ``down``, ``not responding`` or ``reserved``. Returns which ``nodes`` are, and ``of`` how many.
+    Returns the ``nodes`` in that state, and ``of`` how many.
+
+    :param target_state: ``usable``, ``up``, ``off``, ``idle``, ``busy``, ``drained``, ``draining``, ``booting``,
+        ``going off``, ``failed to boot``, ``down``, ``not responding`` or ``reserved``
+    :param nodes: names of nodes, as a list or as Slurm writes them
+    :param partition: all nodes of this partition, instead of ``nodes``
+    :param match: ``"all"``, ``"any"``, or the number of nodes that must be in the state
+    :param slurm_conn_id: Airflow connection to Slurm
     """
 
-    template_fields: Sequence[str] = ("slurm_conn_id", "nodes", "partition", "state", "how")
+    template_fields: Sequence[str] = ("slurm_conn_id", "nodes", "partition", "target_state", "match")
     ui_color = "#fde8c8"
 
     def __init__(
         self,
         *,
-        state: str,
+        target_state: str,
         nodes: str | Sequence[str] | None = None,
         partition: str | None = None,
-        how: str | int = "all",
+        match: str | int = "all",
         slurm_conn_id: str = "soperator_default",
         **kwargs: Any,
     ) -> None:
@@ -40,23 +46,23 @@ class NodeStateSensor(WatchSensor):
         if nodes is None and partition is None:
             raise ValueError("say which nodes are meant: nodes, or all of a partition")
         check_nodes(nodes)
-        if not is_template(state):
-            word(state)
-        if not is_template(how):
-            check_how(how)
-        self.state, self.nodes, self.partition, self.how = state, nodes, partition, how
+        if not is_template(target_state):
+            word(target_state)
+        if not is_template(match):
+            check_match(match)
+        self.target_state, self.nodes, self.partition, self.match = target_state, nodes, partition, match
         self.slurm_conn_id = slurm_conn_id
 
     def watch(self) -> NodeStateWatch:
         from airflow_provider_soperator.work.nodes import NodeStateWatch
 
-        how: Any = int(self.how) if str(self.how).isdecimal() else self.how
-        check_how(how)
+        match: Any = int(self.match) if str(self.match).isdecimal() else self.match
+        check_match(match)
         return NodeStateWatch(
             slurm_conn_id=self.slurm_conn_id,
-            state=word(self.state),
+            state=word(self.target_state),
             nodes=names_of(self.nodes),
             partition=self.partition or "",
-            how=how,
+            match=match,
             poll_interval=self.poke_interval,
         )

@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 class WatchSensor(BaseSensorOperator):
     """Waits until its watch is reached.
 
-    A look that gets no answer is borne, poking or deferred: the next one may get one. What no waiting mends fails the
-    sensor for good.
+    A poll without an answer is logged and repeated, poking or deferred. What waiting cannot mend fails the sensor for
+    good.
+
+    :param deferrable: wait in the triggerer, and not in an Airflow worker
     """
 
     ui_color = "#fde8c8"

@@ -279,10 +279,10 @@ def in_lines(said: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(f"{hostlist.fold(names)} {what}" for what, names in nodes.items())
 
 
-def check_how(how: str | int) -> None:
+def check_match(match: str | int) -> None:
     """Raise unless it is ``all``, ``any`` or a number of nodes."""
-    if how not in ("all", "any") and (isinstance(how, (str, bool)) or how < 1):
-        raise ValueError(f"how={how!r} is neither 'all' nor 'any' nor a number of nodes")
+    if match not in ("all", "any") and (isinstance(match, (str, bool)) or match < 1):
+        raise ValueError(f"match must be 'all', 'any' or a number of nodes, got {match!r}")
 
 
 def chosen(nodes: Iterable[Node], names: Sequence[str], partition: str) -> list[Node]:

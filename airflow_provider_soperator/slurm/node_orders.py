@@ -228,9 +228,9 @@ def drained(nodes: Iterable[Node], reason: DrainReason | str, *, wait_for_jobs: 
     return move_each(nodes, lambda node: _drained(node, reason, wait_for_jobs))
 
 
-def undrained(nodes: Iterable[Node], *, owner: str = "", force: bool = False) -> NodeMove:
-    """Jobs may start on nodes, as far as drains are concerned; those of others are undone by ``force`` only."""
-    return move_each(nodes, lambda node: _undrained(node, owner, force))
+def undrained(nodes: Iterable[Node], *, owner: str = "", any_owner: bool = False) -> NodeMove:
+    """Jobs may start on nodes, as far as drains are concerned; those of others are undone with ``any_owner`` only."""
+    return move_each(nodes, lambda node: _undrained(node, owner, any_owner))
 
 
 def _drained(node: Node, reason: DrainReason | str, wait_for_jobs: bool) -> NodeStep:
@@ -243,9 +243,9 @@ def _drained(node: Node, reason: DrainReason | str, wait_for_jobs: bool) -> Node
     return THERE
 
 
-def _undrained(node: Node, owner: str, force: bool) -> NodeStep:
+def _undrained(node: Node, owner: str, any_owner: bool) -> NodeStep:
     if not node.state.has(NodeFlag.DRAIN):
         return THERE
-    if not force and not is_ours(node, owner):
+    if not any_owner and not is_ours(node, owner):
         return NodeStep(lost=because(node, "is drained"))
     return NodeStep((Undrain((node.name,)),), waits="is being undrained")

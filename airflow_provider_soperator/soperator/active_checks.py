@@ -241,7 +241,8 @@ class CheckAwaited:
 
     def __post_init__(self) -> None:
         if self.state not in get_args(Awaited):
-            raise ValueError(f"state={self.state!r} is none of {', '.join(map(repr, get_args(Awaited)))}")
+            states = ", ".join(map(repr, get_args(Awaited)))
+            raise ValueError(f"target_state must be one of {states}, got {self.state!r}")
 
     def look(self, check: CheckSeen, runs: Sequence[RunSeen], now: datetime) -> dict[str, Any]:
         """The result of the newest run, in ``words`` too, and whether the state ``is_reached``."""

@@ -29,7 +29,7 @@ from airflow_provider_soperator.slurm.states import NodeBase, NodeFlag
 from airflow_provider_soperator.soperator.clusters import NodeSetSeen
 from airflow_provider_soperator.soperator.readiness import of_nodes
 
-MODES = ("wait", "force")
+MODES = ("asap", "force")
 
 
 class ResizeRefused(Exception):
@@ -42,8 +42,8 @@ class Resize:
 
     nodeset: str
     replicas: int
-    #: ``wait`` for jobs on nodes that go, or ``force`` them into the queue again.
-    mode: str = "wait"
+    #: ``asap``: nodes go once their jobs have ended. ``force``: the jobs are requeued at once.
+    mode: str = "asap"
     #: Whose drains these are, and whose are undone.
     owner: str
     why: str = ""

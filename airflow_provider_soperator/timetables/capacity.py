@@ -22,18 +22,19 @@ _DESCRIPTION_LENGTH = 1000
 class CapacityTimetable(Timetable):
     """Runs a DAG once for each handover of a schedule, the schedule's lead before it.
 
-    A run's data interval is what its shift has time for: it starts when the shift is to begin, which is the run's
-    logical date, too, and its end is the moment of the handover. However late a run starts, it knows by its
-    ``data_interval_end`` which handover it is for::
+    The data interval of a run is the time that its shift has: it starts when the shift begins, which is also the run's
+    logical date, and ends at the handover. However late a run starts, ``data_interval_end`` says for which handover it
+    is::
 
         with DAG("capacity", schedule=CapacityTimetable(schedule)) as dag:
             ...
 
-    Without ``catchup`` a run is for the newest handover whose shift is to have begun, also after Airflow was down over
-    several: older ones are superseded. This goes for the first run, too, so that a DAG that is switched on puts into
-    force what the schedule says; with a ``start_date`` only handovers whose shift begins after it are carried out.
-    With ``catchup`` each handover has its run. A run that is started by hand, with no date, has the data interval of
-    the newest one.
+    Without ``catchup`` a run is for the newest handover whose shift should have begun, also after Airflow was down over
+    several: older ones are superseded. This applies to the first run, too, so a DAG that is switched on applies the
+    schedule at once; with a ``start_date`` only handovers whose shift begins after it are carried out. With ``catchup``
+    each handover has its run. A run that is triggered by hand, without a date, has the data interval of the newest one.
+
+    :param schedule: allocation of the GPUs by time
     """
 
     def __init__(self, schedule: CapacitySchedule) -> None:

@@ -48,6 +48,11 @@ _AS_GOOD_AS_NEW = 0.9
 T = TypeVar("T")
 
 
+def _seconds(duration: timedelta | float) -> float:
+    """A duration as triggers are stored with it."""
+    return duration.total_seconds() if isinstance(duration, timedelta) else float(duration)
+
+
 class EventTrigger(SlurmTrigger, BaseEventTrigger):
     """Watches a cluster for as long as there is an active DAG that is scheduled on its asset."""
 
@@ -103,16 +108,25 @@ class _SlurmEventTrigger(EventTrigger):
 
 
 class SlurmJobFinishedTrigger(_SlurmEventTrigger):
-    """Fires once for each job that finishes, with the report that ``SbatchOperator`` returns of its own.
+    """Fires once for each job that finishes, with the report that ``SbatchOperator`` returns.
 
         AssetWatcher(name="trained", trigger=SlurmJobFinishedTrigger(name="train-*", states=["COMPLETED"]))
 
-    Jobs are those that fit all of ``name`` (with ``*`` and ``?``), ``user``, ``account``, ``partition`` and ``qos``,
-    and end in one of ``states``; without any of these, all. An array finishes as a whole.
+    Without any conditions all jobs count. An array finishes as a whole.
 
-    What ended while nobody watched is found in accounting. Over a restart of the triggerer nothing is lost, but what
-    finished in the seconds before may be told twice: its ``job_id`` and ``ended`` are the same then. Airflow keeps a
-    memory for watchers from 3.3 on; before that each start is a first one, which looks ``look_back_minutes`` back.
+    Jobs that ended while no watcher ran are found in accounting. Over a restart of the triggerer nothing is lost, but
+    what finished in the seconds before may be reported twice, with the same ``job_id`` and ``ended``. Airflow stores
+    state for watchers from 3.3 on; before that each start is a first one.
+
+    :param name: name of the job, with ``*`` and ``?``
+    :param states: end states of Slurm, such as ``["COMPLETED"]``; by default all
+    :param user: user of the job
+    :param account: account of the job
+    :param partition: partition of the job
+    :param qos: QOS of the job
+    :param look_back: time before the first start, or seconds, of which jobs that ended are reported, too
+    :param slurm_conn_id: Airflow connection to Slurm
+    :param poll_interval: seconds between two polls
     """
 
     def __init__(
@@ -123,7 +137,7 @@ class SlurmJobFinishedTrigger(_SlurmEventTrigger):
         account: str = "",
         partition: str = "",
         qos: str = "",
-        look_back_minutes: float = 0,
+        look_back: timedelta | float = 0,
         slurm_conn_id: str = SlurmHook.default_conn_name,
         poll_interval: float = POLL_INTERVAL,
     ) -> None:
@@ -136,13 +150,13 @@ class SlurmJobFinishedTrigger(_SlurmEventTrigger):
         self.account = account
         self.partition = partition
         self.qos = qos
-        self.look_back_minutes = look_back_minutes
+        self.look_back = _seconds(look_back)
         self.slurm_conn_id = slurm_conn_id
         self.poll_interval = poll_interval
         self._trouble = ""
         self._finished = FinishedJobs(
             QueueFilter(name=name, user=user, account=account, partition=partition, qos=qos),
-            datetime.now(timezone.utc) - timedelta(minutes=look_back_minutes),
+            datetime.now(timezone.utc) - timedelta(seconds=self.look_back),
         )
 
     async def look(self, client: AsyncSlurmClient) -> Sequence[dict[str, Any]]:
@@ -162,18 +176,32 @@ class SlurmJobFinishedTrigger(_SlurmEventTrigger):
 
 
 class SlurmQueueLongTrigger(_SlurmEventTrigger):
-    """Fires when more jobs than so many have been in the queue for some time, and then not before it was shorter again.
+    """Fires when the queue has been long for some time, and not again before it was shorter.
 
-        AssetWatcher(name="stuck", trigger=SlurmQueueLongTrigger(more_than=100, for_minutes=15, states=["PENDING"]))
+        AssetWatcher(
+            name="stuck",
+            trigger=SlurmQueueLongTrigger(min_jobs=100, min_duration=timedelta(minutes=15), states=["PENDING"]),
+        )
 
-    The conditions are those of ``QueueFilter``; without ``states`` jobs count that wait or run. The event has their
-    ``count``, how many are in which of the ``states``, and ``since`` when there are so many.
+    The event has the ``count`` of jobs, how many are in each of the ``states``, and ``since`` when there are so many.
+
+    :param min_jobs: number of jobs from which on the queue is long
+    :param min_duration: time, or seconds, for which it must have been long
+    :param states: states of the jobs that count; by default those that wait or run
+    :param partition: partition of the jobs
+    :param user: user of the jobs
+    :param account: account of the jobs
+    :param qos: QOS of the jobs
+    :param name: name of the jobs, with ``*`` and ``?``
+    :param reason: Slurm's reason why they wait, such as ``Resources``
+    :param slurm_conn_id: Airflow connection to Slurm
+    :param poll_interval: seconds between two polls
     """
 
     def __init__(
         self,
-        more_than: int,
-        for_minutes: float = 0,
+        min_jobs: int,
+        min_duration: timedelta | float = 0,
         states: Sequence[str] = (),
         partition: str = "",
         user: str = "",
@@ -185,8 +213,8 @@ class SlurmQueueLongTrigger(_SlurmEventTrigger):
         poll_interval: float = POLL_INTERVAL,
     ) -> None:
         super().__init__()
-        self.more_than = more_than
-        self.for_minutes = for_minutes
+        self.min_jobs = min_jobs
+        self.min_duration = _seconds(min_duration)
         self.states = list(states)
         self.partition = partition
         self.user = user
@@ -199,14 +227,14 @@ class SlurmQueueLongTrigger(_SlurmEventTrigger):
         self._jobs = QueueFilter(
             states=tuple(states), partition=partition, user=user, account=account, qos=qos, name=name, reason=reason
         )
-        self._episode = Lasting(timedelta(minutes=for_minutes))
+        self._episode = Lasting(timedelta(seconds=self.min_duration))
         self._is_told = False
 
     async def look(self, client: AsyncSlurmClient) -> Sequence[dict[str, Any]]:
         jobs = await self.shared(client, self._jobs.request())
         now = datetime.now(timezone.utc)
         found = self._jobs.tally(jobs, now)
-        is_long = found["count"] > self.more_than
+        is_long = found["count"] >= self.min_jobs
         is_new = self._episode.look(is_long, now) and not self._is_told
         self._is_told = is_long and (self._is_told or is_new)
         return [found | {"since": str(self._episode.since and self._episode.since.isoformat())}] if is_new else []
@@ -219,13 +247,24 @@ class SlurmQueueLongTrigger(_SlurmEventTrigger):
 
 
 class NodeUnhealthyTrigger(_SlurmEventTrigger):
-    """Fires once for each node that becomes unhealthy, and once more if its machine turns out to have to go.
+    """Fires once for each node that becomes unhealthy, and once more if its machine needs replacement.
 
-        AssetWatcher(name="sick", trigger=NodeUnhealthyTrigger(partition="main", for_minutes=2))
+        AssetWatcher(name="sick", trigger=NodeUnhealthyTrigger(partition="main", min_duration=timedelta(minutes=2)))
 
-    The event has the ``node`` and its ``findings``, as ``NodeHealthSensor`` returns them. It fires once something has
-    been wrong for ``for_minutes``, and not again before the node was healthy. Without ``nodes`` and ``partition`` all
-    nodes are watched, without ``kinds`` all that can be wrong.
+    The event has the ``node`` and its ``findings``, as ``NodeHealthSensor`` returns them. It does not fire again before
+    the node was healthy.
+
+    :param nodes: names of nodes as Slurm writes them; by default all
+    :param partition: only nodes of this partition
+    :param kinds: kinds of findings that count; by default all
+    :param min_duration: time, or seconds, for which a node must have been unhealthy
+    :param kubernetes_conn_id: Airflow connection to Kubernetes, for the state of Pods and machines
+    :param namespace: namespace of the SlurmCluster
+    :param prometheus_conn_id: Airflow connection to Prometheus, for metrics of the nodes
+    :param series: labels that Prometheus' series must have, if it has several clusters
+    :param node_labels: labels of the series that name the node
+    :param slurm_conn_id: Airflow connection to Slurm
+    :param poll_interval: seconds between two polls
     """
 
     def __init__(
@@ -233,7 +272,7 @@ class NodeUnhealthyTrigger(_SlurmEventTrigger):
         nodes: str = "",
         partition: str = "",
         kinds: Sequence[str] = (),
-        for_minutes: float = 0,
+        min_duration: timedelta | float = 0,
         kubernetes_conn_id: str = "",
         namespace: str = NAMESPACE,
         prometheus_conn_id: str = "",
@@ -248,7 +287,7 @@ class NodeUnhealthyTrigger(_SlurmEventTrigger):
         self.nodes = nodes
         self.partition = partition
         self.kinds = [kind.value for kind in kinds_of(kinds)]
-        self.for_minutes = for_minutes
+        self.min_duration = _seconds(min_duration)
         self.kubernetes_conn_id = kubernetes_conn_id
         self.namespace = namespace
         self.prometheus_conn_id = prometheus_conn_id
@@ -266,7 +305,7 @@ class NodeUnhealthyTrigger(_SlurmEventTrigger):
             series=self.series,
             node_labels=tuple(node_labels or NODE_LABELS),
         )
-        self._episodes = Episodes(for_minutes * 60)
+        self._episodes = Episodes(self.min_duration)
         self._warned = ""
 
     async def look(self, client: AsyncSlurmClient) -> Sequence[dict[str, Any]]:
@@ -289,29 +328,35 @@ class NodeUnhealthyTrigger(_SlurmEventTrigger):
         return self._episodes.told
 
     def remember(self, memory: Any) -> None:
-        self._episodes = Episodes(self.for_minutes * 60, memory)
+        self._episodes = Episodes(self.min_duration, memory)
 
 
 class ClusterUnavailableTrigger(EventTrigger):
-    """Fires when a cluster has not been available for some time, and then not before it was available again.
+    """Fires when a cluster has not been available for some time, and not again before it was available.
 
-        AssetWatcher(name="down", trigger=ClusterUnavailableTrigger(for_minutes=5))
+        AssetWatcher(name="down", trigger=ClusterUnavailableTrigger(min_duration=timedelta(minutes=5)))
 
-    A cluster in maintenance is away on purpose, and one that has never been available yet is being set up: neither
-    fires. The event has the ``cluster``, its ``phase``, which ``conditions`` are not met and why, and ``since`` when.
-    Airflow keeps over a restart of the triggerer what has been told from 3.3 on.
+    A cluster in maintenance, or one that is being set up, fires no event. The event has the ``cluster``, its ``phase``,
+    the ``conditions`` that are not met and why, and ``since`` when. From Airflow 3.3 on, nothing is reported again over
+    a restart of the triggerer.
+
+    :param min_duration: time, or seconds, for which it must have been unavailable
+    :param cluster: name of the SlurmCluster; by default the only one in the namespace
+    :param namespace: namespace of the SlurmCluster
+    :param kubernetes_conn_id: Airflow connection to the cluster's Kubernetes
+    :param poll_interval: seconds between two polls
     """
 
     def __init__(
         self,
-        for_minutes: float = 0,
+        min_duration: timedelta | float = 0,
         cluster: str = "",
         namespace: str = NAMESPACE,
         kubernetes_conn_id: str = SoperatorClusterHook.default_conn_name,
         poll_interval: float = POLL_INTERVAL,
     ) -> None:
         super().__init__()
-        self.for_minutes = for_minutes
+        self.min_duration = _seconds(min_duration)
         self.cluster = cluster
         self.namespace = namespace
         self.kubernetes_conn_id = kubernetes_conn_id
@@ -331,7 +376,7 @@ class ClusterUnavailableTrigger(EventTrigger):
             self._first_seen is not None
             and since is not None
             and not self._is_told
-            and now - since >= timedelta(minutes=self.for_minutes)
+            and now - since >= timedelta(seconds=self.min_duration)
         )
         self._is_told = (self._is_told or is_new) and not cluster.is_available
         return [_outage(cluster, since)] if is_new and since else []
@@ -357,18 +402,25 @@ class ActiveCheckFailedTrigger(EventTrigger):
 
         AssetWatcher(name="sick", trigger=ActiveCheckFailedTrigger(check="gpu-checks", slurm_conn_id="soperator"))
 
-    Without ``check`` it watches all. The event has the ``check``, its ``job``, ``state`` and ``failed_jobs``, as
-    ``RunActiveCheckOperator`` returns them; with ``slurm_conn_id`` also ``nodes`` and those that are ``failing``.
+    The event has the ``check``, its ``job``, ``state`` and ``failed_jobs``, as ``RunActiveCheckOperator`` returns them;
+    with ``slurm_conn_id`` also ``nodes`` and those that are ``failing``.
 
-    What failed while nobody watched is told as long as Kubernetes keeps its Job, and without Slurm only if no other run
-    has been noted since. Airflow keeps a memory for watchers from 3.3 on; before that each start is a first one, which
-    looks ``look_back_minutes`` back.
+    A run that failed while no watcher ran is reported as long as Kubernetes keeps its Job, and without Slurm only if no
+    other run has been noted since. Airflow stores state for watchers from 3.3 on; before that each start is a first
+    one.
+
+    :param check: name of the ActiveCheck; by default all
+    :param look_back: time before the first start, or seconds, of which runs that failed are reported, too
+    :param kubernetes_conn_id: Airflow connection to the cluster's Kubernetes
+    :param namespace: namespace of the SlurmCluster
+    :param slurm_conn_id: Airflow connection to Slurm, by which jobs of the check are mapped to nodes
+    :param poll_interval: seconds between two polls
     """
 
     def __init__(
         self,
         check: str = "",
-        look_back_minutes: float = 0,
+        look_back: timedelta | float = 0,
         kubernetes_conn_id: str = SoperatorClusterHook.default_conn_name,
         namespace: str = NAMESPACE,
         slurm_conn_id: str = "",
@@ -376,12 +428,12 @@ class ActiveCheckFailedTrigger(EventTrigger):
     ) -> None:
         super().__init__()
         self.check = check
-        self.look_back_minutes = look_back_minutes
+        self.look_back = _seconds(look_back)
         self.kubernetes_conn_id = kubernetes_conn_id
         self.namespace = namespace
         self.slurm_conn_id = slurm_conn_id
         self.poll_interval = poll_interval
-        self._failed = FailedRuns(check, datetime.now(timezone.utc) - timedelta(minutes=look_back_minutes))
+        self._failed = FailedRuns(check, datetime.now(timezone.utc) - timedelta(seconds=self.look_back))
 
     def open(self) -> AbstractAsyncContextManager[CheckClients]:
         return check_clients(self.kubernetes_conn_id, self.namespace, self.slurm_conn_id, self.max_age)

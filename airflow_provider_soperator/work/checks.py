@@ -76,7 +76,7 @@ class CheckRun(Work[CheckClients]):
     #: The task, for those who look at the Job.
     task: str
     #: ``wait`` until the other run is over, ``join`` it, or ``fail``.
-    when_running: Literal["wait", "join", "fail"] = "wait"
+    if_running: Literal["wait", "join", "fail"] = "wait"
     #: For nodes that fail, which are not drained without it.
     drain_reason: str = ""
 
@@ -174,12 +174,12 @@ class CheckProgress(Progress[CheckClients]):
         ]
         if not others:
             return await self._start(clients, check, names[-1])
-        if self._wanted.when_running == "join":
+        if self._wanted.if_running == "join":
             self._is_ours = False
             self._log.info("%s is under way: this waits for its end, and starts no other", others[-1].name)
             return others[-1]
         words = f"{', '.join(run.name for run in others)}: the check is under way, and two runs disturb each other"
-        if self._wanted.when_running == "fail":
+        if self._wanted.if_running == "fail":
             raise WorkFailed(words)
         self._tell(words)
         return None

@@ -48,11 +48,11 @@ class MachineReplacement(Work[AsyncSlurmClient]):
     nodes: tuple[str, ...]
     owner: str
     reason: str = ""
-    force: bool = False
-    at_once: int | str = 1
-    jobs: Literal["wait", "requeue", "end"] = "wait"
+    any_owner: bool = False
+    max_parallel: int | str = 1
+    mode: Literal["asap", "requeue", "force"] = "asap"
     grace: timedelta = timedelta(0)
-    react_within: timedelta = timedelta(minutes=10)
+    response_timeout: timedelta = timedelta(minutes=10)
     kubernetes_conn_id: str | None = None
     namespace: str = NAMESPACE
 
@@ -143,9 +143,9 @@ class ReplacementProgress(Progress[AsyncSlurmClient]):
         wanted = ReplacementOptions(
             owner=self.wanted.owner,
             why=self.wanted.reason,
-            force=self.wanted.force,
+            any_owner=self.wanted.any_owner,
             since=self.wanted.since,
-            react_within=self.wanted.react_within,
+            response_timeout=self.wanted.response_timeout,
         )
         self._replacements = {name: Replacement(wanted) for name in self.wanted.nodes}
 
@@ -165,7 +165,7 @@ class ReplacementProgress(Progress[AsyncSlurmClient]):
         return sights
 
     def _decide(self, sights: Mapping[str, NodeSnapshot]) -> dict[str, NodeStep]:
-        now, limit = datetime.now(timezone.utc), at_most(self.wanted.at_once, len(self._replacements))
+        now, limit = datetime.now(timezone.utc), at_most(self.wanted.max_parallel, len(self._replacements))
         is_lost = any(step.lost for step in self._steps.values())
         steps = {}
         # Only when those that are on their way have been looked at is it known how many more may begin.
@@ -205,7 +205,7 @@ class ReplacementProgress(Progress[AsyncSlurmClient]):
                 except NotPermitted as error:
                     raise await whose(client, error) from error
         late = [sight.node for sight in sights.values() if self._is_late(sight.node)]
-        if late and self.wanted.jobs != "wait":
+        if late and self.wanted.mode != "asap":
             await self._end_jobs(client, late)
 
     def _is_late(self, node: Node) -> bool:
@@ -229,7 +229,7 @@ class ReplacementProgress(Progress[AsyncSlurmClient]):
             await client.ask(RequeueJobs((job.id,)))
             self.log.warning("%s: requeued, as its time is over", what)
         except SlurmError as error:
-            if self.wanted.jobs == "requeue":
+            if self.wanted.mode == "requeue":
                 self.log.warning("%s: cannot be requeued, and is waited for: %s", what, error)
                 return
             await client.ask(CancelJobs(ids=(job.id,)))

@@ -48,7 +48,7 @@ class NodeChange(Work[AsyncSlurmClient]):
     owner: str
     reason: str = ""
     #: Undo the drains of others, too.
-    force: bool = False
+    any_owner: bool = False
     wait_for_jobs: bool = False
 
     def __post_init__(self) -> None:
@@ -68,7 +68,7 @@ class NodeChange(Work[AsyncSlurmClient]):
         if self.action == "drain":
             return drained(nodes, reason, wait_for_jobs=self.wait_for_jobs)
         if self.action == "undrain":
-            return undrained(nodes, owner=self.owner, force=self.force)
+            return undrained(nodes, owner=self.owner, any_owner=self.any_owner)
         if self.stay_down:
             return node_orders.kept_off(nodes, node_orders.MODES[self.mode], reason=reason)
         return node_orders.down(nodes, node_orders.MODES[self.mode], reason=str(reason) if self.reason else "")
@@ -230,7 +230,7 @@ class NodeStateWatch(Watch[AsyncSlurmClient]):
     state: str
     nodes: tuple[str, ...] = ()
     partition: str = ""
-    how: Literal["all", "any"] | int = "all"
+    match: Literal["all", "any"] | int = "all"
 
     def open(self) -> AbstractAsyncContextManager[AsyncSlurmClient]:
         return slurm_client(self.slurm_conn_id)
@@ -239,8 +239,8 @@ class NodeStateWatch(Watch[AsyncSlurmClient]):
         nodes = await client.ask_shared(ListNodes(), max_age)
         meant = chosen(nodes, self.nodes, self.partition)
         found = [node.name for node in meant if WORDS[self.state](node)]
-        least = {"all": len(meant), "any": 1}.get(str(self.how)) or int(self.how)
+        least = {"all": len(meant), "any": 1}.get(str(self.match)) or int(self.match)
         if least > len(meant):
-            raise WorkRefused(f"how={self.how}: there are {len(meant)} nodes only")
+            raise WorkRefused(f"match={self.match}: there are {len(meant)} nodes only")
         says = f"{len(found)} of {len(meant)} nodes: {self.state}"
         return Look(len(found) >= least, {"nodes": found, "of": len(meant)}, (says,))

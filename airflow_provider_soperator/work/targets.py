@@ -32,7 +32,7 @@ class TargetScaling(Work[Session]):
     #: The fields of the target, as ``write_target`` writes them.
     target: dict[str, Any]
     units: int
-    hurry: Literal["idle", "asap", "force"]
+    mode: Literal["idle", "asap", "force"]
     block: str | None
     nebius_conn_id: str
     #: The same for all tries of the task.
@@ -94,7 +94,7 @@ class ScalingProgress(Progress[Session]):
         units = self._wanted.units
         if max(seen.held, seen.allowed) > units:
             now = datetime.now(timezone.utc)
-            await session.shrink(units, Release(wanted_at=now, mode=MODES[self._wanted.hurry]))
+            await session.shrink(units, Release(wanted_at=now, mode=MODES[self._wanted.mode]))
         elif min(seen.ready, seen.allowed) < units:
             await session.grow(await self._may_have(seen))
         return seen

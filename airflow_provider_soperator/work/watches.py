@@ -63,12 +63,12 @@ class QueueWatch(Watch[AsyncSlurmClient]):
 
     slurm_conn_id: str
     jobs: QueueFilter
-    at_most: int | None = None
-    at_least: int | None = None
-    lasting: timedelta = timedelta(0)
+    max_jobs: int | None = None
+    min_jobs: int | None = None
+    min_duration: timedelta = timedelta(0)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_episode", Lasting(self.lasting))
+        object.__setattr__(self, "_episode", Lasting(self.min_duration))
 
     def open(self) -> AbstractAsyncContextManager[AsyncSlurmClient]:
         return slurm_client(self.slurm_conn_id)
@@ -77,7 +77,7 @@ class QueueWatch(Watch[AsyncSlurmClient]):
         jobs = await client.ask_shared(self.jobs.request(), max_age)
         now = datetime.now(timezone.utc)
         found = self.jobs.tally(jobs, now)
-        fits = within(found["count"], self.at_most, self.at_least)
+        fits = within(found["count"], self.max_jobs, self.min_jobs)
         episode: Lasting = self._episode  # type: ignore[attr-defined]
         return Look(episode.look(fits, now), found, (f"{found['count']} jobs",))
 

@@ -33,13 +33,13 @@ def add_dag(stack: Stack, name: str, trigger: str) -> Dag:
 @pytest.fixture(scope="module")
 def of_jobs(stack: Stack) -> Dag:
     # Jobs end as soon as they begin, maybe before the watcher has.
-    return add_dag(stack, "of_jobs", 'SlurmJobFinishedTrigger(name="watched-*", look_back_minutes=5, poll_interval=1)')
+    return add_dag(stack, "of_jobs", 'SlurmJobFinishedTrigger(name="watched-*", look_back=300, poll_interval=1)')
 
 
 @pytest.fixture(scope="module")
 def of_queues(stack: Stack) -> Dag:
     return add_dag(
-        stack, "of_queues", 'SlurmQueueLongTrigger(more_than=1, for_minutes=0.05, name="queued-*", poll_interval=1)'
+        stack, "of_queues", 'SlurmQueueLongTrigger(min_jobs=2, min_duration=3, name="queued-*", poll_interval=1)'
     )
 
 

@@ -30,21 +30,21 @@ for task_id, deferrable in (("deferred", True), ("in_worker", False)):
     SbatchOperator(
         task_id=task_id, script=work, deferrable=deferrable, **common,
         upload={"project": "project", "{{ dag.dag_id }}.txt": "project/inputs/"},
-        fetch={"results/said.txt": f"got/{task_id}/", "results/**/*.csv": f"got/{task_id}"},
+        download={"results/said.txt": f"got/{task_id}/", "results/**/*.csv": f"got/{task_id}"},
     )
 SbatchOperator(
     task_id="failed", command="echo 7 > core; exit 7", **common,
-    fetch={"core": "got/failed/", "more": "got/failed/"}, fetch_on="always", retries=0,
+    download={"core": "got/failed/", "more": "got/failed/"}, download_on="always", retries=0,
 )
 SbatchOperator(
-    task_id="again", command="echo done", **common, upload={"project": "project"}, fetch={"no-such-file": "got/"},
+    task_id="again", command="echo done", **common, upload={"project": "project"}, download={"no-such-file": "got/"},
     retries=1, retry_delay=timedelta(seconds=0),
 )
 SbatchOperator(
     task_id="no_worker", command="true", slurm_conn_id="linked", start_from_trigger=True, end_from_trigger=True
 )
 SbatchOperator(task_id="missing", command="true", **common, upload={"no-such-folder": "project"})
-SbatchOperator(task_id="unreachable", command="true", slurm_conn_id="without_files", fetch={"x": "got/"})
+SbatchOperator(task_id="unreachable", command="true", slurm_conn_id="without_files", download={"x": "got/"})
 '''
 
 
@@ -120,7 +120,7 @@ def test_a_job_that_failed_gives_what_there_is(run: Run) -> None:
     run.wait("failed", "failed")
     log = run.wait_log("failed", "failed on worker")
     assert (run.stack.dags / "got" / "failed" / "core").read_text() == "7\n"
-    assert "more is not fetched: listing /root/work/" in log
+    assert "more is not downloaded: listing /root/work/" in log
     assert "exit code 7" in log
 
 

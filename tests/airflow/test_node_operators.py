@@ -23,7 +23,7 @@ TASKS = """
 names = "{{ ti.xcom_pull('up')['nodes'] | join(',') }}"
 up = PowerUpNodesOperator(task_id="up", nodes="worker-[1-2]", deferrable=True, **common)
 down = PowerDownNodesOperator(task_id="down", nodes=names, stay_down=True, reason="lent", **common)
-seen = NodeStateSensor(task_id="seen", nodes=names, state="off", deferrable=True, poke_interval=1)
+seen = NodeStateSensor(task_id="seen", nodes=names, target_state="off", deferrable=True, poke_interval=1)
 up >> down >> seen
 # It waits for a job on worker-0.
 PowerDownNodesOperator(task_id="survivor", nodes="worker-0", retries=2, **common)

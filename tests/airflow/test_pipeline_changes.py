@@ -32,7 +32,7 @@ chain("in_worker", HELD, default_args={"deferrable": False})
 chain("cancelled", HELD)
 chain("requeued", HELD)
 chain("held_back", HELD)
-chain("dry", dry_run="{{ 1 == 1 }}")
+chain("dry", plan_only="{{ 1 == 1 }}")
 
 SbatchPipeline.from_shell("imported", '''
 A=$(sbatch --parsable --wrap 'echo ${#HOME}')

@@ -60,7 +60,10 @@ def test_connections_to_a_new_cluster_come_and_go_with_it(
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_AIRFLOW_API", json.dumps({"conn_type": "http", "host": stack.api.url}))
     ids = Connections(
-        slurm="new_slurm", ssh="new_ssh", api_conn_id="airflow_api", ssh_extra={"key_file": "/etc/airflow/id_ed25519"}
+        slurm="new_slurm",
+        ssh="new_ssh",
+        airflow_conn_id="airflow_api",
+        ssh_extra={"key_file": "/etc/airflow/id_ed25519"},
     )
     provision(recipe(tmp_path), connections=ids)
     ssh = stack.call("GET", "/connections/new_ssh")

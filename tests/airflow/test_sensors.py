@@ -21,13 +21,13 @@ ways = {
 }
 for way, common in ways.items():
     # No look of a sensor that is rescheduled knows of the one before.
-    lasting = timedelta(seconds=0 if way == "reschedule" else 2)
+    min_duration = timedelta(seconds=0 if way == "reschedule" else 2)
     SlurmJobSensor(task_id=f"over_{way}", job_id="{{ params.good }}", **common)
-    SlurmJobSensor(task_id=f"running_{way}", job_id="{{ params.held }}", states=["RUNNING"], **common)
+    SlurmJobSensor(task_id=f"running_{way}", job_id="{{ params.held }}", target_states=["RUNNING"], **common)
     SlurmJobSensor(task_id=f"failed_{way}", job_id="{{ params.bad }}", **common)
     waits = {"name": "sensed-*", "states": ["RUNNING"]}
-    SlurmQueueSensor(task_id=f"some_{way}", jobs=waits, at_least=1, lasting=lasting, **common)
-    SlurmQueueSensor(task_id=f"none_{way}", jobs={"name": "sensed-*", "partition": "main"}, at_most=0, **common)
+    SlurmQueueSensor(task_id=f"some_{way}", jobs=waits, min_jobs=1, min_duration=min_duration, **common)
+    SlurmQueueSensor(task_id=f"none_{way}", jobs={"name": "sensed-*", "partition": "main"}, max_jobs=0, **common)
 """
 
 

@@ -51,7 +51,7 @@ def began(capacity: Capacity) -> float:
 def test_a_shift_survives_its_triggerer_and_others_wait_for_it(stack: Stack, capacity: Capacity, job: str) -> None:
     run = add_dag(stack, "holding", "shift('move', 0, 1, deferrable=True)").trigger()
     in_its_midst(run, capacity)
-    refused = add_dag(stack, "refused", "shift('move', 4, 0, when_busy='fail')").trigger()
+    refused = add_dag(stack, "refused", "shift('move', 4, 0, if_running='fail')").trigger()
     waiting = add_dag(stack, "waiting", "shift('move', 3, 1)").trigger()
     holder = f"task holding/{run.run_id}/move/-1"
     refused.wait("move", "failed")

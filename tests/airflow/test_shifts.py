@@ -25,7 +25,7 @@ LEAD = timedelta(seconds=15)
 BY_SCHEDULE = """
 dag = capacity_dag(
     {name!r}, CapacitySchedule.read({schedule!r}), [training, inference], BLOCK,
-    shift={{"poll_interval": 0.5, "deferrable": True}}, {options}
+    shift_args={{"poll_interval": 0.5, "deferrable": True}}, {options}
 )
 """
 ALWAYS = CapacitySchedule(timezone="UTC", windows=[Window("daily 00:00 - 24:00", {"training": 4, "inference": 0})])
@@ -57,7 +57,7 @@ def scheduled(stack: Stack, capacity: Capacity, handover: datetime) -> Dag:
         timezone=ZONE,
         windows=ALWAYS.windows,
         exceptions={dates: {"training": 2, "inference": 2}},
-        gpus={"training": 8, "inference": 8},
+        gpus_per_unit={"training": 8, "inference": 8},
         limit=32,
         lead=LEAD,
     )
@@ -184,7 +184,7 @@ def test_a_run_whose_handover_is_not_the_newest_does_nothing(
 def answered(stack: Stack, capacity: Capacity) -> Mapping[str, Run]:
     """Runs that wait for an answer, all of them at the same time."""
     slow = add_capacity_dag(stack, "approved", ALWAYS, "approve=True, max_active_runs=2")
-    fast = add_capacity_dag(stack, "unanswered", ALWAYS, "approve=True, approve_within=timedelta(seconds=3)")
+    fast = add_capacity_dag(stack, "unanswered", ALWAYS, "approve=True, response_timeout=timedelta(seconds=3)")
     capacity.bring(2, 2)
     return {
         "Approve": slow.trigger(training="3"),

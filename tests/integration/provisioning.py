@@ -86,7 +86,7 @@ def ledger(home: Path) -> list[str]:
 
 def provision(source: Any, ti: TaskInstance | None = None, **options: Any) -> Any:
     """Execute the task; waits for no cluster unless told to."""
-    common = {"task_id": "task", "spec": spec(), "nebius_conn_id": None, "wait_ready": None, "poll_interval": 0.5}
+    common = {"task_id": "task", "spec": spec(), "nebius_conn_id": None, "ready_timeout": None, "poll_interval": 0.5}
     task = ProvisionClusterOperator(source=source, **{**common, **options})
     return task.execute((ti or TaskInstance()).context)
 

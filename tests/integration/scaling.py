@@ -121,7 +121,7 @@ def bring(target: Target, units: int, within: float = 30, block: str = "") -> Ho
     work = TargetScaling(
         target=write_target(target),
         units=units,
-        hurry="asap",
+        mode="asap",
         block=block or None,
         nebius_conn_id=NebiusHook.default_conn_name,
         key="scaling",

@@ -174,12 +174,12 @@ def test_a_check_that_runs_already(checks: Checks, busy: Callable[[], None]) -> 
     checks.begin_by_hand(checks.by_hand)
     checks.wait_queued()
     with pytest.raises(AirflowException, match=rf"{checks.by_hand}: the check is under way, and two runs disturb each"):
-        checks.perform(when_running="fail")
+        checks.perform(if_running="fail")
     with pytest.raises(WorkTimeout):
         checks.perform(timeout=timedelta(seconds=1))
     # Those who have begun it go on with it.
     assert checks.jobs() == [checks.by_hand]
-    operators = [checks.operator(when_running=choice) for choice in ("join", "wait")]
+    operators = [checks.operator(if_running=choice) for choice in ("join", "wait")]
     triggers = [WorkTrigger(operator.work(checks.context()).write()) for operator in operators]
 
     async def main() -> list[dict[str, Any]]:
@@ -243,7 +243,7 @@ def test_a_check_of_kubernetes_alone(checks: Checks) -> None:
         checks.perform("ssh-check", attempt=2, retries=0)
     with pytest.raises(AirflowException, match="BackoffLimitExceeded"):
         sense(check="ssh-check", fail_fast=True)
-    assert sense(check="ssh-check", state="ended")["state"] == "Failed"
+    assert sense(check="ssh-check", target_state="ended")["state"] == "Failed"
     with pytest.raises(AirflowFailException, match="there is no check ssh-chek: did you mean ssh-check"):
         sense(check="ssh-chek")
 

@@ -50,7 +50,7 @@ def test_free_gpus_are_waited_for(
 
     cluster.fault("block-exhausted", leave=0)
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(wait, block=BLOCK_ID, at_least=8)
+        waiting = pool.submit(wait, block=BLOCK_ID, min_free_gpus=8)
         try:
             wait_told(f"Block {BLOCK_ID}: 0 of its 32 GPUs are free, and not 8")
             cluster.fault("block-unknown")
@@ -64,7 +64,7 @@ def test_free_gpus_are_waited_for(
 
 
 def test_a_state_and_a_limit_that_stays_need_no_gpus() -> None:
-    block = poked(block=BLOCK_ID, no_change_before=timedelta(hours=1))
+    block = poked(block=BLOCK_ID, stable_for=timedelta(hours=1))
     assert block["next_change_at"] is None
 
 

@@ -84,9 +84,9 @@ def test_a_folder_goes_there_and_back(
         assert sent.size > LARGE
         again = slurm.upload(folder, f"{there}/deep/er/project")
         assert (again.new, again.size) == (0, 0)
-        brought = slurm.fetch(f"{there}/deep/er/project", tmp_path / "back" / "again")
+        brought = slurm.download(f"{there}/deep/er/project", tmp_path / "back" / "again")
         assert brought == sent
-        assert slurm.fetch(f"{there}/deep/er/project", tmp_path / "back" / "again").new == 0
+        assert slurm.download(f"{there}/deep/er/project", tmp_path / "back" / "again").new == 0
     assert content(tmp_path / "back" / "again") == content(folder)
     assert os.listdir(tmp_path / "back") == ["again"]
     assert listed(cluster, f"{there}/deep/er") == ["project"]
@@ -101,7 +101,7 @@ def test_a_file_goes_there_and_back(size: int, name: str, slurm: SlurmClient, th
     file.chmod(0o604)
     assert slurm.upload(file, f"{there}/{name}").new == 1
     assert slurm.upload(file, f"{there}/{name}").new == 0
-    assert slurm.fetch(f"{there}/{name}", tmp_path / "back").size == size
+    assert slurm.download(f"{there}/{name}", tmp_path / "back").size == size
     assert (tmp_path / "back").read_bytes() == file.read_bytes()
     assert (tmp_path / "back").stat().st_mode == file.stat().st_mode
 
@@ -132,7 +132,7 @@ def test_many_may_send_the_same_at_the_same_time(
         with ThreadPoolExecutor(4) as pool:
             list(pool.map(lambda _: slurm.upload(folder, f"{there}/project"), range(4)))
         assert listed(cluster, there) == ["project"]
-        slurm.fetch(f"{there}/project", tmp_path / "back")
+        slurm.download(f"{there}/project", tmp_path / "back")
         assert content(tmp_path / "back") == content(folder)
 
 
@@ -141,10 +141,10 @@ def test_only_what_has_changed_is_fetched(
 ) -> None:
     slurm.upload(folder, f"{there}/project")
     back = tmp_path / "back"
-    slurm.fetch(f"{there}/project", back)
+    slurm.download(f"{there}/project", back)
     (back / "mine").write_text("mine")
     cluster.run("sh", "-c", f"echo new >{there}/project/src/5.txt; mkdir -p {there}/project/more/inner")
-    brought = slurm.fetch(f"{there}/project", back)
+    brought = slurm.download(f"{there}/project", back)
     assert (brought.files, brought.new, brought.size) == (605, 1, 4)
     assert (back / "src" / "5.txt").read_text() == "new\n"
     assert (back / "more" / "inner").is_dir()
@@ -257,7 +257,7 @@ def test_a_folder_of_somebody_else(connections: Connections, folder: Path, clust
         cluster.run("sh", "-c", "echo hidden >/home/alice/hidden; chmod 0 /home/alice/hidden")
         try:
             with pytest.raises(FileError, match="/home/alice/hidden cannot be read"):
-                slurm.fetch("/home/alice/hidden", folder / "hidden")
+                slurm.download("/home/alice/hidden", folder / "hidden")
         finally:
             cluster.run("rm", "/home/alice/hidden")
         assert not (folder / "hidden").exists()
@@ -267,7 +267,7 @@ def test_what_is_not_there_is_named(slurm: SlurmClient, there: str, tmp_path: Pa
     with pytest.raises(LocalFileError, match=f"there is no {tmp_path}/model.pt"):
         slurm.upload(tmp_path / "model.pt", f"{there}/model.pt")
     with pytest.raises(FileError, match=f"{there}/model.pt.*No such file or directory"):
-        slurm.fetch(f"{there}/model.pt", tmp_path / "model.pt")
+        slurm.download(f"{there}/model.pt", tmp_path / "model.pt")
     assert os.listdir(tmp_path) == []
 
 
@@ -281,9 +281,9 @@ def test_a_file_does_not_take_the_place_of_a_folder_nor_a_folder_that_of_a_file(
         slurm.upload(folder, f"{there}/file")
     assert listed(cluster, there) == ["file"]
     with pytest.raises(LocalFileError, match="is a folder"):
-        slurm.fetch(f"{there}/file", tmp_path)
+        slurm.download(f"{there}/file", tmp_path)
     with pytest.raises(LocalFileError, match="is a file"):
-        slurm.fetch(there, folder / "run.sh")
+        slurm.download(there, folder / "run.sh")
     assert os.listdir(tmp_path) == ["project"]
 
 
@@ -306,13 +306,13 @@ def test_links_that_lead_out_of_a_folder_are_not_fetched(
     slurm: SlurmClient, cluster: Cluster, there: str, tmp_path: Path
 ) -> None:
     cluster.run("sh", "-c", f"cd {there}; ln -s /etc/passwd a; ln -s ../.. b; mkdir c; ln -s ../d c/d; echo d >d")
-    brought = slurm.fetch(there, tmp_path / "back")
+    brought = slurm.download(there, tmp_path / "back")
     assert brought.left_out == 2
     assert "2 links that lead out of it are left out" in str(brought)
     assert sorted(content(tmp_path / "back")) == ["c", "c/d", "d"]
     # A link that is named itself is followed.
     cluster.run("ln", "-s", "d", f"{there}/e")
-    slurm.fetch(f"{there}/e", tmp_path / "e")
+    slurm.download(f"{there}/e", tmp_path / "e")
     assert (tmp_path / "e").read_text() == "d\n"
     assert not (tmp_path / "e").is_symlink()
 
@@ -323,7 +323,7 @@ def test_a_large_file_does_not_fill_the_memory(slurm: SlurmClient, there: str, t
     tracemalloc.start()
     try:
         slurm.upload(tmp_path / "large", f"{there}/large")
-        slurm.fetch(f"{there}/large", tmp_path / "back")
+        slurm.download(f"{there}/large", tmp_path / "back")
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

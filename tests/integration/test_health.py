@@ -65,7 +65,7 @@ def test_drains_are_judged_by_their_reasons(cluster: Cluster, poke: Poke) -> Non
         cluster.fault("node-drain", node="worker-0", reason=reason)
         is_done, found = poke()
         assert (is_done, kinds(found)) == (False, {"worker-0": [kind]})
-    assert poke(wait_for="unhealthy")[0]
+    assert poke(target_state="unhealthy")[0]
     assert poke(kinds=["hardware_problem"])[0]
     assert poke(nodes="worker-cpu-[0-1]")[0]
     with pytest.raises(AirflowFailException, match="there is no node worker-9"):
@@ -143,7 +143,7 @@ def test_a_sensor_that_is_deferred_sees_the_same(cluster: Cluster, conn_id: str)
 
     async def main() -> None:
         assert (await first(waits()))["result"] == {}
-        told = asyncio.ensure_future(first(waits(wait_for="unhealthy")))
+        told = asyncio.ensure_future(first(waits(target_state="unhealthy")))
         await asyncio.to_thread(cluster.fault, "node-drain", node="worker-0", reason="hardware")
         assert kinds((await told)["result"]) == {"worker-0": ["hardware_problem"]}
         unknown = await first(waits(nodes=("worker-9",)))

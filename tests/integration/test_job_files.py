@@ -84,16 +84,16 @@ def test_patterns_are_the_shells(
     names = ["a", "1.csv", "2 '$(touch x).csv", "sub/x/1.csv", "sub/y/1.csv"]
     script = 'mkdir -p "$1/sub/x" "$1/sub/y" && cd "$1" && shift && touch -- "$@"'
     cluster.run("sh", "-c", script, "make", folder, *names)
-    files.fetch(said, folder)
+    files.download(said, folder)
     assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()) == found
     cluster.run("rm", "-r", folder)
 
 
 def test_what_nothing_fits_is_named(files: JobFiles) -> None:
     with pytest.raises(FileError, match=r"nothing on the cluster is called /root/none/\*\.csv"):
-        files.fetch({"none/*.csv": "got"}, "/root")
+        files.download({"none/*.csv": "got"}, "/root")
     with pytest.raises(FileError, match="'~/data' is for a shell to understand"):
-        files.fetch({"~/data": "got"}, "/root")
+        files.download({"~/data": "got"}, "/root")
 
 
 @pytest.mark.leaves("jobs")

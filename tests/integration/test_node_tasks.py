@@ -66,7 +66,7 @@ def test_drains_of_others_are_undone_by_force_only(perform: Perform, cluster: Cl
         perform(PowerUpNodesOperator, nodes="worker-[0-1]")
     # Nothing was half done.
     assert "POWERED_DOWN" in cluster.node("worker-1").state
-    assert perform(UndrainNodesOperator, nodes="worker-0", force=True)["already"] == []
+    assert perform(UndrainNodesOperator, nodes="worker-0", any_owner=True)["already"] == []
     assert "DRAIN" not in cluster.node("worker-0").state
 
 
@@ -94,8 +94,8 @@ def test_who_is_late_says_where_the_nodes_are(perform: Perform, cluster: Cluster
         (PowerUpNodesOperator, {"count": 1, "partition": "mian"}, "there is no partition mian"),
         (PowerUpNodesOperator, {"count": 1, "features": ["h900"]}, "1 nodes are wanted, and there are 0"),
         (CreateReservationOperator, {"nodes": "nowhere", "name": "x", "users": ["root"]}, "there is no node nowhere"),
-        (NodeStateSensor, {"nodes": "worker-9", "state": "up"}, "there is no node worker-9"),
-        (NodeStateSensor, {"nodes": "worker-0", "state": "up", "how": 2}, "there are 1 nodes only"),
+        (NodeStateSensor, {"nodes": "worker-9", "target_state": "up"}, "there is no node worker-9"),
+        (NodeStateSensor, {"nodes": "worker-0", "target_state": "up", "match": 2}, "there are 1 nodes only"),
     ],
 )
 def test_what_can_never_be_is_not_tried_again(
@@ -130,9 +130,9 @@ def test_a_reservation_is_made_once(perform: Perform) -> None:
 @pytest.mark.parametrize(
     ("options", "found"),
     [
-        ({"nodes": "worker-[0-3]", "state": "powered down", "how": 3}, ["worker-1", "worker-2", "worker-3"]),
-        ({"nodes": "worker-[0-1]", "state": "usable", "how": "any"}, ["worker-0"]),
-        ({"nodes": "worker-0", "state": "idle"}, ["worker-0"]),
+        ({"nodes": "worker-[0-3]", "target_state": "powered down", "match": 3}, ["worker-1", "worker-2", "worker-3"]),
+        ({"nodes": "worker-[0-1]", "target_state": "usable", "match": "any"}, ["worker-0"]),
+        ({"nodes": "worker-0", "target_state": "idle"}, ["worker-0"]),
     ],
 )
 def test_sensors_see_nodes(perform: Perform, options: dict[str, Any], found: list[str]) -> None:

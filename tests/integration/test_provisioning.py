@@ -36,7 +36,7 @@ def test_a_cluster_is_made_tried_changed_and_destroyed(
     slurm = connections.login_node().slurm_conn_id
     options = {
         "connections": ConnectionIds(slurm=slurm, kubernetes="kubernetes_default"),
-        "wait_ready": timedelta(minutes=2),
+        "ready_timeout": timedelta(minutes=2),
     }
     source = recipe(tmp_path)
     made = provision(source, **options)
@@ -70,7 +70,7 @@ def test_a_cluster_that_does_not_come_up_says_what_is_missing(tmp_path: Path, co
     more = spec(nodesets=(*spec().nodesets, NodeSet("more", 1, **GPU)))
     kubernetes = ConnectionIds(kubernetes="kubernetes_default")
     with pytest.raises(WorkTimeout, match=r"not done within 0:00:05: .*more"):
-        provision(source, spec=more, connections=kubernetes, wait_ready=timedelta(seconds=5))
+        provision(source, spec=more, connections=kubernetes, ready_timeout=timedelta(seconds=5))
     # What was made stays, and the next try looks again.
     with pytest.raises(AirflowException, match=r"(?s)the job that tried node set .* has ended FAILED"):
         provision(
@@ -79,7 +79,7 @@ def test_a_cluster_that_does_not_come_up_says_what_is_missing(tmp_path: Path, co
             spec=more,
             connections=ConnectionIds(slurm=slurm),
             smoke_job={"script": "#!/bin/bash\nexit 3\n"},
-            wait_ready=timedelta(minutes=2),
+            ready_timeout=timedelta(minutes=2),
         )
 
 
@@ -114,12 +114,12 @@ def test_only_what_was_agreed_to_is_done(tmp_path: Path) -> None:
 def test_a_cluster_that_exists(tmp_path: Path) -> None:
     failing = recipe(tmp_path, env={"STUB_FAIL": "slurm", "STUB_WORDS": "no answer"})
     with pytest.raises(AirflowException, match="no answer"):
-        provision(failing, on_existing="fail")
+        provision(failing, if_exists="fail")
     # What the task itself has begun it goes on with, in its next try.
-    provision(recipe(tmp_path), TaskInstance(try_number=2), on_existing="fail")
+    provision(recipe(tmp_path), TaskInstance(try_number=2), if_exists="fail")
     assert sorted(ledger(tmp_path)) == ALL
     with pytest.raises(AirflowFailException, match=r"there is a cluster research already.*choose another name"):
-        provision(recipe(tmp_path), TaskInstance("another run"), on_existing="fail")
+        provision(recipe(tmp_path), TaskInstance("another run"), if_exists="fail")
 
 
 def test_clusters_in_one_backend_have_a_state_each(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_what_the_cloud_refuses_is_named_and_what_was_made_is_kept(tmp_path: Pat
 def test_a_task_that_is_ended_leaves_what_the_next_one_goes_on_from(tmp_path: Path) -> None:
     source = recipe(tmp_path)
     (tmp_path / "held/worker-0").touch()
-    task = ProvisionClusterOperator(task_id="task", spec=spec(), source=source, nebius_conn_id=None, wait_ready=None)
+    task = ProvisionClusterOperator(task_id="task", spec=spec(), source=source, nebius_conn_id=None, ready_timeout=None)
     with ThreadPoolExecutor(1) as worker:
         ended = worker.submit(task.execute, TaskInstance().context)
         wait_for(lambda: "create worker-cpu-0" in ledger(tmp_path), "one of two node groups is there", 120)

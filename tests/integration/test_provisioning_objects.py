@@ -43,14 +43,14 @@ def test_objects_are_applied_once_changed_and_deleted(connections: Connections) 
         ("SlurmCluster/research", "NodeSet/worker", "NodeSet/worker-cpu"), "create"
     )
     assert nodesets() == {}
-    provision(OBJECTS, approved_plan=planned, on_existing="fail")
+    provision(OBJECTS, approved_plan=planned, if_exists="fail")
     made = nodesets()
     assert made["worker"]["metadata"]["annotations"] == {"slurm.nebius.ai/parental-cluster-ref": "research"}
     assert made["worker"]["spec"]["initialNumberEphemeralNodes"] == 1
     # The next try finds that it has done it; another task finds a cluster.
-    assert provision(OBJECTS, TaskInstance(try_number=2), on_existing="fail")["plan"]["summary"] == "nothing to do"
+    assert provision(OBJECTS, TaskInstance(try_number=2), if_exists="fail")["plan"]["summary"] == "nothing to do"
     with pytest.raises(AirflowFailException, match="there is a cluster research already"):
-        provision(OBJECTS, TaskInstance("another run"), on_existing="fail")
+        provision(OBJECTS, TaskInstance("another run"), if_exists="fail")
 
     fewer = spec(nodesets=(WORKERS, NodeSet("worker-cpu", 1, **CPU)))
     with pytest.raises(AirflowFailException, match=r"NodeSet/worker-cpu would go from 2 to 1 nodes.*ScaleNodeSet"):

@@ -93,8 +93,8 @@ def test_jobs_are_held_and_released_once(perform: Perform, cluster: Cluster) -> 
     other = waiting(cluster, "--job-name=prepare")
     chosen = {"name": "fit-*", "user": "root"}
     entries = sorted([jobs[0], f"{jobs[1]}_[0-2]"])
-    assert perform(HoldJobsOperator, jobs=chosen) == {"jobs": entries, "already": []}
-    assert perform(HoldJobsOperator, jobs=chosen) == {"jobs": entries, "already": entries}
+    assert perform(HoldJobsOperator, job_filter=chosen) == {"jobs": entries, "already": []}
+    assert perform(HoldJobsOperator, job_filter=chosen) == {"jobs": entries, "already": entries}
     held = cluster.run("squeue", "--noheader", "--states=PD", "--format=%F %r").splitlines()
     assert sorted(held) == sorted([f"{jobs[0]} JobHeldAdmin", f"{jobs[1]} JobHeldAdmin", f"{other} BeginTime"])
     assert perform(ReleaseJobsOperator, job_ids=",".join([*jobs, "999999"])) == {"jobs": entries, "already": []}
@@ -118,14 +118,14 @@ def test_jobs_are_changed_once(perform: Perform, cluster: Cluster) -> None:
     running = cluster.held_job("--nodelist=worker-0")
     cluster.wait_job(running, "RUNNING")
     wanted = {"partition": "hidden", "time_limit": "2:00:00", "priority": "77"}
-    assert perform(UpdateJobsOperator, jobs={"user": "root"}, **wanted) == {"jobs": [job], "already": []}
-    assert perform(UpdateJobsOperator, jobs={"user": "root"}, **wanted) == {"jobs": [job], "already": [job]}
+    assert perform(UpdateJobsOperator, job_filter={"user": "root"}, **wanted) == {"jobs": [job], "already": []}
+    assert perform(UpdateJobsOperator, job_filter={"user": "root"}, **wanted) == {"jobs": [job], "already": [job]}
     assert cluster.run("squeue", "--noheader", f"--jobs={job}", "--format=%P %l %Q").split() == [
         "hidden",
         "2:00:00",
         "77",
     ]
-    longer = perform(UpdateJobsOperator, job_ids=running, time_limit="3:00:00", also_running=True)
+    longer = perform(UpdateJobsOperator, job_ids=running, time_limit="3:00:00", include_running=True)
     assert longer["jobs"] == [running]
     with pytest.raises(AirflowFailException, match="no partition has that name"):
         perform(UpdateJobsOperator, job_ids=job, partition="mian")

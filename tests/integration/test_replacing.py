@@ -103,7 +103,7 @@ def test_slurm_knows_the_machines_too(cluster: Cluster, checks: None, replace: R
 
 def test_nobody_acts(cluster: Cluster, replace: Replace) -> None:
     with pytest.raises(AirflowException, match=r"nobody has acted upon that for 0:00:01.*taken back: worker-0"):
-        replace("worker-0", react_within=timedelta(seconds=1))
+        replace("worker-0", response_timeout=timedelta(seconds=1))
     assert "DRAIN" not in cluster.node("worker-0").state
 
 
@@ -132,14 +132,14 @@ def test_jobs_may_be_requeued_or_cancelled(cluster: Cluster, checks: None, repla
     jobs = [cluster.held_job("--nodelist=worker-0", f"--{which}") for which in ("requeue", "no-requeue")]
     for job in jobs:
         cluster.wait_job(job, "RUNNING")
-    replace("worker-0", jobs="end", grace=timedelta(seconds=1))
+    replace("worker-0", mode="force", grace=timedelta(seconds=1))
     assert cluster.job_state(jobs[0]) in ("PENDING", "RUNNING", "CONFIGURING+RUNNING")
     assert cluster.job_state(jobs[1]) == "CANCELLED"
 
 
 def test_what_is_refused(cluster: Cluster, replace: Replace, connections: Connections) -> None:
     cluster.fault("node-drain", node="worker-0", reason="[user_problem] boot_disk_full: 99%")
-    with pytest.raises(AirflowException, match=r"worker-0 is drained by root: \[user_problem\].*force=True"):
+    with pytest.raises(AirflowException, match=r"worker-0 is drained by root: \[user_problem\].*any_owner=True"):
         replace("worker-[0-1]")
     with pytest.raises(AirflowFailException, match="there is no node worker-9"):
         replace("worker-9")

@@ -115,7 +115,7 @@ def test_idle_waits_and_lets_jobs_start_until_a_node_is_idle(shifts: Shifts) -> 
     half = {name: cluster.held_job("--gpus-per-node=4", f"--nodelist={name}") for name in shifts.workers}
     for job in half.values():
         cluster.wait_job(job, "RUNNING")
-    running = shifts.start(shifts.order(3, 1, hurry="idle"))
+    running = shifts.start(shifts.order(3, 1, mode="idle"))
     shifts.wait_said(running, "has been told to power down, and has jobs")
     assert not shifts.drained()
     (going,) = [name for name, node in cluster.nodes().items() if "POWER_DOWN" in node.state]
@@ -149,7 +149,7 @@ def test_force_warns_gives_the_grace_and_requeues(shifts: Shifts) -> None:
             f"{job} is at work", lambda job=job: cluster.try_run("test", "-e", f"/root/alive-{job}").returncode == 0
         )
     *requeued, ended = jobs
-    figures = shifts.run(shifts.order(0, 4, hurry="force", grace=timedelta(seconds=grace))).figures
+    figures = shifts.run(shifts.order(0, 4, mode="force", grace=timedelta(seconds=grace))).figures
     shifts.check(0, same_cluster=4)
     assert shifts.fates(jobs) == {ended: ("COMPLETED", 0)} | dict.fromkeys(requeued, ("PENDING", 1))
     assert (figures.jobs_ended, figures.jobs_requeued, figures.jobs_killed) == (1, 3, 0)

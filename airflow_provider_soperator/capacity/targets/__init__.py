@@ -24,21 +24,27 @@ class SlurmNodesTarget:
 
         SlurmNodesTarget(name="training", nodes="worker-[0-7]", gpus_per_unit=8)
 
-    To have n of them means that all others are off and drained, in this provider's name; so no queued job powers them
-    up again. Which ones go is chosen by what is lost with them: idle ones first.
+    With n units, all other nodes are off, and drained under this provider's name, so that no queued job powers them up.
+    Nodes on which least work is lost go first: idle ones.
+
+    :param name: name of the target in schedules and forms
+    :param nodes: names of the nodes, as Slurm writes them
+    :param gpus_per_unit: GPUs of one node
+    :param slurm_conn_id: Airflow connection to Slurm
+    :param order: busy nodes go by the ``"end"`` of their jobs, or by the ``"work"`` that would be lost
+    :param whole_network_blocks: nodes of one network block, or leaf switch, of Slurm's topology go together
+    :param node_groups: ids of the Nebius node groups under the nodes. With them it is known which nodes have machines,
+        and checked before a shift that the machines go with the nodes
+    :param nebius_conn_id: Airflow connection to the Nebius API
+    :param units: word for the units in forms and messages
     """
 
     name: str
-    #: A Slurm hostlist.
     nodes: str
     gpus_per_unit: int = 8
     slurm_conn_id: str = "soperator_default"
-    #: Busy nodes go by the ``end`` of their jobs, or by the ``work`` that would be lost.
     order: NodeOrder = "end"
-    #: Nodes of one block of the network go together, as Slurm's topology has them.
-    whole_blocks: bool = False
-    #: The ids of the Nebius node groups that the nodes stand on. With them it is known, and not guessed, which nodes
-    #: have their machines yet; and that the machines go with the nodes is checked before anything is moved.
+    whole_network_blocks: bool = False
     node_groups: tuple[str, ...] = ()
     nebius_conn_id: str = "nebius_default"
     units: str = "nodes"
@@ -72,18 +78,20 @@ class NebiusNodeGroupTarget:
 
         NebiusNodeGroupTarget(name="inference", node_group="mk8snodegroup-e00example")
 
-    How its size is set is the group's: a fixed count is set to another one, and where an autoscaler decides its bounds
-    are moved. The nodes that go cannot be chosen: Nebius drains some of them.
+    A group of fixed size gets another count; of an autoscaled group the bounds are moved. Nebius chooses the nodes that
+    go, and drains them.
+
+    :param name: name of the target in schedules and forms
+    :param node_group: id of the node group, whose reservation policy is STRICT, on the block that is moved
+    :param gpus_per_unit: GPUs of one node, which is compared with the group's preset
+    :param nebius_conn_id: Airflow connection to the Nebius API
+    :param min_nodes: with an autoscaler: its lower bound; a shrink below lowers it until the next growth
     """
 
     name: str
-    #: The id of the node group. Its reservation policy has to be STRICT, and its block the one that is moved.
     node_group: str
-    #: GPUs of one node. It is compared with the group's preset before anything is moved.
     gpus_per_unit: int = 8
     nebius_conn_id: str = "nebius_default"
-    #: With an autoscaler: as many nodes as it is to keep in any case. A shrink to fewer lowers that for the time being,
-    #: and the next growth brings it back.
     min_nodes: int = 0
 
     def __post_init__(self) -> None:
@@ -106,26 +114,31 @@ class NebiusNodeGroupTarget:
 
 @dataclass(frozen=True, kw_only=True)
 class KubernetesScaleTarget:
-    """Replicas of anything that has a scale subresource.
+    """Replicas of a Kubernetes workload with a scale subresource.
 
         KubernetesScaleTarget(
             name="inference", resource="vllm", namespace="inference",
             kubernetes_conn_id="kubernetes_inference", gpus_per_unit=8,
         )
 
-    ``kind`` is Deployment, StatefulSet, or another with its group: ``leaderworkersets.leaderworkerset.x-k8s.io``, or
-    ``group/version/Kind``. Machines are not its affair: an autoscaled node group follows, one of a fixed size is a
-    target of its own.
+    Machines are not moved with them: an autoscaled node group follows, one of a fixed size is a target of its own.
 
-    KEDA is paused at the number that is set. It rules again at the end of a shift that has given at least as many
-    replicas as it may ever make (``maxReplicaCount``). With ``pin_hpa`` the bounds of a HorizontalPodAutoscaler are
-    moved, and come back, in the same way.
+    KEDA is paused at the number that is set. It decides again at the end of a shift that has given at least as many
+    replicas as it may make (``maxReplicaCount``).
+
+    :param name: name of the target in schedules and forms
+    :param resource: name of the workload
+    :param gpus_per_unit: GPUs of one replica, in all its Pods
+    :param namespace: namespace of the workload
+    :param kind: Deployment, StatefulSet, or another kind with its group, as
+        ``leaderworkersets.leaderworkerset.x-k8s.io`` or ``group/version/Kind``
+    :param kubernetes_conn_id: Airflow connection to the Kubernetes cluster
+    :param pin_hpa: move the bounds of a HorizontalPodAutoscaler, and restore them as with KEDA
+    :param units: word for the units in forms and messages
     """
 
     name: str
-    #: The workload's own name.
     resource: str
-    #: GPUs of one replica, in all its Pods.
     gpus_per_unit: int
     namespace: str = "default"
     kind: str = "Deployment"

@@ -263,7 +263,7 @@ class SlurmNodesSession(Session):
         self._told.update(waiting)
 
     async def _blocks_of_nodes(self) -> dict[str, str]:
-        if not self._target.whole_blocks:
+        if not self._target.whole_network_blocks:
             return {}
         if self._blocks is None:
             self._blocks = await self._client.ask(ShowTopology())

@@ -26,20 +26,20 @@ def block(**changed: Any) -> CapacityBlock:
         (BlockAwaited(), block(), ""),
         (BlockAwaited(), block(usage=None), ""),
         (BlockAwaited(), block(state="allocating"), "it is allocating, and not active"),
-        (BlockAwaited(state=None), block(state="allocating"), ""),
-        (BlockAwaited(state="inactive"), block(state="inactive"), ""),
-        (BlockAwaited(at_least=24), block(), ""),
-        (BlockAwaited(at_least=25), block(), "24 of its 64 GPUs are free, and not 25"),
-        (BlockAwaited(at_least=1), block(usage=None), "how many GPUs are free is not known just now"),
-        (BlockAwaited(at_least=1), block(limit=32), "0 of its 32 GPUs are free, and not 1"),
-        (BlockAwaited(no_change_before=HOUR), block(), ""),
-        (BlockAwaited(no_change_before=HOUR), block(next_change_at=NOW + HOUR, next_change_to=0), ""),
+        (BlockAwaited(target_state=None), block(state="allocating"), ""),
+        (BlockAwaited(target_state="inactive"), block(state="inactive"), ""),
+        (BlockAwaited(min_free_gpus=24), block(), ""),
+        (BlockAwaited(min_free_gpus=25), block(), "24 of its 64 GPUs are free, and not 25"),
+        (BlockAwaited(min_free_gpus=1), block(usage=None), "how many GPUs are free is not known just now"),
+        (BlockAwaited(min_free_gpus=1), block(limit=32), "0 of its 32 GPUs are free, and not 1"),
+        (BlockAwaited(stable_for=HOUR), block(), ""),
+        (BlockAwaited(stable_for=HOUR), block(next_change_at=NOW + HOUR, next_change_to=0), ""),
         (
-            BlockAwaited(no_change_before=2 * HOUR),
+            BlockAwaited(stable_for=2 * HOUR),
             block(next_change_at=NOW + HOUR, next_change_to=32),
             "its limit falls from 64 to 32 GPUs at 2026-11-21 13:00 UTC",
         ),
-        (BlockAwaited(no_change_before=2 * HOUR), block(next_change_at=NOW + HOUR, next_change_to=128), ""),
+        (BlockAwaited(stable_for=2 * HOUR), block(next_change_at=NOW + HOUR, next_change_to=128), ""),
         (BlockAwaited(), block(next_change_at=NOW + HOUR, next_change_to=0), ""),
     ],
 )
@@ -48,10 +48,10 @@ def test_what_it_lacks(awaited: BlockAwaited, seen: CapacityBlock, lacks: str) -
 
 
 def test_a_state_or_number_that_can_never_be_is_refused() -> None:
-    with pytest.raises(CapacityMistake, match="state is 'free': a block is allocating, active"):
-        BlockAwaited(state="free")
-    with pytest.raises(CapacityMistake, match="at_least is 0"):
-        BlockAwaited(at_least=0)
+    with pytest.raises(CapacityMistake, match="target_state is 'free': a block is allocating, active"):
+        BlockAwaited(target_state="free")
+    with pytest.raises(CapacityMistake, match="min_free_gpus must be >= 1, got 0"):
+        BlockAwaited(min_free_gpus=0)
 
 
 def test_it_is_told_in_json() -> None:

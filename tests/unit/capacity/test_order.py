@@ -39,14 +39,16 @@ FULL = ShiftOrder(
     block="capacityblockgroup-2",
     nebius_conn_id="nebius_other",
     targets=(
-        SlurmNodesTarget(name="training", nodes="worker-[0-7]", gpus_per_unit=4, order="work", whole_blocks=True),
+        SlurmNodesTarget(
+            name="training", nodes="worker-[0-7]", gpus_per_unit=4, order="work", whole_network_blocks=True
+        ),
         NebiusNodeGroupTarget(name="inference", node_group="mk8snodegroup-1", min_nodes=1),
     ),
     desired={"training": 4, "inference": 0},
     wanted_at=datetime(2026, 11, 21, 20, 0, 0, 123457, tzinfo=timezone(timedelta(hours=1))),
     transfer=12.5 * MINUTE,
     until=AT + timedelta(hours=12),
-    hurry="force",
+    mode="force",
     force_after=7 * MINUTE,
     grace=90 * SECOND,
     signal="USR1",
@@ -107,35 +109,35 @@ def modes(order: ShiftOrder, *minutes: float) -> list[PowerDownMode | None]:
 IDLE, ASAP, FORCE = PowerDownMode.IDLE, PowerDownMode.ASAP, PowerDownMode.FORCE
 
 
-@pytest.mark.parametrize(("hurry", "mode"), [("idle", IDLE), ("asap", ASAP)])
-def test_units_leave_so_long_before_as_they_need(hurry: Any, mode: PowerDownMode) -> None:
-    order = replace(PLAIN, hurry=hurry, transfer=5 * MINUTE)
+@pytest.mark.parametrize(("mode", "released"), [("idle", IDLE), ("asap", ASAP)])
+def test_units_leave_so_long_before_as_they_need(mode: Any, released: PowerDownMode) -> None:
+    order = replace(PLAIN, mode=mode, transfer=5 * MINUTE)
     assert order.leaves_at == AT - 5 * MINUTE
-    assert modes(order, -60, -5.01, -5, 0, 600) == [None, None, mode, mode, mode]
+    assert modes(order, -60, -5.01, -5, 0, 600) == [None, None, released, released, released]
     assert {order.release(AT + after * MINUTE).wanted_at for after in (-60, 0, 60)} == {order.leaves_at}
 
 
 def test_force_begins_with_the_warning() -> None:
-    order = replace(PLAIN, hurry="force", transfer=5 * MINUTE, force_after=10 * MINUTE, grace=2 * MINUTE, signal="USR1")
+    order = replace(PLAIN, mode="force", transfer=5 * MINUTE, force_after=10 * MINUTE, grace=2 * MINUTE, signal="USR1")
     assert modes(order, -6, -5, 0, 7.99, 8, 10, 60) == [None, ASAP, ASAP, ASAP, FORCE, FORCE, FORCE]
     forced = order.release(AT + 8 * MINUTE)
     assert (forced.signal, forced.grace) == ("USR1", 2 * MINUTE)
 
 
 def test_nobody_is_forced_before_units_are_to_leave() -> None:
-    order = replace(PLAIN, hurry="force", grace=10 * MINUTE)
+    order = replace(PLAIN, mode="force", grace=10 * MINUTE)
     assert modes(order, -5, -0.01, 0) == [None, None, FORCE]
     assert order.release(AT).grace == 10 * MINUTE
 
 
-@pytest.mark.parametrize("hurry", ["idle", "asap", "force"])
-def test_the_way_back_waits_for_jobs_and_begins_at_once(hurry: Any) -> None:
-    order = replace(PLAIN, hurry=hurry)
+@pytest.mark.parametrize("mode", ["idle", "asap", "force"])
+def test_the_way_back_waits_for_jobs_and_begins_at_once(mode: Any) -> None:
+    order = replace(PLAIN, mode=mode)
     for after in (-60, 60):
         now = AT + after * MINUTE
         assert (order.release(now, back=True).mode, order.release(now, back=True).wanted_at) == (ASAP, now)
 
 
-@pytest.mark.parametrize(("hurry", "ahead"), [("idle", False), ("asap", True), ("force", True)])
-def test_work_is_kept_off_ahead_unless_only_idle_units_go(hurry: Any, ahead: bool) -> None:
-    assert replace(PLAIN, hurry=hurry).release(AT - MINUTE).ahead is ahead
+@pytest.mark.parametrize(("mode", "ahead"), [("idle", False), ("asap", True), ("force", True)])
+def test_work_is_kept_off_ahead_unless_only_idle_units_go(mode: Any, ahead: bool) -> None:
+    assert replace(PLAIN, mode=mode).release(AT - MINUTE).ahead is ahead

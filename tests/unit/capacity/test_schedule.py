@@ -40,7 +40,7 @@ def nights() -> CapacitySchedule:
             "2026-12-25/2026-12-27": HOLIDAY,
             "2026-12-31T12:00/2027-01-02T08:00": "otherwise",
         },
-        gpus={"training": 8, "inference": 8},
+        gpus_per_unit={"training": 8, "inference": 8},
         limit=64,
         lead="30m",
     )

@@ -138,7 +138,7 @@ def test_targets_that_are_not_named_everywhere() -> None:
     assert refused(otherwise={**OTHERWISE, "batch": 1}) == said + remedy
     said = "the exception '2026-12-24' names the target 'serving', but 'night' does not"
     assert refused(exceptions={"2026-12-24": {**OTHERWISE, "serving": 1}}) == said + remedy
-    assert refused(gpus={"training": 8, "inferenc": 8}).startswith("gpus names the target 'inferenc'")
+    assert refused(gpus_per_unit={"training": 8, "inferenc": 8}).startswith("gpus_per_unit names the target 'inferenc'")
 
 
 @pytest.mark.parametrize(
@@ -186,16 +186,17 @@ def test_more_than_the_block_has() -> None:
     said = (
         "'night' needs 64 GPUs (training 8 x 8 + inference 0 x 4), but the block has 60: give fewer units to a target"
     )
-    assert refused(gpus=gpus, limit=60) == said
+    assert refused(gpus_per_unit=gpus, limit=60) == said
     exceptions = {"2026-12-24": {"training": 8, "inference": 1}}
-    assert refused(gpus=gpus, limit=64, exceptions=exceptions).startswith("the exception '2026-12-24' needs 68 GPUs")
-    assert refused(gpus=gpus, limit=64, otherwise={"training": 4, "inference": 9}).startswith("otherwise needs 68 GPUs")
-    CapacitySchedule(timezone="UTC", windows=[NIGHT, DAY], otherwise=OTHERWISE, gpus=gpus, limit=64)
+    full = {"gpus_per_unit": gpus, "limit": 64}
+    assert refused(**full, exceptions=exceptions).startswith("the exception '2026-12-24' needs 68 GPUs")
+    assert refused(**full, otherwise={"training": 4, "inference": 9}).startswith("otherwise needs 68 GPUs")
+    CapacitySchedule(timezone="UTC", windows=[NIGHT, DAY], otherwise=OTHERWISE, **full)
 
 
 def test_a_limit_for_units_of_unknown_size() -> None:
     assert refused(limit=64) == (
-        "nothing says how many GPUs a unit of inference and training has: give gpus= for each target"
+        "nothing says how many GPUs a unit of inference and training has: give gpus_per_unit= for each target"
     )
 
 

@@ -58,11 +58,11 @@ def test_there() -> None:
 
 
 def test_idle_nodes_only_need_nothing_ahead() -> None:
-    assert not any(step.startswith("until") for step in planned(8, 0, hurry="idle").steps)
+    assert not any(step.startswith("until") for step in planned(8, 0, mode="idle").steps)
 
 
 def test_force_is_announced() -> None:
-    found = planned(8, 0, hurry="force", force_after=10 * MINUTE, grace=2 * MINUTE, signal="USR1")
+    found = planned(8, 0, mode="force", force_after=10 * MINUTE, grace=2 * MINUTE, signal="USR1")
     assert any("SIGUSR1" in step and "20:10:00" in step for step in found.steps)
 
 

@@ -20,7 +20,7 @@ from airflow_provider_soperator.transports.transport_errors import ConnectionLos
 #: Only triggers, which have a loop, follow files and share answers.
 ONLY_IN_LOOPS = {"tail", "ask_shared"}
 #: Only workers, which may wait for disks, copy files.
-ONLY_IN_THREADS = {"upload", "fetch"}
+ONLY_IN_THREADS = {"upload", "download"}
 QUICK = RetryPolicy(tries=3, first=0.001, longest=0.001)
 
 

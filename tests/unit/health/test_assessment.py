@@ -257,9 +257,9 @@ def test_what_is_watched_counts() -> None:
 
 def test_what_is_waited_for() -> None:
     sick = HealthQuery().unhealthy(NODES, Observations())
-    ways = ("healthy", "unhealthy", "now")
-    assert [HealthQuery(wait_for=said).is_reached(sick) for said in ways] == [False, True, True]
-    assert [HealthQuery(wait_for=said).is_reached({}) for said in ways] == [True, False, True]
+    ways = ("healthy", "unhealthy", "any")
+    assert [HealthQuery(target_state=said).is_reached(sick) for said in ways] == [False, True, True]
+    assert [HealthQuery(target_state=said).is_reached({}) for said in ways] == [True, False, True]
 
 
 def test_what_is_wrong_is_told_in_plain_values_and_in_words() -> None:

@@ -113,8 +113,8 @@ def test_nobody_acts() -> None:
 @pytest.mark.parametrize("reason", ["[user_problem] boot_disk_full: 99%", "new cables", "airflow:day: lent", ""])
 def test_who_was_drained_by_others_is_left_alone_unless_forced(reason: str) -> None:
     drained = sight("IDLE+CLOUD+DRAIN", reason=reason)
-    assert "force=True" in Story().see(drained).lost
-    forced = Story(replace(WANTED, force=True))
+    assert "any_owner=True" in Story().see(drained).lost
+    forced = Story(replace(WANTED, any_owner=True))
     ours = AGAIN if reason else OURS
     assert forced.see(drained).orders == (Drain(("worker-0",), ours),)
     # And gets its reason back.
@@ -123,7 +123,7 @@ def test_who_was_drained_by_others_is_left_alone_unless_forced(reason: str) -> N
 
 
 def test_who_goes_on_does_not_open_a_node_that_somebody_had_drained() -> None:
-    other = Story(replace(WANTED, force=True))
+    other = Story(replace(WANTED, any_owner=True))
     drained = sight("IDLE+CLOUD+DRAIN", reason=AGAIN)
     assert other.see(drained).waits == "is drained, and Soperator is to replace its machine"
     assert other.replacement.undo(drained) == ()

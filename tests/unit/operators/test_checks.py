@@ -58,7 +58,7 @@ def test_what_a_task_makes_of_the_end(on_failure: Any, event: dict[str, Any], ra
     ("options", "says"),
     [
         ({"on_failure": "drian"}, "on_failure='drian' is none of 'fail', 'drain', 'report'"),
-        ({"when_running": "kill"}, "when_running='kill' is none of 'wait', 'join', 'fail'"),
+        ({"if_running": "kill"}, "if_running='kill' is none of 'wait', 'join', 'fail'"),
         ({"on_failure": "drain"}, "on_failure='drain' needs slurm_conn_id"),
         ({"reason": "[node_problem] broken"}, r"Soperator does not act on '\[node_problem\] broken'"),
     ],
@@ -87,8 +87,8 @@ def test_what_is_deferred_can_be_stored() -> None:
 
 
 def test_a_sensor_refuses_what_it_could_never_see() -> None:
-    with pytest.raises(ValueError, match="state='good' is none of 'complete', 'failed', 'ended'"):
-        ActiveCheckSensor(task_id="sense", check="gpu-checks", state="good")
+    with pytest.raises(ValueError, match="target_state must be one of 'complete', 'failed', 'ended'"):
+        ActiveCheckSensor(task_id="sense", check="gpu-checks", target_state="good")
     with pytest.raises(ValueError, match="since='noon' is no moment"):
         ActiveCheckSensor(task_id="sense", check="gpu-checks", since="noon")
     with pytest.raises(TaskDeferred) as deferred:

@@ -16,12 +16,12 @@ from airflow_provider_soperator.triggers.events import NodeUnhealthyTrigger
 from airflow_provider_soperator.work.protocols import Watch, failed, refused, succeeded
 
 MISTAKES: list[tuple[type[Any], dict[str, Any], str]] = [
-    (NodeHealthSensor, {"wait_for": "well"}, "wait_for='well' is none of 'healthy', 'unhealthy' and 'now'"),
+    (NodeHealthSensor, {"target_state": "well"}, "target_state must be 'healthy', 'unhealthy' or 'any'"),
     (NodeHealthSensor, {"kinds": ["hardware"]}, "there is no kind hardware of findings"),
     (NodeHealthSensor, {"kinds": "hardware"}, "there is no kind hardware of findings"),
     (NodeHealthSensor, {"nodes": "worker-[0"}, "worker-"),
-    (ReplaceNodesOperator, {"nodes": "worker-0", "at_once": "half"}, "at_once='half' is neither a number of nodes"),
-    (ReplaceNodesOperator, {"nodes": "worker-0", "jobs": "kill"}, "jobs='kill' is none of 'wait', 'requeue' and 'end'"),
+    (ReplaceNodesOperator, {"nodes": "worker-0", "max_parallel": "half"}, "max_parallel='half' is neither a number"),
+    (ReplaceNodesOperator, {"nodes": "worker-0", "mode": "kill"}, "mode must be one of 'asap', 'requeue', 'force'"),
 ]
 
 

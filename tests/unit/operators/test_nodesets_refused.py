@@ -19,7 +19,7 @@ def scale(**options: Any) -> ScaleNodeSetOperator:
     [
         ({"replicas": -1}, "fewer than none"),
         ({"replicas": "many"}, "replicas='many' is no number"),
-        ({"mode": "kill"}, "mode='kill' is neither 'wait' nor 'force'"),
+        ({"mode": "kill"}, "mode='kill' is neither 'asap' nor 'force'"),
     ],
 )
 def test_when_the_dag_is_parsed(options: dict[str, Any], says: str) -> None:

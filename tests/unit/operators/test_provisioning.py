@@ -23,10 +23,10 @@ RECIPE = Recipe("/opt/recipe")
     [
         (ProvisionClusterOperator, {"source": "/opt/recipe"}, "name a Recipe or KubernetesObjects"),
         (ProvisionClusterOperator, {"spec": {"name": "a"}}, "spec is not complete"),
-        (ProvisionClusterOperator, {"on_existing": "replace"}, "can be 'update' or 'fail'"),
+        (ProvisionClusterOperator, {"if_exists": "replace"}, "can be 'update' or 'fail'"),
         (ProvisionClusterOperator, {"smoke_job": {"nodes": -1}}, "smoke_job cannot be submitted: .*nodes"),
         (ProvisionClusterOperator, {"smoke_job": {"gpu_per_node": 8}}, "smoke_job cannot be submitted: .*gpu_per_node"),
-        (DestroyClusterOperator, {"confirm": "", "remove_connections": True}, "name its connection as api_conn_id"),
+        (DestroyClusterOperator, {"confirm": "", "remove_connections": True}, "name its connection as airflow_conn_id"),
     ],
 )
 def test_what_is_refused_when_the_dag_is_parsed(operator: type[Any], options: dict[str, Any], said: str) -> None:
@@ -69,4 +69,4 @@ def test_the_place_of_a_cluster_is_that_of_its_way() -> None:
 
 def test_connections_are_named_as_a_whole() -> None:
     with pytest.raises(SpecMistake, match="goes through another one"):
-        Connections(slurm="research", api_conn_id="airflow_api")
+        Connections(slurm="research", airflow_conn_id="airflow_api")

@@ -16,11 +16,11 @@ from airflow_provider_soperator.operators.stats import SlurmStatsOperator
 @pytest.mark.parametrize(
     ("operator", "options", "says"),
     [
-        (HoldJobsOperator, {}, "job_ids or jobs, and not both"),
-        (HoldJobsOperator, {"job_ids": "1", "jobs": {"user": "a"}}, "job_ids or jobs, and not both"),
-        (HoldJobsOperator, {"jobs": {}}, "the whole queue"),
-        (HoldJobsOperator, {"jobs": {"user": ""}}, "the whole queue"),
-        (HoldJobsOperator, {"jobs": {"parition": "main"}}, "there is no condition parition, but states, partition"),
+        (HoldJobsOperator, {}, "job_ids or job_filter, and not both"),
+        (HoldJobsOperator, {"job_ids": "1", "job_filter": {"user": "a"}}, "job_ids or job_filter, and not both"),
+        (HoldJobsOperator, {"job_filter": {}}, "the whole queue"),
+        (HoldJobsOperator, {"job_filter": {"user": ""}}, "the whole queue"),
+        (HoldJobsOperator, {"job_filter": {"parition": "main"}}, "there is no condition parition, but states"),
         (UpdateJobsOperator, {"job_ids": "1"}, "say what is to be changed: priority, nice"),
     ],
 )
@@ -47,13 +47,13 @@ def test_what_a_template_has_made_of_it(task: Any, says: str) -> None:
 @pytest.mark.parametrize(
     ("made", "says"),
     [
-        ({"jobs": {"user": ""}}, "the whole queue"),
-        ({"jobs": "alice"}, "jobs='alice' has no conditions"),
-        ({"jobs": None}, "no jobs are named"),
+        ({"job_filter": {"user": ""}}, "the whole queue"),
+        ({"job_filter": "alice"}, "job_filter='alice' has no conditions"),
+        ({"job_filter": None}, "no jobs are named"),
     ],
 )
 def test_a_template_that_has_made_nothing_means_no_job(made: dict[str, Any], says: str) -> None:
-    task = HoldJobsOperator(task_id="task", jobs={"user": "{{ params.user }}"})
+    task = HoldJobsOperator(task_id="task", job_filter={"user": "{{ params.user }}"})
     for name, value in made.items():
         setattr(task, name, value)
     with pytest.raises(AirflowFailException, match=re.escape(says)):

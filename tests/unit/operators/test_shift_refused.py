@@ -31,12 +31,12 @@ def shift(**options: Any) -> ShiftCapacityOperator:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"hurry": "now"}, "hurry='now' is none of 'idle', 'asap' and 'force'"),
-        ({"force_after": HOUR}, "force_after is of no use with hurry='asap'"),
-        ({"when_busy": "queue"}, "when_busy='queue' is neither 'wait' nor 'fail'"),
-        ({"hurry": "force", "signal": "TREM"}, "signal='TREM' is no signal"),
-        ({"hurry": "force", "force_after": 2 * HOUR}, "jobs are ended 2:00:00 after nodes begin to leave"),
-        ({"hurry": "force", "force_after": HOUR, "transfer": HOUR}, "for a node is undone: make force_after shorter"),
+        ({"mode": "now"}, "mode='now' is none of 'idle', 'asap' and 'force'"),
+        ({"force_after": HOUR}, "force_after is of no use with mode='asap'"),
+        ({"if_running": "queue"}, "if_running='queue' is neither 'wait' nor 'fail'"),
+        ({"mode": "force", "signal": "TREM"}, "signal='TREM' is no signal"),
+        ({"mode": "force", "force_after": 2 * HOUR}, "jobs are ended 2:00:00 after nodes begin to leave"),
+        ({"mode": "force", "force_after": HOUR, "transfer": HOUR}, "for a node is undone: make force_after shorter"),
     ],
 )
 def test_mistakes_are_found_when_the_dag_is_parsed(options: dict[str, Any], said: str) -> None:
@@ -45,5 +45,5 @@ def test_mistakes_are_found_when_the_dag_is_parsed(options: dict[str, Any], said
 
 
 def test_jobs_may_be_ended_as_late_as_the_shift_waits_for() -> None:
-    operator = shift(hurry="force", force_after=2 * HOUR, timeouts=Timeouts(release=3 * HOUR), signal="SIGUSR1")
+    operator = shift(mode="force", force_after=2 * HOUR, timeouts=Timeouts(release=3 * HOUR), signal="SIGUSR1")
     assert operator.signal == "USR1"

@@ -12,7 +12,7 @@ from airflow_provider_soperator.provisioning.provisioner import ProvisioningPlan
 
 
 def written(reached: Reached, **wanted: Any) -> dict[str, Any]:
-    made = reached.connections(Connections(api_conn_id="airflow_api", **wanted), "soperator")
+    made = reached.connections(Connections(airflow_conn_id="airflow_api", **wanted), "soperator")
     return {one.pop("connection_id"): one for one in made}
 
 

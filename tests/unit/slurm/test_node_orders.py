@@ -155,7 +155,8 @@ def test_drained(state: str, reason: str, busy_counts: bool, orders: tuple[objec
 def test_undrained_by_force_only_if_it_is_somebody_elses() -> None:
     theirs = [node("IDLE+CLOUD+DRAIN", "looked at")]
     assert undrained(theirs).lost == {"n-1": "is drained: looked at"}
-    assert undrained(theirs, force=True).orders == undrained([node("IDLE+DRAIN", str(OURS))]).orders == (Undrain(ONE),)
+    ours = [node("IDLE+DRAIN", str(OURS))]
+    assert undrained(theirs, any_owner=True).orders == undrained(ours).orders == (Undrain(ONE),)
     assert undrained([node("IDLE+CLOUD")]).is_over
 
 

@@ -309,5 +309,5 @@ def test_who_asks_to_be_told_at_once_is() -> None:
 
 
 def test_what_cannot_be_awaited() -> None:
-    with pytest.raises(ValueError, match="state='done' is none of 'complete', 'failed', 'ended'"):
+    with pytest.raises(ValueError, match="target_state must be one of 'complete', 'failed', 'ended'"):
         CheckAwaited(check="ssh", state="done")

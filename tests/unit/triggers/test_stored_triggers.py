@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 
 import pytest
 from airflow.models.trigger import Trigger
@@ -18,17 +19,18 @@ from airflow_provider_soperator.triggers.events import (
     SlurmQueueLongTrigger,
 )
 
+FIVE_MINUTES = timedelta(minutes=5)
 TRIGGERS = [
     SlurmJobFinishedTrigger(),
-    SlurmJobFinishedTrigger(name="train-*", states=("COMPLETED", "FAILED"), look_back_minutes=5, poll_interval=10),
-    SlurmQueueLongTrigger(more_than=100),
+    SlurmJobFinishedTrigger(name="train-*", states=("COMPLETED", "FAILED"), look_back=FIVE_MINUTES, poll_interval=10),
+    SlurmQueueLongTrigger(min_jobs=101),
     NodeUnhealthyTrigger(),
     NodeUnhealthyTrigger("worker-[0-3]", kinds=("metric",), prometheus_conn_id="p", series={"cluster": "a"}),
-    SlurmQueueLongTrigger(more_than=0, for_minutes=1.5, states=["PENDING"], reason="Priority", partition="main"),
+    SlurmQueueLongTrigger(min_jobs=1, min_duration=90, states=["PENDING"], reason="Priority", partition="main"),
     ActiveCheckFailedTrigger(),
-    ActiveCheckFailedTrigger(check="gpu-checks", look_back_minutes=5, slurm_conn_id="soperator_default"),
+    ActiveCheckFailedTrigger(check="gpu-checks", look_back=FIVE_MINUTES, slurm_conn_id="soperator_default"),
     ClusterUnavailableTrigger(),
-    ClusterUnavailableTrigger(for_minutes=5, cluster="soperator", poll_interval=60),
+    ClusterUnavailableTrigger(min_duration=FIVE_MINUTES, cluster="soperator", poll_interval=60),
 ]
 
 

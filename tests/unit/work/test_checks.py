@@ -206,7 +206,7 @@ def test_what_slurm_has_forgotten_soperator_may_have_noted(
 
 
 def test_work_survives_being_written_down() -> None:
-    work = work_of(when_running="join", drain_reason="airflow:a")
+    work = work_of(if_running="join", drain_reason="airflow:a")
     assert Work.read(json.loads(json.dumps(work.write()))) == work
 
 

@@ -32,7 +32,7 @@ VALUES = [
     BlockWatch(
         nebius_conn_id="nebius_default",
         block="capacityblockgroup-e00example",
-        awaited=BlockAwaited(at_least=8, no_change_before=timedelta(hours=2)),
+        awaited=BlockAwaited(min_free_gpus=8, stable_for=timedelta(hours=2)),
     ),
     CheckWatch(
         kubernetes_conn_id="kubernetes_default",
@@ -46,7 +46,7 @@ VALUES = [
         check="gpu-checks",
         keys=("a", "b"),
         task="dag/run/task/-1",
-        when_running="join",
+        if_running="join",
         **SPAN,
     ),
     ClusterStart(
@@ -70,17 +70,17 @@ VALUES = [
     QueueWatch(
         slurm_conn_id=SLURM,
         jobs=QueueFilter(states=("PENDING",), waited=timedelta(minutes=5)),
-        at_most=0,
-        lasting=timedelta(minutes=1),
+        max_jobs=0,
+        min_duration=timedelta(minutes=1),
     ),
-    MachineReplacement(slurm_conn_id=SLURM, nodes=("worker-0",), owner="nights", at_once="25%", **SPAN),
+    MachineReplacement(slurm_conn_id=SLURM, nodes=("worker-0",), owner="nights", max_parallel="25%", **SPAN),
     NodeChange(slurm_conn_id=SLURM, action="up", count=2, features=("gpu",), owner="nights", **SPAN),
-    NodeStateWatch(slurm_conn_id=SLURM, state="usable", nodes=("worker-0",), how=1),
+    NodeStateWatch(slurm_conn_id=SLURM, state="usable", nodes=("worker-0",), match=1),
     NodeSetResize(where=WHERE, resize=Resize(nodeset="worker", replicas=2, owner="nights"), **SPAN),
     TargetScaling(
         target={"type": "slurm", "name": "training"},
         units=2,
-        hurry="asap",
+        mode="asap",
         block=None,
         nebius_conn_id="nebius_default",
         key="dag/run/task/-1",
