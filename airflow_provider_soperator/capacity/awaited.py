@@ -1,4 +1,4 @@
-"""What somebody waits for in a capacity block: so many GPUs free, a state, and a limit that stays."""
+"""Conditions to wait for on a capacity block: free GPUs, a state, and a limit that does not fall."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ STATES = ("allocating", "active", "shutting", "inactive")
 
 @dataclass(frozen=True, kw_only=True)
 class BlockAwaited:
-    """A block fits if all that is said here is so.
+    """Conditions that a block has to meet, all of them.
 
     >>> BlockAwaited(at_least=8).lacks(CapacityBlock(id="b", limit=16, usage=12), datetime.now())
-    '4 of its 16 GPUs are free, and not 8'
+    '4 of its 16 GPUs are free, expected 8'
     >>> BlockAwaited(at_least=4).lacks(CapacityBlock(id="b", limit=16, usage=12), datetime.now())
     ''
     """
@@ -25,25 +25,25 @@ class BlockAwaited:
     at_least: int | None = None
     #: None for any.
     state: str | None = "active"
-    #: For how long from now on the limit may not be announced to fall.
+    #: The period from now in which no fall of the limit may be announced.
     no_change_before: timedelta | None = None
 
     def __post_init__(self) -> None:
         if self.state is not None and self.state not in STATES:
-            raise CapacityMistake(f"state is {self.state!r}", f"a block is {', '.join(STATES)}, or None for any")
+            raise CapacityMistake(f"unknown state {self.state!r}", f"use one of {', '.join(STATES)}, or None for any")
         if self.at_least is not None and self.at_least < 1:
-            raise CapacityMistake(f"at_least is {self.at_least}", "leave it out, or say how many GPUs are to be free")
+            raise CapacityMistake(f"at_least must be >= 1, got {self.at_least}", "omit it if no GPUs have to be free")
 
     def lacks(self, block: CapacityBlock, now: datetime) -> str:
-        """Why the block does not fit; empty if it does. What nobody knows does not fit."""
+        """The condition that the block does not meet; empty if it meets all. An unknown value does not meet any."""
         if self.state is not None and block.state != self.state:
-            return f"it is {block.state}, and not {self.state}"
+            return f"it is {block.state}, expected {self.state}"
         if self.at_least is not None and block.free is None:
-            return "how many GPUs are free is not known just now"
+            return "the number of free GPUs is unknown at present"
         if self.at_least is not None and block.free is not None and block.free < self.at_least:
-            return f"{block.free} of its {block.limit} GPUs are free, and not {self.at_least}"
+            return f"{block.free} of its {block.limit} GPUs are free, expected {self.at_least}"
         if self.no_change_before is not None and block.next_change_at is not None:
-            # A change is announced without its limit while that is not known.
+            # A change may be announced before its limit is known.
             falls_to = block.next_change_to or 0
             if falls_to < block.limit and block.next_change_at < now + self.no_change_before:
                 when = block.next_change_at.strftime("%Y-%m-%d %H:%M %Z")
@@ -52,7 +52,7 @@ class BlockAwaited:
 
 
 def told(block: CapacityBlock) -> dict[str, Any]:
-    """A block in JSON, as tasks return it."""
+    """A block as JSON, as tasks return it."""
     return {
         "id": block.id,
         "state": block.state,

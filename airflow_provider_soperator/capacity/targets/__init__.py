@@ -1,4 +1,4 @@
-"""Targets: all that can hold GPUs of a capacity block, as values that DAG files make."""
+"""Targets: the holders of GPUs of a capacity block, as values for DAG files."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class SlurmNodesTarget:
 
         SlurmNodesTarget(name="training", nodes="worker-[0-7]", gpus_per_unit=8)
 
-    To have n of them means that all others are off and drained, in this provider's name; so no queued job powers them
-    up again. Which ones go is chosen by what is lost with them: idle ones first.
+    All nodes beyond the target's size are off and drained by this provider, so that no queued job powers them up.
+    Nodes are released in the order of the work that is lost: idle ones first.
     """
 
     name: str
@@ -33,21 +33,21 @@ class SlurmNodesTarget:
     nodes: str
     gpus_per_unit: int = 8
     slurm_conn_id: str = "soperator_default"
-    #: Busy nodes go by the ``end`` of their jobs, or by the ``work`` that would be lost.
+    #: The order in which busy nodes go: by the ``end`` of their jobs, or by the ``work`` that would be lost.
     order: NodeOrder = "end"
-    #: Nodes of one block of the network go together, as Slurm's topology has them.
+    #: Release nodes of one network block together, by Slurm's topology.
     whole_blocks: bool = False
-    #: The ids of the Nebius node groups that the nodes stand on. With them it is known, and not guessed, which nodes
-    #: have their machines yet; and that the machines go with the nodes is checked before anything is moved.
+    #: The ids of the Nebius node groups under the nodes. With them, machines are counted instead of estimated, and a
+    #: shift first checks that the machines go with their nodes.
     node_groups: tuple[str, ...] = ()
     nebius_conn_id: str = "nebius_default"
     units: str = "nodes"
 
     def __post_init__(self) -> None:
         if self.gpus_per_unit < 1:
-            raise CapacityMistake(f"{self.name}: a node has at least one GPU, not {self.gpus_per_unit}")
+            raise CapacityMistake(f"{self.name}: gpus_per_unit must be >= 1, got {self.gpus_per_unit}")
         if self.order not in ("end", "work"):
-            raise CapacityMistake(f"{self.name}: order={self.order!r} is neither 'end' nor 'work'")
+            raise CapacityMistake(f"{self.name}: order must be 'end' or 'work', got {self.order!r}")
 
     @asynccontextmanager
     async def open(self, context: SessionContext, clients: Clients, log: Logger) -> AsyncIterator[Session]:
@@ -68,29 +68,28 @@ class SlurmNodesTarget:
 
 @dataclass(frozen=True, kw_only=True)
 class NebiusNodeGroupTarget:
-    """A node group that grows and shrinks within a capacity block, and never buys.
+    """A Nebius node group that grows and shrinks within a capacity block, and never buys.
 
         NebiusNodeGroupTarget(name="inference", node_group="mk8snodegroup-e00example")
 
-    How its size is set is the group's: a fixed count is set to another one, and where an autoscaler decides its bounds
-    are moved. The nodes that go cannot be chosen: Nebius drains some of them.
+    A group of fixed size gets another size; for a group with an autoscaler, the bounds are changed. The nodes that go
+    cannot be chosen: Nebius picks and drains them.
     """
 
     name: str
-    #: The id of the node group. Its reservation policy has to be STRICT, and its block the one that is moved.
+    #: The id of the node group. Its reservation policy has to be STRICT, with the block of the shift.
     node_group: str
-    #: GPUs of one node. It is compared with the group's preset before anything is moved.
+    #: GPUs of one node, compared with the group's preset before anything is moved.
     gpus_per_unit: int = 8
     nebius_conn_id: str = "nebius_default"
-    #: With an autoscaler: as many nodes as it is to keep in any case. A shrink to fewer lowers that for the time being,
-    #: and the next growth brings it back.
+    #: With an autoscaler: its lower bound. Shrinking below it lowers the bound until the group grows again.
     min_nodes: int = 0
 
     def __post_init__(self) -> None:
         if self.gpus_per_unit < 1:
-            raise CapacityMistake(f"{self.name}: gpus_per_unit is {self.gpus_per_unit}", "nodes without GPUs hold none")
+            raise CapacityMistake(f"{self.name}: gpus_per_unit must be >= 1, got {self.gpus_per_unit}")
         if self.min_nodes < 0:
-            raise CapacityMistake(f"{self.name}: min_nodes is {self.min_nodes}", "leave it out, or set 1 or more")
+            raise CapacityMistake(f"{self.name}: min_nodes must be >= 0, got {self.min_nodes}")
 
     @property
     def units(self) -> str:
@@ -106,26 +105,26 @@ class NebiusNodeGroupTarget:
 
 @dataclass(frozen=True, kw_only=True)
 class KubernetesScaleTarget:
-    """Replicas of anything that has a scale subresource.
+    """Replicas of a Kubernetes workload that has a scale subresource.
 
         KubernetesScaleTarget(
             name="inference", resource="vllm", namespace="inference",
             kubernetes_conn_id="kubernetes_inference", gpus_per_unit=8,
         )
 
-    ``kind`` is Deployment, StatefulSet, or another with its group: ``leaderworkersets.leaderworkerset.x-k8s.io``, or
-    ``group/version/Kind``. Machines are not its affair: an autoscaled node group follows, one of a fixed size is a
-    target of its own.
+    ``kind`` is Deployment, StatefulSet, or another kind with its group: ``leaderworkersets.leaderworkerset.x-k8s.io``
+    or ``group/version/Kind``. This target does not manage machines: an autoscaled node group follows the replicas; a
+    node group of fixed size is a separate target.
 
-    KEDA is paused at the number that is set. It rules again at the end of a shift that has given at least as many
-    replicas as it may ever make (``maxReplicaCount``). With ``pin_hpa`` the bounds of a HorizontalPodAutoscaler are
-    moved, and come back, in the same way.
+    KEDA is paused at the number of replicas that is set. It is resumed at the end of a shift that gives at least as
+    many replicas as KEDA may ever make (``maxReplicaCount``). With ``pin_hpa`` the bounds of a HorizontalPodAutoscaler
+    are set and restored in the same way.
     """
 
     name: str
-    #: The workload's own name.
+    #: The name of the workload.
     resource: str
-    #: GPUs of one replica, in all its Pods.
+    #: GPUs of one replica, over all its Pods.
     gpus_per_unit: int
     namespace: str = "default"
     kind: str = "Deployment"
@@ -135,7 +134,7 @@ class KubernetesScaleTarget:
 
     def __post_init__(self) -> None:
         if self.gpus_per_unit < 1:
-            raise CapacityMistake(f"{self.name}: a replica has at least one GPU, not {self.gpus_per_unit}")
+            raise CapacityMistake(f"{self.name}: gpus_per_unit must be >= 1, got {self.gpus_per_unit}")
         from airflow_provider_soperator.soperator.kinds import KindMistake, check_kind
 
         try:

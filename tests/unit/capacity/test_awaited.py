@@ -25,13 +25,13 @@ def block(**changed: Any) -> CapacityBlock:
     [
         (BlockAwaited(), block(), ""),
         (BlockAwaited(), block(usage=None), ""),
-        (BlockAwaited(), block(state="allocating"), "it is allocating, and not active"),
+        (BlockAwaited(), block(state="allocating"), "it is allocating, expected active"),
         (BlockAwaited(state=None), block(state="allocating"), ""),
         (BlockAwaited(state="inactive"), block(state="inactive"), ""),
         (BlockAwaited(at_least=24), block(), ""),
-        (BlockAwaited(at_least=25), block(), "24 of its 64 GPUs are free, and not 25"),
-        (BlockAwaited(at_least=1), block(usage=None), "how many GPUs are free is not known just now"),
-        (BlockAwaited(at_least=1), block(limit=32), "0 of its 32 GPUs are free, and not 1"),
+        (BlockAwaited(at_least=25), block(), "24 of its 64 GPUs are free, expected 25"),
+        (BlockAwaited(at_least=1), block(usage=None), "the number of free GPUs is unknown at present"),
+        (BlockAwaited(at_least=1), block(limit=32), "0 of its 32 GPUs are free, expected 1"),
         (BlockAwaited(no_change_before=HOUR), block(), ""),
         (BlockAwaited(no_change_before=HOUR), block(next_change_at=NOW + HOUR, next_change_to=0), ""),
         (
@@ -48,9 +48,9 @@ def test_what_it_lacks(awaited: BlockAwaited, seen: CapacityBlock, lacks: str) -
 
 
 def test_a_state_or_number_that_can_never_be_is_refused() -> None:
-    with pytest.raises(CapacityMistake, match="state is 'free': a block is allocating, active"):
+    with pytest.raises(CapacityMistake, match="unknown state 'free': use one of allocating, active"):
         BlockAwaited(state="free")
-    with pytest.raises(CapacityMistake, match="at_least is 0"):
+    with pytest.raises(CapacityMistake, match="at_least must be >= 1, got 0"):
         BlockAwaited(at_least=0)
 
 

@@ -88,7 +88,7 @@ def test_what_is_deferred_can_be_stored() -> None:
 
 
 def test_a_sensor_refuses_what_it_could_never_see() -> None:
-    with pytest.raises(ValueError, match="state='good' is none of 'complete', 'failed', 'ended'"):
+    with pytest.raises(ValueError, match="state must be one of 'complete', 'failed', 'ended', got 'good'"):
         ActiveCheckSensor(task_id="sense", check="gpu-checks", state="good")
     with pytest.raises(ValueError, match="since='noon' is no moment"):
         ActiveCheckSensor(task_id="sense", check="gpu-checks", since="noon")

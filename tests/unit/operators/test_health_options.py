@@ -18,10 +18,10 @@ from airflow_provider_soperator.work.protocols import Watch
 
 MISTAKES: list[tuple[type[Any], dict[str, Any], str]] = [
     (NodeHealthSensor, {"wait_for": "well"}, "wait_for='well' is none of 'healthy', 'unhealthy' and 'now'"),
-    (NodeHealthSensor, {"kinds": ["hardware"]}, "there is no kind hardware of findings"),
-    (NodeHealthSensor, {"kinds": "hardware"}, "there is no kind hardware of findings"),
+    (NodeHealthSensor, {"kinds": ["hardware"]}, "unknown kind hardware of findings"),
+    (NodeHealthSensor, {"kinds": "hardware"}, "unknown kind hardware of findings"),
     (NodeHealthSensor, {"nodes": "worker-[0"}, "worker-"),
-    (ReplaceNodesOperator, {"nodes": "worker-0", "at_once": "half"}, "at_once='half' is neither a number of nodes"),
+    (ReplaceNodesOperator, {"nodes": "worker-0", "at_once": "half"}, "at_once must be a number of nodes"),
     (ReplaceNodesOperator, {"nodes": "worker-0", "jobs": "kill"}, "jobs='kill' is none of 'wait', 'requeue' and 'end'"),
 ]
 

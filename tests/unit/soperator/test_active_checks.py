@@ -202,7 +202,7 @@ def test_a_check_is_found_by_the_names_of_either_version(said: str, found: str) 
 @pytest.mark.parametrize(
     ("names", "said", "words"),
     [
-        ([], "x", "there is no check x, nor any other"),
+        ([], "x", "there is no check x, and no other check"),
         (
             ["gpu-fryer", "ssh-check"],
             "gpu-friar",
@@ -219,7 +219,7 @@ def test_a_check_that_is_not_there(names: list[str], said: str, words: str) -> N
 
 def test_a_short_name_that_two_clusters_have() -> None:
     checks = [CheckSeen(name=f"{cluster}-x", cluster=cluster) for cluster in ("one", "two")]
-    with pytest.raises(UnknownCheck, match="x can be one-x or two-x: name the one that is meant"):
+    with pytest.raises(UnknownCheck, match="x is ambiguous: name one of one-x, two-x"):
         find(checks, "x")
 
 
@@ -309,5 +309,5 @@ def test_who_asks_to_be_told_at_once_is() -> None:
 
 
 def test_what_cannot_be_awaited() -> None:
-    with pytest.raises(ValueError, match="state='done' is none of 'complete', 'failed', 'ended'"):
+    with pytest.raises(ValueError, match="state must be one of 'complete', 'failed', 'ended', got 'done'"):
         CheckAwaited(check="ssh", state="done")
