@@ -1,4 +1,4 @@
-"""A cluster as the objects of Soperator's operator, for a Kubernetes cluster that has the operator already."""
+"""A cluster as objects for Soperator's operator, in a Kubernetes cluster that already has the operator."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from airflow_provider_soperator.provisioning.spec import ClusterSpec, Installati
 
 Object = dict[str, Any]
 
-#: The links of a node set to its cluster: a field from 5.0 on, before that an annotation.
+#: The annotation that links a node set to its cluster; a field from 5.0 on.
 _PARENT = "slurm.nebius.ai/parental-cluster-ref"
-#: vCPUs, and the share of the memory, that are left to Kubernetes and to what runs beside slurmd.
+#: vCPUs, and the share of memory, that are left to Kubernetes and to containers beside slurmd.
 _KEPT_CPUS, _KEPT_MEMORY = 2, 0.25
 _MUNGE: Object = {"cpu": "500m", "memory": "1Gi", "ephemeral-storage": "5Gi"}
 _DAEMON: Object = {"cpu": "1", "memory": "4Gi", "ephemeral-storage": "20Gi"}
 
 
 def objects(spec: ClusterSpec, installation: Installation) -> tuple[Object, list[Object]]:
-    """The SlurmCluster, and its NodeSets."""
+    """The SlurmCluster and its NodeSets."""
     names = [one.name for one in spec.nodesets]
     known = {"SlurmCluster", "NodeSet", f"SlurmCluster/{spec.name}", *(f"NodeSet/{name}" for name in names)}
     for said in installation.overrides:
         if said not in known:
-            raise SpecMistake(f"overrides has {said!r}{near(said, known)}")
+            raise SpecMistake(f"unknown object {said!r} in overrides{near(said, known)}")
     cluster = _slurm_cluster(spec, installation)
     nodesets = [_nodeset(one, spec, installation) for one in spec.nodesets]
     return _with(cluster, "SlurmCluster", installation), [_with(one, "NodeSet", installation) for one in nodesets]
@@ -102,7 +102,7 @@ def _partitions(spec: ClusterSpec) -> Object:
 
 
 def _merged(base: Any, over: Any) -> Any:
-    """Mappings are merged, everything else is replaced.
+    """Merge mappings; replace everything else.
 
     >>> _merged({"a": {"b": 1, "c": 2}}, {"a": {"c": 3}})
     {'a': {'b': 1, 'c': 3}}
@@ -148,7 +148,7 @@ def _slurm_cluster(spec: ClusterSpec, installation: Installation) -> Object:
                 "controller": {
                     **place,
                     **munge,
-                    # Without it the controller may not power nodes up and down.
+                    # Without it, the controller has no right to power nodes up and down.
                     "serviceAccountName": f"{spec.name}-slurm-controller",
                     "slurmctld": container("controller_slurmctld", _DAEMON),
                     "volumes": {"spool": {"volumeSourceName": "controller-spool"}, **jail},
@@ -201,9 +201,7 @@ def _auto_resume(one: NodeSet, version: str) -> Object:
     if _has_cluster_names(version):
         return {} if one.auto_resume is None else {"autoResume": one.auto_resume}
     if one.auto_resume is False:
-        raise SpecMistake(
-            f"node set {one.name}: auto_resume comes with Soperator 5.0, and this is {version}; leave it out"
-        )
+        raise SpecMistake(f"node set {one.name}: auto_resume needs Soperator 5.0, and this is {version}; omit it")
     return {}
 
 
