@@ -51,43 +51,8 @@ def _slurm_of(version: str) -> str:
     return "25.11.2" if version == "3.0.0" else "25.11.3"
 
 
-def _workers(one: NodeSet, version: str, installation: Installation) -> Object:
-    """The spec of a NodeSet but for its images and resources."""
-    preset = preset_of(one.preset)
-    assert preset is not None, "the description was checked"
-    said: Object = {
-        "replicas": one.size,
-        "ephemeralNodes": bool(one.ephemeral),
-        "gpu": {"enabled": bool(preset.gpus), "nvidia": {"gdrCopyEnabled": bool(preset.gpus)}},
-        "nodeConfig": {**({"features": list(one.features)} if one.features else {}), **_auto_resume(one, version)},
-        "nodeSelector": {installation.node_label: one.name},
-        "slurmd": {
-            "volumes": {
-                "spool": {"emptyDir": {"sizeLimit": "50Gi"}},
-                "jail": {"persistentVolumeClaim": {"claimName": installation.jail_claim}},
-            },
-        },
-        "munge": {},
-    }
-    if preset.gpus:
-        said["nodeConfig"]["gresConfig"] = ["AutoDetect=nvidia"]
-        said["tolerations"] = [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
-    if one.initial is not None:
-        said["initialNumberEphemeralNodes"] = one.initial
-    return said
-
-
-def _resources(one: NodeSet) -> Object:
-    """Of slurmd: most of what the machine has."""
-    preset = preset_of(one.preset)
-    assert preset is not None, "the description was checked"
-    gpus = {"nvidia.com/gpu": str(preset.gpus)} if preset.gpus else {}
-    memory = int(preset.memory_gb * (1 - _KEPT_MEMORY))
-    return {"cpu": str(preset.cpus - _KEPT_CPUS), "memory": f"{memory}Gi", "ephemeral-storage": "50Gi", **gpus}
-
-
 def _partitions(spec: ClusterSpec) -> Object:
-    """As the SlurmCluster and the values of its chart have them."""
+    """The partitionConfiguration of the SlurmCluster."""
     if not spec.partitions:
         return {"configType": "default"}
     said = [
@@ -178,19 +143,38 @@ def _tag(spec: ClusterSpec, installation: Installation) -> str:
 
 
 def _nodeset(one: NodeSet, spec: ClusterSpec, installation: Installation) -> Object:
-    tag = _tag(spec, installation)
-    body = _merged(
-        _workers(one, spec.operator_version, installation),
-        {
-            "slurmd": {
-                "image": {"repository": f"{installation.registry}/worker_slurmd", "tag": tag},
-                "resources": _resources(one),
+    preset, version, tag = preset_of(one.preset), spec.operator_version, _tag(spec, installation)
+    assert preset is not None, "the description was checked"
+    # slurmd gets most of the machine.
+    resources = {
+        "cpu": str(preset.cpus - _KEPT_CPUS),
+        "memory": f"{int(preset.memory_gb * (1 - _KEPT_MEMORY))}Gi",
+        "ephemeral-storage": "50Gi",
+        **({"nvidia.com/gpu": str(preset.gpus)} if preset.gpus else {}),
+    }
+    body: Object = {
+        "replicas": one.size,
+        "ephemeralNodes": bool(one.ephemeral),
+        "gpu": {"enabled": bool(preset.gpus), "nvidia": {"gdrCopyEnabled": bool(preset.gpus)}},
+        "nodeConfig": {**({"features": list(one.features)} if one.features else {}), **_auto_resume(one, version)},
+        "nodeSelector": {installation.node_label: one.name},
+        "slurmd": {
+            "image": {"repository": f"{installation.registry}/worker_slurmd", "tag": tag},
+            "resources": resources,
+            "volumes": {
+                "spool": {"emptyDir": {"sizeLimit": "50Gi"}},
+                "jail": {"persistentVolumeClaim": {"claimName": installation.jail_claim}},
             },
-            "munge": {"image": {"repository": f"{installation.registry}/munge", "tag": tag}, "resources": _MUNGE},
         },
-    )
+        "munge": {"image": {"repository": f"{installation.registry}/munge", "tag": tag}, "resources": _MUNGE},
+    }
+    if preset.gpus:
+        body["nodeConfig"]["gresConfig"] = ["AutoDetect=nvidia"]
+        body["tolerations"] = [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
+    if one.initial is not None:
+        body["initialNumberEphemeralNodes"] = one.initial
     metadata: Object = {"name": one.name}
-    if _has_cluster_names(spec.operator_version):
+    if _has_cluster_names(version):
         body["clusterName"] = spec.name
     else:
         metadata["annotations"] = {_PARENT: spec.name}
