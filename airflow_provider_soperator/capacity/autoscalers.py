@@ -1,8 +1,8 @@
-"""Autoscalers of a workload: what they may make of it by themselves, and how they are kept from it for a while.
+"""Autoscalers of a workload: how far they may scale it, and how a shift pauses them.
 
-KEDA is paused by an annotation of its own. A HorizontalPodAutoscaler has no such thing: both its bounds are set to the
-number of replicas, and what they were is kept in an annotation. An autoscaler is let go again once the workload has
-been given all that the autoscaler could ever take; until then it would take what others have been given.
+KEDA is paused by its own annotation. A HorizontalPodAutoscaler has none: both its bounds are set to the number of
+replicas, and the original bounds are kept in an annotation. An autoscaler is released once the workload has as many
+replicas as the autoscaler may ever make; before that, it would take GPUs that belong to others.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ _HPA = Resource("autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodA
 
 _PAUSED = "autoscaling.keda.sh/paused"
 _PAUSED_REPLICAS = "autoscaling.keda.sh/paused-replicas"
-#: The pause is ours as long as it is at this number.
+#: The pause is ours while it is at this number.
 _OUR_PAUSE = f"{MANAGER}/paused-replicas"
-#: An HPA's own bounds while it has ours.
+#: The original bounds of an HPA that is pinned.
 _BOUNDS = f"{MANAGER}/bounds"
 #: KEDA's default of ``maxReplicaCount``.
 _KEDA_MOST = 100
 
 
 class Autoscaler(Protocol):
-    """A controller that changes the replicas of a workload by itself."""
+    """A controller that changes the replicas of a workload."""
 
     def check(self) -> None:
-        """Raise ``CapacityMistake`` if it cannot be kept from the workload."""
+        """Raise ``CapacityMistake`` if it cannot be paused."""
 
     def ceiling(self, replicas: int) -> int:
-        """The most that it may make of these replicas while it is left as it is now."""
+        """The highest number of replicas that it may set now, given the present number."""
 
     def pin(self, replicas: int) -> Object | None:
-        """The change that keeps the workload at this number; None if it is made."""
+        """The patch that pins the workload at this number; None if it is pinned already."""
 
     def release(self, replicas: int) -> Object | None:
-        """The change that lets it go, if we have pinned it and it could never take more than this; else None."""
+        """The patch that unpins it, if we have pinned it and it may never set more than this; else None."""
 
     @property
     def resource(self) -> Resource: ...
@@ -65,8 +65,8 @@ class Keda:
         pinned = self._annotations.get(_PAUSED_REPLICAS)
         if pinned is not None and not self._is_ours:
             raise CapacityMistake(
-                f"somebody has paused ScaledObject {self.name} at {pinned} replicas",
-                f"remove its annotation {_PAUSED_REPLICAS} once the reason for it is gone",
+                f"ScaledObject {self.name} is paused at {pinned} replicas, and not by this provider",
+                f"remove its annotation {_PAUSED_REPLICAS} once the reason for the pause is gone",
             )
 
     def ceiling(self, replicas: int) -> int:
@@ -92,7 +92,7 @@ class Keda:
 
 
 class Hpa:
-    """A HorizontalPodAutoscaler. Of a workload with no replicas it does nothing, whatever its bounds."""
+    """A HorizontalPodAutoscaler. It never scales a workload that has no replicas."""
 
     resource = _HPA
 
@@ -102,7 +102,7 @@ class Hpa:
         spec = found["spec"]
         self._bounds = (int(spec.get("minReplicas", 1)), int(spec["maxReplicas"]))
         noted = (found["metadata"].get("annotations") or {}).get(_BOUNDS)
-        # Bounds that differ have been set by others since.
+        # Bounds that differ from each other were set by others since.
         self._is_pinned = noted is not None and self._bounds[0] == self._bounds[1]
         least, _, most = (noted or "").partition("-")
         self._own = (int(least), int(most)) if self._is_pinned else self._bounds
@@ -110,8 +110,8 @@ class Hpa:
     def check(self) -> None:
         if not self._may_pin:
             raise CapacityMistake(
-                f"HorizontalPodAutoscaler {self.name} changes the same replicas",
-                "delete it, or let its bounds be moved (pin_hpa=True)",
+                f"HorizontalPodAutoscaler {self.name} scales the same workload",
+                "delete it, or set pin_hpa=True to let a shift change its bounds",
             )
 
     def ceiling(self, replicas: int) -> int:
@@ -147,5 +147,5 @@ async def find(objects: Objects, workload: Resource, name: str, *, may_pin_hpa: 
 
 
 def _annotated(annotations: Mapping[str, str | None]) -> Object:
-    """A merge patch, in which None removes."""
+    """A merge patch; None removes an annotation."""
     return {"metadata": {"annotations": dict(annotations)}}

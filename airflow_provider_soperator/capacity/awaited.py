@@ -1,4 +1,4 @@
-"""What somebody waits for in a capacity block: so many GPUs free, a state, and a limit that stays."""
+"""Conditions to wait for on a capacity block: free GPUs, a state, and a limit that does not fall."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ STATES = ("allocating", "active", "shutting", "inactive")
 
 @dataclass(frozen=True, kw_only=True)
 class BlockAwaited:
-    """A block fits if all that is said here is so.
+    """Conditions that a block has to meet, all of them.
 
     >>> BlockAwaited(min_free_gpus=8).lacks(CapacityBlock(id="b", limit=16, usage=12), datetime.now())
-    '4 of its 16 GPUs are free, and not 8'
+    '4 of its 16 GPUs are free, expected 8'
     >>> BlockAwaited(min_free_gpus=4).lacks(CapacityBlock(id="b", limit=16, usage=12), datetime.now())
     ''
     """
@@ -25,29 +25,29 @@ class BlockAwaited:
     min_free_gpus: int | None = None
     #: None for any.
     target_state: str | None = "active"
-    #: For how long from now on the limit may not be announced to fall.
+    #: The period from now in which no fall of the limit may be announced.
     stable_for: timedelta | None = None
 
     def __post_init__(self) -> None:
         if self.target_state is not None and self.target_state not in STATES:
             raise CapacityMistake(
-                f"target_state is {self.target_state!r}", f"a block is {', '.join(STATES)}, or None for any"
+                f"unknown target_state {self.target_state!r}", f"use one of {', '.join(STATES)}, or None for any"
             )
         if self.min_free_gpus is not None and self.min_free_gpus < 1:
             raise CapacityMistake(
-                f"min_free_gpus must be >= 1, got {self.min_free_gpus}", "leave it out if no GPU needs to be free"
+                f"min_free_gpus must be >= 1, got {self.min_free_gpus}", "omit it if no GPUs have to be free"
             )
 
     def lacks(self, block: CapacityBlock, now: datetime) -> str:
-        """Why the block does not fit; empty if it does. What nobody knows does not fit."""
+        """The condition that the block does not meet; empty if it meets all. An unknown value does not meet any."""
         if self.target_state is not None and block.state != self.target_state:
-            return f"it is {block.state}, and not {self.target_state}"
+            return f"it is {block.state}, expected {self.target_state}"
         if self.min_free_gpus is not None and block.free is None:
-            return "how many GPUs are free is not known just now"
+            return "the number of free GPUs is unknown at present"
         if self.min_free_gpus is not None and block.free is not None and block.free < self.min_free_gpus:
-            return f"{block.free} of its {block.limit} GPUs are free, and not {self.min_free_gpus}"
+            return f"{block.free} of its {block.limit} GPUs are free, expected {self.min_free_gpus}"
         if self.stable_for is not None and block.next_change_at is not None:
-            # A change is announced without its limit while that is not known.
+            # A change may be announced before its limit is known.
             falls_to = block.next_change_to or 0
             if falls_to < block.limit and block.next_change_at < now + self.stable_for:
                 when = block.next_change_at.strftime("%Y-%m-%d %H:%M %Z")
@@ -56,7 +56,7 @@ class BlockAwaited:
 
 
 def told(block: CapacityBlock) -> dict[str, Any]:
-    """A block in JSON, as tasks return it."""
+    """A block as JSON, as tasks return it."""
     return {
         "id": block.id,
         "state": block.state,

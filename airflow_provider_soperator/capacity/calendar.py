@@ -34,7 +34,7 @@ _HOW_TO_WRITE_WINDOWS = (
     'write "mon-fri 20:00 - 08:00", "sat,sun 10:00 - 18:00", "daily 22:00 - 06:00" or "fri 20:00 - mon 08:00"'
 )
 
-#: From when to when, in minutes of the week; the end may lie in the next one.
+#: Begin and end in minutes of the week; the end may lie in the next week.
 Span = tuple[int, int]
 
 
@@ -47,13 +47,13 @@ def zone(name: str) -> Timezone:
         pass
     near = get_close_matches(str(name), pendulum.timezones(), 1)
     raise CapacityMistake(
-        f"there is no time zone {name!r}",
-        f"did you mean {near[0]!r}?" if near else 'give a name of the IANA database, such as "Europe/Amsterdam"',
+        f"unknown time zone {name!r}",
+        f"did you mean {near[0]!r}?" if near else 'use a name of the IANA database, such as "Europe/Amsterdam"',
     )
 
 
 def instant(wall: datetime, zone: Timezone) -> DateTime:
-    """The moment, in UTC, at which the clocks first show this time, or have jumped over it.
+    """The moment, in UTC, at which clocks first show this time, or jump over it.
 
     On the last Sunday of March 2026 Amsterdam's clocks went from 02:00 to 03:00 at 01:00 UTC; on that of October they
     showed 02:30 at 00:30 UTC, and again an hour later.
@@ -92,9 +92,9 @@ def _jump(before: datetime, after: datetime, wall: datetime, zone: Timezone) -> 
 
 
 def utc(moment: datetime) -> DateTime:
-    """A moment in UTC, in which moments can be compared also when clocks are set back."""
+    """A moment in UTC, which compares correctly even when clocks are set back."""
     if moment.tzinfo is None:
-        raise CapacityMistake(f"{moment.isoformat()} could be a moment anywhere", "give it a time zone")
+        raise CapacityMistake(f"{moment.isoformat()} has no time zone", "add one, such as +01:00")
     return pendulum.instance(moment.astimezone(pendulum.UTC))
 
 
@@ -106,16 +106,18 @@ def seconds(duration: timedelta | str) -> int:
     """
     if isinstance(duration, timedelta):
         if duration < timedelta(0) or duration.microseconds:
-            raise CapacityMistake(f"{duration} is no whole number of seconds", 'write "30m", "1h" or "1h30m"')
+            raise CapacityMistake(
+                f"a duration must be a whole number of seconds >= 0, got {duration}", 'write "30m", "1h" or "1h30m"'
+            )
         return int(duration.total_seconds())
     found = _DURATION.fullmatch(duration) if isinstance(duration, str) and duration else None
     if found is None:
-        raise CapacityMistake(f"{duration!r} is no duration", 'write "30m", "1h" or "1h30m"')
+        raise CapacityMistake(f"{duration!r} is not a duration", 'write "30m", "1h" or "1h30m"')
     return sum(int(number or 0) * size for number, size in zip(found.groups(), _UNITS.values(), strict=True))
 
 
 def duration_text(seconds: int) -> str:
-    """A duration in few words.
+    """A duration as text.
 
     >>> duration_text(5400), duration_text(0)
     ('1h30m', '0m')
@@ -129,7 +131,7 @@ def duration_text(seconds: int) -> str:
 
 @dataclass(frozen=True, order=True)
 class Dates:
-    """From when to when an exception holds.
+    """The period of an exception.
 
     >>> Dates.parse("2026-12-25/2026-12-27").end.isoformat()
     '2026-12-28T00:00:00'
@@ -150,15 +152,15 @@ class Dates:
             elif _TIME.fullmatch(first) and _TIME.fullmatch(last):
                 start, end = datetime.fromisoformat(first), datetime.fromisoformat(last)
             else:
-                raise CapacityMistake(f"the exception {text!r} is at no date", _HOW_TO_WRITE_DATES)
+                raise CapacityMistake(f"the exception {text!r} is not a date or period", _HOW_TO_WRITE_DATES)
         except ValueError as error:
             if isinstance(error, CapacityMistake):
                 raise
             raise CapacityMistake(
-                f"the exception {text!r} is at a date that no calendar has ({error})", _HOW_TO_WRITE_DATES
+                f"the exception {text!r} has a date that does not exist ({error})", _HOW_TO_WRITE_DATES
             ) from None
         if end <= start:
-            raise CapacityMistake(f"the exception {text!r} ends before it has begun", _HOW_TO_WRITE_DATES)
+            raise CapacityMistake(f"the exception {text!r} ends before it begins", _HOW_TO_WRITE_DATES)
         return cls(start, end, text)
 
 
@@ -169,17 +171,16 @@ def refuse_overlap(exceptions: Iterable[Dates]) -> None:
             raise CapacityMistake(
                 f"the exceptions {one.text!r} and {other.text!r} overlap from {begin:%Y-%m-%d %H:%M} to "
                 f"{end:%Y-%m-%d %H:%M}",
-                "let one end before the other begins",
+                "end one before the other begins",
             )
 
 
 @dataclass(frozen=True)
 class Window:
-    """A part of each week, and how many units each target has in it: nodes of Slurm, replicas of a service.
+    """A part of each week, and the units of each target in it: Slurm nodes, or replicas of a service.
 
-    A window that ends at or before the time at which it begins ends on the next day; one over several days says on
-    which it ends. Times are those of the wall clock, so a window is longer or shorter in a night in which clocks are
-    changed.
+    A window whose end is not after its begin ends on the next day; one over several days names the day on which it
+    ends. Times are of the wall clock, so a window is longer or shorter on a night on which clocks change.
 
     >>> night = Window("mon-fri 20:00 - 08:00", {"training": 8, "inference": 0}, name="night")
     >>> night.spans[0]
@@ -199,21 +200,21 @@ class Window:
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", self.name or self.when)
         object.__setattr__(self, "allocation", checked_allocation(self.allocation, f"{self.name!r}"))
-        _ = self.spans  # what cannot be read is refused here
+        _ = self.spans  # raises if ``when`` cannot be parsed
 
     @cached_property
     def spans(self) -> tuple[Span, ...]:
-        """Its parts of the week, one for each day on which it begins."""
+        """Parts of the week, one for each day on which the window begins."""
         found = _WHEN.fullmatch(self.when.strip()) if isinstance(self.when, str) else None
         if found is None:
-            raise CapacityMistake(f"{self.when!r} is no part of a week", _HOW_TO_WRITE_WINDOWS)
+            raise CapacityMistake(f"{self.when!r} is not a part of a week", _HOW_TO_WRITE_WINDOWS)
         days, start, end = self._days(found[1]), self._minutes(found[2]), self._minutes(found[4])
         if start == DAY:
-            raise CapacityMistake(f"{self.when!r} begins at 24:00", "begin at 00:00 of the day after")
+            raise CapacityMistake(f"{self.when!r} begins at 24:00", "begin at 00:00 of the next day")
         if found[3] is None:
             return tuple((day * DAY + start, day * DAY + end + (DAY if end <= start else 0)) for day in days)
         if len(days) > 1:
-            raise CapacityMistake(f"{self.when!r} begins on several days, and ends on one", _HOW_TO_WRITE_WINDOWS)
+            raise CapacityMistake(f"{self.when!r} begins on several days but ends on one", _HOW_TO_WRITE_WINDOWS)
         length = (self._day(found[3]) - days[0]) * DAY + end - start
         begins = days[0] * DAY + start
         return ((begins, begins + length + (WEEK if length <= 0 else 0)),)
@@ -231,30 +232,30 @@ class Window:
 
     def _day(self, text: str) -> int:
         if text.lower() not in _DAYS:
-            raise CapacityMistake(f"{text!r} in {self.when!r} is no day", f"days are {', '.join(_DAYS)}, or daily")
+            raise CapacityMistake(f"unknown day {text!r} in {self.when!r}", f"days are {', '.join(_DAYS)}, or daily")
         return _DAYS.index(text.lower())
 
     def _minutes(self, text: str) -> int:
         hour, minute = map(int, text.split(":"))
         if minute > 59 or hour * 60 + minute > DAY:
-            raise CapacityMistake(f"{text} in {self.when!r} is no time of day", "times are 00:00 to 24:00")
+            raise CapacityMistake(f"{text} in {self.when!r} is not a time of day", "times are 00:00 to 24:00")
         return hour * 60 + minute
 
 
 def checked_allocation(allocation: object, whose: str) -> dict[str, int]:
-    """An allocation that is one: whole numbers of units, by target."""
+    """An allocation, checked: whole numbers of units, by target."""
     if not isinstance(allocation, Mapping) or not allocation:
         raise CapacityMistake(
-            f"{whose} has {allocation!r} where units of targets are to be", 'write {"training": 8, "inference": 0}'
+            f"{whose}: expected units by target, got {allocation!r}", 'write {"training": 8, "inference": 0}'
         )
     for target, units in allocation.items():
         if not isinstance(target, str) or not isinstance(units, int) or isinstance(units, bool) or units < 0:
-            raise CapacityMistake(f"{whose} gives {units!r} units to {target!r}", "give a whole number of them, or 0")
+            raise CapacityMistake(f"{whose}: units of {target!r} must be a whole number >= 0, got {units!r}")
     return dict(allocation)
 
 
 def overlaps(windows: Iterable[Window]) -> dict[tuple[str, str], list[Span]]:
-    """Pairs of windows that hold at the same time, and when they do, also over the end of the week."""
+    """Pairs of windows that overlap, and the times at which they do, also over the end of the week."""
     found: dict[tuple[str, str], list[Span]] = {}
     for (_, end, name), (begin, its_end, other) in _neighbours(windows):
         if begin < end:
@@ -263,19 +264,19 @@ def overlaps(windows: Iterable[Window]) -> dict[tuple[str, str], list[Span]]:
 
 
 def gaps(windows: Iterable[Window]) -> list[Span]:
-    """The parts of the week that no window covers; nothing may overlap."""
+    """The parts of the week that no window covers; the windows may not overlap."""
     return [(end, begin) for (_, end, _), (begin, _, _) in _neighbours(windows) if end < begin]
 
 
 def _neighbours(windows: Iterable[Window]) -> list[tuple[tuple[int, int, str], tuple[int, int, str]]]:
-    """Each span with the one that begins next. What overlaps with anything overlaps with that."""
+    """Each span with the one that begins next: if spans overlap at all, such neighbours do."""
     spans = sorted((begin, end, window.name) for window in windows for begin, end in window.spans)
     begin, end, name = spans[0]
     return list(zip(spans, [*spans[1:], (begin + WEEK, end + WEEK, name)], strict=True))
 
 
 def in_words(spans: Sequence[Span]) -> str:
-    """Parts of the week for people to read.
+    """Parts of the week as text.
 
     >>> in_words([(480, 540), (480 + DAY, 540 + DAY)])
     'on Mondays and Tuesdays from 08:00 to 09:00'

@@ -1,4 +1,4 @@
-"""Figures of a shift: seconds by its parts, GPU-seconds that no side could use, and jobs that were lost."""
+"""Figures of a shift: seconds of its parts, GPU-seconds that no target could use, and lost jobs."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from airflow_provider_soperator.slurm.job_records import Job, JobStatus
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:
-    """Seconds, GPU-seconds and jobs. A part that did not happen has no time."""
+    """Seconds, GPU-seconds and jobs; None for a part that did not happen."""
 
-    #: From the first node's leave to the last one's.
+    #: From the first release to the last.
     release_seconds: float | None
-    #: From then until the last unit was ready where it was wanted.
+    #: From then until the last unit was ready at its new target.
     arrive_seconds: float | None
     total_seconds: float
-    #: How much later than wanted it was.
+    #: Delay after the wanted time.
     late_seconds: float
-    #: GPU-seconds that neither side could use.
+    #: GPU-seconds that no target could use.
     limbo_gpu_seconds: float
     jobs_ended: int
     jobs_requeued: int
     jobs_killed: int
     lost_gpu_seconds: float
-    #: GPUs beside the block. Every target is held to its reservation, so there are none.
+    #: GPUs bought outside the block: always 0, because every target is held to its reservation.
     bought_gpus: int = 0
 
     def describe(self) -> dict[str, Any]:
@@ -38,7 +38,7 @@ class Figures:
 
 
 class Meter:
-    """Adds up what passes between two looks at the world."""
+    """Sums up idle GPU-seconds between two observations."""
 
     def __init__(self, gpus: Mapping[str, int]) -> None:
         self._gpus = gpus
@@ -48,14 +48,14 @@ class Meter:
 
     def see(self, world: World, now: datetime) -> None:
         usable = sum((seen.ready + seen.finishing) * self._gpus[name] for name, seen in world.holdings.items())
-        # What was usable at the beginning, or has become so since, could be.
+        # The highest number seen so far counts as usable.
         self._usable = max(usable, self._usable or 0)
         if self._seen is not None:
             self._limbo += (self._usable - usable) * (now - self._seen).total_seconds()
         self._seen = now
 
     def figures(self, marks: Mapping[str, float], wanted_at: datetime, losses: Sequence[JobLosses]) -> Figures:
-        """All of it, once the shift is over; ``marks`` say when which part was."""
+        """The figures of a finished shift; ``marks`` are the times at which its parts were over."""
         total = sum(losses, JobLosses())
         return Figures(
             release_seconds=_between(marks, "leaving", "released"),
@@ -76,18 +76,18 @@ def _between(marks: Mapping[str, float], start: str, end: str) -> float | None:
 
 @dataclass(frozen=True)
 class JobLosses:
-    """Jobs that were on nodes when these were taken, by what became of them.
+    """Jobs on nodes that a shift took, counted by their end.
 
     >>> JobLosses(ended=2) + JobLosses(killed=1, lost_gpu_seconds=80.0)
     JobLosses(ended=2, requeued=0, killed=1, lost_gpu_seconds=80.0)
     """
 
-    #: Those that ended by themselves, as they would have done anyway.
+    #: Ended by themselves.
     ended: int = 0
-    #: Those that wait in the queue again.
+    #: Back in the queue.
     requeued: int = 0
     killed: int = 0
-    #: GPU-seconds that those had worked which were requeued or killed.
+    #: GPU-seconds of work of the requeued and killed jobs.
     lost_gpu_seconds: float = 0.0
 
     def __add__(self, other: JobLosses) -> JobLosses:
@@ -100,7 +100,7 @@ class JobLosses:
 
 
 class DisplacedJobs:
-    """Remembers the jobs on nodes that are to go, and tells them apart when it is over."""
+    """Remembers the jobs on nodes that leave, and counts at the end how they ended."""
 
     def __init__(self) -> None:
         self._seen: dict[JobId, Job] = {}
@@ -116,7 +116,7 @@ class DisplacedJobs:
         return tuple(self._seen)
 
     def losses(self, found: Mapping[JobId, JobStatus]) -> JobLosses:
-        """Count what became of them, by their states now."""
+        """Count the jobs by their present states."""
         total = JobLosses()
         for job, before in self._seen.items():
             status = found.get(job)

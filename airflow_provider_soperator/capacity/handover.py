@@ -1,4 +1,4 @@
-"""The reservation that empties nodes for a handover: Slurm keeps jobs off them that would run into it."""
+"""The reservation that empties nodes for a handover: Slurm starts no job on them that would run into it."""
 
 from __future__ import annotations
 
@@ -20,42 +20,42 @@ from airflow_provider_soperator.slurm.requests import (
 
 T = TypeVar("T")
 
-#: It ends by itself if no process is left to end it.
+#: The reservation ends by itself if no process is left to delete it.
 _LONGEST = timedelta(days=2)
 
 
 class Ask(Protocol):
-    """Puts questions to a Slurm."""
+    """Sends a request to Slurm."""
 
     def __call__(self, request: Request[T], /) -> Awaitable[T]: ...
 
 
 def handover_name(block: str, key: str) -> str:
-    """The reservation of one shift on one block."""
+    """The name of the reservation of one shift on one block."""
     return f"airflow-handover-{hashlib.sha256(f'{block} {key}'.encode()).hexdigest()[:12]}"
 
 
 class HandoverReservation:
-    """The nodes that one shift takes from Slurm, reserved from the moment at which they are to go."""
+    """The nodes that one shift takes from Slurm, reserved from the moment at which they leave."""
 
     def __init__(self, ask: Ask, block: str, key: str, user: str, among: Sequence[str]) -> None:
         self._ask = ask
         self._name, self._user = handover_name(block, key), user
-        #: Other nodes in the reservation are those of another target of the same shift, in the same Slurm.
+        #: Other nodes in the reservation belong to another target of the same shift, in the same Slurm.
         self._among = frozenset(among)
 
     async def nodes(self) -> tuple[str, ...]:
-        """The nodes that are reserved by now."""
+        """The nodes that are reserved now."""
         found = await self._find()
         return tuple(hostlist.expand(found.nodelist)) if found else ()
 
     async def reserve(self, nodes: Sequence[str], start: datetime, why: str) -> bool:
-        """Reserve these nodes, and no others of theirs, from a moment on; answers whether anything had to be done."""
+        """Reserve exactly these of the target's nodes from a moment on; True if anything had to be changed."""
         found = await self._find()
         reserved = hostlist.expand(found.nodelist) if found else []
         wanted = tuple(hostlist.expand(hostlist.fold([*nodes, *(set(reserved) - self._among)])))
         if found is None:
-            # Slurm refuses one that begins in the past.
+            # Slurm rejects a reservation that begins in the past.
             start = max(start, datetime.now(timezone.utc))
             try:
                 await self._ask(
@@ -69,7 +69,7 @@ class HandoverReservation:
                     )
                 )
             except ReservationConflict:
-                # It was made, and the answer lost.
+                # It was created, but the answer was lost.
                 if await self._find() is None:
                     raise
             return True

@@ -1,4 +1,4 @@
-"""Holdings: the GPUs of a capacity block that each target has, and how many more each may take now."""
+"""Holdings: the GPUs of a capacity block that each target holds, and how many more each may take now."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ Allocation = Mapping[str, int]
 
 @dataclass(frozen=True, kw_only=True)
 class Holding:
-    """Units that a target has: nodes, machines or replicas.
+    """Units of a target: nodes, machines or replicas.
 
     >>> Holding(allowed=3, held=1, ready=1).promised
     2
     """
 
-    #: As many as it has been told to have, or can take by itself at any time.
+    #: Its present size, or the size to which it may scale itself at any time.
     allowed: int
-    #: Those whose GPUs it has taken from the block: on their way in, at work, or on their way out.
+    #: Units that hold GPUs of the block: arriving, at work, or leaving.
     held: int
-    #: Those that can take work.
+    #: Units that can take work.
     ready: int
-    #: Those that are to go, and are still at work.
+    #: Units that leave, but are still at work.
     finishing: int = 0
-    #: Nothing is on its way in or out.
+    #: Nothing is arriving or leaving.
     is_settled: bool = True
-    #: Causes that keep it from what it is allowed, as Slurm, Kubernetes or the cloud give them.
+    #: Causes that keep it below what it is allowed, as Slurm, Kubernetes or the cloud report them.
     problems: tuple[str, ...] = ()
 
     @property
     def promised(self) -> int:
-        """Units that it may still take without being told anything more."""
+        """Units that it may still take without another command."""
         return max(0, self.allowed - self.held)
 
 
@@ -44,20 +44,20 @@ class Holding:
 class Release:
     """The limits within which a target may free units at this moment."""
 
-    #: From when on they are wanted elsewhere. What would run past it is kept off them, where that is possible.
+    #: When they are wanted elsewhere. Jobs that would run past it are kept off them, where that is possible.
     wanted_at: datetime
-    #: What may be done now; None: nothing but to prepare.
+    #: How nodes may be released now; None: only prepare.
     mode: PowerDownMode | None
-    #: With ``FORCE``: jobs in the way get this signal first, and then so much time.
+    #: With ``FORCE``: jobs get this signal first, and then ``grace`` to end.
     signal: str = "TERM"
     grace: timedelta = timedelta(0)
-    #: Work that would last beyond that is to be kept off before.
+    #: Keep work off in advance that would last longer.
     ahead: bool = True
 
 
 @dataclass(frozen=True)
 class World:
-    """A block, and what each target has of it, at one moment."""
+    """A block, and what each target holds of it, at one moment."""
 
     block: CapacityBlock
     holdings: Mapping[str, Holding]
@@ -65,7 +65,7 @@ class World:
     gpus: Mapping[str, int]
 
     def receivers(self, desired: Allocation, ready: Allocation | None = None) -> list[str]:
-        """Targets that have less than they shall have; of that so many are to be ``ready``, or all."""
+        """Targets below their desired size, or with fewer units ready than ``ready`` (default: all)."""
         desired_ready = desired if ready is None else ready
         return [
             name
@@ -80,19 +80,19 @@ class World:
 
     @property
     def others(self) -> int | None:
-        """GPUs of the block that none of the targets holds: of others, and of machines that are still to go."""
+        """GPUs of the block that no target holds: those of others, and of machines that have not gone yet."""
         return None if self.block.usage is None else self.block.usage - self.held
 
     def donors(self, desired: Allocation) -> list[str]:
-        """Targets that have more than they shall have, or may take more."""
+        """Targets that hold, or may take, more than desired."""
         return [name for name, seen in self.holdings.items() if max(seen.held, seen.allowed) > desired[name]]
 
 
 def may_have(world: World, desired: Allocation) -> dict[str, int]:
-    """The most units that each target may have now. All that is free is given at once, and once only.
+    """The highest number of units that each target may have now. Free GPUs are given at once, and only once.
 
-    What a target has been allowed before counts as taken, though the cloud does not show it yet; and what the cloud
-    does not know is not free.
+    Units that a target was allowed before count as taken, even if the cloud does not show them yet; with an unknown
+    usage nothing is free.
 
     >>> seen = {"training": Holding(allowed=4, held=5, ready=4), "inference": Holding(allowed=1, held=0, ready=0)}
     >>> block = CapacityBlock(id="b", limit=64, usage=40)
@@ -101,10 +101,10 @@ def may_have(world: World, desired: Allocation) -> dict[str, int]:
     """
     left = 0
     if world.block.usage is not None:
-        # The one that counts a machine first is right.
+        # Either may count a new machine first.
         left = max(0, world.block.limit - max(world.block.usage, world.held))
     may = {}
-    # Promises come first: they cannot be taken back.
+    # Promises come first, because they cannot be revoked.
     for name, seen in world.holdings.items():
         kept = min(seen.promised, left // world.gpus[name])
         may[name] = min(seen.held, seen.allowed) + kept

@@ -1,7 +1,7 @@
-"""The lease of a block, which only one shift has at a time, and the record of that shift: both kept in Slurm.
+"""The lease of a block, held by one shift at a time, and the record of that shift; both are kept in Slurm.
 
-A lease is a reservation of one node for a minute in the year 2099, which keeps no job from anything. Slurm makes such a
-thing or does not, keeps it over restarts, and shows it to all who wonder why a shift waits.
+A lease is a reservation of one node for a minute in the year 2099, which affects no job. Slurm creates it atomically,
+keeps it over restarts, and shows it to everyone who wants to know why a shift waits.
 """
 
 from __future__ import annotations
@@ -28,35 +28,35 @@ from airflow_provider_soperator.slurm.requests import (
 
 _PREFIX = "airflow-shift-"
 _FAR = datetime(2099, 1, 1, tzinfo=timezone.utc)
-#: Until when a lease lasts that is asked for, and one that is had: slurmrestd shows no comments, and times it does.
+#: The end of a lease that is requested, and of one that is held: slurmrestd shows times, but no comments.
 _ASKED, _HAD = (datetime(2099, 1, 1, 0, minute, tzinfo=timezone.utc) for minute in (1, 2))
-#: As many bytes as Slurm's front ends keep of a comment.
+#: Bytes that Slurm's front ends keep of a comment.
 _MOST = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShiftRecord:
-    """The state of a shift that a later try, or another process, goes on from."""
+    """The state of a shift, from which a later try or another process continues."""
 
-    #: Tells it from all others.
+    #: Identifies the shift.
     key: str
-    #: The task it is, as ``dag/run/task/map index``, for people and for Airflow.
+    #: Its task, as ``dag/run/task/map index``, for people and for Airflow.
     task: str
-    #: What each target was allowed when it began, and how many of these were ready: what there is to go back to.
+    #: The allowed and ready units of each target when the shift began, to roll back to.
     before: dict[str, int] = field(default_factory=dict)
     ready: dict[str, int] = field(default_factory=dict)
-    #: GPUs of the block that none of the targets had then; None if that was unknown.
+    #: GPUs of the block that no target held then; None if that was unknown.
     others: int | None = None
-    #: Why it goes back; empty while it does not.
+    #: Why the shift is rolled back; empty if it is not.
     undone: str = ""
-    #: When which part of it was over, in seconds since 1970.
+    #: The times at which its parts were over, in seconds since 1970.
     marks: dict[str, float] = field(default_factory=dict)
 
     def write(self) -> str:
         said = self._write()
         if len(said) <= _MOST or not self.undone:
             return said
-        # A letter can take six bytes.
+        # One character can take six bytes.
         return replace(self, undone=self.undone[: max(1, len(self.undone) - (len(said) - _MOST))])._write()
 
     def _write(self) -> str:
@@ -76,25 +76,25 @@ class ShiftRecord:
 
 @dataclass(frozen=True)
 class LeaseHolder:
-    """Another shift that has the block."""
+    """Another shift, which holds the block."""
 
     name: str
     record: ShiftRecord | None
 
     def __str__(self) -> str:
-        by = f"task {self.record.task}" if self.record else "a task that cannot be told by this connection"
+        by = f"task {self.record.task}" if self.record else "a task that this connection cannot identify"
         return f"{by} (reservation {self.name})"
 
 
 class LeaseLost(CapacityBusy):
-    """A block has been taken away from the shift that was moving it."""
+    """The shift has lost its lease of the block."""
 
 
 class Lease:
-    """The right of one shift to move the GPUs of a block that Slurm's nodes have.
+    """The right of one shift to move the GPUs of a block that Slurm nodes hold.
 
-    It is taken in two steps: make ours, then list all, and back off if there is another. So never two have a block; of
-    two that came at the same moment both may back off, and come again.
+    Two-phase: create ours, list all, and back off if another lease exists. So two shifts never hold one block; if two
+    come at the same moment, both may back off and retry.
     """
 
     def __init__(self, ask: Ask, block: str, key: str, node: str, user: str) -> None:
@@ -105,7 +105,7 @@ class Lease:
         self._node, self._user = node, user
 
     async def take(self, record: ShiftRecord) -> ShiftRecord | LeaseHolder:
-        """Take the block: the record of this shift (the kept one, if it had the block before), or who has it."""
+        """Take the block: returns the record of this shift (the stored one, if there is one), or the present holder."""
         found = await self._list()
         mine = found.get(self._name)
         if mine and mine.end == _HAD:
@@ -119,19 +119,19 @@ class Lease:
                 await self.drop()
             name, other = min(others.items())
             return LeaseHolder(name, ShiftRecord.read(other.comment))
-        # What an earlier try that came no further has said in it is past.
+        # The record of an earlier try that did not get the lease is obsolete.
         await self._ask(UpdateReservation(name=self._name, end=_HAD, comment=record.write()))
         return record
 
     async def keep(self, record: ShiftRecord) -> None:
-        """Write down how far it has come."""
+        """Store the record."""
         try:
             await self._ask(UpdateReservation(name=self._name, comment=record.write()))
         except UnknownReservation as error:
             raise self._lost() from error
 
     async def confirm(self) -> None:
-        """Raise ``LeaseLost`` if the block has been taken away."""
+        """Raise ``LeaseLost`` if the lease is gone."""
         if self._name not in await self._list():
             raise self._lost()
 
@@ -139,22 +139,22 @@ class Lease:
         await self._ask(DeleteReservation(self._name))
 
     async def evict(self, other: LeaseHolder) -> None:
-        """Take the block from a shift that is no more, with all that it has reserved."""
+        """Delete the lease of a shift that has ended, and its handover reservation."""
         if other.record:
             await self._ask(DeleteReservation(handover_name(self._block, other.record.key)))
         await self._ask(DeleteReservation(other.name))
 
     def _lost(self) -> LeaseLost:
         return LeaseLost(
-            f"reservation {self._name}, with which this shift held block {self._block}, has been deleted",
-            "see who did it; what was moved stays where it is, and the next shift goes on from there",
+            f"reservation {self._name}, the lease of this shift on block {self._block}, was deleted",
+            "find out who deleted it; what was moved stays where it is, and the next shift continues from there",
         )
 
     async def _list(self) -> dict[str, Reservation]:
         return {one.name: one for one in await self._ask(ListReservations()) if one.name.startswith(self._prefix)}
 
     async def _create(self, record: ShiftRecord) -> None:
-        # It may have been made, and the answer lost.
+        # It may have been created, and the answer lost.
         with suppress(ReservationConflict):
             await self._ask(
                 CreateReservation(
@@ -172,12 +172,12 @@ def _short(text: str, length: int) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:length]
 
 
-#: Whether a task that holds a block is still under way, as far as is known.
+#: Tells if the task that holds a block is still running, as far as is known.
 IsAlive = Callable[[ShiftRecord], Awaitable[bool]]
 
 
 class JointLease:
-    """The leases of all targets of a shift that have one, as if they were one."""
+    """The leases of all targets of a shift, used as one."""
 
     def __init__(self, record: ShiftRecord, leases: Sequence[Lease], log: Logger) -> None:
         self.record = record
@@ -185,17 +185,17 @@ class JointLease:
         self._told = ""
 
     async def take(self, is_alive: IsAlive | None) -> LeaseHolder | None:
-        """Take the block, and learn what an earlier try has left; or who has it."""
+        """Take the block and load the record of an earlier try; returns the holder if another shift has it."""
         holder = await self._take_all(self.record)
         if holder and holder.record and is_alive and not await is_alive(holder.record):
-            self._log.warning("The shift of %s has ended without giving the block back: it is taken over", holder)
+            self._log.warning("Taking over the block: the shift of %s has ended without releasing it", holder)
             for lease in self._leases:
                 await lease.evict(holder)
             holder = await self._take_all(self.record)
         return holder
 
     async def begin(self, world: World, now: datetime) -> None:
-        """Write down what there is, unless an earlier try has; no other shift moves it from here on."""
+        """Record the state before the shift, unless an earlier try did; from here on no other shift moves the block."""
         if self.record.before:
             return
         begun = replace(
@@ -207,7 +207,7 @@ class JointLease:
         await self.keep(begun.marked("began", now))
 
     async def mark(self, mark: str, now: datetime) -> None:
-        """Write down when a part was over, the first time."""
+        """Record the time at which a part was over, the first time only."""
         await self.keep(self.record.marked(mark, now))
 
     async def keep(self, record: ShiftRecord) -> None:
@@ -217,7 +217,7 @@ class JointLease:
             self.record = record
 
     async def confirm(self) -> None:
-        """Raise if the block has been taken away."""
+        """Raise ``LeaseLost`` if any lease is gone."""
         for lease in self._leases:
             await lease.confirm()
 
@@ -229,11 +229,11 @@ class JointLease:
         """The error for a shift that does not wait."""
         return CapacityBusy(
             f"{holder} is moving block {block}",
-            f"wait until it is over; {_remedy(holder)}",
+            f"wait until it ends; {_remedy(holder)}",
         )
 
     def tell(self, holder: LeaseHolder) -> None:
-        """Say once who is waited for."""
+        """Log the holder, once."""
         if str(holder) != self._told:
             self._told = str(holder)
             self._log.info("Waiting for %s, which is moving the same block; %s", holder, _remedy(holder))
@@ -246,10 +246,10 @@ class JointLease:
                 await self.give_back()
                 return answer
             known.append(answer)
-        # Of two that differ, one was not written to any more.
+        # If two differ, the last write reached only one of them: the more advanced record is right.
         self.record = max(known, key=lambda record: (bool(record.undone), len(record.marks)), default=mine)
         return None
 
 
 def _remedy(holder: LeaseHolder) -> str:
-    return f"if there is no such task any more: `scontrol delete ReservationName={holder.name}`"
+    return f"if that task no longer exists: `scontrol delete ReservationName={holder.name}`"

@@ -1,4 +1,4 @@
-"""The choice of the nodes to give away: those that lose least by it, with a reason for each that a person can check."""
+"""The choice of the nodes to release: those that lose least work, each with a reason that a person can check."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from airflow_provider_soperator.slurm.job_records import Job, count_gpus
 from airflow_provider_soperator.slurm.node_conditions import is_going_off, is_off, loss_rank
 from airflow_provider_soperator.slurm.notations import NoDuration
 
-#: What busy nodes are chosen by: the end of their jobs, or the work that would be lost with them.
+#: The criterion for busy nodes: the end of their jobs, or the work that would be lost.
 NodeOrder = Literal["end", "work"]
 
-#: The end of what may run forever. (Slurm takes jobs without a limit to run for a year.)
+#: The end of a job without a time limit. (Slurm assumes a year.)
 _NEVER = datetime.max.replace(tzinfo=timezone.utc)
 _LONG_AGO = datetime.min.replace(tzinfo=timezone.utc)
 
 
 @dataclass(frozen=True)
 class NodeChoice:
-    """A node that is to go, and why this one."""
+    """A node to release, and the reason."""
 
     node: str
     why: str
-    #: When its jobs have ended at the latest; None if they may run forever.
+    #: The latest end of its jobs; None if they have no time limit.
     free_at: datetime | None
 
 
@@ -46,12 +46,12 @@ class NodeLoad:
         return max((end or _NEVER for end in ends), default=_LONG_AGO)
 
     def work(self, now: datetime) -> float:
-        """GPU-seconds that its jobs have used up: what would be lost if they were killed."""
+        """GPU-seconds of work that would be lost if its jobs were killed."""
         return sum(work_of(job, now) for job in self.jobs)
 
 
 def work_of(job: Job, now: datetime) -> float:
-    """The GPU-seconds that a job has used up in this run; for one without GPUs the seconds of its nodes."""
+    """GPU-seconds that a job has used since it started; for a job without GPUs, seconds."""
     ran = (now - job.started).total_seconds() if job.started else 0.0
     return max(0.0, ran) * (count_gpus(job.tres) or 1)
 
@@ -61,7 +61,7 @@ class NodePreference:
     """The order in which nodes are chosen."""
 
     by: NodeOrder = "end"
-    #: The block of each node in the network: nodes of one block go together, so that large jobs keep whole ones.
+    #: The network block of each node: nodes of one block go together, so that large jobs keep whole blocks.
     blocks: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -74,12 +74,12 @@ def choose(
     preference: NodePreference = NodePreference(),
     leaving: AbstractSet[str] = frozenset(),
 ) -> list[NodeChoice]:
-    """Choose so many of these nodes to go, the first ones first.
+    """Choose ``count`` of these nodes to release, best first.
 
-    ``leaving``: those that were chosen before. They stay chosen.
+    ``leaving``: nodes that were chosen before; they stay chosen.
     """
     loads = _loads(nodes, jobs)
-    # A stable sort: nodes that are equal go in the order of their numbers.
+    # A stable sort: equal nodes go in the order of their numbers.
     ranked = sorted(loads, key=lambda load: _rank(load, now, preference.by))
     stay = [load for load in ranked if load.node.name in leaving]
     others = [load for load in ranked if load.node.name not in leaving]
@@ -104,14 +104,14 @@ def _rank(load: NodeLoad, now: datetime, by: NodeOrder) -> tuple[int, float]:
 def _by_block(
     ranked: list[NodeLoad], blocks: Mapping[str, str], count: int, rank: Callable[[NodeLoad], Any]
 ) -> list[NodeLoad]:
-    """The same nodes, those of one block after those of another; first the block whose nodes lose least."""
+    """The same nodes, block by block; first the block whose nodes lose least."""
     groups: dict[str, list[NodeLoad]] = {}
     for load in ranked:
         groups.setdefault(blocks.get(load.node.name, load.node.name), []).append(load)
     ordered: list[NodeLoad] = []
     while groups:
         left = count - len(ordered)
-        # Of two blocks that are equally well rid of, the smaller: it leaves more blocks whole.
+        # Of two equal blocks, the smaller one: this leaves more blocks whole.
         best = min(groups, key=lambda name: (rank(groups[name][: max(1, left)][-1]), len(groups[name])))
         ordered += groups.pop(best)
     return ordered
@@ -125,14 +125,14 @@ def _choice(load: NodeLoad, preference: NodePreference, leaving: AbstractSet[str
 
 def _why(load: NodeLoad, leaving: AbstractSet[str]) -> str:
     if load.node.name in leaving:
-        return "was chosen before"
+        return "chosen before"
     if is_off(load.node):
-        return "is off"
+        return "off"
     if is_going_off(load.node):
-        return "is going off already"
+        return "already powering down"
     if not load.jobs:
-        return "is idle"
+        return "idle"
     names = ", ".join(f"{job.id} ({job.name})" for job in load.jobs)
     if load.free_at == _NEVER:
-        return f"runs {names}, without a time limit"
+        return f"runs {names} without a time limit"
     return f"runs {names} until {load.free_at:%d %b %H:%M:%S} UTC at the latest"

@@ -1,4 +1,4 @@
-"""The order for a shift, as a value that goes through JSON, and the time that each part of it may take."""
+"""The order for a shift, as a value that JSON can carry, and the time limits of its parts."""
 
 from __future__ import annotations
 
@@ -26,15 +26,19 @@ class Timeouts:
     :param out_of_reach: until a cluster or a cloud that does not answer does so again
     """
 
+    #: Until one more unit is released: jobs may have to end first.
     release: timedelta = timedelta(hours=2)
+    #: Until released GPUs are free in the block: machines go minutes after their nodes.
     free: timedelta = timedelta(minutes=30)
+    #: Until one more unit is ready at its new target.
     ready: timedelta = timedelta(minutes=45)
+    #: Until a cluster or cloud that does not answer answers again.
     out_of_reach: timedelta = timedelta(hours=1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShiftOrder:
-    """The desired allocation of a block, and how far a shift may go for it."""
+    """The desired allocation of a block, and the means that a shift may use to get there."""
 
     key: str
     task: str
@@ -42,14 +46,14 @@ class ShiftOrder:
     nebius_conn_id: str
     targets: tuple[Target, ...]
     desired: Allocation
-    #: When the receivers shall have what they are to have.
+    #: When the receivers are to have their units.
     wanted_at: datetime
-    #: How long a unit needs from one side to the other: so long before, nodes leave.
+    #: The time that a unit needs from one target to the other: nodes leave that long before ``wanted_at``.
     transfer: timedelta = timedelta(0)
-    #: Until when it is to stay so, if that is known.
+    #: The end of the allocation, if known.
     until: datetime | None = None
     mode: ReleaseMode = "asap"
-    #: With ``force``: how long after ``wanted_at`` jobs are ended, and how long before that they are warned.
+    #: With ``force``: how long after ``wanted_at`` jobs are ended, and how long before that they get the signal.
     force_after: timedelta = timedelta(0)
     grace: timedelta = timedelta(minutes=2)
     signal: str = "TERM"
@@ -62,33 +66,33 @@ class ShiftOrder:
     def __post_init__(self) -> None:
         names = [target.name for target in self.targets]
         if len(set(names)) < len(names):
-            raise CapacityMistake(f"two targets have one name: {', '.join(names)}")
+            raise CapacityMistake(f"target names must be unique, got {', '.join(names)}")
         unknown, missing = set(self.desired) - set(names), set(names) - set(self.desired)
         if unknown or missing:
-            wrong = [f"there is no target {name}" for name in sorted(unknown)]
-            wrong += [f"nothing is said of {name}" for name in sorted(missing)]
+            wrong = [f"unknown target {name}" for name in sorted(unknown)]
+            wrong += [f"no number for {name}" for name in sorted(missing)]
             raise CapacityMistake("; ".join(wrong), f"the targets are {', '.join(names)}")
-        negative = [name for name, units in self.desired.items() if units < 0]
+        negative = [f"{units} for {name}" for name, units in self.desired.items() if units < 0]
         if negative:
-            raise CapacityMistake(f"{', '.join(negative)} cannot have less than nothing")
+            raise CapacityMistake(f"desired must be >= 0, got {', '.join(negative)}")
 
     @property
     def leaves_at(self) -> datetime:
-        """The moment at which units begin to leave, so that they are where they are wanted in time."""
+        """The moment at which units begin to leave, to arrive in time."""
         return self.wanted_at - self.transfer
 
     def units(self, name: str) -> str:
         return next(target.units for target in self.targets if target.name == name)
 
     def release(self, now: datetime, *, back: bool = False) -> Release:
-        """The limits within which units are freed at a moment."""
+        """The limits within which units are released at a moment."""
         if back:
             return Release(wanted_at=now, mode=PowerDownMode.ASAP)
         if now < self.leaves_at:
             return Release(wanted_at=self.leaves_at, mode=None, ahead=self.mode != "idle")
         if self.mode == "idle":
             return Release(wanted_at=self.leaves_at, mode=PowerDownMode.IDLE)
-        # Jobs are warned first, so that is when it begins.
+        # Jobs get the signal first, so force begins that much earlier.
         if self.mode == "force" and now >= self.wanted_at + self.force_after - self.grace:
             return Release(wanted_at=self.leaves_at, mode=PowerDownMode.FORCE, signal=self.signal, grace=self.grace)
         return Release(wanted_at=self.leaves_at, mode=PowerDownMode.ASAP)
@@ -123,11 +127,11 @@ class ShiftOrder:
 
 
 class PartTookTooLong(CapacityError):
-    """A part of a shift has made no progress for as long as it may."""
+    """A part of a shift has made no progress within its time limit."""
 
 
 class ProgressTimer:
-    """Watches the time that each part of a shift takes."""
+    """Enforces the time limits of a shift's parts."""
 
     def __init__(self, timeouts: Timeouts) -> None:
         self._timeouts = timeouts
@@ -138,7 +142,7 @@ class ProgressTimer:
     def see(
         self, world: World, desired: Allocation, now: datetime, *, started: bool, ready: Allocation | None = None
     ) -> None:
-        """Look at how far it has come; raises ``PartTookTooLong``."""
+        """Note the progress; raises ``PartTookTooLong``."""
         part, limit, what = self._waiting_for(world, desired, ready)
         if part != self._part or self._since is None or self._out_of_reach or not started:
             self._part, self._since = part, now
@@ -148,15 +152,15 @@ class ProgressTimer:
             raise PartTookTooLong(f"{what} after {limit}{said}")
 
     def wait_out(self, error: Exception, now: datetime, log: Logger) -> None:
-        """Note that nothing could be seen or done; raises ``PartTookTooLong`` when that has been so for too long."""
+        """Note that a step failed; raises ``PartTookTooLong`` if all steps have failed for too long."""
         if self._out_of_reach is None:
             self._out_of_reach = now
-            log.warning("Nothing can be done at present, and what was begun goes on by itself: %s", error)
+            log.warning("No step is possible at present, retrying; what has begun continues by itself: %s", error)
         elif now - self._out_of_reach > self._timeouts.out_of_reach:
-            raise PartTookTooLong(f"nothing could be done for {self._timeouts.out_of_reach}: {error}")
+            raise PartTookTooLong(f"no step succeeded for {self._timeouts.out_of_reach}: {error}")
 
     def worked(self) -> None:
-        """Note that all that was due could be done. A cluster that answers may take no orders, so no less will do."""
+        """Note that a whole step succeeded. A cluster may answer queries but reject changes, so less does not count."""
         self._out_of_reach = None
 
     def _waiting_for(
@@ -168,15 +172,15 @@ class ProgressTimer:
         if donors:
             names = " and ".join(donors)
             left = tuple(max(world.holdings[name].held, world.holdings[name].allowed) for name in donors)
-            return ("release", left, ready), self._timeouts.release, f"{names} still has more than it shall have"
+            return ("release", left, ready), self._timeouts.release, f"{names} still has more than desired"
         short = [name for name in receivers if world.block.free is None or world.block.free < world.gpus[name]]
         if short and not promised:
-            free = "nobody knows how many GPUs of the block are free"
+            free = "the number of free GPUs of the block is unknown"
             if world.block.free is not None:
                 free = f"only {world.block.free} GPUs of the block are free"
             for_whom = " and ".join(short)
-            what = f"{free}, too few for {for_whom}: have the machines gone (does their group scale down?)"
+            what = f"{free}, too few for {for_whom}: check that the machines are gone and their node group scales down"
             return ("free", world.block.usage, ready), self._timeouts.free, what
         if receivers:
             return ("ready", ready), self._timeouts.ready, f"{' and '.join(receivers)} is not ready"
-        return ("free", world.block.usage), self._timeouts.free, "the GPUs that were given up are not free in the block"
+        return ("free", world.block.usage), self._timeouts.free, "the released GPUs are not free in the block"

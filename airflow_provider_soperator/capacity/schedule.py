@@ -1,4 +1,4 @@
-"""The schedule of a capacity block: a value that DAG files make, and the timetable, planner and pages read."""
+"""The schedule of a capacity block: a value for DAG files, which the timetable, planner and pages read."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ from airflow_provider_soperator.capacity.calendar import (
 from airflow_provider_soperator.capacity.calendar import Window as Window
 from airflow_provider_soperator.errors import CapacityMistake
 
-#: In this time each change that comes back weekly is met, also one that clocks jump over once.
+#: Every weekly change occurs in this time, even one that clocks jump over once.
 _TWO_WEEKS = timedelta(days=15)
-#: As far as windows are laid out around what is asked for. A window that clocks jump over is missing for one week, so
-#: what holds before it and after it may be longer than a week.
+#: Weeks that are laid out before and after the requested time. A window that clocks jump over is missing for one week,
+#: so the segment around it may be longer than a week.
 _MARGIN = 2
 OTHERWISE = "otherwise"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleSegment:
-    """An allocation, as long as one window, exception, or stretch between them holds. Moments are in UTC."""
+    """An allocation, for as long as one window, exception, or gap between windows lasts. Moments are in UTC."""
 
-    #: That of the window, ``otherwise``, or of an exception with an allocation of its own its dates.
+    #: The window's name, ``otherwise``, or the dates of an exception with its own allocation.
     name: str
     allocation: Mapping[str, int] = field(hash=False)
     since: DateTime
     until: DateTime
-    #: The dates of the exception that it is, as the schedule has them.
+    #: The dates of the exception, as the schedule has them.
     exception: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleChange:
-    """A handover: a moment from which on targets are to have something else than before."""
+    """A handover: a moment at which the allocation changes."""
 
     at: DateTime
     #: When its shift begins: the lead before it.
@@ -100,7 +100,7 @@ class CapacitySchedule:
     lead: timedelta | str = "0m"
 
     def __post_init__(self) -> None:
-        # All fields are what JSON has, so that equal schedules are equal however they were written.
+        # All fields become plain JSON values, so that equal schedules compare equal however they were written.
         normal = {
             "windows": tuple(self.windows),
             "otherwise": None if self.otherwise is None else checked_allocation(self.otherwise, OTHERWISE),
@@ -135,25 +135,25 @@ class CapacitySchedule:
         return timedelta(seconds=calendar.seconds(self.lead))
 
     def at(self, moment: datetime) -> ScheduleSegment:
-        """The segment that holds at a moment."""
+        """The segment at a moment."""
         moment = calendar.utc(moment)
         return next(one for one in reversed(self._around(moment, moment)) if one.since <= moment)
 
     def segments(self, start: datetime, end: datetime) -> list[ScheduleSegment]:
-        """The segments between two moments, in order; the first and the last one whole."""
+        """The segments between two moments, in order; the first and the last are not cut off."""
         start, end = calendar.utc(start), calendar.utc(end)
         return [one for one in self._around(start, end) if one.since < end and start < one.until]
 
     def changes(self, start: datetime, end: datetime) -> Iterator[ScheduleChange]:
-        """All handovers from a moment on and before another one."""
+        """All handovers from one moment (inclusive) to another (exclusive)."""
         start, end = calendar.utc(start), calendar.utc(end)
         return (one for one in _changes(self._around(start, end), self.lead_time) if start <= one.at < end)
 
     def next_change(self, moment: datetime) -> ScheduleChange | None:
-        """The first handover after a moment; None if all stays as it is for ever."""
+        """The first handover after a moment; None if there is none."""
         moment = calendar.utc(moment)
         later = [bound for bound in self._bounds if bound > moment]
-        # Where no exception begins or ends, and nothing has changed for so long, nothing will.
+        # Without a bound of an exception, a time this long without a change means that there is none.
         for start in (moment, *later):
             for change in self.changes(start, start + _TWO_WEEKS):
                 if change.at > moment:
@@ -161,7 +161,7 @@ class CapacitySchedule:
         return None
 
     def last_change(self, moment: datetime) -> ScheduleChange | None:
-        """The newest handover up to a moment; None if all has always been so."""
+        """The newest handover up to a moment; None if there is none."""
         moment = calendar.utc(moment)
         earlier = [bound for bound in self._bounds if bound < moment]
         for end in (moment, *reversed(earlier)):
@@ -171,15 +171,14 @@ class CapacitySchedule:
         return None
 
     def due(self, moment: datetime) -> ScheduleChange | None:
-        """The newest handover whose shift is to have begun by a moment: all older ones are superseded."""
+        """The newest handover whose shift is due to begin by a moment: it supersedes all older ones."""
         return self.last_change(calendar.utc(moment) + self.lead_time)
 
     def refuse_over_commitment(self, gpus: Mapping[str, int], limit: int) -> None:
-        """Raise ``CapacityMistake`` if an allocation needs more GPUs than a block has, with so many to a unit."""
+        """Raise ``CapacityMistake`` if an allocation needs more than ``limit``; ``gpus`` are the GPUs of one unit."""
         if missing := sorted(set(self.targets) - set(gpus)):
             raise CapacityMistake(
-                f"nothing says how many GPUs a unit of {' and '.join(missing)} has",
-                "give gpus_per_unit= for each target",
+                f"the GPUs of one unit of {' and '.join(missing)} are unknown", "give gpus_per_unit= for each target"
             )
         for whose, allocation in self._allocations():
             needed = sum(units * gpus[target] for target, units in allocation.items())
@@ -190,18 +189,18 @@ class CapacitySchedule:
                 )
 
     def describe(self) -> dict[str, Any]:
-        """Return plain values, which JSON can carry."""
+        """Plain values, which JSON can carry."""
         said = asdict(self)
         return {**said, "windows": list(said["windows"])}
 
     @classmethod
     def read(cls, said: Mapping[str, Any]) -> CapacitySchedule:
-        """From what ``describe`` has made."""
+        """The schedule that ``describe`` has written."""
         return cls(**{**said, "windows": [Window(**window) for window in said["windows"]]})
 
     @cached_property
     def _exceptions(self) -> list[tuple[Dates, str, Mapping[str, int]]]:
-        """Dates, name and allocation of each, in order."""
+        """Dates, name and allocation of each exception, in order."""
         named: dict[str, Mapping[str, int]] = {window.name: window.allocation for window in self.windows}
         if self.otherwise is not None:
             named[OTHERWISE] = self.otherwise
@@ -215,14 +214,14 @@ class CapacitySchedule:
             else:
                 near = get_close_matches(holds, named, 1)
                 raise CapacityMistake(
-                    f"the exception {text!r} is to be as {holds!r}, but there is no such window",
-                    f"did you mean {near[0]!r}?" if near else f"there are {', '.join(map(repr, named))}",
+                    f"the exception {text!r} names an unknown window {holds!r}",
+                    f"did you mean {near[0]!r}?" if near else f"the windows are {', '.join(map(repr, named))}",
                 )
         return sorted(found, key=lambda one: one[0])
 
     @cached_property
     def _dated(self) -> list[ScheduleSegment]:
-        """The exceptions, less those that clocks jump over."""
+        """The exceptions, without those that clocks jump over."""
         laid = [
             ScheduleSegment(
                 name=name,
@@ -241,7 +240,7 @@ class CapacitySchedule:
         return [bound for one in self._dated for bound in (one.since, one.until)]
 
     def _around(self, start: DateTime, end: DateTime) -> list[ScheduleSegment]:
-        """The segments between two moments, and at least one right before and after them."""
+        """The segments between two moments, and at least one before and one after them."""
         first, last = (moment.in_timezone(self.zone).date() for moment in (start, end))
         return _cut(_lay_out(self.windows, self.otherwise, first, last, self.zone), self._dated)
 
@@ -256,19 +255,21 @@ class CapacitySchedule:
 
     def _check_windows(self) -> None:
         if not self.windows:
-            raise CapacityMistake("a schedule without windows hands nothing over", "give it some")
+            raise CapacityMistake("a schedule needs at least one window", "add windows=")
         names = [window.name for window in self.windows]
         for name in names:
             if names.count(name) > 1:
-                raise CapacityMistake(f"two windows are called {name!r}", "give each a name of its own")
+                raise CapacityMistake(f"two windows have the name {name!r}", "give each its own name")
         if OTHERWISE in names:
-            raise CapacityMistake(f"a window is called {OTHERWISE!r}, as what holds outside of all", "rename it")
+            raise CapacityMistake(
+                f"the window name {OTHERWISE!r} is reserved for times outside all windows", "rename it"
+            )
         for (one, other), spans in overlaps(self.windows).items():
             both = f"{one!r} overlaps itself" if one == other else f"{one!r} and {other!r} overlap"
-            raise CapacityMistake(f"{both} {in_words(spans)}", "let one end before the other begins")
+            raise CapacityMistake(f"{both} {in_words(spans)}", "end one before the other begins")
         if self.otherwise is None and (uncovered := gaps(self.windows)):
             raise CapacityMistake(
-                f"no window says what holds {in_words(uncovered)}", "add one, or say otherwise= for all such times"
+                f"no window covers the time {in_words(uncovered)}", "add one, or set otherwise= for all such times"
             )
 
     def _check_targets(self) -> None:
@@ -283,12 +284,11 @@ class CapacitySchedule:
                 )
 
     def _check_lead(self) -> None:
-        """Shifts that begin one before the end of the other would work against each other."""
+        """Refuse a lead with which one shift would begin before the window of another ends."""
         lengths = [((end - begin) * 60, repr(window.name)) for window in self.windows for begin, end in window.spans]
         if self.otherwise is not None:
             lengths += [
-                ((end - begin) * 60, f"what holds {OTHERWISE} {in_words([(begin, end)])}")
-                for begin, end in gaps(self.windows)
+                ((end - begin) * 60, f"{OTHERWISE} {in_words([(begin, end)])}") for begin, end in gaps(self.windows)
             ]
         for dates, _, _ in self._exceptions:
             lengths.append((int((dates.end - dates.start).total_seconds()), f"the exception {dates.text!r}"))
@@ -296,14 +296,14 @@ class CapacitySchedule:
         if self.lead_time.total_seconds() > shortest:
             raise CapacityMistake(
                 f"the lead of {self.lead} is longer than {whose}, which lasts {calendar.duration_text(shortest)}",
-                "make the lead shorter, or that longer",
+                "shorten the lead, or lengthen the window",
             )
 
 
 def _lay_out(
     windows: Sequence[Window], otherwise: Mapping[str, int] | None, first: date, last: date, zone: Timezone
 ) -> list[ScheduleSegment]:
-    """Lay out windows without a gap, from some time before the first of these days until after the last."""
+    """Lay out windows without gaps, from before the first of these days until after the last."""
     laid: list[ScheduleSegment] = []
     monday = datetime(first.year, first.month, first.day) - timedelta(days=first.weekday(), weeks=_MARGIN)
     spans = sorted(((span, window) for window in windows for span in window.spans), key=lambda one: one[0])
@@ -320,7 +320,7 @@ def _lay_out(
 
 
 def _cut(segments: Sequence[ScheduleSegment], exceptions: Iterable[ScheduleSegment]) -> list[ScheduleSegment]:
-    """Cut exceptions out of segments, and put them in their places."""
+    """Replace parts of segments by exceptions."""
     first, last = segments[0].since, segments[-1].until
     near = [one for one in exceptions if first < one.until and one.since < last]
     left = list(near)

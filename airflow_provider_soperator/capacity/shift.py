@@ -1,8 +1,7 @@
-"""A shift: capacity on its way to the desired allocation, in steps that any process can go on with.
+"""A shift: moves capacity to the desired allocation, in steps that any process can continue.
 
-Nothing of how far a shift has come is kept here. Each round looks at the world and does what can be done now, so that
-a process that takes over from one that has died does the same. The world does not show what there was before: that is
-kept with the shift's lease.
+A shift keeps no progress in memory. Each round observes the world and does what is possible now, so a process that
+takes over from one that has died does the same. The state before the shift cannot be observed: the lease keeps it.
 """
 
 from __future__ import annotations
@@ -29,19 +28,19 @@ from airflow_provider_soperator.transports.transport_errors import ConnectFailed
 
 T = TypeVar("T")
 
-#: What the cloud says of a block.
+#: Reads a block from the cloud.
 BlockReader = Callable[[], Awaitable[CapacityBlock]]
-#: As much of an error as a lease has room for.
+#: Characters of an error that a lease has room for.
 _MOST_OF_A_CAUSE = 200
 
 
 class ShiftFailed(CapacityError):
-    """A shift did not get where it was to go; the message says why, what was undone, and what is where."""
+    """A shift has failed; the message says why, what was rolled back, and the present allocation."""
 
 
 @dataclass(frozen=True)
 class ShiftOutcome:
-    """A shift that is over."""
+    """The result of a finished shift."""
 
     allocation: dict[str, int]
     figures: Figures
@@ -52,7 +51,7 @@ class ShiftOutcome:
 
 
 class Shift:
-    """An order at work, with its targets open.
+    """A shift at work, with its targets open.
 
     async with Shift.open(order, clients, log) as shift:
         print(await shift.plan(await shift.check()))
@@ -82,13 +81,13 @@ class Shift:
     # Before anything is moved
 
     async def look(self) -> World:
-        """Read what all targets have now."""
+        """Read the present holdings of all targets."""
         seen = await asyncio.gather(*(session.look() for session in self._sessions.values()))
-        # The block last: what a target is seen to hold, the block then knows of.
+        # The block last: it then accounts for all that a target was seen to hold.
         return World(await self._block(), dict(zip(self._sessions, seen, strict=True)), self._gpus)
 
     async def check(self) -> World:
-        """Raise ``CapacityMistake`` for what could never work; the world as it is, if all could."""
+        """Return the present world, or raise ``CapacityMistake`` if the order could never be carried out."""
         block = await self._block()
         self._check_block(block)
         for name, session in self._sessions.items():
@@ -98,36 +97,37 @@ class Shift:
     def _check_block(self, block: CapacityBlock) -> None:
         wanted = sum(units * self._gpus[name] for name, units in self._order.desired.items())
         if block.state == "allocating":
-            raise CapacityError(f"block {block.id} is being allocated", "its GPUs can be had once it is active")
+            raise CapacityError(f"block {block.id} is being allocated", "retry once it is active")
         if block.state != "active":
-            raise CapacityMistake(f"block {block.id} is {block.state}", "nothing can be taken from it in this state")
+            raise CapacityMistake(f"block {block.id} is {block.state}, expected active", "use an active block")
         if wanted > block.limit:
             raise CapacityMistake(
-                f"{wanted} GPUs are wanted, and block {block.id} has {block.limit}", "ask for less, or extend the block"
+                f"{wanted} GPUs are desired, but block {block.id} has {block.limit}",
+                "ask for less, or extend the block",
             )
-        # What follows has what it needs from the first moment of its own.
+        # The next window begins at ``until``, so that moment itself does not count.
         last = self._order.until - datetime.resolution if self._order.until else self._order.wanted_at
         later = block.limit_at(max(last, datetime.now(timezone.utc)))
         if wanted > later:
             raise CapacityMistake(
-                f"{wanted} GPUs are wanted, and block {block.id} has only {later} from {block.next_change_at} on",
-                "have the reservation extended, or ask for less",
+                f"{wanted} GPUs are desired, but block {block.id} has only {later} from {block.next_change_at} on",
+                "extend the block, or ask for less",
             )
 
     async def plan(self, world: World) -> ShiftPlan:
-        """The plan in words, for people to agree to."""
+        """The plan in words, for approval."""
         desired = self._order.desired
         reasons = {name: await self._sessions[name].explain(desired[name]) for name in world.donors(desired)}
         return plan(world, self._order, reasons)
 
-    # The way there
+    # Moving
 
     async def run(self, is_alive: IsAlive | None = None) -> ShiftOutcome:
-        """Move everything; when it fails, move it back. Raises ``ShiftFailed`` with what is where."""
+        """Move everything; on failure roll back, and raise ``ShiftFailed`` with the present allocation."""
         try:
             await self._until(lambda now: self._take_lease(now, is_alive))
             outcome = await self._there_or_back()
-        # Not when this process is told to end: then another goes on.
+        # Not if this process is stopped: then another one continues.
         except Exception:
             await self._leave_if_possible()
             raise
@@ -135,7 +135,7 @@ class Shift:
         return outcome
 
     async def leave(self) -> None:
-        """Take away what was only for the shift. What has been moved stays where it is."""
+        """Remove what existed only for the shift. What has been moved stays where it is."""
         for session in self._sessions.values():
             await session.finish()
         await self._lease.give_back()
@@ -156,12 +156,12 @@ class Shift:
             try:
                 return await self._until(lambda now: self._round(now, self._order.desired))
             except LeaseLost:
-                # The shift that has the block now decides.
+                # The block now belongs to another shift.
                 raise
             except CapacityError as error:
                 if not self._order.rollback:
-                    raise await self._failed(str(error), "nothing was moved back") from error
-                self._log.warning("The shift has failed, and is undone: %s", error)
+                    raise await self._failed(str(error), "it was not rolled back") from error
+                self._log.warning("The shift has failed, rolling back: %s", error)
                 record = replace(self._lease.record, undone=str(error)[:_MOST_OF_A_CAUSE])
                 self._progress = ProgressTimer(self._order.timeouts)
                 await self._until(lambda now: _done(self._lease.keep(record)))
@@ -170,13 +170,13 @@ class Shift:
         except LeaseLost:
             raise
         except CapacityError as error:
-            raise await self._failed(record.undone, f"it could not be undone: {error}") from error
-        raise await self._failed(record.undone, "everything is back where it was")
+            raise await self._failed(record.undone, f"the rollback failed: {error}") from error
+        raise await self._failed(record.undone, "it was rolled back")
 
     async def _round(
         self, now: datetime, desired: Allocation, *, back: Allocation | None = None
     ) -> ShiftOutcome | None:
-        """Look, and do what can be done now; ``back`` says how many are to be ready when it is undone."""
+        """Observe, and do what is possible now; ``back`` has the units to be ready after a rollback."""
         await self._lease.confirm()
         world = await self.look()
         self._meter.see(world, now)
@@ -189,7 +189,7 @@ class Shift:
         except PartTookTooLong as error:
             if donors or receivers:
                 raise
-            # It was only to be given up, and is. Others may have taken it at once.
+            # The units were only to be released, and are. Others may have taken the GPUs at once.
             self._log.warning("%s", error)
             return await self._end(world, now)
         for name in donors:
@@ -206,12 +206,12 @@ class Shift:
         may, late = may_have(world, ready), [name for name in names if world.holdings[name].ready < ready[name]]
         for name in late:
             await self._sessions[name].grow(min(may[name], ready[name]))
-        # What was allowed and not at work needs nothing of the block; but it may take it, and so comes last.
+        # Units that were allowed but not at work need nothing of the block now, but may take it: they come last.
         for name in [] if late else names:
             await self._sessions[name].allow(desired[name])
 
     def _is_settled(self, world: World, desired: Allocation) -> bool:
-        """Nothing is on its way any more, and the block has back what nobody takes up: the machines are gone."""
+        """True if nothing moves any more, and the GPUs that no target takes are free: their machines are gone."""
         if not all(seen.is_settled for seen in world.holdings.values()):
             return False
         before, others = self._lease.record.before, self._lease.record.others
@@ -220,7 +220,7 @@ class Shift:
 
     async def _end(self, world: World, now: datetime) -> ShiftOutcome:
         if "leaving" in self._lease.record.marks:
-            # What was given up may have been all that there was to do, or have gone with the last look.
+            # The release may have been all there was to do, or have completed since the last observation.
             await self._lease.mark("released", now)
         await self._lease.mark("ready", now)
         losses = [await session.losses() for session in self._sessions.values()]
@@ -231,12 +231,12 @@ class Shift:
         try:
             where = self._describe(await self.look())
         except (SlurmError, TransportError) as error:
-            where = f"nobody knows what is where: {error}"
+            where = f"The present allocation is unknown: {error}"
         return ShiftFailed(f"{why}; {what}. {where}")
 
     def _describe(self, world: World) -> str:
         lines = [
-            f"{name} may have {seen.allowed} {self._order.units(name)}, of which {seen.ready} are ready"
+            f"{name} may have {seen.allowed} {self._order.units(name)}, {seen.ready} ready"
             + (f" ({', '.join(seen.problems)})" if seen.problems else "")
             for name, seen in world.holdings.items()
         ]
@@ -248,12 +248,12 @@ class Shift:
         try:
             await self._until(lambda now: _done(self.leave()))
         except CapacityError as error:
-            self._log.warning("What was only for the shift could not be taken away: %s", error)
+            self._log.warning("The reservations of the shift could not be removed: %s", error)
 
     async def _until(self, step: Callable[[datetime], Awaitable[T | None]]) -> T:
-        """Take a step again and again, until it comes to something.
+        """Repeat a step until it returns a result.
 
-        A network that is away, or a cluster that is restarted, is waited out: it is no reason to undo anything.
+        A network failure or a restarting cluster is waited out: neither is a reason to roll back.
         """
         while True:
             now = datetime.now(timezone.utc)
@@ -270,7 +270,7 @@ class Shift:
             await asyncio.sleep(self._pause(now))
 
     def _pause(self, now: datetime) -> float:
-        """Seconds until the next step; when units are to leave is not to be slept through."""
+        """Seconds until the next step, which is not later than the moment at which units leave."""
         left = (self._order.leaves_at - now).total_seconds()
         return min(self._order.poll_interval, left) if left > 0 else self._order.poll_interval
 
@@ -283,9 +283,9 @@ async def _done(work: Awaitable[None]) -> bool:
 async def begin(
     order_for: Callable[[int], ShiftOrder], block: str, nebius_conn_id: str, clients: Clients, log: Logger
 ) -> tuple[ShiftOrder, ShiftPlan]:
-    """The order for a block of so many GPUs, checked, and what would be done for it now.
+    """The order for a block, checked, and its plan; ``order_for`` makes it from the block's number of GPUs.
 
-    Raises ``CapacityMistake`` for what another try would find the same, and ``CapacityError`` for all else.
+    Raises ``CapacityMistake`` if a retry cannot help, and otherwise ``CapacityError``.
     """
     try:
         order = order_for((await clients.block(nebius_conn_id, block)).limit)
@@ -294,6 +294,6 @@ async def begin(
     except ConnectionMistake as error:
         raise CapacityMistake(str(error)) from error
     except (SlurmError, TransportError) as error:
-        # A host that does not answer may come back.
+        # A host that does not answer now may answer later.
         may_pass = error.retryable or isinstance(error, ConnectFailed)
         raise (CapacityError if may_pass else CapacityMistake)(str(error)) from error

@@ -1,4 +1,4 @@
-"""A shift in words, before it happens: what each target has and shall have, which nodes go, and what is done when."""
+"""The plan of a shift, for approval: present and desired units, the nodes that go, and the steps with their times."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class TargetMove:
     units: str
     now: int
     then: int
-    #: Which of its units go or come, and why these; for targets that can be told which.
+    #: Its units that go, with reasons, where a target can choose them.
     reasons: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -42,7 +42,7 @@ class ShiftPlan:
         return all(move.now == move.then for move in self.moves)
 
     def describe(self) -> dict[str, Any]:
-        """Return JSON; ``text`` is for people, and ``markdown`` for pages."""
+        """JSON, with the plan as plain ``text`` and as ``markdown``."""
         return {
             "text": str(self),
             "markdown": self.markdown(),
@@ -52,7 +52,7 @@ class ShiftPlan:
         }
 
     def markdown(self) -> str:
-        """The same as the text, with marks that keep its lines apart on Airflow's pages."""
+        """The text as Markdown, for Airflow's pages."""
         lines = []
         for move in self.moves:
             lines += [f"- {move}", *(f"    - {reason}" for reason in move.reasons)]
@@ -67,7 +67,7 @@ class ShiftPlan:
 
 
 def plan(world: World, order: ShiftOrder, reasons: Mapping[str, Sequence[str]]) -> ShiftPlan:
-    """The plan for an order in the world as it is; ``reasons`` say of each target which units go."""
+    """The plan for an order in the present world; ``reasons`` has the units of each target that go."""
     moves = tuple(
         TargetMove(name, order.units(name), seen.allowed, order.desired[name], tuple(reasons.get(name, ())))
         for name, seen in world.holdings.items()
@@ -86,26 +86,31 @@ def _steps(order: ShiftOrder, donors: Sequence[TargetMove], receivers: Sequence[
         if order.mode != "idle" and not is_late:
             until = f"until {_moment(order.leaves_at)}"
             steps.append(
-                f"{until}: work that would last longer is kept off what is to leave {names}, where that can be"
+                f"{until}: jobs that would run longer are kept off the units that {names} will release, where possible"
             )
-        steps.append(f"{leaves}: {names} gives up what is idle, and the rest as its work ends")
+        steps.append(f"{leaves}: {names} {_verb(donors, 'release')} idle units, and busy ones as their work ends")
         if order.mode == "force":
             forced = _moment(order.wanted_at + order.force_after)
-            steps.append(f"at {forced}: what is left is taken, {order.grace} after its jobs got SIG{order.signal}")
+            steps.append(f"at {forced}: busy units are taken, {order.grace} after their jobs got SIG{order.signal}")
     growing = [move for move in receivers if move.then > move.now]
     if waking := [move for move in receivers if move not in growing]:
-        steps.append(f"{leaves}: {_names(waking)} brings up what it may have and is not ready")
+        steps.append(f"{leaves}: {_names(waking)} {_verb(waking, 'start')} the units that are not ready")
     if donors and growing:
-        steps.append(f"as each machine is gone and its GPUs are free in the block: {_names(growing)} gets one more")
+        freed = "as each machine is gone and its GPUs are free in the block"
+        steps.append(f"{freed}: {_names(growing)} {_verb(growing, 'get')} one more")
     elif growing:
-        steps.append(f"{leaves}: {_names(growing)} gets as much as is free in the block")
+        steps.append(f"{leaves}: {_names(growing)} {_verb(growing, 'get')} what is free in the block")
     if receivers and not is_late:
-        steps.append(f"by {_moment(order.wanted_at)}: {_names(receivers)} is to have all of it")
-    return steps or ["nothing: everything is as it shall be"]
+        steps.append(f"by {_moment(order.wanted_at)}: {_names(receivers)} {_verb(receivers, 'get')} the last unit")
+    return steps or ["nothing to do"]
 
 
 def _names(moves: Sequence[TargetMove]) -> str:
     return " and ".join(move.target for move in moves)
+
+
+def _verb(moves: Sequence[TargetMove], verb: str) -> str:
+    return verb if len(moves) > 1 else f"{verb}s"
 
 
 def _moment(when: datetime) -> str:

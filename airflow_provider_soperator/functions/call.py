@@ -1,4 +1,4 @@
-"""Call of a Python function as a batch script: everything it needs goes with the script, and a file comes back."""
+"""Call of a Python function as a batch script: the script contains all it needs, and the result comes in a file."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from airflow_provider_soperator.functions import remote
 from airflow_provider_soperator.slurm import options
 from airflow_provider_soperator.slurm.job import BatchJob
 
-#: Bytes that a script of Slurm's can have (SchedulerParameters=max_script_size), less what else is in it.
+#: Slurm's limit for a batch script in bytes (SchedulerParameters=max_script_size), less its other contents.
 MOST_TO_SEND = (4 << 20) - (64 << 10)
-#: Bytes of what comes back.
+#: Limit of a result in bytes.
 MOST_TO_RETURN = 16 << 20
 
-#: Where calls keep their files, in the job's working directory.
+#: Folder for the files of calls, in the job's working directory.
 FOLDER = ".airflow-soperator"
-#: Days after which a call removes what earlier ones have left there: of those that failed, or whose task was killed.
+#: Days after which a call removes files of earlier calls that failed, or whose task was killed.
 DAYS = 30
 
 _SCRIPT = """\
@@ -43,20 +43,20 @@ base64 -d >"$folder/{name}.zip" <<'END'
 {payload}END
 {launch}
 """
-#: The fields of a job that are options of pyxis. Those of Slurm's own containers are not.
+#: Fields of a job that are options of pyxis, not of Slurm's own containers.
 CONTAINER = frozenset(name for name in options.FIELDS if name.startswith("container_")) - {"container_id"}
 
 
 class CallError(ValueError):
-    """A call cannot go to the cluster, or what it returned cannot come back; the message says why, and what to do."""
+    """A call cannot be sent, or its result cannot be read. The message ends with the remedy."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """An interpreter, and what it runs in.
+    """An interpreter and its environment.
 
-    ``container`` has those fields of a job that are options of pyxis. sbatch would put the batch script itself into the
-    container, which has no srun, and where a folder of the job is only if it is mounted.
+    ``container`` has the fields of a job that are options of pyxis. They are passed to srun: sbatch would run the batch
+    script itself in the container, which has no srun, and sees the job's folder only if it is mounted.
     """
 
     python: str | None = None
@@ -66,9 +66,9 @@ class Launch:
     container: Mapping[str, Any] = field(default_factory=dict)
 
     def lines(self, arguments: str) -> str:
-        """The last lines of a batch script: they run the interpreter in place of the shell, so that signals reach it.
+        """The last lines of a batch script. The interpreter replaces the shell, so that signals reach it.
 
-        In the shell that they are for, ``$folder`` has the files of the call.
+        The shell variable ``$folder`` is the folder with the files of the call.
 
         >>> print(Launch().lines("call.zip"))
         exec python3 -u call.zip
@@ -79,7 +79,7 @@ class Launch:
         words = ["exec", *self._srun(), shlex.quote(self._python()), "-u", arguments]
         lines = [" ".join(words)]
         if self.venv:
-            # As its own script for activation does, for the programs that people install there.
+            # Like its activation script, for programs that are installed there.
             venv = shlex.quote(self.venv)
             lines.insert(0, f"export VIRTUAL_ENV={venv} PATH={venv}/bin:$PATH")
         return "\n".join(lines)
@@ -91,9 +91,9 @@ class Launch:
         if not (self.ranks or self.srun_args or self.container):
             return []
         size = [f"--ntasks={self.ranks}"] if self.ranks else ["--nodes=1", "--ntasks=1"]
-        # Ranks wait for each other: without the option one that has failed leaves the others waiting for ever.
+        # Ranks wait for each other: without the option, the others would wait forever for one that has failed.
         words = ["srun", *size, "--kill-on-bad-exit=1", *self._container(), *map(shlex.quote, self.srun_args)]
-        # srun looks a command up on its own node, where there may be one of the same name at another place.
+        # srun resolves a command on its own node, where it may have another path than in the container.
         return [*words, "env"] if self.container else words
 
     def _container(self) -> list[str]:
@@ -103,7 +103,7 @@ class Launch:
         mounts = fields.pop("container_mounts", None) or ()
         words = BatchJob(command="true", **fields).argv()
         own = BatchJob(command="true", container_mounts=mounts).argv() if mounts else ["--container-mounts="]
-        # Of an option that is given twice Slurm hands a plugin the last one only.
+        # If an option is given twice, Slurm passes only the last one to a plugin.
         joined = shlex.quote(own[0] + ("," if mounts else "")) + '"$folder:$folder"'
         return [*map(shlex.quote, words), joined]
 
@@ -117,15 +117,15 @@ def script(
     launch: Launch = Launch(),
     most: int = MOST_TO_RETURN,
 ) -> str:
-    """A batch script that makes the call. ``name`` tells its files from those of other calls.
+    """A batch script that makes the call. ``name`` is unique to the files of this call.
 
-    Of several ranks the first one's result comes back.
+    With several ranks, the result is that of the first one.
     """
     payload = base64.encodebytes(_archive(function, args, kwargs)).decode()
     if len(payload) > MOST_TO_SEND:
         raise CallError(
-            f"the call of {_called(function)} has {len(payload) >> 10} KiB with its arguments, and a script of Slurm's "
-            f"can have {MOST_TO_SEND >> 10}: write large arguments to the cluster's shared root, and pass their path"
+            f"the call of {_called(function)} has {len(payload) >> 10} KiB with its arguments, but a batch script can "
+            f"have {MOST_TO_SEND >> 10}: write large arguments to the cluster's jail, and pass their path"
         )
     return _SCRIPT.format(
         function=_called(function),
@@ -148,13 +148,13 @@ def paths(workdir: str, name: str) -> tuple[str, ...]:
 
 
 def result(data: bytes) -> Any:
-    """Result of the function. It is unpickled, so an account that can write it can run code here."""
+    """Result of the function. It is unpickled, so an account that can write the file can run code here."""
     try:
         return pickle.loads(data)
     except Exception as error:
         raise CallError(
-            f"what the function returned cannot be read here ({type(error).__name__}: {error}): return plain values, "
-            f"or types of packages that are installed on both sides"
+            f"the result of the function cannot be unpickled here ({type(error).__name__}: {error}): return plain "
+            f"values, or types of packages that are installed on both sides"
         ) from error
 
 
@@ -166,7 +166,7 @@ def _archive(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[
         archive.writestr("__main__.py", inspect.getsource(remote))
         archive.writestr("about.json", json.dumps(_about(function)))
         archive.writestr("call.pickle", _pickled(function, args, kwargs))
-        # The other side may not have it, or another version of it.
+        # The cluster may have no cloudpickle, or another version.
         for file in Path(cloudpickle.__file__).parent.glob("*.py"):
             archive.write(file, f"cloudpickle/{file.name}")
     return packed.getvalue()
@@ -176,7 +176,7 @@ def _pickled(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[
     import cloudpickle
 
     module = inspect.getmodule(function)
-    # A DAG file is no module that the cluster could import: what is defined in it goes by value.
+    # The cluster cannot import a DAG file, so what it defines is pickled by value.
     by_value = module is not None and module.__name__ != "__main__"
     if by_value:
         cloudpickle.register_pickle_by_value(module)
@@ -184,7 +184,7 @@ def _pickled(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[
         data: bytes = cloudpickle.dumps((function, tuple(args), dict(kwargs)))
     except Exception as error:
         raise CallError(
-            f"{_called(function)} or its arguments cannot be sent ({error}): make what it needs inside of it"
+            f"{_called(function)} or its arguments cannot be pickled ({error}): create such objects inside the function"
         ) from error
     finally:
         if by_value:
@@ -206,7 +206,7 @@ def _called(function: Callable[..., Any]) -> str:
 
 
 def plain(value: Any) -> Any:
-    """The same of types that every Python has, as far as Airflow is what made them others.
+    """The value, with Airflow's types replaced by types of the standard library.
 
     >>> import pendulum
     >>> plain({"at": [pendulum.datetime(2026, 11, 21, tz="UTC")]})
@@ -219,11 +219,11 @@ def plain(value: Any) -> Any:
     if isinstance(value, datetime) and type(value).__module__.startswith("pendulum."):
         return datetime.fromisoformat(value.isoformat())
     if isinstance(value, Sequence) and is_airflows(value):
-        # The results of mapped tasks: each is fetched when it is looked at.
+        # The lazy results of mapped tasks.
         return list(map(plain, value))
     return value
 
 
 def is_airflows(value: Any) -> bool:
-    """True if a value is of a type that comes with Airflow."""
+    """True if a value has a type of Airflow."""
     return type(value).__module__.partition(".")[0] == "airflow"

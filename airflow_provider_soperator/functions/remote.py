@@ -1,6 +1,6 @@
-"""Calls a function on the cluster: this file goes there as the ``__main__`` of a zip archive, with the call beside it.
+"""Calls a function on the cluster: this file is the ``__main__`` of a zip archive that also contains the call.
 
-Any Python 3 that people have there must understand it, up to the point at which it says what does not fit.
+Any Python 3 must be able to run it far enough to report a version that does not fit.
 """
 
 import importlib
@@ -13,7 +13,7 @@ import traceback
 import zipfile
 from typing import Any, NoReturn
 
-#: The exit code for what another try would not change; sysexits.h calls it a configuration error.
+#: Exit code for errors that a retry cannot fix; EX_CONFIG in sysexits.h.
 UNFIT = 78
 
 
@@ -25,22 +25,22 @@ def main(archive: str, result_path: str, most: int) -> None:
     if here != about["python"]:
         fail(
             f"this is Python {here} ({sys.executable}), but the function comes from Python {about['python']}: "
-            f"name an interpreter of that version (python=, venv=), or run Airflow's workers with this one"
+            f"set an interpreter of that version (python=, venv=), or run the Airflow workers with Python {here}"
         )
     for name, text in about["sources"].items():
-        # So that a traceback shows the lines of a file that is not here.
+        # So that a traceback can show lines of a file that does not exist here.
         linecache.cache[name] = (len(text), None, text.splitlines(True), name)
-    # By now, as the archive may be gone when a long call ends.
+    # Now, because the archive may be gone when a long call ends.
     cloudpickle = importlib.import_module("cloudpickle")
     try:
         function, args, kwargs = pickle.loads(call)
     except ImportError as error:
-        fail(f"the function needs what is not installed for {sys.executable}: {error}")
+        fail(f"the function needs a module that is not installed for {sys.executable}: {error}")
     try:
         result = function(*args, **kwargs)
     except Exception:
         kind, raised, trace = sys.exc_info()
-        # The first frame is this file's.
+        # The first frame is this file.
         traceback.print_exception(kind, raised, trace and trace.tb_next)
         sys.exit(1)
     if os.environ.get("SLURM_PROCID", "0") == "0":
@@ -51,10 +51,10 @@ def keep(result: Any, path: str, most: int, dumps: Any) -> None:
     try:
         data = dumps(result)
     except Exception as error:
-        fail(f"what the function returned cannot be sent back: {error}")
+        fail(f"the result of the function cannot be pickled: {error}")
     if len(data) > most:
         fail(f"the function returned {len(data)} bytes, more than {most}: write a file, and return its path")
-    # Whole or not at all.
+    # Atomically.
     with open(path + ".partial", "wb") as out:
         out.write(data)
     os.replace(path + ".partial", path)

@@ -1,1 +1,1 @@
-"""The health of a cluster's nodes, by what Slurm, Kubernetes and Prometheus say of them: pure, without I/O."""
+"""The health of a cluster's nodes, from Slurm, Kubernetes and Prometheus: pure, without I/O."""

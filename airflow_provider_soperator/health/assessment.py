@@ -1,4 +1,4 @@
-"""The assessment of nodes by all findings, and the query that a sensor or trigger waits for."""
+"""The assessment of nodes by all findings, and the query of a sensor or trigger."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Samples = Mapping[Metric, Sequence[Sample]]
 
 @dataclass(frozen=True)
 class Observations:
-    """Observations from Kubernetes and Prometheus; None, or empty, where they are not asked."""
+    """Observations from Kubernetes and Prometheus; None or empty if not configured."""
 
     kubernetes: KubernetesView | None = None
     samples: Samples = field(default_factory=dict)
@@ -30,7 +30,7 @@ class Observations:
 
 
 def assess(nodes: Iterable[Node], seen: Observations, *, ignore_own_drains: bool = True) -> dict[str, NodeHealth]:
-    """The health of each node. One that is off, or that this provider has drained, is not ill for that."""
+    """The health of each node. Being off, or drained by this provider, is not a finding."""
     known = {node.name: node for node in nodes}
     by_figures = list(of_metrics(seen.samples, _names(known, seen), seen.node_labels))
     healths = {}
@@ -44,12 +44,12 @@ def assess(nodes: Iterable[Node], seen: Observations, *, ignore_own_drains: bool
 
 
 def unclear(nodes: Iterable[Node], seen: Observations) -> str:
-    """A warning of faults that are no node's; empty if there is none."""
+    """A warning of faults that match no node; empty if there are none."""
     return faults_of_no_node(seen.samples, _names({node.name: node for node in nodes}, seen), seen.node_labels)
 
 
 def _names(known: Mapping[str, Node], seen: Observations) -> dict[str, str]:
-    """The node behind each name that it, or its machine, has."""
+    """The node for each name of a node or machine."""
     pods = seen.kubernetes.pods if seen.kubernetes else {}
     machines = {pod.host.name: name for name, pod in pods.items() if pod.host and name in known}
     return machines | {name: name for name in known}
@@ -57,19 +57,19 @@ def _names(known: Mapping[str, Node], seen: Observations) -> dict[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class HealthQuery:
-    """Some nodes, and what is waited for; of plain values."""
+    """Nodes, and the condition to wait for; of plain values."""
 
     nodes: tuple[str, ...] = ()
     partition: str = ""
     #: ``healthy``, ``unhealthy``, or ``any``, which does not wait.
     target_state: str = "healthy"
-    #: Findings of other kinds do not count; without any, all do.
+    #: The kinds of findings that count; empty for all.
     kinds: tuple[str, ...] = ()
     ignore_own_drains: bool = True
 
     def unhealthy(self, nodes: Iterable[Node], seen: Observations) -> dict[str, NodeHealth]:
         """The nodes with findings that count."""
-        # Figures may name any node.
+        # Metrics may name any node.
         everyone = list(nodes)
         wanted = {node.name for node in chosen(everyone, self.nodes, self.partition)}
         kinds = set(map(FindingKind, self.kinds or FindingKind))
@@ -85,12 +85,12 @@ class HealthQuery:
 
 
 def told(unhealthy: Mapping[str, NodeHealth]) -> dict[str, list[dict[str, Any]]]:
-    """The findings of each node in plain values."""
+    """The findings of each node as plain values."""
     return {name: [one.to_dict() for one in health.findings] for name, health in unhealthy.items()}
 
 
 def in_words(unhealthy: Mapping[str, NodeHealth]) -> dict[str, str]:
-    """The findings of each node, as the rest of a sentence after its name."""
+    """The findings of each node, worded to follow its name."""
     return {
         name: "; ".join(f"{one.kind.value}: {one.what}" for one in health.findings)
         for name, health in unhealthy.items()
@@ -98,7 +98,7 @@ def in_words(unhealthy: Mapping[str, NodeHealth]) -> dict[str, str]:
 
 
 class Episodes:
-    """Times in which nodes are unhealthy, each of which is told once, however long it takes.
+    """Periods in which nodes are unhealthy; each is reported once, however long it lasts.
 
     >>> from airflow_provider_soperator.health.findings import Finding
     >>> sick = NodeHealth("n", (Finding(node="n", kind=FindingKind.POD, what="there is no Pod", source="kubernetes"),))
@@ -113,14 +113,14 @@ class Episodes:
         told: Mapping[str, bool] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        #: Nodes that were told of, and whether it was said that their machines have to go.
+        #: Reported nodes, and whether a machine replacement was reported as needed.
         self.told: dict[str, bool] = dict(told or {})
         self._lasting = lasting
         self._since: dict[tuple[str, bool], float] = {}
         self._clock = clock
 
     def news(self, unhealthy: Mapping[str, NodeHealth]) -> list[NodeHealth]:
-        """Nodes that have been unhealthy for long enough now, or are worse than was told."""
+        """Nodes that have been unhealthy long enough, or are worse than reported."""
         now = self._clock()
         states = {name: any(one.takes_machine for one in health.findings) for name, health in unhealthy.items()}
         self._since = {pair: self._since.get(pair, now) for pair in states.items()}

@@ -1,4 +1,4 @@
-"""Findings: what is wrong with a node, from whichever source."""
+"""Findings: observations that a node is unhealthy, from any source."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ from typing import Any
 
 
 class FindingKind(str, Enum):
-    """Sorts of what is wrong, by who can do something about it."""
+    """Kinds of findings, by who can fix them."""
 
-    #: A job has left something behind, which goes away with its cause.
+    #: A job has left something behind; it goes away with its cause.
     USER_PROBLEM = "user_problem"
     #: A health check has failed.
     NODE_PROBLEM = "node_problem"
     #: The machine is broken.
     HARDWARE_PROBLEM = "hardware_problem"
-    #: Something that is installed on the node does not work.
+    #: Software on the node does not work.
     SOFTWARE_PROBLEM = "software_problem"
-    #: The cloud is going to take the machine away for a while, or for good.
+    #: The cloud is going to take the machine away, for a while or for good.
     MAINTENANCE = "maintenance"
-    #: The machine has to be rebooted, or is being.
+    #: The machine reboots, or has to.
     REBOOT = "reboot"
-    #: The node's Pod is renewed, or gone, or does not start.
+    #: The node's Pod is being replaced, is gone, or does not start.
     POD = "pod"
     #: slurmd does not answer.
     NOT_RESPONDING = "not_responding"
-    #: The node was powered up and did not come.
+    #: The node was powered up and did not boot.
     BOOT_FAILED = "boot_failed"
-    #: Slurm uses the node no more, for a reason that is none of the above.
+    #: Slurm does not use the node, for another reason.
     OUT_OF_SERVICE = "out_of_service"
     #: A person, or another program, has drained the node.
     DRAINED = "drained"
-    #: Kubernetes says that the machine is not well.
+    #: Kubernetes reports a problem of the machine.
     MACHINE = "machine"
-    #: A figure that was measured is out of bounds.
+    #: A metric is out of bounds.
     METRIC = "metric"
 
 
 def kinds_of(said: Iterable[str]) -> tuple[FindingKind, ...]:
-    """Kinds by their names; ``ValueError`` says which there are.
+    """Kinds by their names; the ``ValueError`` for an unknown name lists them all.
 
     >>> kinds_of(["hardware_problem"])
     (<FindingKind.HARDWARE_PROBLEM: 'hardware_problem'>,)
@@ -49,7 +49,7 @@ def kinds_of(said: Iterable[str]) -> tuple[FindingKind, ...]:
     names = [said] if isinstance(said, str) else list(said)
     if unknown := [name for name in names if name not in [*FindingKind]]:
         raise ValueError(
-            f"there is no kind {', '.join(unknown)} of findings, but {', '.join(kind.value for kind in FindingKind)}"
+            f"unknown kind {', '.join(unknown)} of findings; use {', '.join(kind.value for kind in FindingKind)}"
         )
     return tuple(map(FindingKind, names))
 
@@ -68,9 +68,9 @@ class Finding:
     #: ``slurm``, ``kubernetes`` or ``prometheus``.
     source: str
     since: datetime | None = None
-    #: It passes by itself, or by what Soperator does.
+    #: It resolves itself, or Soperator repairs it.
     heals: bool = False
-    #: The machine has to be replaced or rebooted, whether or not Soperator does that by itself.
+    #: The machine has to be replaced or rebooted, by Soperator or by others.
     takes_machine: bool = False
 
     def to_dict(self) -> dict[str, Any]:
@@ -92,7 +92,7 @@ class NodeHealth:
 
     node: str
     findings: tuple[Finding, ...] = ()
-    #: What it does, in a word or two: ``idle``, ``off``, ``drained by airflow:night``.
+    #: Its state in a word or two: ``idle``, ``off``, ``drained by airflow:night``.
     word: str = ""
 
     @property

@@ -1,4 +1,4 @@
-"""Findings of Kubernetes about a node: its Pod, and the machine under it, which is a Node there."""
+"""Findings from Kubernetes about a node: its Pod, and its machine, which is a Kubernetes Node."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SOURCE = "kubernetes"
 
 @dataclass(frozen=True)
 class ConditionRule:
-    """The meaning of a condition with this status."""
+    """The meaning of a condition with a given status."""
 
     kind: FindingKind
     meaning: str
@@ -30,7 +30,7 @@ class ConditionRule:
 CONDITIONS: dict[str, ConditionRule] = {
     "Ready": ConditionRule(
         FindingKind.MACHINE,
-        "its kubelet is not well, or is not heard of; Soperator has it replaced after a while",
+        "its kubelet has failed or does not answer; Soperator has the machine replaced after a while",
         "False",
     ),
     "MemoryPressure": ConditionRule(FindingKind.MACHINE, "it is short of memory", heals=True),
@@ -65,8 +65,7 @@ CONDITIONS: dict[str, ConditionRule] = {
 
 
 def of_kubernetes(node: Node, pod: Pod | None) -> Iterator[Finding]:
-    """Findings about the Pod of a node, and about its machine. A node that is off has none, and one that boots
-    may not have one yet."""
+    """Findings about the Pod and machine of a node. A node that is off has no Pod; one that boots may have none yet."""
     if is_off(node) or is_going_off(node):
         return
     if pod is None:
@@ -79,7 +78,7 @@ def of_kubernetes(node: Node, pod: Pod | None) -> Iterator[Finding]:
 
 
 def acted_upon(pod: Pod | None) -> str:
-    """Say, as the rest of a sentence, what Soperator or the cloud does to the machine of a node; empty if nothing."""
+    """The action of Soperator or the cloud on a node's machine, worded to follow the node's name; empty if none."""
     if pod is None:
         return "has no Pod"
     host = pod.host
@@ -97,7 +96,7 @@ def _of_pod(node: Node, pod: Pod) -> Iterator[Finding]:
     if pod.is_leaving:
         yield _finding(node.name, FindingKind.POD, "its Pod is being deleted", pod.since, heals=True)
     elif pod.trouble and not (is_coming_up(node) and pod.host is None):
-        # While a node boots its Pod waits for a machine.
+        # While a node boots, its Pod waits for a machine.
         yield _finding(node.name, FindingKind.POD, f"its Pod is {pod.phase}: {pod.trouble}", pod.since)
     elif not pod.is_ready and not is_coming_up(node):
         yield _finding(node.name, FindingKind.POD, f"its Pod is {pod.phase} and not ready", pod.since, heals=True)
@@ -120,7 +119,7 @@ def _wrong(host: Host) -> list[Condition]:
 
 
 def _is_wrong(condition: Condition, rule: ConditionRule) -> bool:
-    # A machine that is not heard of is Unknown, which is as bad as not Ready.
+    # The condition of a machine that does not answer is Unknown, which is as bad as not Ready.
     return condition.status != "True" if rule.status == "False" else condition.status == rule.status
 
 

@@ -1,9 +1,9 @@
-"""Replacement of the machine under a node: Soperator does it, once the node is drained for the reason that it heeds.
+"""Replacement of the machine under a node: Soperator does it once the node is drained with the right reason.
 
-A node of Slurm's keeps its name, and comes back on another machine. Soperator looks every few minutes for drained nodes
-whose reason has ``[hardware_problem]`` in it, marks their machines, has them removed, and undrains a node that is on a
-newer machine. On the way it writes a reason of its own over ours. A drain with its own ``[compute_maintenance]`` would
-not do: it undrains such a node unless the cloud has announced a maintenance.
+A node keeps its name and comes back on another machine. Soperator looks every few minutes for drained nodes whose
+reason contains ``[hardware_problem]``, marks their machines, has them removed, and undrains a node that is on a newer
+machine. Meanwhile it overwrites our reason with its own. A drain with its own ``[compute_maintenance]`` does not work:
+Soperator undrains such a node unless the cloud has announced maintenance.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from airflow_provider_soperator.slurm.states import NodeFlag
 from airflow_provider_soperator.soperator.hosts import Pod
 
 _HARDWARE = "[hardware_problem]"
-#: Reasons that end in another machine.
+#: Reasons that lead to a replacement.
 _ENDS_IN_ANOTHER = (_HARDWARE, "[compute_maintenance] node replacement process")
-#: A reason that says that the machine is not well: to replace it is what it asks for, or more than that.
+#: A reason that reports an unhealthy machine, so replacing it is justified.
 _ASKS_FOR_IT = "[node_problem]"
-#: In a reason of ours that has taken the place of another's.
+#: Marks a reason of ours that has overwritten another one.
 _NOT_THE_FIRST = "(was drained before)"
 
 
 def reason(owner: str, why: str) -> str:
-    """The reason to drain a node with, for Soperator to act upon.
+    """The drain reason on which Soperator acts.
 
     >>> reason("nights", "too hot")
     '[hardware_problem] airflow:nights: too hot'
@@ -52,18 +52,18 @@ class NodeSnapshot:
     """A node at one moment."""
 
     node: Node
-    #: None while it is on none, or while that is unknown.
+    #: None if it has none, or if that is unknown.
     machine: Machine | None = None
-    #: What is being done to its machine, as the rest of a sentence; empty if nothing.
+    #: The action on its machine, worded to follow the node's name; empty if none.
     acted: str = ""
-    #: The machine was made after the node was drained: it is not the one that the reason is about.
+    #: The machine is newer than the drain, so the reason is not about it.
     is_after_drain: bool = False
-    #: Its slurmd runs there. Of one that has just gone slurmctld has not heard yet.
+    #: Its slurmd runs on the machine. slurmctld notices late that one is gone.
     is_there: bool = True
 
 
 def by_kubernetes(node: Node, pod: Pod | None) -> NodeSnapshot:
-    """Kubernetes knows each machine, and what Soperator has marked it with."""
+    """A snapshot from Kubernetes, which knows each machine and Soperator's marks on it."""
     host = pod.host if pod else None
     machine = Machine(node=node.name, instance=host.name, since=host.created) if host and not host.is_gone else None
     drained = node.reason_since if node.state.has(NodeFlag.DRAIN) else None
@@ -73,7 +73,7 @@ def by_kubernetes(node: Node, pod: Pod | None) -> NodeSnapshot:
 
 
 def by_slurm(node: Node, machine: Machine | None) -> NodeSnapshot:
-    """slurmctld knows the machine of a node that has told it; what is done to it shows when it is."""
+    """A snapshot from slurmctld, which knows the machine of a node only if the node has reported it."""
     return NodeSnapshot(node, machine if machine and machine.instance else None, _acted_by_slurm(node))
 
 
@@ -93,30 +93,30 @@ class ReplacementOptions:
 
     owner: str
     why: str = ""
-    #: Replace also under nodes that others have drained.
+    #: Also replace machines of nodes that others have drained.
     any_owner: bool = False
     #: Machines that are newer than this are new.
     since: datetime | None = None
-    #: For each of Soperator's reactions.
+    #: Time limit for each reaction of Soperator.
     response_timeout: timedelta = timedelta(minutes=10)
 
 
 @dataclass
 class Replacement:
-    """A node on its way to another machine."""
+    """The replacement of one node's machine."""
 
     options: ReplacementOptions
-    #: The machine that is to go, and the one that has come.
+    #: The old machine and the new one.
     old: str | None = None
     new: str | None = None
     is_begun: bool = False
     is_skipped: bool = False
     began: datetime | None = None
     ended: datetime | None = None
-    #: The reason it was drained for before.
+    #: The reason of an earlier drain.
     _former: str = ""
     _was_drained: bool = False
-    #: Since when Soperator has had something to do.
+    #: The time since which Soperator is expected to act.
     _its_turn: datetime | None = None
 
     @property
@@ -128,7 +128,7 @@ class Replacement:
         return self.is_begun and not self.is_over
 
     def look(self, snapshot: NodeSnapshot, now: datetime, *, may_begin: bool) -> NodeStep:
-        """Decide what the node needs now."""
+        """Decide the next step."""
         if self.is_over:
             return NodeStep()
         if not self.is_begun:
@@ -140,7 +140,7 @@ class Replacement:
         return self._leave(snapshot, now)
 
     def undo(self, snapshot: NodeSnapshot) -> tuple[NodeOrder, ...]:
-        """Take the drain back if the replacement ends early: not once the machine is being replaced."""
+        """Revoke the drain if the replacement ends early, but not once the machine is being replaced."""
         node = snapshot.node
         if (
             not self.is_under_way
@@ -151,14 +151,14 @@ class Replacement:
             return ()
         if self._former:
             return (Drain((node.name,), self._former),)
-        # The former reason is known only to the process that has drained it anew. The node is not opened to jobs.
+        # Another process has overwritten the former reason, so it is unknown: keep the node drained.
         return () if _NOT_THE_FIRST in node.reason else (Undrain((node.name,)),)
 
     def _begin(self, snapshot: NodeSnapshot, now: datetime, may_begin: bool) -> NodeStep | None:
         """None once it has begun."""
         node, machine = snapshot.node, snapshot.machine
         if failed_to_resume(node):
-            return NodeStep(lost=because(node, "did not boot") + ": power it down and up again, on another machine")
+            return NodeStep(lost=because(node, "did not boot") + ": power it down and up again to get another machine")
         if is_off(node) or is_going_off(node):
             self.is_skipped = True
             return NodeStep()
@@ -168,15 +168,15 @@ class Replacement:
             self._was_drained = True
             return None
         if drained and not self._may_take(node):
-            return NodeStep(lost=because(node, "is drained") + "; any_owner=True replaces its machine all the same")
+            return NodeStep(lost=because(node, "is drained") + "; set any_owner=True to replace its machine anyway")
         if self._is_new(machine):
-            # Another try has had it replaced.
+            # An earlier try has replaced the machine.
             self._started(snapshot, now)
             return None
         if is_coming_up(node):
             return NodeStep(waits="boots")
         if not may_begin:
-            return NodeStep(waits="is replaced when others are done")
+            return NodeStep(waits="waits for other replacements")
         self._started(snapshot, now)
         self._former = node.reason if drained else ""
         return NodeStep((self._drain(node),), waits="is being drained")
@@ -195,10 +195,10 @@ class Replacement:
             self._its_turn = None
             return NodeStep(waits=snapshot.acted)
         if snapshot.machine is None:
-            return NodeStep(waits="is on no machine that is known")
+            return NodeStep(waits="is on an unknown machine")
         if not node.state.has(NodeFlag.DRAIN):
             if self._was_drained:
-                return NodeStep(lost=f"was undrained by somebody while it was on {snapshot.machine.instance} still")
+                return NodeStep(lost=f"was undrained by others while still on {snapshot.machine.instance}")
             return NodeStep((self._drain(node),), waits="is being drained")
         self._was_drained = True
         if is_busy(node):
@@ -206,14 +206,14 @@ class Replacement:
         if not self._its_turn:
             self._its_turn = now
         if now - self._its_turn < self.options.response_timeout:
-            return NodeStep(waits="is drained, and Soperator is to replace its machine")
+            return NodeStep(waits="is drained, waiting for Soperator")
         return NodeStep(
-            lost=f"is drained for {node.reason!r}, and nobody has acted upon that for "
-            f"{self.options.response_timeout}: see whether soperatorchecks runs, and with --enable-node-replacement"
+            lost=f"is drained for {node.reason!r}, but Soperator did not react within {self.options.response_timeout}: "
+            "check that soperatorchecks runs with --enable-node-replacement"
         )
 
     def _arrive(self, snapshot: NodeSnapshot, now: datetime) -> NodeStep:
-        """On another machine."""
+        """Decide the next step of a node that is on another machine."""
         node, machine = snapshot.node, snapshot.machine
         assert machine
         if self.new != machine.instance:
@@ -221,7 +221,7 @@ class Replacement:
         if failed_to_resume(node):
             return NodeStep(lost=because(node, f"did not boot on {self.new}"))
         if not snapshot.is_there or not is_up(node):
-            return NodeStep(waits=f"is on {self.new}, and boots")
+            return NodeStep(waits=f"boots on {self.new}")
         if is_usable(node):
             self.ended = now
             return NodeStep()
@@ -229,11 +229,11 @@ class Replacement:
             return NodeStep(waits=f"is on {self.new}, and is {node.state}")
         if not self._is_drained_for_this(node):
             return held(node, f"is on {self.new}, and is drained")
-        # Up to Soperator 4.1 it has been undrained when its Pod started; 5.0 does so when it looks next.
+        # Soperator up to 4.1 has undrained it when its Pod started; 5.0 does so at its next look.
         if not self._its_turn:
             self._its_turn = now
         if now - self._its_turn < self.options.response_timeout:
-            return NodeStep(waits=f"is on {self.new}, and Soperator is to undrain it")
+            return NodeStep(waits=f"is on {self.new}, waiting for Soperator to undrain it")
         return NodeStep((Undrain((node.name,)),), waits=f"is on {self.new}, and is being undrained")
 
     def _is_on_another(self, machine: Machine | None) -> bool:
@@ -264,7 +264,7 @@ class Replacement:
 
 
 def at_most(said: int | str, of: int) -> int:
-    """The most nodes that may be on their way at once: a number, or a part of all of them, and one at least.
+    """The highest number of nodes to replace at the same time: a number or a percentage, and at least one.
 
     >>> at_most(2, 10), at_most("25%", 10), at_most("1%", 10)
     (2, 2, 1)
@@ -272,5 +272,5 @@ def at_most(said: int | str, of: int) -> int:
     text = str(said).strip()
     number = text.removesuffix("%")
     if isinstance(said, bool) or not number.isdecimal() or int(number) < 1 or (text != number and int(number) > 100):
-        raise ValueError(f"max_parallel={said!r} is neither a number of nodes nor a part of them such as '25%'")
+        raise ValueError(f"max_parallel must be a number of nodes >= 1 or a percentage such as '25%', got {said!r}")
     return max(1, of * int(number) // 100) if text != number else int(number)

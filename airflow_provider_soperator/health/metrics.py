@@ -1,4 +1,4 @@
-"""Metrics that tell of faulty nodes: their names, their bounds, and the node that each sample is of."""
+"""Metrics of faulty nodes: names, bounds, and the node of each sample."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from airflow_provider_soperator.health.findings import Finding, FindingKind
 
 _SOURCE = "prometheus"
 
-#: Labels that tell whose a figure is, in this order: Prometheus renames those of the exporter that it has itself, and
-#: then ``pod`` is that of the exporter. Their values are names of Slurm's nodes, or of the machines under them.
+#: Labels that identify the node, in order of preference; their values are names of nodes or machines. If a label of the
+#: exporter clashes with one of Prometheus, Prometheus renames it, and ``pod`` is the exporter's Pod.
 NODE_LABELS = ("exported_pod", "pod", "exported_node", "node", "Hostname", "kubernetes_node", "node_name", "instance")
 
-#: Numbers of XIDs that tell of a machine; NVIDIA's own words for them, in short. All others are mostly a program's.
+#: XIDs that mean a broken machine, with NVIDIA's description. Most others are caused by a program.
 MACHINE_XIDS = {
     46: "GPU stopped processing",
     48: "double bit ECC error",
@@ -41,7 +41,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric, and the values of it that tell of a fault.
+    """A metric, and its values that mean a fault.
 
     >>> Metric("DCGM_FI_DEV_GPU_TEMP", "a GPU is too hot", above=90).query({"cluster": "train"})
     'DCGM_FI_DEV_GPU_TEMP{cluster="train"} > 90'
@@ -52,18 +52,18 @@ class Metric:
     name: str
     meaning: str
     above: float = 0
-    #: Values that count, and what each means; others do not.
+    #: The meaning of each value that counts; None: all do.
     among: Mapping[int, str] | None = field(default=None, hash=False)
     takes_machine: bool = True
     heals: bool = False
 
     def query(self, labels: Mapping[str, str]) -> str:
-        """For the series with these labels. Prometheus leaves out what is well: there may be thousands of GPUs."""
+        """The query for series with these labels. Prometheus drops healthy ones: there may be thousands of GPUs."""
         said = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
         return f"{self.name}{f'{{{said}}}' if said else ''} > {self.above:g}"
 
     def says(self, value: float) -> str | None:
-        """The fault that a value tells of; None if nothing is wrong."""
+        """The fault that a value means; None if there is none."""
         if not value > self.above:
             return None
         if self.among is None:
@@ -72,7 +72,7 @@ class Metric:
         return f"{self.meaning}: {word} ({self.name} = {value:g})" if word else None
 
 
-#: As dcgm-exporter has them.
+#: Metrics of dcgm-exporter.
 METRICS = (
     Metric("DCGM_FI_DEV_XID_ERRORS", "a GPU has reported an XID", among=MACHINE_XIDS),
     Metric("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "memory of a GPU has errors that ECC cannot correct"),
@@ -84,7 +84,7 @@ METRICS = (
 def of_metrics(
     samples: Mapping[Metric, Sequence[Sample]], machines: Mapping[str, str], labels: Sequence[str] = NODE_LABELS
 ) -> Iterator[Finding]:
-    """Findings by samples of metrics. ``machines``: the node of each name that a label may have."""
+    """Findings from samples of metrics. ``machines`` maps each name that a label may have to its node."""
     for metric, found in samples.items():
         for sample in found:
             node, what = _node_of(sample, machines, labels), metric.says(sample.value)
@@ -103,7 +103,7 @@ def of_metrics(
 def faults_of_no_node(
     samples: Mapping[Metric, Sequence[Sample]], machines: Mapping[str, str], labels: Sequence[str] = NODE_LABELS
 ) -> str:
-    """A warning of faults that are no node's; empty if there is none. Other GPUs of the site may have some, too."""
+    """A warning of faults that match no node; empty if there are none. They may be of other GPUs of the site."""
     strangers = [
         sample
         for metric, found in samples.items()
@@ -115,9 +115,9 @@ def faults_of_no_node(
     said = strangers[0].labels
     shown = ", ".join(f"{name}={value}" for name, value in sorted(said.items()) if name != "__name__")
     return (
-        f"{len(strangers)} figures tell of faults and are of no node that Slurm has, such as {{{shown}}}: if they "
-        f"should be, give the label that has the node's name as one of node_labels ({', '.join(labels)}), or a "
-        "Kubernetes connection, which knows the machine that each node is on"
+        f"{len(strangers)} metrics report faults that match no Slurm node, such as {{{shown}}}: if they are of this "
+        f"cluster, add the label with the node's name to node_labels ({', '.join(labels)}), or a Kubernetes "
+        "connection, which maps machines to nodes"
     )
 
 

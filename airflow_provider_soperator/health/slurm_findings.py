@@ -1,4 +1,4 @@
-"""Findings of Slurm about a node: its state, and the reason that it was drained or set down for."""
+"""Findings from Slurm about a node: its state, and the reason of its drain or DOWN state."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from airflow_provider_soperator.slurm.node_conditions import (
 )
 from airflow_provider_soperator.slurm.states import NodeBase, NodeFlag
 
-#: The kind of each known reason, by its text. None: what it tells of is no fault.
+#: The kind of each known reason, by its text; None if it is not a fault.
 KINDS: dict[str, FindingKind | None] = {
     "[compute_maintenance] node replacement process": FindingKind.MAINTENANCE,
     "[compute_maintenance] node reboot process": FindingKind.REBOOT,
@@ -43,20 +43,20 @@ _SOURCE = "slurm"
 
 @dataclass(frozen=True)
 class _Fault:
-    """A state that is a fault, and what to call it."""
+    """A state that is a fault, in words."""
 
     what: str
     kind: FindingKind
     heals: bool = False
 
 
-#: By flags that say it, in the order in which they are looked for.
+#: Faults by their flags, in order of precedence.
 _FLAGS = {
     NodeFlag.INVALID_REG: _Fault(
-        "has registered with less than slurm.conf says: fewer GPUs, CPUs or less memory", FindingKind.HARDWARE_PROBLEM
+        "has registered with fewer GPUs, CPUs or less memory than in slurm.conf", FindingKind.HARDWARE_PROBLEM
     ),
     NodeFlag.FAIL: _Fault("has been set to fail", FindingKind.OUT_OF_SERVICE),
-    NodeFlag.BLOCKED: _Fault("is blocked by jobs that have it all", FindingKind.OUT_OF_SERVICE, heals=True),
+    NodeFlag.BLOCKED: _Fault("is blocked by exclusive jobs", FindingKind.OUT_OF_SERVICE, heals=True),
 }
 
 
@@ -65,7 +65,7 @@ def of_slurm(node: Node, *, ignore_own_drains: bool = True) -> Iterator[Finding]
     if failed_to_resume(node):
         yield _known(node, FindingKind.BOOT_FAILED)
         return
-    # Nothing is wrong with what is switched off, and it cannot be asked.
+    # A node that is off is not faulty, and cannot answer.
     if is_off(node) or is_going_off(node):
         return
     if node.state.has(NodeFlag.DRAIN):
@@ -84,7 +84,7 @@ def of_slurm(node: Node, *, ignore_own_drains: bool = True) -> Iterator[Finding]
 
 
 def word_of(node: Node) -> str:
-    """The state of a node in a word or two, for people.
+    """The state of a node in a word or two.
 
     >>> from airflow_provider_soperator.slurm.states import NodeState
     >>> word_of(Node(name="n", state=NodeState.parse("IDLE+DRAIN"), reason="airflow:night: lent"))
@@ -118,12 +118,12 @@ def _drained(node: Node, ignore_own_drains: bool) -> Iterator[Finding]:
 
 
 def _known(node: Node, otherwise: FindingKind) -> Finding:
-    """By the reason that was given; ``otherwise`` it is one that only a person understands."""
+    """A finding by the reason; ``otherwise`` is the kind if the reason is unknown."""
     known = explain(node.reason)
     if known is None:
         by = f" by {node.reason_user}" if node.reason_user else ""
         how = "is drained" if node.state.has(NodeFlag.DRAIN) else f"is {node.state}"
-        return _finding(node, f"{how}{by}: {node.reason or 'no reason is given'}", otherwise)
+        return _finding(node, f"{how}{by}: {node.reason or 'no reason given'}", otherwise)
     kind = KINDS[known.text] or otherwise
     takes_machine = known.takes_machine or kind is FindingKind.HARDWARE_PROBLEM
     return _finding(node, f"{node.reason} ({known.meaning})", kind, heals=known.heals, takes_machine=takes_machine)

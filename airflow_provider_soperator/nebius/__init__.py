@@ -1,4 +1,4 @@
-"""The Nebius API as capacity needs it: its calls, capacity blocks and node groups.
+"""The parts of the Nebius API that capacity needs: calls, capacity blocks and node groups.
 
-``node_groups`` imports the SDK, so it is imported where a connection is made: DAG files are parsed all day long.
+``node_groups`` imports the SDK, so import it only where a connection is made, not in code that DAG files load.
 """

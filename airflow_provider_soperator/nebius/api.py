@@ -1,4 +1,4 @@
-"""Calls of the Nebius API: their limits in time, their errors, and the account that makes them."""
+"""Calls of the Nebius API: their timeouts, their errors, and the account that makes them."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Seconds for a call with all its tries, for one try, and for all of it with a fetch of a token; tries after the first.
+#: Seconds for a call with its retries, for one try, and for a call that fetches a token; number of retries.
 LIMITS: dict[str, Any] = {"timeout": 20.0, "per_retry_timeout": 8.0, "auth_timeout": 30.0, "retries": 2}
 #: The same for a call that a user waits for, with a form open.
 _QUICK: dict[str, Any] = {"timeout": 8.0, "per_retry_timeout": 8.0, "auth_timeout": 10.0, "retries": 0}
 
 
 class NebiusError(TransportError):
-    """The Nebius API was asked and did not do it."""
+    """A call of the Nebius API has failed."""
 
 
 class NebiusUnreachable(NebiusError):
-    """There was no answer, or none in time. What was asked may have been done all the same."""
+    """No answer, or none in time. The call may have taken effect."""
 
     retryable = True
     unsettled = True
 
 
 class NebiusBusy(NebiusError):
-    """The API is asked for too much at a time."""
+    """Too many calls at a time."""
 
     retryable = True
 
@@ -48,28 +48,28 @@ class NebiusDenied(NebiusError):
 
 
 class NebiusMissing(NebiusError):
-    """There is no such thing."""
+    """The object does not exist."""
 
 
 class NebiusConflict(NebiusError):
-    """Something else is being done to the same thing, or has been done since it was read."""
+    """Another operation runs on the same object, or has changed it since it was read."""
 
     retryable = True
 
 
 class NebiusShortage(NebiusError):
-    """There are not enough machines, GPUs or disks at present."""
+    """Not enough machines, GPUs or disks at present."""
 
     retryable = True
 
 
 class NebiusQuota(NebiusError):
-    """A quota stands against it."""
+    """A quota is exceeded."""
 
 
 @contextmanager
 def explained(verb: str, thing: str) -> Iterator[None]:
-    """Turn what the SDK raises into our own errors. ``thing`` is what was asked about, with its id."""
+    """Turn exceptions of the SDK into our own errors. ``thing`` is the object of the call, with its id."""
     try:
         yield
     except TransportError:
@@ -79,7 +79,7 @@ def explained(verb: str, thing: str) -> Iterator[None]:
 
 
 def explain(error: Exception, verb: str, thing: str) -> NebiusError:
-    """Turn an exception of the SDK into the error that says why the API did not ``verb`` a ``thing``."""
+    """The error for an exception of the SDK; ``verb`` and ``thing`` name the failed call."""
     from nebius.aio.service_error import RequestError
     from nebius.base.error import SDKError
 
@@ -111,23 +111,23 @@ def _refusal(error: RequestError, verb: str, thing: str) -> NebiusError:
             "viewer on the tenant",
         )
     if code == "NOT_FOUND":
-        return NebiusMissing(f"there is no {thing}", "see its id, and whether the connection's account may see it")
+        return NebiusMissing(f"there is no {thing}", "check its id, and the rights of the connection's account")
     if "quota_failure" in kinds:
-        return NebiusQuota(words, "have the quota raised, or free what it counts")
+        return NebiusQuota(words, "raise the quota, or free resources that it counts")
     if "not_enough_resources" in kinds:
-        return NebiusShortage(words, "see what holds the rest of the capacity block, and its limit")
+        return NebiusShortage(words, "check the limit of the capacity block, and who holds the rest of it")
     if kinds & {"resource_conflict", "operation_conflict", "operation_aborted"} or code == "ABORTED":
-        return NebiusConflict(words, "look again and decide anew")
+        return NebiusConflict(words, "read it again and retry")
     if code in ("UNAVAILABLE", "DEADLINE_EXCEEDED"):
         return NebiusUnreachable(words, _IS_IT_THERE)
     if code == "RESOURCE_EXHAUSTED":
-        # A shortage without details may be anything: public addresses, disks, calls for each second.
-        return NebiusBusy(words, "see the project's quotas, and how often it is asked")
-    return NebiusError(words, "see what it says of the request")
+        # Without details, the exhausted resource may be anything: public addresses, disks, calls per second.
+        return NebiusBusy(words, "check the project's quotas and the rate of calls")
+    return NebiusError(words, "correct the request as the message says")
 
 
 def _words(status: Any) -> str:
-    """Join all that the API said; the SDK's own text of an error leaves details out."""
+    """Join all messages of the API; the SDK's own text of an error omits details."""
     details = [line for said in status.service_errors for line in _details(said)]
     request = f"request {status.request_id}" if status.request_id else ""
     return "; ".join(filter(None, (status.message or status.code.name, *details, request)))
@@ -138,10 +138,10 @@ def _details(said: Any) -> Iterator[str]:
     detail: Any = getattr(said, kind or "details")
     if kind == "quota_failure":
         for one in detail.violations:
-            yield f"quota {one.quota}: {one.requested} asked for, the limit is {one.limit}. {one.message}".strip(". ")
+            yield f"quota {one.quota}: {one.requested} requested, the limit is {one.limit}. {one.message}".strip(". ")
     elif kind == "not_enough_resources":
         for one in detail.violations:
-            yield f"not enough {one.resource_type}{f' ({one.requested} asked for)' if one.requested else ''}"
+            yield f"not enough {one.resource_type}{f' ({one.requested} requested)' if one.requested else ''}"
     elif kind == "bad_request":
         for one in detail.violations:
             yield f"{one.field} {one.message}"
@@ -152,8 +152,8 @@ def _details(said: Any) -> Iterator[str]:
 
 
 async def answer(request: Request[Any, T], verb: str, thing: str) -> T:
-    """Return the answer to a request; ``verb`` and ``thing`` say in an error what was asked."""
-    # Else a closed port would be one that has not opened yet, and be told of as a deadline that is over.
+    """Return the answer to a request; ``verb`` and ``thing`` describe it in errors."""
+    # Otherwise the SDK waits for a closed port to open, and reports an expired deadline.
     request.wait_for_ready = False
     with explained(verb, thing):
         return await request
@@ -167,11 +167,11 @@ async def whoami(sdk: SDK) -> str:
         return f"service account {metadata.name or metadata.id} of {metadata.parent_id}"
     if user := profile.user_profile:
         return f"user {(user.attributes and user.attributes.email) or user.id}"
-    return "nobody in particular"
+    return "an unknown account"
 
 
 async def access_token(sdk: SDK) -> str:
-    """The token with which the SDK itself would ask."""
+    """The token that the SDK itself uses."""
     with explained("get", "an access token"):
         token = await sdk.get_token(_QUICK["auth_timeout"])
         return str(token.token)

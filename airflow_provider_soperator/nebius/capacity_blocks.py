@@ -1,4 +1,4 @@
-"""Capacity blocks: how many GPUs are reserved and taken, and what is about to change. They can only be read."""
+"""Capacity blocks: reserved and used GPUs, and announced changes. They are read-only."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ class CapacityBlock:
     """
 
     id: str
-    #: GPUs that are reserved.
+    #: Reserved GPUs.
     limit: int
-    #: GPUs that machines hold; None if the cloud does not know, or is changing it.
+    #: GPUs that machines hold; None if the cloud does not know, or is changing the block.
     usage: int | None
     #: In lower case: ``active``, ``allocating``, ``shutting``, ``inactive``.
     state: str = "active"
     region: str = ""
     fabric: str = ""
     platform: str = ""
-    #: When the limit changes next, and to what.
+    #: The next change of the limit: its time, and the new limit.
     next_change_at: datetime | None = None
     next_change_to: int | None = None
 
     @property
     def free(self) -> int | None:
-        """GPUs that can be taken; None, which is not 0, if that is unknown."""
+        """Free GPUs; None, which is not 0, if that is unknown."""
         return None if self.usage is None else max(0, self.limit - self.usage)
 
     def limit_at(self, moment: datetime) -> int:
-        """The limit at a moment, as far as it has been announced."""
+        """The limit at a moment, as far as announced."""
         if self.next_change_at is not None and self.next_change_to is not None and moment >= self.next_change_at:
             return self.next_change_to
         return self.limit
@@ -55,7 +55,7 @@ async def read_block(sdk: SDK, block_id: str) -> CapacityBlock:
 
 
 async def rivals(sdk: SDK, block_id: str) -> list[str]:
-    """Other blocks of the same tenant that could give the same machines."""
+    """Other blocks of the same tenant with machines of the same kind."""
     from nebius.api.nebius.capacity.v1 import CapacityBlockGroupServiceClient, ListCapacityBlockGroupsRequest
 
     block = await _get(sdk, block_id)
@@ -89,7 +89,7 @@ def _block_of(block: CapacityBlockGroup) -> CapacityBlock:
 
     status, usage = block.status, CapacityBlockGroupStatus.UsageState
     affinity = status.resource_affinity.compute_v1 or ResourceAffinityComputeV1()
-    # A usage that is not known reads as 0, and while the limit is being changed neither figure can be relied on.
+    # An unknown usage reads as 0, and while the limit is being changed neither figure is reliable.
     is_known = status.usage_state in (usage.USAGE_STATE_USED, usage.USAGE_STATE_NOT_USED) and not status.reconciling
     return CapacityBlock(
         id=block.metadata.id,

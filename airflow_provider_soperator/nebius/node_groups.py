@@ -1,4 +1,4 @@
-"""Node groups of Nebius: their size, their operations, and the one call that resizes them."""
+"""Node groups of Nebius: size, operations, and the call that resizes them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from nebius.sdk import SDK
 
 from airflow_provider_soperator.nebius.api import LIMITS, answer
 
-#: More than that the API takes for no node group.
+#: The API's limit for one node group.
 MOST_NODES = 100
 _LONG_AGO = datetime.min.replace(tzinfo=timezone.utc)
 
@@ -45,7 +45,7 @@ class GroupSize:
         return f"{self.most} nodes" if self.least is None else f"{self.least}-{self.most} nodes"
 
     def shrunk(self, to: int) -> GroupSize:
-        """At most so many.
+        """The size after a shrink to at most ``to`` nodes.
 
         >>> print(GroupSize(8, least=2).shrunk(1))
         1-1 nodes
@@ -53,7 +53,7 @@ class GroupSize:
         return GroupSize(to, None if self.least is None else min(self.least, to))
 
     def grown(self, to: int, least: int) -> GroupSize:
-        """At least so many. What an autoscaler keeps in any case a shrink may have lowered: ``least`` restores it.
+        """The size after a growth to at least ``to`` nodes; ``least`` restores a lower bound that a shrink has lowered.
 
         >>> print(GroupSize(1, least=1).grown(8, least=2))
         2-8 nodes
@@ -62,7 +62,7 @@ class GroupSize:
 
 
 class NodeGroupClient:
-    """Reads and resizes one node group. A group is passed back as it was read, so that nothing of it gets lost."""
+    """Reads and resizes one node group. A group is sent back as it was read, so that no field gets lost."""
 
     def __init__(self, sdk: SDK, group_id: str) -> None:
         self._sdk = sdk
@@ -74,7 +74,7 @@ class NodeGroupClient:
         return await answer(self._client.get(GetNodeGroupRequest(id=self._id), **LIMITS), "read", self._thing)
 
     async def operations(self) -> list[Operation]:
-        """List the operations that the service still knows of, the newest first."""
+        """List the operations that the service still knows, newest first."""
         service, found, token = self._client.operation_service(), [], ""
         while True:
             request = ListOperationsRequest(resource_id=self._id, page_token=token)
@@ -85,9 +85,9 @@ class NodeGroupClient:
                 return sorted(found, key=lambda operation: operation.created_at or _LONG_AGO, reverse=True)
 
     async def resize(self, group: NodeGroup, size: GroupSize, key: str) -> str:
-        """Order a size, unless the group has changed since it was read, and return the operation's id.
+        """Request a size and return the operation's id; a conflict if the group has changed since it was read.
 
-        The whole spec goes back: of one that was sent in part the SDK would have the rest reset.
+        The whole spec is sent: the SDK would reset omitted fields.
         """
         if size.least is None:
             group.spec.fixed_node_count = size.most
@@ -101,7 +101,7 @@ class NodeGroupClient:
         return str(operation.id)
 
     async def region(self, group: NodeGroup) -> str:
-        """Read its region, which only its cluster's project has."""
+        """Read the group's region, which is a field of its cluster's project."""
         clusters, projects = ClusterServiceClient(self._sdk), ProjectServiceClient(self._sdk)
         of_cluster = GetClusterRequest(id=group.metadata.parent_id)
         cluster = await answer(clusters.get(of_cluster, **LIMITS), "read", f"cluster {of_cluster.id}")
@@ -118,12 +118,12 @@ def size_of(group: NodeGroup) -> GroupSize:
 
 
 def running(operations: list[Operation]) -> Operation | None:
-    """The operation that is not over; a group has one at most."""
+    """The running operation; a group has at most one."""
     return next((operation for operation in operations if operation.status is None), None)
 
 
 def is_settled(group: NodeGroup, operation: Operation | None) -> bool:
-    """Nothing is on its way in or out. ``operation`` is the running one."""
+    """True if no node arrives or leaves. ``operation`` is the running one."""
     status = group.status
     is_complete = status.node_count == status.target_node_count
     return (
@@ -131,16 +131,16 @@ def is_settled(group: NodeGroup, operation: Operation | None) -> bool:
         and status.state == NodeGroupStatus.State.RUNNING
         and is_complete
         and not status.reconciling
-        # A size that has just been ordered may not have reached the status yet.
+        # A newly requested size may not have reached the status yet.
         and (size_of(group).least is not None or status.target_node_count == size_of(group).most)
     )
 
 
 def problems(group: NodeGroup, operation: Operation | None) -> tuple[str, ...]:
-    """Causes that keep a group from its size. A full block is no error: the operation just goes on."""
+    """Causes that keep a group from its size. A full block is not an error to Nebius: the operation just continues."""
     if is_settled(group, operation):
         return ()
-    # The group keeps the events of earlier changes, too.
+    # The group also keeps events of earlier changes.
     since = operation.created_at if operation else group.metadata.updated_at
     found = [*_of_operation(operation), *_of_events(group, since)]
     return tuple(dict.fromkeys(found))

@@ -1,4 +1,4 @@
-"""Descriptions of clusters, and what makes them; the names for DAG files are imported when one asks for them."""
+"""Descriptions of clusters, and their provisioners. The names for DAG files are imported on first use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Airflow's connections to a cluster that was made."""
+"""Airflow connections to a cluster that was made."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from airflow_provider_soperator.provisioning.fields import NotKnownYet, SpecMist
 
 @dataclass(frozen=True, kw_only=True)
 class Connections:
-    """The ids of Airflow's connections to the cluster.
+    """The ids of Airflow connections to the cluster.
 
-    They are used as they are, and have to be there once it is made; with ``airflow_conn_id``, a connection of type
-    ``http`` to Airflow's own API server, they are written. A new login node is known by its address alone: what else a
-    connection is to have, such as ``key_file`` and ``host_key``, is in ``ssh_extra`` and ``kubernetes_extra``.
+    With ``airflow_conn_id``, a connection of type ``http`` to Airflow's own API server, they are written; without it they
+    have to exist once the cluster is made. Of a new login node only the address is known: give other extra fields of
+    the connections, such as ``key_file`` and ``host_key``, in ``ssh_extra`` and ``kubernetes_extra``.
     """
 
     slurm: str | None = None
@@ -29,11 +29,11 @@ class Connections:
     def __post_init__(self) -> None:
         if self.airflow_conn_id and not (self.slurm or self.kubernetes or self.ssh):
             raise SpecMistake(
-                "airflow_conn_id is for writing connections, and none is named: name slurm, kubernetes or ssh"
+                "airflow_conn_id is for writing connections, but none is given: set slurm, kubernetes or ssh"
             )
         if self.airflow_conn_id and self.slurm and not (self.kubernetes or self.ssh):
             raise SpecMistake(
-                f"a connection {self.slurm} to Slurm goes through another one: name ssh or kubernetes as well"
+                f"the connection {self.slurm} to Slurm needs another one as transport: also set ssh or kubernetes"
             )
 
 
@@ -44,26 +44,26 @@ class Reached:
     login: str = ""
     kubeconfig: str = ""
     context: str = ""
-    #: Whether an address of the login nodes that is not known comes by itself.
+    #: If the login nodes have no address yet, they will get one.
     login_comes: bool = False
 
     def connections(self, wanted: Connections, namespace: str) -> list[dict[str, Any]]:
-        """As Airflow's API takes them; ``SpecMistake`` if one cannot be written, ``NotKnownYet`` if not yet."""
+        """Connections for Airflow's API; ``SpecMistake`` if one cannot be written, ``NotKnownYet`` if not yet."""
         made: list[dict[str, Any]] = []
         if wanted.kubernetes:
             known = {"kube_config": self.kubeconfig} if self.kubeconfig else {"cluster_context": self.context}
             if not any(known.values()) and not wanted.kubernetes_extra:
                 raise SpecMistake(
-                    f"nothing is known of the Kubernetes API that {wanted.kubernetes} is to reach: set "
-                    "kubernetes_extra, or give the recipe an output kubeconfig"
+                    f"the Kubernetes API for {wanted.kubernetes} is not known: set kubernetes_extra, or give the "
+                    "recipe an output kubeconfig"
                 )
             extra = {**known, "namespace": namespace, **wanted.kubernetes_extra}
             made.append({"connection_id": wanted.kubernetes, "conn_type": "kubernetes", "extra": extra})
         if wanted.ssh:
             if not self.login and self.login_comes:
                 raise NotKnownYet(
-                    f"the login nodes have no address yet, so {wanted.ssh} cannot be written: another try finds what "
-                    "was made, and writes it once they have one"
+                    f"the login nodes have no address yet, so {wanted.ssh} cannot be written: a retry keeps what was "
+                    "made, and writes it once they have one"
                 )
             if not self.login:
                 raise SpecMistake(

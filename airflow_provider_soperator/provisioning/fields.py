@@ -1,4 +1,4 @@
-"""Fields of a description of a cluster: their plain form, the rules that they follow, and what can be wrong."""
+"""Fields of a cluster's description: their plain form, their checks, and the errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from airflow_provider_soperator.values import is_template
 
 T = TypeVar("T")
 
-#: Numbers and switches may be templates, whose results are texts.
+#: Numbers and switches may be templates, which render to strings.
 Number = int | str
 Switch = bool | str
 _ON, _OFF = frozenset({"true", "yes", "on", "1"}), frozenset({"false", "no", "off", "0"})
@@ -32,15 +32,15 @@ _KEY_TYPES = (
 
 
 class SpecMistake(ValueError):
-    """No cluster can be made from it. The message ends with what to do about it."""
+    """A wrong description of a cluster. The message ends with the remedy."""
 
 
 class NotKnownYet(Exception):
-    """Something that a cluster gets some time after it was made, so that another try may find it."""
+    """A property that a cluster gets some time after it was made; a retry may find it."""
 
 
 def near(name: object, known: Iterable[str]) -> str:
-    """The end of a sentence about a name that is not known.
+    """The end of a message about an unknown name.
 
     >>> "there is no 'sise'" + near("sise", ["size", "name"])
     "there is no 'sise'; did you mean size?"
@@ -51,7 +51,7 @@ def near(name: object, known: Iterable[str]) -> str:
 
 
 def write(described: Any) -> Any:
-    """As plain data, without what was left unsaid."""
+    """A description as plain data, without fields that have their defaults."""
     if is_dataclass(described) and not isinstance(described, type):
         said = {one.name: (getattr(described, one.name), one.default) for one in fields(described)}
         return {name: write(value) for name, (value, default) in said.items() if value not in (default, {})}
@@ -63,17 +63,17 @@ def write(described: Any) -> Any:
 
 
 def read(kind: type[T], said: Any, where: str) -> T:
-    """A description from plain data; ``SpecMistake`` names the place of what is wrong with it."""
+    """A description from plain data; ``SpecMistake`` names the place of an error."""
     if not isinstance(said, Mapping):
-        raise SpecMistake(f"{where} is {said!r}, where names with values were expected")
+        raise SpecMistake(f"{where} must be a mapping, got {said!r}")
     hints: dict[str, Any] = _hints(kind)  # type: ignore[arg-type]
     for name in said:
         if name not in hints:
-            raise SpecMistake(f"{where} has no {name!r}{near(name, hints)}")
+            raise SpecMistake(f"{where} has no field {name!r}{near(name, hints)}")
     try:
         return kind(**{name: _value(hints[name], value, f"{where}.{name}") for name, value in said.items()})
     except TypeError as error:
-        raise SpecMistake(f"{where} is not complete: {error}") from None
+        raise SpecMistake(f"{where} is incomplete: {error}") from None
 
 
 @cache
@@ -97,18 +97,18 @@ def _value(hint: Any, said: Any, where: str) -> Any:
         return _value(reduce(or_, rest), said, where)
     if get_origin(hint) is tuple:
         if isinstance(said, (str, Mapping)) or not hasattr(said, "__iter__"):
-            raise SpecMistake(f"{where} is {said!r}, where a list was expected")
+            raise SpecMistake(f"{where} must be a list, got {said!r}")
         return tuple(_value(get_args(hint)[0], one, f"{where}[{place}]") for place, one in enumerate(said))
     if hint is str and not isinstance(said, str):
-        # YAML takes 1.32 for a number.
-        raise SpecMistake(f"{where} is {said!r}, where a text was expected: put it into quotes")
+        # YAML parses 1.32 as a number.
+        raise SpecMistake(f"{where} must be a string, got {said!r}: put it in quotes")
     if isinstance(hint, type) and is_dataclass(hint):
         return said if isinstance(said, hint) else read(hint, said, where)
     return said
 
 
 def _is_unsaid(said: object) -> bool:
-    """True if a template has come to nothing.
+    """True if a template has rendered to nothing.
 
     >>> _is_unsaid("None"), _is_unsaid(""), _is_unsaid("none of it")
     (True, True, False)
@@ -117,7 +117,7 @@ def _is_unsaid(said: object) -> bool:
 
 
 def _number(said: Any, where: str) -> Number:
-    """A whole number, also one that a template has made."""
+    """A whole number, which may come from a template."""
     if is_template(said):
         return str(said)
     try:
@@ -125,79 +125,79 @@ def _number(said: Any, where: str) -> Number:
             raise ValueError
         return int(said)
     except (TypeError, ValueError):
-        raise SpecMistake(f"{where} is {said!r}, where a whole number was expected") from None
+        raise SpecMistake(f"{where} must be a whole number, got {said!r}") from None
 
 
 def _switch(said: Any, where: str) -> Switch:
-    """On or off, also if a template has said so."""
+    """True or False, which may come from a template."""
     if isinstance(said, bool) or is_template(said):
         return said  # type: ignore[no-any-return]
     word = str(said).lower()
     if word not in _ON | _OFF:
-        raise SpecMistake(f"{where} is {said!r}, where true or false was expected")
+        raise SpecMistake(f"{where} must be true or false, got {said!r}")
     return word in _ON
 
 
 def check_name(what: str, name: str, longest: int) -> None:
-    """A name that Kubernetes takes, and that leaves room for what Soperator appends.
+    """Raise ``SpecMistake`` for a name that Kubernetes rejects, or that is too long for Soperator's suffixes.
 
     >>> check_name("node set", "gpu_h100", 40)
     Traceback (most recent call last):
-    airflow_provider_soperator.provisioning.fields.SpecMistake: 'gpu_h100' cannot be the name of a node set: it has \
-lowercase letters, digits and hyphens, begins with a letter and ends with a letter or digit
+    airflow_provider_soperator.provisioning.fields.SpecMistake: 'gpu_h100' is not a name of a node set: use \
+lowercase letters, digits and hyphens, begin with a letter and end with a letter or digit
     """
     if is_template(name):
         return
     if not _NAME.fullmatch(name):
         raise SpecMistake(
-            f"{name!r} cannot be the name of a {what}: it has lowercase letters, digits and hyphens, begins with a "
-            "letter and ends with a letter or digit"
+            f"{name!r} is not a name of a {what}: use lowercase letters, digits and hyphens, begin with a letter and "
+            "end with a letter or digit"
         )
     if len(name) > longest:
-        raise SpecMistake(f"the name of the {what} {name} has {len(name)} letters: it can have {longest}")
+        raise SpecMistake(f"the name of the {what} {name} must have at most {longest} characters, got {len(name)}")
 
 
 def check_version(version: str) -> None:
-    """A release of Soperator, as its images are tagged with."""
+    """Raise ``SpecMistake`` unless it is a release of Soperator, as in its image tags."""
     if not is_template(version) and not _VERSION.fullmatch(version):
-        raise SpecMistake(f"operator_version is {version!r}: name a release of Soperator, such as 4.1.7")
+        raise SpecMistake(f"operator_version must be a release of Soperator, such as 4.1.7, got {version!r}")
 
 
 def check_path(what: str, path: str) -> None:
-    """A place in the jail. /home is another file system's."""
+    """Raise ``SpecMistake`` unless it is a path in the jail. /home is another file system."""
     if is_template(path):
         return
     if not path.startswith("/") or "/../" in f"{path}/":
-        raise SpecMistake(f"{what} is mounted at {path!r}: name an absolute path")
+        raise SpecMistake(f"{what} must be mounted at an absolute path, got {path!r}")
     if path.rstrip("/") == "/home":
-        raise SpecMistake(f"{what} is mounted at /home, which is kept for home directories: name another path")
+        raise SpecMistake(f"{what} is mounted at /home, which is for home directories: use another path")
 
 
 def check_least(what: str, said: object, least: int) -> None:
-    """Refuse a number below its least value."""
+    """Raise ``SpecMistake`` for a number below its minimum."""
     if not is_template(said) and int(_number(said, what)) < least:
-        raise SpecMistake(f"{what} is {said}: it is at least {least}")
+        raise SpecMistake(f"{what} must be >= {least}, got {said}")
 
 
 def check_key(key: str) -> None:
-    """A public key as sshd takes it: its type, and the data, which says the same type again."""
+    """Raise ``SpecMistake`` unless it is a public key for sshd: a type, and data that repeats the type."""
     if is_template(key):
         return
     if "PRIVATE KEY" in key:
         raise SpecMistake(
-            "a private key is among login_keys: nobody else is to see it. Put the public one there, from the file "
-            "that ends in .pub, and make a new pair if this has been stored anywhere"
+            "login_keys contains a private key: use the public key, from the file that ends in .pub, and make a new "
+            "pair if this key was stored anywhere"
         )
     words = key.split()
     shown = key if len(key) < 40 else f"{key[:40]}…"
     if len(words) < 2 or words[0] not in _KEY_TYPES:
-        raise SpecMistake(f"{shown!r} is no public key: one begins with ssh-ed25519, ssh-rsa or the like")
+        raise SpecMistake(f"{shown!r} is not a public key, which begins with ssh-ed25519, ssh-rsa or the like")
     if not _is_whole(*words[:2]):
         raise SpecMistake(f"the public key {shown!r} is damaged: copy it again, as one line")
 
 
 def _is_whole(kind: str, text: str) -> bool:
-    """True if the data are fields, each after its length, to the very end, of which the first is the type."""
+    """True if the data consists of length-prefixed fields only, the first of which is the type."""
     try:
         data, fields = base64.b64decode(text, validate=True), []
         while data:
@@ -221,7 +221,7 @@ class Preset:
 
 
 def preset_of(text: str) -> Preset | None:
-    """The preset of a name; None if it is written in another way.
+    """The preset of a name; None if the name has another form.
 
     >>> preset_of("8gpu-128vcpu-1600gb")
     Preset(gpus=8, cpus=128, memory_gb=1600)

@@ -1,4 +1,4 @@
-"""A cluster as the objects of Soperator's operator, for a Kubernetes cluster that has the operator already."""
+"""A cluster as objects for Soperator's operator, in a Kubernetes cluster that already has the operator."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from airflow_provider_soperator.provisioning.spec import ClusterSpec, Installati
 
 Object = dict[str, Any]
 
-#: The links of a node set to its cluster: a field from 5.0 on, before that an annotation.
+#: The annotation that links a node set to its cluster; a field from 5.0 on.
 _PARENT = "slurm.nebius.ai/parental-cluster-ref"
-#: vCPUs, and the share of the memory, that are left to Kubernetes and to what runs beside slurmd.
+#: vCPUs, and the share of memory, that are left to Kubernetes and to containers beside slurmd.
 _KEPT_CPUS, _KEPT_MEMORY = 2, 0.25
 _MUNGE: Object = {"cpu": "500m", "memory": "1Gi", "ephemeral-storage": "5Gi"}
 _DAEMON: Object = {"cpu": "1", "memory": "4Gi", "ephemeral-storage": "20Gi"}
 
 
 def objects(spec: ClusterSpec, installation: Installation) -> tuple[Object, list[Object]]:
-    """The SlurmCluster, and its NodeSets."""
+    """The SlurmCluster and its NodeSets."""
     names = [one.name for one in spec.nodesets]
     known = {"SlurmCluster", "NodeSet", f"SlurmCluster/{spec.name}", *(f"NodeSet/{name}" for name in names)}
     for said in installation.overrides:
         if said not in known:
-            raise SpecMistake(f"overrides has {said!r}{near(said, known)}")
+            raise SpecMistake(f"unknown object {said!r} in overrides{near(said, known)}")
     cluster = _slurm_cluster(spec, installation)
     nodesets = [_nodeset(one, spec, installation) for one in spec.nodesets]
     return _with(cluster, "SlurmCluster", installation), [_with(one, "NodeSet", installation) for one in nodesets]
@@ -51,43 +51,8 @@ def _slurm_of(version: str) -> str:
     return "25.11.2" if version == "3.0.0" else "25.11.3"
 
 
-def _workers(one: NodeSet, version: str, installation: Installation) -> Object:
-    """The spec of a NodeSet but for its images and resources."""
-    preset = preset_of(one.preset)
-    assert preset is not None, "the description was checked"
-    said: Object = {
-        "replicas": one.size,
-        "ephemeralNodes": bool(one.ephemeral),
-        "gpu": {"enabled": bool(preset.gpus), "nvidia": {"gdrCopyEnabled": bool(preset.gpus)}},
-        "nodeConfig": {**({"features": list(one.features)} if one.features else {}), **_auto_resume(one, version)},
-        "nodeSelector": {installation.node_label: one.name},
-        "slurmd": {
-            "volumes": {
-                "spool": {"emptyDir": {"sizeLimit": "50Gi"}},
-                "jail": {"persistentVolumeClaim": {"claimName": installation.jail_claim}},
-            },
-        },
-        "munge": {},
-    }
-    if preset.gpus:
-        said["nodeConfig"]["gresConfig"] = ["AutoDetect=nvidia"]
-        said["tolerations"] = [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
-    if one.initial is not None:
-        said["initialNumberEphemeralNodes"] = one.initial
-    return said
-
-
-def _resources(one: NodeSet) -> Object:
-    """Of slurmd: most of what the machine has."""
-    preset = preset_of(one.preset)
-    assert preset is not None, "the description was checked"
-    gpus = {"nvidia.com/gpu": str(preset.gpus)} if preset.gpus else {}
-    memory = int(preset.memory_gb * (1 - _KEPT_MEMORY))
-    return {"cpu": str(preset.cpus - _KEPT_CPUS), "memory": f"{memory}Gi", "ephemeral-storage": "50Gi", **gpus}
-
-
 def _partitions(spec: ClusterSpec) -> Object:
-    """As the SlurmCluster and the values of its chart have them."""
+    """The partitionConfiguration of the SlurmCluster."""
     if not spec.partitions:
         return {"configType": "default"}
     said = [
@@ -102,7 +67,7 @@ def _partitions(spec: ClusterSpec) -> Object:
 
 
 def _merged(base: Any, over: Any) -> Any:
-    """Mappings are merged, everything else is replaced.
+    """Merge mappings; replace everything else.
 
     >>> _merged({"a": {"b": 1, "c": 2}}, {"a": {"c": 3}})
     {'a': {'b': 1, 'c': 3}}
@@ -148,7 +113,7 @@ def _slurm_cluster(spec: ClusterSpec, installation: Installation) -> Object:
                 "controller": {
                     **place,
                     **munge,
-                    # Without it the controller may not power nodes up and down.
+                    # Without it, the controller has no right to power nodes up and down.
                     "serviceAccountName": f"{spec.name}-slurm-controller",
                     "slurmctld": container("controller_slurmctld", _DAEMON),
                     "volumes": {"spool": {"volumeSourceName": "controller-spool"}, **jail},
@@ -178,19 +143,38 @@ def _tag(spec: ClusterSpec, installation: Installation) -> str:
 
 
 def _nodeset(one: NodeSet, spec: ClusterSpec, installation: Installation) -> Object:
-    tag = _tag(spec, installation)
-    body = _merged(
-        _workers(one, spec.operator_version, installation),
-        {
-            "slurmd": {
-                "image": {"repository": f"{installation.registry}/worker_slurmd", "tag": tag},
-                "resources": _resources(one),
+    preset, version, tag = preset_of(one.preset), spec.operator_version, _tag(spec, installation)
+    assert preset is not None, "the description was checked"
+    # slurmd gets most of the machine.
+    resources = {
+        "cpu": str(preset.cpus - _KEPT_CPUS),
+        "memory": f"{int(preset.memory_gb * (1 - _KEPT_MEMORY))}Gi",
+        "ephemeral-storage": "50Gi",
+        **({"nvidia.com/gpu": str(preset.gpus)} if preset.gpus else {}),
+    }
+    body: Object = {
+        "replicas": one.size,
+        "ephemeralNodes": bool(one.ephemeral),
+        "gpu": {"enabled": bool(preset.gpus), "nvidia": {"gdrCopyEnabled": bool(preset.gpus)}},
+        "nodeConfig": {**({"features": list(one.features)} if one.features else {}), **_auto_resume(one, version)},
+        "nodeSelector": {installation.node_label: one.name},
+        "slurmd": {
+            "image": {"repository": f"{installation.registry}/worker_slurmd", "tag": tag},
+            "resources": resources,
+            "volumes": {
+                "spool": {"emptyDir": {"sizeLimit": "50Gi"}},
+                "jail": {"persistentVolumeClaim": {"claimName": installation.jail_claim}},
             },
-            "munge": {"image": {"repository": f"{installation.registry}/munge", "tag": tag}, "resources": _MUNGE},
         },
-    )
+        "munge": {"image": {"repository": f"{installation.registry}/munge", "tag": tag}, "resources": _MUNGE},
+    }
+    if preset.gpus:
+        body["nodeConfig"]["gresConfig"] = ["AutoDetect=nvidia"]
+        body["tolerations"] = [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
+    if one.initial is not None:
+        body["initialNumberEphemeralNodes"] = one.initial
     metadata: Object = {"name": one.name}
-    if _has_cluster_names(spec.operator_version):
+    if _has_cluster_names(version):
         body["clusterName"] = spec.name
     else:
         metadata["annotations"] = {_PARENT: spec.name}
@@ -201,9 +185,7 @@ def _auto_resume(one: NodeSet, version: str) -> Object:
     if _has_cluster_names(version):
         return {} if one.auto_resume is None else {"autoResume": one.auto_resume}
     if one.auto_resume is False:
-        raise SpecMistake(
-            f"node set {one.name}: auto_resume comes with Soperator 5.0, and this is {version}; leave it out"
-        )
+        raise SpecMistake(f"node set {one.name}: auto_resume needs Soperator 5.0, and this is {version}; omit it")
     return {}
 
 

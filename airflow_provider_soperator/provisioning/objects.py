@@ -1,4 +1,4 @@
-"""A cluster by the objects of Soperator's operator, applied on the server's side under our name."""
+"""Provisioning through objects for Soperator's operator, by server-side apply under our field manager."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from airflow_provider_soperator.logger import Logger
     from airflow_provider_soperator.provisioning.spec import ClusterSpec, KubernetesObjects
 
-#: The task that has applied a cluster last.
+#: Annotation with the task that has applied the cluster last.
 _BEGUN_BY = "airflow-provider-soperator/begun-by"
 
 
 class ObjectsProvisioner(Provisioner):
-    """Server-side apply: what the description says is so, whether the object was there or not; the rest stays."""
+    """Creates or changes the objects of a cluster by server-side apply; fields that it does not set stay."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class ObjectsProvisioner(Provisioner):
         opened: Callable[[], AbstractAsyncContextManager[Objects]],
         log: Logger,
     ) -> None:
-        """``opened`` gives the objects of the source's namespace, for the running event loop."""
+        """``opened`` opens the objects of the source's namespace, for the running event loop."""
         self._source, self._opened, self._log = source, opened, log
         cluster, nodesets = manifests.objects(spec, source.installation)
         self._wanted: list[tuple[Resource, Object]] = [
@@ -44,7 +44,7 @@ class ObjectsProvisioner(Provisioner):
         ]
         self._is_destroy = False
         self._planned = ProvisioningPlan("nothing was planned")
-        #: Of static node sets that would lose nodes: from how many to how many.
+        #: The change of size of static node sets that would lose nodes.
         self._shrunk: dict[str, str] = {}
         self._begun_by = ""
 
@@ -59,8 +59,8 @@ class ObjectsProvisioner(Provisioner):
         if refused:
             name, how = next(iter(refused.items()))
             raise SpecMistake(
-                f"refused before anything was changed: {name} would go {how}, and jobs on the nodes that go would be "
-                f"killed; use ScaleNodeSetOperator, which drains them first, or set allow_destroy=[{name!r}]"
+                f"rejected, nothing was changed: {name} would shrink {how}, which kills jobs on the nodes that go; use "
+                f"ScaleNodeSetOperator, which drains them first, or set allow_destroy=[{name!r}]"
             )
 
     def apply(self) -> str:
@@ -71,7 +71,7 @@ class ObjectsProvisioner(Provisioner):
         return "what was applied so far stays"
 
     def reached(self) -> Reached:
-        # A load balancer takes some minutes, and without one there is no address to come.
+        # A load balancer gets its address after some minutes; without one there will be none.
         login_comes = self._wanted[0][1]["spec"]["slurmNodes"]["login"]["sshdServiceType"] == "LoadBalancer"
         return Reached(login=asyncio.run(self._login()), login_comes=login_comes)
 
@@ -117,7 +117,7 @@ class ObjectsProvisioner(Provisioner):
 
     async def _apply(self) -> None:
         async with self._opened() as objects:
-            # The cluster goes last, as its node sets ask it how they end.
+            # The cluster is deleted last, because its node sets need it for their deletion.
             for resource, body in reversed(self._wanted) if self._is_destroy else self._wanted:
                 label = _label(resource, body)
                 if label not in self._planned.changes:
@@ -135,8 +135,8 @@ class ObjectsProvisioner(Provisioner):
             if not is_conflict(error):
                 raise
             raise SpecMistake(
-                f"{_label(resource, body)} is ruled by others ({error.what}): change it there, or set force=True in "
-                "KubernetesObjects to take these fields over; who still applies them will change them back"
+                f"{_label(resource, body)} is managed by others ({error.what}): change it there, or set force=True in "
+                "KubernetesObjects to take over these fields; managers that still apply them will revert the change"
             ) from error
 
     async def _login(self) -> str:
@@ -149,7 +149,7 @@ class ObjectsProvisioner(Provisioner):
 
 
 def differences(before: Any, after: Any, path: str = "") -> Iterator[str]:
-    """Changes from one object to another, in lines.
+    """Lines about the differences between two objects.
 
     >>> list(differences({"replicas": 1, "gpu": {"enabled": True}}, {"replicas": 2, "gpu": {"enabled": True}}))
     ['replicas: 1 -> 2']
@@ -181,5 +181,5 @@ async def _delete(objects: Objects, resource: Resource, body: Object) -> None:
     try:
         await objects.delete(resource, body["metadata"]["name"])
     except ObjectMissing:
-        # An earlier try has done it.
+        # An earlier try has deleted it.
         return

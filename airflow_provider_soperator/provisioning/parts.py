@@ -1,4 +1,4 @@
-"""The parts of a cluster: machines, file systems, partitions."""
+"""Parts of a cluster: machines, file systems, partitions."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from airflow_provider_soperator.provisioning.fields import (
 )
 from airflow_provider_soperator.values import is_template
 
-#: Machines of one rack, which NVLink connects: a node set of them becomes one set of Slurm's for each rack.
+#: Machines of one rack, connected by NVLink: Slurm gets one node set for each rack.
 RACK = 18
 RACKED = "gpu-gb300"
 POLICIES = ("AUTO", "FORBID", "STRICT")
-#: Letters of a node set's name: Pods, and so Slurm's nodes, have it with "-rack12" and "-1234".
+#: Characters of a node set's name: names of Pods, and so of nodes, append "-rack12" and "-1234".
 _LONGEST = 40
 _DISKS = ("NETWORK_SSD", "NETWORK_SSD_NON_REPLICATED", "NETWORK_SSD_IO_M3")
-#: What a partition's options may not say, as it is said already; MaxNodes and the like are others.
+#: Options that a partition's config may not have, as they are set elsewhere; MaxNodes and the like do not match.
 _GIVEN = re.compile(r"(?<!\w)(PartitionName|Nodes)=", re.IGNORECASE)
-#: Disks that are made of pieces of this many GiB.
+#: Size in GiB of the pieces of which some disks are made.
 _PIECE = 93
 
 
@@ -43,33 +43,33 @@ class Disk:
     def __post_init__(self) -> None:
         check_least("size_gib of a disk", self.size_gib, 1)
         if not is_template(self.type) and self.type not in _DISKS:
-            raise SpecMistake(f"a disk's type is {self.type!r}, but can be {', '.join(_DISKS)}")
+            raise SpecMistake(f"type of a disk must be one of {', '.join(_DISKS)}, got {self.type!r}")
         pieces = self.type in _DISKS[1:] and not is_template(self.size_gib)
         if pieces and int(self.size_gib) % _PIECE:
-            raise SpecMistake(f"a disk of type {self.type} has {self.size_gib} GiB: name a multiple of {_PIECE}")
+            raise SpecMistake(f"size_gib of a {self.type} disk must be a multiple of {_PIECE}, got {self.size_gib}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Filesystem:
-    """A shared file system: one that is made with the cluster, or one that is there, by its ``id``."""
+    """A shared file system: a new one, or an existing one by its ``id``."""
 
     size_gib: Number | None = None
     id: str | None = None
     type: str | None = None
     block_size_kib: Number = 4
-    #: Whether Terraform is to refuse to delete it.
+    #: Make Terraform refuse to delete it.
     forbid_deletion: Switch | None = None
 
     def __post_init__(self) -> None:
         if (self.size_gib is None) == (self.id is None):
-            raise SpecMistake("a file system is made, with a size_gib, or is there, with an id: say one of them")
+            raise SpecMistake("a file system needs size_gib (a new one) or id (an existing one), and not both")
         if self.size_gib is not None:
             check_least("size_gib of a file system", self.size_gib, 1)
 
 
 @dataclass(frozen=True)
 class Submount:
-    """A file system of its own, at a path in the jail."""
+    """A separate file system, mounted at a path in the jail."""
 
     name: str
     mount_path: str
@@ -82,7 +82,7 @@ class Submount:
 
 @dataclass(frozen=True, kw_only=True)
 class LocalNvme:
-    """The disks that are in the machines, as room for containers, mounted in the jail."""
+    """The machines' local disks, for containers, mounted in the jail."""
 
     devices: Number
     device_gb: Number
@@ -97,12 +97,12 @@ class LocalNvme:
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceNodes:
-    """Machines of services: controller, login, system, accounting, NFS."""
+    """Machines for services: controller, login, system, accounting, NFS."""
 
     platform: str = "cpu-d3"
     preset: str | None = None
     size: Number | None = None
-    #: For the system nodes, whose number follows the size of the cluster.
+    #: Bounds for the system nodes, whose number follows the size of the cluster.
     min_size: Number | None = None
     max_size: Number | None = None
     boot_disk: Disk = Disk(size_gib=256)
@@ -115,31 +115,31 @@ class ServiceNodes:
 
 @dataclass(frozen=True)
 class NodeSet:
-    """Workers of one kind.
+    """A set of equal nodes.
 
         NodeSet("worker", 16, platform="gpu-h100-sxm", preset="8gpu-128vcpu-1600gb", fabric="fabric-3",
                 ephemeral=True, initial=4, blocks=("capacityblockgroup-e00example",))
 
-    With ``blocks`` the machines come out of these and from nowhere else (``reservation="STRICT"``). What would be
-    bought beside a block has to be asked for, by ``reservation="AUTO"``.
+    With ``blocks``, machines come only from these capacity blocks (``reservation="STRICT"``). Buying machines outside
+    a block needs an explicit ``reservation="AUTO"``.
     """
 
     name: str
-    #: Machines; of an ephemeral set those that Slurm may power up.
+    #: Number of machines; for an ephemeral set, of those that Slurm may power up.
     size: Number
     platform: str = field(kw_only=True)
     preset: str = field(kw_only=True)
-    #: The InfiniBand fabric, or the GPU cluster that is there.
+    #: The InfiniBand fabric, or an existing GPU cluster.
     fabric: str | None = field(default=None, kw_only=True)
     gpu_cluster: str | None = field(default=None, kw_only=True)
-    #: With False there are always ``size`` machines.
+    #: False: there are always ``size`` machines.
     autoscaling: Switch | None = field(default=None, kw_only=True)
-    #: How far down the machines may go; "all" keeps as many as ``size``.
+    #: The lower bound of the number of machines; "all" keeps ``size`` machines.
     min_size: Number | Literal["all"] | None = field(default=None, kw_only=True)
     ephemeral: Switch = field(default=False, kw_only=True)
-    #: Ephemeral nodes that are on at first.
+    #: Number of ephemeral nodes that are on at first.
     initial: Number | None = field(default=None, kw_only=True)
-    #: Whether jobs power up nodes that are off.
+    #: Let jobs power up nodes that are off.
     auto_resume: Switch | None = field(default=None, kw_only=True)
     blocks: tuple[str, ...] = field(default=(), kw_only=True)
     reservation: str | None = field(default=None, kw_only=True)
@@ -147,10 +147,10 @@ class NodeSet:
     boot_disk: Disk = field(default=Disk(size_gib=512), kw_only=True)
     local_nvme: LocalNvme | None = field(default=None, kw_only=True)
     features: tuple[str, ...] = field(default=(), kw_only=True)
-    #: How long Kubernetes waits for a node's Pods when it replaces the machine, such as "2h"; "0s" has no end.
+    #: How long Kubernetes waits for a node's Pods when it replaces the machine, such as "2h"; "0s" is forever.
     drain_timeout: str | None = field(default=None, kw_only=True)
     max_pods: Number | None = field(default=None, kw_only=True)
-    #: Further fields, by the names that the recipe has for them.
+    #: Further fields, by their names in the recipe.
     extra: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -166,86 +166,86 @@ class NodeSet:
             return
         preset = preset_of(self.preset)
         if preset is None:
-            raise SpecMistake(f"{where}: {self.preset!r} is no preset; one is written as 8gpu-128vcpu-1600gb")
+            raise SpecMistake(f"{where}: preset must have the form 8gpu-128vcpu-1600gb, got {self.preset!r}")
         if bool(preset.gpus) != self.platform.startswith("gpu-"):
-            raise SpecMistake(f"{where}: the platform {self.platform} has no preset {self.preset}; look at both again")
+            raise SpecMistake(f"{where}: the platform {self.platform} has no preset {self.preset}; correct either")
         if not (self.fabric or self.gpu_cluster):
             return
         if self.fabric and self.gpu_cluster:
-            raise SpecMistake(f"{where}: a gpu_cluster has its fabric already; say one of them")
+            raise SpecMistake(f"{where}: set fabric or gpu_cluster, not both; a gpu_cluster already has its fabric")
         if preset.gpus != 8 and self.platform != RACKED:
             raise SpecMistake(
-                f"{where}: a machine of preset {self.preset} cannot be on a fabric, as only whole machines, with all "
-                "8 GPUs, can; take the 8gpu preset, or leave the fabric out"
+                f"{where}: a machine of preset {self.preset} cannot be on a fabric, only one with all 8 GPUs can; use "
+                "the 8gpu preset, or omit the fabric"
             )
 
     def _check_numbers(self, where: str) -> None:
         if self.min_size is not None and self.min_size != "all":
             check_least(f"{where}: min_size", self.min_size, 0)
             if not is_template(self.size) and not is_template(self.min_size) and int(self.min_size) > int(self.size):
-                raise SpecMistake(f"{where}: min_size is {self.min_size}, which is above its size {self.size}")
+                raise SpecMistake(f"{where}: min_size must be <= its size {self.size}, got {self.min_size}")
         if self.min_size is not None and self.autoscaling is False:
-            raise SpecMistake(f"{where}: min_size means nothing without autoscaling; leave one of them out")
+            raise SpecMistake(f"{where}: min_size has no effect without autoscaling; omit one of them")
         if self.initial is not None:
             check_least(f"{where}: initial", self.initial, 0)
             if self.ephemeral is False:
-                raise SpecMistake(f"{where}: initial is for ephemeral nodes; set ephemeral=True, or leave it out")
+                raise SpecMistake(f"{where}: initial is for ephemeral nodes; set ephemeral=True, or omit initial")
             if not is_template(self.size) and not is_template(self.initial) and int(self.initial) > int(self.size):
-                raise SpecMistake(f"{where}: initial is {self.initial}, which is above its size {self.size}")
+                raise SpecMistake(f"{where}: initial must be <= its size {self.size}, got {self.initial}")
 
     def _check_reservation(self, where: str) -> None:
         policy = self.reservation
         if policy is not None and not is_template(policy) and policy not in POLICIES:
-            raise SpecMistake(f"{where}: reservation is {policy!r}, but can be {', '.join(POLICIES)}")
+            raise SpecMistake(f"{where}: reservation must be one of {', '.join(POLICIES)}, got {policy!r}")
         for block in self.blocks:
             if not is_template(block) and not block.startswith("capacityblockgroup-"):
-                raise SpecMistake(f"{where}: {block!r} is no capacity block; its id begins with capacityblockgroup-")
+                raise SpecMistake(f"{where}: ids in blocks must begin with capacityblockgroup-, got {block!r}")
         if policy == "STRICT" and not self.blocks:
-            raise SpecMistake(f"{where}: reservation STRICT takes machines out of blocks only: name them in blocks")
+            raise SpecMistake(f"{where}: reservation STRICT takes machines only from blocks: set blocks")
         if policy == "FORBID" and self.blocks:
-            raise SpecMistake(f"{where}: reservation FORBID keeps off blocks, and some are named; leave one out")
+            raise SpecMistake(f"{where}: reservation FORBID never uses blocks, but blocks is set; omit one of them")
 
     @property
     def policy(self) -> str | None:
-        """The reservation policy. With blocks it is never one that may buy beside them, unless that was said."""
+        """The reservation policy. With blocks, it buys outside of them only if that was set explicitly."""
         return self.reservation or ("STRICT" if self.blocks else None)
 
     @property
     def slurm_names(self) -> tuple[str, ...]:
-        """The node sets that Slurm has for it."""
+        """The names of its node sets in Slurm."""
         if self.platform != RACKED or is_template(self.size):
             return (self.name,)
         return tuple(f"{self.name}-rack{rack}" for rack in range(ceil(int(self.size) / RACK)))
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Warnings of combinations that are allowed, and mostly not meant."""
+        """Warnings about combinations that are allowed, but rarely intended."""
         keeps = self.autoscaling is False or self.min_size == "all" or self.min_size == self.size
         if self.ephemeral is True and keeps:
             return (
-                f"node set {self.name}: its nodes are ephemeral, but its machines are not: they stay when Slurm powers "
-                "nodes down, and the GPUs stay in use. Leave autoscaling on, with a min_size below the size",
+                f"node set {self.name}: its nodes are ephemeral, but its machines are not: when Slurm powers nodes "
+                "down, the machines stay and hold their GPUs. Leave autoscaling on, with min_size below size",
             )
         if self.ephemeral is False and self.min_size is None and self.autoscaling is not False:
             return (
-                f"node set {self.name}: its nodes are static, and the recipe may let the number of its machines go "
-                'down to 0; set min_size="all" once they are there',
+                f"node set {self.name}: its nodes are static, but the recipe may scale its machines down to 0; set "
+                'min_size="all" once they exist',
             )
         return ()
 
 
 @dataclass(frozen=True)
 class PartitionSpec:
-    """A partition of Slurm: of all node sets, or of some."""
+    """A Slurm partition, of all node sets or of some."""
 
     name: str
     nodesets: tuple[str, ...] = ()
-    #: As slurm.conf has it: "Default=YES MaxTime=INFINITE State=UP".
+    #: Options as in slurm.conf: "Default=YES MaxTime=INFINITE State=UP".
     config: str = field(default="State=UP", kw_only=True)
     topology: str = field(default="flat", kw_only=True)
 
     def __post_init__(self) -> None:
         if not is_template(self.name) and (not self.name or self.name.split() != [self.name]):
-            raise SpecMistake(f"{self.name!r} cannot be the name of a partition")
+            raise SpecMistake(f"{self.name!r} is not a name of a partition: use one word")
         if _GIVEN.search(self.config):
-            raise SpecMistake(f"partition {self.name}: its name and its nodes do not belong into its config")
+            raise SpecMistake(f"partition {self.name}: config must not set PartitionName or Nodes")

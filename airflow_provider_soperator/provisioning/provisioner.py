@@ -1,4 +1,4 @@
-"""Base of all ways to make a cluster, and the plan that each of them shows before it changes anything."""
+"""Base of all provisioners, and the plan that they make before any change."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 from airflow_provider_soperator.provisioning.connections import Reached
 from airflow_provider_soperator.provisioning.fields import SpecMistake
 
-#: What may be left of an action that was agreed to and begun: what was not finished is made anew, and of a replacement
-#: the end of the old one may be done.
+#: Actions that may be left of an approved action that was interrupted: an unfinished resource is replaced, and a
+#: replacement may already have deleted the old one.
 _LEFT = {"create": ("create", "replace"), "replace": ("replace", "create")}
 
 
@@ -22,9 +22,9 @@ class ProvisioningPlan:
     """Changes that a provisioner would make."""
 
     summary: str
-    #: What becomes of each resource or object that does not stay as it is.
+    #: The action on each resource or object that changes.
     changes: Mapping[str, str] = field(default_factory=dict)
-    #: Whether there is a cluster already, or a part of one.
+    #: The cluster, or a part of it, exists already.
     exists: bool = False
 
     @property
@@ -32,18 +32,18 @@ class ProvisioningPlan:
         return not self.changes
 
     def write(self) -> dict[str, Any]:
-        """For XCom."""
+        """The plan as JSON, for XCom."""
         return {"summary": self.summary, "changes": dict(self.changes), "exists": self.exists}
 
     def check_agreed(self, agreed: Any) -> None:
-        """Raise ``SpecMistake`` if there is more in it than was agreed to.
+        """Raise ``SpecMistake`` if the plan has changes that were not approved.
 
-        There may be less: what an earlier try has done is not done again.
+        It may have fewer: an earlier try may have made some.
 
         >>> ProvisioningPlan("1 to create", {"a": "create"}).check_agreed({"changes": {"a": "create", "b": "create"}})
         """
         if not isinstance(agreed, Mapping) or "changes" not in agreed:
-            raise SpecMistake(f"approved_plan is {agreed!r}: give it what a task with plan_only=True has returned")
+            raise SpecMistake(f"approved_plan must be the result of a task with plan_only=True, got {agreed!r}")
         known = agreed["changes"]
         news = [
             f"{address} ({action})"
@@ -57,26 +57,26 @@ class ProvisioningPlan:
 
 
 class Provisioner(AbstractContextManager["Provisioner"], ABC):
-    """Makes one cluster in one way. Nothing changes before ``apply``; the end of the context leaves no plan behind."""
+    """Makes one cluster. Nothing changes before ``apply``; leaving the context deletes the plan."""
 
-    #: The task that makes it.
+    #: The task that makes the cluster.
     owner = ""
 
     @abstractmethod
     def plan(self, *, destroy: bool = False) -> ProvisioningPlan:
-        """The changes that are needed; they are written to the log, too."""
+        """Determine the required changes, and log them."""
 
     @abstractmethod
     def guard(self, allowed: Sequence[str]) -> None:
-        """Refuse a plan by which something ends that is not ``allowed`` to."""
+        """Raise if the plan destroys anything that is not ``allowed``."""
 
     @abstractmethod
     def apply(self) -> str:
-        """Carry out the plan; what was done, in a few words."""
+        """Carry out the plan, and return a summary."""
 
     @abstractmethod
     def interrupt(self) -> str:
-        """The task is told to end: have the work end in good order, and say how it is left. For signal handlers."""
+        """Stop in good order because the task is killed, and describe the state. For signal handlers."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -84,13 +84,13 @@ class Provisioner(AbstractContextManager["Provisioner"], ABC):
         return None
 
     def reached(self) -> Reached:
-        """Addresses of the cluster that was made, as far as they are known in this way."""
+        """Addresses of the cluster, as far as known."""
         return Reached()
 
     def is_begun_by(self, owner: str) -> bool:
-        """True if an earlier try of a task has begun to make, or to destroy, the cluster."""
+        """True if an earlier try of a task has begun to make or destroy the cluster."""
         return False
 
     def begin(self, owner: str) -> None:
-        """Take note that a task begins, where its next try finds it."""
+        """Note that a task begins, where its next try finds it."""
         self.owner = owner

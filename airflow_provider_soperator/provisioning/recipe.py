@@ -1,4 +1,4 @@
-"""A cluster by the published Terraform recipe."""
+"""Provisioning through the published Terraform recipe."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from airflow_provider_soperator.terraform.plan import TerraformPlan
     from airflow_provider_soperator.terraform.workspace import Workspace
 
-#: The published recipe has no outputs. This is where it keeps the address of the login nodes.
+#: The published recipe has no outputs; its state has the address of the login nodes here.
 _LOGIN = "module.login_script.terraform_data.lb_service_ip"
-#: By which a recipe can tell more, or the same without a look into its state.
+#: Outputs by which a recipe can give the addresses directly.
 _LOGIN_OUTPUT, _KUBECONFIG_OUTPUT = "login_address", "kubeconfig"
-#: What has no effect on anything that is there.
+#: Actions without an effect.
 _HARMLESS = ("no-op", "read")
 _NOTE = "begun-by"
 
 
 class RecipeProvisioner(Provisioner):
-    """Terraform plans and applies, in a folder that outlives the task."""
+    """Makes a cluster with Terraform, in a folder that outlives the task."""
 
     def __init__(self, spec: ClusterSpec, workspace: Workspace, log: Logger) -> None:
         self._spec, self._workspace, self._log = spec, workspace, log
@@ -46,7 +46,7 @@ class RecipeProvisioner(Provisioner):
 
     def guard(self, allowed: Sequence[str]) -> None:
         assert self._plan is not None, "it was planned"
-        # What an earlier apply has not finished could not be used yet.
+        # Resources that an earlier apply has not finished were never in use.
         self._plan.refuse_destruction(allowed, unfinished=True)
 
     def apply(self) -> str:
@@ -59,7 +59,7 @@ class RecipeProvisioner(Provisioner):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # In a plan that stays are the values of all variables.
+        # A plan contains the values of all variables, so it must not stay.
         self._workspace.__exit__(kind, error, trace)
 
     def reached(self) -> Reached:
@@ -67,7 +67,7 @@ class RecipeProvisioner(Provisioner):
         return Reached(
             login=str(outputs.get(_LOGIN_OUTPUT) or self._login()),
             kubeconfig=str(outputs.get(_KUBECONFIG_OUTPUT) or ""),
-            # The recipe writes it into the kubeconfig of the account that applies it.
+            # The recipe adds this context to the kubeconfig of the account that applies it.
             context=f"nebius-{self._spec.name}-slurm",
         )
 

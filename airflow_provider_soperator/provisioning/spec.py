@@ -1,4 +1,4 @@
-"""Description of a whole cluster, as it is to be, and of the way by which it is made."""
+"""Description of a whole cluster, and the source from which it is made."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ MAINTENANCE = (
     "none", "downscale", "downscaleAndDeletePopulateJail", "downscaleAndOverwritePopulateJail", "skipPopulateJail",
 )  # fmt: skip
 ACTIVE_CHECKS = ("dev", "testing", "prod_quick", "prod_acceptance", "essential")
-#: What ids of Nebius begin with.
+#: Prefixes of Nebius ids.
 _IDS = {"tenant": "tenant-", "project": "project-", "subnet": "vpcsubnet-"}
-#: What the recipe calls the SlurmCluster and its namespace, whatever the cluster is called.
+#: The recipe's name of every SlurmCluster and its namespace.
 SOPERATOR = "soperator"
 
 
@@ -42,8 +42,8 @@ class ClusterSpec:
             login_keys=("ssh-ed25519 AAAAC3…",),
         )
 
-    What is not said is left to the recipe, or to the cluster as it is. Each value may be a template. ``extra`` has
-    further variables of the recipe, by the names that they have there.
+    Unset fields keep the recipe's defaults, or the cluster's present values. Each value may be a template. ``extra``
+    has further variables of the recipe, by their names there.
     """
 
     name: str
@@ -61,13 +61,13 @@ class ClusterSpec:
     system: ServiceNodes | None = None
     accounting_nodes: ServiceNodes | None = None
     nfs: ServiceNodes | None = None
-    #: Of all node sets, each with all of them, unless they are named.
+    #: Partitions; each has all node sets unless it names some.
     partitions: tuple[PartitionSpec, ...] = ()
     jail: Filesystem | None = None
     submounts: tuple[Submount, ...] = ()
     controller_spool: Filesystem | None = None
     accounting_filesystem: Filesystem | None = None
-    #: Whether the login nodes have an address that can be reached from anywhere.
+    #: Give the login nodes a public address.
     public_login: Switch | None = None
     accounting: Switch | None = None
     rest: Switch | None = None
@@ -81,25 +81,25 @@ class ClusterSpec:
         for key in self.login_keys:
             check_key(key)
         if not self.login_keys:
-            raise SpecMistake("login_keys is empty: nobody could log in; put a public key there")
+            raise SpecMistake("login_keys is empty, so no user could log in: add a public key")
         for name, beginning in _IDS.items():
             said = getattr(self, name)
             if said and not is_template(said) and not said.startswith(beginning):
-                raise SpecMistake(f"{name} is {said!r}, but its id begins with {beginning}")
+                raise SpecMistake(f"{name} must be an id that begins with {beginning}, got {said!r}")
         for name, known in (("maintenance", MAINTENANCE), ("active_checks_scope", ACTIVE_CHECKS)):
             said = getattr(self, name)
             if said is not None and not is_template(said) and said not in known:
-                raise SpecMistake(f"{name} is {said!r}{near(said, known)}")
+                raise SpecMistake(f"unknown {name} {said!r}{near(said, known)}")
         if self.rest is True and self.accounting in (None, False):
             raise SpecMistake(
-                "rest is on and accounting is not: slurmrestd is not started without it; set accounting=True as well"
+                "rest needs accounting, without which slurmrestd is not started: also set accounting=True"
             )
         self._check_nodesets()
         self._check_partitions()
 
     def _check_nodesets(self) -> None:
         if not self.nodesets:
-            raise SpecMistake("nodesets is empty: a cluster has at least one set of workers")
+            raise SpecMistake("nodesets is empty: a cluster needs at least one node set")
         for what, names in (
             ("node sets", [one.name for one in self.nodesets]),
             ("partitions", [one.name for one in self.partitions]),
@@ -107,7 +107,7 @@ class ClusterSpec:
             ("submounts' paths", [one.mount_path for one in self.submounts]),
         ):
             if twice := [name for name, count in Counter(names).items() if count > 1]:
-                raise SpecMistake(f"two {what} are called {twice[0]}: give each a name of its own")
+                raise SpecMistake(f"{what} must be unique, got {twice[0]} twice")
 
     def _check_partitions(self) -> None:
         known = [name for one in self.nodesets for name in one.slurm_names]
@@ -120,35 +120,35 @@ class ClusterSpec:
 
     @property
     def is_taken_down(self) -> bool:
-        """True if it is in maintenance, with nothing running."""
+        """True if it is in maintenance, with everything down."""
         return self.maintenance not in (None, *AT_WORK)
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Warnings of combinations that are allowed, and mostly not meant."""
+        """Warnings about combinations that are allowed, but rarely intended."""
         return tuple(warning for one in self.nodesets for warning in one.warnings)
 
     def write(self) -> dict[str, Any]:
-        """As plain data, without what was left unsaid."""
+        """The description as plain data, without fields that have their defaults."""
         return fields.write(self)  # type: ignore[no-any-return]
 
     @classmethod
     def read(cls, said: Any) -> ClusterSpec:
-        """From plain data, such as a YAML file; ``SpecMistake`` says what is wrong, and where."""
+        """A description from plain data, such as a YAML file; ``SpecMistake`` names the place of an error."""
         return fields.read(cls, said, "spec")
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """The published Terraform recipe, or one of your own with the same variables.
+    """The published Terraform recipe, or your own recipe with the same variables.
 
         Recipe("/opt/recipes/nebius-solutions-library/soperator", subfolder="installations/research")
         Recipe("https://github.com/nebius/nebius-solutions-library.git", subfolder="soperator/installations/example",
                ref="soperator-v4.1.7-1")
 
-    ``home`` is where each cluster has a folder of its own that outlives tasks, ``workspace`` Terraform's workspace of
-    the cluster, which has its name unless another is given ("default" is the one that is always there), ``env`` what
-    the recipe wants of the environment beside Nebius' credentials.
+    ``home`` has a folder for each cluster, which outlives tasks. ``workspace`` is the cluster's Terraform workspace,
+    by default the cluster's name ("default" always exists). ``env`` has environment variables for the recipe, beside
+    Nebius' credentials.
     """
 
     source: str
@@ -157,33 +157,33 @@ class Recipe:
     home: str | None = None
     workspace: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)
-    #: A backend for the state in place of the recipe's, such as ``{"s3": {"bucket": "..."}}``.
+    #: A backend for the state instead of the recipe's, such as ``{"s3": {"bucket": "..."}}``.
     backend: Mapping[str, Any] | None = None
-    #: The program; Terraform or OpenTofu of the PATH if it is not set.
+    #: The binary; by default Terraform or OpenTofu on PATH.
     terraform: str | None = None
     parallelism: int | None = None
-    #: Longest wait for another's lock on the state.
+    #: Maximum wait for the lock of the state.
     lock_timeout: timedelta = timedelta(minutes=10)
-    #: What the recipe calls the SlurmCluster, and where it puts it.
+    #: The recipe's name of the SlurmCluster, and its namespace.
     cluster: str = SOPERATOR
     namespace: str = SOPERATOR
 
 
 @dataclass(frozen=True, kw_only=True)
 class Installation:
-    """Names that the objects need of the Kubernetes cluster that they are made in.
+    """Properties of the Kubernetes cluster, to which the objects refer.
 
-    ``overrides`` has what else is to be in them, by kind ("SlurmCluster", "NodeSet") or by kind and name
-    ("NodeSet/worker"); where both say something, it wins.
+    ``overrides`` is merged into the objects, by kind ("SlurmCluster", "NodeSet") or by kind and name
+    ("NodeSet/worker"), and takes precedence.
     """
 
-    #: Where the images are, and the Slurm that they are tagged with, if it is not the one of Soperator's release.
+    #: The registry of the images, and the Slurm version of their tags if it is not the default of the release.
     registry: str = "cr.eu-north1.nebius.cloud/soperator"
     slurm_version: str | None = None
     cuda_version: str = "12.9.0"
     jail_claim: str = "jail-pvc"
     spool_claim: str = "controller-spool-pvc"
-    #: The label by which machines are found: its value is the name of a node set, or "system".
+    #: The label of machines whose value is the name of a node set, or "system".
     node_label: str = "slurm.nebius.ai/nodeset-name"
     service_node_set: str = "system"
     overrides: Mapping[str, Any] = field(default_factory=dict)
@@ -191,9 +191,9 @@ class Installation:
 
 @dataclass(frozen=True)
 class KubernetesObjects:
-    """The objects of Soperator's operator, applied to a Kubernetes cluster that has the operator already.
+    """Objects for Soperator's operator, applied to a Kubernetes cluster that already has the operator.
 
-    ``force`` takes over fields that others rule over, such as Helm.
+    ``force`` takes over fields that others manage, such as Helm.
     """
 
     kubernetes_conn_id: str = "kubernetes_default"

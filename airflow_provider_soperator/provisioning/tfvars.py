@@ -1,4 +1,4 @@
-"""A cluster as variables of the published Terraform recipe, in their newest shape."""
+"""A cluster as variables of the published Terraform recipe, in their newest form."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from airflow_provider_soperator.provisioning.spec import ClusterSpec
 
 Variables = dict[str, Any]
 
-#: What older recipes call what is in the same shape.
+#: Names in older recipes of variables that have kept their form.
 _FORMERLY = {"filesystem_jail": "filestore_jail", "filesystem_jail_submounts": "filestore_jail_submounts"}
-#: By which a recipe shows that it makes Soperator clusters.
+#: Variables that identify a recipe for Soperator clusters.
 ITS_OWN = ("company_name", "slurm_nodeset_workers", "slurm_operator_version", "slurm_login_ssh_root_public_keys")
 
 
 def variables(spec: ClusterSpec, known: Collection[str] = ()) -> Variables:
-    """Variables that the description gives, and no others: the recipe has defaults of its own.
+    """Variables for the fields that are set; the recipe has defaults for the rest.
 
-    ``known`` are the variables that the recipe has, where they can be looked at.
+    ``known`` are the variables of the recipe, if they could be read.
     """
     if known and (missing := [name for name in ITS_OWN if name not in known]):
         raise SpecMistake(
-            f"this is no recipe for Soperator clusters, or a very old one: it has no variable {missing[0]}; name the "
-            "folder of an installation, such as soperator/installations/example"
+            f"this recipe is not for Soperator clusters, or very old: it has no variable {missing[0]}; use the folder "
+            "of an installation, such as soperator/installations/example"
         )
     rendered = _said(
         company_name=spec.name,
@@ -70,7 +70,7 @@ def variables(spec: ClusterSpec, known: Collection[str] = ()) -> Variables:
 
 
 def _workers(one: NodeSet) -> Variables:
-    # What the recipe's own example has in each set, without which its type refuses the set.
+    # The type of the variable requires these; the values are those of the recipe's example.
     always = {"node_local_image_disk": {"enabled": False}, "node_local_jail_submounts": []}
     if one.platform == RACKED:
         always["nvlink"] = {"enabled": True}
@@ -96,7 +96,7 @@ def _workers(one: NodeSet) -> Variables:
 
 def _autoscaling(one: NodeSet) -> Variables | None:
     if one.min_size == "all":
-        # The recipe's word for it, which is not the same as leaving it out.
+        # For the recipe, null is not the same as an omitted value.
         return {"enabled": True, "min_size": None}
     return _said(enabled=one.autoscaling, min_size=one.min_size) or None
 
@@ -163,5 +163,5 @@ def _said(**values: Any) -> Variables:
 
 def _merged(rendered: Variables, extra: Any, where: str) -> Variables:
     if twice := sorted(rendered.keys() & extra.keys()):
-        raise SpecMistake(f"{where} and its extra both say {twice[0]}: leave one of them out")
+        raise SpecMistake(f"{where} and its extra both set {twice[0]}: omit one of them")
     return {**rendered, **extra}

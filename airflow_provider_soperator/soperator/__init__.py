@@ -1,1 +1,1 @@
-"""Objects of a Soperator cluster in Kubernetes: pure readers, and the calls beside them. No Airflow."""
+"""Kubernetes objects of a Soperator cluster: pure readers, and the API calls. No Airflow."""

@@ -1,7 +1,7 @@
-"""Active checks and their runs, as the objects of Soperator and Kubernetes tell of them.
+"""Active checks and their runs, read from objects of Soperator and Kubernetes.
 
-A check is an ActiveCheck and a CronJob of the same name, and each run of it is a Job of that CronJob. The Job of a
-check of Slurm has ended once the Slurm jobs are submitted, and notes their ids.
+A check is an ActiveCheck and a CronJob of the same name; each run is a Job of that CronJob. The Job of a Slurm check
+ends once the Slurm jobs are submitted, and notes their ids.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from typing import Any, Literal, get_args
 from airflow_provider_soperator.soperator.check_results import CheckResult, JobEnd, RunState
 from airflow_provider_soperator.soperator.conditions import Object, conditions_of, parse_time
 
-#: Ids of a run's Slurm jobs, and of those among them whose end has not been dealt with; the latter from 5.0 on.
+#: Ids of a run's Slurm jobs, and of those whose end Soperator has not processed yet (from 5.0 on).
 _SLURM_JOBS = "slurm-job-id"
 _UNHANDLED = "unhandled-slurm-job-id"
 _SKIPPED = "slurm-skipped-reason"
-#: What status.slurmJobsStatus has for the id of a run that has submitted nothing.
+#: The id in status.slurmJobsStatus of a run that has submitted nothing.
 _NO_SLURM_JOB = "No slurm job"
 _OF_SLURM = "slurmJob"
-#: Conditions that end a Job. Others come before they do.
+#: Conditions of a Job that has ended. Others come before them.
 _ENDS = ("Complete", "Failed")
-#: Soperator looks at a run every minute at least. One that it has not noted for so long after its end it will not.
+#: Soperator looks at a run at least every minute. If it has not noted a run this long after its end, it never will.
 FOLLOWS = timedelta(minutes=3)
-#: ``ended``: in any way.
+#: ``ended``: with any result.
 Awaited = Literal["complete", "failed", "ended"]
 
 
 class UnknownCheck(LookupError):
-    """No check is meant, or several may be."""
+    """The name matches no check, or several."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunSeen:
-    """A run of a check: its Job."""
+    """A run of a check, from its Job."""
 
     name: str
     uid: str = ""
@@ -44,11 +44,11 @@ class RunSeen:
     check: str = ""
     created: datetime | None = None
     finished: datetime | None = None
-    #: The end of the Job, which is not that of the run: ``Complete``, ``Failed``, or empty.
+    #: The end of the Job, which is not the end of the run: ``Complete``, ``Failed``, or empty.
     end: str = ""
     why: str = ""
     slurm_jobs: tuple[str, ...] = ()
-    #: None if Soperator does not note them.
+    #: None if this Soperator does not note them.
     unhandled: tuple[str, ...] | None = None
     #: Why there was nothing to check.
     skipped: str = ""
@@ -76,10 +76,10 @@ class RunSeen:
 
 @dataclass(frozen=True, kw_only=True)
 class LastRun:
-    """The run that Soperator has looked at last, which need not be the newest: it looks at old ones again."""
+    """The run that Soperator looked at last; not always the newest, because it looks at old ones again."""
 
     outcome: CheckResult = CheckResult()  # noqa: RUF009 - it is frozen
-    #: Its Job, where that is told; otherwise there is the first of its Slurm jobs.
+    #: Its Job, if noted; otherwise the first of its Slurm jobs is.
     job: str = ""
     slurm_job: str = ""
     submitted: datetime | None = None
@@ -90,15 +90,15 @@ class LastRun:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckSeen:
-    """A check, and what Soperator says of its last run.
+    """A check, with Soperator's status of its last run.
 
-    A suspended check is not run by its schedule, and can be run all the same.
+    A suspended check is not run by its schedule, but can be started.
     """
 
     name: str
-    #: The SlurmCluster that it is of.
+    #: Its SlurmCluster.
     cluster: str = ""
-    #: Whether it runs as jobs of Slurm; others run in Kubernetes alone.
+    #: True if it runs as Slurm jobs; others run in Kubernetes only.
     is_of_slurm: bool = False
     schedule: str = ""
     is_suspended: bool = True
@@ -122,7 +122,7 @@ class CheckSeen:
 
 
 def find(checks: Sequence[CheckSeen], said: str) -> CheckSeen:
-    """The check of a name, with or without that of its cluster, which Soperator puts before it from 5.0 on.
+    """The check of a name, with or without the prefix of its cluster, which Soperator adds from 5.0 on.
 
     >>> checks = [CheckSeen(name="soperator-gpu-checks", cluster="soperator"), CheckSeen(name="ssh-check")]
     >>> find(checks, "gpu-checks").name
@@ -139,22 +139,22 @@ gpu-checks? There are soperator-gpu-checks, ssh-check
     if len(meant) == 1:
         return meant[0]
     if meant:
-        raise UnknownCheck(f"{said} can be {' or '.join(one.name for one in meant)}: name the one that is meant")
+        raise UnknownCheck(f"{said} is ambiguous: name one of {', '.join(one.name for one in meant)}")
     if not checks:
-        raise UnknownCheck(f"there is no check {said}, nor any other")
+        raise UnknownCheck(f"there is no check {said}, and no other check")
     near = difflib.get_close_matches(said, [*named, *map(_short, checks)], n=1)
     hint = f"did you mean {near[0]}? There" if near else "there"
     raise UnknownCheck(f"there is no check {said}: {hint} are {', '.join(sorted(named))}")
 
 
 def newest(runs: Sequence[RunSeen], since: datetime | None = None) -> RunSeen | None:
-    """The run that began last, and not before some time."""
+    """The run that began last, not before ``since``."""
     begun = [run for run in runs if run.created and (since is None or run.created >= since)]
     return max(begun, key=lambda run: (run.created, run.name), default=None)
 
 
 def judged(check: CheckSeen, run: RunSeen, now: datetime) -> CheckResult:
-    """The result of a run as far as Kubernetes tells; notes of Soperator on another run are not about this one."""
+    """The result of a run as far as Kubernetes shows it; Soperator's notes on another run do not count."""
     if not run.end:
         return CheckResult()
     if run.skipped:
@@ -167,14 +167,14 @@ def judged(check: CheckSeen, run: RunSeen, now: datetime) -> CheckResult:
         return check.last.outcome
     if run.unhandled or (run.finished and now - run.finished < FOLLOWS):
         return CheckResult()
-    why = "Soperator has noted no end of it, or one of another run since"
-    return CheckResult(state=RunState.UNKNOWN, why=why if run.slurm_jobs else "its Job has noted no jobs of Slurm")
+    why = "Soperator has not noted its end, or has noted another run since"
+    return CheckResult(state=RunState.UNKNOWN, why=why if run.slurm_jobs else "its Job has noted no Slurm jobs")
 
 
 def under_way(check: CheckSeen, runs: Sequence[RunSeen], now: datetime) -> tuple[RunSeen, ...]:
-    """The runs that another one would disturb: of Slurm's jobs of the same check Soperator cancels the older ones.
+    """The runs in progress, which another run would disturb: Soperator cancels older Slurm jobs of the same check.
 
-    That is why of those whose jobs are submitted only the newest can be under way.
+    So of the runs with submitted jobs only the newest can be in progress.
     """
     last = newest(runs)
     if last and (last.unhandled == () or judged(check, last, now).state.is_over):
@@ -195,7 +195,7 @@ def _last_in_kubernetes(status: Object) -> LastRun:
     return LastRun(
         outcome=CheckResult(state=state or RunState.IN_PROGRESS),
         job=status.get("lastJobName", ""),
-        # That of the schedule: of runs by hand nothing is noted.
+        # The time of the last scheduled run: manual runs are not noted.
         submitted=parse_time(status.get("lastJobScheduleTime")),
     )
 
@@ -213,7 +213,7 @@ def _last_in_slurm(status: Object) -> LastRun:
             jobs=(*failed, *others, *cancelled),
             why="" if has_jobs else "it has submitted no job to Slurm",
         ),
-        # This is a name of the Slurm job, if there is one.
+        # If there is a Slurm job, this field has its name.
         job="" if has_jobs else status.get("lastRunName", ""),
         slurm_job=first if has_jobs else "",
         submitted=parse_time(status.get("lastRunSubmitTime")),
@@ -225,7 +225,7 @@ def _end(said: Object, state: str) -> JobEnd:
 
 
 class CheckHasFailed(Exception):
-    """The newest run has not ended as it is awaited."""
+    """The newest run has ended in another state than the expected one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,9 +234,9 @@ class CheckAwaited:
 
     check: str
     state: str = "complete"
-    #: Runs that began before do not count.
+    #: Older runs do not count.
     since: datetime | None = None
-    #: Whether a run that ends otherwise ends the waiting; another may follow it.
+    #: Raise if a run ends in another state; otherwise wait for the next run.
     fail_fast: bool = False
 
     def __post_init__(self) -> None:
@@ -245,7 +245,7 @@ class CheckAwaited:
             raise ValueError(f"target_state must be one of {states}, got {self.state!r}")
 
     def look(self, check: CheckSeen, runs: Sequence[RunSeen], now: datetime) -> dict[str, Any]:
-        """The result of the newest run, in ``words`` too, and whether the state ``is_reached``."""
+        """The result of the newest run as JSON: ``words`` has it as text, ``is_reached`` compares its state."""
         job, outcome = self._newest(check, runs, now)
         if outcome is None:
             since = f" since {self.since:%Y-%m-%d %H:%M:%S %Z}" if self.since else ""

@@ -1,4 +1,4 @@
-"""Jobs of active checks: the calls that list, start and end the runs of checks in a namespace."""
+"""Calls that list, start and end the runs of active checks in a namespace."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from airflow_provider_soperator.soperator.kinds import ACTIVE_CHECK, CRON_JOB, J
 from airflow_provider_soperator.soperator.objects import ObjectMissing, Objects
 from airflow_provider_soperator.transports.transport_errors import ConnectRefused, TransportError, is_conflict
 
-#: Kubernetes puts a Job's name into a label, which has room for so much.
+#: Kubernetes copies a Job's name into a label, which is limited to this length.
 _NAME_LIMIT = 63
-#: The note that ``kubectl create job --from`` leaves.
+#: The annotation that ``kubectl create job --from`` sets.
 _BY_HAND = {"cronjob.kubernetes.io/instantiate": "manual"}
 _OWNER = "airflow.apache.org/task"
 
 
 class ActiveChecks:
-    """The checks among the objects of a namespace."""
+    """The active checks of a namespace."""
 
     def __init__(self, objects: Objects) -> None:
         self._objects = objects
@@ -28,25 +28,25 @@ class ActiveChecks:
         return tuple(map(CheckSeen.read, await self._objects.list_all(ACTIVE_CHECK)))
 
     async def find(self, said: str) -> CheckSeen:
-        """The check of this name; ``ObjectMissing`` says which there are."""
+        """The check of this name; ``ObjectMissing`` lists all if there is none."""
         try:
             return find(await self.list_all(), said)
         except UnknownCheck as error:
             raise ObjectMissing(str(error), f"the namespace is {self._objects.namespace}") from None
 
     async def runs(self) -> tuple[RunSeen, ...]:
-        """Runs of all checks, but for old ones that Kubernetes has deleted."""
+        """Runs of all checks, except old ones that Kubernetes has deleted."""
         return tuple(map(RunSeen.read, await self._objects.list_all(JOB)))
 
     async def start(self, check: CheckSeen, name: str, owner: str) -> RunSeen:
-        """Begin a run, unless one of this name is there already."""
+        """Start a run, or return the existing one of this name."""
         try:
             cron_job = await self._objects.read(CRON_JOB, check.name)
         except ObjectMissing as error:
             others = f", and {', '.join(check.depends_on)} have completed" if check.depends_on else ""
             raise ConnectRefused(
                 f"the check {check.name} has no CronJob yet",
-                f"Soperator makes it once the cluster is available{others}",
+                f"Soperator creates it once the cluster is available{others}",
             ) from error
         try:
             return RunSeen.read(await self._objects.create(JOB, job_of(cron_job, name, owner)))
@@ -56,13 +56,13 @@ class ActiveChecks:
             return RunSeen.read(await self._objects.read(JOB, name))
 
     async def end(self, run: str) -> None:
-        """End a run; what it has submitted to Slurm goes on."""
+        """Delete a run's Job; its Slurm jobs continue."""
         with suppress(ObjectMissing):
             await self._objects.delete(JOB, run)
 
 
 def job_name(check: str, key: str) -> str:
-    """The name of the Job that is started for a key.
+    """The name of the Job for a key.
 
     >>> job_name("gpu-checks", "q6befiawjvkz")
     'gpu-checks-airflow-q6befiawjvkz'
@@ -72,7 +72,7 @@ def job_name(check: str, key: str) -> str:
 
 
 def job_of(cron_job: Object, name: str, owner: str) -> dict[str, Any]:
-    """The Job that starts a run, as ``kubectl create job --from`` would make it; ``owner`` is whose run it is."""
+    """The Job of a run, as ``kubectl create job --from`` makes it; ``owner`` is the task that starts it."""
     about, template = cron_job["metadata"], cron_job["spec"]["jobTemplate"]
     said, pod = template.get("metadata") or {}, template["spec"]["template"].get("metadata") or {}
     return {
@@ -80,8 +80,8 @@ def job_of(cron_job: Object, name: str, owner: str) -> dict[str, Any]:
         "kind": "Job",
         "metadata": {
             "name": name,
-            # Soperator follows Jobs by a label that only their Pods are given. Kubernetes copies these to a Job
-            # without labels of its own, and to no other.
+            # Soperator follows Jobs by a label that only their Pods get. Kubernetes copies it to a Job only if the
+            # Job has no labels.
             "labels": {**(pod.get("labels") or {}), **(said.get("labels") or {})},
             "annotations": {**(said.get("annotations") or {}), **_BY_HAND, _OWNER: owner},
             "ownerReferences": [

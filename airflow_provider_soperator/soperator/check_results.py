@@ -1,4 +1,4 @@
-"""Results of active checks, in Soperator's words for the run and Slurm's for its jobs, and reasons to drain nodes."""
+"""Results of active checks, with Soperator's states for runs and Slurm's for jobs; and drain reasons."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from airflow_provider_soperator.slurm.job_records import JobStatus
 from airflow_provider_soperator.slurm.node_conditions import DrainReason
 from airflow_provider_soperator.slurm.states import JobBase
 
-#: Ends of jobs that say something about their nodes. Others were ended by a person or a program.
+#: Job states that mean a fault of the node. Other jobs were ended by a person or a program.
 _NODE_AT_FAULT = frozenset({"FAILED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL"})
-#: Soperator makes a word of the name before the first ": ", and has an error in its log, and no more, if it cannot.
+#: Soperator derives a word from the name before the first ": ", and ignores the reason if it cannot.
 _FOR_SOPERATOR = re.compile(r"\[(?:node|hardware)_problem\] (?:(?!: ).)*[A-Za-z](?:(?!: ).)*: \S.*", re.DOTALL)
 _PREFIX = re.compile(r"\[\w+\]")
 
 
 class RunState(str, Enum):
-    """State of a run. All but the last are Soperator's own words."""
+    """State of a run. All but the last are Soperator's."""
 
     IN_PROGRESS = "InProgress"
     COMPLETE = "Complete"
     #: A job of it has failed.
     FAILED = "Failed"
-    #: It could not be carried out, or a job of it has ended otherwise.
+    #: It could not run, or a job of it has ended otherwise.
     ERROR = "Error"
     CANCELLED = "Cancelled"
     #: There was nothing to check.
     SKIPPED = "Skipped"
-    #: It has ended, and how was not noted.
+    #: It has ended, but its result was not noted.
     UNKNOWN = "Unknown"
 
     @property
@@ -41,7 +41,7 @@ class RunState(str, Enum):
 
     @property
     def is_bad(self) -> bool:
-        """True if the check has found something, or could not look."""
+        """True if the check has found a fault, or could not run."""
         return self in (RunState.FAILED, RunState.ERROR)
 
 
@@ -50,7 +50,7 @@ class JobEnd:
     """A Slurm job of a run."""
 
     job_id: str
-    #: In Slurm's words; empty if only that it has not succeeded is known.
+    #: Slurm's state; empty if it is only known that the job did not succeed.
     state: str = ""
     reason: str = ""
     nodes: tuple[str, ...] = ()
@@ -66,7 +66,7 @@ class JobEnd:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckResult:
-    """State of a run and of its jobs; from Kubernetes alone only jobs that have not succeeded are known."""
+    """State of a run and its jobs; Kubernetes alone knows only the jobs that did not succeed."""
 
     state: RunState = RunState.IN_PROGRESS
     jobs: tuple[JobEnd, ...] = ()
@@ -74,7 +74,7 @@ class CheckResult:
 
     @property
     def failing(self) -> tuple[str, ...]:
-        """The nodes that the check has failed on."""
+        """The nodes on which the check has failed."""
         return tuple(dict.fromkeys(node for job in self.jobs if job.state in _NODE_AT_FAULT for node in job.nodes))
 
     @property
@@ -87,7 +87,7 @@ class CheckResult:
         }
 
     def describe(self) -> dict[str, Any]:
-        """As plain JSON."""
+        """The result as JSON."""
         failed = [
             {"job_id": job.job_id, "state": job.state, "reason": job.reason} for job in self.jobs if not job.succeeded
         ]
@@ -100,7 +100,7 @@ class CheckResult:
         }
 
     def __str__(self) -> str:
-        """For people: what it has come to, where, and why.
+        """The state, the nodes and the reason as text.
 
         >>> failed = JobEnd(job_id="12", state="FAILED", reason="NonZeroExitCode", nodes=("worker-1",))
         >>> str(CheckResult(state=RunState.FAILED, jobs=(failed,)))
@@ -116,7 +116,7 @@ class CheckResult:
 
 
 def of_slurm(statuses: Iterable[JobStatus]) -> CheckResult:
-    """Result of a run by its jobs as Slurm has them: worst first, ranked as Soperator does."""
+    """Result of a run from its Slurm jobs; the worst state wins, in Soperator's order."""
     statuses = tuple(statuses)
     jobs = tuple(end for status in statuses for end in _ends(status))
     if not all(status.is_over for status in statuses):
@@ -143,7 +143,7 @@ def _ends(status: JobStatus) -> Iterator[JobEnd]:
 
 
 def drain_reason(owner: str, why: str) -> str:
-    """A reason of the provider's own, unless it is written for Soperator.
+    """A drain reason with the provider's prefix, unless it is written for Soperator.
 
     >>> drain_reason("nightly", "gpu-checks failed")
     'airflow:nightly: gpu-checks failed'
@@ -155,15 +155,15 @@ def drain_reason(owner: str, why: str) -> str:
 
 
 def refuse_unread(why: str) -> None:
-    """Raise ``ValueError`` for what looks as if Soperator would act on it, and is not read by it.
+    """Raise ``ValueError`` for a reason that looks as if Soperator acted on it, but cannot be parsed by it.
 
     >>> refuse_unread("[node_problem] broken")
     Traceback (most recent call last):
     ValueError: Soperator does not act on '[node_problem] broken': write it as '[node_problem] name: what is wrong', \
-or without brackets if it is to be left alone
+or without brackets if Soperator should ignore it
     """
     if _PREFIX.match(why) and not _FOR_SOPERATOR.fullmatch(why):
         raise ValueError(
             f"Soperator does not act on {why!r}: write it as '[node_problem] name: what is wrong', or without "
-            "brackets if it is to be left alone"
+            "brackets if Soperator should ignore it"
         )

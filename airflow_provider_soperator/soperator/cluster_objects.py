@@ -1,4 +1,4 @@
-"""Objects of a Soperator cluster in a namespace, found by what they say of each other rather than by their names."""
+"""Objects of a Soperator cluster in a namespace, found by their references to each other, not by name."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from airflow_provider_soperator.soperator.objects import KindMissing, ObjectMiss
 from airflow_provider_soperator.soperator.workloads import is_leaving, is_ready, machine_of, problems_of
 from airflow_provider_soperator.transports.transport_errors import API_TIMEOUT, kubernetes_errors
 
-#: On all that is made for a cluster.
+#: On all objects of a cluster.
 _INSTANCE_LABEL = "app.kubernetes.io/instance"
 _COMPONENT_LABEL = "app.kubernetes.io/component"
 _VIEW_RIGHTS = "list on pods in it, and a ClusterRole with list on nodes,"
 
 
 class ClusterObjects:
-    """A cluster of a namespace, through an open client.
+    """A Soperator cluster in a namespace, through an open client.
 
-    ``name`` is the SlurmCluster's; without one it is the only one there.
+    ``name`` is the SlurmCluster's; without it, the namespace must have only one.
     """
 
     def __init__(self, objects: Objects, name: str | None = None) -> None:
@@ -38,7 +38,7 @@ class ClusterObjects:
         self._name = name
 
     async def look(self) -> ClusterSnapshot:
-        """All of it, as it is now."""
+        """The present state of the cluster and its NodeSets."""
         clusters, sets, states, pods = await asyncio.gather(
             self._list_clusters(), self._list(NODE_SET), self._list(POWER_STATE), self.pods(NODESET_LABEL)
         )
@@ -53,40 +53,40 @@ class ClusterObjects:
         return (await self.look()).nodesets
 
     async def nodeset(self, name: str) -> NodeSetSeen:
-        """Raises ``ObjectMissing`` with the names of those that there are."""
+        """One NodeSet; ``ObjectMissing`` lists all if there is none of this name."""
         found = await self.nodesets()
         for one in found:
             if one.name == name:
                 return one
-        there = ", ".join(one.name for one in found) or "none at all"
-        raise ObjectMissing(f"there is no NodeSet {name} in namespace {self.objects.namespace}", f"there is {there}")
+        there = ", ".join(one.name for one in found) or "none"
+        raise ObjectMissing(f"there is no NodeSet {name} in namespace {self.objects.namespace}", f"there are {there}")
 
     async def power_states(self) -> dict[str, Object]:
-        """By the names of their NodeSets."""
+        """Power states by the names of their NodeSets."""
         return {str(one["metadata"]["name"]): one for one in await self._list(POWER_STATE)}
 
     async def pods(self, selector: str = "") -> list[Object]:
-        """Pods as plain objects; the namespace's, and of all clusters in it."""
+        """Pods of the namespace, of all its clusters, as plain objects."""
         return await self.objects.list_pods(selector)
 
     async def nodes(self, selector: str = "") -> list[Object]:
-        """Kubernetes' Nodes as plain objects."""
+        """Kubernetes Nodes as plain objects."""
         return await self.objects.list_nodes(selector)
 
     async def services(self, component: str = "") -> list[Object]:
-        """The cluster's Services as plain objects; ``login`` is the one that users come in by."""
+        """The cluster's Services as plain objects; component ``login`` is for users."""
         name = (await self.cluster()).name
         wanted = f"{_INSTANCE_LABEL}={name}" + (f",{_COMPONENT_LABEL}={component}" if component else "")
         return await self.objects.list_services(wanted)
 
     async def set_replicas(self, nodeset: str, replicas: int, *, version: str = "", dry_run: bool = False) -> None:
-        """Raises what ``is_conflict`` knows if the NodeSet is no longer at the version, where one is given."""
+        """Scale a NodeSet; a conflict (see ``is_conflict``) if it is no longer at ``version``."""
         held = {"metadata": {"resourceVersion": version}} if version and not dry_run else {}
         body = {**held, "spec": {"replicas": replicas}}
         await self.objects.patch_scale(NODE_SET, nodeset, body, dry_run=dry_run)
 
     async def set_node_condition(self, node: str, type: str, status: bool, reason: str, message: str = "") -> None:
-        """A condition of the Kubernetes Node, such as ``HardwareIssuesSuspected``, which Soperator acts upon."""
+        """Set a condition of a Kubernetes Node, such as ``HardwareIssuesSuspected``, on which Soperator acts."""
         now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
         said = {"type": type, "status": str(status), "reason": reason, "message": message}
         await self.objects.set_node_condition(node, {**said, "lastHeartbeatTime": now, "lastTransitionTime": now})
@@ -102,7 +102,7 @@ class ClusterObjects:
             return await self.objects.list_all(resource)
         except KindMissing as error:
             if resource is POWER_STATE:
-                # Before 3.0 no node was ephemeral.
+                # Before 3.0 there were no ephemeral nodes.
                 return []
             raise _not_installed() from error
 
@@ -112,7 +112,7 @@ class ClusterObjects:
             await self.objects.check_namespace()
             raise ObjectMissing(
                 f"there is no SlurmCluster in namespace {namespace}",
-                "name the namespace that it is in; `kubectl get slurmclusters --all-namespaces` lists all",
+                "set its namespace; `kubectl get slurmclusters --all-namespaces` lists all",
             )
         if self._name is None and len(clusters) > 1:
             raise SeveralClusters(
@@ -122,13 +122,13 @@ class ClusterObjects:
             return clusters[0]
         if self._name not in names:
             raise ObjectMissing(
-                f"there is no SlurmCluster {self._name} in namespace {namespace}", f"there is {', '.join(names)}"
+                f"there is no SlurmCluster {self._name} in namespace {namespace}", f"there are {', '.join(names)}"
             )
         return clusters[names.index(self._name)]
 
 
 class SeveralClusters(ObjectMissing):
-    """No name was given, and there are several."""
+    """Several SlurmClusters, and no name was given."""
 
 
 def _not_installed() -> KindMissing:
@@ -147,7 +147,7 @@ def _nodesets(
     return tuple(
         NodeSetSeen.read(one, by_name.get(one["metadata"]["name"]), members.get(one["metadata"]["name"], []))
         for one in sets
-        # One that names no cluster belongs to the only one there is.
+        # A NodeSet without a cluster belongs to the only cluster.
         if cluster_of(one) in ("", cluster)
     )
 
@@ -159,7 +159,7 @@ def _pod(pod: Object) -> PodSeen:
 
 
 async def view(objects: Objects) -> KubernetesView:
-    """Pods and Nodes, by two questions, whatever their number."""
+    """All Pods and Nodes, with two requests."""
     import kubernetes_asyncio.client
 
     core = kubernetes_asyncio.client.CoreV1Api(objects.client)

@@ -1,4 +1,4 @@
-"""A SlurmCluster and its NodeSets, as their objects, power states and Pods describe them."""
+"""A SlurmCluster and its NodeSets, read from their objects, power states and Pods."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from airflow_provider_soperator.soperator.conditions import Condition, Object, c
 AVAILABLE = "Available"
 #: Values of ``spec.maintenance`` with which everything runs.
 AT_WORK = ("", "none", "skipPopulateJail")
-#: The parts of a cluster, in the order in which Soperator looks at them. Once one is not available it leaves the
-#: conditions of those that follow as they were.
+#: The parts of a cluster, in the order in which Soperator checks them. After the first part that is not available, it
+#: does not update the conditions of the rest.
 PARTS = (
     "CommonAvailable",
     "ControllersAvailable",
@@ -23,11 +23,11 @@ PARTS = (
 )
 _FLUX = "helm.toolkit.fluxcd.io"
 _HELM = "meta.helm.sh/release-name"
-#: Which cluster a NodeSet belongs to; from 5.0 on its spec says it.
+#: The cluster of a NodeSet; from 5.0 on it is in the spec.
 _CLUSTER_ANNOTATION = "slurm.nebius.ai/parental-cluster-ref"
-#: Has the NodeSet's name on its Pods.
+#: Label of Pods with the name of their NodeSet.
 NODESET_LABEL = "slurm.nebius.ai/nodeset"
-#: What the NodeSet is called in its phase and conditions while its cluster is in maintenance.
+#: The phase of a NodeSet while its cluster is in maintenance.
 _TERMINATING = "Terminating"
 
 
@@ -42,17 +42,17 @@ class ClusterSeen:
     """
 
     name: str
-    #: ``Pending``, ``Not available``, ``Available`` or, long ago, ``Reconciling``; empty before Soperator has seen it.
+    #: ``Pending``, ``Not available``, ``Available`` or, in old versions, ``Reconciling``; empty before the first look.
     phase: str = ""
     conditions: Mapping[str, Condition] = field(default_factory=dict)
-    #: ``spec.maintenance``, if anything is taken down for it.
+    #: ``spec.maintenance``, if it takes anything down.
     maintenance: str = ""
-    #: Soperator's own.
+    #: Soperator's version.
     version: str = ""
     has_accounting: bool = False
     has_rest: bool = False
     is_being_deleted: bool = False
-    #: When its spec was last changed; None if it is as it was created.
+    #: Time of the last change of the spec; None if unchanged since its creation.
     changed: datetime | None = None
 
     @classmethod
@@ -73,14 +73,14 @@ class ClusterSeen:
 
     @property
     def missing(self) -> tuple[Condition, ...]:
-        """The parts that are not available, of those that the cluster is to have."""
+        """The required parts that are not available."""
         wanted = [part for part in PARTS if part != "AccountingAvailable" or self.has_accounting]
         known = [self.conditions[part] for part in wanted if part in self.conditions]
         return tuple(one for one in known if not one.is_true)
 
     @property
     def is_in_maintenance(self) -> bool:
-        """Its parts are taken down for a while, or about to be, or not back yet. Its phase may be Available then."""
+        """True if its parts are down for maintenance, or not up again. Its phase may be Available meanwhile."""
         return bool(self.maintenance) or any(one.reason == "Maintenance" for one in self.missing)
 
     @property
@@ -89,35 +89,35 @@ class ClusterSeen:
 
     @property
     def is_away(self) -> bool:
-        """Not available, though it was before, and not on purpose. Parts that never were are Unknown, not False."""
+        """True if it was available and is down, but not for maintenance. Parts that never were up are Unknown."""
         is_set_up = all(part in self.conditions and self.conditions[part].status != "Unknown" for part in PARTS)
         return is_set_up and not self.is_available and not self.is_in_maintenance
 
     @property
     def away_since(self) -> datetime | None:
-        """When the first of the parts went that are not available; None if that cannot be told."""
+        """Time at which the first part went down; None if unknown."""
         return min((one.since for one in self.missing if one.since), default=None)
 
 
 @dataclass(frozen=True)
 class Keeper:
-    """Owner of an object, which keeps it as it is written elsewhere."""
+    """Owner of an object, which resets it to its own definition."""
 
     name: str
-    #: How a change lasts.
+    #: How to make a change persist.
     remedy: str
     is_helm: bool = False
 
     def warning(self, replicas: int) -> str:
-        """Warning that a NodeSet's number of replicas will be set back, with the remedy."""
-        said = f"{self.name} sets the number of replicas back when it is applied or upgraded next: {self.remedy}"
-        # `default 1` takes a zero for nothing.
+        """Warning that a NodeSet's number of replicas will be reset, with the remedy."""
+        said = f"{self.name} resets the number of replicas at its next upgrade or apply: {self.remedy}"
+        # Helm's `default 1` treats 0 as unset.
         quirk = ". Soperator's chart makes 1 of replicas: 0" if self.is_helm and replicas == 0 else ""
         return said + quirk
 
 
 def keeper_of(thing: Object) -> Keeper | None:
-    """Owner by labels and annotations; failing that, by the managers that have written its spec.
+    """Owner of an object by its labels and annotations, or else by the managers that have written its spec.
 
     >>> release = {"helm.toolkit.fluxcd.io/name": "nodesets", "helm.toolkit.fluxcd.io/namespace": "flux-system"}
     >>> keeper_of({"metadata": {"labels": release}}).name
@@ -136,19 +136,19 @@ def keeper_of(thing: Object) -> Keeper | None:
     if "helm" in managers:
         return Keeper("a Helm release", _HELM_REMEDY, is_helm=True)
     if any("terraform" in manager for manager in managers):
-        return Keeper("Terraform", "change it in its configuration, too")
+        return Keeper("Terraform", "also change it in the Terraform configuration")
     return None
 
 
 _FLUX_REMEDY = (
-    "set it in the recipe's slurm_nodeset_workers (size), too, or in the ConfigMap nodesets (key values.yaml) in "
+    "also set it in the recipe's slurm_nodeset_workers (size), or in the ConfigMap nodesets (key values.yaml) in "
     "flux-system"
 )
-_HELM_REMEDY = "set it in the values of the release, too"
+_HELM_REMEDY = "also set it in the values of the release"
 
 
 def _wrote_spec(entry: Object) -> bool:
-    # A manager that scales it takes the replicas over, and the others keep the rest.
+    # A manager that scales it owns the replicas; the others keep the rest of the spec.
     return "f:spec" in (entry.get("fieldsV1") or {})
 
 
@@ -159,9 +159,9 @@ class PodSeen:
     name: str
     is_ready: bool = False
     is_leaving: bool = False
-    #: The Node that it is on, whose name is the machine's; empty while it is on none.
+    #: Its Kubernetes Node, named like the machine; empty while it has none.
     machine: str = ""
-    #: What keeps it from running, in Kubernetes' words.
+    #: Reasons why it does not run, from Kubernetes.
     problems: tuple[str, ...] = ()
 
 
@@ -169,7 +169,7 @@ class PodSeen:
 class NodeSetSeen:
     """A NodeSet.
 
-    Of an ephemeral one ``replicas`` is how many node names there are, and ``active`` has the ordinals that are to run.
+    For an ephemeral NodeSet, ``replicas`` is the number of node names, and ``active`` has the ordinals that should run.
 
     >>> said = {"metadata": {"name": "worker"}, "spec": {"replicas": 3, "ephemeralNodes": True}}
     >>> seen = NodeSetSeen.read(said, {"spec": {"activeNodes": [2, 0, 7]}}, [])
@@ -178,21 +178,21 @@ class NodeSetSeen:
     """
 
     name: str
-    #: The SlurmCluster's name; empty if it does not say.
+    #: The SlurmCluster's name; empty if not specified.
     cluster: str = ""
     replicas: int = 1
     is_ephemeral: bool = False
     #: None while an ephemeral NodeSet has no power state yet.
     active: tuple[int, ...] | None = None
-    #: ``Pending``, ``Provisioning``, ``Ready`` or ``Terminating``; ``Configuring`` and ``Degraded`` exist by name.
+    #: ``Pending``, ``Provisioning``, ``Ready`` or ``Terminating``; ``Configuring`` and ``Degraded`` are never used.
     phase: str = ""
     conditions: Mapping[str, Condition] = field(default_factory=dict)
-    #: By the names of their Slurm nodes.
+    #: Pods by the names of their Slurm nodes.
     pods: Mapping[str, PodSeen] = field(default_factory=dict)
     is_being_deleted: bool = False
-    #: Who sets it back if others change it.
+    #: The owner that resets changes by others.
     keeper: Keeper | None = None
-    #: What it is changed under: a change of another version is refused.
+    #: The resource version; a change with another version is rejected.
     version: str = ""
 
     @classmethod
@@ -215,15 +215,15 @@ class NodeSetSeen:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """All names that Slurm has of it."""
+        """Names of all its Slurm nodes."""
         return self.names(range(self.replicas))
 
     @property
     def active_nodes(self) -> tuple[str, ...]:
-        """Names of the nodes that are to run."""
+        """Names of the nodes that should run."""
         if not self.is_ephemeral:
             return self.nodes
-        # The power manager does not look whether there is such a node.
+        # The power manager does not check that such a node exists.
         return self.names(ordinal for ordinal in sorted(self.active or ()) if ordinal < self.replicas)
 
     def names(self, ordinals: Iterable[int]) -> tuple[str, ...]:
@@ -231,7 +231,7 @@ class NodeSetSeen:
 
     @property
     def is_in_maintenance(self) -> bool:
-        """Its Pods are gone because its cluster is in maintenance: that is what Terminating means."""
+        """True if its Pods are gone for maintenance of the cluster: this is the meaning of Terminating."""
         terminated = self.conditions.get("StatefulSetTerminated")
         return self.phase == _TERMINATING or bool(terminated and terminated.is_true)
 
@@ -253,7 +253,7 @@ class ClusterSnapshot:
     nodesets: tuple[NodeSetSeen, ...] = ()
 
     def describe(self) -> dict[str, Any]:
-        """Summary for tasks that go on with the cluster."""
+        """Summary as JSON, for downstream tasks."""
         return {
             "cluster": self.cluster.name,
             "version": self.cluster.version,

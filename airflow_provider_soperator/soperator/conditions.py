@@ -1,4 +1,4 @@
-"""Conditions of Kubernetes objects: what is so, since when, and why."""
+"""Conditions of Kubernetes objects: type, status, time and reason."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-#: A Kubernetes object as JSON has it.
+#: A Kubernetes object as JSON.
 Object = dict[str, Any]
 
 
@@ -25,7 +25,7 @@ class Condition:
     status: str
     reason: str = ""
     message: str = ""
-    #: When the status was another one last.
+    #: The time of the last change of the status.
     since: datetime | None = None
 
     @classmethod
@@ -47,26 +47,26 @@ class Condition:
 
 
 def conditions_of(thing: Object) -> dict[str, Condition]:
-    """All conditions of an object, by their types."""
+    """The conditions of an object, by type."""
     found = map(Condition.read, (thing.get("status") or {}).get("conditions") or ())
     return {one.type: one for one in found}
 
 
 def parse_time(said: str | None) -> datetime | None:
-    """A time as Kubernetes writes it.
+    """A time in Kubernetes' notation.
 
     >>> parse_time("2026-11-22T02:00:00Z")
     datetime.datetime(2026, 11, 22, 2, 0, tzinfo=datetime.timezone.utc)
     """
     if not said:
         return None
-    # Python 3.10 does not read the Z, nor fractions of other than three or six digits.
+    # Python 3.10 parses neither the Z nor fractions that do not have three or six digits.
     whole = said.partition(".")[0].rstrip("Z")
     return datetime.fromisoformat(whole).replace(tzinfo=timezone.utc)
 
 
 def last_changed(thing: Object) -> datetime | None:
-    """Time of the last change of anything but the status; None if there was none since it was created."""
+    """Time of the last change of the object, except its status; None if it is unchanged since its creation."""
     metadata = thing["metadata"]
     if int(metadata.get("generation") or 1) <= 1:
         return None

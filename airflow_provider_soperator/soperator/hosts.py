@@ -1,6 +1,6 @@
-"""Pods of Slurm's nodes and the Kubernetes Nodes below them, as the health of nodes needs to know them.
+"""Pods of Slurm nodes and their Kubernetes Nodes, as far as the health of nodes needs them.
 
-Objects are those of kubernetes_asyncio; of the client nothing is imported here.
+They are read from objects of kubernetes_asyncio, which is not imported here.
 """
 
 from __future__ import annotations
@@ -12,31 +12,31 @@ from typing import Any
 
 from airflow_provider_soperator.soperator.conditions import Condition
 
-#: What containers wait for that is no fault.
+#: Reasons to wait that are not a fault.
 _USUAL = frozenset({"ContainerCreating", "PodInitializing"})
 
 
 @dataclass(frozen=True)
 class Host:
-    """The machine that a Pod is on."""
+    """The machine of a Pod."""
 
     name: str
     created: datetime | None = None
     conditions: tuple[Condition, ...] = ()
     is_leaving: bool = False
-    #: The Pod says that it is there, and the API has no such Node any more.
+    #: The Pod names it, but the API has no such Node any more.
     is_gone: bool = False
 
 
 @dataclass(frozen=True)
 class Pod:
-    """One of Slurm's nodes as Kubernetes has it."""
+    """The Pod of a Slurm node."""
 
     phase: str
     is_ready: bool
-    #: None while it is on none.
+    #: None while the Pod has none.
     host: Host | None = None
-    #: Why a container does not run, such as ``CrashLoopBackOff``; or why the Pod is not placed.
+    #: Why a container does not run, such as ``CrashLoopBackOff``, or why the Pod is not scheduled.
     trouble: str = ""
     is_leaving: bool = False
     since: datetime | None = None
@@ -44,7 +44,7 @@ class Pod:
 
 @dataclass(frozen=True)
 class KubernetesView:
-    """All Pods of a namespace, by their names, which are those of Slurm's nodes."""
+    """All Pods of a namespace by name; the Pod of a Slurm node has the node's name."""
 
     pods: Mapping[str, Pod] = field(default_factory=dict)
 

@@ -1,4 +1,4 @@
-"""Kinds of objects: those of a Soperator cluster, and where a Kubernetes API has others, by any usual name."""
+"""Kinds of Kubernetes objects: those of a Soperator cluster, and the lookup of others by any usual name."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any
 
 from airflow_provider_soperator.transports.transport_errors import API_TIMEOUT, is_missing, kubernetes_errors
 
-#: Kinds of Kubernetes' own that can be given by that name alone.
+#: Kubernetes' own kinds, which need no group.
 APPS = ("Deployment", "ReplicaSet", "StatefulSet")
-_RIGHTS = "the ClusterRole system:discovery, which every account has unless somebody has taken it away,"
+_RIGHTS = "the ClusterRole system:discovery, which every account has by default,"
 
 
 class KindMistake(ValueError):
-    """A kind that cannot be found, or cannot be scaled. The message ends with what to do about it."""
+    """A kind that does not exist or cannot be scaled. The message ends with the remedy."""
 
 
 @dataclass(frozen=True)
 class Resource:
-    """The objects of one kind, as the paths of the API name them."""
+    """A kind of objects, with the parts of its API path."""
 
     group: str
     version: str
@@ -31,7 +31,7 @@ class Resource:
         return self.group, self.version, self.plural
 
     def is_meant_by(self, reference: dict[str, Any]) -> bool:
-        """True if a reference is to this kind; one that names none is to a Deployment."""
+        """True if a reference is to this kind; without a kind it refers to a Deployment."""
         group = str(reference.get("apiVersion") or "apps/v1").rpartition("/")[0]
         return (group, reference.get("kind") or "Deployment") == (self.group, self.kind)
 
@@ -47,18 +47,18 @@ JOB = Resource("batch", "v1", "jobs", "Job")
 
 
 def check_kind(kind: str) -> None:
-    """Refuse what can be the name of no kind.
+    """Raise ``KindMistake`` for a name that cannot be a kind.
 
     >>> check_kind("Deployment")
     >>> check_kind("leaderworkersets.leaderworkerset.x-k8s.io")
     >>> check_kind("LeaderWorkerSet")
     Traceback (most recent call last):
     airflow_provider_soperator.soperator.kinds.KindMistake: 'LeaderWorkerSet' is none of Deployment, ReplicaSet, \
-StatefulSet: name other kinds with their group, as "leaderworkersets.leaderworkerset.x-k8s.io" or "group/version/Kind"
+StatefulSet: give other kinds with their group, as "leaderworkersets.leaderworkerset.x-k8s.io" or "group/version/Kind"
     """
     if kind not in APPS and "." not in kind and len(kind.split("/")) != 3:
         raise KindMistake(
-            f"{kind!r} is none of {', '.join(APPS)}: name other kinds with their group, as "
+            f"{kind!r} is none of {', '.join(APPS)}: give other kinds with their group, as "
             '"leaderworkersets.leaderworkerset.x-k8s.io" or "group/version/Kind"'
         )
 
@@ -75,22 +75,24 @@ async def find_scalable(client: Any, kind: str) -> Resource:
         if found is None:
             continue
         if all(one.name != f"{found.name}/scale" for one in entries):
-            raise KindMistake(f"{found.kind} of {group}/{version} cannot be scaled: name what has a /scale")
+            raise KindMistake(
+                f"{found.kind} of {group}/{version} cannot be scaled: use a kind with a scale subresource"
+            )
         return Resource(group, version, found.name, found.kind)
     raise KindMistake(
-        f"the cluster has no kind {kind}: correct it, or install what defines it; `kubectl api-resources` lists all"
+        f"the cluster has no kind {kind}: correct it, or install its CRD; `kubectl api-resources` lists all kinds"
     )
 
 
 async def serves(client: Any, group: str, version: str) -> bool:
-    """True if the API serves a group of kinds in this version."""
+    """True if the API serves a group in this version."""
     import kubernetes_asyncio.client
 
     return bool(await _entries(kubernetes_asyncio.client.CustomObjectsApi(client), group, version))
 
 
 async def _split(client: Any, kind: str) -> tuple[str, str, Sequence[str]]:
-    """The name of the kind, its group, and the versions to look for it in."""
+    """The name of the kind, its group, and the versions to search."""
     import kubernetes_asyncio.client
 
     if kind in APPS:

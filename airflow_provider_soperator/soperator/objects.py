@@ -1,4 +1,4 @@
-"""Plain objects of a namespace, of any kind, read and changed one call at a time."""
+"""Plain objects of a namespace, of any kind; each method is one API call."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: With a dict for a body the client would call it a JSON patch, which is a list.
+#: For a dict, the client would declare a JSON patch, which is a list.
 _MERGE = "application/merge-patch+json"
 #: Server-side apply. JSON is YAML, too.
 _APPLY = "application/apply-patch+yaml"
-#: Of a list it takes the merge key of each element into account.
+#: Merges lists by the merge keys of their elements.
 _STRATEGIC = "application/strategic-merge-patch+json"
-#: The answer as it comes: to make the client's own objects of thousands of Pods would hold up an event loop.
+#: Raw answers: building the client's own objects for thousands of Pods would block the event loop.
 _PLAIN: dict[str, Any] = {"_preload_content": False, "_request_timeout": API_TIMEOUT}
-_FOR_NOW = "see whether the API is not overloaded"
+_FOR_NOW = "check if the API is overloaded"
 
 
 class ObjectMissing(ConnectFailed):
-    """There is no such object, or no such kind of objects."""
+    """The object does not exist, or its kind does not."""
 
 
 class KindMissing(ObjectMissing):
-    """There is no such kind of objects."""
+    """The kind of objects does not exist."""
 
 
 class Objects:
     """The objects of one namespace, through a client of kubernetes_asyncio.
 
-    With ``answers``, lists may come from there, if they are no older than ``max_age`` seconds.
+    With ``answers``, lists may come from that cache, if they are at most ``max_age`` seconds old.
     """
 
     def __init__(
@@ -83,11 +83,11 @@ class Objects:
                     group, version, self.namespace, plural, label_selector=selector, _request_timeout=API_TIMEOUT
                 )
         except TransportError as error:
-            # Of a namespace that is not there it lists nothing, and says nothing.
+            # For a missing namespace the list is empty, so this means a missing kind.
             if is_missing(error):
                 raise KindMissing(
                     f"the Kubernetes cluster has no kind {resource.kind} ({group}/{version})",
-                    "install what defines it, or correct the Kubernetes connection",
+                    "install its CRD, or correct the Kubernetes connection",
                 ) from error
             raise
         return list(listed["items"])
@@ -101,9 +101,9 @@ class Objects:
         return await self._answer(call, "create", resource, str(body["metadata"].get("name", "")))
 
     async def apply(self, resource: Resource, body: Object, *, force: bool = False, dry_run: bool = False) -> Object:
-        """Server-side apply: what is given is so, whether or not the object is there; what is not given is left alone.
+        """Server-side apply: create the object, or set the given fields; others are left alone.
 
-        Raises what ``is_conflict`` knows if others rule over a field that would change, unless ``force`` takes it.
+        A conflict (see ``is_conflict``) if others manage a field that would change, unless ``force`` takes it over.
         """
         group, version, plural = resource.path
         name = str(body["metadata"]["name"])
@@ -114,7 +114,7 @@ class Objects:
         return await self._answer(call, "apply", resource, name)
 
     async def delete(self, resource: Resource, name: str) -> None:
-        """Objects that belong to it are deleted, too, in the background."""
+        """Delete an object; the objects that it owns are deleted in the background."""
         group, version, plural = resource.path
         call = self._custom.delete_namespaced_custom_object(
             group, version, self.namespace, plural, name, propagation_policy="Background", _request_timeout=API_TIMEOUT
@@ -122,7 +122,7 @@ class Objects:
         await self._answer(call, "delete", resource, name)
 
     async def shared(self, question: tuple[Hashable, ...], ask: Callable[[], Awaitable[T]]) -> T:
-        """An answer about the namespace, which those who look at the same time may share."""
+        """An answer about the namespace, which concurrent callers may share."""
         if self._answers is None:
             return await ask()
         return await self._answers.get((self.namespace, *question), ask, self._max_age)
@@ -139,12 +139,12 @@ class Objects:
             return await _listed(self._core.list_namespaced_service(self.namespace, label_selector=selector, **_PLAIN))
 
     async def list_nodes(self, selector: str = "") -> list[Object]:
-        """Kubernetes' Nodes, which are in no namespace."""
+        """Kubernetes Nodes, which are in no namespace."""
         with kubernetes_errors("list nodes", self._rights, _FOR_NOW):
             return await _listed(self._core.list_node(label_selector=selector, **_PLAIN))
 
     async def set_node_condition(self, node: str, condition: Object) -> None:
-        """One condition of a Node takes the place of the one of its type; the others stay."""
+        """Set one condition of a Node; its other conditions stay."""
         body = {"status": {"conditions": [condition]}}
         with kubernetes_errors(f"set a condition of node {node}", self._rights, _FOR_NOW):
             try:
@@ -155,7 +155,7 @@ class Objects:
                 raise
 
     async def check_namespace(self) -> None:
-        """Raise if there is no such namespace; of one that is not there, Kubernetes lists nothing."""
+        """Raise if the namespace does not exist: Kubernetes would just list no objects."""
         with namespace_errors(self.namespace):
             await _plain(self._core.read_namespace(self.namespace, **_PLAIN))
 
@@ -199,7 +199,7 @@ async def _listed(call: Awaitable[Any]) -> list[Object]:
 
 
 async def _plain(call: Awaitable[Any]) -> Object:
-    """The answer as it was written; the client does not see a refusal in an answer that it has not read."""
+    """The raw answer. The client does not detect errors in a raw answer, so this does."""
     import kubernetes_asyncio.client
 
     response = await call

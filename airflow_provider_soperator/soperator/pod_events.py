@@ -1,7 +1,6 @@
-"""Pods of Slurm's nodes, their Kubernetes Nodes and the Events about both, read and told in lines for people.
+"""Pods of Slurm nodes, their Kubernetes Nodes and the Events about both, as lines for people.
 
-Each of Slurm's nodes is a Pod of the same name. Objects are those of either Kubernetes client; of a client nothing is
-imported here.
+Each Slurm node is a Pod of the same name. Objects are those of either Kubernetes client; neither is imported here.
 """
 
 from __future__ import annotations
@@ -19,42 +18,42 @@ from airflow_provider_soperator.transports.transport_errors import (
     kubernetes_errors,
 )
 
-#: Where the Events about Nodes are, which are in no namespace themselves.
+#: The namespace of Events about Nodes, which are in no namespace themselves.
 _NODE_EVENTS = "default"
-#: Events of one object that are read; they come in no order.
+#: Events to read for one object; they come unordered.
 _MOST_EVENTS = 500
-#: Nodes that a Pod was on, the last ones.
+#: Last Nodes of a Pod to read.
 _MOST_NODES = 3
 _RIGHTS = "get on pods and nodes, and list on events, also in the namespace default,"
-#: Events are told of that are at most so old, and of those the newest.
+#: Maximum age of Events to show; of these, the newest.
 _RECENT = timedelta(hours=6)
 _MOST_TOLD = 8
-#: Letters of a message; some quote whole stack traces.
+#: Characters of a message; some quote whole stack traces.
 _LONGEST = 240
 
 
 @dataclass
 class PodHistory:
-    """Pod of one of Slurm's nodes, the Nodes it was on, and the Events about them."""
+    """Pod of a Slurm node, its present and former Nodes, and the Events about them."""
 
     name: str
-    #: None if there is none.
+    #: None if it does not exist.
     pod: Any = None
-    #: By their names; None for one that is gone. More than one if the Pod has moved.
+    #: Nodes by name; None for one that is gone. Several if the Pod has moved.
     nodes: dict[str, Any] = field(default_factory=dict)
     events: list[Any] = field(default_factory=list)
-    #: What could not be found out, and why.
+    #: Errors of reads that failed.
     troubles: list[str] = field(default_factory=list)
 
 
 async def read_history(core: Any, namespace: str, name: str) -> PodHistory:
-    """Ask for everything. Only what is said of the Pod is needed: the account may have no right to the rest."""
+    """Read everything. Only the Pod is required: the account may lack the right to read the rest."""
     history = PodHistory(name)
     history.pod = await _read(
         core.read_namespaced_pod(name, namespace, _request_timeout=API_TIMEOUT), f"read pod {name}"
     )
     await _try(history, _add_events(history, core, namespace, "Pod", name))
-    # A Pod that was lost with its Node has come back on another. Kubelets say which Node they speak from.
+    # A Pod that was lost with its Node comes back on another one. Events of kubelets name their Node.
     newest = sorted(history.events, key=_time_of, reverse=True)
     hosts = [event.source.host for event in newest if event.source and event.source.host]
     if history.pod and history.pod.spec.node_name:
@@ -65,7 +64,7 @@ async def read_history(core: Any, namespace: str, name: str) -> PodHistory:
 
 
 def _time_of(event: Any) -> datetime:
-    """Time when it happened last; which field has it depends on who wrote it."""
+    """Time of the last occurrence; the field depends on the writer of the Event."""
     series = event.series.last_observed_time if event.series else None
     found: datetime = series or event.last_timestamp or event.event_time or event.metadata.creation_timestamp
     return found
@@ -88,7 +87,7 @@ async def _add_events(history: PodHistory, core: Any, namespace: str, kind: str,
 
 
 async def _read(call: Awaitable[Any], what: str) -> Any:
-    """An object; None if there is none."""
+    """An object; None if it does not exist."""
     with kubernetes_errors(what, _RIGHTS):
         try:
             return await call
@@ -110,17 +109,17 @@ async def read_histories(core: Any, namespace: str, names: Sequence[str]) -> lis
 
 
 def describe(history: PodHistory, now: datetime) -> list[str]:
-    """The Pod and what its containers went through, the Nodes it was on, and the Events about them, newest first."""
+    """Lines about the Pod, its containers, its Nodes, and the Events about them, newest first."""
     lines = [f"Pod {history.name}: {_pod(history.pod)}", *_indented(_containers(history.pod))]
     for name, node in history.nodes.items():
         lines += [f"Node {name}: {_node(node)}", *_indented(_conditions(node))]
     lines += [_event(event) for event in _newest(history.events, now)]
-    return lines + [f"(Not all is known: {trouble})" for trouble in history.troubles]
+    return lines + [f"(Incomplete: {trouble})" for trouble in history.troubles]
 
 
 def _pod(pod: Any) -> str:
     if pod is None:
-        return "there is none"
+        return "does not exist"
     said = str(pod.status.phase)
     if pod.status.reason:
         said += f" ({pod.status.reason})"
@@ -135,7 +134,7 @@ def _is_news(condition: Any) -> bool:
 
 
 def _containers(pod: Any) -> Iterator[str]:
-    """Containers that wait, were restarted or have failed."""
+    """Lines about containers that wait, were restarted or have failed."""
     if pod is None:
         return
     for one in [*(pod.status.init_container_statuses or ()), *(pod.status.container_statuses or ())]:
@@ -144,8 +143,8 @@ def _containers(pod: Any) -> Iterator[str]:
             said.append(f"waits{_why(one.state.waiting)}")
         if one.restart_count:
             said.append(f"restarted {one.restart_count} times" if one.restart_count > 1 else "restarted once")
-        for what, state in (("ended", one.state), ("before that it ended", one.last_state)):
-            # An init container is meant to end.
+        for what, state in (("ended", one.state), ("previously ended", one.last_state)):
+            # An init container ends normally.
             if state and state.terminated and (state.terminated.exit_code or state.terminated.reason != "Completed"):
                 said.append(f"{what} {_end(state.terminated)}")
         if said:
@@ -168,7 +167,7 @@ def _node(node: Any) -> str:
 
 
 def _conditions(node: Any) -> Iterator[str]:
-    """Conditions beside Ready that hold, such as NebiusMaintenanceScheduled."""
+    """Lines about true conditions other than Ready, such as NebiusMaintenanceScheduled."""
     for one in (node.status.conditions or ()) if node else ():
         if one.type != "Ready" and one.status == "True":
             since = f" since {one.last_transition_time:%Y-%m-%d %H:%M:%S}" if one.last_transition_time else ""

@@ -1,13 +1,13 @@
-"""The rules by which a cluster is ready, as far as its objects, its Pods and its Slurm prove it; for Soperator 3 to 5.
+"""Rules for the readiness of a cluster, from its objects, its Pods and its Slurm; for Soperator 3 to 5.
 
-What the objects say of themselves is not enough, in any version up to 5.0:
+The status of the objects is not enough, in any version up to 5.0:
 
 - A SlurmCluster in maintenance has the phase Available, with all its parts down.
-- Its conditions are computed one after the other, up to the first part that is not available; those behind it are old.
-- ``observedGeneration`` is never set. After a change of the spec only a condition that has changed later proves that
-  Soperator has looked since, and if nothing is to change, none will: then some time has to pass.
-- Up to 4.1 an ephemeral NodeSet is Provisioning unless all its node names are on, and its power state is always Ready.
-  So of NodeSets the Pods are looked at, and Slurm's nodes where it can be asked.
+- Its conditions are computed in order, up to the first part that is not available; those after it are outdated.
+- ``observedGeneration`` is never set. After a change of the spec, only a condition that changes later proves that
+  Soperator has seen it; if no condition has to change, none will: then some time has to pass.
+- Up to 4.1 an ephemeral NodeSet is Provisioning unless all its nodes are on, and its power state is always Ready. So
+  the readiness of NodeSets is taken from their Pods, and from Slurm's nodes if a connection is given.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from airflow_provider_soperator.slurm.states import NodeBase, NodeFlag
 from airflow_provider_soperator.soperator.clusters import AVAILABLE, ClusterSeen, ClusterSnapshot, NodeSetSeen, PodSeen
 from airflow_provider_soperator.soperator.conditions import newest
 
-#: How long after a change a status that has not moved may be the one from before it. Soperator is told of changes at
-#: once, and looks at one cluster in a moment.
+#: Time after a change in which the status may be outdated. Soperator is notified of changes at once, and checks one
+#: cluster within moments.
 SETTLES = timedelta(seconds=30)
-#: The parts of a cluster as people call them.
+#: The parts of a cluster in words.
 _PARTS = {
-    "CommonAvailable": "what its parts have in common",
+    "CommonAvailable": "the common resources",
     "ControllersAvailable": "the Slurm controller",
     "LoginAvailable": "the login nodes",
     "AccountingAvailable": "accounting",
-    "SConfigControllerAvailable": "the controller of Slurm's configuration",
+    "SConfigControllerAvailable": "the sconfigcontroller",
 }
 
 
 @dataclass(frozen=True)
 class Readiness:
-    """Parts that are not ready yet, in lines for people."""
+    """Parts that are not ready, in lines for people."""
 
-    #: What may come by itself, or by what others have under way.
+    #: Parts that may become ready by themselves.
     waiting: tuple[str, ...] = ()
-    #: What stays as it is until it is mended.
+    #: Parts that need a repair.
     broken: tuple[str, ...] = ()
 
     @property
@@ -64,9 +64,9 @@ def of_all(
     slurm: Mapping[str, Node] | None = None,
     may_come: bool = False,
 ) -> Readiness:
-    """A cluster with its NodeSets, all or those named; with ``slurm`` jobs can start on each node that is to run.
+    """Readiness of a cluster with all or some NodeSets; with ``slurm``, each node that should run must accept jobs.
 
-    ``may_come``: a NodeSet that is not there may be under way, also to a cluster that is available.
+    ``may_come``: a missing NodeSet may still be created, even if the cluster is already available.
     """
     cluster = of_cluster(seen.cluster, now)
     if seen.cluster.is_in_maintenance:
@@ -78,14 +78,14 @@ def of_all(
 
 
 def of_cluster(cluster: ClusterSeen, now: datetime) -> Readiness:
-    """The cluster but for its NodeSets."""
+    """Readiness of the cluster without its NodeSets."""
     name = f"SlurmCluster {cluster.name}"
     if cluster.is_being_deleted:
         return Readiness(broken=(f"{name} is being deleted",))
     if cluster.maintenance:
-        return Readiness((f"{name} is in maintenance until its spec.maintenance, {cluster.maintenance}, is none",))
+        return Readiness((f"{name} is in maintenance: spec.maintenance is {cluster.maintenance}",))
     if cluster.is_in_maintenance:
-        return Readiness((f"{name} comes back from maintenance",))
+        return Readiness((f"{name} is starting after maintenance",))
     return Readiness(tuple(f"{name} {what}" for what in _unready(cluster, now)))
 
 
@@ -95,14 +95,14 @@ def _unready(cluster: ClusterSeen, now: datetime) -> Iterator[str]:
         if first.is_false:
             yield f"is not available: {_PARTS[first.type]} ({first.message or first.reason})"
         else:
-            yield f"is being set up: nothing is known of {_PARTS[first.type]} yet"
+            yield f"is being set up: the state of {_PARTS[first.type]} is not known yet"
     elif cluster.phase != AVAILABLE:
         yield f"is {cluster.phase or 'not known to Soperator yet'}"
     elif _may_be_old(cluster, now):
-        yield f"was changed at {cluster.changed:%H:%M:%S} UTC, and Soperator may not have seen that yet"
+        yield f"was changed at {cluster.changed:%H:%M:%S} UTC, which Soperator may not have seen yet"
     refs = cluster.conditions.get("NodeSetRefsResolved")
     if refs and refs.is_false:
-        # NodeSets may come after the cluster that is to have them.
+        # NodeSets may be created after their cluster.
         yield f"has partitions with NodeSets that it does not have ({refs.message or refs.reason})"
 
 
@@ -115,7 +115,7 @@ def _may_be_old(cluster: ClusterSeen, now: datetime) -> bool:
 
 
 def of_nodeset(nodeset: NodeSetSeen, slurm: Mapping[str, Node] | None = None) -> Readiness:
-    """Every node that is to run has a Pod that is ready, and if ``slurm`` has all nodes, jobs can start on it."""
+    """Readiness of a NodeSet: each node that should run has a ready Pod, and with ``slurm`` accepts jobs."""
     name = f"NodeSet {nodeset.name}"
     if nodeset.is_being_deleted:
         return Readiness(broken=(f"{name} is being deleted",))
@@ -127,7 +127,7 @@ def of_nodeset(nodeset: NodeSetSeen, slurm: Mapping[str, Node] | None = None) ->
 
 
 def of_nodes(names: Iterable[str], pods: Mapping[str, PodSeen], slurm: Mapping[str, Node] | None) -> Readiness:
-    """Readiness of nodes that are to run."""
+    """Readiness of nodes that should run."""
     steps = {name: _node(name, pods.get(name), slurm) for name in names}
     return Readiness(
         in_lines({name: step.waits for name, step in steps.items() if step.waits}),
@@ -154,11 +154,11 @@ def _in_slurm(node: Node) -> NodeStep:
     if is_coming_up(node):
         return NodeStep(waits="boots")
     if is_off(node) or is_going_off(node):
-        return NodeStep(waits="is off to Slurm, or about to be, and its Pod runs")
+        return NodeStep(waits="is off or powering down in Slurm, but its Pod runs")
     if node.state.has(NodeFlag.DRAIN):
         return held(node, "is drained")
     if node.state.base is NodeBase.DOWN and not node.reason:
-        # As it is until its slurmd has registered for the first time.
+        # This is its state until slurmd has registered for the first time.
         return NodeStep(waits=f"is {node.state}")
     if node.state.base is NodeBase.DOWN or node.state.has(NodeFlag.FAIL, NodeFlag.INVALID_REG):
         return held(node, f"is {node.state}")
@@ -168,8 +168,8 @@ def _in_slurm(node: Node) -> NodeStep:
 def _missing(name: str, seen: ClusterSnapshot, may_come: bool) -> Readiness:
     line = f"there is no NodeSet {name}"
     if seen.nodesets and seen.cluster.is_available and not may_come:
-        # All of a cluster are made together.
-        return Readiness(broken=(f"{line}, but {', '.join(one.name for one in seen.nodesets)}",))
+        # The NodeSets of a cluster are created together.
+        return Readiness(broken=(f"{line}; there are {', '.join(one.name for one in seen.nodesets)}",))
     return Readiness((f"{line} yet",))
 
 

@@ -1,8 +1,8 @@
-"""Orders and waits that bring a NodeSet to a number of nodes, from what Kubernetes and Slurm say of it at this moment.
+"""Commands and waits that resize a NodeSet, decided from the present state in Kubernetes and Slurm.
 
-Nothing is remembered between two looks, so another process can go on at any time. The highest ordinals go; no others
-can be chosen. Soperator does not ask whether jobs run on them: they are drained first, also those of an ephemeral
-NodeSet that are off, or a job could power one up in the last moment.
+Nothing is remembered between two steps, so another process can continue at any time. The nodes with the highest
+ordinals go; Soperator offers no choice. It does not check for jobs, so the nodes are drained first; also those of an
+ephemeral NodeSet that are off, because a job could power one up at the last moment.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ MODES = ("asap", "force")
 
 
 class ResizeRefused(Exception):
-    """The NodeSet cannot have this size as things are; the message says what to do first."""
+    """The NodeSet cannot have this size at present; the message says what to do first."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Resize:
-    """Wanted number of nodes of a NodeSet. Its fields are of types that JSON has."""
+    """Desired number of nodes of a NodeSet. Its fields are plain JSON types."""
 
     nodeset: str
     replicas: int
@@ -50,33 +50,33 @@ class Resize:
 
     @property
     def reason(self) -> DrainReason:
-        return DrainReason(self.owner, self.why or f"NodeSet {self.nodeset} is to have {self.replicas} nodes")
+        return DrainReason(self.owner, self.why or f"resizing NodeSet {self.nodeset} to {self.replicas} nodes")
 
     def leaving(self, nodeset: NodeSetSeen) -> tuple[str, ...]:
-        """The nodes that go: the highest."""
+        """The nodes that go: those with the highest ordinals."""
         return nodeset.names(range(self.replicas, nodeset.replicas))
 
     def refuse(self, nodeset: NodeSetSeen, *, asks_slurm: bool) -> None:
-        """Raise before anything is touched if it cannot be done."""
+        """Raise ``ResizeRefused``, before anything is changed, if the resize is impossible."""
         if nodeset.is_being_deleted:
             raise ResizeRefused(f"NodeSet {nodeset.name} is being deleted")
         if nodeset.is_in_maintenance:
-            raise ResizeRefused(f"the cluster of NodeSet {nodeset.name} is in maintenance: wait until that is over")
+            raise ResizeRefused(f"the cluster of NodeSet {nodeset.name} is in maintenance: wait until it ends")
         leaving = self.leaving(nodeset)
         if on := [name for name in nodeset.active_nodes if nodeset.is_ephemeral and name in leaving]:
             least = nodeset.nodes.index(on[-1]) + 1
             raise ResizeRefused(
                 f"{hostlist.fold(on)} of the ephemeral NodeSet {nodeset.name} are on: power them down first "
-                f"(PowerDownNodesOperator with stay_down=True), or ask for {least} or more"
+                f"(PowerDownNodesOperator with stay_down=True), or ask for {least} or more nodes"
             )
         if leaving and not asks_slurm and not nodeset.is_ephemeral and self.mode != "force":
             raise ResizeRefused(
-                f"without slurm_conn_id nobody knows which jobs run on {hostlist.fold(leaving)}: name a connection to "
-                "Slurm, or lose them with mode='force'"
+                f"without slurm_conn_id, jobs on {hostlist.fold(leaving)} cannot be seen: set slurm_conn_id, or "
+                "mode='force' to lose them"
             )
 
     def prepare(self, nodeset: NodeSetSeen, slurm: Mapping[str, Node] | None) -> ResizeStage:
-        """Before the number is changed: no job runs on what goes, and none will."""
+        """The stage before the resize: drain the nodes that go, and wait for their jobs."""
         nodes = [slurm[name] for name in self.leaving(nodeset) if name in slurm] if slurm else []
         move = drained(nodes, self.reason, wait_for_jobs=True)
         waiting = dict(move.waiting)
@@ -85,13 +85,13 @@ class Resize:
         return ResizeStage(move.orders, in_lines(waiting))
 
     def finish(self, nodeset: NodeSetSeen, slurm: Mapping[str, Node] | None, since: datetime) -> ResizeStage:
-        """Once the number is the one that is wanted: what has gone is gone on both sides, what stays can work.
+        """The stage after the resize: removed nodes are gone from Kubernetes and Slurm, the others accept jobs.
 
-        ``since``: what was wrong with a node before is not waited for.
+        ``since``: nodes that were out of service before this time are not waited for.
         """
-        gone = {name: "has a Pod yet" for name in nodeset.pods if name not in nodeset.nodes}
+        gone = {name: "still has a Pod" for name in nodeset.pods if name not in nodeset.nodes}
         if slurm:
-            gone |= {name: "is in Slurm yet" for name in _of(nodeset, slurm) if name not in nodeset.nodes}
+            gone |= {name: "is still in Slurm" for name in _of(nodeset, slurm) if name not in nodeset.nodes}
         known = [slurm[name] for name in nodeset.nodes if name in slurm] if slurm else []
         ours = tuple(node.name for node in known if is_ours(node, self.owner))
         old = {node.name for node in known if _was_wrong(node, since)}
@@ -107,15 +107,15 @@ class Resize:
 
 @dataclass(frozen=True)
 class ResizeStage:
-    """Orders and waits that are left at one moment of a resize."""
+    """Commands and waits that are left at one moment of a resize."""
 
-    #: To be asked of Slurm now.
+    #: Requests to Slurm to send now.
     orders: tuple[Request[None], ...] = ()
-    #: What is waited for, in lines.
+    #: Lines about what is waited for.
     waiting: tuple[str, ...] = ()
-    #: What will not come.
+    #: Lines about what has failed.
     lost: tuple[str, ...] = ()
-    #: Nodes that were out of service before, and are left alone.
+    #: Nodes that were out of service before; they are left alone.
     passed_over: tuple[str, ...] = ()
 
     @property
@@ -127,7 +127,7 @@ class ResizeStage:
 
 
 def jobs_on(names: Sequence[str], jobs: Iterable[Job]) -> list[Job]:
-    """Jobs that run on any of some nodes."""
+    """Jobs that run on any of these nodes."""
     wanted = set(names)
     return [
         job
@@ -141,13 +141,13 @@ def ours_among(names: Iterable[str], slurm: Mapping[str, Node], owner: str) -> t
 
 
 def _of(nodeset: NodeSetSeen, slurm: Mapping[str, Node]) -> list[str]:
-    """All nodes that Slurm has of it. Another NodeSet's name may begin with its own."""
+    """All its nodes in Slurm. Another NodeSet's name may begin with its name."""
     own = re.compile(rf"{re.escape(nodeset.name)}-[0-9]+")
     return [name for name in slurm if own.fullmatch(name)]
 
 
 def _absent(nodeset: NodeSetSeen, slurm: Mapping[str, Node] | None) -> tuple[str, ...]:
-    """Names of an ephemeral NodeSet that Slurm is to know, though their nodes are off."""
+    """Lines about nodes of an ephemeral NodeSet that are off, and missing in Slurm."""
     if slurm is None:
         return ()
     off = [name for name in nodeset.nodes if name not in nodeset.active_nodes and name not in slurm]

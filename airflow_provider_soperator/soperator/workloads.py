@@ -1,4 +1,4 @@
-"""Pods and the workloads that make them, as plain objects: state, GPUs, replicas and their problems."""
+"""Workloads and their Pods, as plain objects: state, GPUs, replicas and problems."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from collections.abc import Iterator, Sequence
 
 from airflow_provider_soperator.soperator.conditions import Object
 
-#: Why a container waits that will not wait long.
+#: Reasons of a container to wait that pass soon.
 _STARTING = ("ContainerCreating", "PodInitializing")
-#: The name under which objects are changed here, as their ``managedFields`` have it.
+#: The field manager of all changes here, as in ``managedFields``.
 MANAGER = "airflow-provider-soperator"
 GPU_RESOURCE = "nvidia.com/gpu"
-#: Problems that are told of: replicas that wait mostly wait for the same.
+#: Problems to report: replicas mostly wait for the same reason.
 _MOST_PROBLEMS = 3
 
 
 def is_on_a_node(pod: Object) -> bool:
-    """True if it holds the resources that it has asked for; a Pod that has ended holds none."""
+    """True if the Pod holds its resources; a Pod that has ended holds none."""
     return bool(machine_of(pod)) and _status(pod).get("phase") not in ("Succeeded", "Failed")
 
 
 def machine_of(pod: Object) -> str:
-    """The Node that it is on; empty while it waits for one."""
+    """The Pod's Kubernetes Node; empty while it waits for one."""
     return str((pod.get("spec") or {}).get("nodeName") or "")
 
 
@@ -36,7 +36,7 @@ def is_ready(pod: Object) -> bool:
 
 
 def problems_of(pod: Object) -> Iterator[str]:
-    """Reasons that keep it from running, in Kubernetes' words."""
+    """Reasons why a Pod does not run, from Kubernetes."""
     status = _status(pod)
     for one in status.get("conditions") or ():
         if one["type"] == "PodScheduled" and one["status"] == "False":
@@ -45,7 +45,7 @@ def problems_of(pod: Object) -> Iterator[str]:
         waiting = (one.get("state") or {}).get("waiting") or {}
         reason = waiting.get("reason")
         if reason and reason not in _STARTING:
-            yield f"container {one['name']} waits ({reason}: {waiting.get('message') or 'no more is said'})"
+            yield f"container {one['name']} waits ({reason}: {waiting.get('message') or 'no message'})"
 
 
 def _status(pod: Object) -> Object:
@@ -53,7 +53,7 @@ def _status(pod: Object) -> Object:
 
 
 def gpus_of(workload: Object) -> int | None:
-    """The GPUs that one replica asks for, as far as its template says; None if it has none that is known.
+    """The GPUs that one replica requests, from its Pod template; None if the kind has no known template.
 
     >>> container = {"resources": {"limits": {"nvidia.com/gpu": "8"}}}
     >>> gpus_of({"spec": {"template": {"spec": {"containers": [container, {}]}}}})
@@ -78,13 +78,13 @@ def _gpus_of_pod(template: Object) -> int:
 
 
 def is_seen(workload: Object) -> bool:
-    """True if its controller has taken note of its last change, as far as it says."""
+    """True if the controller has observed the last change, or does not report that."""
     status = workload.get("status") or {}
     return "observedGeneration" not in status or status["observedGeneration"] >= workload["metadata"]["generation"]
 
 
 def last_scaled_by(workload: Object) -> str:
-    """Name of the other manager that has set the replicas last, as the API has noted it; empty if it has not."""
+    """The last other field manager that has set the replicas; empty if the API has not noted any."""
     changes = [
         change
         for change in workload["metadata"].get("managedFields") or []
@@ -94,7 +94,7 @@ def last_scaled_by(workload: Object) -> str:
 
 
 def problems(workload: Object, pods: Sequence[Object]) -> tuple[str, ...]:
-    """Reasons that keep replicas from being there, or from being ready, in Kubernetes' words."""
+    """Reasons why replicas are missing or not ready, from Kubernetes."""
     said = [*_of_workload(workload), *(words for pod in pods if not is_leaving(pod) for words in problems_of(pod))]
     return tuple(dict.fromkeys(said))[:_MOST_PROBLEMS]
 

@@ -1,4 +1,4 @@
-"""Terraform for a recipe such as Soperator's: plans, and applies that are done once, though processes die meanwhile.
+"""Terraform for a recipe such as Soperator's: plans, and applies that run exactly once even if processes die.
 
-Drives the binary ``terraform`` (or OpenTofu's ``tofu``). Knows nothing of Airflow.
+Runs the binary ``terraform`` (or OpenTofu's ``tofu``). No Airflow.
 """

@@ -1,4 +1,4 @@
-"""The binary: where it is, the environment that it is given, and its short commands."""
+"""The binary: its path, its environment, and short commands."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from airflow_provider_soperator.terraform.diagnostics import Diagnostic, from_te
 from airflow_provider_soperator.terraform.failures import NoTerraform, explain
 
 _NAMES = ("terraform", "tofu")
-#: What would change Terraform's output, its arguments or where it works, and all that is Airflow's own: a recipe's
-#: scripts have no business with the password of Airflow's database.
+#: Variables that would change Terraform's output, arguments or folders, and all of Airflow's: a recipe's scripts must
+#: not see the password of Airflow's database.
 _DROPPED = re.compile(r"TF_(LOG|CLI_ARGS|INPUT|WORKSPACE|DATA_DIR|REATTACH).*|_*AIRFLOW_.*")
 _SET = {"CHECKPOINT_DISABLE": "1", "TF_IN_AUTOMATION": "1", "TF_INPUT": "0", "GIT_TERMINAL_PROMPT": "0"}
 
 
 def find(name: str | None) -> str:
-    """The binary's path: of a name or a path, or of the first that there is."""
+    """The path of a binary, given by name or path; by default of Terraform or OpenTofu."""
     for one in [name] if name else _NAMES:
         if path := shutil.which(os.path.expanduser(one)):
             return path
-    raise NoTerraform(f"there is no {name or 'terraform'} on PATH of this machine")
+    raise NoTerraform(f"{name or 'terraform'} is not on PATH of this machine")
 
 
 def environment(base: Mapping[str, str], added: Mapping[str, str]) -> dict[str, str]:
-    """Environment of Terraform and a recipe's scripts: the Airflow worker's, cleaned, with additions."""
+    """Environment for Terraform and a recipe's scripts: the Airflow worker's, cleaned, and ``added``."""
     kept = {name: value for name, value in base.items() if not _DROPPED.fullmatch(name)}
     return {**kept, **_SET, **added}
 
 
 @dataclass(frozen=True)
 class Finished:
-    """A command that has run."""
+    """The result of a command."""
 
     status: int
     output: str
@@ -47,7 +47,7 @@ class Finished:
 
     @property
     def diagnostics(self) -> tuple[Diagnostic, ...]:
-        """From what it has printed for people."""
+        """Diagnostics, parsed from the text output."""
         found = from_text(f"{self.output}\n{self.said}")
         words = (self.said or self.output).strip()
         return found or ((Diagnostic("error", words.splitlines()[0], words),) if words else ())
@@ -61,9 +61,9 @@ class Terraform:
     env: Mapping[str, str] = field(repr=False)
 
     def run(self, *args: str, cwd: Path) -> Finished:
-        """Run a command that takes moments, and does nothing that would be missed if it were cut off."""
+        """Run a short command that may be interrupted without harm."""
         try:
-            # A session of its own: what is killed with the worker's group may not be halfway through a file.
+            # In its own session: a kill of the Airflow worker's process group must not leave a half-written file.
             done = subprocess.run(
                 [self.path, *args],
                 cwd=cwd,
@@ -79,17 +79,17 @@ class Terraform:
         return Finished(done.returncode, done.stdout, done.stderr)
 
     def must(self, *args: str, cwd: Path) -> str:
-        """Output of a command; raises its error if it fails."""
+        """Return the output of a command; raise its error if it fails."""
         done = self.run(*args, cwd=cwd)
         if done.status:
             raise explain(done.diagnostics, args[0])
         return done.output
 
     def document(self, *args: str, cwd: Path) -> Any:
-        """JSON that a command prints."""
+        """Return the JSON output of a command."""
         return json.loads(self.must(*args, cwd=cwd))
 
     @cached_property
     def version(self) -> str:
-        """Such as ``Terraform 1.12.0``."""
+        """The version, such as ``Terraform 1.12.0``."""
         return self.must("version", cwd=Path("/")).partition("\n")[0].replace(" v", " ")

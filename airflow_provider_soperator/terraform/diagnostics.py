@@ -1,4 +1,4 @@
-"""Terraform's own words on what is wrong: from its JSON, and from what it prints where it has none."""
+"""Terraform's errors and warnings, from its JSON or its text output."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-#: What Terraform draws around an error.
+#: The frame around an error.
 _FRAME = re.compile(r"^[╷│╵] ?", re.MULTILINE)
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _HEADING = re.compile(r"^(Error|Warning): ", re.MULTILINE)
@@ -21,14 +21,14 @@ class Diagnostic:
     severity: str
     summary: str
     detail: str = ""
-    #: The resource that it is about.
+    #: The resource in question.
     address: str = ""
     file: str = ""
     line: int = 0
 
     @classmethod
     def read(cls, document: Mapping[str, Any]) -> Diagnostic:
-        """From Terraform's JSON. The lines of code in it are left out: they may be values of ours."""
+        """A diagnostic from Terraform's JSON, without lines of code, which may contain our values."""
         place = document.get("range") or {}
         return cls(
             severity=document.get("severity", "error"),
@@ -41,7 +41,7 @@ class Diagnostic:
 
     @property
     def is_error(self) -> bool:
-        """True if it kept Terraform from going on."""
+        """True for an error, which stops Terraform."""
         return self.severity == "error"
 
     @property
@@ -51,12 +51,12 @@ class Diagnostic:
 
     @property
     def where(self) -> str:
-        """The resource, and the place in the recipe."""
+        """The resource and the place in the recipe."""
         place = f"{self.file}:{self.line}" if self.file else ""
         return ", ".join(filter(None, (self.address, place)))
 
     def lines(self) -> Iterator[str]:
-        """In full, for a log."""
+        """The full text, in lines for a log."""
         yield f"{'Error' if self.is_error else 'Warning'}: {self.summary}" + (f" ({self.where})" if self.where else "")
         for line in self.detail.splitlines():
             yield f"  {line}".rstrip()
@@ -68,7 +68,7 @@ def errors(found: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
 
 
 def from_text(output: str) -> tuple[Diagnostic, ...]:
-    """The errors and warnings in what a command has printed without ``-json``.
+    """Errors and warnings in the output of a command without ``-json``.
 
     >>> from_text("\\u2577\\n\\u2502 Error: Failed to query\\n\\u2502 \\n\\u2502 no route\\n\\u2575\\n")[0].words
     'Failed to query: no route'

@@ -1,4 +1,4 @@
-"""Failures of Terraform: each with its cause and what to do about it, and the words by which it is recognized."""
+"""Failures of Terraform: each with its cause, its remedy, and the patterns by which it is recognized."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from airflow_provider_soperator.terraform.diagnostics import Diagnostic, errors
 
-#: Errors that are told in the first line; the log has all of them.
+#: Errors to quote in the message; the log has all of them.
 _TOLD = 3
 _LONGEST = 800
 
-#: Names of quotas begin with a service's; names of its hosts do too.
+#: Names of quotas begin with the name of a service; so do host names.
 _QUOTA = re.compile(r"\b(?:compute|vpc|mk8s|storage|iam|capacity|msp|registry|logging)\.[a-z0-9.-]*[a-z0-9]")
 
 #: A number is a status only where it is called one.
@@ -20,10 +20,10 @@ _STATUS = r"\b(?:status|status ?code|http|response|error)\W{1,3}"
 
 
 class TerraformError(Exception):
-    """Terraform was asked and did not do it, or not all of it.
+    """Terraform has failed.
 
-    ``what`` says what was found, ``remedy`` what to do about it, ``retryable`` whether another try may help without
-    any change, and ``diagnostics`` has Terraform's own words.
+    ``what`` is the cause, ``remedy`` the remedy, ``retryable`` tells if a retry without any change may help, and
+    ``diagnostics`` has Terraform's own messages.
     """
 
     retryable = False
@@ -37,47 +37,47 @@ class TerraformError(Exception):
 
 
 class NoTerraform(TerraformError):
-    """The binary is not there, or does not run."""
+    """The binary does not exist, or cannot be run."""
 
-    remedy = "install Terraform on the workers (https://developer.hashicorp.com/terraform/install) or OpenTofu"
+    remedy = "install Terraform (https://developer.hashicorp.com/terraform/install) or OpenTofu on the Airflow workers"
 
 
 class NoReader(TerraformError):
-    """The reader of a recipe's files is not installed."""
+    """The parser for a recipe's files is not installed."""
 
     remedy = "pip install 'airflow-provider-soperator[terraform]'"
 
 
 class TerraformTooOld(TerraformError):
-    """The recipe wants another version."""
+    """The recipe requires another version of Terraform."""
 
-    remedy = "install a Terraform that the recipe's required_version allows, or name one by its path"
+    remedy = "install a Terraform that the recipe's required_version allows, or set the path of one"
 
 
 class NotARecipe(TerraformError):
-    """There is nothing that Terraform could carry out."""
+    """The folder has no Terraform configuration."""
 
-    remedy = "name the folder that has the recipe's .tf files, such as soperator/installations/example"
+    remedy = "use the folder with the recipe's .tf files, such as soperator/installations/example"
 
 
 class RecipeMissing(TerraformError):
-    """The recipe could not be brought here."""
+    """The recipe could not be downloaded."""
 
-    remedy = "see its address and ref, and whether this machine may read it"
+    remedy = "check its address and ref, and that this machine may read it"
 
 
 class RecipeInvalid(TerraformError):
-    """Terraform cannot make sense of the recipe."""
+    """Terraform rejects the recipe."""
 
-    remedy = "mend the recipe, or take one of its released versions"
+    remedy = "correct the recipe, or use one of its released versions"
 
 
 class UnknownVariable(TerraformError):
-    """A value was given for a variable that the recipe does not have."""
+    """A value for a variable that the recipe does not have."""
 
 
 class InvalidVariable(TerraformError):
-    """A variable's value is missing, of another type, or fails a check of the recipe."""
+    """A variable's value is missing, has the wrong type, or fails a check of the recipe."""
 
     remedy = "correct the value"
 
@@ -92,35 +92,35 @@ class Unauthenticated(TerraformError):
 
 
 class Denied(TerraformError):
-    """The account is known, and may not do this."""
+    """The account lacks a right."""
 
-    remedy = "give the account the role editor on the project, and what the message asks for"
+    remedy = "give the account the role editor on the project, and the rights that the message names"
 
 
 class CloudQuotaExceeded(TerraformError):
-    """A quota stands against it."""
+    """A quota is exceeded."""
 
-    remedy = "have the quota raised, or ask for less; what was made so far is in the state and is kept"
+    remedy = "raise the quota, or ask for less; what was created so far is in the state and is kept"
 
 
 class NotEnoughResources(TerraformError):
-    """There are not enough machines at present."""
+    """Not enough machines at present."""
 
     retryable = True
-    remedy = "see what holds the rest of the capacity block, and its limit; what was made so far is kept"
+    remedy = "check the limit of the capacity block, and who holds the rest of it; what was created so far is kept"
 
 
 class AlreadyThere(TerraformError):
-    """Something of that name exists, and the state knows nothing of it."""
+    """An object of that name exists, but is not in the state."""
 
     remedy = (
-        "take another name, or the workspace and backend in which it was made; what was made by hand can be taken into "
-        "the state by `terraform import`"
+        "use another name, or the workspace and backend with which it was created; import manually created objects "
+        "with `terraform import`"
     )
 
 
 class StateLocked(TerraformError):
-    """Another process works on the state, or has died while doing so."""
+    """Another process holds the lock of the state, or has died with it."""
 
     retryable = True
 
@@ -128,16 +128,16 @@ class StateLocked(TerraformError):
 class StateNotSaved(TerraformError):
     """Terraform could not write its state to the backend, and left it in a file."""
 
-    # The next try gives it to the backend before it does anything else.
+    # The next try first pushes the file to the backend.
     retryable = True
 
 
 class StateElsewhere(TerraformError):
-    """The recipe has a state of its own, which a copy of the recipe would not know."""
+    """The recipe's own folder has a state, which a copy of the recipe would not use."""
 
 
 class BackendChanged(TerraformError):
-    """The state is not where the recipe says that it is."""
+    """The state is in another backend than the recipe declares."""
 
 
 class ProviderMissing(TerraformError):
@@ -145,39 +145,38 @@ class ProviderMissing(TerraformError):
 
     retryable = True
     remedy = (
-        "see whether this machine reaches the registry; without one, a mirror can be named in the CLI configuration "
-        "(TF_CLI_CONFIG_FILE)"
+        "check that this machine reaches the registry, or set a mirror in the CLI configuration (TF_CLI_CONFIG_FILE)"
     )
 
 
 class PlanOutdated(TerraformError):
-    """The state was changed after the plan was made."""
+    """The state has changed since the plan was made."""
 
     retryable = True
     remedy = "plan again"
 
 
 class DestructionRefused(TerraformError):
-    """The plan would destroy or replace what it may not."""
+    """The plan would destroy or replace protected resources."""
 
-    remedy = "see why, and allow the addresses if that is what you want"
+    remedy = "check the reasons, and allow the addresses if this is intended"
 
 
 class WorkspaceBusy(TerraformError):
-    """Another task has begun to work in the same folder."""
+    """Another task works in the same folder."""
 
     retryable = True
-    remedy = "try again once it has ended"
+    remedy = "retry once it has ended"
 
 
 class Interrupted(TerraformError):
-    """The run was told to end, by a person or because the Airflow worker ends; another try goes on."""
+    """The run was interrupted, by a person or because the Airflow worker stops; a retry continues."""
 
     retryable = True
 
 
 class TerraformFailed(TerraformError):
-    """Anything else; Terraform's own words say what."""
+    """Any other failure; Terraform's own messages give the cause."""
 
     retryable = True
 
@@ -192,7 +191,7 @@ def _pattern(error: type[TerraformError], pattern: str) -> _FailurePattern:
     return _FailurePattern(error, re.compile(pattern, re.IGNORECASE))
 
 
-#: The first rule that matches counts: what keeps Terraform from beginning comes before what a cloud may say.
+#: The first matching rule wins: failures of Terraform itself come before errors of the cloud.
 _RULES = (
     _pattern(StateLocked, r"error acquiring the state lock"),
     _pattern(StateNotSaved, r"failed to (save|persist) state|errored\.tfstate"),
@@ -234,25 +233,25 @@ _RULES = (
 
 
 def explain(found: Sequence[Diagnostic], command: str) -> TerraformError:
-    """The error that a failed command's diagnostics mean."""
+    """The error for the diagnostics of a failed command."""
     wrong = errors(found)
-    told = "; ".join(_told(one) for one in wrong[:_TOLD]) or "it failed without a word"
+    told = "; ".join(_told(one) for one in wrong[:_TOLD]) or "it failed without a message"
     more = f"; and {len(wrong) - _TOLD} more errors" if len(wrong) > _TOLD else ""
     what = f"terraform {command}: {told}{more}"
     text = "\n".join(one.words for one in wrong)
     kind = next((rule.error for rule in _RULES if rule.pattern.search(text)), TerraformFailed)
     if kind is CloudQuotaExceeded and (names := list(dict.fromkeys(_quotas(wrong)))):
-        what = f"the quota {', '.join(names)} stands against it ({what})"
+        what = f"the quota {', '.join(names)} is exceeded ({what})"
     return kind(what, diagnostics=found)
 
 
 def undeclared(found: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
-    """Warnings of values that Terraform takes no notice of."""
+    """Warnings about values that Terraform ignores."""
     return tuple(one for one in found if not one.is_error and _is_about(UnknownVariable, one))
 
 
 def is_locked_out(one: Diagnostic) -> bool:
-    """True if it says that another process holds the state's lock."""
+    """True if the diagnostic says that another process holds the lock of the state."""
     return _is_about(StateLocked, one)
 
 

@@ -1,4 +1,4 @@
-"""Plan of Terraform, from ``terraform show -json``: read, told and refused before anything is done."""
+"""Plan of Terraform, from ``terraform show -json``: read, logged and checked before anything is changed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow_provider_soperator.terraform.failures import DestructionRefused
 
-#: What Terraform calls an action, or a pair of them.
+#: Words for Terraform's actions and pairs of actions.
 _ACTIONS = {
     ("no-op",): "no-op",
     ("create",): "create",
@@ -24,22 +24,22 @@ _ACTIONS = {
     ("create", "forget"): "replace",
 }
 DESTRUCTIVE = ("delete", "replace")
-#: What is told first.
+#: Order of actions in output.
 _ORDER = ("delete", "replace", "forget", "create", "update", "read")
 _SIGNS = {"delete": "-", "replace": "-/+", "forget": ".", "create": "+", "update": "~", "read": "<="}
 _IN_SUMMARY = {"delete": "destroy"}
 
 _REASONS = {
-    "replace_because_tainted": "it was not finished when it was made",
+    "replace_because_tainted": "its creation was not finished",
     "replace_because_cannot_update": "it cannot be changed in place",
-    "replace_by_request": "its replacement was asked for",
-    "replace_by_triggers": "what it follows (replace_triggered_by) changes",
-    "delete_because_no_resource_config": "the recipe does not have it any more",
-    "delete_because_no_module": "the recipe does not have its module any more",
-    "delete_because_wrong_repetition": "the recipe repeats it in another way",
-    "delete_because_count_index": "the recipe has fewer of it",
-    "delete_because_each_key": "the recipe has none of this name any more",
-    "delete_because_no_move_target": "it was moved to what is not there",
+    "replace_by_request": "its replacement was requested",
+    "replace_by_triggers": "a resource in its replace_triggered_by changes",
+    "delete_because_no_resource_config": "it is no longer in the recipe",
+    "delete_because_no_module": "its module is no longer in the recipe",
+    "delete_because_wrong_repetition": "the recipe no longer uses the same count or for_each",
+    "delete_because_count_index": "its index is beyond the count in the recipe",
+    "delete_because_each_key": "its key is no longer in for_each of the recipe",
+    "delete_because_no_move_target": "it was moved to an address that does not exist",
 }
 
 
@@ -49,18 +49,18 @@ class ResourceChange:
 
     address: str
     action: str
-    #: Why, of a replacement or a deletion; empty where Terraform gives no reason.
+    #: The reason of a replacement or deletion; empty if Terraform gives none.
     reason: str = ""
-    #: The attributes whose change makes it a replacement.
+    #: The attributes that force a replacement.
     replace_paths: tuple[str, ...] = ()
     previous_address: str = ""
     is_import: bool = False
-    #: Whether it was begun and never finished, or marked so (``terraform taint``).
+    #: Its creation was not finished, or it was marked so (``terraform taint``).
     is_tainted: bool = False
 
     @classmethod
     def read(cls, document: Mapping[str, Any]) -> ResourceChange:
-        """From an entry of ``resource_changes``."""
+        """A change from an entry of ``resource_changes``."""
         change = document["change"]
         said = document.get("action_reason", "")
         return cls(
@@ -75,7 +75,7 @@ class ResourceChange:
 
     @property
     def is_destructive(self) -> bool:
-        """True if the resource that is there ends."""
+        """True if the existing resource is destroyed."""
         return self.action in DESTRUCTIVE
 
     @property
@@ -102,12 +102,12 @@ class TerraformPlan:
     """
 
     changes: tuple[ResourceChange, ...]
-    #: What was changed by others since Terraform last looked.
+    #: Changes by others since Terraform's last refresh.
     drift: tuple[ResourceChange, ...] = ()
     #: The names of outputs that change.
     outputs: tuple[str, ...] = ()
     is_destroy: bool = False
-    #: The file that holds the plan, and what it is known by.
+    #: The file of the plan, and its digest.
     path: Path | None = None
     digest: str = ""
 
@@ -115,7 +115,7 @@ class TerraformPlan:
     def read(
         cls, document: Mapping[str, Any], *, is_destroy: bool = False, path: Path | None = None, digest: str = ""
     ) -> TerraformPlan:
-        """From ``terraform show -json PLAN``."""
+        """A plan from ``terraform show -json PLAN``."""
         drift = (ResourceChange.read(one) for one in document.get("resource_drift", ()))
         return cls(
             changes=tuple(ResourceChange.read(one) for one in document.get("resource_changes", ())),
@@ -130,7 +130,7 @@ class TerraformPlan:
 
     @property
     def is_empty(self) -> bool:
-        """True if there is nothing to do. What is only read is read by the next plan too."""
+        """True if there is nothing to do. Reads do not count: the next plan repeats them."""
         return not self.outputs and all(
             one.action in ("no-op", "read") and not one.is_import and not one.previous_address for one in self.changes
         )
@@ -141,12 +141,12 @@ class TerraformPlan:
         return tuple(one for one in self.changes if one.is_destructive)
 
     def by_action(self, *actions: str) -> tuple[ResourceChange, ...]:
-        """The changes of one kind or several: create, update, replace, delete, read, forget or no-op."""
+        """Changes with one of these actions: create, update, replace, delete, read, forget or no-op."""
         return tuple(one for one in self.changes if one.action in actions)
 
     @property
     def summary(self) -> str:
-        """In a few words, what ends first."""
+        """The numbers of changes in a few words, destructive ones first."""
         counted = Counter(one.action for one in self.changes)
         told = [f"{counted[action]} to {_IN_SUMMARY.get(action, action)}" for action in _ORDER if counted[action]]
         imported = sum(one.is_import for one in self.changes)
@@ -156,20 +156,20 @@ class TerraformPlan:
         return ", ".join(told) or "nothing to do"
 
     def lines(self) -> Iterator[str]:
-        """For a log."""
+        """The plan in lines for a log."""
         yield f"Plan: {self.summary}."
         for action in _ORDER:
             yield from map(str, self.by_action(action))
         if self.drift:
-            yield "Changed by others since Terraform last looked:"
+            yield "Changed by others since Terraform's last refresh:"
             yield from map(str, self.drift)
 
     def refuse_destruction(self, allowed: Sequence[str] = (), *, unfinished: bool = False) -> None:
-        """Raise ``DestructionRefused`` if something ends whose address none of ``allowed`` matches.
+        """Raise ``DestructionRefused`` if the plan destroys a resource whose address matches none of ``allowed``.
 
-        A pattern is an address, in which ``*`` stands for any text; without an index it means all instances.
+        A pattern is an address, in which ``*`` stands for any text; without an index it matches all instances.
 
-        With ``unfinished``, what was never finished may be replaced: so goes on what was interrupted.
+        With ``unfinished``, tainted resources may be replaced: this is how an interrupted creation continues.
         """
         refused = [
             one
@@ -183,7 +183,7 @@ class TerraformPlan:
             + (f" because {one.why}" if one.why else "")
             for one in refused
         )
-        raise DestructionRefused(f"refused before anything was changed: {told}")
+        raise DestructionRefused(f"rejected, nothing was changed: {told}")
 
 
 def _matches(pattern: str, address: str) -> bool:
@@ -192,7 +192,7 @@ def _matches(pattern: str, address: str) -> bool:
 
 
 def _path(steps: Iterable[str | int]) -> str:
-    """An attribute's place, as people write it: ``boot_disk[0].type``."""
+    """The path of an attribute in Terraform's notation: ``boot_disk[0].type``."""
     text = ""
     for step in steps:
         text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step

@@ -1,4 +1,4 @@
-"""Progress of a run: resources as they come and go, a bar, its lines in a log, and how it has ended."""
+"""Progress of a run: its resources, a progress bar, its log lines, and its outcome."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from airflow_provider_soperator.terraform.diagnostics import Diagnostic, errors,
 from airflow_provider_soperator.terraform.failures import is_locked_out
 from airflow_provider_soperator.terraform.runs import Run, State
 
-#: How many steps each planned action takes; the rest take none that is counted.
+#: The steps of each planned action; other actions do not count.
 _STEPS = {"create": 1, "update": 1, "delete": 1, "replace": 2}
 _DOING = {"create": "creating", "update": "changing", "delete": "destroying", "read": "reading"}
 _DONE = {"create": "created", "update": "changed", "delete": "destroyed", "read": "read"}
 _WIDTH = 20
-#: Resources that a bar names; of hundreds under way the oldest are what people wait for.
+#: Resources that a bar names: the oldest ones, because they are what a user waits for.
 _NAMED = 2
-#: Seconds between two looks, and between two bars.
+#: Seconds between two polls, and between two bars.
 _PAUSE = 0.2
 _BAR = 15.0
 
@@ -29,22 +29,22 @@ _BAR = 15.0
 class ApplyProgress:
     """State of a run, event by event. Times are seconds since the epoch, by Terraform's clock."""
 
-    #: Steps in all.
+    #: Total steps.
     total: int = 0
     done: int = 0
-    #: What is under way: its action, and since when.
+    #: Resources in progress, each with its action and start time.
     current: dict[str, tuple[str, float]] = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
     diagnostics: list[Diagnostic] = field(default_factory=list)
-    #: Of an apply that has ended: how many were added, changed, removed and imported.
+    #: Numbers of added, changed, removed and imported resources of a finished apply.
     summary: Mapping[str, int] = field(default_factory=dict)
     began: float = 0.0
     ended: float = 0.0
-    #: When a resource last gave a sign of life: the state was locked by this run then.
+    #: The time of the last event of a resource, at which this run held the lock of the state.
     last_sign: float = 0.0
 
     def take(self, event: Mapping[str, Any]) -> Iterator[str]:
-        """Note an event, and say what of it is worth a line of a log."""
+        """Note an event, and yield log lines if it is worth any."""
         at = _seconds(event.get("@timestamp", ""))
         self.began, self.ended = self.began or at, max(self.ended, at)
         match event.get("type"):
@@ -56,7 +56,7 @@ class ApplyProgress:
                 self.current[address] = (action, at)
                 yield f"{_DOING.get(action, action)} {address}"
             case "apply_progress" | "provision_start" | "provision_progress" | "refresh_start" | "refresh_complete":
-                # These come every ten seconds for each resource, and more often with every line of a script.
+                # Too frequent for the log: every ten seconds for each resource, and for each line of a script.
                 self.last_sign = at
             case "apply_complete":
                 address, action = _hook(event)
@@ -79,7 +79,7 @@ class ApplyProgress:
                     yield " ".join(event.get("@message", "").split())
 
     def bar(self, now: float) -> str:
-        """Bar of the progress, in a line.
+        """A progress bar in one line.
 
         >>> ApplyProgress(total=4, done=1, current={"module.k8s.x.y": ("create", 100.0)}, began=40.0).bar(230.0)
         '[#####---------------] 1/4 · 3:10 · creating module.k8s.x.y (2:10)'
@@ -114,7 +114,7 @@ def _hook(event: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _seconds(timestamp: str) -> float:
-    # Python 3.10 reads neither a Z nor fractions of another length than 3 or 6.
+    # Python 3.10 parses neither the Z nor fractions that do not have three or six digits.
     whole, _, fraction = timestamp.rstrip("Z").partition(".")
     try:
         return datetime.fromisoformat(f"{whole}.{fraction[:6]:0<6}+00:00").timestamp()
@@ -124,30 +124,30 @@ def _seconds(timestamp: str) -> float:
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """End of a run."""
+    """The outcome of a run."""
 
     run: Run
     progress: ApplyProgress
-    #: Nothing if it died without a word.
+    #: The exit code; None if the run died.
     status: int | None
-    #: Whether it was told to end.
+    #: It was interrupted on request.
     was_interrupted: bool = False
 
     @property
     def diagnostics(self) -> tuple[Diagnostic, ...]:
-        """Terraform's diagnostics; of a run that died, one that says so."""
+        """Terraform's diagnostics; for a run that died, one that says so."""
         found = tuple(self.progress.diagnostics)
         if self.status == 0 or errors(found):
             return found
         printed = from_text(self.run.errors)
         if errors(printed):
             return (*found, *printed)
-        how = "was killed" if self.status is None or self.status > 128 else f"ended with status {self.status}"
+        how = "was killed" if self.status is None or self.status > 128 else f"ended with exit code {self.status}"
         return (*found, Diagnostic("error", f"Terraform {how}", self.run.errors.strip()))
 
 
 def outcome_of(run: Run) -> RunOutcome:
-    """State of a run at present, from all that it has printed."""
+    """The present outcome of a run, from all its output."""
     progress = ApplyProgress()
     for event in run.lines():
         if event is None:
@@ -159,25 +159,25 @@ def outcome_of(run: Run) -> RunOutcome:
 
 @dataclass
 class RunFollower:
-    """Follows a run to its end: writes its lines to a log, and passes on the order to end."""
+    """Follows a run to its end: logs its progress, and passes on interrupts."""
 
     run: Run
     log: Logger
-    #: Seconds after which a second order to end is given.
+    #: Seconds until a second interrupt is sent.
     grace: float
-    #: Whether another process began the run, so that what it has done so far is told in one line.
+    #: Another process began the run, so log its progress so far in one line.
     is_late: bool = False
     progress: ApplyProgress = field(default_factory=ApplyProgress)
     _is_told: bool = False
     _told_at: list[float] = field(default_factory=list)
 
     def interrupt(self) -> None:
-        """Have the run end in good order. May be called by a signal handler."""
+        """Stop the run in good order. May be called by a signal handler."""
         self._is_told = True
         self._tell()
 
     def to_end(self) -> RunOutcome:
-        """Wait for it, and say what happens meanwhile."""
+        """Wait for the run, and log its progress."""
         is_over, is_silent, next_bar = False, self.is_late, time.monotonic() + _BAR
         for event in self.run.lines():
             if event is not None:
@@ -190,7 +190,7 @@ class RunFollower:
             if is_silent:
                 self.log.info("%s", self.progress.bar(time.time()))
                 is_silent = False
-            # After its end there is one more look, for what it has printed last.
+            # One more read after its end, for its last output.
             is_over = self.run.state is not State.RUNNING
             self._tell()
             if self.progress.current and time.monotonic() >= next_bar:
@@ -201,13 +201,13 @@ class RunFollower:
         self.run.notice()
         outcome = RunOutcome(self.run, self.progress, self.run.status, self._is_told)
         for diagnostic in outcome.diagnostics:
-            # Who waits for a lock tries every few seconds, and says once whose it is.
+            # The lock is retried every few seconds, and its holder is logged once elsewhere.
             for line in () if is_locked_out(diagnostic) else diagnostic.lines():
                 self.log.warning("%s", line)
         return outcome
 
     def _tell(self) -> None:
-        """Give the order as often as is due: once, and once more after the grace."""
+        """Send an interrupt if one is due: once, and again after the grace period."""
         if not self._is_told or self.run.state is not State.RUNNING:
             return
         now, times = time.monotonic(), len(self._told_at)

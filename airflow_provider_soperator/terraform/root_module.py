@@ -1,7 +1,7 @@
-"""Root module of a recipe, read before Terraform runs: its variables, its backend and the modules beside it.
+"""Root module of a recipe, read before Terraform runs: its variables, its backend and its local modules.
 
-Terraform tells this only of a recipe that is initialized, for which it may need credentials and a registry. Expressions
-are not evaluated: blocks, their labels, and attributes that are plain texts are read.
+Terraform shows these only after ``init``, which may need credentials and a registry. Expressions are not evaluated:
+only blocks, their labels, and attributes that are plain strings are read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 from airflow_provider_soperator.terraform.failures import NoReader, NotARecipe, UnknownVariable
 
-#: The blocks that matter, by where they are, and whether they have a label.
+#: The blocks to read, by their place, and if they have a label.
 _IN_FILE = {"variable": True, "module": True, "terraform": False}
 _IN_TERRAFORM = {"backend": True, "cloud": False}
 
@@ -27,22 +27,22 @@ class Variable:
     """A variable of a recipe."""
 
     name: str
-    #: Whether the recipe does without a value.
+    #: A value is optional.
     has_default: bool
 
 
 @dataclass(frozen=True)
 class RootModule:
-    """A folder with ``.tf`` files, as it is."""
+    """A folder with ``.tf`` files."""
 
     folder: Path
-    #: Those that could be read.
+    #: The files that could be parsed.
     files: tuple[Block, ...] = field(repr=False)
     is_complete: bool = True
 
     @classmethod
     def read(cls, folder: Path) -> RootModule:
-        """A folder's recipe; ``NotARecipe`` if it has none."""
+        """The recipe in a folder; ``NotARecipe`` if there is none."""
         if not folder.is_dir():
             raise NotARecipe(f"there is no folder {folder}")
         # Terraform reads overriding files last.
@@ -54,7 +54,7 @@ class RootModule:
 
     @cached_property
     def variables(self) -> Mapping[str, Variable]:
-        """By name."""
+        """Variables by name."""
         return {
             block.labels[0]: Variable(block.labels[0], has_default="default" in block.attributes)
             for block in self._blocks("variable")
@@ -63,36 +63,36 @@ class RootModule:
 
     @cached_property
     def backend(self) -> str:
-        """The type of the backend, ``local`` if none is declared."""
+        """The type of the backend; ``local`` if none is declared."""
         declared = self._backend
         return "".join(declared.labels) or declared.type if declared else "local"
 
     @property
     def is_locked(self) -> bool:
-        """True if the backend has a lock against two changes at a time: all do, but s3 has to be configured for it."""
+        """True if the backend locks the state: all do, but s3 only if configured."""
         asked = self._backend.attributes.keys() if self._backend else ()
         return self.backend != "s3" or bool({"use_lockfile", "dynamodb_table"} & set(asked))
 
     @cached_property
     def modules(self) -> tuple[Path, ...]:
-        """The folders of modules that are named by a path."""
+        """The folders of modules with a local path."""
         sources = [block.attributes.get("source") or "" for block in self._blocks("module")]
         return tuple(_joined(self.folder, source) for source in sources if source.startswith(("./", "../")))
 
     def check(self, given: Iterable[str]) -> None:
-        """Refuse values for variables that are not declared: Terraform would warn of some, and take no notice."""
+        """Raise ``UnknownVariable`` for undeclared variables: Terraform would ignore some of them with a warning."""
         unknown = [name for name in given if name not in self.variables]
         if not unknown or not self.is_complete:
             return
         if not self.variables:
-            raise NotARecipe(f"{self.folder} declares no variables, so {', '.join(unknown)} cannot be given")
+            raise NotARecipe(f"{self.folder} declares no variables, so {', '.join(unknown)} cannot be set")
         told = []
         for name in unknown:
             near = difflib.get_close_matches(name, self.variables, 1)
-            told.append(f"{name} (is it {near[0]}?)" if near else name)
+            told.append(f"{name} (did you mean {near[0]}?)" if near else name)
         raise UnknownVariable(
             f"the recipe has no variable {', '.join(told)}",
-            "see its variables.tf for the right name, or take a version of the recipe that has it",
+            "correct the name, see its variables.tf, or use a version of the recipe that has it",
         )
 
     @cached_property
@@ -105,7 +105,7 @@ class RootModule:
 
 
 def reach(folder: Path) -> Path:
-    """The smallest folder that has a recipe and all modules which it, or one of them, names by a path."""
+    """The smallest folder that contains a recipe and all its local modules, also indirect ones."""
     seen: set[Path] = set()
     open_ends = [_joined(folder.absolute(), ".")]
     while open_ends:
@@ -126,7 +126,7 @@ def _read(path: Path) -> Block | None:
     try:
         return read_json(text) if path.suffix == ".json" else read(text)
     except Unreadable:
-        # Terraform will say why.
+        # Terraform will report the error.
         return None
 
 
@@ -136,21 +136,21 @@ def _is_override(path: Path) -> bool:
 
 
 class Unreadable(ValueError):
-    """A file with mistakes, or newer than what reads it here; Terraform itself says what is wrong with it."""
+    """A file that the parser here rejects; Terraform itself reports any error in it."""
 
 
 @dataclass
 class Block:
-    """Such as ``variable "region" { … }``."""
+    """A block, such as ``variable "region" { … }``."""
 
     type: str
     labels: tuple[str, ...] = ()
     blocks: list[Block] = field(default_factory=list)
-    #: By name; ``None`` where the value is not a plain text.
+    #: Attributes by name; ``None`` if the value is not a plain string.
     attributes: dict[str, str | None] = field(default_factory=dict)
 
     def of_type(self, *types: str) -> Iterator[Block]:
-        """The blocks directly within this one that are of a type."""
+        """The direct child blocks of these types."""
         return (block for block in self.blocks if block.type in types)
 
 
@@ -198,5 +198,5 @@ def _add(parent: Block, document: Mapping[str, Any], labelled: Mapping[str, bool
 
 
 def _each(value: Any) -> Iterator[Mapping[str, Any]]:
-    """There is a block, or a list of blocks."""
+    """One block, or each block of a list."""
     return (one for one in (value if isinstance(value, list) else [value]) if isinstance(one, Mapping))

@@ -1,8 +1,7 @@
-"""Runs of Terraform in processes that outlive the task that started them, each found again by its folder.
+"""Runs of Terraform in processes that outlive their task, each identified by its folder.
 
-A worker may be killed with all that it has started. So Terraform runs in a session of its own, below a shell that
-writes down how it ended; its lines of JSON go to a file, from which they are read by the try that started it or by any
-that comes after it.
+An Airflow worker may be killed with all its child processes. So Terraform runs in its own session, under a shell that
+records the exit code; its JSON output goes to a file, which the try that started it, or a later one, reads.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-#: The shell waits for a word before it runs anything: nothing may run that is not written down. While Terraform runs
-#: it touches a file, by which another machine with the same storage sees that it does.
+#: The shell waits for a line before it runs anything, because no run may be without a record. While Terraform runs, it
+#: touches a file, so that other machines with the same storage see that it is alive.
 _WRAPPER = r"""
 read -r word || exit 0
 exec </dev/null
@@ -33,11 +32,11 @@ while [ ! -e "$run/rc" ] && kill -0 $$ 2>/dev/null; do touch "$run/beat"; sleep 
 sh -c 'echo $$ >"$0/pid.new" && mv "$0/pid.new" "$0/pid" && exec "$@"' "$run" "$@" >"$run/out" 2>"$run/err"
 echo $? >"$run/rc.new" && mv "$run/rc.new" "$run/rc"
 """
-#: Seconds after which a run on another machine counts as dead if nothing is seen of it.
+#: Seconds without a heartbeat after which a run on another machine counts as dead.
 _SILENCE = 60.0
-#: Runs that are kept, for people to look at.
+#: Number of runs to keep, for inspection.
 _KEPT = 20
-#: The file of a run that has planned, as long as that can be applied.
+#: The plan file of a run, as long as it can be applied.
 PLAN = "plan"
 _NAME = re.compile(r"(\d+)-(\w+)")
 
@@ -47,7 +46,7 @@ class State(Enum):
 
     RUNNING = "running"
     ENDED = "ended"
-    #: It has not written how it ended, and will not.
+    #: It has died without recording an exit code.
     DEAD = "dead"
 
 
@@ -61,34 +60,34 @@ class PidNamespace:
 
     @classmethod
     def here(cls) -> PidNamespace:
-        """This machine, since it was booted, and in this container."""
+        """The namespace of this process."""
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return cls(socket.gethostname(), boot, os.readlink("/proc/self/ns/pid"))
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """Record of a run, written before it runs."""
+    """Record of a run, written before its start."""
 
     kind: str
     argv: tuple[str, ...]
     place: PidNamespace
-    #: As Terraform writes it into a lock.
+    #: The user, as Terraform writes it into a lock.
     who: str
     started: float
-    #: Of the shell, and when that began by the kernel's clock: the number alone may be another process's by now.
+    #: Process id of the shell, and its start by the kernel's clock, because process ids are reused.
     pid: int
     began: int
-    #: Of the plan that is applied.
+    #: Digest of the applied plan.
     digest: str = ""
 
 
 class Run:
-    """One run of Terraform, by its folder."""
+    """A run of Terraform, identified by its folder."""
 
     def __init__(self, folder: Path, process: subprocess.Popen[bytes] | None = None) -> None:
         self.folder = folder
-        # Ours to wait for, if it is a child of ours: else it would stay a zombie.
+        # A child process has to be waited for, or it would stay a zombie.
         self._process = process
         document = json.loads((folder / "record.json").read_text())
         place, argv = PidNamespace(**document.pop("place")), tuple(document.pop("argv"))
@@ -96,7 +95,7 @@ class Run:
 
     @property
     def status(self) -> int | None:
-        """Exit status of Terraform; None if it has not ended, or it is not known."""
+        """Exit code of Terraform; None if it has not ended, or if the code is unknown."""
         with suppress(FileNotFoundError, ValueError):
             return int((self.folder / "rc").read_text())
         return None
@@ -106,7 +105,7 @@ class Run:
         """Running, ended or dead, as of now."""
         if self._process:
             self._process.poll()
-        # Whether it lives is asked first: it may end in between.
+        # Before the exit code, because the run may end in between.
         lives = self._lives()
         if self.status is not None:
             return State.ENDED
@@ -114,30 +113,30 @@ class Run:
 
     @property
     def was_killed(self) -> bool:
-        """True if it could not end in good order, as a process to which SIGKILL is sent."""
+        """True if it did not end in good order, for example by SIGKILL."""
         return self.state is State.DEAD or (self.status or 0) > 128
 
     @property
     def is_here(self) -> bool:
-        """True if its processes are of this machine."""
+        """True if its processes are on this machine and in this container."""
         return self.record.place == PidNamespace.here()
 
     @property
     def was_noticed(self) -> bool:
-        """True if a task has taken note of its end."""
+        """True if a task has processed its end."""
         return (self.folder / "noticed").exists()
 
     def notice(self) -> None:
-        """Note that its end was seen."""
+        """Note that its end was processed."""
         (self.folder / "noticed").touch()
 
     @property
     def errors(self) -> str:
-        """Text that Terraform has printed beside its JSON."""
+        """Terraform's stderr."""
         return (self.folder / "err").read_text(errors="replace") if (self.folder / "err").exists() else ""
 
     def interrupt(self) -> bool:
-        """Tell Terraform to finish what it has begun, and to end; whether it could be told."""
+        """Send Terraform SIGINT, on which it stops in good order; True if it could be sent."""
         pid = self._terraform()
         if not self.is_here or not pid:
             return False
@@ -147,13 +146,13 @@ class Run:
         return False
 
     def lines(self) -> Iterator[Mapping[str, Any] | None]:
-        """Events that Terraform prints, from the first on; ``None`` where there is no more at present, without end."""
+        """Terraform's events from the first on; yields ``None`` when there are no more at present, and never ends."""
         rest = b""
         with (self.folder / "out").open("rb") as out:
             while True:
                 *whole, rest = (rest + out.read()).split(b"\n")
                 for line in whole:
-                    # A provider may print what it likes in between.
+                    # A provider may print other lines.
                     with suppress(ValueError):
                         event = json.loads(line)
                         if isinstance(event, dict):
@@ -166,7 +165,7 @@ class Run:
         return _began(self.record.pid) == self.record.began or self._terraform() is not None
 
     def _terraform(self) -> int | None:
-        """Terraform's process, which is of the session that the shell leads."""
+        """Terraform's process id, if it is in the session of the shell."""
         with suppress(FileNotFoundError, ValueError):
             pid = int((self.folder / "pid").read_text())
             fields = _stat(pid)
@@ -175,7 +174,7 @@ class Run:
         return None
 
     def _beats(self) -> bool:
-        # By the clock of the storage, which both machines see.
+        # By the clock of the storage, which both machines share.
         probe = self.folder / f"probe-{os.getpid()}"
         probe.touch()
         now = probe.stat().st_mtime
@@ -186,7 +185,7 @@ class Run:
 
 
 def start(runs: Path, kind: str, argv: Sequence[str], cwd: Path, env: Mapping[str, str], *, digest: str = "") -> Run:
-    """Run a command in a session of its own. ``{run}`` in it stands for the run's folder."""
+    """Start a command in its own session. ``{run}`` in ``argv`` stands for the run's folder."""
     folder = _folder(runs, kind)
     argv = [word.replace("{run}", str(folder)) for word in argv]
     (folder / "out").touch()
@@ -220,7 +219,7 @@ def start(runs: Path, kind: str, argv: Sequence[str], cwd: Path, env: Mapping[st
 
 
 def earlier(runs: Path) -> list[Run]:
-    """The runs that are written down, the newest first."""
+    """The recorded runs, newest first."""
     return [Run(folder) for folder in _folders(runs) if (folder / "record.json").exists()]
 
 
@@ -233,7 +232,7 @@ def _folder(runs: Path, kind: str) -> Path:
     runs.mkdir(exist_ok=True)
     there = _folders(runs)
     for old in there[_KEPT:]:
-        # An apply that waits for a lock tries it again and again, and needs its plan each time.
+        # An apply that waits for a lock is retried, and needs its plan each time.
         if not (old / PLAN).exists():
             shutil.rmtree(old, ignore_errors=True)
     number = int(there[0].name.partition("-")[0]) + 1 if there else 1
@@ -243,7 +242,7 @@ def _folder(runs: Path, kind: str) -> Path:
 
 
 def _user() -> str:
-    """By the name that Terraform finds: in a container a user may have none."""
+    """The user name as Terraform sees it; in a container a user may have none."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
@@ -256,11 +255,11 @@ def _began(pid: int) -> int | None:
 
 
 def _stat(pid: int) -> list[str] | None:
-    """Fields of a process in /proc from its state on, see proc(5); None of one that has ended."""
+    """Fields of /proc/PID/stat from the state on, see proc(5); None for a process that has ended."""
     try:
         said = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
-    # Before it is the command's name, which may have blanks and parentheses.
+    # The name of the command, before the state, may contain blanks and parentheses.
     fields = said.rpartition(")")[2].split()
     return None if fields[0] in "ZX" else fields

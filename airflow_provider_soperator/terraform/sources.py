@@ -1,8 +1,8 @@
-"""Bringing a recipe into a workspace, with all that it refers to: from a folder, a git repository or a registry.
+"""Copies a recipe, with all local modules, into a workspace: from a folder, a git repository or a registry.
 
-``terraform init -from-module`` cannot do this for the published recipe, which names modules above its own folder
-(``../../modules``): Terraform copies the folder alone, and refuses. As a module of another recipe it brings the whole
-package, so that is what is asked for.
+``terraform init -from-module`` fails for the published recipe, which uses modules above its own folder
+(``../../modules``), because Terraform copies only the folder. For a module of another recipe, Terraform downloads the
+whole package, so the recipe is downloaded as a module.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from airflow_provider_soperator.terraform.failures import RecipeMissing, StateEl
 from airflow_provider_soperator.terraform.root_module import RootModule, reach
 from airflow_provider_soperator.terraform.state import LOCAL, has_resources
 
-#: What tells where a copy came from, and which files it has.
+#: File with the source of a copy, and its files.
 _NOTE = "source.json"
 _MODULE = "recipe"
 _LEFT_OUT = re.compile(r"\.git|\.terraform|.*\.tfstate(\..*)?|terraform\.tfstate\.d")
-#: After what begins an address, such as ``git::https://``, two slashes are where the package ends.
+#: After a prefix such as ``git::https://``, two slashes end the package.
 _ADDRESS = re.compile(r"(?P<package>(?:\w+::)*(?:\w+://)?.*?)(?://(?P<inner>.*))?", re.DOTALL)
 _REGISTRY = re.compile(r"([\w-]+(\.[\w-]+)+/)?[\w-]+/[\w-]+/[\w-]+")
 _GIT = re.compile(r"(ssh|https?|file)://.*\.git|ssh://.*")
@@ -33,7 +33,7 @@ _GIT = re.compile(r"(ssh|https?|file)://.*\.git|ssh://.*")
 
 @dataclass(frozen=True)
 class Source:
-    """Place of a recipe, as the user names it."""
+    """Source of a recipe, as given by the user."""
 
     address: str
     subfolder: str = ""
@@ -68,23 +68,22 @@ class Source:
 
 
 def bring(terraform: Terraform, source: Source, into: Path) -> Path:
-    """Have a recipe in a folder as it is at its source now; the root module's place in it.
+    """Copy the present recipe from its source into a folder, and return the path of its root module.
 
-    What the source does not have stays: a local state, the providers that are installed, what scripts have made. A
-    version that is named is brought once.
+    Other files stay: a local state, installed providers, output of scripts. A recipe with a ``ref`` is copied once.
     """
     note = into / _NOTE
     known = json.loads(note.read_text()) if note.exists() else {}
     folder, module = source.folder, source.module()
     if folder and not folder.is_dir():
-        raise RecipeMissing(f"{folder} is not there")
+        raise RecipeMissing(f"{folder} does not exist")
     if not folder and source.ref and known.get("module") == module:
         return into / str(known["root"])
     if folder:
         tree = reach(folder)
         root = os.path.relpath(folder.absolute(), tree)
         _refuse_to_forget(folder, into / root)
-        # Workspaces may lie in the tree, this one too.
+        # The tree may contain workspaces, including this one.
         files = _mirror(tree, root, into, known.get("files", []), but=into.parent.parent)
     else:
         with TemporaryDirectory(dir=into.parent, prefix=".bringing-") as staging:
@@ -101,7 +100,7 @@ def _download(terraform: Terraform, source: Source, staging: Path) -> tuple[Path
     listed = json.loads((modules / "modules.json").read_text())["Modules"]
     root = next(staging / one["Dir"] for one in listed if one["Key"] == _MODULE)
     if not root.is_relative_to(modules / _MODULE):
-        raise RecipeMissing(f"{source.address} is not in a package of its own")
+        raise RecipeMissing(f"{source.address} is not a separate package")
     return modules / _MODULE, os.path.relpath(root, modules / _MODULE)
 
 
@@ -109,13 +108,13 @@ def _refuse_to_forget(folder: Path, root: Path) -> None:
     state = folder / LOCAL
     if has_resources(state) and not (root / LOCAL).exists() and RootModule.read(folder).backend == "local":
         raise StateElsewhere(
-            f"{state} knows of a cluster, and a copy of the recipe would make it a second time",
-            f"give the recipe a backend that both can use, or copy the state to {root / LOCAL} and use it only there",
+            f"{state} contains a cluster, which a copy of the recipe would create a second time",
+            f"give the recipe a shared backend, or copy the state to {root / LOCAL} and use it only there",
         )
 
 
 def _mirror(tree: Path, root: str, into: Path, earlier: list[str], but: Path | None = None) -> list[str]:
-    """Copy a tree with a recipe over an earlier copy of it; the files that it has."""
+    """Copy a tree with a recipe over an earlier copy, and return its files."""
     RootModule.read(tree / root)
     files = sorted(_files(tree, but))
     for name in set(earlier) - set(files):

@@ -1,4 +1,4 @@
-"""State that a recipe's backend keeps: where a local one lies, what could not be saved, and who holds its lock."""
+"""State of a recipe: the place of a local one, a state that could not be saved, and the holder of the lock."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from airflow_provider_soperator.terraform.command import Terraform
 from airflow_provider_soperator.terraform.diagnostics import Diagnostic, errors
 from airflow_provider_soperator.terraform.failures import StateLocked, StateNotSaved, TerraformFailed
 
-#: What Terraform leaves beside the recipe if the backend does not take the state.
+#: File that Terraform leaves beside the recipe if the backend rejects the state.
 ERRORED = "errored.tfstate"
 LOCAL = "terraform.tfstate"
 #: File systems that end with the machine or the container.
 _PASSING = {"tmpfs", "ramfs", "overlay"}
-#: Seconds between two tries to have a lock.
+#: Seconds between two tries to get a lock.
 _PAUSE = 5.0
 
 _FIELD = re.compile(r"^\s*(ID|Path|Operation|Who|Created):[ \t]*(\S.*?)\s*$", re.MULTILINE)
@@ -32,10 +32,10 @@ _CREATED = re.compile(r"(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d)(\.\d+)? \+0000 UTC")
 
 
 def is_passing(folder: Path) -> bool:
-    """True if a folder ends with its machine, or its container, as far as this machine can say."""
+    """True if a folder is lost with its machine or container, as far as this machine can tell."""
     mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
     here = folder.resolve()
-    # The mount with the longest path is the one that the folder is on; of two with one path the last counts.
+    # The folder is on the mount with the longest path; of two mounts with the same path the last one counts.
     ways = [(len(path), kind) for _, path, kind, *_ in mounts if here.is_relative_to(path)]
     return max(reversed(ways), key=lambda one: one[0], default=(0, ""))[1] in _PASSING
 
@@ -49,9 +49,9 @@ def has_resources(path: Path) -> bool:
 
 
 def save_errored(terraform: Terraform, root: Path) -> str:
-    """Give the backend the state that an earlier run could not; what was done, or nothing.
+    """Push a state that an earlier run could not save; returns what was done, or an empty string.
 
-    Terraform itself refuses it if the backend's state is a newer one, or another cluster's.
+    Terraform itself rejects it if the backend's state is newer, or of another cluster.
     """
     path = root / ERRORED
     if not path.exists():
@@ -60,12 +60,12 @@ def save_errored(terraform: Terraform, root: Path) -> str:
     if pushed.status:
         words = "; ".join(one.words for one in errors(pushed.diagnostics))
         raise StateNotSaved(
-            f"the state of an earlier run is only in {path}, and the backend does not take it ({words})",
-            f"see why, then run `terraform state push {ERRORED}` in {root}; nothing is done before that",
+            f"the state of an earlier run is only in {path}, and the backend rejects it ({words})",
+            f"fix the cause, then run `terraform state push {ERRORED}` in {root}; until then nothing is changed",
         )
     kept = path.with_name(f"{ERRORED}.{time.strftime('%Y%m%d-%H%M%S')}.pushed")
     os.replace(path, kept)
-    return f"the state that an earlier run could not save is in the backend now; the file is kept as {kept}"
+    return f"pushed the state that an earlier run could not save to the backend; the file is kept as {kept}"
 
 
 def values_of(document: Mapping[str, Any], address: str) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def values_of(document: Mapping[str, Any], address: str) -> dict[str, Any]:
 
 
 def texts_of(value: Any) -> Iterator[str]:
-    """All texts in a value of an output."""
+    """All strings in the value of an output."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
@@ -98,7 +98,7 @@ def _resources(document: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 @dataclass(frozen=True)
 class Lock:
-    """Lock that Terraform could not have, as it describes it."""
+    """Lock that Terraform could not get, from its error message."""
 
     id: str
     who: str = ""
@@ -108,10 +108,10 @@ class Lock:
 
     @classmethod
     def read(cls, diagnostics: Iterable[Diagnostic]) -> Lock | None:
-        """The lock that an error speaks of; none if it does not say."""
+        """The lock in an error; None if the error does not describe it."""
         for one in diagnostics:
             said = dict(_FIELD.findall(one.detail))
-            # Terraform's backend of type http tells of the lock that it asked for in place of the one that is held.
+            # Terraform's http backend describes the requested lock instead of the one that is held.
             if (held := _HELD.search(one.detail)) and held[1] != said.get("ID"):
                 return cls(id=held[1])
             if "ID" in said:
@@ -126,7 +126,7 @@ class Lock:
 
     @property
     def created_at(self) -> float | None:
-        """In seconds since the epoch; none if it cannot be read."""
+        """Its creation in seconds since the epoch; None if it cannot be parsed."""
         found = _CREATED.fullmatch(self.created)
         if not found:
             return None
@@ -134,21 +134,21 @@ class Lock:
         return whole.timestamp() + float(found[3] or 0)
 
     def __str__(self) -> str:
-        operation = self.operation.removeprefix("OperationType").lower() or "something"
+        operation = self.operation.removeprefix("OperationType").lower() or "an operation"
         since = f" since {self.created}" if self.created else ""
-        return f"{self.who or 'somebody'} holds the lock of the state for {operation}{since} ({self.id})"
+        return f"{self.who or 'another process'} holds the lock of the state for {operation}{since} ({self.id})"
 
     def belongs_to(self, who: str, began: float, last_sign: float) -> bool:
-        """True if it is the lock of a run that began then and gave its last sign of life then.
+        """True if it is the lock of a run with this user, start and last sign of life.
 
-        At its last sign that run held the lock, and no other can have had it at the same time. So a lock that was
-        made after the run began and before that sign, on the same machine and so by the same clock, is the run's.
+        At its last sign of life that run held the lock, so no other process did. A lock that was created between the
+        start of the run and that sign, on the same machine and so by the same clock, is the run's.
         """
         return self.who == who and self.created_at is not None and began <= self.created_at <= last_sign
 
 
 class LockPatience:
-    """Waits for a lock that others hold, for so long and no longer."""
+    """Waits for a lock that others hold, up to a time limit."""
 
     def __init__(self, seconds: float, log: Logger) -> None:
         self._began = time.monotonic()
@@ -157,22 +157,22 @@ class LockPatience:
         self._told = ""
 
     def wait(self, lock: Lock | None, error: StateLocked) -> None:
-        """Let some time go by; raises the error if there is none left."""
+        """Sleep until the next try; raise the error if no time is left."""
         waited = time.monotonic() - self._began
         if waited >= self._seconds:
             raise self._given_up(lock, error, waited)
         if str(lock) != self._told:
             self._told = str(lock)
-            self._log.info("%s: waiting for it, for %.0f s at most", lock or error.what, self._seconds)
+            self._log.info("%s: waiting for at most %.0f s", lock or error.what, self._seconds)
         time.sleep(min(_PAUSE, self._seconds - waited))
 
     @staticmethod
     def _given_up(lock: Lock | None, error: StateLocked, waited: float) -> StateLocked:
         if lock is None:
-            return StateLocked(error.what, "see what holds the lock, and wait for it", error.diagnostics)
+            return StateLocked(error.what, "find out what holds the lock, and wait for it", error.diagnostics)
         return StateLocked(
-            f"{lock}, and it was waited for {waited:.0f} s",
-            "wait for it to end; if it is certain that it has died, run "
+            f"{lock}, still after {waited:.0f} s",
+            "wait for it to end; if that process has certainly died, run "
             f"`terraform force-unlock {lock.id}` in the workspace's folder",
             error.diagnostics,
         )

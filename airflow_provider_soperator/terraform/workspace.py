@@ -1,4 +1,4 @@
-"""Folder of one cluster, in which a recipe is planned and applied: once, though processes die meanwhile."""
+"""Folder of one cluster, in which a recipe is planned and applied: exactly once, even if processes die."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ _VARIABLES = "variables.tfvars.json"
 
 
 def checked_name(name: str) -> str:
-    """A cluster's name, of which a folder can be made."""
+    """A cluster's name, checked for use as the name of a folder."""
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name):
-        raise ValueError(f"{name!r} is no name of a workspace: it has letters, digits, dots, hyphens and underscores")
+        raise ValueError(f"{name!r} is not a name of a workspace: use letters, digits, dots, hyphens and underscores")
     return name
 
 
@@ -52,14 +52,14 @@ def checked_name(name: str) -> str:
 class Options:
     """Options of a workspace."""
 
-    #: Terraform's own workspace, in which one recipe has several states.
+    #: Terraform's workspace, one of several states of one recipe.
     terraform_workspace: str | None = None
-    #: A backend in place of the recipe's: its type, and its settings.
+    #: A backend instead of the recipe's: its type and its settings.
     backend: Mapping[str, Mapping[str, Any]] | None = None
     parallelism: int | None = None
-    #: Seconds for which the state's lock is waited for.
+    #: Maximum wait for the lock of the state, in seconds.
     lock_timeout: float = 600.0
-    #: Seconds after which Terraform is told a second time to end, and then leaves things half done.
+    #: Seconds until a second interrupt, on which Terraform stops at once and leaves work unfinished.
     interrupt_grace: float = 1800.0
 
 
@@ -72,7 +72,7 @@ class Applied:
     destroyed: int = 0
     imported: int = 0
     seconds: float = 0.0
-    #: Whether an earlier try had begun it.
+    #: An earlier try has begun the apply.
     was_begun_before: bool = False
 
     def __str__(self) -> str:
@@ -81,7 +81,7 @@ class Applied:
 
 
 class Workspace:
-    """A recipe for one cluster, in a folder of its own that outlives tasks.
+    """A recipe for one cluster, in its own folder, which outlives tasks.
 
     with workspace:
         workspace.init()
@@ -117,14 +117,14 @@ class Workspace:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Leave the folder, and any run that goes on."""
+        """Leave the folder; a run that is in progress continues."""
         self._forget_plans()
 
     def settle(self) -> Applied | None:
-        """Follow what an earlier try has left running to its end, and take note of what one has come to.
+        """Follow a run that an earlier try has left, and process its outcome.
 
-        An apply that has ended well since the last look is returned. One that fails while it is followed raises its
-        error; one that had failed before is told, and can be planned anew.
+        Returns an apply that has succeeded since. One that fails while it is followed raises its error; one that had
+        failed before is logged, and can be planned again.
         """
         latest = next(iter(runs.earlier(self._runs)), None)
         applied = None
@@ -135,7 +135,7 @@ class Workspace:
         return applied
 
     def init(self) -> None:
-        """Bring the recipe here, and have its backend, modules and providers ready."""
+        """Copy the recipe, and initialize its backend, modules and providers."""
         self.settle()
         self._log.info("%s, in %s", self._terraform.version, self.folder)
         with self._alone():
@@ -147,16 +147,16 @@ class Workspace:
         self._say_where_state_is()
 
     def validate(self) -> None:
-        """Have Terraform check the recipe; raises what is wrong with it."""
+        """Let Terraform validate the recipe; raises its errors."""
         done = self._terraform.run("validate", "-json", cwd=self.root)
         found = [Diagnostic.read(one) for one in json.loads(done.output)["diagnostics"]]
         if errors(found):
             raise explain(found, "validate")
 
     def plan(self, variables: Mapping[str, Any], *, destroy: bool = False) -> TerraformPlan:
-        """Plan the recipe with these values; all other variables are as the recipe has them.
+        """Plan the recipe with these values; other variables have the recipe's defaults.
 
-        An earlier plan cannot be applied any more.
+        Earlier plans can no longer be applied.
         """
         self.settle()
         self._forget_plans()
@@ -179,24 +179,24 @@ class Workspace:
         return plan
 
     def apply(self, plan: TerraformPlan) -> Applied:
-        """Carry out a plan, once: what an earlier try has done or begun is not done again."""
+        """Carry out a plan exactly once: work that an earlier try has done or begun is not repeated."""
         self.settle()
         latest = next((run for run in runs.earlier(self._runs) if run.record.kind == "apply"), None)
         if latest and plan.digest and latest.record.digest == plan.digest and latest.status == 0:
-            self._log.info("this plan was applied before, by %s: it is not applied again", latest.folder)
+            self._log.info("Plan already applied by %s: not applying it again", latest.folder)
             return replace(self._applied(outcome_of(latest)), was_begun_before=True)
         if plan.is_empty:
             self._log.info("There is nothing to do.")
             return Applied()
         if plan.path is None or not plan.path.exists():
-            raise PlanOutdated("there is a newer plan, or this one was applied")
+            raise PlanOutdated("there is a newer plan, or this one was already applied")
         applied = self._applied(self._run("apply", [str(plan.path)], digest=plan.digest))
         self._forget_plans()
         self._log.info("Apply complete: %s.", applied)
         return applied
 
     def outputs(self) -> dict[str, Any]:
-        """The recipe's outputs. What it calls sensitive does not appear in logs from here on."""
+        """The recipe's outputs. Sensitive ones are masked in logs from here on."""
         said = self._terraform.document("output", "-json", cwd=self.root)
         for one in said.values():
             if one["sensitive"]:
@@ -209,35 +209,36 @@ class Workspace:
         return values_of(self._terraform.document("show", "-json", cwd=self.root), address)
 
     def interrupt(self) -> str:
-        """Have Terraform end what it has begun, save the state, release its lock and end; what was left how, in words.
+        """Make Terraform finish what it has begun, save the state, release its lock and end; returns a description.
 
-        Returns at once, and may be called by a signal handler. A caller that waits gets ``Interrupted`` at the end.
+        Returns at once, and may be called by a signal handler. A caller that waits gets ``Interrupted`` in the end.
         """
         self._is_interrupted = True
         following = self._following
         if following is None:
-            return "Terraform was not at work"
+            return "Terraform was not running"
         following.interrupt()
         run = following.run
         if not run.is_here:
-            return f"Terraform goes on on {run.record.place.host}, where alone it can be told to end; see {run.folder}"
-        return f"Terraform ends what it has begun, saves the state and releases its lock; see {run.folder}"
+            host = run.record.place.host
+            return f"Terraform continues on {host}, and can be interrupted only there; see {run.folder}"
+        return f"Terraform finishes what it has begun, saves the state and releases its lock; see {run.folder}"
 
     @property
     def root(self) -> Path:
-        """The folder of the root module, in which Terraform works."""
+        """The folder of the root module, in which Terraform runs."""
         if self._root is None:
             raise NotARecipe(f"{self.folder} has no recipe yet", "call init() first")
         return self._root
 
     @property
     def recipe(self) -> RootModule:
-        """Declarations of the recipe."""
+        """The declarations of the recipe."""
         return RootModule.read(self.root)
 
     @property
     def variables(self) -> Mapping[str, Variable]:
-        """The variables that the recipe has."""
+        """The variables of the recipe."""
         return self.recipe.variables
 
     @property
@@ -250,9 +251,9 @@ class Workspace:
         kind, at = latest.record.kind, _utc(latest.record.started)
         if latest.state is State.RUNNING:
             host = latest.record.place.host
-            self._log.info("the %s of an earlier try runs on %s since %s: following it", kind, host, at)
+            self._log.info("Following the %s of an earlier try, which runs on %s since %s", kind, host, at)
             outcome = self._follow(latest, is_late=True)
-            # What dies under the eyes of this try is planned anew, as what had died before.
+            # A run that dies while it is followed is planned again, like one that had died before.
             if kind != "plan" and outcome.status is not None:
                 return replace(self._applied(self._checked(outcome)), was_begun_before=True)
         outcome = outcome_of(latest)
@@ -260,17 +261,17 @@ class Workspace:
             if kind == "plan":
                 return None
             applied = replace(self._applied(outcome), was_begun_before=True)
-            self._log.info("the apply of an earlier try, of %s, has ended well meanwhile: %s", at, applied)
+            self._log.info("The apply of an earlier try, of %s, has succeeded meanwhile: %s", at, applied)
             return applied
         how = "died" if outcome.status is None else "failed"
         done = f"{outcome.progress.done} of {outcome.progress.total} steps"
-        self._log.warning("the %s of an earlier try, of %s, %s after %s; see %s", kind, at, how, done, latest.folder)
+        self._log.warning("The %s of an earlier try, of %s, %s after %s; see %s", kind, at, how, done, latest.folder)
         for address in outcome.progress.current:
-            self._log.warning("it was at work on %s, which may be there without being in the state", address)
+            self._log.warning("It was working on %s, which may exist without being in the state", address)
         return None
 
     def _run(self, kind: str, arguments: Sequence[str], *, digest: str = "") -> RunOutcome:
-        """Run plan or apply to its end, once no other process holds the state's lock."""
+        """Run plan or apply to its end, once no other process holds the lock of the state."""
         options = ["-json", "-input=false", "-lock-timeout=0s"]
         if self._options.parallelism:
             options.append(f"-parallelism={self._options.parallelism}")
@@ -278,11 +279,11 @@ class Workspace:
         patience = LockPatience(self._options.lock_timeout, self._log)
         while True:
             if self._is_interrupted:
-                raise Interrupted(f"{kind} was not begun: the task was told to end")
+                raise Interrupted(f"{kind} was not started: the task was interrupted")
             with self._alone():
                 latest = next(iter(runs.earlier(self._runs)), None)
                 if latest and latest.state is State.RUNNING:
-                    raise WorkspaceBusy(f"another task works in {self.folder}")
+                    raise WorkspaceBusy(f"another task is working in {self.folder}")
                 run = runs.start(self._runs, kind, argv, self.root, self._terraform.env, digest=digest)
             outcome = self._follow(run)
             try:
@@ -290,7 +291,7 @@ class Workspace:
             except StateLocked as error:
                 lock = Lock.read(error.diagnostics)
                 if lock and self._is_ours(lock):
-                    self._log.warning("%s, and is a run of ours that has died: the lock is taken away", lock)
+                    self._log.warning("%s, but is a run of ours that has died: removing the lock", lock)
                     self._must("force-unlock", "-force", lock.id)
                 else:
                     patience.wait(lock, error)
@@ -305,7 +306,7 @@ class Workspace:
             self._following = None
 
     def _checked(self, outcome: RunOutcome) -> RunOutcome:
-        """An outcome that is a good one; else its error."""
+        """The outcome if it is a success; otherwise raises its error."""
         if outcome.status == 0:
             return outcome
         kind = outcome.run.record.kind
@@ -314,8 +315,8 @@ class Workspace:
         if outcome.was_interrupted:
             progress = outcome.progress
             raise Interrupted(
-                f"terraform {kind} has ended as it was told to, after {progress.done} of {progress.total} steps",
-                "what it has made is in the state, and the next try goes on from there",
+                f"terraform {kind} was interrupted after {progress.done} of {progress.total} steps",
+                "what it has made is in the state, and the next try continues from there",
                 outcome.diagnostics,
             )
         raise explain(outcome.diagnostics, kind)
@@ -339,13 +340,13 @@ class Workspace:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Lock the folder against other changes, and other runs."""
+        """Lock the folder against other changes and runs."""
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise TerraformFailed(
-                f"the folder {self.folder} cannot be made ({error.strerror})",
-                "name a home for workspaces in which the worker may write",
+                f"the folder {self.folder} cannot be created ({error.strerror})",
+                "set a home for workspaces to which the Airflow worker may write",
             ) from error
         with (self.folder / "lock").open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -359,11 +360,11 @@ class Workspace:
             self._log.warning("%s", told)
 
     def _write_variables(self, variables: Mapping[str, Any]) -> None:
-        # In JSON nothing is a template: a value arrives as it is.
+        # JSON has no interpolation, so values arrive unchanged.
         _write_privately(self.folder / _VARIABLES, json.dumps(variables, indent=1))
 
     def _forget_plans(self) -> None:
-        # A plan has the values of all variables, secrets among them. One that is being applied was read at once.
+        # A plan contains the values of all variables, including secrets. An apply reads its plan at its start.
         for path in self._runs.glob(f"*-plan/{runs.PLAN}"):
             path.unlink(missing_ok=True)
 
@@ -377,17 +378,19 @@ class Workspace:
     def _say_where_state_is(self) -> None:
         recipe = self.recipe
         if recipe.backend != "local":
-            self._log.info("The state is kept by the recipe's backend, of type %s.", recipe.backend)
+            self._log.info("The state is in the recipe's backend, of type %s.", recipe.backend)
             if not recipe.is_locked:
-                self._log.warning("It has no lock against others who apply at the same time: see use_lockfile.")
+                self._log.warning("The backend has no lock against concurrent applies: set use_lockfile.")
         elif is_passing(self.root):
             self._log.warning(
-                "The recipe keeps its state in %s, which ends with this machine or container: with it goes the way to "
-                "change or destroy what was made. Give it a backend, or a home on storage that stays.",
+                "The recipe keeps its state in %s, which is lost with this machine or container; without it the "
+                "cluster cannot be changed or destroyed. Set a backend, or a home on persistent storage.",
                 self.root,
             )
         else:
-            self._log.info("The recipe keeps its state in %s: all workers have to see this folder.", self.root)
+            self._log.info(
+                "The recipe keeps its state in %s: all Airflow workers need access to this folder.", self.root
+            )
 
 
 def _write_privately(path: Path, text: str) -> None:

@@ -71,9 +71,12 @@ MISTAKES = {
     ),
     "more_than_the_block_has": (
         'shift("{}", 4, 1)',
-        "40 GPUs are wanted, and block capacityblockgroup-e00sandbox has 32",
+        "40 GPUs are desired, but block capacityblockgroup-e00sandbox has 32",
     ),
-    "what_is_no_number": ('shift("{}", "abc", None)', "training: 'abc' is no number of nodes, nor of GPUs"),
+    "what_is_no_number": (
+        'shift("{}", "abc", None)',
+        "training: expected a number of nodes or GPUs ('32 gpus'), got 'abc'",
+    ),
     "what_is_no_moment": ('shift("{}", 4, 0, at="tomorrow")', "at='tomorrow' is no moment"),
     "a_node_that_is_not_there": (
         'shift("{}", 4, 0, targets=[SlurmNodesTarget(name="training", nodes="worker-[0-9]"), inference])',
@@ -173,7 +176,7 @@ def test_a_run_whose_handover_is_not_the_newest_does_nothing(
     run = next(run for run in scheduled.runs() if run.run_id == made["dag_run_id"])
     run.wait("plan", "skipped")
     run.wait("shift", "skipped")
-    run.wait_log("plan", "is in force, and not daily 00:00 - 24:00")
+    run.wait_log("plan", "daily 00:00 - 24:00 is superseded: ")
     assert not capacity.reservations()
 
 
@@ -199,7 +202,7 @@ def test_nothing_moves_that_nobody_has_agreed_to(answered: Mapping[str, Run], ca
     asked = answered["Reject"].answer("approve", "Reject")
     assert asked["subject"] == "Move capacity: training from 2 to 0, inference from 2 to 4?"
     assert "- training goes from 2 to 0 nodes\n" in asked["body"]
-    assert "\n\n1. now: training gives up what is idle" in asked["body"]
+    assert "\n\n1. now: training releases idle units" in asked["body"]
     answered["Reject"].wait("shift", "skipped")
     assert capacity.allocation() == {"training": 2, "inference": 2}
 

@@ -134,10 +134,10 @@ wants_airflow()
 '''
 #: By the task: what its log says.
 FOR_GOOD = {
-    "other_python": "name an interpreter of that version (python=, venv=)",
+    "other_python": "set an interpreter of that version (python=, venv=)",
     "too_large": "write a file, and return its path",
-    "no_value": "what the function returned cannot be sent back",
-    "of_no_type_here": "what the function returned cannot be read here (ModuleNotFoundError: No module named",
+    "no_value": "the result of the function cannot be pickled",
+    "of_no_type_here": "the result of the function cannot be unpickled here (ModuleNotFoundError: No module named",
     "wants_airflow": "Airflow's ti cannot go to the cluster: give the function what it needs of it as an argument",
     "arrayed": "map the task instead (expand)",
     "without_files": "name an SSH or Kubernetes connection in it (files_via)",

@@ -211,7 +211,7 @@ def test_who_is_killed_leaves_nothing_behind(checks: Checks, busy: Callable[[], 
     ("options", "says"),
     [
         ({"check": "gpu-check"}, "there is no check gpu-check: did you mean gpu-checks? There are dcgmi-diag-r3, gpu"),
-        ({"namespace": "elsewhere"}, f"there is no check {QUIET}, nor any other: the namespace is elsewhere"),
+        ({"namespace": "elsewhere"}, f"there is no check {QUIET}, and no other check: the namespace is elsewhere"),
         ({"kubernetes_conn_id": "no_such_id"}, "there is no connection no_such_id: add it"),
     ],
 )

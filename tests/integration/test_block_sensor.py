@@ -52,9 +52,9 @@ def test_free_gpus_are_waited_for(
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(wait, block=BLOCK_ID, min_free_gpus=8)
         try:
-            wait_told(f"Block {BLOCK_ID}: 0 of its 32 GPUs are free, and not 8")
+            wait_told(f"Block {BLOCK_ID}: 0 of its 32 GPUs are free, expected 8")
             cluster.fault("block-unknown")
-            wait_told("how many GPUs are free is not known just now")
+            wait_told("the number of free GPUs is unknown at present")
             assert not waiting.done()
         finally:
             cluster.fault("clear")

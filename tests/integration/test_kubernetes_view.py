@@ -100,14 +100,14 @@ def killed_for_memory(cluster: Cluster) -> Iterator[None]:
 
 @pytest.mark.usefixtures("killed_for_memory")
 def test_what_a_container_went_through(hook: SlurmHook) -> None:
-    said = "restarted 2 times, before that it ended with exit code 137 (OOMKilled) at 2026-11-21 12:00:00"
+    said = "restarted 2 times, previously ended with exit code 137 (OOMKilled) at 2026-11-21 12:00:00"
     assert f"  container slurmd: {said}" in told(hook)
     assert not any("container munge" in line for line in told(hook))
 
 
 def test_of_many_nodes_some_are_told_of(hook: SlurmHook) -> None:
     lines = told(hook, "worker-3", "worker-0", "worker-cpu-0", "worker-cpu-1", "worker-1", "worker-2")
-    assert lines[0] == "Pod worker-3: there is none"
+    assert lines[0] == "Pod worker-3: does not exist"
     assert lines[-1] == "and 2 more"
     assert sum(line.startswith("Pod ") for line in lines) == 4
 
@@ -116,7 +116,7 @@ def test_what_cannot_be_found_out_is_a_line(cluster: Cluster, hook: SlurmHook) -
     cluster.fault("api", api="kubernetes", effect="error", matching="GET nodes/*", count=0)
     lines = told(hook)
     assert lines[0].startswith("Pod worker-0: Running")
-    assert any(line.startswith("(Not all is known: could not read node") for line in lines)
+    assert any(line.startswith("(Incomplete: could not read node") for line in lines)
     cluster.fault("api", api="kubernetes", effect="error", matching="*", count=0)
     [line] = told(hook)
     assert line.startswith("Kubernetes was not asked: could not read pod worker-0")

@@ -280,7 +280,7 @@ def test_what_runs_on_the_group_is_waited_for(here: World, shift: Shift, caplog:
     (running,) = shift.operations()
     assert here.group().spec.fixed_node_count == 4
     assert [record.message for record in caplog.records if running in record.message] == [
-        f"Node group {INFERENCE}: {running} still runs on it, and is waited for"
+        f"Node group {INFERENCE}: waiting for {running}, which is still running"
     ]
     here.advance(1)
     shift.do(session.shrink(1, NOW))
@@ -330,7 +330,7 @@ def test_two_processes_of_one_shift_order_once(here: World, shift: Shift, caplog
     assert len(shift.operations()) == 1
     assert here.group().metadata.resource_version == 2
     # Both took the same operation for theirs, where two shifts would have been in each other's way.
-    assert "cannot be resized just now" not in caplog.text
+    assert "cannot be resized at present" not in caplog.text
 
 
 def test_an_api_that_hangs_is_given_up_in_time(here: World, shift: Shift, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -442,14 +442,14 @@ def test_a_group_that_would_buy_is_refused_also_later(here: World, shift: Shift)
     session = shift.open()
     change(here, policy(ReservationPolicy.Policy.AUTO, BLOCK))
     said = refused(shift)
-    assert "AUTO: it buys what the block lacks" in said
+    assert "AUTO: it buys machines that the block lacks" in said
     assert f"--id {INFERENCE}" in said
     with pytest.raises(CapacityMistake, match="AUTO"):
         shift.do(session.grow(3))
     # Back it may go.
     shift.do(session.shrink(1, NOW))
     change(here, policy(ReservationPolicy.Policy.FORBID))
-    assert "FORBID: it takes no machine from a block" in refused(shift)
+    assert "FORBID: it never uses a block" in refused(shift)
 
 
 def test_a_group_of_another_block_is_refused(here: World, shift: Shift) -> None:
@@ -460,14 +460,14 @@ def test_a_group_of_another_block_is_refused(here: World, shift: Shift) -> None:
 def test_a_group_that_names_no_block_is_refused_if_there_are_several(here: World, shift: Shift) -> None:
     with another(here, shift, other_blocks=("capacityblockgroup-e00second",)):
         change(here, policy(ReservationPolicy.Policy.STRICT))
-        assert "its machines may come from capacityblockgroup-e00second, too" in refused(shift)
+        assert "its machines may also come from capacityblockgroup-e00second" in refused(shift)
 
 
 def test_a_group_in_another_region_is_refused(here: World, shift: Shift) -> None:
     block = shift.block()
     with another(here, shift, region="eu-west1"):
         said = refused(shift, block=block)
-    assert f"node group {INFERENCE} is in eu-west1, and block {BLOCK} in eu-north1" in said
+    assert f"node group {INFERENCE} is in eu-west1, but block {BLOCK} in eu-north1" in said
 
 
 def preemptible(spec: NodeGroupSpec) -> None:
@@ -493,10 +493,10 @@ def nvlink(spec: NodeGroupSpec) -> None:
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        (preemptible, "preemptible machines, which no block gives"),
+        (preemptible, "preemptible machines, which are never of a block"),
         (other_platform, "machines of gpu-h200-sxm, and block"),
         (one_gpu, "has 1 GPUs (preset 1gpu-16vcpu-200gb), and not 8: set gpus_per_unit=1"),
-        (no_gpu, "has 0 GPUs (preset 16vcpu-64gb), and not 8: name a node group with GPUs"),
+        (no_gpu, "has 0 GPUs (preset 16vcpu-64gb), expected 8: use a node group with GPUs"),
         (nvlink, "is one NVLink group of 2 nodes, which Nebius cannot resize"),
     ],
 )
@@ -508,8 +508,8 @@ def test_a_group_of_the_wrong_kind_is_refused(
 
 
 def test_a_number_that_can_never_be_is_refused(shift: Shift) -> None:
-    assert f"5 nodes of {INFERENCE} need 40 GPUs, and block {BLOCK} has 32" in refused(shift, units=5)
-    assert "takes from 0 to 100 for one group" in refused(shift, units=101)
+    assert f"5 nodes of {INFERENCE} need 40 GPUs, but block {BLOCK} has 32" in refused(shift, units=5)
+    assert "allows 0 to 100 in one group" in refused(shift, units=101)
     assert "cannot have -1 nodes" in refused(shift, units=-1)
 
 

@@ -122,7 +122,7 @@ def test_force_puts_jobs_back_into_the_queue_or_cancels_them(cluster: Cluster, s
     cluster.wait_job(hasty, "RUNNING")
     plan = scale(replicas=1, plan_only=True)
     assert (plan["leaving"], plan["jobs"], plan["before"]) == ([LAST], [patient, hasty], 2)
-    assert "a Helm release sets the number of replicas back" in plan["warning"]
+    assert "a Helm release resets the number of replicas" in plan["warning"]
     assert "DRAIN" not in cluster.node(LAST).state
 
     scale(replicas=1, mode="force")
@@ -187,11 +187,11 @@ def test_of_an_ephemeral_nodeset_only_nodes_that_are_off_can_go(cluster: Cluster
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"nodeset": "wrker"}, "there is no NodeSet wrker in namespace soperator: there is worker, worker-cpu"),
+        ({"nodeset": "wrker"}, "there is no NodeSet wrker in namespace soperator: there are worker, worker-cpu"),
         ({"namespace": "nowhere"}, "there is no namespace nowhere"),
         ({"namespace": "inference"}, "there is no SlurmCluster in namespace inference"),
         ({"cluster": "other"}, "there is no SlurmCluster other in namespace soperator: there is soperator"),
-        ({"slurm_conn_id": None}, "without slurm_conn_id nobody knows which jobs run on worker-cpu-1"),
+        ({"slurm_conn_id": None}, "without slurm_conn_id, jobs on worker-cpu-1 cannot be seen"),
     ],
 )
 def test_what_can_never_be_is_not_tried_again(scale: Scale, options: dict[str, Any], says: str) -> None:

@@ -87,9 +87,9 @@ def test_what_would_end_is_refused_unless_it_may(tmp_path: Path) -> None:
     source = recipe(tmp_path)
     provision(source)
     moved = spec(project="project-e00other")
-    with pytest.raises(AirflowFailException, match=r"refused before anything was changed: module\.k8s.*be replaced"):
+    with pytest.raises(AirflowFailException, match=r"rejected, nothing was changed: module\.k8s.*be replaced"):
         provision(source, spec=moved)
-    with pytest.raises(AirflowFailException, match="refused before anything was changed"):
+    with pytest.raises(AirflowFailException, match="rejected, nothing was changed"):
         provision(source, spec=moved, plan_only=True)
     assert sorted(ledger(tmp_path)) == ALL
     provision(source, spec=moved, allow_destroy=["module.k8s.*"])
@@ -139,7 +139,7 @@ EXPIRED = "rpc error: code = Unauthenticated desc = token expired"
     ("source", "options", "said"),
     [
         (lambda home: recipe(home, home, ""), {}, "recipe"),
-        (lambda home: recipe(home, subfolder="modules/step"), {}, "no recipe for Soperator clusters"),
+        (lambda home: recipe(home, subfolder="modules/step"), {}, "recipe is not for Soperator clusters"),
         (lambda home: recipe(home, subfolder="nowhere"), {}, "recipe"),
         (recipe, {"spec": spec(extra={"slurm_exporter_enable": True})}, "slurm_exporter_enabled"),
         (recipe, {"spec": spec(extra={"telemetry_enabled": "perhaps"})}, "telemetry_enabled"),
@@ -147,7 +147,7 @@ EXPIRED = "rpc error: code = Unauthenticated desc = token expired"
         (lambda home: recipe(home, terraform="/no/such/terraform"), {}, "terraform"),
         (recipe, {"connections": ConnectionIds(slurm="never_defined")}, "there is no connection never_defined"),
         (recipe, {"nebius_conn_id": "never_defined"}, "there is no connection never_defined"),
-        (recipe, {"approved_plan": "yes"}, "give it what a task with plan_only=True has returned"),
+        (recipe, {"approved_plan": "yes"}, "must be the result of a task with plan_only=True"),
     ],
     ids=["empty", "other", "missing", "unknown", "type", "unset", "binary", "slurm", "nebius", "consent"],
 )
@@ -175,7 +175,7 @@ def test_a_task_that_is_ended_leaves_what_the_next_one_goes_on_from(tmp_path: Pa
         ended = worker.submit(task.execute, TaskInstance().context)
         wait_for(lambda: "create worker-cpu-0" in ledger(tmp_path), "one of two node groups is there", 120)
         task.on_kill()
-        with pytest.raises(AirflowException, match="terraform apply has ended as it was told to"):
+        with pytest.raises(AirflowException, match="terraform apply was interrupted"):
             ended.result(120)
     (tmp_path / "held/worker-0").unlink()
     provision(source)

@@ -53,7 +53,7 @@ def test_objects_are_applied_once_changed_and_deleted(connections: Connections) 
         provision(OBJECTS, TaskInstance("another run"), if_exists="fail")
 
     fewer = spec(nodesets=(WORKERS, NodeSet("worker-cpu", 1, **CPU)))
-    with pytest.raises(AirflowFailException, match=r"NodeSet/worker-cpu would go from 2 to 1 nodes.*ScaleNodeSet"):
+    with pytest.raises(AirflowFailException, match=r"NodeSet/worker-cpu would shrink from 2 to 1 nodes.*ScaleNodeSet"):
         provision(OBJECTS, spec=fewer)
     assert nodesets()["worker-cpu"]["spec"]["replicas"] == 2
     provision(OBJECTS, spec=fewer, allow_destroy=["NodeSet/worker-cpu"])
@@ -68,7 +68,7 @@ def test_objects_are_applied_once_changed_and_deleted(connections: Connections) 
 def test_what_others_rule_over_is_not_taken_from_them(connections: Connections) -> None:
     own = spec(name="soperator", nodesets=(NodeSet("worker", 4, ephemeral=True, **GPU),))
     with pytest.raises(
-        AirflowFailException, match=r"(?s)SlurmCluster/soperator is ruled by others.*helm.*set force=True"
+        AirflowFailException, match=r"(?s)SlurmCluster/soperator is managed by others.*helm.*set force=True"
     ):
         provision(KubernetesObjects("kubernetes_default"), spec=own)
     with pytest.raises(AirflowFailException, match="there is no namespace nowhere"):

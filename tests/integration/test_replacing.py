@@ -102,7 +102,7 @@ def test_slurm_knows_the_machines_too(cluster: Cluster, checks: None, replace: R
 
 
 def test_nobody_acts(cluster: Cluster, replace: Replace) -> None:
-    with pytest.raises(AirflowException, match=r"nobody has acted upon that for 0:00:01.*taken back: worker-0"):
+    with pytest.raises(AirflowException, match=r"Soperator did not react within 0:00:01.*taken back: worker-0"):
         replace("worker-0", response_timeout=timedelta(seconds=1))
     assert "DRAIN" not in cluster.node("worker-0").state
 

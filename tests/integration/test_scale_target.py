@@ -199,7 +199,9 @@ def test_what_keda_may_take_by_itself_counts_as_promised(vllm: Service) -> None:
 
 def test_a_pause_of_somebody_elses_is_not_touched(vllm: Service) -> None:
     keda(vllm, desired=1, most=3, **{PAUSED: "0"})
-    with pytest.raises(AirflowFailException, match="somebody has paused ScaledObject vllm at 0 replicas: remove"):
+    with pytest.raises(
+        AirflowFailException, match="ScaledObject vllm is paused at 0 replicas, and not by this provider: remove"
+    ):
         bring(vllm.target(), 1)
     assert vllm.get("scaledobject")["metadata"]["annotations"] == {PAUSED: "0"}
 
@@ -222,7 +224,7 @@ def hpa(vllm: Service, least: int, most: int) -> None:
 def test_a_horizontal_autoscaler_is_a_mistake_unless_its_bounds_may_be_moved(vllm: Service) -> None:
     vllm.machines(2)
     hpa(vllm, 1, 2)
-    with pytest.raises(AirflowFailException, match=r"by-load changes the same replicas: delete it, or .*pin_hpa=True"):
+    with pytest.raises(AirflowFailException, match=r"by-load scales the same workload: delete it, or .*pin_hpa=True"):
         bring(vllm.target(), 1)
     target = vllm.target(pin_hpa=True)
     bring(target, 1)
@@ -248,7 +250,9 @@ def test_two_who_scale_the_same_are_told(vllm: Service) -> None:
         vllm.scale(1)
         await session.grow(2)
 
-    with pytest.raises(CapacityBusy, match=r"has set Deployment vllm to 1 replicas, while it is being moved to 2"):
+    with pytest.raises(
+        CapacityBusy, match=r"has scaled Deployment vllm to 1 replicas, while this shift scales it to 2"
+    ):
         at_work(vllm.target(), work)
     assert vllm.replicas == 1
 
@@ -272,7 +276,7 @@ def test_a_change_that_meets_another_is_made_again(vllm: Service) -> None:
     at_work(vllm.target(), lambda session: session.grow(1))
     assert vllm.replicas == 1
     vllm.cluster.fault("api", **scaling, count=100)
-    with pytest.raises(CapacityBusy, match="was changed by others each time"):
+    with pytest.raises(CapacityBusy, match="others changed Deployment vllm at each of 5 tries"):
         at_work(vllm.target(), lambda session: session.grow(2))
     vllm.cluster.fault("clear")
 
@@ -300,7 +304,7 @@ def test_a_lost_answer_is_no_harm(vllm: Service) -> None:
         ({"kind": "rollouts.argoproj.io"}, "the cluster has no kind rollouts.argoproj.io"),
         ({"kind": "example.com/v1/Model"}, "the cluster has no kind example.com/v1/Model"),
         ({"kind": "batch/v1/CronJob"}, "CronJob of batch/v1 cannot be scaled"),
-        ({"gpus_per_unit": 4}, "a replica of Deployment vllm asks for 8 GPUs, and gpus_per_unit says 4"),
+        ({"gpus_per_unit": 4}, "a replica of Deployment vllm requests 8 GPUs, but gpus_per_unit is 4"),
     ],
 )
 def test_what_could_never_be_scaled_is_named(vllm: Service, fields: dict[str, Any], words: str) -> None:

@@ -96,16 +96,16 @@ def policies(shifts: Shifts) -> Iterator[None]:
 
 
 MISTAKES: dict[Callable[[Shifts], ShiftOrder], str] = {
-    too_much: f"40 GPUs are wanted, and block {BLOCK_ID} has 32",
-    too_many_nodes: "training: it has 4 nodes (worker-[0-3]), so it cannot have 5",
+    too_much: f"40 GPUs are desired, but block {BLOCK_ID} has 32",
+    too_many_nodes: "training: expected 0 to 4 nodes (worker-[0-3]), got 5",
     unknown_nodes: "there is no node worker-7",
     static_nodes: "training: worker-cpu-0 cannot be powered up or down",
-    nodes_of_another_shape: "training: there are nodes with 8 GPUs among worker-[0-3], and gpus_per_unit says 4",
+    nodes_of_another_shape: "training: some of worker-[0-3] have 8 GPUs, but gpus_per_unit is 4",
     without_the_right: "training: alice may not power nodes up and down",
     no_such_group: "there is no node group mk8snodegroup-e00nobody",
-    another_platform: f"node group {CPU_GROUP} has machines of cpu-d3, and block {BLOCK_ID} is of gpu-h100-sxm",
-    a_group_that_buys: f"node group {INFERENCE_GROUP} has the reservation policy AUTO: it buys what the block lacks",
-    a_block_about_to_shrink: f"32 GPUs are wanted, and block {BLOCK_ID} has only 16 from",
+    another_platform: f"node group {CPU_GROUP} has machines of cpu-d3, but block {BLOCK_ID} is of gpu-h100-sxm",
+    a_group_that_buys: f"node group {INFERENCE_GROUP} has the reservation policy AUTO: it buys machines",
+    a_block_about_to_shrink: f"32 GPUs are desired, but block {BLOCK_ID} has only 16 from",
 }
 
 
@@ -133,7 +133,7 @@ def test_capacity_that_others_take_meanwhile_never_comes(shifts: Shifts) -> None
     cluster.fault("block-exhausted", leave=0)
     said = shifts.start(order).failure()
     assert "only 0 GPUs of the block are free, too few for inference" in said
-    assert "everything is back where it was. Now training may have 4 nodes, of which 4 are ready" in said
+    assert "it was rolled back. Now training may have 4 nodes, 4 ready" in said
     shifts.check_at_rest()
     check_ledger(cluster.ledger())
 
@@ -145,7 +145,7 @@ def test_a_block_that_shrinks_meanwhile_leaves_nothing_to_go_back_to(shifts: Shi
     cluster.fault("block-limit", gpus=24, after=0)
     said = running.failure()
     assert "only 0 GPUs of the block are free, too few for inference" in said
-    assert "it could not be undone: only 0 GPUs of the block are free, too few for training" in said
+    assert "the rollback failed: only 0 GPUs of the block are free, too few for training" in said
     assert "3 are ready" in said
     shifts.check(3, same_cluster=0)
     cluster.fault("clear")
@@ -163,20 +163,20 @@ def test_somebody_who_goes_on_changing_the_group_is_named(shifts: Shifts) -> Non
         # One node has come, and the other one has a job yet.
         cluster.wait("inference has a node", lambda: shifts.machines() == 1 or running.is_over)
         cluster.resize(INFERENCE_GROUP, 0).sync_wait(interval=0.1, timeout=30)
-    shifts.wait_said(running, "is undone")
+    shifts.wait_said(running, "rolling back")
     for job in busy:
         cluster.let_go(job)
     said = running.failure()
     assert f"node group {INFERENCE_GROUP} was set to 0 nodes by " in said
-    assert "and not for the first time" in said
-    assert "everything is back where it was" in said
+    assert "the second such change" in said
+    assert "it was rolled back" in said
     shifts.check_at_rest()
     assert set(shifts.fates(busy).values()) == {("COMPLETED", 0)}
 
 
 # What passes by itself is waited out
 
-OUT_OF_REACH = "Nothing can be done at present"
+OUT_OF_REACH = "No step is possible at present"
 
 
 def usage_unknown(shifts: Shifts, running: Running) -> None:
@@ -277,7 +277,7 @@ def test_another_comes_for_a_node_that_does_not_boot_and_without_one_it_is_undon
     assert "training is not ready" in said
     assert f"{broken}: " in said
     assert "ResumeTimeout reached" in said
-    assert "everything is back where it was" in said
+    assert "it was rolled back" in said
     shifts.check(3, same_cluster=1)
     cluster.fault("clear")
     shifts.run(shifts.order(4, 0))
@@ -310,5 +310,5 @@ def test_what_a_dead_shift_holds_is_taken_over_from_it_alone(shifts: Shifts) -> 
     second.die()
     third = shifts.start(shifts.order(4, 0), is_dead)
     assert third.end().allocation == {"training": 4, "inference": 0}
-    shifts.wait_said(third, "has ended without giving the block back: it is taken over")
+    shifts.wait_said(third, "has ended without releasing it")
     shifts.check_at_rest()

@@ -87,7 +87,7 @@ def test_a_cluster_is_planned_made_and_told_of(bench: Bench) -> None:
         "There is nothing to do.",
     ):
         assert line in said
-    assert "which ends with this machine" in said or "all workers have to see this folder" in said
+    assert "which is lost with this machine" in said or "all Airflow workers need access to this folder" in said
 
 
 def test_changes_are_told_apart_and_destruction_is_refused(bench: Bench) -> None:
@@ -106,7 +106,7 @@ def test_changes_are_told_apart_and_destruction_is_refused(bench: Bench) -> None
 
         gone = workspace.plan(variables(), destroy=True)
         assert gone.summary == "5 to destroy"
-        with pytest.raises(DestructionRefused, match="before anything was changed") as refused:
+        with pytest.raises(DestructionRefused, match="nothing was changed") as refused:
             gone.refuse_destruction()
         assert "module.filestore.terraform_data.this would be destroyed" in str(refused.value)
         assert bench.ledger == [line for line in bench.ledger if line.startswith("create ")]
@@ -200,7 +200,7 @@ def test_a_version_is_fetched_once_and_no_version_each_time(bench: Bench, reposi
 def test_a_recipe_with_a_state_of_its_own_is_not_copied(bench: Bench, tmp_path: Path) -> None:
     mine = recipe(tmp_path / "mine", 'resource "terraform_data" "a" {}\n')
     subprocess.run(["terraform", "apply", "-auto-approve"], cwd=mine, check=True, capture_output=True)
-    with pytest.raises(StateElsewhere, match="make it a second time"):
+    with pytest.raises(StateElsewhere, match="create a second time"):
         bench.workspace(mine).init()
 
 
@@ -237,7 +237,7 @@ def test_values_that_the_recipe_refuses(bench: Bench, values: dict[str, Any], wo
 
 def test_what_is_no_recipe(bench: Bench, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(NotARecipe, match=r"has no \.tf files: name the folder"):
+    with pytest.raises(NotARecipe, match=r"has no \.tf files: use the folder"):
         bench.workspace(tmp_path / "empty").init()
     other = recipe(tmp_path / "other", 'resource "terraform_data" "a" {}\n')
     with bench.workspace(other, name="other") as workspace:
@@ -285,7 +285,7 @@ def test_a_quota_is_named_and_what_was_made_is_kept(bench: Bench) -> None:
         "QuotaFailure: quota compute.instance.gpu.h100 of project: limit 16, requested 32 (compute.api.nebius.cloud)"
     )
     bench.env.update(STUB_FAIL="worker-0", STUB_WORDS=words)
-    with pytest.raises(CloudQuotaExceeded, match=r"the quota compute\.instance\.gpu\.h100 stands against it") as failed:
+    with pytest.raises(CloudQuotaExceeded, match=r"the quota compute\.instance\.gpu\.h100 is exceeded") as failed:
         bench.provision(bench.workspace())
     assert "limit 16, requested 32" in str(failed.value)
     assert 'FAILED: creating module.node_group["worker-0"].terraform_data.this' in str(bench.said)

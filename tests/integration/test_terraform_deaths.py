@@ -91,7 +91,7 @@ def test_the_next_try_follows_what_a_dead_worker_has_begun(bench: Bench, sig: si
         workspace.init()
         assert workspace.plan(variables()).is_empty
     said = str(bench.said)
-    assert "the apply of an earlier try runs on" in said
+    assert "Following the apply of an earlier try, which runs on" in said
     assert "creating module.slurm.terraform_data.this" in said
     # What was done before is not told again.
     assert "creating module.filestore.terraform_data.this" not in said
@@ -122,7 +122,7 @@ def test_an_apply_that_died_with_its_worker_is_gone_on_with(bench: Bench) -> Non
     assert bench.made == STEPS
     assert bench.state() == STEPS
     assert "died after 2 of 5 steps" in str(bench.said)
-    assert 'it was at work on module.node_group["worker-0"].terraform_data.this' in str(bench.said)
+    assert 'It was working on module.node_group["worker-0"].terraform_data.this' in str(bench.said)
 
 
 def test_an_apply_that_fails_while_it_is_followed(bench: Bench) -> None:
@@ -168,13 +168,13 @@ def test_an_interrupted_apply_leaves_a_state_that_can_be_gone_on_with(bench: Ben
 
     thread = threading.Thread(target=interrupt)
     thread.start()
-    with pytest.raises(Interrupted, match=r"after 2 of 5 steps.*the next try goes on from there"):
+    with pytest.raises(Interrupted, match=r"after 2 of 5 steps.*the next try continues from there"):
         bench.provision(workspace)
     thread.join()
-    assert "Terraform ends what it has begun, saves the state and releases its lock" in told[0]
+    assert "Terraform finishes what it has begun, saves the state and releases its lock" in told[0]
     assert bench.state() == ["cluster", "jail"]
     assert not (bench.home / "training/recipe/soperator/.terraform.tfstate.lock.info").exists()
-    with pytest.raises(Interrupted, match="was not begun"):
+    with pytest.raises(Interrupted, match="was not started"):
         workspace.plan(variables())
     bench.release("worker-0")
     bench.provision(bench.workspace())
@@ -193,7 +193,7 @@ def test_a_lock_of_others_is_waited_for_and_then_reported(bench: Bench, keeper: 
     assert keeper.lock == STRANGER
 
     def ends() -> None:
-        wait_for(lambda: "waiting for it, for 60 s at most" in str(bench.said), "nobody waits")
+        wait_for(lambda: "waiting for at most 60 s" in str(bench.said), "nobody waits")
         keeper.lock = None
 
     thread = threading.Thread(target=ends)
@@ -218,7 +218,7 @@ def test_the_lock_of_a_dead_run_of_ours_is_taken_away(bench: Bench, keeper: Stat
         bench.provision(bench.workspace(backend=keeper.backend))
     keeper.lock = ours
     bench.provision(bench.workspace(backend=keeper.backend))
-    assert "is a run of ours that has died: the lock is taken away" in str(bench.said)
+    assert "is a run of ours that has died: removing the lock" in str(bench.said)
     assert keeper.lock is None
     # The backend has what was made within the last seconds only if it was told.
     assert set(bench.made) == set(STEPS)
@@ -239,10 +239,10 @@ def test_a_state_that_could_not_be_saved_is_saved_by_the_next_try(bench: Bench, 
         with pytest.raises(StateNotSaved, match=r"`terraform state push errored\.tfstate`"):
             workspace.apply(plan)
     assert keeper.resources == []
-    with pytest.raises(StateNotSaved, match="nothing is done before that"):
+    with pytest.raises(StateNotSaved, match="until then nothing is changed"):
         bench.provision(bench.workspace(backend=keeper.backend))
     keeper.refusal = ""
     bench.provision(bench.workspace(backend=keeper.backend))
-    assert "is in the backend now" in str(bench.said)
+    assert "could not save to the backend" in str(bench.said)
     assert bench.made == STEPS
     assert len(keeper.resources) == 5

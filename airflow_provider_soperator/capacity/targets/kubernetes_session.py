@@ -33,7 +33,7 @@ _RIGHTS = (
 )
 #: Tries of a change while others, mostly controllers, change the same object.
 _TRIES = 5
-#: Times that an autoscaler may be found to have acted once more after it was pinned: it may have been at it just then.
+#: Times that an autoscaler may act after it was pinned: it may have been scaling at that moment.
 _AFTERSHOCKS = 3
 
 
@@ -53,7 +53,7 @@ async def open_session(
 
 
 class Workload:
-    """The object that has the replicas, and the autoscaler that it may have."""
+    """A workload, and its autoscaler if it has one."""
 
     def __init__(self, target: KubernetesScaleTarget, resource: Resource, objects: Objects) -> None:
         self._name, self._may_pin_hpa = target.resource, target.pin_hpa
@@ -78,7 +78,7 @@ class Workload:
         return await autoscalers.find(self._objects, self._resource, self._name, may_pin_hpa=self._may_pin_hpa)
 
     async def set_replicas(self, scale: Object, wanted: int, *, dry_run: bool = False) -> None:
-        """Raises what ``is_conflict`` knows if the object has changed since its scale was read."""
+        """Set the number of replicas; a conflict (see ``is_conflict``) if the object has changed since it was read."""
         version = {"metadata": {"resourceVersion": scale["metadata"]["resourceVersion"]}}
         body = {"spec": {"replicas": wanted}} | ({} if dry_run else version)
         with _there():
@@ -92,7 +92,7 @@ class Workload:
 
 @contextmanager
 def _there() -> Iterator[None]:
-    """Turn a missing object into a mistake: the target names it."""
+    """Turn a missing object into a ``CapacityMistake``: the target names it."""
     try:
         yield
     except ObjectMissing as error:
@@ -102,11 +102,11 @@ def _there() -> Iterator[None]:
 
 
 class KubernetesScaleSession(Session):
-    """The replicas at work."""
+    """Replicas of a workload during a shift."""
 
     def __init__(self, target: KubernetesScaleTarget, workload: Workload, log: Logger) -> None:
         self._target, self._workload, self._log = target, workload, log
-        #: The numbers of replicas that there can be if no one else has set them; empty before we have.
+        #: The numbers of replicas that are possible if nobody else scales; empty before the first change.
         self._known: set[int] = set()
         self._desired = 0
         self._aftershocks = 0
@@ -117,7 +117,7 @@ class KubernetesScaleSession(Session):
         declared = workloads.gpus_of(thing)
         if declared not in (None, target.gpus_per_unit):
             raise CapacityMistake(
-                f"{target.name}: a replica of {self._workload} asks for {declared} GPUs, and gpus_per_unit says "
+                f"{target.name}: a replica of {self._workload} requests {declared} GPUs, but gpus_per_unit is "
                 f"{target.gpus_per_unit}",
                 f"set gpus_per_unit={declared}, or correct the limits of its Pods",
             )
@@ -125,10 +125,10 @@ class KubernetesScaleSession(Session):
             raise CapacityMistake(
                 f"{target.name}: {units} replicas of {target.gpus_per_unit} GPUs do not fit into {block.id}, which has "
                 f"{block.limit}",
-                "ask for fewer",
+                "ask for fewer replicas",
             )
         try:
-            # The right to do this without an effect is the right to do it.
+            # A dry run needs the same rights.
             await self._workload.set_replicas(scale, _replicas(scale), dry_run=True)
             if autoscaler:
                 autoscaler.check()
@@ -149,12 +149,12 @@ class KubernetesScaleSession(Session):
             leaving = sum(workloads.is_on_a_node(pod) for pod in found if workloads.is_leaving(pod))
             ready = sum(map(workloads.is_ready, staying))
         else:
-            # All that is known of its Pods is what it says itself.
+            # Without a selector only its own status tells about its Pods.
             placed, leaving, ready = made, 0, made
         return Holding(
             allowed=max(wanted, autoscaler.ceiling(wanted)) if autoscaler else wanted,
             held=placed + leaving,
-            # A replica may be more than one Pod, of which the selector finds the first.
+            # A replica may have several Pods; the selector finds the first one.
             ready=min(ready, int(status["readyReplicas"])) if "readyReplicas" in status else ready,
             finishing=leaving,
             is_settled=workloads.is_seen(thing) and wanted == made == placed and not leaving,
@@ -178,23 +178,23 @@ class KubernetesScaleSession(Session):
         scale, autoscaler = await asyncio.gather(self._workload.scale(), self._workload.autoscaler())
         if autoscaler and (patch := autoscaler.release(_replicas(scale))):
             await self._workload.change(autoscaler, patch)
-            self._log.info("%s: %s %s rules again", self._target.name, autoscaler.resource.kind, autoscaler.name)
+            self._log.info("%s: resumed %s %s", self._target.name, autoscaler.resource.kind, autoscaler.name)
 
     async def _see(self) -> tuple[Object, Object, autoscalers.Autoscaler | None]:
         workload = self._workload
         return await asyncio.gather(workload.read(), workload.scale(), workload.autoscaler())
 
     async def _see_scale(self) -> tuple[Object, autoscalers.Autoscaler | None]:
-        """Read what is about to be changed; refuse if others have changed it since we did."""
+        """Read the scale before a change; raises if others have changed it since."""
         scale, autoscaler = await asyncio.gather(self._workload.scale(), self._workload.autoscaler())
         await self._refuse_others(_replicas(scale), autoscaler)
         return scale, autoscaler
 
     async def _set(self, scale: Object, wanted: int, autoscaler: autoscalers.Autoscaler | None) -> None:
-        # The answer may be lost, and then either may be so.
+        # If the answer gets lost, either number is possible.
         self._known, self._desired = {_replicas(scale), wanted}, wanted
         if autoscaler:
-            # First, or it would undo the rest.
+            # First, or it would revert the change.
             await self._pin(autoscaler, wanted)
         for _ in range(_TRIES):
             now = _replicas(scale)
@@ -208,12 +208,12 @@ class KubernetesScaleSession(Session):
                     raise
                 scale = await self._workload.scale()
                 continue
-            self._log.info("%s: %s goes from %s to %s replicas", self._target.name, self._workload, now, wanted)
+            self._log.info("%s: scaled %s from %s to %s replicas", self._target.name, self._workload, now, wanted)
             break
         else:
             raise CapacityBusy(
-                f"{self._target.name}: {self._workload} was changed by others each time that it was to be scaled",
-                "see who changes it, and try again",
+                f"{self._target.name}: others changed {self._workload} at each of {_TRIES} tries to scale it",
+                "find out who changes it, and retry",
             )
         self._known = {wanted}
 
@@ -222,20 +222,20 @@ class KubernetesScaleSession(Session):
         if patch := autoscaler.pin(wanted):
             await self._workload.change(autoscaler, patch)
             words = (self._target.name, autoscaler.resource.kind, autoscaler.name, wanted)
-            self._log.info("%s: %s %s is kept at %s replicas", *words)
+            self._log.info("%s: pinned %s %s at %s replicas", *words)
 
     async def _refuse_others(self, now: int, autoscaler: autoscalers.Autoscaler | None) -> None:
-        """Raise if another sets the replicas at the same time."""
+        """Raise ``CapacityBusy`` if others scale the workload at the same time."""
         if not self._known or now in self._known:
             return
         if autoscaler and self._aftershocks < _AFTERSHOCKS:
             self._aftershocks += 1
             return
-        who = workloads.last_scaled_by(await self._workload.read()) or "somebody else"
+        who = workloads.last_scaled_by(await self._workload.read()) or "another client"
         raise CapacityBusy(
-            f"{self._target.name}: {who} has set {self._workload} to {now} replicas, while it is being moved to "
+            f"{self._target.name}: {who} has scaled {self._workload} to {now} replicas, while this shift scales it to "
             f"{self._desired}",
-            "let only one of them scale it, and try again",
+            "let only one of them scale it, and retry",
         )
 
 

@@ -1,4 +1,4 @@
-"""Node groups of Nebius at work as a target, or under one: one step each time, whatever has happened since the last."""
+"""Node groups of Nebius during a shift: as a target, or as the machines under Slurm nodes."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ _KEYS = uuid.UUID("2b1a6a3e-7a0c-4c53-9d0e-6f4f1f2f3c55")
 class NodeGroupSession(Session):
     """Resizes one node group for one shift.
 
-    Two operations on one group do not get on, so none is begun while another runs; it is waited for like one's own. A
-    shrink is the exception, where the running one lacks machines: what hangs for want of capacity ends in no other way.
+    A group takes one operation at a time, so a running one is waited for, also if others began it. The exception: a
+    shrink is sent while an operation lacks machines, because nothing else ends such an operation.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class NodeGroupSession(Session):
         self._said = ""
 
     async def check(self, units: int, block: CapacityBlock) -> None:
-        """Raise ``CapacityMistake`` if it could never have so many nodes of this block."""
+        """Raise ``CapacityMistake`` if the group could never have ``units`` nodes of this block."""
         refuse_unnamed(block, f"node group {self._group_id}")
         try:
             group = await self._client.read()
@@ -68,13 +68,13 @@ class NodeGroupSession(Session):
         await self._refuse_other_region(group, block)
         if group.status.strategy.drain_timeout == timedelta(0):
             self._log.warning(
-                "Node group %s drains its nodes for as long as it takes: set strategy.drain_timeout, or a "
-                "PodDisruptionBudget can hold up a shrink for ever",
+                "Node group %s has no drain timeout: set strategy.drain_timeout, or a PodDisruptionBudget can block "
+                "a shrink forever",
                 self._group_id,
             )
 
     async def look(self) -> Holding:
-        """Read what the group has now. A node counts as long as the API counts it, on its way in and out, too."""
+        """Read the holding. A node counts as long as the API counts it, also while it arrives or leaves."""
         group, operations = await asyncio.gather(self._client.read(), self._client.operations())
         size = self._noted(group, operations)
         operation = running(operations)
@@ -87,7 +87,7 @@ class NodeGroupSession(Session):
         )
 
     async def shrink(self, to: int, release: Release) -> None:
-        """Have at most so many nodes. Nebius chooses and drains them, so all that ``release`` can say is whether."""
+        """Shrink to at most ``to`` nodes. Nebius chooses and drains them, so ``release`` decides only when."""
         if release.mode is None:
             return
         group, operations = await asyncio.gather(self._client.read(), self._client.operations())
@@ -96,38 +96,38 @@ class NodeGroupSession(Session):
             return
         operation = running(operations)
         if operation and not _lacks_machines(group, operation):
-            self._say_once(f"{operation.id} still runs on it, and is waited for")
+            self._say_once(f"waiting for {operation.id}, which is still running")
             return
         await self._resize(group, size.shrunk(to))
 
     async def grow(self, to: int) -> None:
-        """Be allowed at least so many nodes."""
+        """Allow at least ``to`` nodes."""
         group, operations = await asyncio.gather(self._client.read(), self._client.operations())
         size = self._noted(group, operations)
         if size.most >= to:
             return
-        # It may have been changed since the check, and a node more could be bought.
+        # The group may have changed since the check, and could buy another node.
         refuse_to_buy(group, self._context.block)
         if operation := running(operations):
-            self._say_once(f"{operation.id} still runs on it, and is waited for")
+            self._say_once(f"waiting for {operation.id}, which is still running")
             return
         await self._resize(group, size.grown(to, self._min_nodes))
 
     async def finish(self) -> None:
-        """Nothing is there that was only for the shift."""
+        """Do nothing: nothing existed only for the shift."""
 
     async def _resize(self, group: NodeGroup, size: GroupSize) -> None:
         before, version = size_of(group), group.metadata.resource_version
-        # From this step alone another process, or a try after an answer that was lost, makes the same key.
+        # Derived from this step, so that another process, or a retry after a lost answer, makes the same key.
         key = str(uuid.uuid5(_KEYS, f"{self._context.key}/{self._group_id}/{size}/{version}"))
         self._ordered = size
         try:
             operation = await self._client.resize(group, size, key)
         except NebiusConflict as error:
-            self._say_once(f"it cannot be resized just now, and is tried again: {error.what}")
+            self._say_once(f"cannot be resized at present, retrying: {error.what}")
             return
         self._log.info(
-            "Node group %s: from %s to %s (%s)%s",
+            "Node group %s: resizing from %s to %s (%s)%s",
             self._group_id,
             before,
             size,
@@ -136,22 +136,22 @@ class NodeGroupSession(Session):
         )
 
     def _noted(self, group: NodeGroup, operations: list[Operation]) -> GroupSize:
-        """The group's size; others may change it once, and are then overruled, but not twice."""
+        """The group's size. A change by others is reverted once; a second one raises ``CapacityBusy``."""
         size, known = size_of(group), (self._seen, self._ordered)
         is_foreign = self._seen is not None and size not in known
         self._seen = size
         if not is_foreign:
             return size
         newest = operations[0] if operations else None
-        who = f"{newest.created_by or 'somebody'} with {newest.id}" if newest else "somebody"
+        who = f"{newest.created_by or 'an unknown account'} with {newest.id}" if newest else "an unknown account"
         said = f"node group {self._group_id} was set to {size} by {who}"
         self._undone += self._ordered is not None
         if self._undone > 1:
             raise CapacityBusy(
-                f"{said}, and not for the first time since it is being resized here",
-                "find out who else resizes it (a person, another DAG, Terraform), and have one of them stop",
+                f"{said}, which is the second such change during this shift",
+                "find out who else resizes it (a person, another DAG, Terraform), and stop one of them",
             )
-        self._log.warning("Meanwhile %s", said)
+        self._log.warning("Meanwhile, %s", said)
         return size
 
     async def _refuse_other_blocks(self, group: NodeGroup, block: CapacityBlock) -> None:
@@ -159,21 +159,21 @@ class NodeGroupSession(Session):
             return
         if others := await rivals(self._sdk, block.id):
             raise CapacityMistake(
-                f"node group {self._group_id} names no block, so its machines may come from {', '.join(others)}, too",
-                f"put {block.id} into the reservation_ids of its reservation policy",
+                f"node group {self._group_id} names no block, so its machines may also come from {', '.join(others)}",
+                f"add {block.id} to the reservation_ids of its reservation policy",
             )
 
     async def _refuse_other_region(self, group: NodeGroup, block: CapacityBlock) -> None:
         try:
             region = await self._client.region(group)
         except (NebiusDenied, NebiusMissing) as error:
-            # To see a cluster's project is a right that moving capacity does not need.
-            self._log.info("Node group %s: its region was not checked: %s", self._group_id, error.what)
+            # Moving capacity does not need the right to read the cluster's project.
+            self._log.info("Node group %s: region not checked: %s", self._group_id, error.what)
             return
         if region != block.region:
             raise CapacityMistake(
-                f"node group {self._group_id} is in {region}, and block {block.id} in {block.region}",
-                "name a node group of the same region",
+                f"node group {self._group_id} is in {region}, but block {block.id} in {block.region}",
+                "use a node group of the same region",
             )
 
     def _say_once(self, what: str) -> None:
@@ -183,7 +183,7 @@ class NodeGroupSession(Session):
 
 
 def _ready(group: NodeGroup, size: GroupSize) -> int:
-    """Count the nodes that can work. One that an autoscaler may add is as good as ready: it waits for work alone."""
+    """Count the ready nodes. A node that an autoscaler may add counts as ready: it only waits for work."""
     ready = group.status.ready_node_count
     return ready if size.least is None else ready + max(0, size.most - group.status.node_count)
 
@@ -193,18 +193,18 @@ def _lacks_machines(group: NodeGroup, operation: Operation) -> bool:
 
 
 class GroupMachines:
-    """The machines of the node groups that a set of Slurm nodes stands on."""
+    """The machines of the node groups under a set of Slurm nodes."""
 
     def __init__(self, sdk: SDK, groups: Sequence[str]) -> None:
         self._groups = [NodeGroupClient(sdk, group) for group in groups]
 
     async def count(self) -> int:
-        """Count them, also those on their way in and out."""
+        """Count the machines, including those that arrive or leave."""
         found = await asyncio.gather(*(group.read() for group in self._groups))
         return sum(group.status.node_count for group in found)
 
     async def check(self, nodes: int, gpus_per_node: int, block: CapacityBlock) -> None:
-        """Raise ``CapacityMistake`` if they are not of this block, or would not go when their nodes do."""
+        """Raise ``CapacityMistake`` if the machines are not of this block, or would stay when their nodes go."""
         most = 0
         for one in self._groups:
             try:
@@ -216,23 +216,23 @@ class GroupMachines:
             refuse_misfit(group, size.most, gpus_per_node, block)
             if size.least is None or size.least >= size.most:
                 raise CapacityMistake(
-                    f"node group {group.metadata.id} always has {size}: its machines stay, and keep their GPUs, when "
-                    "their Slurm nodes are powered down",
+                    f"node group {group.metadata.id} always has {size}: its machines keep their GPUs when their Slurm "
+                    "nodes are powered down",
                     "give it an autoscaler with min_node_count=0 (in Soperator's recipe: autoscaling.min_size)",
                 )
             most += size.most
         if most < nodes:
             raise CapacityMistake(
-                f"the node groups have room for {most} machines, and {nodes} nodes are wanted",
-                "name all groups under the nodes",
+                f"the node groups have room for {most} machines, but {nodes} nodes are desired",
+                "name all node groups under the nodes",
             )
 
 
 def refuse_to_buy(group: NodeGroup, block_id: str) -> None:
-    """Refuse a group whose machines do not all come from the block."""
+    """Raise ``CapacityMistake`` unless all machines of a group come from the block."""
     group_id, policy = group.metadata.id, group.spec.template.reservation_policy
     if policy.policy != _Policy.STRICT:
-        what = "takes no machine from a block" if policy.policy == _Policy.FORBID else "buys what the block lacks"
+        what = "never uses a block" if policy.policy == _Policy.FORBID else "buys machines that the block lacks"
         raise CapacityMistake(
             f"node group {group_id} has the reservation policy {_Policy(policy.policy).name}: it {what}",
             f"`{_SET_POLICY} --template-reservation-policy-reservation-ids {block_id} --id {group_id}`, which replaces "
@@ -241,51 +241,51 @@ def refuse_to_buy(group: NodeGroup, block_id: str) -> None:
     if policy.reservation_ids and block_id not in policy.reservation_ids:
         raise CapacityMistake(
             f"node group {group_id} takes its machines from {', '.join(policy.reservation_ids)}, not from {block_id}",
-            "name the block that it belongs to, or another node group",
+            "use that block, or another node group",
         )
     kind = group.spec.template.WhichOneof("pricing_model")
     if group.spec.template.HasField("preemptible") or kind not in (None, "on_demand"):
         raise CapacityMistake(
-            f"node group {group_id} has preemptible machines, which no block gives", "name a regular node group"
+            f"node group {group_id} has preemptible machines, which are never of a block", "use a regular node group"
         )
 
 
 def refuse_misfit(group: NodeGroup, units: int, gpus_per_node: int, block: CapacityBlock) -> None:
-    """Refuse a group whose machines the block has not, or has too few of."""
+    """Raise ``CapacityMistake`` if the block has no machines of the group's kind, or too few."""
     group_id, resources = group.metadata.id, group.spec.template.resources
     if group.status.state == NodeGroupStatus.State.DELETING:
-        raise CapacityMistake(f"node group {group_id} is being deleted", "name another node group")
+        raise CapacityMistake(f"node group {group_id} is being deleted", "use another node group")
     if resources.platform != block.platform:
         raise CapacityMistake(
-            f"node group {group_id} has machines of {resources.platform}, and block {block.id} is of {block.platform}",
-            "name a node group of the same platform",
+            f"node group {group_id} has machines of {resources.platform}, but block {block.id} is of {block.platform}",
+            "use a node group of the same platform",
         )
     gpus = gpus_of(resources.preset or "")
     if gpus != gpus_per_node:
         raise CapacityMistake(
-            f"a node of {group_id} has {gpus} GPUs (preset {resources.preset}), and not {gpus_per_node}",
-            f"set gpus_per_unit={gpus}" if gpus else "name a node group with GPUs",
+            f"a node of {group_id} has {gpus} GPUs (preset {resources.preset}), expected {gpus_per_node}",
+            f"set gpus_per_unit={gpus}" if gpus else "use a node group with GPUs",
         )
     size = size_of(group)
     if group.spec.template.HasField("nvlink") and units != size.most:
         raise CapacityMistake(
             f"node group {group_id} is one NVLink group of {size}, which Nebius cannot resize",
-            "let it keep its size in every window of the schedule",
+            "keep its size in every window of the schedule",
         )
     if not 0 <= units <= MOST_NODES:
         raise CapacityMistake(
-            f"node group {group_id} cannot have {units} nodes", f"Nebius takes from 0 to {MOST_NODES} for one group"
+            f"node group {group_id} cannot have {units} nodes", f"Nebius allows 0 to {MOST_NODES} in one group"
         )
     limit = max(block.limit, block.next_change_to or 0)
     if units * gpus_per_node > limit:
         raise CapacityMistake(
-            f"{units} nodes of {group_id} need {units * gpus_per_node} GPUs, and block {block.id} has {limit}",
-            "ask for fewer, or have the block extended",
+            f"{units} nodes of {group_id} need {units * gpus_per_node} GPUs, but block {block.id} has {limit}",
+            "ask for fewer, or extend the block",
         )
 
 
 def gpus_of(preset: str) -> int:
-    """The GPUs of one machine: Nebius names its presets by what they have.
+    """The GPUs of one machine, from the name of its preset.
 
     >>> gpus_of("8gpu-128vcpu-1600gb"), gpus_of("16vcpu-64gb")
     (8, 0)

@@ -1,8 +1,8 @@
-"""The protocol of all that can hold GPUs of a capacity block.
+"""The protocol of targets: holders of GPUs of a capacity block.
 
-A target is a value that a DAG file makes: it says what there is to be moved, and opens nothing. A session is a target
-at work, in an event loop. Every method of a session is one idempotent step: it looks, does what can be done now, and
-returns; it is called again and again, in this process or in the next one.
+A target is a value in a DAG file: it describes a holder, and opens no connection. A session is a target at work, in an
+event loop. Every method of a session is one idempotent step: it observes, does what is possible now, and returns; it
+is called again and again, by this process or by the next one.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from airflow_provider_soperator.logger import Logger
     from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 
-#: Marks a dict that is a target, also where it is the field of another one.
+#: Marks a dict that is a target, also if it is a field of another target.
 _CLASS = "__target__"
 _PLAIN = (str, int, float, bool, type(None))
 
 
 class Clients(Protocol):
-    """Clients for connections that are given by their ids."""
+    """Clients for connections, by their ids."""
 
     def slurm(self, conn_id: str) -> AbstractAsyncContextManager[AsyncSlurmClient]: ...
 
@@ -42,7 +42,7 @@ class Clients(Protocol):
     def kubernetes(self, conn_id: str) -> AbstractAsyncContextManager[ApiClient]: ...
 
     async def block(self, conn_id: str, block: str) -> CapacityBlock:
-        """A capacity block, as it is now."""
+        """The present state of a capacity block."""
         ...
 
 
@@ -52,40 +52,40 @@ class SessionContext:
 
     #: The capacity block whose GPUs are moved.
     block: str
-    #: Tells this shift from all others, over every try of its task.
+    #: Identifies the shift over all tries of its task.
     key: str
-    #: For people who wonder about a drained node or a resized group.
+    #: Shown at drained nodes and resized groups.
     why: str = ""
 
 
 class Session(Protocol):
-    """A target at work. Methods that a target has no use for do nothing by default."""
+    """A target at work. Optional methods default to no-ops."""
 
     async def check(self, units: int, block: CapacityBlock) -> None:
-        """Raise ``CapacityMistake`` if it could never have so many units of this block. Nothing is changed."""
+        """Raise ``CapacityMistake`` if it could never have ``units`` units of this block. Changes nothing."""
 
     async def look(self) -> Holding:
-        """Read what it has now."""
+        """Read the present holding."""
 
     async def explain(self, to: int) -> tuple[str, ...]:
-        """List the units that would go if it were to have so many, and why these; in lines for people."""
+        """List the units that would go to shrink to ``to``, with reasons; in lines for people."""
         return ()
 
     async def shrink(self, to: int, release: Release) -> None:
-        """Go on towards having at most so many units, as far as ``release`` allows."""
+        """Take a step towards at most ``to`` units, within the limits of ``release``."""
 
     async def grow(self, to: int) -> None:
-        """Go on towards having at least so many units; the block has free what it takes."""
+        """Take a step towards at least ``to`` units; the block has the GPUs free."""
 
     async def allow(self, to: int) -> None:
-        """Let it have so many again, if it takes them by itself; it had them so, and they were not at work."""
+        """Restore the permission for ``to`` units that the target takes by itself; they were not at work before."""
         await self.grow(to)
 
     async def finish(self) -> None:
-        """The shift is over, well or not: leave nothing behind that was only for its duration."""
+        """Clean up what existed only for the shift, at its success or failure."""
 
     async def losses(self) -> JobLosses:
-        """Count the jobs that were on what this session has taken."""
+        """Count the jobs on units that this session has taken."""
         from airflow_provider_soperator.capacity.figures import JobLosses
 
         return JobLosses()
@@ -97,7 +97,7 @@ class Session(Protocol):
 
 @runtime_checkable
 class Target(Protocol):
-    """Something that can hold GPUs of a block: a frozen dataclass whose fields JSON can carry."""
+    """A holder of GPUs of a block: a frozen dataclass whose fields JSON can carry."""
 
     @property
     def name(self) -> str: ...
@@ -105,7 +105,7 @@ class Target(Protocol):
     @property
     def gpus_per_unit(self) -> int: ...
 
-    #: What a unit is called, in the plural: ``nodes``, ``replicas``.
+    #: The word for its units, in the plural: ``nodes``, ``replicas``.
     @property
     def units(self) -> str: ...
 
@@ -113,15 +113,13 @@ class Target(Protocol):
 
 
 def refuse_unnamed(block: CapacityBlock, whose: str) -> None:
-    """Raise ``CapacityMistake`` if it has not been said which block the machines of ``whose`` are of."""
+    """Raise ``CapacityMistake`` if the block of the machines of ``whose`` is not known."""
     if not block.id:
-        raise CapacityMistake(
-            f"{whose}: nobody has said which capacity block its machines are of", "say block=, with the block's id"
-        )
+        raise CapacityMistake(f"{whose}: the capacity block of its machines is unknown", "set block= to the block's id")
 
 
 def write_target(target: Target) -> dict[str, Any]:
-    """The target's class and its fields; all who run tasks must be able to import the class.
+    """The target's class and fields as JSON; all Airflow processes must be able to import the class.
 
     >>> from airflow_provider_soperator.capacity.targets import KubernetesScaleTarget
     >>> written = write_target(KubernetesScaleTarget(name="inference", resource="vllm", gpus_per_unit=8))
@@ -129,22 +127,20 @@ def write_target(target: Target) -> dict[str, Any]:
     ('airflow_provider_soperator.capacity.targets:KubernetesScaleTarget', 'vllm')
     """
     if not _is_target(type(target)):
-        raise CapacityMistake(f"{target!r} is no target", "make it a frozen dataclass, as those of this package are")
+        raise CapacityMistake(f"{target!r} is not a target", "make it a frozen dataclass, as in this package")
     path = f"{type(target).__module__}:{type(target).__qualname__}"
     if _find(path) is not type(target):
-        raise CapacityMistake(
-            f"only this process knows {type(target).__name__}, and others are to use it", "put it into a module"
-        )
+        raise CapacityMistake(f"other processes cannot import {type(target).__name__}", "move it into a module")
     fields = {field.name: getattr(target, field.name) for field in dataclasses.fields(target) if field.init}  # type: ignore[arg-type]
     return {_CLASS: path, **{name: _write(value, f"{path}.{name}") for name, value in fields.items()}}
 
 
 def read_target(written: Mapping[str, Any]) -> Target:
-    """The target that was written; no other class is ever made an object of."""
+    """The target that was written; other classes are never instantiated."""
     found = _find(str(written[_CLASS]))
     if found is None or not _is_target(found):
         raise CapacityMistake(
-            f"{written[_CLASS]} is no target", "install in all of Airflow's processes what the DAG was made with"
+            f"{written[_CLASS]} is not a target", "install the package that defines it in all Airflow processes"
         )
     made: Target = found(**{name: _read(value) for name, value in written.items() if name != _CLASS})
     return made
@@ -160,12 +156,12 @@ def _write(value: Any, where: str) -> Any:
         return [_write(one, where) for one in value]
     if type(value) is dict and all(type(key) is str and key != _CLASS for key in value):
         return {key: _write(one, where) for key, one in value.items()}
-    raise CapacityMistake(f"{where} is {value!r}, which JSON cannot carry", "use texts, numbers, lists and dicts")
+    raise CapacityMistake(f"{where} is {value!r}, which JSON cannot carry", "use strings, numbers, lists and dicts")
 
 
 def _read(value: Any) -> Any:
     if isinstance(value, list):
-        # A frozen target has no lists that could be added to.
+        # A frozen target has tuples, as a list could be changed.
         return tuple(map(_read, value))
     if isinstance(value, dict):
         return read_target(value) if _CLASS in value else {key: _read(one) for key, one in value.items()}
@@ -184,7 +180,7 @@ def _find(path: str) -> Any:
 
 
 def _is_target(kind: Any) -> bool:
-    """Tell if a class is one of targets, before there is an object of it."""
+    """True if a class is a target; checked without an instance."""
     if not (isinstance(kind, type) and dataclasses.is_dataclass(kind) and callable(getattr(kind, "open", None))):
         return False
     has = {field.name for field in dataclasses.fields(kind)} | set(dir(kind))

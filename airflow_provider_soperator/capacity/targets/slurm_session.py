@@ -1,4 +1,4 @@
-"""Nodes of a Soperator cluster at work as a target, which can be told which of them to give up."""
+"""Nodes of a Soperator cluster during a shift: a target that chooses the nodes to release."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 
 class SlurmNodesSession(Session):
-    """A set of Slurm nodes at work as a target."""
+    """A set of Slurm nodes during a shift."""
 
     def __init__(
         self,
@@ -70,18 +70,18 @@ class SlurmNodesSession(Session):
             self._names = tuple(hostlist.expand(target.nodes))
         except hostlist.HostlistError as error:
             raise CapacityMistake(f"{target.name}: {error}") from None
-        # Of the block, and not of the shift: what one shift has drained, a later one undrains.
+        # Named after the block, not the shift: a later shift undrains what this one has drained.
         self._reason = DrainReason(f"capacity/{re.sub('[^A-Za-z0-9._-]', '-', context.block)}", context.why)
         self._reservation = HandoverReservation(client.ask, context.block, context.key, user, self._names)
         self._lease = Lease(client.ask, context.block, context.key, self._names[0], user)
         self._began = datetime.now(timezone.utc)
         self._displaced = DisplacedJobs()
-        #: When each job was warned.
+        #: The time at which each job got the signal.
         self._warned: dict[JobId, datetime] = {}
         self._told: dict[str, str] = {}
         self._blocks: dict[str, str] | None = None
         self._problems: tuple[str, ...] = ()
-        #: Nodes that did not boot, and why.
+        #: Nodes that did not boot, with reasons.
         self._failed: dict[str, str] = {}
 
     async def check(self, units: int, block: CapacityBlock) -> None:
@@ -103,17 +103,15 @@ class SlurmNodesSession(Session):
         others = {node.gpus for node in nodes} - {target.gpus_per_unit}
         if others:
             raise CapacityMistake(
-                f"{target.name}: there are nodes with {', '.join(map(str, sorted(others)))} GPUs among {target.nodes}, "
-                f"and gpus_per_unit says {target.gpus_per_unit}",
-                "give each shape of nodes a target of its own",
+                f"{target.name}: some of {target.nodes} have {', '.join(map(str, sorted(others)))} GPUs, but "
+                f"gpus_per_unit is {target.gpus_per_unit}",
+                "give each shape of nodes its own target",
             )
         if not 0 <= units <= len(nodes):
-            raise CapacityMistake(
-                f"{target.name}: it has {len(nodes)} nodes ({target.nodes}), so it cannot have {units}"
-            )
+            raise CapacityMistake(f"{target.name}: expected 0 to {len(nodes)} nodes ({target.nodes}), got {units}")
 
     async def _refuse_ordinary_users(self, config: ClusterConfig) -> None:
-        # These two have all rights, though accounting may not list them.
+        # These two have all rights, even if accounting does not list them.
         if self._user in ("root", config.slurm_user):
             return
         if not (await self._client.ask(ShowRights(self._user))).may_change_nodes:
@@ -122,7 +120,7 @@ class SlurmNodesSession(Session):
     async def look(self) -> Holding:
         nodes = await self._nodes()
         on = [node for node in nodes if not is_off(node)]
-        # Slurm alone does not know if one that boots has its machine yet: its GPUs are promised until it is up.
+        # Slurm does not know if a booting node has its machine yet: its GPUs count as promised until it is up.
         sure = sum(not is_coming_up(node) for node in on)
         return Holding(
             allowed=sum(not _is_kept_off(node) for node in nodes),
@@ -136,14 +134,14 @@ class SlurmNodesSession(Session):
     async def explain(self, to: int) -> tuple[str, ...]:
         nodes = await self._nodes()
         chosen = await self._choose(nodes, await self._jobs(), to)
-        return in_lines({choice.node: f"to go, as it {choice.why}" for choice in chosen})
+        return in_lines({choice.node: f"will go: {choice.why}" for choice in chosen})
 
     async def shrink(self, to: int, release: Release) -> None:
         nodes = await self._nodes()
         jobs = await self._jobs()
         chosen = await self._choose(nodes, jobs, to)
         leaving = [choice.node for choice in chosen]
-        self._tell({choice.node: f"to go, as it {choice.why}" for choice in chosen if choice.node not in self._told})
+        self._tell({choice.node: f"will go: {choice.why}" for choice in chosen if choice.node not in self._told})
         await self._reserve([node.name for node in nodes if node.name in leaving and not is_off(node)], release)
         if release.mode is None:
             return
@@ -161,21 +159,23 @@ class SlurmNodesSession(Session):
 
     async def grow(self, to: int) -> None:
         nodes = await self._nodes()
-        # A node that is on has its GPUs, drained or not, and whether or not it is to stay: no other may take them.
+        # A node that is on holds its GPUs, even if others have drained it: no other node may take them.
         anothers = sum(self._is_anothers(node) and not is_off(node) for node in nodes)
         mine = [node for node in nodes if not self._is_anothers(node)]
         self._failed |= {node.name: node.reason for node in mine if self._has_failed(node)}
-        # Up to Soperator 4.1 the Pod of a node that did not boot stays, and keeps its machine from the one that is
-        # powered up in its place.
+        # Up to Soperator 4.1 the Pod of a node that did not boot stays, and keeps its machine from the node that is
+        # powered up instead.
         failed = kept_off([node for node in mine if node.name in self._failed], PowerDownMode.ASAP, reason=self._reason)
         chosen = sorted((node for node in mine if node.name not in self._failed), key=_nearness)
         move = up(chosen[: max(0, to - anothers)], owner=self._reason.owner, since=self._began)
         for order in (*failed.orders, *move.orders):
             await self._client.ask(order)
         lost = tuple(f"{name}: {why}" for name, why in {**self._failed, **move.lost}.items())
-        few = (f"only {len(mine)} of its nodes are not drained by others",) if len(mine) < to else ()
+        few = (f"others have drained all but {len(mine)} of its nodes",) if len(mine) < to else ()
         self._problems = lost + few
-        self._tell({**move.waiting, **move.lost, **{name: f"is given up: {why}" for name, why in self._failed.items()}})
+        self._tell(
+            {**move.waiting, **move.lost, **{name: f"failed to boot: {why}" for name, why in self._failed.items()}}
+        )
 
     async def allow(self, to: int) -> None:
         nodes = await self._nodes()
@@ -198,7 +198,7 @@ class SlurmNodesSession(Session):
         return await self._client.ask(ListNodes(self._names))
 
     async def _machines_under(self, machines: GroupMachines) -> int:
-        """Count the node groups' machines, less what other nodes of the same kind have: they may stand on them, too."""
+        """Count the node groups' machines, less those of other nodes of the same kind, which may share the groups."""
         count, everyone = await machines.count(), await self._client.ask(ListNodes())
         others = sum(
             node.name not in self._names and node.gpus == self._target.gpus_per_unit and not is_off(node)
@@ -207,11 +207,11 @@ class SlurmNodesSession(Session):
         return min(count - others, len(self._names))
 
     async def _jobs(self) -> list[Job]:
-        """The jobs that are on nodes."""
+        """The jobs that have nodes."""
         return [job for job in await self._client.ask(ListJobs()) if job.state.is_active and job.nodelist]
 
     async def _choose(self, nodes: Sequence[Node], jobs: Sequence[Job], to: int) -> list[NodeChoice]:
-        """The nodes that are to go, the same ones each time; what others have drained is theirs."""
+        """The nodes to release, the same ones each time; nodes that others have drained are left alone."""
         given = sum(self._is_anothers(node) and is_off(node) for node in nodes)
         free = [node for node in nodes if not self._is_anothers(node)]
         wanted = len(nodes) - to - given
@@ -222,42 +222,43 @@ class SlurmNodesSession(Session):
         now = datetime.now(timezone.utc)
         chosen = choose(free, jobs, max(0, wanted), now=now, preference=preference, leaving=leaving)
         short = wanted - len(chosen)
-        self._problems = (f"{short} more are drained by others, and stay as they are",) if short > 0 else ()
+        self._problems = (f"{short} more cannot go, as others have drained them",) if short > 0 else ()
         return chosen
 
     async def _reserve(self, nodes: Sequence[str], release: Release) -> None:
-        """Ahead of its time only: what is powered down drains by itself, and in the order of Slurm's choice."""
+        """Reserve nodes ahead of their release; later, a power-down drains them anyway."""
         if release.mode is not None or not release.ahead or not nodes:
             return
         if await self._reservation.reserve(nodes, release.wanted_at, self._reason.why):
             self._log.info(
-                "%s: %s reserved from %s on: jobs start there that end by then, and no others",
+                "%s: reserved %s from %s on: only jobs that end by then start there",
                 self._target.name,
                 hostlist.fold(nodes),
                 f"{release.wanted_at:%d %b %H:%M:%S} UTC",
             )
 
     async def _warned_long_enough(self, jobs: Sequence[Job], release: Release) -> bool:
-        """Warn jobs that have not been; a process that takes over from another warns once more, which does no harm."""
+        """Signal jobs that got no signal yet; a process that takes over signals once more, which does no harm."""
         now = datetime.now(timezone.utc)
         new = tuple(job.id for job in jobs if job.id not in self._warned)
         if new and release.signal:
             names = ", ".join(map(str, new))
-            self._log.warning("%s: jobs %s get SIG%s, and %s", self._target.name, names, release.signal, release.grace)
+            args = (self._target.name, release.signal, names, release.grace)
+            self._log.warning("%s: sending SIG%s to jobs %s, which have %s to end", *args)
             await self._client.ask(CancelJobs(ids=new, signal=release.signal))
         self._warned |= dict.fromkeys(new, now)
         return all(now - self._warned[job.id] >= release.grace for job in jobs)
 
     def _has_failed(self, node: Node) -> bool:
-        """The node was powered up since this began, and did not come."""
+        """True if the node was powered up in this session and did not boot."""
         return failed_to_resume(node) and node.reason_since is not None and node.reason_since > self._began
 
     def _is_anothers(self, node: Node) -> bool:
-        """Others have drained the node: it is left alone."""
+        """True if others have drained the node: it is left alone."""
         return is_anothers(node, self._reason.owner)
 
     def _tell(self, waiting: Mapping[str, str]) -> None:
-        """Say what is waited for, once for each node and cause."""
+        """Log what is waited for, once for each node and cause."""
         for line in in_lines({name: why for name, why in waiting.items() if self._told.get(name) != why}):
             self._log.info("%s: %s", self._target.name, line)
         self._told.update(waiting)
@@ -275,15 +276,15 @@ def _is_kept_off(node: Node) -> bool:
 
 
 def _nearness(node: Node) -> int:
-    """The rank of a node by how soon it can be used."""
+    """Rank of a node: the sooner it can be used, the lower."""
     if is_usable(node):
         return 0
     if failed_to_resume(node):
         return 5
     if is_coming_up(node):
         return 1
-    # One that may come at any time comes before one that is drained, and may stay so.
+    # A drained node ranks last: the drain may persist.
     if is_off(node) and node.state.has(NodeFlag.DRAIN):
         return 4
-    # One that is to go cannot be told to stay; but it has its GPUs yet, which one that is off has not.
+    # A power-down cannot be revoked, but such a node still has its GPUs, unlike one that is off.
     return 3 if is_off(node) else 2

@@ -60,20 +60,20 @@ def test_targets_come_in_their_own_order() -> None:
 @pytest.mark.parametrize(
     ("desired", "said"),
     [
-        ({"trainign": 4}, "no target trainign"),
-        ({}, "nothing is said of training and inference"),
-        ({"training": None, "inference": ""}, "nothing is said of training and inference"),
-        ({"training": -1}, "'?-1'? is no number of nodes"),
-        ({"training": 4.5}, "no number of nodes"),
-        ({"training": True}, "no number of nodes"),
-        ({"training": "half"}, "no number of nodes"),
-        ({"training": "12 gpus"}, "12 GPUs cannot be had, as its nodes have 8 each"),
-        ({"training": "4 replicas"}, "it has nodes, not replicas"),
-        ({"training": "4 s"}, "it has nodes, not s"),
-        ({"training": "4 no"}, "it has nodes, not no"),
-        ("4 nodes", "no JSON object"),
-        ("[4, 4]", "does not say how many units"),
-        (4, "does not say how many units"),
+        ({"trainign": 4}, "unknown target trainign"),
+        ({}, "no number for training and inference"),
+        ({"training": None, "inference": ""}, "no number for training and inference"),
+        ({"training": -1}, "expected a number of nodes .*, got '?-1'?"),
+        ({"training": 4.5}, "expected a number of nodes"),
+        ({"training": True}, "expected a number of nodes"),
+        ({"training": "half"}, "expected a number of nodes"),
+        ({"training": "12 gpus"}, "12 GPUs are not a multiple of the 8 of its nodes"),
+        ({"training": "4 replicas"}, "expected nodes or GPUs, got replicas"),
+        ({"training": "4 s"}, "expected nodes or GPUs, got s"),
+        ({"training": "4 no"}, "expected nodes or GPUs, got no"),
+        ("4 nodes", "must be a JSON object"),
+        ("[4, 4]", "must map each target to its units"),
+        (4, "must map each target to its units"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(desired: Any, said: str) -> None:
@@ -83,7 +83,7 @@ def test_what_cannot_be_meant_is_refused(desired: Any, said: str) -> None:
 
 def test_of_three_all_but_one_need_a_number() -> None:
     third = SlurmNodesTarget(name="research", nodes="gb-[0-3]")
-    with pytest.raises(CapacityMistake, match="nothing is said of inference and research"):
+    with pytest.raises(CapacityMistake, match="no number for inference and research"):
         units({"training": 4}, TRAINING, INFERENCE, third)
     assert units({"training": 4, "inference": 4}, TRAINING, INFERENCE, third)["research"] == 2
 

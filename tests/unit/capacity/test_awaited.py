@@ -25,13 +25,13 @@ def block(**changed: Any) -> CapacityBlock:
     [
         (BlockAwaited(), block(), ""),
         (BlockAwaited(), block(usage=None), ""),
-        (BlockAwaited(), block(state="allocating"), "it is allocating, and not active"),
+        (BlockAwaited(), block(state="allocating"), "it is allocating, expected active"),
         (BlockAwaited(target_state=None), block(state="allocating"), ""),
         (BlockAwaited(target_state="inactive"), block(state="inactive"), ""),
         (BlockAwaited(min_free_gpus=24), block(), ""),
-        (BlockAwaited(min_free_gpus=25), block(), "24 of its 64 GPUs are free, and not 25"),
-        (BlockAwaited(min_free_gpus=1), block(usage=None), "how many GPUs are free is not known just now"),
-        (BlockAwaited(min_free_gpus=1), block(limit=32), "0 of its 32 GPUs are free, and not 1"),
+        (BlockAwaited(min_free_gpus=25), block(), "24 of its 64 GPUs are free, expected 25"),
+        (BlockAwaited(min_free_gpus=1), block(usage=None), "the number of free GPUs is unknown at present"),
+        (BlockAwaited(min_free_gpus=1), block(limit=32), "0 of its 32 GPUs are free, expected 1"),
         (BlockAwaited(stable_for=HOUR), block(), ""),
         (BlockAwaited(stable_for=HOUR), block(next_change_at=NOW + HOUR, next_change_to=0), ""),
         (
@@ -48,7 +48,7 @@ def test_what_it_lacks(awaited: BlockAwaited, seen: CapacityBlock, lacks: str) -
 
 
 def test_a_state_or_number_that_can_never_be_is_refused() -> None:
-    with pytest.raises(CapacityMistake, match="target_state is 'free': a block is allocating, active"):
+    with pytest.raises(CapacityMistake, match="unknown target_state 'free': use one of allocating, active"):
         BlockAwaited(target_state="free")
     with pytest.raises(CapacityMistake, match="min_free_gpus must be >= 1, got 0"):
         BlockAwaited(min_free_gpus=0)

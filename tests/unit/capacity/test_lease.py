@@ -218,9 +218,9 @@ def test_whoever_has_lost_the_block_is_told_so() -> None:
     mine = lease(slurm, "monday")
     at_once(mine.confirm())
     slurm.known.clear()
-    with pytest.raises(LeaseLost, match="has been deleted"):
+    with pytest.raises(LeaseLost, match="was deleted"):
         at_once(mine.confirm())
-    with pytest.raises(LeaseLost, match="has been deleted"):
+    with pytest.raises(LeaseLost, match="was deleted"):
         at_once(mine.keep(record("monday", leaving=1)))
 
 
@@ -240,7 +240,7 @@ def test_where_comments_cannot_be_seen_it_is_known_all_the_same_who_has_it() -> 
         assert await mine.take(record("monday", came=2)) == record("monday", came=2)
         taken = await other.take(record("tuesday"))
         assert isinstance(taken, LeaseHolder)
-        assert str(taken).startswith("a task that cannot be told by this connection")
+        assert str(taken).startswith("a task that this connection cannot identify")
 
     asyncio.run(go())
 

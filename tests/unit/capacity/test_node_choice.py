@@ -66,9 +66,9 @@ def test_what_is_off_goes_first_then_what_goes_off_then_what_is_idle_then_what_e
     found = chosen(nodes, jobs, 5)
     assert numbers(found) == [4, 3, 2, 1, 0]
     assert [choice.why for choice in found] == [
-        "is off",
-        "is going off already",
-        "is idle",
+        "off",
+        "already powering down",
+        "idle",
         "runs 8 (train) until 21 Nov 21:00:00 UTC at the latest",
         "runs 7 (train) until 21 Nov 22:00:00 UTC at the latest",
     ]
@@ -86,7 +86,7 @@ def test_what_may_run_for_ever_goes_last() -> None:
     found = chosen([node(0), node(1)], [job(7, "worker-0", left=None), job(8, "worker-1", left=1000 * HOUR)], 2)
     assert numbers(found) == [1, 0]
     assert found[1].free_at is None
-    assert found[1].why == "runs 7 (train), without a time limit"
+    assert found[1].why == "runs 7 (train) without a time limit"
 
 
 def test_by_work_that_would_be_lost() -> None:
@@ -114,7 +114,7 @@ def test_those_chosen_before_stay_chosen_whatever_is_idle_by_now() -> None:
     nodes = [node(0, IDLE), node(1), node(2, IDLE)]
     found = chosen(nodes, [job(7, "worker-1")], 1, leaving={"worker-1"})
     assert numbers(found) == [1]
-    assert found[0].why == "was chosen before"
+    assert found[0].why == "chosen before"
 
 
 def test_when_fewer_are_to_go_than_were_chosen_before_those_stay_that_have_most_to_lose() -> None:

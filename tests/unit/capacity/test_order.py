@@ -85,11 +85,11 @@ def test_no_moment_is_moved(moment: datetime, span: timedelta) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"desired": {"training": 4}}, "nothing is said of inference: the targets are training, inference"),
-        ({"desired": {"training": 4, "inference": 4, "chat": 1}}, "there is no target chat"),
-        ({"desired": {"training": 4, "chat": 4}}, "there is no target chat; nothing is said of inference"),
-        ({"desired": {"training": -1, "inference": 4}}, "training cannot have less than nothing"),
-        ({"targets": PLAIN.targets[:1] * 2}, "two targets have one name: training, training"),
+        ({"desired": {"training": 4}}, "no number for inference: the targets are training, inference"),
+        ({"desired": {"training": 4, "inference": 4, "chat": 1}}, "unknown target chat"),
+        ({"desired": {"training": 4, "chat": 4}}, "unknown target chat; no number for inference"),
+        ({"desired": {"training": -1, "inference": 4}}, "desired must be >= 0, got -1 for training"),
+        ({"targets": PLAIN.targets[:1] * 2}, "target names must be unique, got training, training"),
     ],
 )
 def test_what_could_never_be_is_refused(changes: dict[str, Any], said: str) -> None:

@@ -46,11 +46,11 @@ def world(training: Holding, inference: Holding, usage: int | None = 64) -> Worl
 
 #: What is waited for, how long, and what is said of it then.
 PARTS: Mapping[str, tuple[World, timedelta, str]] = {
-    "release": (world(holding(6), holding(2)), TIMEOUTS.release, "training still has more than it shall have"),
+    "release": (world(holding(6), holding(2)), TIMEOUTS.release, "training still has more than desired"),
     "free": (world(holding(4), holding(2)), TIMEOUTS.free, "only 0 GPUs of the block are free, too few for inference"),
-    "unknown": (world(holding(4), holding(2), None), TIMEOUTS.free, "nobody knows how many GPUs of the block are free"),
+    "unknown": (world(holding(4), holding(2), None), TIMEOUTS.free, "the number of free GPUs of the block is unknown"),
     "ready": (world(holding(4), holding(4, 4, 3)), TIMEOUTS.ready, "inference is not ready"),
-    "machines": (world(holding(4), holding(4)), TIMEOUTS.free, "the GPUs that were given up are not free"),
+    "machines": (world(holding(4), holding(4)), TIMEOUTS.free, "the released GPUs are not free"),
 }
 
 
@@ -105,7 +105,7 @@ def test_trouble_that_lasts_is_a_failure_and_is_told_once() -> None:
     for minutes in range(41):
         patience.wait_out(TROUBLE, START + minutes * MINUTE, log)
     assert len(log.said) == 1
-    with pytest.raises(PartTookTooLong, match="nothing could be done for 0:40:00: nobody is there"):
+    with pytest.raises(PartTookTooLong, match="no step succeeded for 0:40:00: nobody is there"):
         patience.wait_out(TROUBLE, START + 41 * MINUTE, log)
 
 
@@ -141,7 +141,7 @@ def test_who_can_be_looked_at_and_takes_no_orders_is_out_of_reach() -> None:
         patience.wait_out(TROUBLE, START + minutes * MINUTE, log)
     assert len(log.said) == 1
     patience.see(seen, GOAL, START + 41 * MINUTE, started=True)
-    with pytest.raises(PartTookTooLong, match="nothing could be done"):
+    with pytest.raises(PartTookTooLong, match="no step succeeded"):
         patience.wait_out(TROUBLE, START + 41 * MINUTE, log)
 
 
@@ -149,5 +149,5 @@ def test_on_the_way_back_only_those_are_waited_for_that_were_ready_before() -> N
     seen, ready = world(holding(4, 4, 2), holding(4)), {"training": 2, "inference": 4}
     patience = ProgressTimer(TIMEOUTS)
     patience.see(seen, GOAL, START, started=True, ready=ready)
-    with pytest.raises(PartTookTooLong, match="the GPUs that were given up are not free"):
+    with pytest.raises(PartTookTooLong, match="the released GPUs are not free"):
         patience.see(seen, GOAL, START + TIMEOUTS.free + MINUTE, started=True, ready=ready)

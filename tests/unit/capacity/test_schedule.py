@@ -239,5 +239,5 @@ def test_leads(lead: str | timedelta, text: str) -> None:
 
 
 def test_a_moment_without_a_zone_is_refused(nights: CapacitySchedule) -> None:
-    with pytest.raises(CapacityMistake, match="could be a moment anywhere: give it a time zone"):
+    with pytest.raises(CapacityMistake, match="has no time zone: add one"):
         nights.at(datetime(2026, 11, 21))

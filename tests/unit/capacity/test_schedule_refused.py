@@ -31,11 +31,11 @@ def window(when: str, name: str = "") -> Window:
 @pytest.mark.parametrize(
     ("zone", "said"),
     [
-        ("Europe/Amsterdm", "there is no time zone 'Europe/Amsterdm': did you mean 'Europe/Amsterdam'?"),
-        ("CEST/CET", "there is no time zone 'CEST/CET': "),
-        ("Europe", "there is no time zone 'Europe': "),
-        ("", "there is no time zone '': give a name of the IANA database, such as \"Europe/Amsterdam\""),
-        (2, "there is no time zone 2: "),
+        ("Europe/Amsterdm", "unknown time zone 'Europe/Amsterdm': did you mean 'Europe/Amsterdam'?"),
+        ("CEST/CET", "unknown time zone 'CEST/CET': "),
+        ("Europe", "unknown time zone 'Europe': "),
+        ("", "unknown time zone '': use a name of the IANA database, such as \"Europe/Amsterdam\""),
+        (2, "unknown time zone 2: "),
     ],
 )
 def test_time_zones(zone: str, said: str) -> None:
@@ -66,9 +66,9 @@ def test_time_zones(zone: str, said: str) -> None:
             [window("mon 08:00 - mon 08:00"), window("wed 08:00 - 09:00", "w")],
             "'mon 08:00 - mon 08:00' and 'w' overlap",
         ),
-        ([NIGHT, NIGHT], "two windows are called 'night': give each a name of its own"),
-        ([window("mon 08:00 - 09:00", "otherwise")], "a window is called 'otherwise'"),
-        ([], "a schedule without windows hands nothing over"),
+        ([NIGHT, NIGHT], "two windows have the name 'night': give each its own name"),
+        ([window("mon 08:00 - 09:00", "otherwise")], "the window name 'otherwise' is reserved"),
+        ([], "a schedule needs at least one window"),
     ],
 )
 def test_windows_that_do_not_go_together(windows: list[Window], said: str) -> None:
@@ -78,13 +78,13 @@ def test_windows_that_do_not_go_together(windows: list[Window], said: str) -> No
 @pytest.mark.parametrize(
     ("windows", "said"),
     [
-        ([NIGHT, DAY], "no window says what holds from Saturdays 08:00 to Mondays 08:00: add one, or say otherwise="),
+        ([NIGHT, DAY], "no window covers the time from Saturdays 08:00 to Mondays 08:00: add one, or set otherwise="),
         (
             [window("mon,wed,fri 00:00 - 24:00"), window("sat 00:00 - mon 00:00")],
-            "no window says what holds on Tuesdays and Thursdays from 00:00 to 24:00: ",
+            "no window covers the time on Tuesdays and Thursdays from 00:00 to 24:00: ",
         ),
-        ([window("tue 10:00 - sun 23:30")], "no window says what holds from Sundays 23:30 to Tuesdays 10:00: "),
-        ([window("daily 00:00 - 23:00")], "no window says what holds on Mondays to Sundays from 23:00 to 24:00: "),
+        ([window("tue 10:00 - sun 23:30")], "no window covers the time from Sundays 23:30 to Tuesdays 10:00: "),
+        ([window("daily 00:00 - 23:00")], "no window covers the time on Mondays to Sundays from 23:00 to 24:00: "),
     ],
 )
 def test_gaps(windows: list[Window], said: str) -> None:
@@ -94,16 +94,16 @@ def test_gaps(windows: list[Window], said: str) -> None:
 @pytest.mark.parametrize(
     ("when", "said"),
     [
-        ("weekdays 08:00 - 20:00", "'weekdays' in 'weekdays 08:00 - 20:00' is no day: days are mon, tue,"),
-        ("mon 8 - 20", "'mon 8 - 20' is no part of a week: write "),
-        ("mon-fri 08:00", "'mon-fri 08:00' is no part of a week: write "),
-        ("mon 08:00 - someday 10:00", "'someday' in "),
-        ("mon 08:60 - 10:00", "08:60 in 'mon 08:60 - 10:00' is no time of day"),
-        ("mon 08:00 - 24:30", "24:30 in 'mon 08:00 - 24:30' is no time of day"),
+        ("weekdays 08:00 - 20:00", "unknown day 'weekdays' in 'weekdays 08:00 - 20:00': days are mon, tue,"),
+        ("mon 8 - 20", "'mon 8 - 20' is not a part of a week: write "),
+        ("mon-fri 08:00", "'mon-fri 08:00' is not a part of a week: write "),
+        ("mon 08:00 - someday 10:00", "unknown day 'someday' in "),
+        ("mon 08:60 - 10:00", "08:60 in 'mon 08:60 - 10:00' is not a time of day"),
+        ("mon 08:00 - 24:30", "24:30 in 'mon 08:00 - 24:30' is not a time of day"),
         ("mon 24:00 - tue 08:00", "'mon 24:00 - tue 08:00' begins at 24:00"),
-        ("mon-wed 08:00 - fri 08:00", "'mon-wed 08:00 - fri 08:00' begins on several days, and ends on one"),
-        ("", "'' is no part of a week"),
-        (None, "None is no part of a week"),
+        ("mon-wed 08:00 - fri 08:00", "'mon-wed 08:00 - fri 08:00' begins on several days but ends on one"),
+        ("", "'' is not a part of a week"),
+        (None, "None is not a part of a week"),
     ],
 )
 def test_windows_that_cannot_be_read(when: str, said: str) -> None:
@@ -115,12 +115,12 @@ def test_windows_that_cannot_be_read(when: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("allocation", "said"),
     [
-        ({"training": -1}, "'day' gives -1 units to 'training'"),
-        ({"training": 1.5}, "'day' gives 1.5 units to 'training'"),
-        ({"training": "4"}, "'day' gives '4' units to 'training'"),
-        ({"training": True}, "'day' gives True units to 'training'"),
-        ({}, "'day' has {} where units of targets are to be"),
-        (4, "'day' has 4 where units of targets are to be"),
+        ({"training": -1}, "'day': units of 'training' must be a whole number >= 0, got -1"),
+        ({"training": 1.5}, "'day': units of 'training' must be a whole number >= 0, got 1.5"),
+        ({"training": "4"}, "'day': units of 'training' must be a whole number >= 0, got '4'"),
+        ({"training": True}, "'day': units of 'training' must be a whole number >= 0, got True"),
+        ({}, "'day': expected units by target, got {}"),
+        (4, "'day': expected units by target, got 4"),
     ],
 )
 def test_allocations_that_are_none(allocation: Any, said: str) -> None:
@@ -146,27 +146,30 @@ def test_targets_that_are_not_named_everywhere() -> None:
     [
         (
             {"2026-12-24": "nigth"},
-            "the exception '2026-12-24' is to be as 'nigth', but there is no such window: did you",
+            "the exception '2026-12-24' names an unknown window 'nigth': did you",
         ),
         (
             {"2026-12-24": "xmas"},
-            "the exception '2026-12-24' is to be as 'xmas', but there is no such window: there are",
+            "the exception '2026-12-24' names an unknown window 'xmas': the windows are",
         ),
-        ({"24.12.2026": "night"}, "the exception '24.12.2026' is at no date: write "),
-        ({"2026-02-30": "night"}, "the exception '2026-02-30' is at a date that no calendar has ("),
+        ({"24.12.2026": "night"}, "the exception '24.12.2026' is not a date or period: write "),
+        ({"2026-02-30": "night"}, "the exception '2026-02-30' has a date that does not exist ("),
         (
             {"2026-12-24T25:00/2026-12-26T08:00": "day"},
-            "the exception '2026-12-24T25:00/2026-12-26T08:00' is at a date",
+            "the exception '2026-12-24T25:00/2026-12-26T08:00' has a date",
         ),
-        ({"2026-12-24/2026-12-26T08:00": "night"}, "the exception '2026-12-24/2026-12-26T08:00' is at no date: write "),
-        ({"2026-12-24T08:00": "night"}, "the exception '2026-12-24T08:00' ends before it has begun"),
+        (
+            {"2026-12-24/2026-12-26T08:00": "night"},
+            "the exception '2026-12-24/2026-12-26T08:00' is not a date or period: write ",
+        ),
+        ({"2026-12-24T08:00": "night"}, "the exception '2026-12-24T08:00' ends before it begins"),
         ({"2026-12-24T08:00+01:00/2026-12-25T08:00+01:00": "night"}, "the exception '2026-12-24T08:00+01:00/2026-"),
-        ({"2026-12-26/2026-12-24": "night"}, "the exception '2026-12-26/2026-12-24' ends before it has begun"),
+        ({"2026-12-26/2026-12-24": "night"}, "the exception '2026-12-26/2026-12-24' ends before it begins"),
         (
             {"2026-12-24/2026-12-26": "night", "2026-12-26": "day"},
             "the exceptions '2026-12-24/2026-12-26' and '2026-12-26' overlap from 2026-12-26 00:00 to 2026-12-27 00:00",
         ),
-        ({"2026-12-24": {}}, "the exception '2026-12-24' has {} where units of targets are to be"),
+        ({"2026-12-24": {}}, "the exception '2026-12-24': expected units by target, got {}"),
     ],
 )
 def test_exceptions(exceptions: dict[str, Any], said: str) -> None:
@@ -175,9 +178,7 @@ def test_exceptions(exceptions: dict[str, Any], said: str) -> None:
 
 def test_an_exception_as_otherwise_where_there_is_none() -> None:
     always = window("daily 00:00 - 24:00", "always")
-    with pytest.raises(
-        CapacityMistake, match="is to be as 'otherwise', but there is no such window: there are 'always'"
-    ):
+    with pytest.raises(CapacityMistake, match="names an unknown window 'otherwise': the windows are 'always'"):
         CapacitySchedule(timezone="UTC", windows=[always], exceptions={"2026-12-24": "otherwise"})
 
 
@@ -196,20 +197,23 @@ def test_more_than_the_block_has() -> None:
 
 def test_a_limit_for_units_of_unknown_size() -> None:
     assert refused(limit=64) == (
-        "nothing says how many GPUs a unit of inference and training has: give gpus_per_unit= for each target"
+        "the GPUs of one unit of inference and training are unknown: give gpus_per_unit= for each target"
     )
 
 
 @pytest.mark.parametrize(
     ("lead", "said"),
     [
-        ("12h1m", "the lead of 12h1m is longer than 'night', which lasts 12h: make the lead shorter, or that longer"),
+        (
+            "12h1m",
+            "the lead of 12h1m is longer than 'night', which lasts 12h: shorten the lead, or lengthen the window",
+        ),
         (timedelta(days=3), "the lead of 3d is longer than 'night', which lasts 12h"),
-        ("half an hour", "'half an hour' is no duration: write "),
-        ("", "'' is no duration"),
-        (30, "30 is no duration"),
-        (timedelta(minutes=-1), "-1 day, 23:59:00 is no whole number of seconds"),
-        (timedelta(seconds=1.5), "0:00:01.500000 is no whole number of seconds"),
+        ("half an hour", "'half an hour' is not a duration: write "),
+        ("", "'' is not a duration"),
+        (30, "30 is not a duration"),
+        (timedelta(minutes=-1), "a duration must be a whole number of seconds >= 0, got -1 day, 23:59:00"),
+        (timedelta(seconds=1.5), "a duration must be a whole number of seconds >= 0, got 0:00:01.500000"),
     ],
 )
 def test_leads(lead: Any, said: str) -> None:
@@ -218,7 +222,7 @@ def test_leads(lead: Any, said: str) -> None:
 
 def test_a_lead_longer_than_what_lies_between_windows() -> None:
     lunch = [window("daily 00:00 - 12:00", "morning"), window("daily 13:00 - 24:00", "afternoon")]
-    said = "the lead of 2h is longer than what holds otherwise on Mondays from 12:00 to 13:00, which lasts 1h"
+    said = "the lead of 2h is longer than otherwise on Mondays from 12:00 to 13:00, which lasts 1h"
     assert refused(windows=lunch, lead="2h").startswith(said)
     short = {"2026-12-24T10:00/2026-12-24T11:00": "night"}
     said = "the lead of 2h is longer than the exception '2026-12-24T10:00/2026-12-24T11:00', which lasts 1h"

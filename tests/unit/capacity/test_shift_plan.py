@@ -51,8 +51,8 @@ def test_there() -> None:
     ]
     assert [line.partition(". ")[0] for line in lines[3:]] == ["1", "2", "3", "4"]
     leaves, wanted = "21 Nov 19:45:00 UTC", "21 Nov 20:00:00 UTC"
-    assert found.steps[0].startswith(f"until {leaves}: work that would last longer is kept off")
-    assert found.steps[1].startswith(f"at {leaves}: training gives up what is idle")
+    assert found.steps[0].startswith(f"until {leaves}: jobs that would run longer are kept off")
+    assert found.steps[1].startswith(f"at {leaves}: training releases idle units")
     assert found.steps[2].endswith("inference gets one more")
     assert found.steps[3].startswith(f"by {wanted}: inference")
 
@@ -69,15 +69,15 @@ def test_force_is_announced() -> None:
 def test_what_is_wanted_by_now_begins_now() -> None:
     past = datetime(2020, 1, 1, tzinfo=timezone.utc)
     found = planned(8, 0, wanted_at=past)
-    assert found.steps[0].startswith("now: training gives up")
+    assert found.steps[0].startswith("now: training releases")
     assert not any("2020" in step or "01 Jan" in step for step in found.steps)
 
 
 def test_growing_alone_needs_nobody_to_leave() -> None:
     found = planned(6, 0, 48)
     assert str(found).startswith("training keeps its 6 nodes\n")
-    assert found.steps[0].endswith("inference gets as much as is free in the block")
-    assert "gives up" not in str(found)
+    assert found.steps[0].endswith("inference gets what is free in the block")
+    assert "releases" not in str(found)
 
 
 def test_shrinking_alone_gives_to_nobody() -> None:
@@ -87,7 +87,7 @@ def test_shrinking_alone_gives_to_nobody() -> None:
 def test_nothing() -> None:
     found = planned(6, 2)
     assert found.is_empty
-    assert found.steps == ("nothing: everything is as it shall be",)
+    assert found.steps == ("nothing to do",)
 
 
 @pytest.mark.parametrize(("usage", "free"), [(40, 24), (None, None)])

@@ -103,7 +103,7 @@ def test_machines_count_as_far_as_they_can_be_those_of_its_nodes(
 
 def test_nodes_are_of_a_block_that_is_named() -> None:
     session = Nodes([IDLE]).session("worker-0")
-    with pytest.raises(CapacityMistake, match="training: nobody has said which capacity block its machines are of"):
+    with pytest.raises(CapacityMistake, match="training: the capacity block of its machines is unknown"):
         asyncio.run(session.check(1, CapacityBlock(id="", limit=64, usage=None)))
 
 

@@ -69,9 +69,9 @@ def local() -> Target:
 @pytest.mark.parametrize(
     ("target", "words"),
     [
-        (Mutable(), "is no target: make it a frozen dataclass"),
-        ({"name": "training"}, "is no target"),
-        (local(), "only this process knows Hidden"),
+        (Mutable(), "is not a target: make it a frozen dataclass"),
+        ({"name": "training"}, "is not a target"),
+        (local(), "other processes cannot import Hidden"),
         (Both(name="both", parts=(), notes={"at": object()}), "Both.notes is <object .*, which JSON cannot carry"),
         (Both(name="both", parts=(), notes={1: "one"}), "which JSON cannot carry"),
     ],
@@ -94,7 +94,7 @@ def test_what_others_could_not_read_is_refused(target: Any, words: str) -> None:
     ],
 )
 def test_nothing_but_targets_is_made(path: str) -> None:
-    with pytest.raises(CapacityMistake, match="is no target: install in all of Airflow's processes"):
+    with pytest.raises(CapacityMistake, match="is not a target: install the package that defines it"):
         read_target({"__target__": path, "id": "b", "limit": 1, "usage": 0, "args": ["true"]})
 
 

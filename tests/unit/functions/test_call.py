@@ -151,7 +151,7 @@ def test_another_python_says_what_to_do(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(call, "_about", lambda function: about(function) | {"python": "3.99"})
     said = run(packed(add, 1), tmp_path)
     assert said.returncode == remote.UNFIT
-    assert "but the function comes from Python 3.99: name an interpreter of that version" in said.stderr
+    assert "but the function comes from Python 3.99: set an interpreter of that version" in said.stderr
 
 
 def test_a_result_that_is_too_large_says_what_to_do(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_a_result_that_is_too_large_says_what_to_do(tmp_path: Path) -> None:
 def test_a_result_that_cannot_be_sent_back_says_so(tmp_path: Path) -> None:
     said = run(packed(lambda: (line for line in "ab")), tmp_path)
     assert said.returncode == remote.UNFIT
-    assert "what the function returned cannot be sent back" in said.stderr
+    assert "the result of the function cannot be pickled" in said.stderr
 
 
 def test_what_is_not_installed_there_is_named(tmp_path: Path) -> None:
@@ -172,12 +172,12 @@ def test_what_is_not_installed_there_is_named(tmp_path: Path) -> None:
     bare.chmod(0o755)
     said = run(call.script(lambda: pytest.__version__, (), {}, name="a-key", launch=Launch(python=str(bare))), tmp_path)
     assert said.returncode == remote.UNFIT
-    assert "needs what is not installed for" in said.stderr
+    assert "needs a module that is not installed for" in said.stderr
     assert "No module named 'pytest'" in said.stderr
 
 
 def test_arguments_that_cannot_be_sent_are_refused() -> None:
-    with pytest.raises(call.CallError, match=r"add or its arguments cannot be sent .*lock"):
+    with pytest.raises(call.CallError, match=r"add or its arguments cannot be pickled .*lock"):
         packed(add, threading.Lock())
 
 

@@ -229,7 +229,7 @@ def test_figures_that_are_nobodys_are_told() -> None:
     strange = {ECC: [Sample({"host": "worker-0", "gpu": "1"}, 1)], XID: [Sample({"host": "worker-0"}, 13)]}
     seen = by_metrics(strange)
     assert assess([node("IDLE+CLOUD")], seen)["worker-0"].is_healthy
-    assert "1 figures tell of faults and are of no node that Slurm has, such as {gpu=1, host=worker-0}" in unclear(
+    assert "1 metrics report faults that match no Slurm node, such as {gpu=1, host=worker-0}" in unclear(
         [node("IDLE+CLOUD")], seen
     )
     named = replace(seen, node_labels=("host",))
@@ -272,7 +272,7 @@ def test_what_is_wrong_is_told_in_plain_values_and_in_words() -> None:
 
 
 def test_a_kind_that_there_is_not() -> None:
-    with pytest.raises(ValueError, match="there is no kind hardware of findings, but user_problem, node_problem"):
+    with pytest.raises(ValueError, match="unknown kind hardware of findings; use user_problem, node_problem"):
         kinds_of(["hardware"])
 
 

@@ -163,14 +163,14 @@ BAD = BadRequest(violations=[BadRequest.Violation(field="spec.size", message="is
             refusal(StatusCode.RESOURCE_EXHAUSTED, detail(quota_failure=QUOTA)),
             NebiusQuota,
             [
-                "quota vpc.ipv4-address.public.count: 4 asked for, the limit is 3",
-                "quota compute.disk.count: 9 asked for, the limit is 8. too many disks",
+                "quota vpc.ipv4-address.public.count: 4 requested, the limit is 3",
+                "quota compute.disk.count: 9 requested, the limit is 8. too many disks",
             ],
         ),
         (
             refusal(StatusCode.RESOURCE_EXHAUSTED, detail(not_enough_resources=SHORT)),
             NebiusShortage,
-            ["not enough gpu (8 asked for)"],
+            ["not enough gpu (8 requested)"],
         ),
         (refusal(StatusCode.RESOURCE_EXHAUSTED), NebiusBusy, ["quotas"]),
         (

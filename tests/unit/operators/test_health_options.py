@@ -17,10 +17,10 @@ from airflow_provider_soperator.work.protocols import Watch, failed, refused, su
 
 MISTAKES: list[tuple[type[Any], dict[str, Any], str]] = [
     (NodeHealthSensor, {"target_state": "well"}, "target_state must be 'healthy', 'unhealthy' or 'any'"),
-    (NodeHealthSensor, {"kinds": ["hardware"]}, "there is no kind hardware of findings"),
-    (NodeHealthSensor, {"kinds": "hardware"}, "there is no kind hardware of findings"),
+    (NodeHealthSensor, {"kinds": ["hardware"]}, "unknown kind hardware of findings"),
+    (NodeHealthSensor, {"kinds": "hardware"}, "unknown kind hardware of findings"),
     (NodeHealthSensor, {"nodes": "worker-[0"}, "worker-"),
-    (ReplaceNodesOperator, {"nodes": "worker-0", "max_parallel": "half"}, "max_parallel='half' is neither a number"),
+    (ReplaceNodesOperator, {"nodes": "worker-0", "max_parallel": "half"}, "max_parallel must be a number of nodes"),
     (ReplaceNodesOperator, {"nodes": "worker-0", "mode": "kill"}, "mode must be one of 'asap', 'requeue', 'force'"),
 ]
 

@@ -22,7 +22,7 @@ RECIPE = Recipe("/opt/recipe")
     ("operator", "options", "said"),
     [
         (ProvisionClusterOperator, {"source": "/opt/recipe"}, "name a Recipe or KubernetesObjects"),
-        (ProvisionClusterOperator, {"spec": {"name": "a"}}, "spec is not complete"),
+        (ProvisionClusterOperator, {"spec": {"name": "a"}}, "spec is incomplete"),
         (ProvisionClusterOperator, {"if_exists": "replace"}, "can be 'update' or 'fail'"),
         (ProvisionClusterOperator, {"smoke_job": {"nodes": -1}}, "smoke_job cannot be submitted: .*nodes"),
         (ProvisionClusterOperator, {"smoke_job": {"gpu_per_node": 8}}, "smoke_job cannot be submitted: .*gpu_per_node"),
@@ -45,7 +45,7 @@ def test_a_description_is_rendered_and_may_come_from_a_file() -> None:
 def test_a_value_that_a_template_has_made_is_checked() -> None:
     task = ProvisionClusterOperator(task_id="task", spec=cluster(name="{{ params.name }}"), source=RECIPE)
     task.spec["name"] = "My Research"
-    with pytest.raises(AirflowFailException, match="'My Research' cannot be the name of a cluster"):
+    with pytest.raises(AirflowFailException, match="'My Research' is not a name of a cluster"):
         task.execute({})  # type: ignore[arg-type,typeddict-item]
 
 
@@ -55,7 +55,7 @@ def test_a_consent_that_has_not_come_is_none(given: Any) -> None:
         task_id="task", spec=cluster(), source=RECIPE, approved_plan="{{ ti.xcom_pull('plan') }}"
     )
     task.approved_plan = given
-    with pytest.raises(SpecMistake, match="give it what a task with plan_only=True has returned"):
+    with pytest.raises(SpecMistake, match="must be the result of a task with plan_only=True"):
         task._check_agreed(ProvisioningPlan("1 to create", {"a": "create"}))
 
 
@@ -68,5 +68,5 @@ def test_the_place_of_a_cluster_is_that_of_its_way() -> None:
 
 
 def test_connections_are_named_as_a_whole() -> None:
-    with pytest.raises(SpecMistake, match="goes through another one"):
+    with pytest.raises(SpecMistake, match="needs another one as transport"):
         Connections(slurm="research", airflow_conn_id="airflow_api")

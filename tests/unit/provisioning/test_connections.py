@@ -55,9 +55,9 @@ def test_a_kubeconfig_is_better_than_a_context() -> None:
     ("wanted", "said"),
     [
         ({"ssh": "a"}, "the address of the login nodes is not known, so a cannot be written"),
-        ({"kubernetes": "a"}, "nothing is known of the Kubernetes API that a is to reach"),
-        ({"slurm": "a"}, "a connection a to Slurm goes through another one"),
-        ({}, "name slurm, kubernetes or ssh"),
+        ({"kubernetes": "a"}, "the Kubernetes API for a is not known"),
+        ({"slurm": "a"}, "the connection a to Slurm needs another one"),
+        ({}, "set slurm, kubernetes or ssh"),
     ],
 )
 def test_what_cannot_be_written(wanted: dict[str, str], said: str) -> None:
@@ -98,5 +98,5 @@ def test_more_than_was_agreed_to(changes: dict[str, str], more: str) -> None:
 
 @pytest.mark.parametrize("agreed", ["yes", True, {}, [], None])
 def test_what_is_no_consent(agreed: Any) -> None:
-    with pytest.raises(SpecMistake, match="give it what a task with plan_only=True has returned"):
+    with pytest.raises(SpecMistake, match="must be the result of a task with plan_only=True"):
         ProvisioningPlan("").check_agreed(agreed)

@@ -38,7 +38,7 @@ def test_the_link_to_the_cluster_is_that_of_the_release() -> None:
     assert new["spec"]["clusterName"] == "research"
     assert new["spec"]["nodeConfig"]["autoResume"] is False
     assert "annotations" not in new["metadata"]
-    with pytest.raises(SpecMistake, match=r"auto_resume comes with Soperator 5\.0"):
+    with pytest.raises(SpecMistake, match=r"auto_resume needs Soperator 5\.0"):
         rendered(cluster(nodesets=(workers(auto_resume=False),)))
 
 
@@ -95,5 +95,5 @@ def test_overrides_win_and_their_names_are_checked() -> None:
     assert nodeset["spec"]["maxUnavailable"] == "10%"
     assert nodeset["spec"]["slurmd"]["resources"]["cpu"] == "100"
     assert nodeset["spec"]["slurmd"]["resources"]["nvidia.com/gpu"] == "8"
-    with pytest.raises(SpecMistake, match="overrides has 'NodeSet/wroker'; did you mean NodeSet/worker"):
+    with pytest.raises(SpecMistake, match="unknown object 'NodeSet/wroker' in overrides; did you mean NodeSet/worker"):
         rendered(cluster(), overrides={"NodeSet/wroker": {}})

@@ -15,24 +15,24 @@ from tests.unit.provisioning.clusters import cluster, public_key, workers
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"name": "Research"}, "'Research' cannot be the name of a cluster"),
-        ({"name": "r" * 33}, "has 33 letters: it can have 32"),
-        ({"operator_version": "4.1"}, "name a release of Soperator"),
-        ({"login_keys": ()}, "nobody could log in"),
-        ({"login_keys": ("-----BEGIN OPENSSH PRIVATE KEY-----",)}, "a private key is among login_keys"),
-        ({"login_keys": ("me@example",)}, "'me@example' is no public key"),
+        ({"name": "Research"}, "'Research' is not a name of a cluster"),
+        ({"name": "r" * 33}, "must have at most 32 characters, got 33"),
+        ({"operator_version": "4.1"}, "must be a release of Soperator"),
+        ({"login_keys": ()}, "no user could log in"),
+        ({"login_keys": ("-----BEGIN OPENSSH PRIVATE KEY-----",)}, "login_keys contains a private key"),
+        ({"login_keys": ("me@example",)}, "'me@example' is not a public key"),
         ({"login_keys": (public_key()[:40],)}, "is damaged: copy it again"),
         ({"login_keys": (public_key().replace("ssh-ed25519 ", "ssh-rsa "),)}, "is damaged: copy it again"),
-        ({"nodesets": ()}, "at least one set of workers"),
-        ({"nodesets": (workers(), workers())}, "two node sets are called worker"),
-        ({"project": "my-project"}, "project is 'my-project', but its id begins with project-"),
-        ({"tenant": "project-e00"}, "its id begins with tenant-"),
-        ({"rest": True}, "set accounting=True as well"),
-        ({"rest": True, "accounting": False}, "set accounting=True as well"),
+        ({"nodesets": ()}, "at least one node set"),
+        ({"nodesets": (workers(), workers())}, "node sets must be unique, got worker twice"),
+        ({"project": "my-project"}, "project must be an id that begins with project-, got 'my-project'"),
+        ({"tenant": "project-e00"}, "an id that begins with tenant-"),
+        ({"rest": True}, "also set accounting=True"),
+        ({"rest": True, "accounting": False}, "also set accounting=True"),
         ({"maintenance": "downscal"}, "did you mean downscale"),
         ({"active_checks_scope": "prod-quick"}, "did you mean prod_quick"),
         ({"partitions": (PartitionSpec("gpu", ("workers",)),)}, "there is no node set workers; did you mean worker"),
-        ({"partitions": (PartitionSpec("a"), PartitionSpec("a"))}, "two partitions are called a"),
+        ({"partitions": (PartitionSpec("a"), PartitionSpec("a"))}, "partitions must be unique, got a twice"),
     ],
 )
 def test_a_cluster_that_is_refused(changed: dict[str, Any], said: str) -> None:
@@ -43,21 +43,21 @@ def test_a_cluster_that_is_refused(changed: dict[str, Any], said: str) -> None:
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"name": "gpu_h100"}, "cannot be the name of a node set"),
-        ({"size": 0}, "size is 0: it is at least 1"),
-        ({"size": "two"}, "is 'two', where a whole number was expected"),
-        ({"preset": "8gpu"}, "'8gpu' is no preset"),
+        ({"name": "gpu_h100"}, "is not a name of a node set"),
+        ({"size": 0}, "size must be >= 1, got 0"),
+        ({"size": "two"}, "must be a whole number, got 'two'"),
+        ({"preset": "8gpu"}, "preset must have the form 8gpu-128vcpu-1600gb, got '8gpu'"),
         ({"preset": "16vcpu-64gb"}, "the platform gpu-h100-sxm has no preset 16vcpu-64gb"),
-        ({"fabric": "fabric-3", "preset": "1gpu-16vcpu-200gb"}, "only whole machines, with all 8 GPUs"),
-        ({"fabric": "fabric-3", "gpu_cluster": "computegpucluster-e00"}, "say one of them"),
-        ({"min_size": 3}, "min_size is 3, which is above its size 2"),
-        ({"min_size": 1, "autoscaling": False}, "min_size means nothing without autoscaling"),
+        ({"fabric": "fabric-3", "preset": "1gpu-16vcpu-200gb"}, "only one with all 8 GPUs can"),
+        ({"fabric": "fabric-3", "gpu_cluster": "computegpucluster-e00"}, "set fabric or gpu_cluster, not both"),
+        ({"min_size": 3}, "min_size must be <= its size 2, got 3"),
+        ({"min_size": 1, "autoscaling": False}, "min_size has no effect without autoscaling"),
         ({"initial": 1}, "initial is for ephemeral nodes"),
-        ({"initial": 3, "ephemeral": True}, "initial is 3, which is above its size 2"),
-        ({"reservation": "strict"}, "can be AUTO, FORBID, STRICT"),
-        ({"reservation": "STRICT"}, "name them in blocks"),
-        ({"reservation": "FORBID", "blocks": ("capacityblockgroup-a",)}, "leave one out"),
-        ({"blocks": ("mk8snodegroup-e00",)}, "is no capacity block"),
+        ({"initial": 3, "ephemeral": True}, "initial must be <= its size 2, got 3"),
+        ({"reservation": "strict"}, "must be one of AUTO, FORBID, STRICT"),
+        ({"reservation": "STRICT"}, "only from blocks: set blocks"),
+        ({"reservation": "FORBID", "blocks": ("capacityblockgroup-a",)}, "omit one of them"),
+        ({"blocks": ("mk8snodegroup-e00",)}, "must begin with capacityblockgroup-"),
     ],
 )
 def test_a_node_set_that_is_refused(changed: dict[str, Any], said: str) -> None:
@@ -68,15 +68,15 @@ def test_a_node_set_that_is_refused(changed: dict[str, Any], said: str) -> None:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: Disk(size_gib=100, type="NETWORK_SSD_IO_M3"), "name a multiple of 93"),
-        (lambda: Disk(type="SSD"), "can be NETWORK_SSD"),
-        (lambda: Filesystem(), "say one of them"),
-        (lambda: Filesystem(size_gib=1, id="computefilesystem-e00"), "say one of them"),
-        (lambda: Submount("data", "data", Filesystem(size_gib=1)), "name an absolute path"),
-        (lambda: Submount("data", "/home/", Filesystem(size_gib=1)), "kept for home directories"),
-        (lambda: LocalNvme(devices=0, device_gb=3840), "devices of local_nvme is 0"),
-        (lambda: PartitionSpec("a b"), "cannot be the name of a partition"),
-        (lambda: PartitionSpec("a", config="PartitionName=a Nodes=ALL"), "do not belong into its config"),
+        (lambda: Disk(size_gib=100, type="NETWORK_SSD_IO_M3"), "must be a multiple of 93"),
+        (lambda: Disk(type="SSD"), "must be one of NETWORK_SSD"),
+        (lambda: Filesystem(), "and not both"),
+        (lambda: Filesystem(size_gib=1, id="computefilesystem-e00"), "and not both"),
+        (lambda: Submount("data", "data", Filesystem(size_gib=1)), "must be mounted at an absolute path"),
+        (lambda: Submount("data", "/home/", Filesystem(size_gib=1)), "is for home directories"),
+        (lambda: LocalNvme(devices=0, device_gb=3840), "devices of local_nvme must be >= 1, got 0"),
+        (lambda: PartitionSpec("a b"), "is not a name of a partition"),
+        (lambda: PartitionSpec("a", config="PartitionName=a Nodes=ALL"), "config must not set PartitionName or Nodes"),
     ],
 )
 def test_a_part_that_is_refused(make: Any, said: str) -> None:
@@ -104,7 +104,7 @@ def test_blocks_are_never_left_for_what_can_be_bought() -> None:
 @pytest.mark.parametrize("keeps", [{"autoscaling": False}, {"min_size": "all"}, {"min_size": 2}])
 def test_machines_that_stay_behind_ephemeral_nodes_are_warned_of(keeps: dict[str, Any]) -> None:
     (warning,) = cluster(nodesets=(workers(ephemeral=True, **keeps),)).warnings
-    assert "the GPUs stay in use" in warning
+    assert "the machines stay and hold their GPUs" in warning
     assert cluster(nodesets=(workers(ephemeral=True, min_size=0),)).warnings == ()
 
 
@@ -124,7 +124,7 @@ def test_templates_are_checked_once_they_are_rendered() -> None:
     read = ClusterSpec.read(said)
     assert (read.nodesets[0].size, read.nodesets[0].min_size) == (4, "all")
     said["nodesets"][0]["size"] = "many"
-    with pytest.raises(SpecMistake, match=r"spec.nodesets\[0\].size is 'many'"):
+    with pytest.raises(SpecMistake, match=r"spec.nodesets\[0\].size must be a whole number, got 'many'"):
         ClusterSpec.read(said)
 
 
@@ -143,14 +143,14 @@ def test_plain_data_and_back() -> None:
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        ({"nam": "a"}, "spec has no 'nam'; did you mean name"),
-        ({"nodesets": [{"name": "w", "sise": 1}]}, r"spec.nodesets\[0\] has no 'sise'; did you mean size"),
-        ({"name": "a"}, "spec is not complete: .*operator_version"),
-        ({"nodesets": "worker"}, "spec.nodesets is 'worker', where a list was expected"),
-        ({"accounting": "perhaps"}, "spec.accounting is 'perhaps', where true or false was expected"),
-        ({"k8s_version": 1.32}, "spec.k8s_version is 1.32, where a text was expected: put it into quotes"),
-        ({"jail": 2048}, "spec.jail is 2048, where names with values were expected"),
-        ([], r"spec is \[\], where names"),
+        ({"nam": "a"}, "spec has no field 'nam'; did you mean name"),
+        ({"nodesets": [{"name": "w", "sise": 1}]}, r"spec.nodesets\[0\] has no field 'sise'; did you mean size"),
+        ({"name": "a"}, "spec is incomplete: .*operator_version"),
+        ({"nodesets": "worker"}, "spec.nodesets must be a list, got 'worker'"),
+        ({"accounting": "perhaps"}, "spec.accounting must be true or false, got 'perhaps'"),
+        ({"k8s_version": 1.32}, "spec.k8s_version must be a string, got 1.32: put it in quotes"),
+        ({"jail": 2048}, "spec.jail must be a mapping, got 2048"),
+        ([], r"spec must be a mapping, got \[\]"),
     ],
 )
 def test_files_that_are_refused(said: Any, words: str) -> None:

@@ -116,12 +116,12 @@ def test_an_older_recipe_gets_its_own_names() -> None:
 
 
 def test_what_is_no_recipe() -> None:
-    with pytest.raises(SpecMistake, match=r"no recipe for Soperator clusters.*no variable company_name"):
+    with pytest.raises(SpecMistake, match=r"recipe is not for Soperator clusters.*no variable company_name"):
         variables(cluster(), ["name", "region"])
 
 
 def test_nothing_is_said_twice() -> None:
-    with pytest.raises(SpecMistake, match="the cluster and its extra both say company_name"):
+    with pytest.raises(SpecMistake, match="the cluster and its extra both set company_name"):
         variables(cluster(extra={"company_name": "b"}))
-    with pytest.raises(SpecMistake, match="node set worker and its extra both say resource"):
+    with pytest.raises(SpecMistake, match="node set worker and its extra both set resource"):
         variables(cluster(nodesets=(workers(extra={"resource": {}}),)))

@@ -202,7 +202,7 @@ def test_a_check_is_found_by_the_names_of_either_version(said: str, found: str) 
 @pytest.mark.parametrize(
     ("names", "said", "words"),
     [
-        ([], "x", "there is no check x, nor any other"),
+        ([], "x", "there is no check x, and no other check"),
         (
             ["gpu-fryer", "ssh-check"],
             "gpu-friar",
@@ -219,7 +219,7 @@ def test_a_check_that_is_not_there(names: list[str], said: str, words: str) -> N
 
 def test_a_short_name_that_two_clusters_have() -> None:
     checks = [CheckSeen(name=f"{cluster}-x", cluster=cluster) for cluster in ("one", "two")]
-    with pytest.raises(UnknownCheck, match="x can be one-x or two-x: name the one that is meant"):
+    with pytest.raises(UnknownCheck, match="x is ambiguous: name one of one-x, two-x"):
         find(checks, "x")
 
 

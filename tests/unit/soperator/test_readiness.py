@@ -65,11 +65,11 @@ def test_that_accounting_is_off_is_no_fault() -> None:
         (cluster("Not available"), "is Not available"),
         (
             cluster("Pending", [condition(part, *SET_UP) for part in PARTS]),
-            "is being set up: nothing is known of what its parts have in common yet",
+            "is being set up: the state of the common resources is not known yet",
         ),
         (
             cluster("Not available", parts(LoginAvailable=condition("LoginAvailable", *SET_UP))),
-            "is being set up: nothing is known of the login nodes yet",
+            "is being set up: the state of the login nodes is not known yet",
         ),
         (
             cluster("Not available", parts(**down("ControllersAvailable", "0 of 1 Pods"))),
@@ -79,7 +79,7 @@ def test_that_accounting_is_off_is_no_fault() -> None:
         (cluster("Not available", parts(**down("AccountingAvailable"))), "accounting (NotAvailable)"),
         (
             cluster("Not available", parts(**down("SConfigControllerAvailable"))),
-            "the controller of Slurm's configuration (NotAvailable)",
+            "the sconfigcontroller (NotAvailable)",
         ),
         # The phase is written after the conditions.
         (cluster("Available", parts(**down("LoginAvailable"))), "the login nodes"),
@@ -112,7 +112,7 @@ def test_of_parts_that_are_down_only_the_first_is_told() -> None:
 def test_a_cluster_in_maintenance_is_not_ready_though_its_phase_is_available(mode: str) -> None:
     seen = cluster(conditions=in_maintenance(*PARTS[:4]), maintenance=mode)
     assert (seen.phase, seen.is_available, seen.is_away) == ("Available", False, False)
-    assert f"until its spec.maintenance, {mode}, is none" in str(of_cluster(seen, NOW))
+    assert f"spec.maintenance is {mode}" in str(of_cluster(seen, NOW))
     # Its NodeSets add nothing to that.
     assert len(of_all(ClusterSnapshot(seen, (nodeset(phase="Terminating"),)), NOW).waiting) == 1
 
@@ -120,7 +120,7 @@ def test_a_cluster_in_maintenance_is_not_ready_though_its_phase_is_available(mod
 def test_one_that_is_about_to_go_into_maintenance_or_comes_out_of_it_is_not_ready() -> None:
     assert not of_cluster(cluster(maintenance="downscale"), NOW).is_ready
     back = of_cluster(cluster(conditions=in_maintenance("LoginAvailable")), NOW)
-    assert back.waiting == ("SlurmCluster soperator comes back from maintenance",)
+    assert back.waiting == ("SlurmCluster soperator is starting after maintenance",)
 
 
 def test_one_that_is_being_deleted_will_never_be() -> None:
@@ -143,7 +143,7 @@ def test_after_a_change_something_must_move_or_time_pass(changed: Any, moved: An
     conditions = parts(LoginAvailable=condition("LoginAvailable", "True", "Available", since=moved))
     found = of_cluster(cluster(conditions=conditions, changed=changed), NOW)
     assert found.is_ready is is_ready
-    assert is_ready or "was changed at 11:59:55 UTC, and Soperator may not have seen that yet" in str(found)
+    assert is_ready or "was changed at 11:59:55 UTC, which Soperator may not have seen yet" in str(found)
 
 
 @pytest.mark.parametrize(
@@ -222,8 +222,8 @@ def test_a_nodeset_that_is_being_deleted_will_never_be() -> None:
         ("IDLE+CLOUD", "", ""),
         ("MIXED+CLOUD+PLANNED", "", ""),
         ("DOWN+CLOUD+POWERING_UP", "boots", ""),
-        ("IDLE+CLOUD+POWERED_DOWN", "is off to Slurm, or about to be, and its Pod runs", ""),
-        ("ALLOCATED+CLOUD+POWER_DOWN", "is off to Slurm, or about to be, and its Pod runs", ""),
+        ("IDLE+CLOUD+POWERED_DOWN", "is off or powering down in Slurm, but its Pod runs", ""),
+        ("ALLOCATED+CLOUD+POWER_DOWN", "is off or powering down in Slurm, but its Pod runs", ""),
         ("IDLE+CLOUD+NOT_RESPONDING", "is IDLE+CLOUD+NOT_RESPONDING", ""),
         ("DOWN+CLOUD", "is DOWN+CLOUD", ""),
         ("DOWN+CLOUD: Not responding", "is DOWN+CLOUD: Not responding (slurmd on the node", ""),
@@ -251,7 +251,7 @@ def test_a_node_that_slurm_does_not_have_yet_is_waited_for() -> None:
 def test_a_nodeset_that_is_named_and_not_there() -> None:
     whole = ClusterSnapshot(cluster(), (nodeset(),))
     assert of_all(whole, NOW, nodesets=["worker"]).is_ready
-    assert of_all(whole, NOW, nodesets=["wrker"]).broken == ("there is no NodeSet wrker, but worker",)
+    assert of_all(whole, NOW, nodesets=["wrker"]).broken == ("there is no NodeSet wrker; there are worker",)
     late = of_all(whole, NOW, nodesets=["wrker"], may_come=True)
     assert (late.waiting, late.broken) == (("there is no NodeSet wrker yet",), ())
     # While a cluster is being set up they may come yet.

@@ -72,7 +72,7 @@ def test_an_ephemeral_node_goes_once_it_is_off_and_no_job_can_power_it_up(state:
     [
         (nodeset(8, active=[0, 3, 5]), to(4), "worker-5 of the ephemeral NodeSet worker are on"),
         (nodeset(8, active=[0, 3, 5]), to(4), "or ask for 6 or more"),
-        (nodeset(2, phase="Terminating"), to(1), "is in maintenance: wait until that is over"),
+        (nodeset(2, phase="Terminating"), to(1), "is in maintenance: wait until it ends"),
         (
             nodeset(2, conditions=[condition("StatefulSetTerminated", "True", "Maintenance")]),
             to(4),
@@ -88,7 +88,7 @@ def test_what_cannot_be_is_refused(seen: NodeSetSeen, wanted: Resize, says: str)
 
 
 def test_without_slurm_a_static_nodeset_shrinks_by_force_only() -> None:
-    with pytest.raises(ResizeRefused, match=r"which jobs run on worker-\[1-2\]: name a connection to Slurm"):
+    with pytest.raises(ResizeRefused, match=r"jobs on worker-\[1-2\] cannot be seen: set slurm_conn_id"):
         to(1).refuse(nodeset(3), asks_slurm=False)
     to(1, mode="force").refuse(nodeset(3), asks_slurm=False)
     to(4).refuse(nodeset(3), asks_slurm=False)
@@ -98,8 +98,8 @@ def test_without_slurm_a_static_nodeset_shrinks_by_force_only() -> None:
 def test_it_is_done_once_what_goes_is_gone_on_both_sides() -> None:
     pods = {name: PodSeen(name, is_ready=True) for name in ("worker-0", "worker-1")}
     seen, nodes = replace(nodeset(1), pods=pods), slurm(worker_0=IDLE, worker_1=IDLE, worker_cpu_1=IDLE)
-    assert str(to(1).finish(seen, nodes, NOW)) == "worker-1 is in Slurm yet"
-    assert str(to(1).finish(seen, None, NOW)) == "worker-1 has a Pod yet"
+    assert str(to(1).finish(seen, nodes, NOW)) == "worker-1 is still in Slurm"
+    assert str(to(1).finish(seen, None, NOW)) == "worker-1 still has a Pod"
     assert to(1).finish(nodeset(1), slurm(worker_0=IDLE, worker_cpu_1=IDLE), NOW).is_over
 
 
@@ -166,7 +166,7 @@ def test_whoever_has_made_a_nodeset_sets_it_back(thing: dict[str, Any], name: st
     found = keeper_of(thing)
     assert (found.name if found else None) == name
     if found:
-        assert f"{name} sets the number of replicas back" in found.warning(3)
+        assert f"{name} resets the number of replicas" in found.warning(3)
 
 
 def test_the_chart_takes_none_for_one() -> None:

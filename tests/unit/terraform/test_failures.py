@@ -64,14 +64,14 @@ def test_quotas_are_named() -> None:
     )
     error = explain([Diagnostic("error", "error", said, address="nebius_mk8s_v1_node_group.worker")], "apply")
     assert isinstance(error, failures.CloudQuotaExceeded)
-    assert str(error).startswith("the quota vpc.ipv4-address.public.count, compute.instance.gpu.h100 stands against it")
+    assert str(error).startswith("the quota vpc.ipv4-address.public.count, compute.instance.gpu.h100 is exceeded")
     assert "nebius_mk8s_v1_node_group.worker" in str(error)
 
 
 def test_of_many_errors_some_are_told() -> None:
     many = [Diagnostic("error", f"error {number}") for number in range(9)]
     assert str(explain(many, "plan")) == "terraform plan: error 0; error 1; error 2; and 6 more errors"
-    assert str(explain([], "plan")) == "terraform plan: it failed without a word"
+    assert str(explain([], "plan")) == "terraform plan: it failed without a message"
     long = explain([Diagnostic("error", "long", "word " * 1000)], "plan")
     assert len(str(long)) < 1000
 
@@ -118,7 +118,7 @@ def test_a_backend_that_tells_of_our_own_request_in_place_of_the_lock() -> None:
     said = LOCKED.replace("operation error S3", "HTTP remote state already locked: ID=4711\noperation error")
     found = Lock.read([Diagnostic("error", "Error acquiring the state lock", said)])
     assert found == Lock("4711")
-    assert str(found) == "somebody holds the lock of the state for something (4711)"
+    assert str(found) == "another process holds the lock of the state for an operation (4711)"
 
 
 @pytest.mark.parametrize(

@@ -44,12 +44,12 @@ def test_what_is_told() -> None:
     assert WHOLE.summary == "1 to destroy, 1 to replace, 1 to create, 1 to update, 1 to read, 1 to import"
     assert list(WHOLE.lines()) == [
         f"Plan: {WHOLE.summary}.",
-        "  - a.jail   the recipe does not have it any more",
+        "  - a.jail   it is no longer in the recipe",
         "-/+ a.cluster   it cannot be changed in place (network[0].subnet, name)",
         "  + a.new",
         "  ~ a.bigger",
         " <= data.a.looked_up   read because config unknown",
-        "Changed by others since Terraform last looked:",
+        "Changed by others since Terraform's last refresh:",
         "  ~ a.bigger",
     ]
     assert WHOLE.outputs == ("address",)
@@ -79,7 +79,7 @@ def test_destruction_is_refused_with_each_address_and_why() -> None:
     with pytest.raises(DestructionRefused) as refused:
         WHOLE.refuse_destruction()
     said = str(refused.value)
-    assert "a.jail would be destroyed because the recipe does not have it any more" in said
+    assert "a.jail would be destroyed because it is no longer in the recipe" in said
     assert "a.cluster would be replaced because it cannot be changed in place (network[0].subnet, name)" in said
     assert not refused.value.retryable
     with pytest.raises(DestructionRefused) as refused:
@@ -113,6 +113,6 @@ def test_patterns(pattern: str, address: str, is_allowed: bool) -> None:
 
 def test_what_was_never_finished_may_be_replaced_on_demand() -> None:
     half = plan(change("a.half", "delete", "create", reason="replace_because_tainted"))
-    with pytest.raises(DestructionRefused, match="it was not finished when it was made"):
+    with pytest.raises(DestructionRefused, match="its creation was not finished"):
         half.refuse_destruction()
     half.refuse_destruction(unfinished=True)

@@ -109,12 +109,14 @@ def test_variables_and_modules_in_json(tmp_path: Path) -> None:
 def test_a_value_that_no_variable_takes(tmp_path: Path) -> None:
     found = recipe(tmp_path, main__tf='variable "region" {}\nvariable "filesystem_jail" {}\n')
     found.check(["region"])
-    with pytest.raises(UnknownVariable, match=r"no variable filestore_jail \(is it filesystem_jail\?\), nodes: see"):
+    with pytest.raises(
+        UnknownVariable, match=r"no variable filestore_jail \(did you mean filesystem_jail\?\), nodes: correct"
+    ):
         found.check(["region", "filestore_jail", "nodes"])
 
 
 def test_no_recipe(tmp_path: Path) -> None:
-    with pytest.raises(NotARecipe, match=r"has no \.tf files: name the folder"):
+    with pytest.raises(NotARecipe, match=r"has no \.tf files: use the folder"):
         RootModule.read(tmp_path)
     with pytest.raises(NotARecipe, match="there is no folder"):
         RootModule.read(tmp_path / "nowhere")
