@@ -36,7 +36,7 @@ def moment_of(what: str, said: datetime | str | None) -> datetime | None:
     20
     >>> moment_of("since", "noon")
     Traceback (most recent call last):
-    ValueError: since='noon' is no moment, such as 2026-11-21T20:00:00+01:00
+    ValueError: since='noon' is not a date and time, such as 2026-11-21T20:00:00+01:00
     """
     if said is None or said in ("", "None"):
         return None
@@ -45,7 +45,7 @@ def moment_of(what: str, said: datetime | str | None) -> datetime | None:
     try:
         parsed = pendulum.parse(said) if isinstance(said, str) else said
     except ValueError:
-        raise ValueError(f"{what}={said!r} is no moment, such as 2026-11-21T20:00:00+01:00") from None
+        raise ValueError(f"{what}={said!r} is not a date and time, such as 2026-11-21T20:00:00+01:00") from None
     if not isinstance(parsed, datetime) or parsed.tzinfo is None:
-        raise ValueError(f"{what}={said!r} is no moment with a time zone")
+        raise ValueError(f"{what}={said!r} is not a date and time with a time zone, such as +01:00")
     return parsed

@@ -41,7 +41,7 @@ def diagnose(status: JobStatus) -> Steps[tuple[list[str], list[str]]]:
         try:
             said = yield from section(part)
         except (SlurmError, TransportError) as trouble:
-            said = [f"cannot be told: {trouble}"]
+            said = [f"not available: {trouble}"]
         lines += [f"  {title}", *(f"    {line}" for line in said)]
     return lines, [node.name for node in found] or hostlist.expand(part.nodelist)
 
@@ -50,7 +50,7 @@ def _queue(part: Job) -> Steps[list[str]]:
     try:
         shown: str = yield JobDetail(part.id)
     except UnknownJob:
-        return ["has forgotten it"]
+        return ["no longer known"]
     # Of an array or a heterogeneous job it shows all parts.
     own = next((one for one in shown.split("\n\n") if f"JobId={part.raw_id} " in one), shown)
     return [line.strip() for line in own.splitlines() if line.strip().startswith(_TELLING)]
@@ -58,7 +58,7 @@ def _queue(part: Job) -> Steps[list[str]]:
 
 def _nodes(part: Job, found: list[Node]) -> Steps[list[str]]:
     if not part.nodelist:
-        return ["it had none"]
+        return ["none"]
     nodes: tuple[Node, ...] = yield ListNodes(tuple(hostlist.expand(part.nodelist)))
     found += sorted(nodes, key=lambda node: (not node.reason, node.name))
     return _some([_node(node) for node in found], "nodes")
@@ -69,7 +69,7 @@ def _node(node: Node) -> str:
     if not node.reason:
         return said
     since = f" since {node.reason_since:%Y-%m-%d %H:%M:%S}" if node.reason_since else ""
-    return f"{said}, {node.reason} (by {node.reason_user or 'nobody known'}{since})"
+    return f"{said}, {node.reason} (by {node.reason_user or 'unknown'}{since})"
 
 
 def _accounting(part: Job) -> Steps[list[str]]:
@@ -78,11 +78,11 @@ def _accounting(part: Job) -> Steps[list[str]]:
             by = "" if job.state.cancelled_by is None else f" by {job.state.cancelled_by}"
             said = [f"job: {job.state}{by}, {job.exit_code}"]
             return said + _some([_step(step) for step in job.steps], "steps")
-    return ["does not know it (yet)"]
+    return ["no record (yet)"]
 
 
 def _step(step: AccountingStep) -> str:
-    memory = f", at most {step.max_rss / 2**20:.1f} MiB in a task" if step.max_rss else ""
+    memory = f", at most {step.max_rss / 2**20:.1f} MiB per task" if step.max_rss else ""
     return f"step {step.id.step}: {step.state}, {step.exit_code}, {step.elapsed} on {step.nodelist}{memory}"
 
 

@@ -60,8 +60,8 @@ class Copied:
 
     def __str__(self) -> str:
         said = f"{self.new} of {self.files} files, {_amount(self.size)}"
-        said += "; the others are there already" if self.new < self.files else ""
-        return said + (f"; {self.left_out} links that lead out of it are left out" if self.left_out else "")
+        said += "; the others were there already" if self.new < self.files else ""
+        return said + (f"; {self.left_out} links that lead out of it were left out" if self.left_out else "")
 
 
 def _amount(size: int) -> str:
@@ -84,7 +84,7 @@ def send(local: Path, target: str, tag: str) -> Steps[Copied]:
             sent = yield from _put_together(local, folder, _with_folders(changed, entries))
             arrived = yield from _digests(staged(folder), entries[0].kind, sent)
             if damaged := [path or local.name for path, digest in sent.items() if arrived.get(path) != digest]:
-                raise FileError(f"{damaged[0]} did not arrive as it was sent", remedy="see the disks of the cluster")
+                raise FileError(f"{damaged[0]} was damaged on the way", remedy="check the disks of the cluster")
             yield PlaceFiles(folder, target)
         except (SlurmError, OSError):
             with suppress(SlurmError, TransportError):
@@ -181,7 +181,7 @@ def bring(path: str, local: Path) -> Steps[Copied]:
     files = [entry for entry in entries if entry.kind == "file"]
     digests = yield from _digests(path, entries[0].kind, [entry.path for entry in files])
     if unread := [entry.path for entry in files if entry.path not in digests]:
-        raise FileError(f"{_joined(path, unread[0])} cannot be read, or has gone meanwhile")
+        raise FileError(f"{_joined(path, unread[0])} cannot be read, or was removed meanwhile")
     changed = [entry for entry in entries if not _is_here(entry, local, digests)]
     if changed:
         with staging_on_disk(local, entries[0].kind) as new:
@@ -192,8 +192,8 @@ def bring(path: str, local: Path) -> Steps[Copied]:
             for entry in missing:
                 if digest_on_disk(new / entry.path) != digests[entry.path]:
                     raise FileError(
-                        f"{_joined(path, entry.path)} has changed while it was read",
-                        remedy="fetch what nobody writes to any more",
+                        f"{_joined(path, entry.path)} changed while it was read",
+                        remedy="fetch it once nothing writes to it any more",
                     )
                 (new / entry.path).chmod(entry.mode)
             place_on_disk(new, local)
@@ -287,7 +287,7 @@ def entries_on_disk(top: Path) -> tuple[Entry, ...]:
     """A file, or a folder with all that is in it; a link that is named is followed, and one below is not."""
     if not top.exists():
         raise LocalFileError(
-            f"there is no {top}", remedy="paths are relative to the DAG's file; see whether it lies beside that"
+            f"there is no {top}", remedy="paths are relative to the DAG's file; check that it is beside that"
         )
     first = _disk_entry(top, "", os.stat(top))
     if first is None:
@@ -316,9 +316,9 @@ def digest_on_disk(file: Path) -> str:
 def staging_on_disk(target: Path, kind: Kind) -> Iterator[Path]:
     """A place for something that is put together, on the same file system as its place; gone in the end."""
     if kind == "folder" and target.is_file():
-        raise LocalFileError(f"{target} is a file", remedy="name a folder to fetch a folder to")
+        raise LocalFileError(f"{target} is a file", remedy="fetch a folder to a folder")
     if kind == "file" and target.is_dir():
-        raise LocalFileError(f"{target} is a folder", remedy="end its name with / to have a file put there")
+        raise LocalFileError(f"{target} is a folder", remedy="end its name with / to put a file into it")
     within = target if target.is_dir() else target.parent
     within.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=".incoming-", dir=within))

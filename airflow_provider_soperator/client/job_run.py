@@ -137,7 +137,7 @@ class JobRun:
             async with timeout(DIAGNOSIS_TIME):
                 lines, nodes = await run_steps_async(diagnose(status), self.client.ask)
         except asyncio.TimeoutError:
-            return [f"There is no diagnosis: the cluster did not answer within {DIAGNOSIS_TIME:g} s"]
+            return [f"No diagnosis: the cluster did not answer within {DIAGNOSIS_TIME:g} s"]
         told = await self._tell_of_nodes(nodes) if nodes and self._tell_of_nodes else []
         return lines + (["  Kubernetes", *(f"    {line}" for line in told)] if told else [])
 
@@ -226,7 +226,7 @@ class JobRun:
                 yield Printed(output.part, tail.path, lines, output.is_error)
         if self._unshown:
             first = min(self._unshown)
-            lines = [f"(The output of {len(self._unshown)} more is not shown, but can be read on the cluster)"]
+            lines = [f"(The output of {len(self._unshown)} more parts is not shown; read it on the cluster)"]
             yield Printed(first.whole, "", lines)
 
 

@@ -145,7 +145,7 @@ class TrackedJob:
             parts = tuple(part for part in parts if job.covers(part.id) or part.id.covers(job))
         lost = self._lost
         if self._known and not parts and not lost and not self.is_open:
-            lost = f"job {self.number} is there, but has no {job}"
+            lost = f"job {self.number} exists, but has no part {job}"
         trouble = trouble or self.trouble
         if not parts and not lost and not trouble:
             return None
@@ -189,11 +189,11 @@ class TrackedJob:
                 gone = JobId(self.number, element=key[0])
                 self._known[key] = Job(id=gone, name=others[0].name, user=others[0].user, state=_CANCELLED)
             elif last:
-                self._lost = f"it was {last.state} when last seen, and neither the queue nor accounting knows more"
+                self._lost = f"it was {last.state} when last seen, and is in neither the queue nor accounting now"
         if not self._known:
-            self._lost = "neither the queue nor accounting knows it"
+            self._lost = "it is in neither the queue nor accounting"
         if self._stranger and (self._lost or not self._known):
-            self._lost = f"Slurm has lost it, and given its number to a job named {self._stranger}"
+            self._lost = f"Slurm lost it and reused its id for a job named {self._stranger}"
 
 
 def _keys(job: JobId) -> Iterator[_Key]:

@@ -237,7 +237,7 @@ def explained_refusal(
     elif rights is None:
         return refusal
     elif not rights.is_known:
-        why = f"accounting knows no user {rights.user} (`sacctmgr add user {rights.user} account=NAME`)"
+        why = f"user {rights.user} is not in accounting (`sacctmgr add user {rights.user} account=NAME`)"
     elif option == "--account":
         why = _about_account(asked.account or "", wanted, rights)
     else:
@@ -270,7 +270,7 @@ def _about_partition(wanted: Iterable[str], partitions: Sequence[Partition]) -> 
 def _about_account(said: str, partitions: Sequence[str], rights: UserRights) -> str:
     may = f"user {rights.user} may use {_accounts(rights)}"
     if not said:
-        return f"no account is named, and the user has none by default: {may}"
+        return f"no account is given, and the user has no default account: {may}"
     only = [one.partition for one in rights.associations if one.account == said]
     if not only:
         return f"{near('account', said, rights.accounts)} {may}"
@@ -297,5 +297,5 @@ def _about_qos(said: str, account: str, rights: UserRights) -> str:
     may = f"user {rights.user} may use {', '.join(with_it) or 'none'} with account {account}"
     others = [name for name, qos in allowed.items() if said in qos]
     if others:
-        return f"qos {said} goes with account {', '.join(others)}: {may}"
+        return f"qos {said} needs account {', '.join(others)}: {may}"
     return f"{near('qos', said, with_it)} {may}"

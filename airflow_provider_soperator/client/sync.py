@@ -158,7 +158,7 @@ class LoopThread:
         """Run a coroutine and return its result. It is cancelled if a signal ends the wait for it."""
         if threading.current_thread() is self._thread:
             work.close()
-            raise RuntimeError("this is for threads, and would wait for itself in the event loop: use the async client")
+            raise RuntimeError("called in its own event loop, it would wait for itself: use the async client")
         loop, result = self._started(), Future[T]()
         begun: list[asyncio.Task[T]] = []
 

@@ -50,8 +50,8 @@ class Dependency:
 
     def problems(self) -> list[str]:
         if self.kind not in DEPENDENCY_KINDS:
-            return [f"{self.kind!r} is no kind of dependency; there are {', '.join(DEPENDENCY_KINDS)}"]
-        found = [f"{job!r} is no job id, and no key of a submission" for job in self.jobs if not _JOB.fullmatch(job)]
+            return [f"{self.kind!r} is not a type of dependency; there are {', '.join(DEPENDENCY_KINDS)}"]
+        found = [f"{job!r} is neither a job id nor a submission key" for job in self.jobs if not _JOB.fullmatch(job)]
         if self.kind == "singleton" and self.jobs:
             found.append("singleton waits for jobs of the same name and takes no job id")
         if self.kind != "singleton" and not self.jobs:
@@ -59,7 +59,7 @@ class Dependency:
         if self.minutes and self.kind != "after":
             found.append(f"only after takes minutes, {self.kind} does not")
         if self.minutes < 0:
-            found.append(f"{self.minutes} minutes are negative")
+            found.append(f"minutes must be >= 0, got {self.minutes}")
         return found
 
 
@@ -93,7 +93,7 @@ def dependency_terms(value: Dependency | AnyOf | Sequence[Dependency | str] | st
     if not isinstance(value, str):
         return tuple(term for part in value for term in dependency_terms(part))
     if "," in value and "?" in value:
-        raise ValueError(f"{value!r} joins with both ',' (all) and '?' (any); Slurm takes one of them")
+        raise ValueError(f"{value!r} has both ',' (all) and '?' (any); Slurm takes only one of them")
     found: list[Dependency] = []
     for term in re.split("[,?]", value):
         kind, *jobs = term.split(":")
@@ -186,7 +186,7 @@ class Unmet:
 def _term(text: str) -> UnmetTerm:
     found = _TERM.fullmatch(text)
     if found is None:
-        raise ValueError(f"{text!r} is no dependency as Slurm shows it")
+        raise ValueError(f"{text!r} is not a dependency in Slurm's notation")
     # A whole array is shown with "_*", and is meant without it, too.
     element = (found["elements"] or "").removeprefix("_").removesuffix("*")
     job = JobId(int(found["job"]), element=int(element) if element else None) if found["job"] else None

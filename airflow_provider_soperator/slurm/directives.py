@@ -18,8 +18,8 @@ _PLAIN = re.compile(r"[A-Za-z0-9_./:=,@%+*\[\]-]*")
 class DirectiveError(ValueError):
     """An #SBATCH line that sbatch would refuse.
 
-    >>> str(DirectiveError(3, "there is no option --tim-limit"))
-    'line 3: there is no option --tim-limit'
+    >>> str(DirectiveError(3, "unknown option --tim-limit"))
+    'line 3: unknown option --tim-limit'
     """
 
     def __init__(self, line: int, problem: str) -> None:
@@ -90,7 +90,7 @@ def split(line: str, number: int = 1) -> list[str]:
         while position < len(line) and line[position] in _SPACE:
             position += 1
         if position < len(line) and line[position] == ":":
-            raise DirectiveError(number, f"sbatch takes no word that begins with ':': {line!r}")
+            raise DirectiveError(number, f"sbatch rejects a word that begins with ':': {line!r}")
         word, position = _word(line, position, number)
         if word is None:
             return words
@@ -126,7 +126,7 @@ def _word(line: str, position: int, number: int) -> tuple[str | None, int]:
             letters.append(letter)
             found = True
     if quote:
-        raise DirectiveError(number, f"{quote} without its other half: {line!r}")
+        raise DirectiveError(number, f"{quote} is not closed: {line!r}")
     # sbatch takes a word of nothing for the end of the line.
     return ("".join(letters) if found else None), position
 
@@ -154,14 +154,14 @@ def _read_words(words: Sequence[tuple[int, str]], into: Component) -> None:
     for number, word in rest:
         if word == "--":
             if following := next(rest, None):
-                raise DirectiveError(following[0], f"{following[1]!r} is no option")
+                raise DirectiveError(following[0], f"{following[1]!r} is not an option")
             return
         if word.startswith("--"):
             _read_long(number, word[2:], rest, into)
         elif word.startswith("-") and word != "-":
             _read_short(number, word[1:], rest, into)
         else:
-            raise DirectiveError(number, f"{word!r} is no option")
+            raise DirectiveError(number, f"{word!r} is not an option")
 
 
 def read_words(words: Sequence[str]) -> Component:
@@ -195,7 +195,7 @@ def _read_short(number: int, letters: str, rest: Iterator[tuple[int, str]], into
     while letters:
         resolved = options.resolve_short(letters[0])
         if resolved is None:
-            raise DirectiveError(number, f"there is no option -{letters[0]}")
+            raise DirectiveError(number, f"unknown option -{letters[0]}")
         (long, takes), letters = resolved, letters[1:]
         if takes == "no":
             _keep(number, long, None, into)

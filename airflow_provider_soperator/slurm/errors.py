@@ -25,7 +25,7 @@ class SlurmError(Exception):
     remedy = ""
 
     def __init__(self, said: str, command: str = "", remedy: str = "") -> None:
-        self.said = said.strip() or "failed without a word"
+        self.said = said.strip() or "failed without a message"
         self.command = command
         self.remedy = remedy or type(self).remedy
         super().__init__(": ".join(filter(None, (command, self.said, self.remedy))))
@@ -46,7 +46,7 @@ class NotPermitted(SlurmError):
 
     # The words of Slurm, "Invalid user id", lead people astray.
     remedy = (
-        "the user has no right to this: nodes, reservations and jobs of others need root, SlurmUser or an "
+        "the user may not do this: nodes, reservations and other users' jobs need root, SlurmUser or an "
         "accounting AdminLevel (`sacctmgr modify user NAME set AdminLevel=Administrator`)"
     )
 
@@ -60,10 +60,7 @@ class UnknownNode(SlurmError):
 class StaticNode(SlurmError):
     """A node that power saving leaves alone (SuspendExcNodes): Slurm would take the order and lose the node."""
 
-    remedy = (
-        "a static node runs for as long as its NodeSet does: drain it, or have its NodeSet made ephemeral "
-        "(NodeSet spec.ephemeralNodes)"
-    )
+    remedy = "a static node is always on: drain it, or make its NodeSet ephemeral (NodeSet spec.ephemeralNodes)"
 
 
 class PowerSavingOff(SlurmError):
@@ -71,14 +68,14 @@ class PowerSavingOff(SlurmError):
 
     remedy = (
         "set slurmConfig.suspendTime of the SlurmCluster to a large number, such as Soperator's 1000000000: "
-        "then nothing is powered down by itself, and all can be by hand"
+        "nodes then power down on request only"
     )
 
 
 class UnknownJob(SlurmError):
     """No such job, or none any more: the queue forgets a job some minutes after its end (MinJobAge)."""
 
-    remedy = "the queue has no such job (any more): `sacct -j` may still know it"
+    remedy = "no such job in the queue (any more): `sacct -j` may still know it"
 
 
 class UnknownPartition(SlurmError):
@@ -90,7 +87,7 @@ class UnknownPartition(SlurmError):
 class UnknownReservation(SlurmError):
     """No such reservation."""
 
-    remedy = "no reservation has that name (any more), or it may not be used so: `scontrol show reservation` lists them"
+    remedy = "no such reservation (any more), or it cannot be used this way: `scontrol show reservation` lists them"
 
 
 class UnknownUser(SlurmError):
@@ -102,13 +99,13 @@ class UnknownUser(SlurmError):
 class JobFinished(SlurmError):
     """The job has ended, or is about to, and cannot be changed."""
 
-    remedy = "the job has ended: nothing can be done to it any more"
+    remedy = "the job has ended and can no longer be changed"
 
 
 class InvalidStateTransition(SlurmError):
     """A node, a job or a reservation is in no state for this."""
 
-    remedy = "look at its present state; the change may be possible later, or have happened already"
+    remedy = "check its current state; the change may be possible later, or have happened already"
 
 
 class WholeJobOnly(SlurmError):
@@ -120,13 +117,13 @@ class WholeJobOnly(SlurmError):
 class ReservationConflict(SlurmError):
     """The reservation cannot be made or changed so."""
 
-    remedy = "see its nodes, times and users, and the reservations that are there: `scontrol show reservation`"
+    remedy = "check its nodes, times and users, and the existing reservations: `scontrol show reservation`"
 
 
 class LimitExceeded(SlurmError):
     """A limit of an account, a QOS, a partition or the cluster stands against it."""
 
-    remedy = "see the limits: `sacctmgr show assoc`, `sacctmgr show qos`, `scontrol show partition`"
+    remedy = "check the limits: `sacctmgr show assoc`, `sacctmgr show qos`, `scontrol show partition`"
 
 
 class SubmitRefused(SlurmError):
@@ -143,7 +140,7 @@ class TogetherRefused(SlurmError):
     ``culprit`` is the name of that job without its key, ``number`` its place among them, and ``__cause__`` the refusal.
     """
 
-    remedy = "none of the jobs that belong together was left in the queue; submit them again once this one can be"
+    remedy = "no job of the group was left in the queue; fix this one and submit the group again"
 
     def __init__(self, culprit: str, number: int, refusal: SlurmError) -> None:
         super().__init__(f"{culprit}: {refusal}")
@@ -160,19 +157,19 @@ class ControllerUnreachable(TransientSlurmError):
     """slurmctld did not answer. What was asked may have been done all the same."""
 
     unsettled = True
-    remedy = "see whether slurmctld is up (`scontrol ping`) and how busy it is (`sdiag`)"
+    remedy = "check whether slurmctld is up (`scontrol ping`) and how busy it is (`sdiag`)"
 
 
 class AccountingUnreachable(TransientSlurmError):
     """slurmdbd, or the database behind it, did not answer."""
 
-    remedy = "see whether slurmdbd is up (`sacctmgr ping`) and its database with it"
+    remedy = "check whether slurmdbd (`sacctmgr ping`) and its database are up"
 
 
 class RateLimited(TransientSlurmError):
     """slurmctld takes no more questions from this user for a moment (``rl_enable``)."""
 
-    remedy = "ask less often, or have SlurmctldParameters=rl_bucket_size raised"
+    remedy = "send fewer requests, or raise rl_bucket_size in SlurmctldParameters"
 
 
 class TryAgain(TransientSlurmError):
@@ -184,19 +181,19 @@ class TryAgain(TransientSlurmError):
 class AccountingDisabled(SlurmError):
     """The cluster keeps no accounting."""
 
-    remedy = "the cluster has no slurmdbd (AccountingStorageType): past jobs cannot be asked for"
+    remedy = "the cluster has no slurmdbd (AccountingStorageType): past jobs cannot be looked up"
 
 
 class AuthenticationFailed(SlurmError):
     """Slurm does not believe who is asking."""
 
-    remedy = "see whether munged runs, its key is the cluster's, the clocks agree, and the JWT has not expired"
+    remedy = "check that munged runs with the cluster's key, the clocks agree, and the JWT has not expired"
 
 
 class CommandNotFound(SlurmError):
     """Slurm's commands are not there."""
 
-    remedy = "Slurm's commands are not on PATH there: is this a login node, and inside the jail?"
+    remedy = "Slurm's commands are not on PATH: check that this is a login node, inside the jail"
 
 
 class UnreadableAnswer(SlurmError):

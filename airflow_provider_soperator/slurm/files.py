@@ -18,9 +18,9 @@ PIECE = 1024 * 1024
 
 #: What is said where nothing more can be written, and where the user may not.
 _REMEDIES = {
-    "no space left": "make room there",
-    "quota exceeded": "make room there, or have the quota raised",
-    "permission denied": "see whose it is, and as which user the connection logs in",
+    "no space left": "free space there",
+    "quota exceeded": "free space there, or raise the quota",
+    "permission denied": "check its owner, and the user of the connection",
 }
 
 
@@ -115,7 +115,7 @@ class ReadPieces(FileRequest[list[FilePiece]]):
             data, mark, rest = rest.partition(f"\n{self._mark} ".encode())
             size, newline, rest = rest.partition(b"\n")
             if not mark or not newline:
-                raise FileError(f"reading {piece.path}: the answer ends too early")
+                raise FileError(f"reading {piece.path}: the answer is truncated")
             found.append(FilePiece(piece.path, piece.offset, data, int(size) if int(size) >= 0 else None))
         return found
 

@@ -70,7 +70,7 @@ def _parse(given: str | Iterable[str]) -> Any:
         # Many single names at once are far quicker than one long list of them.
         nodes = NodeSet.fromlist(pieces, resolver=RESOLVER_NOGROUP)
     except NodeSetException as error:
-        raise HostlistError(f"{_shortened(','.join(pieces))} is no list of nodes: {error}") from None
+        raise HostlistError(f"{_shortened(','.join(pieces))} is not a list of nodes: {error}") from None
     if len(nodes) > MOST_NODES:
         raise _too_many(",".join(pieces))
     nodes.fold_axis = [-1]
@@ -79,18 +79,18 @@ def _parse(given: str | Iterable[str]) -> Any:
 
 def _check(hostlist: str) -> None:
     if hostlist.lower() == "all":
-        raise HostlistError(f"{hostlist!r} means every node to Slurm: ask it which these are, and name them")
+        raise HostlistError(f"{hostlist!r} means every node to Slurm: name the nodes instead")
     # ClusterShell reads operators, groups and blanks in it too: only what Slurm itself would take may reach it.
     if not _HOSTLIST.fullmatch(hostlist):
         shown = _shortened(hostlist)
-        raise HostlistError(f"{shown} is no list of nodes (such as worker-0 or worker-[0-3,5]): {_where(hostlist)}")
+        raise HostlistError(f"{shown} is not a list of nodes (such as worker-0 or worker-[0-3,5]): {_where(hostlist)}")
     for first, last in _RANGE.findall(hostlist) if "[" in hostlist else ():
         if int(last) - int(first) >= MOST_NODES:
             raise _too_many(hostlist)
 
 
 def _too_many(hostlist: str) -> HostlistError:
-    return HostlistError(f"{_shortened(hostlist)} names more than {MOST_NODES} nodes, which cannot be meant")
+    return HostlistError(f"{_shortened(hostlist)} names more than {MOST_NODES} nodes: check its ranges")
 
 
 def _shortened(hostlist: str) -> str:
@@ -101,4 +101,4 @@ def _where(hostlist: str) -> str:
     good = re.match(rf"(?:{_NAME},)*", hostlist)
     rest = hostlist[good.end() if good else 0 :]
     wrong = re.split(r",(?![^\[]*\])", rest, maxsplit=1)[0]
-    return f"see {_shortened(wrong)}" if wrong else "nothing stands beside one of its commas"
+    return f"see {_shortened(wrong)}" if wrong else "a name is missing beside a comma"

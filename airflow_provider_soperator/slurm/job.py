@@ -23,7 +23,7 @@ class BatchJob(JobDescription):
     #SBATCH --gpus-per-node=h100:8
     python train.py --tag 'it'"'"'s'
     >>> job.replace(mem="8G", mem_per_cpu="1G").problems()
-    ['mem and mem_per_cpu: Slurm takes one of them']
+    ['mem and mem_per_cpu: Slurm takes only one of them']
     """
 
     @classmethod

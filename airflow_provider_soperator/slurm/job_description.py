@@ -202,8 +202,8 @@ class JobDescription:
 class InvalidJob(ValueError):
     """A job that Slurm would refuse or misread, with everything that is wrong with it.
 
-    >>> InvalidJob(["nodes: -1 is negative"]).problems
-    ['nodes: -1 is negative']
+    >>> InvalidJob(["nodes: must be >= 0, got -1"]).problems
+    ['nodes: must be >= 0, got -1']
     """
 
     def __init__(self, problems: Sequence[str]) -> None:
@@ -243,7 +243,7 @@ class Signal:
     def parse(cls, text: str) -> Signal:
         found = re.fullmatch(r"(?:(?P<flags>[BR]{1,2}):)?(?P<name>[A-Za-z0-9]+)(?:@(?P<seconds>\d+))?", text)
         if found is None:
-            raise ValueError(f"{text!r} is no signal: write [R][B:]NAME[@SECONDS], such as B:USR1@120")
+            raise ValueError(f"{text!r} is not a signal: write [R][B:]NAME[@SECONDS], such as B:USR1@120")
         name = found["name"].upper().removeprefix("SIG")
         flags = found["flags"] or ""
         return cls(int(name) if name.isdecimal() else name, int(found["seconds"] or 60), "B" in flags, "R" in flags)
@@ -252,9 +252,9 @@ class Signal:
         name = str(self.name).upper().removeprefix("SIG")
         found = []
         if not (0 < int(name) < 65 if name.isdecimal() else name in SIGNALS):
-            found.append(f"{self.name!r} is no signal that Slurm knows")
+            found.append(f"{self.name!r} is not a signal that Slurm knows")
         if not 0 <= self.seconds <= 65_535:
-            found.append(f"{self.seconds} seconds is not between 0 and 65535")
+            found.append(f"seconds must be between 0 and 65535, got {self.seconds}")
         return found
 
 
@@ -293,7 +293,7 @@ def array_indices(text: str) -> list[int]:
     for part in text.partition("%")[0].split(","):
         matched = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", part)
         if matched is None:
-            raise ValueError(f"{part!r} is no index, range or range with a step (5, 0-9, 0-9:3)")
+            raise ValueError(f"{part!r} is not an index, a range or a range with a step (5, 0-9, 0-9:3)")
         first, last, step = int(matched[1]), int(matched[2] or matched[1]), int(matched[3] or 1)
         if last < first:
             raise ValueError(f"{part!r} runs backwards")

@@ -21,7 +21,7 @@ class JobError(Exception):
     >>> from airflow_provider_soperator.slurm.states import JobState
     >>> end = Job(id=JobId(7), state=JobState.parse("TIMEOUT"), nodelist="worker-1")
     >>> print(failure(JobStatus(id=JobId(7), parts=(end,))))
-    job 7 reached its time limit on worker-1: give it more (time), or let it save its work and go on (signal, requeue)
+    job 7 reached its time limit on worker-1: raise it (time), or save a checkpoint and resume (signal, requeue)
     """
 
     retry_helps: ClassVar[bool] = False
@@ -59,14 +59,14 @@ class JobOutOfMemory(JobError):
     """A task used more memory than the job had asked for."""
 
     what = "ran out of memory"
-    remedy = "ask for more (mem, mem_per_cpu, mem_per_gpu), or use less"
+    remedy = "request more (mem, mem_per_cpu, mem_per_gpu), or use less"
 
 
 class JobTimedOut(JobError):
     """The job ran longer than its time limit."""
 
     what = "reached its time limit"
-    remedy = "give it more (time), or let it save its work and go on (signal, requeue)"
+    remedy = "raise it (time), or save a checkpoint and resume (signal, requeue)"
 
 
 class JobMissedDeadline(JobError):
@@ -81,7 +81,7 @@ class JobNodeFailed(JobError):
 
     retry_helps = True
     what = "lost a node"
-    remedy = "Slurm would requeue it by itself if it may (requeue=True)"
+    remedy = "set requeue=True to let Slurm requeue it"
 
 
 class JobBootFailed(JobError):
@@ -97,7 +97,7 @@ class JobPreempted(JobError):
 
     retry_helps = True
     what = "was preempted"
-    remedy = "Slurm would requeue it by itself if it may (requeue=True)"
+    remedy = "set requeue=True to let Slurm requeue it"
 
 
 class JobCancelled(JobError):

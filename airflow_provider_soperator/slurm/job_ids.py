@@ -54,7 +54,7 @@ class JobId:
         """Read any of Slurm's notations; ``ValueError`` for anything else."""
         found = _ID.fullmatch(str(text).strip())
         if not found or int(found["job"]) == 0:
-            raise ValueError(f"{text!r} is no Slurm job id (such as 123, 123_4, 123_[1-5], 123+1 or 123.batch)")
+            raise ValueError(f"{text!r} is not a Slurm job id (such as 123, 123_4, 123_[1-5], 123+1 or 123.batch)")
         return cls(
             job=int(found["job"]),
             element=None if found["element"] is None else int(found["element"]),
@@ -154,7 +154,7 @@ class JobId:
         for piece in filter(None, self.elements.partition("%")[0].split(",")):
             found = _RANGE.fullmatch(piece)
             if not found:
-                raise ValueError(f"the elements of {self} cannot be told: Slurm cut them short")
+                raise ValueError(f"the elements of {self} are unknown: Slurm truncated the list")
             first = int(found[1])
             yield first, int(found[2] or first), int(found[3] or 1)
 
@@ -205,7 +205,7 @@ class SubmissionKey:
 
     def __post_init__(self) -> None:
         if not re.fullmatch(rf"[a-z2-7]{{{_LENGTH}}}", self.text):
-            raise ValueError(f"{self.text!r} is no submission key")
+            raise ValueError(f"{self.text!r} is not a submission key")
 
     @classmethod
     def derive(cls, dag_id: str, run_id: str, task_id: str, map_index: int, attempt_group: str | int) -> SubmissionKey:

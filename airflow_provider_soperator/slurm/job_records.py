@@ -317,7 +317,7 @@ def sentence(status: JobStatus) -> str:
     if status.lost:
         return f"is lost: {status.lost}"
     if status.trouble:
-        return f"cannot be asked for at present, which does it no harm: {status.trouble}"
+        return f"cannot be polled at present, which does not affect it: {status.trouble}"
     if len(status.parts) > _MOST_NAMED:
         counts: dict[str, int] = {}
         for part in status.parts:

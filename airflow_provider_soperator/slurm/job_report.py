@@ -115,17 +115,17 @@ def link_problem(template: str) -> str:
     """The problem of a template, as the end of a sentence that begins with its name; nothing if it can be filled.
 
     >>> link_problem("https://portal.example.com/{jobid}")[:30]
-    'has {jobid}, which means nothi'
+    'has the unknown placeholder {j'
     """
     if not template.startswith(("http://", "https://")):
-        return "is no link: it has to begin with http:// or https://"
+        return "is not a link: it must begin with http:// or https://"
     try:
         named = _named(template)
     except ValueError as error:
-        return f"cannot be read ({error}): a brace that is meant as such is written twice"
+        return f"cannot be parsed ({error}): write a literal brace twice"
     if unknown := sorted(named - PLACEHOLDERS.keys()):
         known = ", ".join(f"{{{name}}}" for name in PLACEHOLDERS)
-        return f"has {{{unknown[0]}}}, which means nothing: there are {known}"
+        return f"has the unknown placeholder {{{unknown[0]}}}: there are {known}"
     return ""
 
 

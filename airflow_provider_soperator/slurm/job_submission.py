@@ -86,7 +86,7 @@ def script(job: JobDescription) -> str:
     """
     text = body(job)
     if text is None:
-        raise ValueError(f"remote_script: the text of {job.remote_script} is on the cluster")
+        raise ValueError(f"remote_script: the text of {job.remote_script} is only on the cluster")
     if job.args:
         raise ValueError("args: a script cannot hold its own arguments")
     first, _, _ = text.partition("\n")
@@ -220,16 +220,16 @@ _VARIABLES = {
 def build_payload(job: JobDescription, version: str, environment: Iterable[str]) -> dict[str, Any]:
     """The request's body. InvalidJob names what slurmrestd has no words for."""
     if version not in PAYLOAD_VERSIONS:
-        raise ValueError(f"slurmrestd {version} is unknown here; there are {', '.join(PAYLOAD_VERSIONS)}")
+        raise ValueError(f"unknown slurmrestd version {version}; supported are {', '.join(PAYLOAD_VERSIONS)}")
     text = body(job)
     if text is None:
         raise job_description.InvalidJob(
-            [f"remote_script: slurmrestd takes a script's text; read {job.remote_script} and give it as script"]
+            [f"remote_script: slurmrestd needs the script's text; read {job.remote_script} and pass it as script"]
         )
     wanted = components(job)
     problems: list[str] = []
     if wanted[0].chdir is None:
-        problems.append("chdir: slurmrestd knows no home to start in, so a job must say where it runs")
+        problems.append("chdir: must be set, as slurmrestd knows no home directory to start in")
     said = []
     for number, component in enumerate(wanted):
         where = f"het component {number}: " if number else ""

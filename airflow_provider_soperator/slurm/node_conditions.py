@@ -193,18 +193,18 @@ KNOWN_REASONS = (
         "the node undrains it once that is gone",
         heals=True,
     ),
-    KnownReason("[software_problem]", "a check of the node's software has failed; somebody has to look at it"),
+    KnownReason("[software_problem]", "a check of the node's software has failed; it needs manual repair"),
     KnownReason("soperator rolling update", "Soperator renews the node's pod", heals=True),
     KnownReason(
         RESUME_FAILED,
-        "the node did not boot in time: look at its pod and at the capacity there is, then power it down or up again",
+        "the node did not boot in time: look at its pod and at the free capacity, then power it down or up again",
     ),
     KnownReason("POWER_DOWN_ASAP", "the node powers down once its jobs have ended", heals=True),
     KnownReason("Not responding", "slurmd on the node has not answered for SlurmdTimeout", heals=True),
-    KnownReason("Prolog error", "the prolog has failed on the node; somebody has to look at it"),
+    KnownReason("Prolog error", "the prolog has failed on the node; it needs manual repair"),
     KnownReason(
         "nvme_raid_health",
-        "the node's local disks are not all there; Soperator leaves it to people to have the machine replaced",
+        "local disks of the node are missing; Soperator does not replace the machine by itself",
     ),
 )
 
@@ -256,7 +256,7 @@ def word(said: str) -> str:
     ('off', 'going off')
     >>> word("drianed")
     Traceback (most recent call last):
-    ValueError: 'drianed' is no state of nodes: did you mean 'drained'?
+    ValueError: 'drianed' is not a node state: did you mean 'drained'?
     """
     plain = " ".join(said.lower().replace("_", " ").replace("-", " ").split())
     meant = _ALIASES.get(plain, plain)
@@ -264,7 +264,7 @@ def word(said: str) -> str:
         return meant
     near = difflib.get_close_matches(plain, [*WORDS, *_ALIASES], n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(WORDS)}"
-    raise ValueError(f"{said!r} is no state of nodes: {hint}")
+    raise ValueError(f"{said!r} is not a node state: {hint}")
 
 
 def in_lines(said: Mapping[str, str]) -> tuple[str, ...]:
@@ -282,7 +282,7 @@ def in_lines(said: Mapping[str, str]) -> tuple[str, ...]:
 def check_how(how: str | int) -> None:
     """Raise unless it is ``all``, ``any`` or a number of nodes."""
     if how not in ("all", "any") and (isinstance(how, (str, bool)) or how < 1):
-        raise ValueError(f"how={how!r} is neither 'all' nor 'any' nor a number of nodes")
+        raise ValueError(f"how must be 'all', 'any' or a number of nodes, got {how!r}")
 
 
 def chosen(nodes: Iterable[Node], names: Sequence[str], partition: str) -> list[Node]:
@@ -293,7 +293,7 @@ def chosen(nodes: Iterable[Node], names: Sequence[str], partition: str) -> list[
         return [known[name] for name in names]
     meant = [node for node in known.values() if partition in ("", *node.partitions)]
     if not meant:
-        raise UnknownPartition(f"no node is in a partition {partition}")
+        raise UnknownPartition(f"no node is in partition {partition}")
     return meant
 
 

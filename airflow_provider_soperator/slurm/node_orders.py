@@ -129,7 +129,7 @@ def _up(node: Node, owner: str, since: datetime | None) -> NodeStep:
     if drained and not ours:
         return held(node, "is drained")
     if node.state.has(NodeFlag.POWERING_DOWN):
-        return NodeStep(waits="is powering down, and can be powered up after that")
+        return NodeStep(waits="is powering down and can be powered up only after that")
     # Soperator 4.1 ends a drain when the node's Pod starts, 5.0 does not.
     undrain = (Undrain((node.name,)),) if drained else ()
     if is_coming_up(node):
@@ -180,8 +180,8 @@ def _kept_off(node: Node, mode: PowerDownMode, reason: DrainReason) -> NodeStep:
 
 def _told_to_go(node: Node) -> str:
     if is_coming_up(node):
-        return "has been told to power down, and boots before it does"
-    return "has been told to power down, and " + ("has jobs" if is_busy(node) else "is about to")
+        return "powers down once it has booted"
+    return "powers down after its jobs" if is_busy(node) else "is about to power down"
 
 
 def held(node: Node, how: str) -> NodeStep:
@@ -197,7 +197,7 @@ def because(node: Node, how: str) -> str:
     known = explain(node.reason)
     by = f" by {node.reason_user}" if node.reason_user and how == "is drained" else ""
     meaning = f" ({known.meaning})" if known else ""
-    return f"{how}{by}: {node.reason or 'no reason is given'}{meaning}"
+    return f"{how}{by}: {node.reason or 'no reason given'}{meaning}"
 
 
 def static_among(names: Iterable[str], config: ClusterConfig) -> tuple[str, ...]:
@@ -218,9 +218,7 @@ def refuse_power(names: Iterable[str], config: ClusterConfig) -> None:
         raise StaticNode(f"{hostlist.fold(static)} cannot be powered up or down")
     # Up to 25.11 the automatic power saving and the one by hand are the same.
     if config.suspend_time is None and config.release < (26, 5):
-        raise PowerSavingOff(
-            f"Slurm {config.version} has SuspendTime=INFINITE, with which it refuses every power order"
-        )
+        raise PowerSavingOff(f"Slurm {config.version} rejects every power order while SuspendTime=INFINITE")
 
 
 def drained(nodes: Iterable[Node], reason: DrainReason | str, *, wait_for_jobs: bool = False) -> NodeMove:
@@ -237,7 +235,7 @@ def _drained(node: Node, reason: DrainReason | str, wait_for_jobs: bool) -> Node
     if not node.state.has(NodeFlag.DRAIN):
         return NodeStep((Drain((node.name,), str(reason)),), waits="is being drained")
     if node.state.has(NodeFlag.POWER_DOWN):
-        return NodeStep(waits="has been told to power down, which ends its drain, and is drained after that")
+        return NodeStep(waits="powers down, which ends its drain, and is drained after that")
     if wait_for_jobs and is_busy(node):
         return NodeStep(waits="has jobs")
     return THERE

@@ -54,7 +54,7 @@ def parse_duration(text: str) -> Duration:
         return word
     found = _DURATION.fullmatch(text)
     if not found:
-        raise ValueError(f"{text!r} is no duration that Slurm would print")
+        raise ValueError(f"{text!r} is not a duration in Slurm's notation")
     days, hours, minutes, seconds, fraction = found.groups(default="0")
     return timedelta(
         days=int(days),
@@ -85,7 +85,7 @@ def format_duration(duration: timedelta) -> str:
     """
     seconds = -((-duration) // timedelta(seconds=1))
     if seconds < 0:
-        raise ValueError(f"{duration} lies in the past")
+        raise ValueError(f"a duration must not be negative, got {duration}")
     days, rest = divmod(seconds, 86400)
     return f"{days}-{rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}"
 
@@ -106,7 +106,7 @@ def parse_time(text: str, tz: tzinfo = timezone.utc) -> datetime | None:
     try:
         return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S").replace(tzinfo=tz)
     except ValueError:
-        raise ValueError(f"{text!r} is no time that Slurm would print") from None
+        raise ValueError(f"{text!r} is not a time in Slurm's notation") from None
 
 
 def format_time(when: datetime) -> str:
@@ -116,7 +116,7 @@ def format_time(when: datetime) -> str:
     'uts1795255200'
     """
     if when.tzinfo is None:
-        raise ValueError(f"{when.isoformat()} has no time zone")
+        raise ValueError(f"{when.isoformat()} has no time zone; add one, such as +01:00")
     return f"uts{int(when.timestamp())}"
 
 
@@ -155,7 +155,7 @@ class ExitCode:
     def parse(cls, text: str | int) -> ExitCode:
         found = _EXIT_PAIR.fullmatch(str(text).strip())
         if not found:
-            raise ValueError(f"{text!r} is no exit code (such as 1:0 or 0:9)")
+            raise ValueError(f"{text!r} is not an exit code (such as 1:0 or 0:9)")
         return cls(int(found[1]), int(found[2] or 0))
 
     @classmethod

@@ -31,11 +31,11 @@ def in_megabytes(amount: int | str) -> int:
     """
     if isinstance(amount, int):
         if amount < 0:
-            raise ValueError(f"{amount} is negative")
+            raise ValueError(f"must be >= 0, got {amount}")
         return amount
     found = _MEMORY.fullmatch(amount.strip())
     if found is None:
-        raise ValueError(f"{amount!r} is no amount of memory: write a whole number and K, M, G or T, such as 16G")
+        raise ValueError(f"{amount!r} is not an amount of memory: write a whole number and K, M, G or T, such as 16G")
     return math.ceil(float(found["number"]) * _MEBIBYTES[(found["unit"] or "M").upper()])
 
 
@@ -67,13 +67,13 @@ def in_seconds(amount: timedelta | int | str) -> int:
     else:
         found = _DURATION.fullmatch(amount)
         if found is None:
-            raise ValueError(f"{amount!r} is no duration: write minutes, H:MM:SS, D-HH or D-HH:MM:SS")
+            raise ValueError(f"{amount!r} is not a duration: write minutes, H:MM:SS, D-HH or D-HH:MM:SS")
         part = {name: int(digits or 0) for name, digits in found.groupdict().items()}
         hours = part["days"] * 24 + part["dhours"] + part["hours"]
         minutes = hours * 60 + part["dminutes"] + part["minutes"] + part["only_minutes"]
         whole = minutes * 60 + part["dseconds"] + part["seconds"] + part["only_seconds"]
     if whole < 0:
-        raise ValueError(f"{amount} is negative")
+        raise ValueError(f"must be >= 0, got {amount}")
     return whole
 
 
@@ -143,22 +143,22 @@ class ValueKind:
 
 def _number(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, str)):
-        raise ValueError(f"{value!r} is no whole number")
+        raise ValueError(f"{value!r} is not a whole number")
     try:
         return int(value)
     except ValueError:
-        raise ValueError(f"{value!r} is no whole number") from None
+        raise ValueError(f"{value!r} is not a whole number") from None
 
 
 def _count(value: Any) -> int:
     if (number := _number(value)) < 0:
-        raise ValueError(f"{number} is negative")
+        raise ValueError(f"must be >= 0, got {number}")
     return number
 
 
 def _positive(value: Any) -> int:
     if (number := _count(value)) == 0:
-        raise ValueError("0 is none at all")
+        raise ValueError("must be at least 1, got 0")
     return number
 
 
@@ -174,7 +174,7 @@ def _digits(text: str) -> int | str:
 def _boolean(no: str, yes: str) -> ValueKind:
     def read(text: str) -> bool:
         if text.lower() not in (no, yes):
-            raise ValueError(f"{text!r} is neither {no} nor {yes}")
+            raise ValueError(f"must be {no} or {yes}, got {text!r}")
         return text.lower() == yes
 
     return ValueKind(lambda value: yes if value else no, read)
@@ -188,14 +188,14 @@ def _open_mode(value: str) -> str:
     for mode in ("append", "truncate"):
         if value.lower() in (mode, mode[0]):
             return mode
-    raise ValueError(f"{value!r} is neither append nor truncate")
+    raise ValueError(f"must be append or truncate, got {value!r}")
 
 
 def _exclusive(value: bool | str) -> str:
     if value is True or str(value).lower() == "exclusive":
         return ""
     if str(value).lower() not in ("user", "mcs", "topo", "oversubscribe"):
-        raise ValueError(f"{value!r} is none of True, user, mcs and topo")
+        raise ValueError(f"must be True, user, mcs or topo, got {value!r}")
     return str(value).lower()
 
 
@@ -303,7 +303,7 @@ def gres_flags(written: str) -> Json:
     try:
         return {"flags": [_GRES_FLAGS[name.strip().lower()] for name in written.split(",")]}
     except KeyError as unknown:
-        raise ValueError(f"slurmrestd has no word for {unknown}") from None
+        raise ValueError(f"slurmrestd has no value for {unknown}") from None
 
 
 def signal(written: str) -> Json:

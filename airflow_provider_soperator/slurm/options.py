@@ -234,12 +234,12 @@ REFUSED: Mapping[str, str] = {
     "autocomplete": "it makes sbatch print instead of submit",
     "export-file": "it drops what other options put into the environment: use env",
     "help": "it makes sbatch print instead of submit",
-    "parsable": "the provider says it itself",
+    "parsable": "the provider sets it itself",
     "quiet": "it hides the job's id",
     "test-only": "nothing would be submitted",
     "usage": "it makes sbatch print instead of submit",
     "version": "it makes sbatch print instead of submit",
-    "wait": "the submission would last as long as the job: the task waits by itself",
+    "wait": "the submission would last as long as the job; the task waits anyway",
     "wrap": "use command",
 }
 

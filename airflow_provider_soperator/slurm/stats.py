@@ -280,7 +280,7 @@ def table(stats: SlurmStats) -> str:
     Queue: empty
     GPUs: none
     Nodes: none
-    Fair shares: nobody counts them
+    Fair shares: no accounting
     """
     return "\n".join(
         [
@@ -310,9 +310,9 @@ def _queue_lines(stats: SlurmStats) -> list[str]:
         waits = stats.waits
         spans = ", ".join(
             f"{name} {_span(value)}"
-            for name, value in (("median", waits.median), ("nine of ten", waits.p90), ("longest", waits.longest))
+            for name, value in (("median", waits.median), ("p90", waits.p90), ("longest", waits.longest))
         )
-        lines.append(f"  for so long: {spans} ({waits.jobs} jobs that could start)")
+        lines.append(f"  wait times: {spans} ({waits.jobs} jobs that could start)")
     return lines
 
 
@@ -339,7 +339,7 @@ def _load_text(load: JobLoad) -> str:
 
 def _share_lines(stats: SlurmStats) -> list[str]:
     if stats.shares is None:
-        return ["Fair shares: nobody counts them"]
+        return ["Fair shares: no accounting"]
     rows = [
         [
             *(share.user, share.account, "of parent" if share.shares is None else str(share.shares)),

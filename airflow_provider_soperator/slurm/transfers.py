@@ -158,7 +158,7 @@ _STAGE = """\
 set -e
 at=$2
 if [ -d "$1" ]; then
-    if [ "$4" = file ]; then echo "it is a folder; end its name with / to have a file put there" >&2; exit 1; fi
+    if [ "$4" = file ]; then echo "it is a folder; end its name with / to put a file into it" >&2; exit 1; fi
     at=$1
 elif [ -e "$1" ] && [ "$4" = folder ]; then
     echo "it is a file" >&2

@@ -135,7 +135,7 @@ class _Frames:
                 return None
             why = self._complaint.decode(errors="replace").strip() or status_message(data)
             raise ConnectFailed(
-                f"no shell could be started in {self._where} ({why})", f"see whether `{self._shell}` runs there"
+                f"cannot start a shell in {self._where} ({why})", f"see whether `{self._shell}` runs there"
             )
         if channel != _STDOUT:
             return "stdout", b""

@@ -46,7 +46,7 @@ STARTUP = 30.0
 _LONGEST_ANSWER = 64 * MEGABYTE
 
 _REMEDY = (
-    "see that `sinfo` works on this machine and that pyslurm has the version of its Slurm (it comes with "
+    "check that `sinfo` works on this machine and that pyslurm has the version of its Slurm (it comes with "
     "airflow-provider-soperator[pyslurm]), or choose the transport `local`, which needs Slurm's commands only"
 )
 
@@ -165,7 +165,7 @@ class _PyslurmProcess:
                 limit=_LONGEST_ANSWER,
             )
         except OSError as error:
-            raise ConnectFailed(f"no process for pyslurm could be started ({error})", _REMEDY) from error
+            raise ConnectFailed(f"cannot start a process for pyslurm ({error})", _REMEDY) from error
         self = cls(process)
         try:
             async with timeout(STARTUP):
@@ -177,7 +177,7 @@ class _PyslurmProcess:
             if isinstance(error, asyncio.TimeoutError):
                 raise ConnectFailed(f"pyslurm was not loaded within {STARTUP:g} s", _REMEDY) from error
             if isinstance(error, (EOFError, OSError)):
-                raise ConnectFailed(f"libslurm has ended the process ({self._last_words()})", _REMEDY) from error
+                raise ConnectFailed(f"libslurm ended the process ({self._last_words()})", _REMEDY) from error
             raise
         return self
 
@@ -191,7 +191,7 @@ class _PyslurmProcess:
         except asyncio.TimeoutError as error:
             raise CommandTimedOut("pyslurm", TIMEOUT) from error
         except (EOFError, OSError) as error:
-            raise ConnectionLost(f"pyslurm's process ended ({self._last_words()})", "it is started again") from error
+            raise ConnectionLost(f"pyslurm's process ended ({self._last_words()})", "it is restarted") from error
         if "refused" in answer:
             raise classify("pyslurm", answer["refused"])
         return answer["answer"]
@@ -216,4 +216,4 @@ class _PyslurmProcess:
 
     def _last_words(self) -> str:
         # It names itself before each line.
-        return "; ".join(line.partition(": ")[2] or line for line in self._log) or "it said nothing"
+        return "; ".join(line.partition(": ")[2] or line for line in self._log) or "no output"

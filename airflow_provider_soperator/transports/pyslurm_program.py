@@ -36,7 +36,7 @@ def trouble() -> str:
     configuration = os.environ.get("SLURM_CONF")
     if configuration and not os.path.exists(configuration):
         # libslurm would wait a minute for it to appear.
-        return f"SLURM_CONF names {configuration}, which is not there"
+        return f"SLURM_CONF names {configuration}, which does not exist"
     # Else the import itself reads the configuration, before the versions can be compared.
     os.environ["PYSLURM_DISABLE_AUTO_INIT"] = "1"
     try:
@@ -45,7 +45,7 @@ def trouble() -> str:
         return str(error)
     year, month, _ = pyslurm.slurm_api_version()
     if not pyslurm.__version__.startswith(f"{year}.{month:02}."):
-        return f"pyslurm {pyslurm.__version__} has found the libslurm of Slurm {year}.{month:02}"
+        return f"pyslurm {pyslurm.__version__} does not match libslurm of Slurm {year}.{month:02}"
     pyslurm.slurm_init()
     return ""
 

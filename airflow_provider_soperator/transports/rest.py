@@ -147,9 +147,9 @@ class RestTransport:
             self._version = version
             return version
         raise ConnectFailed(
-            f"{self._url} has no slurmrestd of a version that is known here (v0.0.{min(self._versions)} to "
+            f"{self._url} has no slurmrestd of a supported version (v0.0.{min(self._versions)} to "
             f"v0.0.{max(self._versions)}), or not at this path",
-            "see the address and its path; Slurm 24.05 to 26.05 are known",
+            "see the address and its path; Slurm 24.05 to 26.05 are supported",
         )
 
     async def _exchange(self, call: RestCall, version: int) -> RestAnswer:
@@ -235,7 +235,7 @@ def refused(token: str) -> ConnectFailed:
     """The error of a token that slurmrestd has refused."""
     said = claims(token)
     if not said:
-        return ConnectFailed("slurmrestd refused the token", "it is no JWT; `scontrol token` makes one")
+        return ConnectFailed("slurmrestd refused the token", "it is not a JWT; `scontrol token` makes one")
     if isinstance(end := said.get("exp"), (int, float)) and end <= time.time():
         return _expired(end)
     # Slurm looks at no other time in it than its end, and its clock may be ahead of this one.
@@ -249,7 +249,7 @@ def refused(token: str) -> ConnectFailed:
 def _expired(end: float) -> ConnectFailed:
     return ConnectFailed(
         f"the token for slurmrestd expired at {_written(end)}",
-        "make another (`scontrol token lifespan=…`), or give the connection the key or a way to fetch tokens by",
+        "make another (`scontrol token lifespan=…`), or set the key or a source of tokens in the connection",
     )
 
 

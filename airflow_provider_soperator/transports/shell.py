@@ -107,13 +107,13 @@ def _marks(mark: str, status: str) -> str:
 
 def _word(word: str) -> str:
     if "\0" in word:
-        raise ValueError("a command cannot be given a NUL byte")
+        raise ValueError("a command must not contain NUL characters")
     return shlex.quote(word)
 
 
 def _name(name: str) -> str:
     if not _VARIABLE.fullmatch(name):
-        raise ValueError(f"{name!r} cannot name an environment variable")
+        raise ValueError(f"{name!r} is not the name of an environment variable")
     return name
 
 
@@ -207,7 +207,7 @@ _NO_SHELL = "see whether /bin/sh and bash run there"
 
 
 def _lost(command: Command) -> ConnectionLost:
-    return ConnectionLost(f"the connection broke while {command.argv[0]} was under way", "it is opened again")
+    return ConnectionLost(f"the connection broke while {command.argv[0]} was under way", "it is reopened")
 
 
 def _limit(command: Command) -> float:
@@ -248,7 +248,7 @@ class Shells:
 
     async def _take(self) -> Pipe:
         if self._closed:
-            raise ConnectionLost("the connection has been closed meanwhile")
+            raise ConnectionLost("the connection was closed")
         if self._idle:
             return self._idle.pop()
         pipe = await self._open_pipe()
@@ -256,11 +256,11 @@ class Shells:
             await self._exchange(pipe, _GREETING, lambda _, mark: handshake(mark), HANDSHAKE)
         except CommandTimedOut as error:
             await pipe.close()
-            raise ConnectFailed("the login shell says nothing", _NO_SHELL) from error
+            raise ConnectFailed("the login shell does not answer", _NO_SHELL) from error
         except ConnectionLost as error:
             await pipe.close()
             # Nothing was under way yet, but the connection may have been cut just now.
-            raise ConnectionLost("the login shell ended at once", _NO_SHELL) from error
+            raise ConnectionLost("the login shell exited at once", _NO_SHELL) from error
         except BaseException:
             await pipe.close()
             raise

@@ -67,7 +67,7 @@ def _session(client: paramiko.SSHClient) -> paramiko.Channel:
         channel = transport.open_session(timeout=_OPENING)
         channel.exec_command(SHELL)
     except (paramiko.SSHException, EOFError, OSError) as error:
-        raise ConnectionLost(f"no session could be opened ({error})") from error
+        raise ConnectionLost(f"cannot open a session ({error})") from error
     return channel
 
 
@@ -196,7 +196,7 @@ class SshTransport(ShellTransport["paramiko.SSHClient"]):
             async with timeout(_OPENING):
                 return _ParamikoPipe(await opening, self._in_thread)
         except asyncio.TimeoutError as error:
-            raise ConnectionLost(f"no session could be opened (nothing within {_OPENING:g} s)") from error
+            raise ConnectionLost(f"cannot open a session (no answer within {_OPENING:g} s)") from error
 
     async def _hang_up(self, connection: paramiko.SSHClient) -> None:
         try:

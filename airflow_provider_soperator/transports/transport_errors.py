@@ -70,7 +70,7 @@ class OutputTooLarge(TransportError):
     """A command printed more than it may."""
 
     def __init__(self, command: str, limit: int) -> None:
-        super().__init__(f"{command} printed more than {limit} bytes", "ask for less at a time")
+        super().__init__(f"{command} printed more than {limit} bytes", "request less at a time")
 
 
 class NotSupported(TransportError):
@@ -101,7 +101,7 @@ def namespace_errors(namespace: str) -> Iterator[None]:
         status = _kubernetes_status(error)
         if status == 404:
             raise ConnectFailed(
-                f"there is no namespace {namespace}", "set the namespace that the SlurmCluster is in"
+                f"there is no namespace {namespace}", "set the namespace of the SlurmCluster"
             ) from error
         # Without the right to read namespaces the error is still that no pod was found.
         if status != 403:
@@ -126,7 +126,7 @@ def _kubernetes_words(error: BaseException) -> str:
     """The words of the API, rather than the headers around them."""
     for one in _causes(error):
         if isinstance(one, (TimeoutError, asyncio.TimeoutError)) and not str(one):
-            return f"nothing within {API_TIMEOUT:g} s"
+            return f"no answer within {API_TIMEOUT:g} s"
         if type(one).__name__ == "WSServerHandshakeError":
             # Its text is the whole address, and why it was refused is not in it.
             return f"HTTP {_kubernetes_status(one)}"
@@ -166,7 +166,7 @@ def kubernetes_error(
         )
     if status == 403:
         return ConnectFailed(
-            f"the Kubernetes API gives no right to {what} ({words})",
+            f"the Kubernetes account has no right to {what} ({words})",
             f"bind a Role with {rights} to the connection's account",
         )
     if status in (400, 404, 409, 429) or (status is not None and status >= 500):
@@ -178,10 +178,12 @@ def kubernetes_error(
     if names & untrusted or "CERTIFICATE_VERIFY_FAILED" in str(error):
         return ConnectFailed(
             f"the certificate of the Kubernetes API is not trusted ({words})",
-            "put its certificate authority into the Kubernetes connection",
+            "add its certificate authority to the Kubernetes connection",
         )
     if names & {"ServerDisconnectedError", "ConnectionResetError"}:
-        return ConnectRefused(f"the Kubernetes API hung up ({words})", "it may be starting, or a proxy before it")
+        return ConnectRefused(
+            f"the Kubernetes API closed the connection ({words})", "it may be starting, or a proxy in front of it"
+        )
     silent = any(isinstance(one, (OSError, asyncio.TimeoutError)) for one in _causes(error))
     if silent or "ClientConnectorError" in names:
         return Unreachable(
@@ -219,8 +221,8 @@ def rest_error(error: Exception, call: RestCall, url: str) -> TransportError:
     if isinstance(error, httpx.RemoteProtocolError) and "illegal" in str(error):
         return ConnectFailed(f"what listens at {address} does not speak HTTP", "see the address and its port")
     if isinstance(error, (httpx.NetworkError, httpx.ProtocolError)):
-        return ConnectionLost(f"the connection broke while {call} was under way", "it is opened again")
-    return ConnectFailed(f"{address} cannot be asked ({_rest_words(error)})", "see the address of slurmrestd")
+        return ConnectionLost(f"the connection broke while {call} was under way", "it is reopened")
+    return ConnectFailed(f"the request to {address} failed ({_rest_words(error)})", "see the address of slurmrestd")
 
 
 def unexpected_answer(call: RestCall, url: str, status: int, data: bytes) -> TransportError:
@@ -238,14 +240,14 @@ def unexpected_answer(call: RestCall, url: str, status: int, data: bytes) -> Tra
 def _no_connection(error: Exception, chain: list[BaseException], address: object) -> TransportError:
     if any(isinstance(one, socket.gaierror) for one in chain):
         return ConnectFailed(
-            f"there is no host of the name in {address}",
+            f"the host name in {address} is unknown",
             "inside Kubernetes it is CLUSTER-rest-svc.NAMESPACE.svc; from outside it needs a proxy or a tunnel",
         )
     if any(isinstance(one, ConnectionRefusedError) for one in chain) or "refused" in str(error):
-        return ConnectRefused(f"nobody listens at {address}", _RESTARTS)
+        return ConnectRefused(f"nothing listens at {address}", _RESTARTS)
     if type(error).__name__ == "ConnectTimeout":
         return Unreachable(f"{address} does not answer", "see the address, and firewalls and network policies")
-    return ConnectFailed(f"there is no connection to {address} ({_rest_words(error)})", "see the address of slurmrestd")
+    return ConnectFailed(f"cannot connect to {address} ({_rest_words(error)})", "see the address of slurmrestd")
 
 
 def _tls(chain: list[BaseException], address: object) -> TransportError:
@@ -253,7 +255,7 @@ def _tls(chain: list[BaseException], address: object) -> TransportError:
     if isinstance(found, ssl.SSLCertVerificationError):
         return ConnectFailed(
             f"the certificate of {address} is not trusted ({found.verify_message})",
-            "give the connection the file of its certificate authority, or the name that the certificate is for",
+            "set the file of its certificate authority in the connection, or use the host name of the certificate",
         )
     return ConnectFailed(
         f"{address} does not speak TLS ({found.reason or found})", "slurmrestd itself speaks plain http"
@@ -285,7 +287,7 @@ def ssh_error(error: BaseException) -> TransportError:
     if isinstance(error, socket.gaierror):
         return ConnectFailed(f"the host name is unknown ({text})", "check the host of the connection")
     if isinstance(error, ConnectionRefusedError) or kind == "NoValidConnectionsError":
-        return Unreachable(f"nobody listens there ({text})", "check host and port, and whether the login node is up")
+        return Unreachable(f"nothing listens there ({text})", "check host and port, and whether the login node is up")
     if kind == "BadHostKeyException":
         return ConnectFailed(
             "the host key has changed",
@@ -294,7 +296,7 @@ def ssh_error(error: BaseException) -> TransportError:
         )
     if any(words in text for words in _HOST_KEY_UNREADABLE):
         return ConnectFailed(
-            f"the connection's host_key is no public key ({text})", "put a line of `ssh-keyscan HOST` there"
+            f"the connection's host_key is not a public key ({text})", "put a line of `ssh-keyscan HOST` there"
         )
     if "not found in known_hosts" in text:
         return ConnectFailed(
@@ -305,7 +307,9 @@ def ssh_error(error: BaseException) -> TransportError:
     if isinstance(error, (ConnectionError, EOFError)) or any(words in text for words in dropped):
         # An sshd with too many unauthenticated connections (MaxStartups) hangs up before it says anything. If that
         # happens while it is logged in, paramiko calls it a failed authentication.
-        return ConnectRefused(f"the login node hung up ({text})", "it has too many connections at once, or is starting")
+        return ConnectRefused(
+            f"the login node closed the connection ({text})", "it has too many connections at once, or is starting"
+        )
     if kind in ("AuthenticationException", "BadAuthenticationType"):
         return ConnectFailed(f"the login was refused ({text})", "check user and key of the connection")
     unreadable = kind == "PasswordRequiredException" or any(words in text for words in _KEY_UNREADABLE)
@@ -314,7 +318,7 @@ def ssh_error(error: BaseException) -> TransportError:
             f"the private key cannot be used ({text})", "check key_file, or private_key and its passphrase"
         )
     if "remote_host" in text:
-        return ConnectFailed("the connection names no host", "set it, or choose another connection of type SSH")
+        return ConnectFailed("the connection has no host", "set it, or choose another connection of type SSH")
     # What paramiko says of one who accepts a connection and is silent then, is the last of these.
     if isinstance(error, (TimeoutError, asyncio.TimeoutError, socket.timeout)) or text == "No existing session":
         return Unreachable("the host does not answer", "check host, port and firewalls")

@@ -121,7 +121,7 @@ class Accounting(Request[tuple[AccountingJob, ...]]):
         if self.ids is not None:
             wholes = dict.fromkeys(str(job.whole) for job in self.ids)
             if not 0 < len(wholes) <= MOST_IDS:
-                raise InvalidRequest(f"accounting can be asked for 1 to {MOST_IDS} jobs at once, not {len(wholes)}")
+                raise InvalidRequest(f"accounting takes 1 to {MOST_IDS} jobs in one query, got {len(wholes)}")
             argv.append(f"--jobs={','.join(wholes)}")
         if names := self.safe_names():
             argv.append(f"--name={','.join(names)}")
@@ -293,7 +293,7 @@ def by_name(shares: Iterable[Share]) -> tuple[Share, ...]:
 def _share(line: str) -> Share:
     said = dict(zip(_SHARE_COLUMNS, line.split("|"), strict=False))
     if len(said) < len(_SHARE_COLUMNS):
-        raise UnreadableAnswer(f"no row of {len(_SHARE_COLUMNS)} columns: {line[:200]!r}", "sshare")
+        raise UnreadableAnswer(f"expected {len(_SHARE_COLUMNS)} columns, got {line[:200]!r}", "sshare")
     return Share(
         # Set in by a blank for each account above it.
         account=said["Account"].strip(),

@@ -41,7 +41,7 @@ class ShowConfig(Request[ClusterConfig]):
             if found := _SETTING.fullmatch(line.rstrip()):
                 said.setdefault(found[1], found[2])
         if "SLURM_VERSION" not in said:
-            raise UnreadableAnswer("there is no SLURM_VERSION among the settings", "scontrol")
+            raise UnreadableAnswer("no SLURM_VERSION among the settings", "scontrol")
         return ClusterConfig(
             version=said["SLURM_VERSION"],
             cluster=said.get("ClusterName", ""),
@@ -78,7 +78,7 @@ class Ping(Request[tuple[Controller, ...]]):
         )
         if not found:
             self.check(answer)
-            raise UnreadableAnswer(f"no controller: {answer.text[:200]!r}", "scontrol")
+            raise UnreadableAnswer(f"expected a controller, got {answer.text[:200]!r}", "scontrol")
         if not any(controller.is_up for controller in found):
             said = ", ".join(f"slurmctld at {controller.host} is down" for controller in found)
             raise ControllerUnreachable(said, "scontrol")
@@ -177,5 +177,5 @@ class MintToken(Request[str]):
     def read(self, answer: CommandOutput) -> str:
         found = _TOKEN.search(self.check(answer).text)
         if not found:
-            raise UnreadableAnswer("no token", "scontrol")
+            raise UnreadableAnswer("no token in the answer", "scontrol")
         return found[1]

@@ -109,16 +109,16 @@ def listed(text: str) -> tuple[str, ...]:
 def plain_word(what: str, text: str) -> str:
     """A name that cannot be taken for anything else on a command line or in ``key=value``; refused otherwise."""
     if not text or text.startswith("-") or any(letter in text for letter in ", =\"'\\") or not text.isprintable():
-        raise InvalidRequest(f"{text!r} cannot be {what}: it would need quotes that Slurm's commands do not know")
+        raise InvalidRequest(f"{text!r} cannot be {what}: Slurm's commands cannot quote its characters")
     return text
 
 
 def free_text(what: str, text: str, most: int = 1024) -> str:
     """A text for people, as one line: slurmctld keeps it as it is, but others read it line by line."""
     if not text.isprintable():
-        raise InvalidRequest(f"{what} {text!r} has line breaks or other characters that do not print")
+        raise InvalidRequest(f"{what} {text!r} has line breaks or other non-printable characters")
     if len(text.encode()) > most:
-        raise InvalidRequest(f"{what} has {len(text.encode())} bytes; more than {most} are not kept")
+        raise InvalidRequest(f"{what} has {len(text.encode())} bytes; at most {most} are kept")
     return text
 
 

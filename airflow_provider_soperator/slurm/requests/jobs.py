@@ -101,7 +101,7 @@ class Submit(Request[JobId]):
         try:
             return JobId.parse(lines[-1])
         except (IndexError, ValueError):
-            raise UnreadableAnswer(f"no job id: {answer.text[-200:]!r}", "sbatch") from None
+            raise UnreadableAnswer(f"expected a job id, got {answer.text[-200:]!r}", "sbatch") from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +163,7 @@ class ListJobs(Request[tuple[Job, ...]]):
 
     def _wholes(self) -> tuple[JobId, ...]:
         if self.ids == ():
-            raise InvalidRequest("no job is asked for")
+            raise InvalidRequest("no job is given")
         return tuple(dict.fromkeys(job.whole for job in self.ids or ()))
 
     @cached_property
@@ -348,7 +348,7 @@ class UpdateJob(Request[None]):
 
 def _id_words(ids: tuple[JobId, ...]) -> tuple[str, ...]:
     if not ids:
-        raise InvalidRequest("no job is named")
+        raise InvalidRequest("no job is given")
     return tuple(job.argument for job in ids)
 
 

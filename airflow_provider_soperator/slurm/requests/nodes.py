@@ -57,7 +57,7 @@ def _fold(names: Iterable[str]) -> str:
     except hostlist.HostlistError as error:
         raise InvalidRequest(str(error)) from None
     if not folded:
-        raise InvalidRequest("no node is named")
+        raise InvalidRequest("no node is given")
     return folded
 
 

@@ -50,7 +50,7 @@ class ListReservations(Request[tuple[Reservation, ...]]):
 def _reservation(text: str) -> Reservation:
     head = _HEAD.match(text)
     if not head:
-        raise UnreadableAnswer(f"no reservation: {text[:200]!r}", "scontrol")
+        raise UnreadableAnswer(f"expected a reservation, got {text[:200]!r}", "scontrol")
     # The name and the comment are free text; the one stands first and the other last.
     fields, _, comment = text[head.start(2) :].partition(" Comment=")
     said = dict(word.partition("=")[::2] for word in fields.split())
@@ -94,7 +94,7 @@ class CreateReservation(Request[str]):
 
     def command(self) -> Command:
         if not self.users and not self.accounts:
-            raise InvalidRequest("a reservation needs users or accounts who may use it")
+            raise InvalidRequest("a reservation needs users or accounts that may use it")
         words = [
             f"ReservationName={plain_word('a reservation', self.name)}",
             f"Nodes={_fold(self.nodes)}",
@@ -144,7 +144,7 @@ class UpdateReservation(Request[None]):
             *([f"Comment={free_text('a comment', self.comment)}"] if self.comment else []),
         ]
         if not words:
-            raise InvalidRequest("nothing is to be changed")
+            raise InvalidRequest("nothing to change")
         return Command(("scontrol", "update", f"ReservationName={plain_word('a reservation', self.name)}", *words))
 
     def read(self, answer: CommandOutput) -> None:
@@ -196,5 +196,5 @@ def _whose(users: tuple[str, ...], accounts: tuple[str, ...]) -> list[str]:
 def _flags(flags: tuple[str, ...]) -> tuple[str, ...]:
     for flag in flags:
         if not _FLAG.fullmatch(flag):
-            raise InvalidRequest(f"{flag!r} is no flag of a reservation")
+            raise InvalidRequest(f"{flag!r} is not a reservation flag")
     return flags

@@ -59,7 +59,7 @@ def _program() -> str:
 
 def unknown_key(key: SubmissionKey | str) -> str:
     """The refusal of a job that waits for one that is not there."""
-    return f"no job of this user in the queue, and none submitted with this one, has the key {key} of --dependency"
+    return f"--dependency: no job of this user in the queue or in this submission has the key {key}"
 
 
 class Together(Enum):
@@ -105,10 +105,10 @@ class SubmitOnce(Request[tuple[Submitted, ...]]):
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.jobs) <= MOST:
-            raise InvalidRequest(f"{len(self.jobs)} jobs are to be submitted at once; 1 to {MOST} can be")
+            raise InvalidRequest(f"1 to {MOST} jobs can be submitted at once, got {len(self.jobs)}")
         keys = self.submission_keys()
         if len(set(keys)) < len(keys):
-            raise InvalidRequest("two of these jobs have the same key, so only one could ever be submitted")
+            raise InvalidRequest("two of these jobs have the same key, so only one could be submitted")
 
     def submission_keys(self) -> tuple[SubmissionKey, ...]:
         keys = [key_of(job.name or "") for job in self.jobs]
@@ -142,7 +142,7 @@ class SubmitOnce(Request[tuple[Submitted, ...]]):
         if self.together is Together.END or (self.together and refused):
             found = dict.fromkeys(range(len(self.jobs)), Submitted(None)) | refused
         if found.keys() != set(range(len(self.jobs))):
-            raise UnreadableAnswer(f"{len(found)} answers for {len(self.jobs)} jobs", "sbatch")
+            raise UnreadableAnswer(f"expected {len(self.jobs)} answers, got {len(found)}", "sbatch")
         return tuple(found[place] for place in range(len(self.jobs)))
 
     @cached_property
@@ -266,7 +266,7 @@ def dependency_of(job: JobDescription) -> KeyedDependency:
     wanted = asked_for(job).dependency
     found = KeyedDependency() if wanted is None else KeyedDependency(dependencies.dependency_text(wanted))
     if "?" in found.text and _SINGLETON in found.text.lower().split("?"):
-        raise InvalidRequest(f"{found.text!r}: singleton cannot be one of several terms of which one is enough")
+        raise InvalidRequest(f"{found.text!r}: singleton cannot be joined with '?'")
     return found
 
 
@@ -291,7 +291,7 @@ def _levels(waits: Mapping[int, Sequence[int]], jobs: Sequence[JobDescription]) 
         sorter.prepare()
     except CycleError as error:
         names = " -> ".join(readable_job_name(jobs[place]) for place in reversed(error.args[1]))
-        raise InvalidRequest(f"these jobs wait for each other, so none could ever start: {names}") from None
+        raise InvalidRequest(f"these jobs wait for each other, so none could start: {names}") from None
     found: list[int] = []
     while ready := sorted(sorter.get_ready()):
         found += ready

@@ -127,7 +127,7 @@ def asked(call: RestCall, command: str = NAME) -> Generator[RestCall, RestAnswer
     if found:
         raise error(found, command)
     if answer.status >= 400:
-        raise UnreadableAnswer(f"HTTP status {answer.status} without an error in it", NAME)
+        raise UnreadableAnswer(f"HTTP status {answer.status} without an error message", NAME)
     return answer.data
 
 

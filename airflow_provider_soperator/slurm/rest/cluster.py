@@ -81,7 +81,7 @@ def _controller(said: Json) -> Controller:
 def who_am_i(request: WhoAmI, site: Site) -> Steps[str]:
     """slurmrestd has no word for it; the token has."""
     if not site.user:
-        unsupported("tell whose token this is, and the token does not name a user", "name the user of the connection")
+        unsupported("tell whose token this is, and the token names no user", "set the user of the connection")
     yield from ()  # no call at all
     return site.user
 

@@ -83,7 +83,7 @@ def list_jobs(request: ListJobs, site: Site) -> Steps[tuple[Job, ...]]:
     """
     request.command()  # as elsewhere, words that are no states, users or partitions are refused
     if request.mine and not site.user:
-        unsupported("tell whose token this is, and the token does not name a user", "name the user of the connection")
+        unsupported("tell whose token this is, and the token names no user", "set the user of the connection")
     wholes = tuple(dict.fromkeys(job.whole for job in request.ids or ()))
     found: list[Json] = []
     if 0 < len(wholes) <= FEW:
@@ -237,7 +237,7 @@ def release(request: ReleaseJobs, site: Site) -> Steps[None]:
 def _update_each(ids: tuple[JobId, ...], change: Json, what: str) -> Steps[None]:
     """One after the other; one that is not there does not keep the others from being changed."""
     if not ids:
-        raise InvalidRequest("no job is named")
+        raise InvalidRequest("no job is given")
     for job in ids:
         _refuse_elements(job, what)
     first: Exception | None = None

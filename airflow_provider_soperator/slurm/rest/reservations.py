@@ -59,7 +59,7 @@ def create(request: CreateReservation, site: Site) -> Steps[str]:
     request.command()
     site.require(_CHANGES_SINCE, "make reservations")
     if (yield from _exists(request.name)):
-        raise ReservationConflict(f"there is a reservation {request.name} already", NAME)
+        raise ReservationConflict(f"reservation {request.name} already exists", NAME)
     said = _changes(request)
     if request.end is None:
         said["duration"] = {"set": True, "infinite": True, "number": 0}

@@ -122,7 +122,7 @@ def submit_once(request: SubmitOnce, site: Site) -> Steps[tuple[Submitted, ...]]
             known[key] = seen
     if _is_over(request, refused):
         if others_too:
-            raise TryAgain("somebody else submits the same jobs", "sbatch")
+            raise TryAgain("another process submits the same jobs", "sbatch")
         yield from _withdraw([item for item in items if item.key in known], known, site)
         return tuple(Submitted(None, error=refused.get(key)) for key in keys)
     if request.together is not Together.WAIT:
