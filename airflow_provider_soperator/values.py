@@ -1,17 +1,17 @@
-"""Parameters as DAG files give them, and as their templates are rendered: switches, moments, templates themselves."""
+"""Parameters of DAG files and their rendered templates: switches, dates and times, templates themselves."""
 
 from __future__ import annotations
 
 from datetime import datetime
 
-#: Where Soperator's Helm charts put a cluster, unless told otherwise.
+#: Default namespace of a cluster in Soperator's Helm charts.
 NAMESPACE = "soperator"
-#: What a text says that means no.
+#: Texts that mean no.
 _NO = frozenset({"", "0", "false", "no", "none", "off"})
 
 
 def is_template(said: object) -> bool:
-    """Whether a value is known only when the task runs: a template, or the result of another task.
+    """True for a value that is known only when the task runs: a template, or the result of another task.
 
     >>> is_template("{{ params.count }}"), is_template(4)
     (True, False)
@@ -21,7 +21,7 @@ def is_template(said: object) -> bool:
 
 
 def is_on(option: bool | str | None) -> bool:
-    """Whether an option is on, once its template has been rendered.
+    """True for an option that is on once its template has been rendered.
 
     >>> is_on(True), is_on("False"), is_on("{}".format(None))
     (True, False, False)
@@ -30,7 +30,7 @@ def is_on(option: bool | str | None) -> bool:
 
 
 def moment_of(what: str, said: datetime | str | None) -> datetime | None:
-    """The moment; None for a template that has made nothing. ``ValueError`` if there can be no such moment.
+    """Parse a date and time; None for a template that rendered to nothing. ``ValueError`` for anything else.
 
     >>> moment_of("since", "2026-11-21T20:00:00+01:00").hour
     20

@@ -1,6 +1,6 @@
-"""The diagnosis of a job that did not succeed: what slurmctld, its nodes and accounting know of it.
+"""Diagnosis of a job that did not succeed, from slurmctld, its nodes and accounting.
 
-It is for people, at the end of a log. Whatever cannot be found out is a line of its own, and never a failure.
+It is for people, at the end of a log. A failed request becomes a line of it, never an error.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from airflow_provider_soperator.slurm.requests import Accounting, JobDetail, Lis
 from airflow_provider_soperator.slurm.requests.commands import Steps
 from airflow_provider_soperator.transports.transport_errors import TransportError
 
-#: What tells something about an end, of all that ``scontrol show job`` has.
+#: Fields of ``scontrol show job`` that help to explain an end.
 _TELLING = (
     "JobState=", "ExitCode=", "RunTime=", "StartTime=", "PreemptTime=", "NodeList=", "FailedNode=", "ReqTRES=",
     "AllocTRES=", "Command=", "WorkDir=", "StdErr=", "StdOut=", "Comment=", "AdminComment=", "SystemComment=",
 )  # fmt: skip
-#: Nodes and steps that are told of.
+#: Nodes and steps that are listed.
 _MOST = 16
 
 
 def diagnose(status: JobStatus) -> Steps[tuple[list[str], list[str]]]:
-    """Lines about the job, or about the first of its parts that matters; and the nodes of that, the worst first."""
+    """Lines about the job or its first failed part, and the nodes of that, the worst first."""
     error = failure(status)
     part = error.part if error else None
     if part is None:
@@ -51,7 +51,7 @@ def _queue(part: Job) -> Steps[list[str]]:
         shown: str = yield JobDetail(part.id)
     except UnknownJob:
         return ["no longer known"]
-    # Of an array or a heterogeneous job it shows all parts.
+    # For an array or a heterogeneous job all parts are shown.
     own = next((one for one in shown.split("\n\n") if f"JobId={part.raw_id} " in one), shown)
     return [line.strip() for line in own.splitlines() if line.strip().startswith(_TELLING)]
 

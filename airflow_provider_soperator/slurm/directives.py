@@ -1,4 +1,4 @@
-"""Reads and writes the #SBATCH lines of a script as sbatch itself does."""
+"""Reader and writer of #SBATCH lines, with sbatch's own rules."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_./:=,@%+*\[\]-]*")
 
 
 class DirectiveError(ValueError):
-    """An #SBATCH line that sbatch would refuse.
+    """An #SBATCH line that sbatch would reject.
 
     >>> str(DirectiveError(3, "unknown option --tim-limit"))
     'line 3: unknown option --tim-limit'
@@ -29,21 +29,21 @@ class DirectiveError(ValueError):
 
 @dataclass
 class Component:
-    """Fields of one job, or one part of a heterogeneous job, that #SBATCH lines ask for.
+    """Fields of one job, or one part of a heterogeneous job, from #SBATCH lines.
 
     >>> Component(fields={"nodes": 2}).fields
     {'nodes': 2}
     """
 
-    #: Values of a job's fields, and of `array_limit` and `env` where an option says those as well.
+    #: Values of a job's fields, and of `array_limit` and `env` if an option sets those as well.
     fields: dict[str, Any] = field(default_factory=dict)
     extra_args: list[str] = field(default_factory=list)
-    #: The line on which a field, or an option without a field, is said last.
+    #: The last line that sets a field, or an option without a field.
     lines: dict[str, int] = field(default_factory=dict)
 
 
 def read(script: str) -> list[Component]:
-    """The components that a script's #SBATCH lines ask for: one, and one more for each "#SBATCH hetjob".
+    """Read the components of a script's #SBATCH lines: one, and one more for each "#SBATCH hetjob".
 
     >>> read("#!/bin/sh\\n#SBATCH -N2 --comment='a b' # two\\nhostname\\n#SBATCH -N9")[0].fields
     {'nodes': 2, 'comment': 'a b'}
@@ -62,7 +62,7 @@ def read(script: str) -> list[Component]:
 
 
 def directive_lines(script: str) -> Iterator[tuple[int, str]]:
-    """The #SBATCH lines, by number from 1, without their magic word. They end at the first command."""
+    """The #SBATCH lines up to the first command, by number from 1, without their magic word."""
     for number, line in enumerate(script.split("\n"), start=1):
         magic = next((word for word in _MAGIC if line.startswith(word)), None)
         if magic is not None:
@@ -79,7 +79,7 @@ def is_separator(rest: str) -> bool:
 
 
 def split(line: str, number: int = 1) -> list[str]:
-    """A line's words: quotes of either kind group, a backslash takes the next character as it is, even in quotes.
+    """Split a line into words: both kinds of quotes group, a backslash escapes the next character, even in quotes.
 
     >>> split(r'--a="b \\" c" -d e\\ f # not this')
     ['--a=b " c', '-d', 'e f']
@@ -127,12 +127,12 @@ def _word(line: str, position: int, number: int) -> tuple[str | None, int]:
             found = True
     if quote:
         raise DirectiveError(number, f"{quote} is not closed: {line!r}")
-    # sbatch takes a word of nothing for the end of the line.
+    # To sbatch an empty word is the end of the line.
     return ("".join(letters) if found else None), position
 
 
 def quote(word: str) -> str:
-    """A word as `split` reads it back. It must be without line ends.
+    """Quote a word so that `split` reads it back. It must not have line ends.
 
     >>> quote("--nodes=2"), quote("--comment=it's a # 1")
     ('--nodes=2', '--comment="it\\'s a # 1"')
@@ -165,7 +165,7 @@ def _read_words(words: Sequence[tuple[int, str]], into: Component) -> None:
 
 
 def read_words(words: Sequence[str]) -> Component:
-    """The same for words of a command line.
+    """Read words of a command line.
 
     >>> read_words(["-N", "2", "--x11=all"]).extra_args
     ['--x11=all']
@@ -179,7 +179,7 @@ def _read_long(number: int, word: str, rest: Iterator[tuple[int, str]], into: Co
     name, equals, value = word.partition("=")
     resolved = options.resolve_long(name)
     if resolved is None:
-        # A SPANK plugin's, or of a Slurm newer than this table. Whether it takes the next word cannot be known.
+        # From a SPANK plugin, or a newer Slurm. Whether it takes the next word as its value is unknown.
         into.extra_args.append(f"--{word}")
         into.lines[name] = number
         return
@@ -243,7 +243,7 @@ def _fields(option: options.Option, value: str | None) -> Mapping[str, Any]:
 
 
 def _export(value: str) -> Mapping[str, Any]:
-    """Names to hand on, and values that the option itself carries."""
+    """The exported names, and the values in the option itself."""
     names: list[str] = []
     env: dict[str, str] = {}
     for token in _tokens(value):
@@ -252,13 +252,13 @@ def _export(value: str) -> Mapping[str, Any]:
             env[name] = content
         elif token:
             names.append(token)
-    # Values alone mean what NONE and these values mean.
+    # Values alone imply NONE.
     found: dict[str, Any] = {"export": ",".join(names) or "NONE"}
     return found | ({"env": env} if env else {})
 
 
 def _tokens(value: str) -> Iterator[str]:
-    """Split at commas outside quotes; quotes go only where they enclose a whole token."""
+    """Split at commas outside quotes; only quotes that enclose a whole token are removed."""
     for token in re.findall(r"(?:'[^']*'|\"[^\"]*\"|[^,'\"])+", value):
         enclosed = len(token) > 1 and token[0] == token[-1] and token[0] in "'\""
         yield token[1:-1] if enclosed else token

@@ -1,4 +1,4 @@
-"""Checks of a job before anything is sent: all that is wrong with it, at once and in words."""
+"""Checks of a job before anything is sent: all of its problems at once, as messages."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from airflow_provider_soperator.slurm import (
 )
 from airflow_provider_soperator.slurm.job_description import JobDescription
 
-#: Linux takes no single variable that is longer, with its name.
+#: Linux's limit on a single variable with its name.
 VARIABLE_LIMIT = 128 * 1024 - 1
-#: A quarter of a usual stack is what a process can be started with; half of that is left for all else.
+#: A process can be started with a quarter of a usual stack; half of that is left for other data.
 ENVIRONMENT_LIMIT = 1024 * 1024
-#: What slurmctld takes, in bytes; the rest is limited to 1024.
+#: slurmctld's limits, in bytes; it is 1024 for other fields.
 _LIMITS = {"dependency": 128 * 1024, "array": 4096, "bb": 8192, "output": 4095, "error": 4095, "input": 4095}
 _LIMITS |= dict.fromkeys(("chdir", "nodelist", "exclude", "container", "export", "container_env"), 4095)
 _LIMITS |= dict.fromkeys(("container_image", "container_mounts", "container_workdir"), 64 * 1024)
 
-#: Fields of which sbatch takes one, however they are set.
+#: Groups of fields that exclude each other.
 _EXCLUSIVE = (
     ("mem", "mem_per_cpu", "mem_per_gpu"),
     ("cpus_per_task", "cpus_per_gpu"),
@@ -173,7 +173,7 @@ def _contradictions(job: JobDescription) -> Iterator[str]:
             if limited and option_values.in_minutes(job.time_min) > option_values.in_minutes(job.time_limit):
                 yield "time_min: must not exceed time_limit"
         except ValueError:
-            return  # said of the field itself
+            return  # reported for the field itself
 
 
 def _extra_args(job: JobDescription) -> Iterator[str]:
@@ -183,7 +183,7 @@ def _extra_args(job: JobDescription) -> Iterator[str]:
             yield f"extra_args: {word!r} is not an option"
     if job.extra_args and not job.extra_args[0].startswith("-"):
         yield f"extra_args: {job.extra_args[0]!r} is not an option; write each as one word, such as '--bbf=/x'"
-    # A word that follows an option unknown here may be its value.
+    # A word that follows an unknown option may be its value.
     known = [word for word in job.extra_args if word.startswith("-")]
     for word in known:
         name = word[2:].partition("=")[0] if word.startswith("--") else ""
@@ -266,7 +266,7 @@ def _environment(job: JobDescription) -> Iterator[str]:
             yield "env: _ is overwritten by every shell on the way"
         elif name.startswith((job_submission.RESERVED_PREFIX, "SBATCH_")) or name in ("SLURM_CONF", "SLURM_CLUSTERS"):
             yield f"env: {name} would change the submission itself, not the job"
-        elif not isinstance(value, str):  # types are no bar to a DAG's author
+        elif not isinstance(value, str):  # a DAG file is not type-checked
             yield f"env: the value of {name} must be a string, got {type(value).__name__}"  # type: ignore[unreachable]
         elif "\0" in value or not _encodable(value):
             yield f"env: the value of {name} has a NUL character or cannot be encoded as UTF-8"
@@ -280,7 +280,7 @@ def _environment(job: JobDescription) -> Iterator[str]:
 
 
 def _script_lines(job: JobDescription) -> Iterator[str]:
-    """Problems of the script's own #SBATCH lines, by themselves and together with the job's fields."""
+    """Problems of the script's own #SBATCH lines, alone and with the job's fields."""
     text = job_submission.body(job)
     if text is None:
         return

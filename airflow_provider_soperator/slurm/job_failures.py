@@ -1,4 +1,4 @@
-"""Failures of jobs: an exception for each way, with what to do about it and whether another try can help."""
+"""Failures of jobs: an exception for each kind, with a remedy and whether a retry can help."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _MOST_NAMED = 10
 
 
 class JobError(Exception):
-    """A job did not do what it was to do.
+    """A job failed.
 
-    ``retry_helps`` says whether the same job can be expected to fare better if it is submitted again as it is.
+    ``retry_helps``: the same job may succeed if it is submitted again unchanged.
 
     >>> from airflow_provider_soperator.slurm.job_ids import JobId
     >>> from airflow_provider_soperator.slurm.states import JobState
@@ -25,13 +25,13 @@ class JobError(Exception):
     """
 
     retry_helps: ClassVar[bool] = False
-    #: What has happened, to go on with after "job 7".
+    #: The failure, as the continuation of "job 7".
     what: ClassVar[str] = "failed"
     remedy: ClassVar[str] = ""
 
     def __init__(self, status: JobStatus, part: Job | None = None) -> None:
         self.status = status
-        #: The part that failed, or the first of those that did.
+        #: The part that failed, or the first of several.
         self.part = part
         super().__init__(": ".join(filter(None, (f"job {status.id} {self._said()}", self.remedy))))
 
@@ -42,7 +42,7 @@ class JobError(Exception):
 class JobFailed(JobError):
     """The script ended with an exit code other than 0, or was killed by a signal."""
 
-    # As it is for any other task: perhaps a file was not there yet, or a server did not answer.
+    # As for any other task: a file may have been missing, or a server may not have answered.
     retry_helps = True
     remedy = "see its output"
 
@@ -85,7 +85,7 @@ class JobNodeFailed(JobError):
 
 
 class JobBootFailed(JobError):
-    """The nodes that were to be powered up for the job did not come."""
+    """The nodes that were powered up for the job did not boot."""
 
     retry_helps = True
     what = "got no nodes: they did not power up"
@@ -93,7 +93,7 @@ class JobBootFailed(JobError):
 
 
 class JobPreempted(JobError):
-    """A job of more importance took the nodes."""
+    """A job of higher priority took the nodes."""
 
     retry_helps = True
     what = "was preempted"
@@ -111,7 +111,7 @@ class JobCancelled(JobError):
 
 
 class JobLost(JobError):
-    """Slurm does not know what has become of the job. It may have run, or be running."""
+    """Slurm does not know the job any more. It may have run, or still be running."""
 
     def _said(self) -> str:
         return f"is lost: {self.status.lost}"

@@ -1,4 +1,4 @@
-"""Values of options: memory and time as people write them, as sbatch reads them, and as slurmrestd is told."""
+"""Values of options: as users write them, as sbatch reads them, and as JSON for slurmrestd."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow_provider_soperator.slurm import dependencies, job_description
 
-#: What people write for "no limit"; Slurm reads all three.
+#: Slurm's words for "no limit".
 UNLIMITED = frozenset({"unlimited", "infinite", "-1"})
 
 _MEBIBYTES = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2}
@@ -24,7 +24,7 @@ _DURATION = re.compile(
 
 
 def in_megabytes(amount: int | str) -> int:
-    """Memory in the unit that Slurm counts in; a number without a unit is in megabytes, as in Slurm.
+    """Memory in megabytes; so is a number without a unit, as in Slurm.
 
     >>> in_megabytes("16G"), in_megabytes("1.5GiB"), in_megabytes(512)
     (16384, 1536, 512)
@@ -40,7 +40,7 @@ def in_megabytes(amount: int | str) -> int:
 
 
 def memory_text(amount: int | str) -> str:
-    """An amount of memory as an option's value. What Slurm can read stays as the user wrote it.
+    """An amount of memory as an option's value. Values that Slurm can read are not changed.
 
     >>> memory_text("16G"), memory_text("1.5G"), memory_text(512)
     ('16G', '1536M', '512M')
@@ -90,7 +90,7 @@ def duration_text(amount: timedelta | int | str) -> str:
     """
     if isinstance(amount, str):
         if not is_unlimited(amount):
-            in_seconds(amount)  # refuses what Slurm would read as something else, such as "2h"
+            in_seconds(amount)  # rejects values that Slurm would misread, such as "2h"
         return amount
     if isinstance(amount, int):
         return str(in_minutes(amount))
@@ -100,10 +100,10 @@ def duration_text(amount: timedelta | int | str) -> str:
 
 
 def moment_text(when: datetime | timedelta | str) -> str:
-    """A point in time as an option's value: a date, a time from now, or what Slurm itself reads ("16:00", "teatime").
+    """A time as an option's value: a date, a time from now, or Slurm's own notation ("16:00", "teatime").
 
-    A date with a zone goes as seconds since the epoch, which mean the same whatever zone the cluster is in; a date
-    without one is the cluster's wall clock.
+    A date with a time zone becomes seconds since the epoch, independent of the cluster's zone; a date without one is in
+    the cluster's local time.
 
     >>> moment_text(timedelta(minutes=10)), moment_text(datetime(2030, 1, 2, 3, 4, 5))
     ('now+600seconds', '2030-01-02T03:04:05')
@@ -131,7 +131,7 @@ _GRES_FLAGS = {"disable-binding": "GRES_BINDING_DISABLED", "enforce-binding": "G
 
 @dataclass(frozen=True)
 class ValueKind:
-    """A kind of value: written as an option's text, and read from it. Both raise ValueError in words.
+    """A type of values: written as an option's text, and read from it. Both raise ValueError with a message.
 
     >>> LIST.write(["a", "b"]), NUMBER.read("7")
     ('a,b', 7)
@@ -218,11 +218,11 @@ OPEN_MODE = ValueKind(_open_mode, _open_mode)
 EXCLUSIVE = ValueKind(_exclusive, _exclusive)
 YES_NO = _boolean("no", "yes")
 ONE_ZERO = _boolean("0", "1")
-#: Given or not given, without a value.
+#: A flag without a value.
 FLAG = ValueKind(lambda value: "", str)
 
 
-# What slurmrestd is told. Each takes the option's text.
+# JSON for slurmrestd, from the option's text.
 
 Rest = Callable[[str], Json]
 
@@ -236,12 +236,12 @@ def number(key: str) -> Rest:
 
 
 def listed(key: str) -> Rest:
-    """A list of hosts goes as one item: it has commas inside brackets too, and slurmrestd joins items with commas."""
+    """A hostlist as one item: it may have commas in brackets, and slurmrestd joins items with commas."""
     return lambda written: {key: [written]}
 
 
 def always(key: str, value: Any) -> Rest:
-    """For flags: what their presence says."""
+    """A constant for a flag."""
     return lambda written: {key: value}
 
 
@@ -268,7 +268,7 @@ def generic_resource(key: str, name: str = "gres/gpu") -> Rest:
 
 
 def gpus_per_task(written: str) -> Json:
-    """The same as sbatch makes of it: the resources of a task are written with "=", and the task is bound to them."""
+    """GPUs of a task, as sbatch writes them: with "=", and the task is bound to them."""
     parts = [part.rpartition(":") for part in written.split(",")]
     return {"tres_per_task": ",".join(f"gres/gpu{colon}{name}={count}" for name, colon, count in parts)}
 
@@ -321,7 +321,7 @@ def switches(written: str) -> Json:
 
 
 def priority(written: str) -> Json:
-    top = 0xFFFF_FFFD  # what sbatch makes of "TOP"
+    top = 0xFFFF_FFFD  # sbatch's value for "TOP"
     return {"priority": {"set": True, "number": top if written == "TOP" else int(written)}}
 
 
@@ -330,9 +330,9 @@ def kill_on_invalid_dep(written: str) -> Json:
 
 
 def pyxis(name: str) -> Rest:
-    """A SPANK plugin's options travel in the job's environment: as sbatch has them, once for the batch script and once
-    for the steps that srun starts from it.
+    """Options of a SPANK plugin in the job's environment, as sbatch sets them: once for the batch script and once for
+    the steps that srun starts from it.
     """
     variable = f"_SLURM_SPANK_OPTION_pyxis_{name.replace('-', '_')}"
-    # "(null)" is what sbatch itself writes for a flag.
+    # sbatch itself writes "(null)" for a flag.
     return lambda written: {"environment": [f"{variable}={written}", f"SLURM_SPANK_{variable}={written or '(null)'}"]}

@@ -1,4 +1,4 @@
-"""Errors on the way to a Slurm: each with its cause and what to do about it, in words about the settings."""
+"""Errors of transports: each with its cause and a remedy, in terms of the connection's settings."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class TransportError(Exception):
-    """A question did not reach the cluster, or its answer did not reach us.
+    """A request did not reach the cluster, or its answer did not arrive.
 
-    ``retryable`` says whether the same question can be asked again with a hope of more, ``unsettled`` whether the
-    cluster may have done all the same what it was told.
+    ``retryable``: the same request may succeed later. ``unsettled``: the cluster may have carried out the request
+    nevertheless.
     """
 
     retryable = False
@@ -33,28 +33,28 @@ class TransportError(Exception):
 
 
 class ConnectFailed(TransportError):
-    """There is no connection: the host, its key, our key, or the name is wrong, or no server is there."""
+    """The connection failed: the host, its key, the private key or the name is wrong, or there is no server."""
 
 
 class Unreachable(ConnectFailed):
-    """The other side does not answer, or nothing listens there: it may be down, or starting."""
+    """The server does not answer, or nothing listens there: it may be down, or starting."""
 
 
 class ConnectRefused(ConnectFailed):
-    """The other side takes no more connections just now, as an sshd with too many at once does."""
+    """The server accepts no connection at the moment, such as an sshd with too many of them."""
 
     retryable = True
 
 
 class ConnectionLost(TransportError):
-    """The connection broke while a command was under way: it may have run, or not, or be running still."""
+    """The connection broke while a command was under way: it may or may not have run, or still be running."""
 
     retryable = True
     unsettled = True
 
 
 class CommandTimedOut(TransportError):
-    """A command did not end in its time, and was ended on the cluster."""
+    """A command timed out, and was ended on the cluster."""
 
     retryable = True
     unsettled = True
@@ -67,21 +67,21 @@ class CommandTimedOut(TransportError):
 
 
 class OutputTooLarge(TransportError):
-    """A command printed more than it may."""
+    """A command printed more than its limit."""
 
     def __init__(self, command: str, limit: int) -> None:
         super().__init__(f"{command} printed more than {limit} bytes", "request less at a time")
 
 
 class NotSupported(TransportError):
-    """A transport cannot do this at all, and says which one can."""
+    """The transport cannot do this; the message names one that can."""
 
 
 #: Seconds that the API has for an answer.
 API_TIMEOUT = 20.0
-#: What an account may have to be given so that shells can be started.
+#: Rights that an account needs to start shells.
 _SHELLS = "get and list on pods, and get and create on pods/exec,"
-#: What to do about an API that refuses for now. Of a pod that starts, ends or moves, it says the same.
+#: Remedy for an API that is overloaded. It answers the same for a pod that starts, ends or moves.
 _POD_MOVES = "see whether the pod runs and the API is not overloaded"
 
 
@@ -117,18 +117,18 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _kubernetes_status(error: BaseException) -> int | None:
-    """The HTTP status with which the API refused; a refused exec may come wrapped, or as an error in handling it."""
+    """The HTTP status of the API's answer; that of an exec may be wrapped, or the context of another error."""
     statuses = (getattr(one, "status", None) for one in _causes(error))
     return next((status for status in statuses if isinstance(status, int) and status), None)
 
 
 def _kubernetes_words(error: BaseException) -> str:
-    """The words of the API, rather than the headers around them."""
+    """The API's message, without the headers around it."""
     for one in _causes(error):
         if isinstance(one, (TimeoutError, asyncio.TimeoutError)) and not str(one):
             return f"no answer within {API_TIMEOUT:g} s"
         if type(one).__name__ == "WSServerHandshakeError":
-            # Its text is the whole address, and why it was refused is not in it.
+            # Its text is the whole address, without the reason.
             return f"HTTP {_kubernetes_status(one)}"
         body = getattr(one, "body", None)
         if isinstance(body, (str, bytes)) and body:
@@ -144,19 +144,19 @@ def is_missing(error: BaseException) -> bool:
 
 
 def is_forbidden(error: BaseException) -> bool:
-    """True if it is a right that is missing."""
+    """True if a right is missing."""
     return _kubernetes_status(error) == 403
 
 
 def is_conflict(error: BaseException) -> bool:
-    """True if the object is no longer the one that was to be changed."""
+    """True if the object has changed since it was read."""
     return _kubernetes_status(error) == 409
 
 
 def kubernetes_error(
     error: BaseException, what: str, rights: str = _SHELLS, for_now: str = _POD_MOVES
 ) -> TransportError:
-    """The error of a call to the Kubernetes API, in words about the user's settings."""
+    """The error of a call to the Kubernetes API, in terms of the user's settings."""
     if isinstance(error, TransportError):
         return error
     status, words = _kubernetes_status(error), _kubernetes_words(error)
@@ -194,7 +194,7 @@ def kubernetes_error(
 
 
 def status_message(status: bytes) -> str:
-    """The words of a Status, as Kubernetes ends an exec with."""
+    """The message of the Status with which Kubernetes ends an exec."""
     try:
         return str(json.loads(status)["message"])
     except (ValueError, KeyError, TypeError):
@@ -232,7 +232,7 @@ def unexpected_answer(call: RestCall, url: str, status: int, data: bytes) -> Tra
     if status == 503:
         return ConnectRefused(what, _RESTARTS)
     if status >= 500:
-        # A proxy says so too when slurmrestd went away in the middle.
+        # A proxy also answers so when slurmrestd goes away during a request.
         return ConnectionLost(what, _RESTARTS)
     return ConnectFailed(what, "see whether this is the address of a slurmrestd, with the path that a proxy has for it")
 
@@ -274,13 +274,13 @@ def _rest_words(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-#: What paramiko and the SSH provider say of a private key that they cannot read.
+#: Messages of paramiko and the SSH provider for a private key that they cannot read.
 _KEY_UNREADABLE = ("private key file", "Key must have BEGIN", "Private key provided")
 _HOST_KEY_UNREADABLE = ("Invalid key (class", "host key algorithm", "missing key data", "Incorrect padding")
 
 
 def ssh_error(error: BaseException) -> TransportError:
-    """The error of an SSH connection that was not made, in words about the user's settings."""
+    """The error of a failed SSH connection, in terms of the user's settings."""
     if isinstance(error, TransportError):
         return error
     kind, text = type(error).__name__, str(error).removeprefix("[Errno None] ").rstrip(".") or type(error).__name__
@@ -305,8 +305,8 @@ def ssh_error(error: BaseException) -> TransportError:
         )
     dropped = ("banner", "Connection reset", "closed", "Connection aborted", "saw EOF")
     if isinstance(error, (ConnectionError, EOFError)) or any(words in text for words in dropped):
-        # An sshd with too many unauthenticated connections (MaxStartups) hangs up before it says anything. If that
-        # happens while it is logged in, paramiko calls it a failed authentication.
+        # An sshd with too many unauthenticated connections (MaxStartups) closes them before its banner. If that happens
+        # during the login, paramiko calls it a failed authentication.
         return ConnectRefused(
             f"the login node closed the connection ({text})", "it has too many connections at once, or is starting"
         )
@@ -319,7 +319,7 @@ def ssh_error(error: BaseException) -> TransportError:
         )
     if "remote_host" in text:
         return ConnectFailed("the connection has no host", "set it, or choose another connection of type SSH")
-    # What paramiko says of one who accepts a connection and is silent then, is the last of these.
+    # The last one is paramiko's message for a server that accepts the connection and then stays silent.
     if isinstance(error, (TimeoutError, asyncio.TimeoutError, socket.timeout)) or text == "No existing session":
         return Unreachable("the host does not answer", "check host, port and firewalls")
     return ConnectFailed(f"{kind}: {text}", "check the connection")
