@@ -1,4 +1,4 @@
-"""One answer for all who ask the same within a short time, as many sensors of one queue do."""
+"""One answer for all callers with the same question within a short time, such as many sensors of one queue."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class _Asked:
 
 
 class SharedAnswers:
-    """Remembers answers by their questions, for those who accept an answer of some age."""
+    """Cache of answers by question, for callers that accept an answer of some age."""
 
     def __init__(self) -> None:
         self._asked: dict[Hashable, _Asked] = {}
@@ -30,12 +30,12 @@ class SharedAnswers:
             asked = _Asked(asyncio.ensure_future(ask()), time.monotonic())
             self._asked[question] = asked
             asked.answer.add_done_callback(lambda done: self._forget(question, done))
-        # One who gives up does not take the answer away from the others.
+        # A cancelled caller does not take the answer away from the others.
         answer: T = await asyncio.shield(asked.answer)
         return answer
 
     def _forget(self, question: Hashable, done: asyncio.Future[Any]) -> None:
-        """What went wrong is asked again, and what is old makes room."""
+        """Drop failed answers, so that they are asked again, and old ones."""
         if done.cancelled() or done.exception():
             self._asked.pop(question, None)
         newest = max((asked.at for asked in self._asked.values()), default=0.0)
@@ -44,5 +44,5 @@ class SharedAnswers:
                 del self._asked[old]
 
 
-#: Seconds after which no answer is wanted any more.
+#: Seconds after which an answer is dropped.
 _LONGEST = 600.0

@@ -16,8 +16,8 @@ class CapacityError(Exception):
 
 
 class CapacityMistake(CapacityError, ValueError):
-    """It could never be moved so: nothing was touched, and another try would end the same."""
+    """The request can never succeed: nothing was touched, and a retry would fail the same way."""
 
 
 class CapacityBusy(CapacityError):
-    """Somebody else is moving the same capacity just now."""
+    """Another shift is moving the same capacity."""

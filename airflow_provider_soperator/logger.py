@@ -1,4 +1,4 @@
-"""What is needed of a logger, be it Airflow's for tasks or one of Python's."""
+"""Protocol of loggers: Airflow's for tasks, or Python's."""
 
 from __future__ import annotations
 

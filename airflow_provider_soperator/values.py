@@ -1,17 +1,17 @@
-"""Parameters as DAG files give them, and as their templates are rendered: switches, moments, templates themselves."""
+"""Parameters of DAG files and their rendered templates: switches, dates and times, templates themselves."""
 
 from __future__ import annotations
 
 from datetime import datetime
 
-#: Where Soperator's Helm charts put a cluster, unless told otherwise.
+#: Default namespace of a cluster in Soperator's Helm charts.
 NAMESPACE = "soperator"
-#: What a text says that means no.
+#: Texts that mean no.
 _NO = frozenset({"", "0", "false", "no", "none", "off"})
 
 
 def is_template(said: object) -> bool:
-    """Whether a value is known only when the task runs: a template, or the result of another task.
+    """True for a value that is known only when the task runs: a template, or the result of another task.
 
     >>> is_template("{{ params.count }}"), is_template(4)
     (True, False)
@@ -21,7 +21,7 @@ def is_template(said: object) -> bool:
 
 
 def is_on(option: bool | str | None) -> bool:
-    """Whether an option is on, once its template has been rendered.
+    """True for an option that is on once its template has been rendered.
 
     >>> is_on(True), is_on("False"), is_on("{}".format(None))
     (True, False, False)
@@ -30,13 +30,13 @@ def is_on(option: bool | str | None) -> bool:
 
 
 def moment_of(what: str, said: datetime | str | None) -> datetime | None:
-    """The moment; None for a template that has made nothing. ``ValueError`` if there can be no such moment.
+    """Parse a date and time; None for a template that rendered to nothing. ``ValueError`` for anything else.
 
     >>> moment_of("since", "2026-11-21T20:00:00+01:00").hour
     20
     >>> moment_of("since", "noon")
     Traceback (most recent call last):
-    ValueError: since='noon' is no moment, such as 2026-11-21T20:00:00+01:00
+    ValueError: since='noon' is not a date and time, such as 2026-11-21T20:00:00+01:00
     """
     if said is None or said in ("", "None"):
         return None
@@ -45,7 +45,7 @@ def moment_of(what: str, said: datetime | str | None) -> datetime | None:
     try:
         parsed = pendulum.parse(said) if isinstance(said, str) else said
     except ValueError:
-        raise ValueError(f"{what}={said!r} is no moment, such as 2026-11-21T20:00:00+01:00") from None
+        raise ValueError(f"{what}={said!r} is not a date and time, such as 2026-11-21T20:00:00+01:00") from None
     if not isinstance(parsed, datetime) or parsed.tzinfo is None:
-        raise ValueError(f"{what}={said!r} is no moment with a time zone")
+        raise ValueError(f"{what}={said!r} is not a date and time with a time zone, such as +01:00")
     return parsed

@@ -29,16 +29,16 @@ from airflow_provider_soperator.transports.transport_errors import NotSupported
 
 T = TypeVar("T")
 
-#: Seconds for which the cluster's settings are taken to be the same.
+#: Seconds for which the cluster's settings are cached.
 _CONFIG_AGE = 600.0
 
-#: A connection that was cut is opened again before anybody hears of it. What takes longer to fail, as Slurm's own
-#: commands do, the watchers wait for in their own way, and tell.
+#: A broken connection is reopened silently. Slower failures, such as those of Slurm's own commands, are left to the
+#: poller, which reports them.
 _OF_WATCHERS = RetryPolicy(tries=2, within=5.0)
 
 
 class _Remembered:
-    """The cluster's settings, for a while."""
+    """Cache of the cluster's settings."""
 
     def __init__(self) -> None:
         self._config: ClusterConfig | None = None
@@ -55,8 +55,8 @@ class _Remembered:
 class AsyncSlurmClient:
     """A Slurm cluster, for an event loop; any number of tasks may use it at once.
 
-    Whatever Slurm can be asked or told is a value of ``slurm.requests`` or ``slurm.files``, and goes through ``ask``.
-    The other methods are for what takes more than one question. What fails in a way that may pass is tried again.
+    Every single request to Slurm is a value of ``slurm.requests`` or ``slurm.files``, and goes through ``ask``.
+    The other methods take several requests. Transient failures are retried.
 
         async with SlurmHook("soperator_default").async_client() as client:
             job = await client.submit(BatchJob(command="hostname", name="hello"), key)
@@ -74,7 +74,7 @@ class AsyncSlurmClient:
         self._answers = SharedAnswers()
 
     async def ask(self, request: Request[T]) -> T:
-        """Put a question; asked again if its failure may pass and a second time does no harm."""
+        """Send a request; repeat it after a transient failure if that does no harm."""
         return await self._ask(request, self._policy)
 
     async def _ask(self, request: Request[T], policy: RetryPolicy) -> T:
@@ -91,23 +91,23 @@ class AsyncSlurmClient:
             attempt += 1
 
     async def ask_shared(self, request: Request[T], max_age: float) -> T:
-        """An answer no older than ``max_age`` seconds, which all who put the question share."""
+        """An answer no older than ``max_age`` seconds, shared by all callers with the same request."""
         return await self._answers.get(request, lambda: self.ask(request), max_age)
 
     async def config(self) -> ClusterConfig:
-        """The cluster's settings, of the last minutes."""
+        """The cluster's settings, cached for some minutes."""
         return self._remembered.get() or self._remembered.put(await self.ask(ShowConfig()))
 
     async def submit(
         self, job: BatchJob, key: SubmissionKey, *, since: datetime | None = None, fresh: bool = False
     ) -> Submitted:
-        """Submit a job exactly once; jobs submitted at the same time share a question."""
+        """Submit a job exactly once; jobs submitted at the same time share a request."""
         return submissions.accepted(await self._batcher.submit(submissions.named(job, key), since=since, fresh=fresh))
 
     async def find(
         self, job: BatchJob, keys: Sequence[SubmissionKey], *, since: datetime | None = None
     ) -> Submitted | None:
-        """The newest of several tries of a job, if it waits, runs or has succeeded."""
+        """The newest of several tries of a job, if it is pending, running or has succeeded."""
         return await self._take(submissions.find(job, keys, since))
 
     async def submit_many(
@@ -123,14 +123,14 @@ class AsyncSlurmClient:
         """Submit jobs that depend on each other: all of them, each exactly once, or none.
 
         Their names end in keys, and a ``Dependency`` can name a job by its key. None starts before all are accepted. If
-        one is refused, the others are cancelled, and ``TogetherRefused`` says which one. Whatever breaks: the next call
-        with the same keys goes on, and one after a success changes nothing.
+        one is rejected, the others are cancelled, and ``TogetherRefused`` names it. After a crash, the next call with
+        the same keys continues; after a success, it changes nothing.
         """
         limit = await self._limit() if len(jobs) > 1 else None
         return await self._take(submissions.submit_together(jobs, since, fresh, limit))
 
     async def cancel(self, job: JobId, *, signal: str = "") -> None:
-        """Cancel a job, or send it a signal; one that has ended is no error."""
+        """Cancel a job, or send it a signal; a job that has ended is not an error."""
         await self.ask(CancelJobs(ids=(job,), signal=signal))
 
     async def cancel_many(self, jobs: Iterable[JobId]) -> None:
@@ -138,18 +138,18 @@ class AsyncSlurmClient:
         await self._take(queue.cancel_many(jobs))
 
     async def relink(self, jobs: Iterable[JobId], old: JobId, new: JobId) -> tuple[JobId, ...]:
-        """Let those of these jobs that wait for ``old`` wait for ``new`` in its place; the answer is which did.
+        """Replace the dependency on ``old`` by one on ``new`` in these jobs; returns the jobs that had it.
 
-        All else that they wait for stays. ``old`` may be gone, and the jobs may have been found to wait in vain.
+        Their other dependencies stay. ``old`` may be gone, and the jobs may be in ``DependencyNeverSatisfied``.
         """
         return await self._take(queue.relink(jobs, old, new))
 
     async def let_go(self, job: JobId) -> bool:
-        """Drop what a job waits for in vain (``DependencyNeverSatisfied``), so that it runs; False if there is none."""
+        """Drop the dependencies of a job that can never be satisfied, so that it runs; False if it has none."""
         return await self._take(queue.let_go(job))
 
     async def cancel_waiting(self, jobs: Iterable[JobId]) -> None:
-        """Cancel what has not started of these; elements of an array that run go on."""
+        """Cancel those of these jobs that have not started; running elements of an array continue."""
         await self._take(queue.cancel_waiting(jobs))
 
     async def status(self, job: JobId) -> JobStatus:
@@ -157,30 +157,30 @@ class AsyncSlurmClient:
         return (await self.statuses([job]))[job]
 
     async def statuses(self, jobs: Iterable[JobId]) -> dict[JobId, JobStatus]:
-        """The status of any number of jobs, for the price of one."""
+        """The status of any number of jobs, from one request."""
         return await self._take(poll_rounds.statuses(jobs))
 
     def watch(self, job: JobId, *, name: str = "", mine: bool = False, poll_interval: float = POLL_INTERVAL) -> JobNews:
-        """The news of a job until its end. All who watch share one poller.
+        """Watch a job until its end. All watches share one poller.
 
-        ``name``: what the job must be called. ``mine``: the connection's user has submitted it; that is cheaper.
+        ``name``: the name that the job must have. ``mine``: the connection's user submitted it, which polls less.
         """
         return self._watcher.watch(job, name=name, mine=mine, poll_interval=poll_interval)
 
     def tail(self, path: str, offset: int = 0) -> Tail:
-        """The bytes that a file grows by. All files that are followed are read in one go."""
+        """Follow the bytes that are appended to a file. All followed files are read in one request."""
         return self._tails.follow(path, offset)
 
     async def stats(self, top: int = 10) -> SlurmStats:
-        """The cluster at this moment, in figures; of users, the ``top`` ones."""
+        """Statistics of the cluster at this moment, with the ``top`` users."""
         return await self._take(take_stats(top))
 
     async def read_file(self, path: str, most: int = file_copies.MOST_OF_A_FILE) -> bytes:
-        """A file on the cluster, whole."""
+        """Read a whole file on the cluster."""
         return await self._take(file_copies.read_file(path, most))
 
     async def close(self) -> None:
-        """Hang up; watches that are open get no more news."""
+        """Close the connection; open watches get no more updates."""
         self._is_closed = True
         await self._watcher.close()
         await self._transport.close()
@@ -196,7 +196,7 @@ class AsyncSlurmClient:
 
 
 def take_stats(top: int) -> Steps[SlurmStats]:
-    """Three questions, whatever the number of jobs, nodes and users. Without accounting there are no shares."""
+    """Take three requests for any number of jobs, nodes and users. Without accounting there are no shares."""
     jobs = yield ListJobs()
     nodes = yield ListNodes()
     shares: tuple[Share, ...] = ()

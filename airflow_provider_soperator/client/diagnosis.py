@@ -1,6 +1,6 @@
-"""The diagnosis of a job that did not succeed: what slurmctld, its nodes and accounting know of it.
+"""Diagnosis of a job that did not succeed, from slurmctld, its nodes and accounting.
 
-It is for people, at the end of a log. Whatever cannot be found out is a line of its own, and never a failure.
+It is for people, at the end of a log. A failed request becomes a line of it, never an error.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from airflow_provider_soperator.slurm.requests import Accounting, JobDetail, Lis
 from airflow_provider_soperator.slurm.requests.commands import Steps
 from airflow_provider_soperator.transports.transport_errors import TransportError
 
-#: What tells something about an end, of all that ``scontrol show job`` has.
+#: Fields of ``scontrol show job`` that help to explain an end.
 _TELLING = (
     "JobState=", "ExitCode=", "RunTime=", "StartTime=", "PreemptTime=", "NodeList=", "FailedNode=", "ReqTRES=",
     "AllocTRES=", "Command=", "WorkDir=", "StdErr=", "StdOut=", "Comment=", "AdminComment=", "SystemComment=",
 )  # fmt: skip
-#: Nodes and steps that are told of.
+#: Nodes and steps that are listed.
 _MOST = 16
 
 
 def diagnose(status: JobStatus) -> Steps[tuple[list[str], list[str]]]:
-    """Lines about the job, or about the first of its parts that matters; and the nodes of that, the worst first."""
+    """Lines about the job or its first failed part, and the nodes of that, the worst first."""
     error = failure(status)
     part = error.part if error else None
     if part is None:
@@ -41,7 +41,7 @@ def diagnose(status: JobStatus) -> Steps[tuple[list[str], list[str]]]:
         try:
             said = yield from section(part)
         except (SlurmError, TransportError) as trouble:
-            said = [f"cannot be told: {trouble}"]
+            said = [f"not available: {trouble}"]
         lines += [f"  {title}", *(f"    {line}" for line in said)]
     return lines, [node.name for node in found] or hostlist.expand(part.nodelist)
 
@@ -50,15 +50,15 @@ def _queue(part: Job) -> Steps[list[str]]:
     try:
         shown: str = yield JobDetail(part.id)
     except UnknownJob:
-        return ["has forgotten it"]
-    # Of an array or a heterogeneous job it shows all parts.
+        return ["no longer known"]
+    # For an array or a heterogeneous job all parts are shown.
     own = next((one for one in shown.split("\n\n") if f"JobId={part.raw_id} " in one), shown)
     return [line.strip() for line in own.splitlines() if line.strip().startswith(_TELLING)]
 
 
 def _nodes(part: Job, found: list[Node]) -> Steps[list[str]]:
     if not part.nodelist:
-        return ["it had none"]
+        return ["none"]
     nodes: tuple[Node, ...] = yield ListNodes(tuple(hostlist.expand(part.nodelist)))
     found += sorted(nodes, key=lambda node: (not node.reason, node.name))
     return _some([_node(node) for node in found], "nodes")
@@ -69,7 +69,7 @@ def _node(node: Node) -> str:
     if not node.reason:
         return said
     since = f" since {node.reason_since:%Y-%m-%d %H:%M:%S}" if node.reason_since else ""
-    return f"{said}, {node.reason} (by {node.reason_user or 'nobody known'}{since})"
+    return f"{said}, {node.reason} (by {node.reason_user or 'unknown'}{since})"
 
 
 def _accounting(part: Job) -> Steps[list[str]]:
@@ -78,11 +78,11 @@ def _accounting(part: Job) -> Steps[list[str]]:
             by = "" if job.state.cancelled_by is None else f" by {job.state.cancelled_by}"
             said = [f"job: {job.state}{by}, {job.exit_code}"]
             return said + _some([_step(step) for step in job.steps], "steps")
-    return ["does not know it (yet)"]
+    return ["no record (yet)"]
 
 
 def _step(step: AccountingStep) -> str:
-    memory = f", at most {step.max_rss / 2**20:.1f} MiB in a task" if step.max_rss else ""
+    memory = f", at most {step.max_rss / 2**20:.1f} MiB per task" if step.max_rss else ""
     return f"step {step.id.step}: {step.state}, {step.exit_code}, {step.elapsed} on {step.nodelist}{memory}"
 
 

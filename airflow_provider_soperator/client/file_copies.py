@@ -1,7 +1,7 @@
-"""Copies of files and folders to the cluster and from it: only what has changed, in pieces, checked, and whole or not.
+"""Copies of files and folders to and from the cluster: changed files only, in pieces, verified, all or nothing.
 
-A piece is small, so that others who share the connection are not kept waiting, and is sent again by itself if the
-connection breaks. What has arrived is compared by its SHA-256 before it takes its place.
+Pieces are small, so that they do not block other users of the connection, and are resent one by one if it breaks.
+Files are verified by SHA-256 before they are moved into place.
 """
 
 from __future__ import annotations
@@ -41,27 +41,27 @@ from airflow_provider_soperator.transports.transport_errors import TransportErro
 
 pass
 
-#: Files that are asked for in one question.
+#: Files in one request.
 _MOST_FILES = 500
-#: Bytes that a member of an archive takes beside its content.
+#: Bytes of an archive member besides its content.
 _HEADER = 1024
 _MEBIBYTE = 1 << 20
 
 
 @dataclass(frozen=True)
 class Copied:
-    """The outcome of a copy: files in all, those of them that were not there yet, and the bytes of these."""
+    """The outcome of a copy: all files, the new ones among them, and the bytes of those."""
 
     files: int
     new: int
     size: int
-    #: Links that were left out, as they lead elsewhere.
+    #: Links that were left out because they lead out of the folder.
     left_out: int = 0
 
     def __str__(self) -> str:
         said = f"{self.new} of {self.files} files, {_amount(self.size)}"
-        said += "; the others are there already" if self.new < self.files else ""
-        return said + (f"; {self.left_out} links that lead out of it are left out" if self.left_out else "")
+        said += "; the others were there already" if self.new < self.files else ""
+        return said + (f"; {self.left_out} links that lead out of it were left out" if self.left_out else "")
 
 
 def _amount(size: int) -> str:
@@ -74,7 +74,7 @@ def _amount(size: int) -> str:
 def send(local: Path, target: str, tag: str) -> Steps[Copied]:
     """Copy a file or folder to an absolute path of the cluster.
 
-    ``tag`` is that of the one who copies: what a try before has left half done is removed by it.
+    ``tag`` identifies the task: the unfinished copy of an earlier try is found and removed by it.
     """
     entries = entries_on_disk(local)
     changed = yield from _changed_here(local, target, entries)
@@ -84,7 +84,7 @@ def send(local: Path, target: str, tag: str) -> Steps[Copied]:
             sent = yield from _put_together(local, folder, _with_folders(changed, entries))
             arrived = yield from _digests(staged(folder), entries[0].kind, sent)
             if damaged := [path or local.name for path, digest in sent.items() if arrived.get(path) != digest]:
-                raise FileError(f"{damaged[0]} did not arrive as it was sent", remedy="see the disks of the cluster")
+                raise FileError(f"{damaged[0]} was damaged on the way", remedy="check the disks of the cluster")
             yield PlaceFiles(folder, target)
         except (SlurmError, OSError):
             with suppress(SlurmError, TransportError):
@@ -94,7 +94,7 @@ def send(local: Path, target: str, tag: str) -> Steps[Copied]:
 
 
 def _changed_here(local: Path, target: str, entries: Sequence[Entry]) -> Steps[list[Entry]]:
-    """Entries that are not on the cluster as they are here."""
+    """Entries that are missing on the cluster or differ there."""
     kind = entries[0].kind
     folder, names = _asked(target, kind, [entry.path for entry in entries])
     found: tuple[Entry, ...] = yield ListSome(folder, tuple(names))
@@ -110,7 +110,7 @@ def _changed_here(local: Path, target: str, entries: Sequence[Entry]) -> Steps[l
 
 
 def _put_together(local: Path, folder: str, entries: Iterable[Entry]) -> Steps[dict[str, str]]:
-    """Send all of it; the SHA-256 of each file as it was sent."""
+    """Send the entries; returns the SHA-256 of each file as it was sent."""
     digests: dict[str, str] = {}
     archive = _Archive()
     large = []
@@ -126,7 +126,7 @@ def _put_together(local: Path, folder: str, entries: Iterable[Entry]) -> Steps[d
             yield UnpackFiles(folder, archive.taken())
     if archive.size:
         yield UnpackFiles(folder, archive.taken())
-    # Their folders are there by now.
+    # Their folders exist by now.
     for entry in large:
         digests[entry.path] = yield from _send_pieces(local / entry.path, staged(folder, entry.path), entry)
     return digests
@@ -181,7 +181,7 @@ def bring(path: str, local: Path) -> Steps[Copied]:
     files = [entry for entry in entries if entry.kind == "file"]
     digests = yield from _digests(path, entries[0].kind, [entry.path for entry in files])
     if unread := [entry.path for entry in files if entry.path not in digests]:
-        raise FileError(f"{_joined(path, unread[0])} cannot be read, or has gone meanwhile")
+        raise FileError(f"{_joined(path, unread[0])} cannot be read, or was removed meanwhile")
     changed = [entry for entry in entries if not _is_here(entry, local, digests)]
     if changed:
         with staging_on_disk(local, entries[0].kind) as new:
@@ -192,8 +192,8 @@ def bring(path: str, local: Path) -> Steps[Copied]:
             for entry in missing:
                 if digest_on_disk(new / entry.path) != digests[entry.path]:
                     raise FileError(
-                        f"{_joined(path, entry.path)} has changed while it was read",
-                        remedy="fetch what nobody writes to any more",
+                        f"{_joined(path, entry.path)} changed while it was read",
+                        remedy="fetch it once nothing writes to it any more",
                     )
                 (new / entry.path).chmod(entry.mode)
             place_on_disk(new, local)
@@ -208,13 +208,13 @@ def _is_here(entry: Entry, local: Path, digests: Mapping[str, str]) -> bool:
 
 
 def _stays_within(entry: Entry) -> bool:
-    """True if it means the same here: a path of the cluster's can be anything on this machine."""
+    """True unless it is a link that leads out: such a path may be anything on this machine."""
     leads_to = posixpath.normpath(posixpath.join(posixpath.dirname(entry.path), entry.target))
     return entry.kind != "link" or not leads_to.startswith(("/", ".."))
 
 
 def _fetch(path: str, new: Path, files: Iterable[Entry]) -> Steps[None]:
-    """Small files come many at once, large ones piece by piece."""
+    """Fetch small files in batches, large ones piece by piece."""
     batch: list[tuple[Piece, Path]] = []
     size = 0
     for entry in files:
@@ -240,7 +240,7 @@ def _fetch_batch(batch: list[tuple[Piece, Path]]) -> Steps[None]:
 
 
 def _with_folders(changed: Iterable[Entry], entries: Iterable[Entry]) -> list[Entry]:
-    """Changed entries, each after the folders that it is in."""
+    """Changed entries, each after its parent folders."""
     by_path = {entry.path: entry for entry in entries}
     needed = {"": by_path[""]}
     for entry in changed:
@@ -252,7 +252,7 @@ def _with_folders(changed: Iterable[Entry], entries: Iterable[Entry]) -> list[En
 
 
 def _digests(path: str, kind: Kind, below: Iterable[str]) -> Steps[dict[str, str]]:
-    """The SHA-256 of what can be read of some files below a path of the cluster."""
+    """The SHA-256 of files below a path of the cluster; unreadable files are left out."""
     folder, names = _asked(path, kind, below)
     if not names:
         return {}
@@ -261,7 +261,7 @@ def _digests(path: str, kind: Kind, below: Iterable[str]) -> Steps[dict[str, str
 
 
 def _asked(path: str, kind: Kind, below: Iterable[str]) -> tuple[str, dict[str, str]]:
-    """The folder to ask in for paths below another, and what each is called there; a file is asked for by its name."""
+    """The folder to look in, and the entries' paths by their names there; a single file goes by its own name."""
     if kind == "folder":
         return path, {one: one for one in below}
     return posixpath.dirname(path), {posixpath.basename(path): one for one in below}
@@ -280,14 +280,14 @@ def _copied(entries: Iterable[Entry], changed: Iterable[Entry], left_out: int = 
 
 
 class LocalFileError(SlurmError):
-    """A file on the machine that runs the task is not there, or cannot be what it is to be."""
+    """A file on the machine that runs the task is missing or of the wrong kind."""
 
 
 def entries_on_disk(top: Path) -> tuple[Entry, ...]:
-    """A file, or a folder with all that is in it; a link that is named is followed, and one below is not."""
+    """List a file, or a folder with all its content; the link at the top is followed, links below are not."""
     if not top.exists():
         raise LocalFileError(
-            f"there is no {top}", remedy="paths are relative to the DAG's file; see whether it lies beside that"
+            f"there is no {top}", remedy="paths are relative to the DAG's file; check that it is beside that"
         )
     first = _disk_entry(top, "", os.stat(top))
     if first is None:
@@ -296,7 +296,7 @@ def entries_on_disk(top: Path) -> tuple[Entry, ...]:
 
 
 def entry_on_disk(top: Path, path: str) -> Entry | None:
-    """One path below a folder, if anything is there."""
+    """The entry at a path below a folder, if it exists."""
     try:
         return _disk_entry(top / path, path, os.stat(top) if not path else os.lstat(top / path))
     except (FileNotFoundError, NotADirectoryError):
@@ -314,11 +314,11 @@ def digest_on_disk(file: Path) -> str:
 
 @contextmanager
 def staging_on_disk(target: Path, kind: Kind) -> Iterator[Path]:
-    """A place for something that is put together, on the same file system as its place; gone in the end."""
+    """A temporary path on the same file system as the target; removed in the end."""
     if kind == "folder" and target.is_file():
-        raise LocalFileError(f"{target} is a file", remedy="name a folder to fetch a folder to")
+        raise LocalFileError(f"{target} is a file", remedy="fetch a folder to a folder")
     if kind == "file" and target.is_dir():
-        raise LocalFileError(f"{target} is a folder", remedy="end its name with / to have a file put there")
+        raise LocalFileError(f"{target} is a folder", remedy="end its name with / to put a file into it")
     within = target if target.is_dir() else target.parent
     within.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=".incoming-", dir=within))
@@ -329,7 +329,7 @@ def staging_on_disk(target: Path, kind: Kind) -> Iterator[Path]:
 
 
 def make_on_disk(top: Path, entry: Entry) -> None:
-    """A folder or a link; a file has its content to wait for."""
+    """Create a folder or a link; files come with their content later."""
     if entry.kind == "folder":
         (top / entry.path).mkdir(entry.mode)
     elif entry.kind == "link":
@@ -337,7 +337,7 @@ def make_on_disk(top: Path, entry: Entry) -> None:
 
 
 def place_on_disk(new: Path, target: Path) -> None:
-    """Move what was put together to its place: a folder that is there keeps what else is in it."""
+    """Move new content into place; an existing folder keeps its other files."""
     if not target.is_dir():
         os.replace(new, target)
         return
@@ -375,12 +375,12 @@ def _disk_entry(file: Path, path: str, about: os.stat_result) -> Entry | None:
     return None
 
 
-#: Bytes of a file that are read unless more are asked for.
+#: Default limit on the bytes of a file that is read whole.
 MOST_OF_A_FILE = 64 << 20
 
 
 def read_file(path: str, most: int) -> Steps[bytes]:
-    """A whole file, as it grows; ``FileError`` if there is none, or it is longer than ``most``."""
+    """Read a whole file, even while it grows; ``FileError`` if it is missing or longer than ``most``."""
     data = bytearray()
     while True:
         [piece] = yield ReadPieces((Piece(path, len(data), min(PIECE, most + 1 - len(data))),))

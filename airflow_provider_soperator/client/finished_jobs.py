@@ -1,4 +1,4 @@
-"""Finished jobs, each told once: for tasks that wait for any job of a kind, not for one that they know."""
+"""Finished jobs, each reported once: for tasks that wait for any job that fits a filter."""
 
 from __future__ import annotations
 
@@ -17,39 +17,39 @@ from airflow_provider_soperator.slurm.requests.commands import Steps
 from airflow_provider_soperator.slurm.states import JobFlag
 from airflow_provider_soperator.transports.transport_errors import NotSupported
 
-#: For so long an end is remembered as told. Within it clocks may differ, and accounting may lag.
+#: How long a reported end is remembered: clocks may differ, and accounting may lag, by less than this.
 _OVERLAP = timedelta(minutes=10)
-#: A memory goes back no further: a DAG that was paused for a month is not to run for all that ended in it.
+#: Limit on the look back: a DAG that was paused for a month does not run for every job of that month.
 _FURTHEST = timedelta(days=1)
-#: The horizon moves in steps of so many seconds: a memory seldom changes, and those who look back share a question.
+#: The horizon moves in steps of this many seconds: the memory seldom changes, and requests can be shared.
 _STEP = 600
 
 
 class FinishedJobs:
-    """Looks at the queue in each round, and at accounting for what the queue may have forgotten since the last one.
+    """Reads the queue in each round, and accounting for jobs that the queue may have forgotten since the last one.
 
-    An array, like a heterogeneous job, is one job, which has finished when all of it has. One that is requeued after
-    its end finishes again.
+    An array or a heterogeneous job is one job, finished when all its parts are. A job that is requeued after its end
+    finishes again.
     """
 
     def __init__(self, wanted: QueueFilter, since: datetime) -> None:
-        # Slurm writes down whole seconds: what ends in the one that has begun is not to seem earlier.
+        # Slurm keeps whole seconds: a job that ends within the current second must not seem earlier.
         self._wanted, self._since = wanted, since.replace(microsecond=0)
-        #: Whatever ended before this has been dealt with, and what ended later if it is among those told.
+        #: Ends before this have been reported; later ones if they are in ``_told``.
         self._horizon = _step(since - _OVERLAP)
         self._told: dict[int, datetime] = {}
         self._asked: datetime | None = None
         self._remembered: timedelta | None = None
-        #: Why something may have been missed; empty if nothing can have been.
+        #: Why jobs may have been missed; empty if none can have been.
         self.trouble = ""
 
     def memory(self) -> dict[str, Any]:
-        """State from which another instance goes on, as JSON."""
+        """State from which another instance continues, as JSON."""
         told = {str(job): int(ended.timestamp()) for job, ended in self._told.items()}
         return {"horizon": int(self._horizon.timestamp()), "told": told}
 
     def remember(self, memory: Mapping[str, Any]) -> None:
-        """Go on where another has come to."""
+        """Continue from the state of another instance."""
         furthest = _step(datetime.now(timezone.utc) - _FURTHEST)
         self._since = self._horizon = max(furthest, _moment(memory["horizon"]))
         self._told = {int(job): _moment(ended) for job, ended in memory["told"].items()}
@@ -59,28 +59,28 @@ class FinishedJobs:
         now = datetime.now(timezone.utc)
         jobs: dict[JobId, Job] = {job.id: job for job in (yield self._wanted.request())}
         if self._asked is None or now - self._asked > (yield from self._safe()):
-            # The queue is the more exact of the two.
+            # The queue is more exact than accounting.
             jobs = {**(yield from self._past()), **jobs}
         over, ending = self._sorted(jobs.values(), now)
         news = [status for status in (yield from _whole(over)) if status.is_over]
         ends = {status.id.job: max(_end(status.parts), _end(over[status.id.job])) for status in news}
         if self._asked is None:
-            # Only here: later on it would be a question of whose clock is right.
+            # In the first round only: later it would depend on which clock is right.
             news = [status for status in news if ends[status.id.job] >= self._since]
         self._asked = now
-        # An epilog can take its time: the end is then long past when it is told.
+        # After a long epilog, the end is long past when it is reported.
         self._horizon = max(self._horizon, _step(min([now - _OVERLAP, *ending])))
         self._told = {job: end for job, end in (self._told | ends).items() if end >= self._horizon}
         return news
 
     def _safe(self) -> Steps[timedelta]:
-        """For how long the queue surely has whatever has finished."""
+        """How long finished jobs certainly stay in the queue."""
         if self._remembered is None:
             try:
                 config: ClusterConfig = yield ShowConfig()
             except NotSupported:
                 config = ClusterConfig(version="")
-            # It counts from the end, of which we hear only in the next round.
+            # It counts from the end, which is seen only in the next round.
             self._remembered = config.min_job_age / 2
         return self._remembered
 
@@ -94,13 +94,13 @@ class FinishedJobs:
             self.trouble = f"jobs that ended after {since} and have left the queue are not found without accounting"
             return {}
         self.trouble = ""
-        # What accounting alone has as unfinished is a runaway, or about to appear in the queue.
+        # A job that is unfinished in accounting only is a runaway, or about to appear in the queue.
         partition = self._wanted.partition
         past = (job.as_job() for job in found if partition in ("", job.partition) and job.state.is_finished)
         return {job.id: job for job in past}
 
     def _sorted(self, jobs: Iterable[Job], now: datetime) -> tuple[dict[int, list[Job]], list[datetime]]:
-        """The parts of each job that may have to be told, and the ends of those whose nodes are still at work."""
+        """Parts of the jobs that may have to be reported, and the ends of jobs that are still completing."""
         groups: dict[int, list[Job]] = {}
         for job in jobs:
             groups.setdefault(job.id.job, []).append(job)
@@ -117,7 +117,7 @@ class FinishedJobs:
 
 
 def _whole(over: Mapping[int, Sequence[Job]]) -> Steps[list[JobStatus]]:
-    """Status of jobs of which some parts have finished; others may have left the queue, or be in other partitions."""
+    """Status of jobs with finished parts; other parts may have left the queue, or be in other partitions."""
     plain: list[JobStatus] = []
     others: list[JobId] = []
     for number, parts in over.items():

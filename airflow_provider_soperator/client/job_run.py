@@ -1,4 +1,4 @@
-"""One job from its submission to its end, as a task sees it: what happens to it, and what it prints."""
+"""One job from its submission to its end, as a task sees it: its states and its output."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from airflow_provider_soperator.slurm.requests.submission import Submitted
 from airflow_provider_soperator.slurm.states import JobBase
 from airflow_provider_soperator.transports.transport_errors import TransportError
 
-#: Elements of an array whose output is shown; of others it is said where it is.
+#: Output files that are streamed; the others are only counted.
 MOST_SHOWN = 16
-#: Bytes of each file that are shown after the end of a job.
+#: Bytes of each file that are streamed after the end of a job.
 MOST_AT_THE_END = 1 << 20
-#: Seconds that a diagnosis may take: a task that has failed is not to wait for a cluster that does not answer.
+#: Seconds that a diagnosis may take: a failed task must not wait for a cluster that does not answer.
 DIAGNOSIS_TIME = 20.0
 
 
 @dataclass(frozen=True)
 class Printed:
-    """Some lines that a part of the job has printed."""
+    """Lines that a part of the job has printed."""
 
     part: JobId
     path: str
     lines: list[str]
-    #: Whether they come from the job's own file for errors.
+    #: True if they come from the job's separate error file.
     is_error: bool = False
 
 
@@ -60,12 +60,12 @@ class _Output:
 
 
 class JobRun:
-    """Submits a job exactly once, and follows it.
+    """Submits a job exactly once, and follows it to its end.
 
-    ``keys`` are those of the tries that may have submitted it before, and last that of this one. A try goes on with
-    what an earlier one has begun, unless that has failed by now. Jobs with keys in ``replaced`` are cancelled: the
-    work is to be done anew, and the process that was to end them may have died before. ``tell_of_nodes`` is asked about
-    the nodes of a job that has failed, for what Slurm does not know.
+    ``keys`` are the keys of the earlier tries, and last that of this one. A try continues with the job of an earlier
+    one unless that has failed by now. Jobs with keys in ``replaced`` are cancelled: their task was cleared, and the
+    process that should have cancelled them may have died. ``tell_of_nodes`` returns lines about the nodes of a failed
+    job, for what Slurm does not know.
     """
 
     def __init__(
@@ -87,11 +87,11 @@ class JobRun:
         self._tell_of_nodes = tell_of_nodes
         self._outputs: dict[str, _Output] = {}
         self._submission: asyncio.Future[Submitted] | None = None
-        #: What was submitted or adopted, once it has been.
+        #: The job that was submitted or adopted.
         self.submitted: Submitted | None = None
-        #: Jobs of tries that are replaced, which were still there.
+        #: Jobs of replaced tries that were cancelled.
         self.ended: list[JobId] = []
-        #: Parts whose output is not shown, as there are too many.
+        #: Parts whose output is not streamed, as there are too many.
         self._unshown: set[JobId] = set()
 
     @property
@@ -100,7 +100,7 @@ class JobRun:
         return [key.text for key in self._keys[:-1]]
 
     async def submit(self) -> Submitted:
-        """The job's id; a submission that has begun is finished also if the task that waits for it is cancelled."""
+        """Submit the job; a submission that has begun completes even if the waiting task is cancelled."""
         if self._submission is None:
             self._submission = asyncio.ensure_future(self._submit())
         self.submitted = await asyncio.shield(self._submission)
@@ -123,7 +123,7 @@ class JobRun:
             await self.client.cancel_many(self.ended)
 
     async def cancel(self) -> None:
-        """The job is gone, also if its submission is under way."""
+        """Cancel the job, even while its submission is under way."""
         if self._submission is None:
             # Another process may have submitted it, before this one took over.
             self._submission = asyncio.ensure_future(self._find_own())
@@ -132,12 +132,12 @@ class JobRun:
             await self.client.cancel(self.submitted.id)
 
     async def diagnosis(self, status: JobStatus) -> list[str]:
-        """Lines of a diagnosis, of a job that did not succeed."""
+        """Lines of the diagnosis of a job that did not succeed."""
         try:
             async with timeout(DIAGNOSIS_TIME):
                 lines, nodes = await run_steps_async(diagnose(status), self.client.ask)
         except asyncio.TimeoutError:
-            return [f"There is no diagnosis: the cluster did not answer within {DIAGNOSIS_TIME:g} s"]
+            return [f"No diagnosis: the cluster did not answer within {DIAGNOSIS_TIME:g} s"]
         told = await self._tell_of_nodes(nodes) if nodes and self._tell_of_nodes else []
         return lines + (["  Kubernetes", *(f"    {line}" for line in told)] if told else [])
 
@@ -145,7 +145,7 @@ class JobRun:
         return await self.client.find(self._job, self._keys, since=self._since) or Submitted(None)
 
     async def follow(self) -> AsyncIterator[JobStatus | Printed]:
-        """News and lines as they come; the last of all is the job's end, after whatever it has printed."""
+        """States and output as they come; the last item is the job's end, after all of its output."""
         submitted = self.submitted or await self.submit()
         assert submitted.id is not None
         watch = self.client.watch(submitted.id, mine=True, poll_interval=self._poll_interval)
@@ -170,7 +170,7 @@ class JobRun:
                         reads[asyncio.ensure_future(output.tail.next())] = output
                     news = asyncio.ensure_future(watch.next())
             for read in filter(asyncio.Future.done, list(reads)):
-                # Taken from its file while the last news were told: it would not come again.
+                # Read while the last status was yielded: it would not come again.
                 if printed := reads.pop(read).printed(read.result()):
                     yield printed
         finally:
@@ -189,7 +189,7 @@ class JobRun:
             return []
         found = []
         for part in status.parts:
-            # While it waits it has printed nothing, or nothing that still holds after a requeue.
+            # A pending job has no output, or only that of the run before a requeue.
             if part.state.is_pending:
                 continue
             for path, is_error in self._paths(part):
@@ -203,7 +203,7 @@ class JobRun:
         return found
 
     def _paths(self, part: Job) -> list[tuple[str, bool]]:
-        # Accounting does not keep the path before 24.05, but it was ours to choose.
+        # Before 24.05 accounting does not keep the path, but the job names it.
         paths = [(expand_filename(part.stdout or self._job.output or "", part), False)]
         if self._job.error:
             paths.append((expand_filename(self._job.error, part), True))
@@ -217,7 +217,7 @@ class JobRun:
                     data = await tail.rest(MOST_AT_THE_END)
                     note = f"{tail.left} more bytes" if tail.left else ""
                 except (SlurmError, TransportError) as error:
-                    # The job is over, and how it ended does not depend on what can be shown of it.
+                    # Missing output does not change how the job ended.
                     note = f"the rest: {error}"
             lines = output.console.feed(data) + output.console.end()
             if note:
@@ -226,7 +226,7 @@ class JobRun:
                 yield Printed(output.part, tail.path, lines, output.is_error)
         if self._unshown:
             first = min(self._unshown)
-            lines = [f"(The output of {len(self._unshown)} more is not shown, but can be read on the cluster)"]
+            lines = [f"(The output of {len(self._unshown)} more parts is not shown; read it on the cluster)"]
             yield Printed(first.whole, "", lines)
 
 
@@ -236,7 +236,7 @@ def _known(status: JobStatus | None) -> JobStatus:
 
 
 def attributed(status: JobStatus) -> Steps[JobStatus]:
-    """The same status with the users who cancelled parts of it, which only accounting tells."""
+    """The status with the users who cancelled parts of it, from accounting."""
     if all(part.state.base is not JobBase.CANCELLED or part.state.cancelled_by is not None for part in status.parts):
         return status
     with contextlib.suppress(SlurmError, TransportError):

@@ -1,8 +1,8 @@
-"""The state of one job that is waited for, as it follows from the queue and accounting; lost jobs.
+"""The state of one watched job, derived from the queue and accounting; lost jobs.
 
-The queue forgets a job some minutes after its end, each element of an array for itself. Accounting lags behind, and of
-elements that were cancelled before they started neither says anything. So neither alone has the whole truth, and only
-what both have failed to know for a while is given up.
+The queue forgets a job some minutes after its end, each element of an array separately. Accounting lags behind, and
+elements that were cancelled before they started are in neither. So neither is complete, and a job is lost only if
+it has been missing in both for a while.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ _ARRAY_OPTION = re.compile(r"\s(?:--array[= ]|-a ?)([0-9,:%-]+)(?=\s|$)")
 
 @dataclass(frozen=True)
 class LossLimits:
-    """Seconds for which a job may be missing before it is given up."""
+    """Seconds for which a job may be missing before it is lost."""
 
     #: Neither the queue nor accounting has it.
     unknown: float = 60.0
-    #: Accounting has it as waiting or running, and slurmctld does not know it.
+    #: Accounting has it as pending or running, and slurmctld does not know it.
     runaway: float = 300.0
 
 
 @dataclass(slots=True)
 class TrackedJob:
-    """A job number, and if it is given the name that the job must have."""
+    """A watched job, by its number and, if given, the name that it must have."""
 
     number: int
     name: str = ""
-    #: Why accounting could not be asked, if it was to be.
+    #: Why accounting could not be asked.
     trouble: str = ""
-    #: The newest that is known of each part; None of one that has never been seen, but must have been there.
+    #: The newest record of each part; None for a part that was never seen but must exist.
     _known: dict[_Key, Job | None] = field(default_factory=dict)
     #: Parts that the queue has.
     _here: set[_Key] = field(default_factory=set)
     #: Parts that accounting has as unfinished and the queue does not have.
     _stale: dict[_Key, Job] = field(default_factory=dict)
-    #: Whether it is known which parts there are, also those that had gone before the first look.
+    #: True if all parts are known, even those that had left the queue before the first look.
     _complete: bool = False
-    #: Seconds for which something has been unknown while both could be asked, and when that was seen last.
+    #: Seconds for which a part was missing while both could be asked, and when that was last seen.
     _missing_for: float = 0.0
     _missed_at: float | None = None
     #: The name of another job that has this number.
@@ -67,13 +67,13 @@ class TrackedJob:
             for key in _keys(row.id):
                 self._here.add(key)
                 self._known[key] = row
-        # A plain job is all there is to it. Of others some parts may have gone already.
+        # A plain job is complete. Of others some parts may have left the queue already.
         self._complete = self._complete or _PLAIN in self._here
         self._forget_the_whole()
 
     @property
     def is_open(self) -> bool:
-        """True if accounting is to be asked."""
+        """True if accounting must be asked."""
         return not self._complete or not self._known or bool(self._missing())
 
     def look_at_accounting(self, rows: Iterable[AccountingJob]) -> None:
@@ -92,21 +92,21 @@ class TrackedJob:
                 if not job.state.is_finished:
                     self._stale[key] = job
                 elif not (known and known.state.is_finished):
-                    # What the queue has said of an end is more exact.
+                    # The queue's record of an end is more exact.
                     self._known[key] = job
             self._expect(_elements_asked_for(ours))
         self._forget_the_whole()
 
     def do_without_accounting(self) -> None:
-        """The cluster keeps none: the queue is all there is."""
+        """Use the queue alone: the cluster has no accounting."""
         self._complete, self._stale = True, {}
 
     def could_not_ask(self, trouble: str = "") -> None:
-        """The queue or accounting did not answer: this time does not count."""
+        """Note that the queue or accounting did not answer: this time does not count."""
         self.trouble, self._missed_at = trouble, None
 
     def judge(self, now: float, patience: LossLimits) -> None:
-        """Give up what has been missing for long enough; to be called once both have been heard."""
+        """Declare parts lost that have been missing for too long; call it after both have answered."""
         missing = self._missing()
         if self._known and self._complete and not missing:
             self._missing_for, self._missed_at, self._lost = 0.0, None, ""
@@ -123,7 +123,7 @@ class TrackedJob:
             self._give_up(missing)
 
     def parts(self) -> tuple[Job, ...]:
-        """Everything that is known of it, the newest knowledge of each part."""
+        """The newest record of each part."""
         if len(self._known) == 1:
             [known] = self._known.values()
             return (known,) if known else tuple(self._stale.values())
@@ -132,20 +132,20 @@ class TrackedJob:
             job = known or self._stale.get(key)
             if job is None:
                 continue
-            # One row may stand for many elements that wait; those that have left it no longer wait with them.
+            # One row may stand for many pending elements; those that have left it have records of their own.
             if job.id.elements and key not in self._here and not job.state.is_finished:
                 job = replace(job, id=JobId(self.number, element=key[0]))
             newest[job.id] = job
         return tuple(sorted(newest.values(), key=lambda job: job.id))
 
     def status_of(self, job: JobId, parts: tuple[Job, ...], trouble: str) -> JobStatus | None:
-        """The status of the job or of one part of it; None: nothing is known yet."""
+        """The status of the job or of one part of it; None if nothing is known yet."""
         is_whole = job == job.whole
         if not is_whole:
             parts = tuple(part for part in parts if job.covers(part.id) or part.id.covers(job))
         lost = self._lost
         if self._known and not parts and not lost and not self.is_open:
-            lost = f"job {self.number} is there, but has no {job}"
+            lost = f"job {self.number} exists, but has no part {job}"
         trouble = trouble or self.trouble
         if not parts and not lost and not trouble:
             return None
@@ -153,17 +153,17 @@ class TrackedJob:
         return JobStatus(id=job, parts=parts, lost=lost, trouble=trouble, is_partial=is_partial)
 
     def _is_gapless(self) -> bool:
-        """True if something can be said of every part that there must be."""
+        """True if there is a record of every expected part."""
         return all(job or key in self._stale for key, job in self._known.items())
 
     def _expect(self, elements: frozenset[int]) -> None:
-        # A word in the command line may look like the option; then it hardly fits what there is.
+        # Another word of the command line may look like the option; it would hardly fit the known elements.
         if elements >= {element for element, _ in self._known}:
             for element in elements:
                 self._known.setdefault((element, None), None)
 
     def _forget_the_whole(self) -> None:
-        # Accounting has a heterogeneous job that waits as a plain one, and later by its components.
+        # Accounting shows a pending heterogeneous job as a plain one, and later by its components.
         if len(self._known) > 1:
             self._known.pop(_PLAIN, None)
             self._stale.pop(_PLAIN, None)
@@ -173,7 +173,7 @@ class TrackedJob:
         return {key for key in away if not ((job := self._known[key]) and job.state.is_finished)}
 
     def _ours(self, row: AccountingJob) -> AccountingJob | None:
-        """The newest job of the right name among those that have had this number."""
+        """The newest job of the right name among those with this number."""
         if not self.name:
             return row
         name = name_in_accounting(self.name)
@@ -185,15 +185,15 @@ class TrackedJob:
         for key in missing:
             last = self._known[key]
             if others and key[0] is not None and (last is None or last.state.is_pending):
-                # An element that was cancelled before it started has no row of its own anywhere.
+                # An element that was cancelled before it started has no row anywhere.
                 gone = JobId(self.number, element=key[0])
                 self._known[key] = Job(id=gone, name=others[0].name, user=others[0].user, state=_CANCELLED)
             elif last:
-                self._lost = f"it was {last.state} when last seen, and neither the queue nor accounting knows more"
+                self._lost = f"it was {last.state} when last seen, and is in neither the queue nor accounting now"
         if not self._known:
-            self._lost = "neither the queue nor accounting knows it"
+            self._lost = "it is in neither the queue nor accounting"
         if self._stranger and (self._lost or not self._known):
-            self._lost = f"Slurm has lost it, and given its number to a job named {self._stranger}"
+            self._lost = f"Slurm lost it and reused its id for a job named {self._stranger}"
 
 
 def _keys(job: JobId) -> Iterator[_Key]:
@@ -205,7 +205,7 @@ def _keys(job: JobId) -> Iterator[_Key]:
 
 
 def _elements_asked_for(job: AccountingJob) -> frozenset[int]:
-    """The indices of a whole array, where the command line that submitted it tells them.
+    """The indices of a whole array, if the command line that submitted it has them.
 
     >>> line = "sbatch --array=1-3%2 job.sh"
     >>> sorted(_elements_asked_for(AccountingJob(id=JobId.parse("7_1"), submit_line=line)))

@@ -1,4 +1,4 @@
-"""Output of jobs: any number of files on the cluster, read in one go, as lines for a log."""
+"""Output of jobs: any number of files on the cluster, read in one request, as lines for a log."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from airflow_provider_soperator.slurm.files import Piece, ReadPieces
 from airflow_provider_soperator.slurm.requests import Request
 from airflow_provider_soperator.transports.transport_errors import NotSupported, TransportError
 
-#: Seconds between two looks.
+#: Seconds between two reads.
 INTERVAL = 3.0
-#: Files in one question.
+#: Files in one request.
 MOST_FILES = 500
-#: Bytes that come with one look, of one file and of all.
+#: Bytes per read, of one file and of all.
 MOST_OF_ONE = 256 << 10
 MOST_OF_ALL = 8 << 20
 
 
 class Tail:
-    """One file that is followed, from an offset on."""
+    """A file that is followed from an offset on."""
 
     def __init__(self, tails: Tails, path: str, offset: int) -> None:
         self.path, self.offset = path, offset
         #: Why the file cannot be read, if it never can be.
         self.trouble = ""
-        #: Bytes that were there at the last look, and have not been read.
+        #: Bytes that were there at the last read and have not been read.
         self.left = 0
         self._tails = tails
         self._unread = bytearray()
         self._news = asyncio.Event()
 
     async def next(self) -> bytes:
-        """New bytes; waits until there are some. Empty: there never will be."""
+        """Wait for new bytes; empty if the file can never be read."""
         while not self._unread and not self.trouble:
             self._news.clear()
             await self._news.wait()
@@ -51,7 +51,7 @@ class Tail:
         return data
 
     async def rest(self, most: int) -> bytes:
-        """All that is there to the end, but no more than so many bytes."""
+        """Read to the end of the file, up to ``most`` bytes."""
         self.close()
         while len(self._unread) < most:
             before = self.offset
@@ -61,12 +61,12 @@ class Tail:
         return self.take()
 
     def close(self) -> None:
-        """Follow no more."""
+        """Stop following."""
         self._tails.remove(self)
 
     def feed(self, data: bytes, size: int) -> None:
         if size < self.offset:
-            # A job that was requeued writes its file anew.
+            # A requeued job truncates its file.
             self.offset = 0
         if data:
             self._unread += data
@@ -80,7 +80,7 @@ class Tail:
 
 
 class Tails:
-    """Looks at the files in a task of the loop, which ends when none is followed."""
+    """Reads the files in a task of the loop, which ends when none is followed."""
 
     def __init__(self, ask: Callable[[Request[Any]], Awaitable[Any]]) -> None:
         self._ask = ask
@@ -99,10 +99,10 @@ class Tails:
         self._tails.pop(id(tail), None)
 
     async def look(self, tails: list[Tail], most: int) -> None:
-        """Read what each has grown by, up to so many bytes."""
+        """Read the new bytes of each file, up to ``most``."""
         request = ReadPieces(tuple(Piece(tail.path, tail.offset, most) for tail in tails))
         for tail, piece in zip(tails, await self._ask(request), strict=True):
-            # Another look may have been under way for the same file.
+            # Another read of the same file may have been under way.
             if piece.offset == tail.offset:
                 tail.feed(piece.data, piece.size or 0)
 
@@ -124,12 +124,12 @@ class Tails:
                 tail.fail(str(error))
                 self.remove(tail)
         except (SlurmError, TransportError):
-            # The poller tells those who wait for the job.
+            # The poller reports it to the watches of the job.
             return self._pace.after_failure()
         return self._pace.after_answer(longest=INTERVAL, effort=time.monotonic() - started)
 
 
-#: Letters of a line that are shown.
+#: Characters of a line that are shown.
 LONGEST_LINE = 4000
 
 #: Escape sequences, but for colours, which a log can show.
@@ -139,9 +139,9 @@ _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f]")
 
 
 class Console:
-    """Bytes in as they come, whole lines out.
+    """Turns bytes into whole lines for a log.
 
-    Of a line that is overwritten again and again, as progress bars are, the newest form is shown once for each look.
+    A line that is overwritten again and again, such as a progress bar, is shown once per read, in its newest form.
 
     >>> console = Console()
     >>> console.feed(b"loss 0.1\\nstep 1\\rstep 2\\rstep"), console.feed(b" 3\\r"), console.end()
@@ -150,9 +150,9 @@ class Console:
 
     def __init__(self) -> None:
         self._decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
-        #: The line that has not ended yet, from where it was last begun anew.
+        #: The unfinished line, since its last carriage return.
         self._open = ""
-        #: What has been shown of it already; None: nothing.
+        #: The text that has been shown of it; None if none.
         self._shown: str | None = None
 
     def feed(self, data: bytes) -> list[str]:

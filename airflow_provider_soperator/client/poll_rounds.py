@@ -1,7 +1,7 @@
-"""Rounds of polling: the questions of a round, for whom they are asked, and the pause until the next one.
+"""Rounds of polling: the requests of a round, the waiters that it serves, and the pause until the next one.
 
-Whatever the number of those who wait, a round asks the queue once, and accounting once for what the queue does not
-have. The connection is the poller's.
+For any number of waiters, a round asks the queue once, and accounting once for jobs that the queue does not have.
+The connection is the poller's.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from airflow_provider_soperator.slurm.requests.accounting import MOST_IDS
 from airflow_provider_soperator.slurm.requests.commands import Steps
 from airflow_provider_soperator.transports.transport_errors import TransportError
 
-#: Seconds between two questions at the least.
+#: Minimum seconds between two polls.
 SHORTEST = 1.0
-#: Seconds between two tries of a cluster that does not answer, at the most.
+#: Maximum seconds between two polls of a cluster that does not answer.
 LONGEST_SILENCE = 120.0
 
-#: A job is asked for in intervals of so much of the time that it has been waited for.
+#: The interval of polls as a part of the time that the job has been waited for.
 _OF_AGE = 0.1
-#: An answer that takes long costs slurmctld as much; the pause after it is so many times as long.
+#: A slow answer costs slurmctld as much; the pause after it is this many times as long.
 _OF_EFFORT = 10.0
-#: What slurmctld counts when the queue is asked: squeue wants the partitions and the federation as well.
+#: RPCs of one squeue: it asks for the partitions and the federation, too.
 _CALLS = 3
-#: Of what a rate limit lets through, so much is left to others of the same user.
+#: The part of a rate limit that polling may use; the rest is for other programs of the same user.
 _OF_LIMIT = 0.5
 
 
 @dataclass
 class Pace:
-    """The seconds until the next question.
+    """The seconds until the next poll.
 
     It depends on the age of the youngest waiter, and not on how many there are or how much changes.
 
@@ -52,25 +52,25 @@ class Pace:
     _failures: int = 0
 
     def respect(self, config: ClusterConfig) -> None:
-        """Stay well below a site's rate limit."""
+        """Stay well below the cluster's rate limit."""
         limit = config.rate_limit
         if limit and limit.refill:
-            # Questions to accounting do not go to slurmctld.
+            # Requests to accounting do not go to slurmctld.
             self.shortest = max(SHORTEST, _CALLS * limit.period.total_seconds() / limit.refill / _OF_LIMIT)
         else:
             self.shortest = SHORTEST
 
     def soonest(self, effort: float) -> float:
-        """However urgent it is; ``effort`` is how long the last answer took."""
+        """The minimum pause; ``effort`` is how long the last answer took."""
         return max(self.shortest, _OF_EFFORT * effort)
 
     def after_answer(self, *, youngest: float = 0.0, longest: float = 0.0, effort: float = 0.0) -> float:
-        """``youngest`` is the age of the youngest waiter, ``longest`` what the users ask for."""
+        """The pause after an answer; ``youngest`` is the age of the youngest waiter, ``longest`` its poll interval."""
         self._failures = 0
         return max(self.soonest(effort), min(longest, _OF_AGE * youngest))
 
     def after_failure(self) -> float:
-        """Longer with each failure, and spread, as many may wait for the same cluster to come back."""
+        """The pause after a failure: it grows, with jitter, as many clients may wait for the same cluster."""
         self._failures += 1
         longest = min(LONGEST_SILENCE, self.shortest * 2.0 ** min(self._failures, 10))
         return random.uniform(0.5, 1.0) * longest
@@ -88,11 +88,11 @@ class Waiter(Protocol):
 
     @property
     def mine(self) -> bool:
-        """True if it is a job of the user who asks; if all are, less is asked of slurmctld."""
+        """True if the job is the connection's own user's; if all are, slurmctld has less to list."""
 
     @property
     def told(self) -> JobStatus | None:
-        """The status that it has been told last."""
+        """The last status that it got."""
 
     def tell(self, status: JobStatus) -> None: ...
 
@@ -102,14 +102,14 @@ W = TypeVar("W", bound=Waiter)
 
 @dataclass(slots=True)
 class _WatchedEntry(Generic[W]):
-    """A job and those who wait for it, by their identity in the order in which they came."""
+    """A job and its waiters by identity, in order of arrival."""
 
     job: TrackedJob
     waiters: dict[int, W] = field(default_factory=dict)
 
 
 class WatchList(Generic[W]):
-    """Jobs and those who wait for them."""
+    """Jobs and their waiters."""
 
     def __init__(
         self,
@@ -120,9 +120,9 @@ class WatchList(Generic[W]):
         #: By a job's number, and the name that it must have.
         self._entries: dict[tuple[int, str], _WatchedEntry[W]] = {}
         self._not_mine = 0
-        #: When the queue was asked last, and the seconds that its answer took.
+        #: When the queue was last asked, and the seconds that its answer took.
         self.asked_at = self.effort = 0.0
-        # Accounting has a pace of its own: the queue's news must not wait for a slurmdbd that does not answer.
+        # Accounting has its own pace: updates from the queue must not wait for a slurmdbd that does not answer.
         self._accounting = Pace()
         self._accounting_due = 0.0
         self._accounting_failure: Exception | None = None
@@ -150,8 +150,8 @@ class WatchList(Generic[W]):
             del self._entries[place]
 
     def round(self) -> Steps[None]:
-        """Ask for all jobs, note what is said, and tell each waiter what is news to it."""
-        # Of who comes while the question is under way the answer says nothing.
+        """Ask for all jobs, and give each waiter its new status."""
+        # Waiters that come while the request is under way are not in its answer.
         entries = list(self._entries.values())
         if not entries:
             return
@@ -170,14 +170,14 @@ class WatchList(Generic[W]):
             else:
                 entry.job.judge(self.asked_at, self._patience)
                 settled.append(entry)
-        # Whatever becomes of the question to accounting, they need not wait for it.
+        # They need not wait for accounting.
         self._tell(settled)
         if open_ones:
             yield from self._ask_accounting(open_ones)
             self._tell(open_ones)
 
     def tell_all(self, trouble: str) -> None:
-        """Tell all that the queue cannot be asked."""
+        """Tell all waiters why the queue cannot be asked."""
         self._tell(list(self._entries.values()), trouble)
 
     def _ask_queue(self, entries: list[_WatchedEntry[W]]) -> Steps[dict[int, list[Job]]]:
@@ -230,7 +230,7 @@ class WatchList(Generic[W]):
 
 
 def first_of_kind(before: Exception | None, now: Exception) -> Exception:
-    """The failure to tell of: its words may differ each time, but only another kind of failure is news."""
+    """The failure to report: its text may differ each time, but only a new type of failure is an update."""
     return before if before is not None and type(before) is type(now) else now
 
 
@@ -239,7 +239,7 @@ def _ids(entries: Iterable[_WatchedEntry[W]]) -> tuple[JobId, ...]:
 
 
 class _StatusQuery:
-    """A waiter that wants the status now, and no more."""
+    """A waiter for the current status only."""
 
     name = ""
     mine = False
@@ -253,7 +253,7 @@ class _StatusQuery:
 
 
 def statuses(ids: Iterable[JobId]) -> Steps[dict[JobId, JobStatus]]:
-    """The status of each job now; one that neither queue nor accounting knows is ``lost``."""
+    """The current status of each job; a job in neither the queue nor accounting is ``lost``."""
     book: WatchList[_StatusQuery] = WatchList(LossLimits(unknown=0, runaway=0))
     asked = [_StatusQuery(job) for job in dict.fromkeys(ids)]
     for one in asked:

@@ -1,6 +1,6 @@
-"""The poller: one for all in an event loop who wait for jobs of a cluster.
+"""The poller: one for all waiters for jobs of a cluster in an event loop.
 
-It asks while there are watches, and rests while there are none.
+It polls only while there are watches.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from airflow_provider_soperator.slurm.requests import Request, ShowConfig
 from airflow_provider_soperator.slurm.requests.commands import Steps, run_steps_async
 from airflow_provider_soperator.transports.transport_errors import NotSupported, TransportError
 
-#: Seconds between two questions about a job that has been waited for for long.
+#: Seconds between two polls of a job that has been watched for long.
 POLL_INTERVAL = 10.0
-#: Seconds that the first who waits gives others to come.
+#: Seconds that the first watch waits for others.
 GATHERING = 0.05
 
 
 class JobNews:
-    """The news of a job: iterate, or wait for its end.
+    """Updates of a job: iterate, or wait for its end.
 
     The first status comes as soon as anything is known, others when something changes; the last is the job's end.
     """
@@ -46,7 +46,7 @@ class JobNews:
         self._news = asyncio.Event()
 
     async def next(self) -> JobStatus | None:
-        """The next news; None if there is none any more."""
+        """Wait for the next status; None after the last."""
         while True:
             self._news.clear()
             if self._failure:
@@ -66,7 +66,7 @@ class JobNews:
             self.close()
 
     async def end(self) -> JobStatus | None:
-        """Wait until the job is over, and no more; None if the watch is closed before."""
+        """Wait until the job is over; None if the watch is closed before."""
         try:
             while status := await self.next():
                 if status.is_over:
@@ -76,10 +76,10 @@ class JobNews:
             self.close()
 
     def close(self) -> None:
-        """Wait no more."""
+        """Stop watching."""
         self._watcher.remove(self)
 
-    # What the poller has for it
+    # Called by the poller
 
     def tell(self, status: JobStatus) -> None:
         self.told, self._is_read = status, False
@@ -94,7 +94,7 @@ class JobNews:
 
 
 class _Rounds:
-    """One round after another, each told to those whom it concerns."""
+    """Rounds of polling, and when the next one is due."""
 
     def __init__(self, patience: LossLimits) -> None:
         self.book: WatchList[JobNews] = WatchList(patience)
@@ -109,14 +109,14 @@ class _Rounds:
     def add(self, watch: JobNews) -> None:
         is_first = not self.book
         self.book.add(watch)
-        # Soon, but those who come together share one round.
+        # Soon, but watches that start together share one round.
         soon = max(time.monotonic() + GATHERING, self._soonest)
         if is_first:
             # The last failure may be long ago.
             self._failure = None
             self.due = soon
         elif self._failure:
-            # A cluster that does not answer is not asked more often because there are more who want to know.
+            # A cluster that does not answer is not polled more often because there are more watches.
             watch.tell(JobStatus(id=watch.job, trouble=str(self._failure)))
         else:
             self.due = min(self.due, soon)
@@ -126,23 +126,23 @@ class _Rounds:
         watch.is_closed = True
 
     def fail(self, failure: BaseException) -> None:
-        """Tell all of what will not pass, rather than have them wait for ever."""
+        """Raise a permanent failure in all watches, which would wait for ever otherwise."""
         for watch in self.book:
             watch.fail(failure)
             self.book.remove(watch)
 
     def round(self) -> Steps[None]:
-        """Ask, and tell."""
+        """Take one round, and plan the next."""
         try:
             if not self._paced:
                 yield from self._learn_pace()
             yield from self.book.round()
         except (InvalidRequest, NotSupported):
-            # It would be the same each time.
+            # It would fail the same way each time.
             raise
         except (SlurmError, TransportError) as error:
             if isinstance(error, RateLimited):
-                # The site has become stricter.
+                # The cluster's limit has become stricter.
                 self._paced = False
             self.due = self._soonest = time.monotonic() + self._pace.after_failure()
             self._failure = first_of_kind(self._failure, error)

@@ -1,6 +1,6 @@
-"""The queue: jobs by what they have in common, and orders to those that wait.
+"""The queue: jobs by filters, and changes to pending ones.
 
-Orders are given until all jobs that are meant are as ordered.
+A change is repeated until all selected jobs have it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from airflow_provider_soperator.slurm.requests.commands import Steps
 
 @dataclass(frozen=True, kw_only=True)
 class QueueFilter:
-    """Jobs that fit every condition given. An element of an array is a job.
+    """Conditions on jobs, all of which must hold. Each element of an array counts as a job.
 
     >>> from airflow_provider_soperator.slurm.job_ids import JobId
     >>> from airflow_provider_soperator.slurm.states import JobState
@@ -40,28 +40,28 @@ class QueueFilter:
     {'count': 3, 'states': {'PENDING': 3}}
     """
 
-    #: Slurm's, in full: PENDING, RUNNING and so on. Empty: all that have not ended.
+    #: Slurm's states, in full: PENDING, RUNNING and so on. Empty: all jobs that have not ended.
     states: tuple[str, ...] = ()
     partition: str = ""
     user: str = ""
     account: str = ""
     qos: str = ""
-    #: With ``*`` and ``?`` for any letters and any one.
+    #: A pattern with ``*`` and ``?``.
     name: str = ""
-    #: Why they wait: Resources, Priority, QOSMaxJobsPerUserLimit and so on.
+    #: The reason why they wait: Resources, Priority, QOSMaxJobsPerUserLimit and so on.
     reason: str = ""
-    #: They have waited for at least so long, or did before they started.
+    #: The minimum time that they have waited, or did wait before they started.
     waited: timedelta | None = None
 
     def request(self) -> ListJobs:
-        """The question to ask; equal filters of what the server can pick out make equal questions."""
+        """The request to send; filters that differ only in what the server cannot select have equal requests."""
         return ListJobs(states=tuple(self.states), partition=self.partition, user=self.user)
 
     def admits(self, job: Job, now: datetime) -> bool:
         return (bool(self.states) or not job.state.is_finished) and self.fits(job, now)
 
     def fits(self, job: Job, now: datetime) -> bool:
-        """True if all conditions are met that squeue does not know, whatever the job's state."""
+        """True if the conditions that squeue does not know are met, in any state."""
         for wanted, has in ((self.account, job.account), (self.qos, job.qos), (self.reason, job.reason)):
             if wanted and wanted != has:
                 return False
@@ -83,7 +83,7 @@ def within(count: int, at_most: int | None, at_least: int | None) -> bool:
 
 
 class Lasting:
-    """Since when something is so, and whether for long enough.
+    """Condition that must hold for some time.
 
     >>> queue, noon = Lasting(timedelta(minutes=5)), datetime(2026, 11, 21, 12)
     >>> [queue.look(True, noon), queue.look(True, noon + timedelta(minutes=5)), queue.look(False, noon)]
@@ -114,19 +114,19 @@ def summary(jobs: Iterable[Job]) -> dict[str, int]:
 def _waited(job: Job, now: datetime) -> timedelta:
     if job.submitted is None:
         return timedelta(0)
-    # Of a waiting job it is a guess when it starts.
+    # The start of a pending job is an estimate.
     until = job.started if job.started and not job.state.is_pending else now
     return until - job.submitted
 
 
-#: Looks at the queue. A job may start or end between a look and an order, which then fails for it.
+#: Reads of the queue. A job may start or end between a read and a change, which then fails for it.
 _LOOKS = 4
 _MOVED_ON = (UnknownJob, JobFinished, InvalidStateTransition)
 
 
 @dataclass(frozen=True)
 class OrderedJobs:
-    """Jobs that an order has made what they were to be, those that were so before, and those it came too late for."""
+    """Outcome of a change: the jobs that have it, those among them that had it before, and those that were gone."""
 
     jobs: tuple[JobId, ...]
     already: tuple[JobId, ...]
@@ -135,7 +135,7 @@ class OrderedJobs:
 
 @dataclass(frozen=True)
 class JobSelection:
-    """Jobs by their ids or, without any, by what they have in common."""
+    """Jobs by their ids or, without any, by a filter."""
 
     ids: tuple[JobId, ...] | None = None
     filter: QueueFilter = field(default_factory=QueueFilter)
@@ -149,34 +149,34 @@ class JobSelection:
         if self.ids is None:
             return self.filter.picked(there, datetime.now(timezone.utc))
         place = {job: number for number, job in enumerate(self.ids)}
-        # In the order in which they are named.
+        # In the order of ``ids``.
         return sorted(there, key=lambda job: place.get(job.id, place.get(job.id.whole, len(place))))
 
     def gone_from(self, jobs: Sequence[Job]) -> tuple[JobId, ...]:
-        """Jobs that are named and are none of these."""
+        """Selected ids that are not among these jobs."""
         there = JobIdSet(job.id for job in jobs)
         return tuple(job for job in self.ids or () if not there.touches(job))
 
 
 def hold(meant: JobSelection) -> Steps[OrderedJobs]:
-    """Keep jobs from starting; those that have started go on."""
+    """Hold pending jobs; running ones continue."""
     return _order(meant, lambda job: not job.is_wholly_held, lambda jobs: map(HoldJobs, batches(_ids(jobs))))
 
 
 def release(meant: JobSelection) -> Steps[OrderedJobs]:
-    """Let jobs start that are held."""
+    """Release held jobs."""
     return _order(meant, lambda job: job.is_held, lambda jobs: map(ReleaseJobs, batches(_ids(jobs))))
 
 
 def top(meant: JobSelection) -> Steps[OrderedJobs]:
-    """Put jobs before all others of their users, in the order in which they are named or stand in the queue."""
+    """Move jobs before all others of their users, in the order of their ids or of the queue."""
     return _order(meant, lambda job: not job.is_held, _tops)
 
 
 def update(
     meant: JobSelection, changes: Mapping[str, str], is_so: Callable[[Job], bool], also_running: bool
 ) -> Steps[OrderedJobs]:
-    """Change fields of jobs; those of which ``is_so`` is true have them already."""
+    """Change fields of jobs, except those that have them already (``is_so``)."""
 
     def orders(jobs: Sequence[Job]) -> Iterable[Request[None]]:
         return (UpdateJob(job.id, changes) for job in jobs)
@@ -222,27 +222,27 @@ def _tops(jobs: Sequence[Job]) -> Iterable[Request[None]]:
 
 
 def has_fields(job: Job, wanted: Mapping[str, str | int | timedelta]) -> bool:
-    """True if a job has these values in the fields of its record."""
+    """True if the fields of a job's record have these values."""
     return all(getattr(job, name) == value for name, value in wanted.items())
 
 
 def relink(ids: Iterable[JobId], old: JobId, new: JobId) -> Steps[tuple[JobId, ...]]:
-    """Let those of these jobs that wait for ``old`` wait for ``new`` in its place; the answer is which did."""
+    """Replace the dependency on ``old`` by one on ``new`` in these jobs; returns the jobs that had it."""
     return (yield from _change(ids, lambda unmet: unmet.relinked(old, new)))
 
 
 def let_go(job: JobId) -> Steps[bool]:
-    """Drop what a job waits for in vain, so that it runs; False if there is nothing of the kind."""
+    """Drop the dependencies of a job that can never be satisfied, so that it runs; False if it has none."""
     return bool((yield from _change([job], lambda unmet: unmet.possible if unmet.is_vain else unmet)))
 
 
 def cancel_waiting(ids: Iterable[JobId]) -> Steps[None]:
-    """Cancel what has not started of these; elements of an array that run go on."""
+    """Cancel those of these jobs that have not started; running elements of an array continue."""
     yield from tried(CancelJobs(ids=batch, waiting=True) for batch in batches(dict.fromkeys(ids)))
 
 
 def _change(ids: Iterable[JobId], change: Callable[[Unmet], Unmet]) -> Steps[tuple[JobId, ...]]:
-    """Change what each of these jobs waits for; the answer is those of which something was changed."""
+    """Change the dependencies of these jobs; returns the jobs that were changed."""
     wanted = tuple(dict.fromkeys(ids))
     listed: tuple[Job, ...] = (yield ListJobs(ids=wanted)) if wanted else ()
     waiting: dict[JobId, list[Job]] = {}
@@ -256,7 +256,7 @@ def _change(ids: Iterable[JobId], change: Callable[[Unmet], Unmet]) -> Steps[tup
             try:
                 yield UpdateJob(target, {"Dependency": text})
             except (InvalidStateTransition, JobFinished, UnknownJob):
-                # It has started meanwhile. Of an array this is said of elements that run, and the others are changed.
+                # It has started meanwhile. For an array, Slurm says so of running elements and changes the others.
                 if all(part.id.elements for part in parts):
                     changed[whole] = None
             except SlurmError as error:
@@ -269,10 +269,10 @@ def _change(ids: Iterable[JobId], change: Callable[[Unmet], Unmet]) -> Steps[tup
 
 
 def _updates(whole: JobId, parts: Iterable[Job], change: Callable[[Unmet], Unmet]) -> Iterator[tuple[JobId, str]]:
-    """New dependencies of parts of a job, by the numbers under which they can be changed.
+    """New dependencies of parts of a job, by the ids under which they can be changed.
 
-    Elements of an array that the queue has as one entry go by the number of the whole array, which changes all others
-    that wait, too; these are then told what they are to wait for.
+    Array elements that are one entry of the queue go by the id of the whole array, which changes all other pending
+    elements, too; these get their own dependencies back.
     """
     # The one entry, if there is one, comes first.
     text_of_all: str | None = None
@@ -290,7 +290,7 @@ def cancel_many(ids: Iterable[JobId]) -> Steps[None]:
 
 
 def tried(requests: Iterable[Request[None]]) -> Steps[None]:
-    """All of them are tried, also after one that fails."""
+    """Send all requests, even after a failure; raises the first failure in the end."""
     failure: SlurmError | None = None
     for request in requests:
         try:

@@ -1,6 +1,6 @@
-"""Submissions: many jobs in one go, and why Slurm has refused one.
+"""Submissions: many jobs in one request, and explanations of rejected ones.
 
-Jobs that many tasks submit at the same moment, as a wide fan-out does, go to the cluster together.
+Jobs that many tasks submit at the same moment, as in a wide fan-out, go to the cluster together.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ from airflow_provider_soperator.transports.transport_errors import TransportErro
 
 
 def named(job: BatchJob, key: SubmissionKey) -> BatchJob:
-    """The job under a name by which it is found again."""
+    """The job with its key at the end of its name."""
     return job.replace(name=key.name(job.name or "job"))
 
 
 def submit_many(
     jobs: Sequence[BatchJob], since: datetime | None, fresh: bool, limit: RateLimit | None
 ) -> Steps[tuple[Submitted, ...]]:
-    """In as few goes as the site's rate limit lets through in time."""
+    """Submit jobs in as few requests as the cluster's rate limit allows."""
     at_once = jobs_at_once(limit)
     done: list[Submitted] = []
     for start in range(0, len(jobs), at_once):
@@ -63,10 +63,10 @@ def submit_many(
 def submit_together(
     jobs: Sequence[BatchJob], since: datetime | None, fresh: bool, limit: RateLimit | None
 ) -> Steps[tuple[Submitted, ...]]:
-    """All of them or none, and none starts before all are accepted; ``TogetherRefused`` names the one that was not.
+    """Submit all jobs or none; none starts before all are accepted. ``TogetherRefused`` names the rejected one.
 
-    What does not go in one request waits on, held, until the last of it is there. Then all are asked for once more,
-    which finds them and lets them go.
+    Jobs that do not fit into one request stay held until the last one is there. A second request for all of them then
+    releases them.
     """
     order, at_once = in_order(jobs), jobs_at_once(limit)
     goes = [order[start : start + at_once] for start in range(0, len(order), at_once)]
@@ -87,13 +87,13 @@ def submit_together(
 
 
 def _ask_again(jobs: Sequence[BatchJob], since: datetime | None, together: Together) -> Steps[None]:
-    """For jobs that are there already, which no limit on submissions holds back."""
+    """Repeat the request for existing jobs, to which no limit on submissions applies."""
     for start in range(0, len(jobs), MOST):
         yield SubmitOnce(jobs=tuple(jobs[start : start + MOST]), since=since, together=together)
 
 
 def jobs_at_once(limit: RateLimit | None) -> int:
-    """Jobs that can be submitted in one go: under a limit ``sbatch`` waits, but its time is limited, too.
+    """Jobs per request: under a rate limit ``sbatch`` waits, but its time is limited, too.
 
     >>> from datetime import timedelta
     >>> jobs_at_once(None), jobs_at_once(RateLimit(bucket=40, refill=4, period=timedelta(minutes=1)))
@@ -106,13 +106,13 @@ def jobs_at_once(limit: RateLimit | None) -> int:
 
 
 def find(job: BatchJob, keys: Sequence[SubmissionKey], since: datetime | None) -> Steps[Submitted | None]:
-    """The newest of several tries of a job, if it waits, runs or has succeeded; None if it failed, or none was made."""
+    """The newest of several tries of a job, if it is pending, running or has succeeded; None otherwise."""
     names = tuple(named(job, key).name or "" for key in keys)
     found: list[Job | AccountingJob] = list((yield ListJobs(mine=True, names=names)))
     since = since or datetime.now(timezone.utc) - LOOK_BACK
     with contextlib.suppress(AccountingDisabled):
         found += yield Accounting(names=names, since=since)
-    # The lowest number of each name counts, as it does where they are submitted.
+    # The lowest id of each name counts, as in the submission.
     ids: dict[str, JobId] = {}
     for one in sorted(found, key=lambda one: one.id, reverse=True):
         ids[name_in_accounting(one.name)] = one.id.whole
@@ -123,7 +123,7 @@ def find(job: BatchJob, keys: Sequence[SubmissionKey], since: datetime | None) -
     if status.is_over and not status.succeeded:
         return None
     if status.state.base is JobBase.CANCELLED:
-        # It is being ended.
+        # It is being cancelled.
         return None
     return Submitted(newest, adopted=True)
 
@@ -134,7 +134,7 @@ def accepted(submitted: Submitted) -> Submitted:
     return submitted
 
 
-#: Seconds that the first waits for others.
+#: Seconds that the first submission waits for others.
 BATCH_PAUSE = 0.05
 
 
@@ -148,7 +148,7 @@ class SubmitMany(Protocol):
 
 @dataclass
 class _PendingSubmission:
-    """A job, and all who wait for it to be submitted."""
+    """A job, and the futures of its submission."""
 
     job: BatchJob
     since: datetime | None
@@ -157,7 +157,7 @@ class _PendingSubmission:
 
 
 class Batcher:
-    """Collects jobs to submit, and hands each its own answer."""
+    """Collects jobs, submits them together, and returns each its own answer."""
 
     def __init__(self, submit_many: SubmitMany) -> None:
         self._submit_many = submit_many
@@ -165,7 +165,7 @@ class Batcher:
         self._task: asyncio.Task[None] | None = None
 
     async def submit(self, job: BatchJob, *, since: datetime | None, fresh: bool) -> Submitted:
-        # What is wrong with one job must not keep the others from being submitted.
+        # An invalid job must not keep the others from being submitted.
         job.check()
         [key] = SubmitOnce(jobs=(job,)).submission_keys()
         answer: asyncio.Future[Submitted] = asyncio.get_running_loop().create_future()
@@ -193,7 +193,7 @@ class Batcher:
 
 
 def explained_answers(jobs: Sequence[BatchJob], answers: tuple[Submitted, ...]) -> Steps[tuple[Submitted, ...]]:
-    """The answers, with refusals of accounts, QOS and partitions that name what may be used instead."""
+    """The answers, with errors about accounts, QOS and partitions that name what may be used instead."""
     refused = {option_of(answer.error) for answer in answers} - {""}
     if not refused:
         return answers
@@ -205,7 +205,7 @@ def explained_answers(jobs: Sequence[BatchJob], answers: tuple[Submitted, ...]) 
         if OF_PARTITIONS in refused:
             partitions = yield ListPartitions()
     except (SlurmError, TransportError):
-        # What Slurm has said is said in any case.
+        # Slurm's own message is raised in any case.
         pass
     return tuple(
         dataclasses.replace(answer, error=explained_refusal(answer.error, job, rights, partitions))
@@ -215,13 +215,13 @@ def explained_answers(jobs: Sequence[BatchJob], answers: tuple[Submitted, ...]) 
     )
 
 
-#: Options whose refusal the user's associations explain, and one that needs the names of partitions.
+#: Options that the user's associations explain, and one that the names of partitions explain.
 OF_ACCOUNTING = ("--account", "--qos")
 OF_PARTITIONS = "--partition"
 
 
 def option_of(error: SlurmError | None) -> str:
-    """The option that was refused, if more can be said about it than Slurm does."""
+    """The rejected option, if its error can be explained."""
     option = error.option if isinstance(error, SubmitRefused) else ""
     return option if option in (*OF_ACCOUNTING, OF_PARTITIONS) else ""
 
@@ -229,7 +229,7 @@ def option_of(error: SlurmError | None) -> str:
 def explained_refusal(
     refusal: SlurmError, job: BatchJob, rights: UserRights | None, partitions: Iterable[Partition]
 ) -> SlurmError:
-    """The same refusal, with what may be used in its place; as it was if that does not follow from what is known."""
+    """The error with what may be used instead; unchanged if that is unknown."""
     option, asked = option_of(refusal), submission.asked_for(job)
     wanted = [asked.partition] if isinstance(asked.partition, str) else list(asked.partition or ())
     if option == OF_PARTITIONS:
@@ -237,7 +237,7 @@ def explained_refusal(
     elif rights is None:
         return refusal
     elif not rights.is_known:
-        why = f"accounting knows no user {rights.user} (`sacctmgr add user {rights.user} account=NAME`)"
+        why = f"user {rights.user} is not in accounting (`sacctmgr add user {rights.user} account=NAME`)"
     elif option == "--account":
         why = _about_account(asked.account or "", wanted, rights)
     else:
@@ -246,7 +246,7 @@ def explained_refusal(
 
 
 def near(what: str, said: str, names: Iterable[str]) -> str:
-    """A name that is unknown, and the one that may have been meant.
+    """An unknown name, and the closest known one.
 
     >>> near("account", "visoin", ["vision", "shared"])
     "account 'visoin': did you mean 'vision'?"
@@ -262,7 +262,7 @@ def _about_partition(wanted: Iterable[str], partitions: Sequence[Partition]) -> 
     unknown = [one for said in wanted for one in said.split(",") if one not in names]
     if not unknown or not names:
         return ""
-    # Those that are hidden are not for everybody.
+    # Hidden partitions are not for every user.
     shown = [one.name for one in partitions if not one.is_hidden]
     return f"{near('partition', unknown[0], shown)} there are {', '.join(shown)}"
 
@@ -270,7 +270,7 @@ def _about_partition(wanted: Iterable[str], partitions: Sequence[Partition]) -> 
 def _about_account(said: str, partitions: Sequence[str], rights: UserRights) -> str:
     may = f"user {rights.user} may use {_accounts(rights)}"
     if not said:
-        return f"no account is named, and the user has none by default: {may}"
+        return f"no account is given, and the user has no default account: {may}"
     only = [one.partition for one in rights.associations if one.account == said]
     if not only:
         return f"{near('account', said, rights.accounts)} {may}"
@@ -297,5 +297,5 @@ def _about_qos(said: str, account: str, rights: UserRights) -> str:
     may = f"user {rights.user} may use {', '.join(with_it) or 'none'} with account {account}"
     others = [name for name, qos in allowed.items() if said in qos]
     if others:
-        return f"qos {said} goes with account {', '.join(others)}: {may}"
+        return f"qos {said} needs account {', '.join(others)}: {may}"
     return f"{near('qos', said, with_it)} {may}"

@@ -1,4 +1,4 @@
-"""The client for threads: the one for event loops, in a loop that runs in a thread of its own."""
+"""The client for threads: the async client in an event loop of its own thread."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ T = TypeVar("T")
 def _waited(
     method: Callable[Concatenate[AsyncSlurmClient, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[SlurmClient, P], T]:
-    """A method of the client for event loops, which is waited for."""
+    """A blocking version of a method of the async client."""
 
     @wraps(method)
     def waited(self: SlurmClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -42,7 +42,7 @@ def _waited(
 class SlurmClient:
     """A Slurm cluster, for threads; any number of them may use it at once.
 
-    It does what ``AsyncSlurmClient`` does, and waits for it.
+    It has the methods of ``AsyncSlurmClient``, which block.
 
         with SlurmHook("soperator_default").client() as client:
             job = client.submit(BatchJob(command="hostname", name="hello"), key)
@@ -72,9 +72,9 @@ class SlurmClient:
     def watch(
         self, job: JobId, *, name: str = "", mine: bool = False, poll_interval: float = POLL_INTERVAL
     ) -> BlockingWatch:
-        """The news of a job until its end. All who watch share one poller.
+        """Watch a job until its end. All watches share one poller.
 
-        ``name``: what the job must be called. ``mine``: the connection's user has submitted it; that is cheaper.
+        ``name``: the name that the job must have. ``mine``: the connection's user submitted it, which polls less.
         """
 
         async def begin() -> JobNews:
@@ -83,19 +83,19 @@ class SlurmClient:
         return BlockingWatch(LOOP.run(begin()))
 
     def upload(self, local: Path, target: str, *, tag: str = "") -> Copied:
-        """Copy a file or folder of this machine to an absolute path of the cluster, whole or not at all.
+        """Copy a local file or folder to an absolute path of the cluster, all or nothing.
 
-        ``tag``: of the one who copies, so that what an earlier try has left half done is removed.
+        ``tag`` identifies the task, so that the unfinished copy of an earlier try is removed.
         """
         return run_steps(file_copies.send(local, target, tag or secrets.token_hex(8)), self.ask)
 
     def download(self, path: str, local: Path) -> Copied:
-        """Copy a file or folder of the cluster to this machine, whole or not at all."""
+        """Copy a file or folder of the cluster to this machine, all or nothing."""
         return run_steps(file_copies.bring(path, local), self.ask)
 
 
 class BlockingWatch:
-    """The news of a job, for a thread: iterate, or wait for its end.
+    """Updates of a job, for a thread: iterate, or wait for its end.
 
     The first status comes as soon as anything is known, others when something changes; the last is the job's end.
     """
@@ -109,7 +109,7 @@ class BlockingWatch:
         return self._watch.told
 
     def next(self, timeout: float | None = None) -> JobStatus | None:
-        """The next news; None if there is none within the time, or none any more."""
+        """Wait for the next status; None after the last, or if the timeout passes."""
         return LOOP.run(_within(self._watch.next(), timeout))
 
     def __iter__(self) -> Iterator[JobStatus]:
@@ -120,11 +120,11 @@ class BlockingWatch:
             self.close()
 
     def end(self, timeout: float | None = None) -> JobStatus | None:
-        """Wait until the job is over, and no more; None if it is not within the time, or the watch is closed."""
+        """Wait until the job is over; None if the timeout passes or the watch is closed before."""
         return LOOP.run(_within(self._watch.end(), timeout))
 
     def close(self) -> None:
-        """Wait no more."""
+        """Stop watching."""
 
         async def close() -> None:
             self._watch.close()
@@ -140,12 +140,12 @@ async def _within(work: Coroutine[Any, Any, T], timeout: float | None) -> T | No
         return None
 
 
-#: Seconds that a process gives connections to be closed when it ends.
+#: Seconds that a process waits at its exit for connections to close.
 _AT_EXIT = 3.0
 
 
 class LoopThread:
-    """Runs coroutines for threads, which wait for them. A forked process has one of its own."""
+    """Runs coroutines for threads, which wait for them. A forked process has its own."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -158,7 +158,7 @@ class LoopThread:
         """Run a coroutine and return its result. It is cancelled if a signal ends the wait for it."""
         if threading.current_thread() is self._thread:
             work.close()
-            raise RuntimeError("this is for threads, and would wait for itself in the event loop: use the async client")
+            raise RuntimeError("called in its own event loop, it would wait for itself: use the async client")
         loop, result = self._started(), Future[T]()
         begun: list[asyncio.Task[T]] = []
 
@@ -176,7 +176,7 @@ class LoopThread:
             loop.call_soon_threadsafe(begin)
             return result.result()
         except BaseException:
-            # The handler of a signal may have raised it at any point above, also before there was a task.
+            # A signal handler may raise at any point above, even before there is a task.
             loop.call_soon_threadsafe(end)
             raise
 
@@ -194,7 +194,7 @@ class LoopThread:
     def _work(loop: asyncio.AbstractEventLoop) -> None:
         asyncio.set_event_loop(loop)
         loop.run_forever()
-        # Clients are closed by generators that the loop ends as the last that it does.
+        # Clients are closed by async generators, which the loop ends last.
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
 
@@ -206,7 +206,7 @@ class LoopThread:
             thread.join(_AT_EXIT)
 
     def _forget(self) -> None:
-        # What the parent's thread has opened is the parent's to close.
+        # The parent closes what its thread has opened.
         self._lock, self._loop, self._thread = threading.Lock(), None, None
 
 

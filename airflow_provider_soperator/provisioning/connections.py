@@ -13,9 +13,9 @@ from airflow_provider_soperator.provisioning.fields import NotKnownYet, SpecMist
 class Connections:
     """The ids of Airflow connections to the cluster.
 
-    With ``airflow_conn_id``, a connection of type ``http`` to Airflow's own API server, they are written; without it they
-    have to exist once the cluster is made. Of a new login node only the address is known: give other extra fields of
-    the connections, such as ``key_file`` and ``host_key``, in ``ssh_extra`` and ``kubernetes_extra``.
+    With ``airflow_conn_id``, a connection of type ``http`` to Airflow's own API server, they are written. Without it
+    they have to exist once the cluster is made. Of a new login node only the address is known: give other extra fields
+    of the connections, such as ``key_file`` and ``host_key``, in ``ssh_extra`` and ``kubernetes_extra``.
     """
 
     slurm: str | None = None

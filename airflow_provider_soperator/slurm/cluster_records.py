@@ -1,4 +1,4 @@
-"""Nodes, partitions, reservations, accounts and Slurm itself, as Slurm knows them, with a type for each field."""
+"""Records of nodes, partitions, reservations, accounts and Slurm itself, with typed fields."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Node:
     name: str
     state: NodeState = UNKNOWN_NODE
     partitions: tuple[str, ...] = ()
-    #: Why it is down or drained, who said so, and when.
+    #: Why it is down or drained, who set that, and when.
     reason: str = ""
     reason_user: str = ""
     reason_since: datetime | None = None
@@ -53,12 +53,12 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """The machine under a node, as its slurmd has told slurmctld."""
+    """The machine under a node, as its slurmd has reported to slurmctld."""
 
     node: str
-    #: As the cloud names it, which is as Kubernetes does; empty where slurmctld has not learnt it.
+    #: Its name in the cloud and in Kubernetes; empty if slurmctld does not know it.
     instance: str = ""
-    #: When it was made, or has booted.
+    #: When it was created, or booted.
     since: datetime | None = None
 
 
@@ -118,7 +118,7 @@ class ClusterConfig:
     accounting_storage: str = ""
     slurm_user: str = ""
     slurmctld_parameters: tuple[str, ...] = ()
-    #: Everything, as ``scontrol show config`` has it.
+    #: All settings, as in ``scontrol show config``.
     settings: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -133,7 +133,7 @@ class ClusterConfig:
 
     @property
     def rate_limit(self) -> RateLimit | None:
-        """The limit on a user's questions to slurmctld; None for any number."""
+        """The limit on a user's requests to slurmctld; None for no limit."""
         if "rl_enable" not in self.slurmctld_parameters:
             return None
         given = dict(parameter.partition("=")[::2] for parameter in self.slurmctld_parameters)
@@ -146,7 +146,7 @@ class ClusterConfig:
 
 @dataclass(frozen=True)
 class RateLimit:
-    """So many questions at once, and so many more in each period."""
+    """Token bucket: ``bucket`` requests at once, and ``refill`` more in each period."""
 
     bucket: int
     refill: int
@@ -155,7 +155,7 @@ class RateLimit:
 
 @dataclass(frozen=True)
 class RpcCount:
-    """A kind of question or a user: how often it has come to slurmctld, and how long the answers took."""
+    """RPCs of one type or user: how many slurmctld got, and how long the answers took."""
 
     name: str
     count: int
@@ -164,7 +164,7 @@ class RpcCount:
 
 @dataclass(frozen=True, kw_only=True)
 class SchedulerStats:
-    """Figures of slurmctld's work, from ``sdiag``."""
+    """Statistics of slurmctld, from ``sdiag``."""
 
     at: datetime | None = None
     since: datetime | None = None
@@ -226,30 +226,30 @@ class UserRights:
 
     @property
     def may_change_nodes(self) -> bool:
-        """Power, drain and reserve nodes. root and SlurmUser may too, whatever accounting says."""
+        """True if the user may power, drain and reserve nodes. root and SlurmUser always may."""
         return self.admin_level == "Administrator" or self.user == "root"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """The share of an account, or of a user in one: due of the cluster, and used of it lately, as ``sshare`` shows it.
+    """Fair share and recent usage of an account, or of a user in one, as in ``sshare``.
 
-    Usage is weighted, and what is long past counts less (PriorityDecayHalfLife). What is *normal* is a part of the
-    whole cluster, 0 to 1.
+    Usage is weighted, and older usage counts less (PriorityDecayHalfLife). *Normal* values are parts of the whole
+    cluster, 0 to 1.
     """
 
     account: str
     #: Empty for the account itself.
     user: str = ""
     partition: str = ""
-    #: None for those who have none of their own: the root of the tree, and ``fairshare=parent``.
+    #: None for the root of the tree and for ``fairshare=parent``.
     shares: int | None = None
     normal_shares: float | None = None
     usage: int = 0
     normal_usage: float | None = None
-    #: Of all that the account above has used, or of the cluster, as PriorityFlags say.
+    #: Part of the usage of the account above, or of the cluster, depending on PriorityFlags.
     effective_usage: float | None = None
-    #: 1 for the user who comes first, 0 for the last; of users only.
+    #: 1 for the user who comes first, 0 for the last; for users only.
     fair_share: float | None = None
-    #: Above 1 for who has had less than is due among those beside it, infinite for who has had nothing.
+    #: Above 1 for less usage than its share among its siblings; infinite for none.
     level: float | None = None

@@ -1,6 +1,6 @@
-"""Dependencies of jobs: as they are asked for, and what is left of them as slurmctld shows it.
+"""Dependencies of jobs: as submitted, and the unmet rest as slurmctld shows it.
 
-Terms that are satisfied are no longer shown, and those that can never be are marked as failed.
+Satisfied terms are no longer shown, and those that can never be satisfied are marked as failed.
 """
 
 from __future__ import annotations
@@ -11,23 +11,22 @@ from dataclasses import dataclass, replace
 
 from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
 
-#: What one job can wait for in others.
+#: Slurm's types of dependencies.
 DEPENDENCY_KINDS = (
     *("after", "afterany", "afterburstbuffer", "aftercorr", "afternotok", "afterok"),
     *("expand", "singleton"),
 )
 
-#: A job by its id or by the key of its submission, which no id can be: keys have twelve letters or digits.
+#: A job id or a submission key; keys have twelve letters or digits, more than any id.
 _JOB = re.compile(r"(?:[1-9]\d*|[a-z2-7]{12})(?:_(?:\d+|\*))?")
 
 
 @dataclass(frozen=True)
 class Dependency:
-    """A condition on other jobs for which a job waits.
+    """A condition on other jobs.
 
-    A job that is submitted once may name others by the keys of their submissions: jobs of the same ``SubmitOnce``, or
-    any of the user's in the queue. ``singleton`` waits there for all jobs of the user that have the same name but for
-    the key that names end in.
+    With ``SubmitOnce`` a job may name others by their submission keys: jobs of the same request, or any of the user's
+    in the queue. ``singleton`` then waits for all jobs of the user with the same name, without keys.
 
     >>> str(Dependency("afterok", 12, 13)), str(Dependency("after", 12, minutes=5)), str(Dependency("singleton"))
     ('afterok:12:13', 'after:12+5', 'singleton')
@@ -50,8 +49,8 @@ class Dependency:
 
     def problems(self) -> list[str]:
         if self.kind not in DEPENDENCY_KINDS:
-            return [f"{self.kind!r} is no kind of dependency; there are {', '.join(DEPENDENCY_KINDS)}"]
-        found = [f"{job!r} is no job id, and no key of a submission" for job in self.jobs if not _JOB.fullmatch(job)]
+            return [f"{self.kind!r} is not a type of dependency; there are {', '.join(DEPENDENCY_KINDS)}"]
+        found = [f"{job!r} is neither a job id nor a submission key" for job in self.jobs if not _JOB.fullmatch(job)]
         if self.kind == "singleton" and self.jobs:
             found.append("singleton waits for jobs of the same name and takes no job id")
         if self.kind != "singleton" and not self.jobs:
@@ -59,13 +58,13 @@ class Dependency:
         if self.minutes and self.kind != "after":
             found.append(f"only after takes minutes, {self.kind} does not")
         if self.minutes < 0:
-            found.append(f"{self.minutes} minutes are negative")
+            found.append(f"minutes must be >= 0, got {self.minutes}")
         return found
 
 
 @dataclass(frozen=True)
 class AnyOf:
-    """Dependencies of which one is enough.
+    """Dependencies, one of which is enough.
 
     >>> str(AnyOf(Dependency("afterok", 1), Dependency("afternotok", 2)))
     'afterok:1?afternotok:2'
@@ -81,7 +80,7 @@ class AnyOf:
 
 
 def dependency_terms(value: Dependency | AnyOf | Sequence[Dependency | str] | str) -> tuple[Dependency, ...]:
-    """The single dependencies that a value is made of; ValueError on what is none.
+    """The single dependencies of a value; ValueError if it is not one.
 
     >>> dependency_terms("afterok:1:2,singleton")[0].jobs
     ('1', '2')
@@ -93,7 +92,7 @@ def dependency_terms(value: Dependency | AnyOf | Sequence[Dependency | str] | st
     if not isinstance(value, str):
         return tuple(term for part in value for term in dependency_terms(part))
     if "," in value and "?" in value:
-        raise ValueError(f"{value!r} joins with both ',' (all) and '?' (any); Slurm takes one of them")
+        raise ValueError(f"{value!r} has both ',' (all) and '?' (any); Slurm takes only one of them")
     found: list[Dependency] = []
     for term in re.split("[,?]", value):
         kind, *jobs = term.split(":")
@@ -102,7 +101,7 @@ def dependency_terms(value: Dependency | AnyOf | Sequence[Dependency | str] | st
         for delay in sorted(delays):
             if delay and not delay.isdecimal():
                 raise ValueError(f"{term!r} has {delay!r} where minutes are expected")
-        # Jobs with different delays are as many dependencies.
+        # Each delay needs a dependency of its own.
         by_delay = sorted(delays) or [""]
         for delay in by_delay:
             these = [job for job, written in zip(plain, jobs, strict=True) if written.partition("+")[2] == delay]
@@ -123,10 +122,10 @@ _TERM = re.compile(
 
 @dataclass(frozen=True)
 class UnmetTerm:
-    """One thing that a job waits for."""
+    """One unmet dependency of a job."""
 
     kind: str
-    #: None for what names no job, as ``singleton`` does.
+    #: None for a term without a job, such as ``singleton``.
     job: JobId | None
     delay: str
     is_failed: bool
@@ -137,7 +136,7 @@ class UnmetTerm:
 
 @dataclass(frozen=True)
 class Unmet:
-    """All that a job waits for.
+    """The unmet dependencies of a job.
 
     >>> unmet = Unmet.parse("afterok:7(failed),aftercorr:8_*(unfulfilled),after:9+5(unfulfilled)")
     >>> str(unmet), str(unmet.relinked(JobId(7), JobId(12))), str(unmet.possible)
@@ -145,20 +144,20 @@ class Unmet:
     """
 
     terms: tuple[UnmetTerm, ...] = ()
-    #: Whether one of them is enough.
+    #: True if one of them is enough.
     is_any: bool = False
 
     @classmethod
     def parse(cls, text: str) -> Unmet:
-        """``ValueError`` on what no Slurm is known to show."""
+        """Read Slurm's notation; ``ValueError`` for anything else."""
         return cls(tuple(map(_term, filter(None, re.split("[,?]", text)))), "?" in text)
 
     def __str__(self) -> str:
-        """As Slurm takes it."""
+        """The dependencies in Slurm's notation."""
         return ("?" if self.is_any else ",").join(map(str, self.terms))
 
     def relinked(self, old: JobId, new: JobId) -> Unmet:
-        """With one job in the place of another; an element of an array is replaced by the same element."""
+        """Replace one job by another; an element of an array is replaced by the same element."""
 
         def relink(term: UnmetTerm) -> UnmetTerm:
             if term.job is None or not old.covers(term.job):
@@ -176,7 +175,7 @@ class Unmet:
 
     @property
     def possible(self) -> Unmet:
-        """Without what can never come."""
+        """The dependencies without failed ones."""
         return replace(self, terms=tuple(term for term in self.terms if not term.is_failed))
 
     def _each(self, change: Callable[[UnmetTerm], UnmetTerm]) -> Unmet:
@@ -186,8 +185,8 @@ class Unmet:
 def _term(text: str) -> UnmetTerm:
     found = _TERM.fullmatch(text)
     if found is None:
-        raise ValueError(f"{text!r} is no dependency as Slurm shows it")
-    # A whole array is shown with "_*", and is meant without it, too.
+        raise ValueError(f"{text!r} is not a dependency in Slurm's notation")
+    # A whole array is shown with "_*" or without.
     element = (found["elements"] or "").removeprefix("_").removesuffix("*")
     job = JobId(int(found["job"]), element=int(element) if element else None) if found["job"] else None
     return UnmetTerm(found["kind"], job, found["delay"] or "", found["state"] == "failed")

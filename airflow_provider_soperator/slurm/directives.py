@@ -1,4 +1,4 @@
-"""Reads and writes the #SBATCH lines of a script as sbatch itself does."""
+"""Reader and writer of #SBATCH lines, with sbatch's own rules."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _PLAIN = re.compile(r"[A-Za-z0-9_./:=,@%+*\[\]-]*")
 
 
 class DirectiveError(ValueError):
-    """An #SBATCH line that sbatch would refuse.
+    """An #SBATCH line that sbatch would reject.
 
-    >>> str(DirectiveError(3, "there is no option --tim-limit"))
-    'line 3: there is no option --tim-limit'
+    >>> str(DirectiveError(3, "unknown option --tim-limit"))
+    'line 3: unknown option --tim-limit'
     """
 
     def __init__(self, line: int, problem: str) -> None:
@@ -29,21 +29,21 @@ class DirectiveError(ValueError):
 
 @dataclass
 class Component:
-    """Fields of one job, or one part of a heterogeneous job, that #SBATCH lines ask for.
+    """Fields of one job, or one part of a heterogeneous job, from #SBATCH lines.
 
     >>> Component(fields={"nodes": 2}).fields
     {'nodes': 2}
     """
 
-    #: Values of a job's fields, and of `array_limit` and `env` where an option says those as well.
+    #: Values of a job's fields, and of `array_limit` and `env` if an option sets those as well.
     fields: dict[str, Any] = field(default_factory=dict)
     extra_args: list[str] = field(default_factory=list)
-    #: The line on which a field, or an option without a field, is said last.
+    #: The last line that sets a field, or an option without a field.
     lines: dict[str, int] = field(default_factory=dict)
 
 
 def read(script: str) -> list[Component]:
-    """The components that a script's #SBATCH lines ask for: one, and one more for each "#SBATCH hetjob".
+    """Read the components of a script's #SBATCH lines: one, and one more for each "#SBATCH hetjob".
 
     >>> read("#!/bin/sh\\n#SBATCH -N2 --comment='a b' # two\\nhostname\\n#SBATCH -N9")[0].fields
     {'nodes': 2, 'comment': 'a b'}
@@ -62,7 +62,7 @@ def read(script: str) -> list[Component]:
 
 
 def directive_lines(script: str) -> Iterator[tuple[int, str]]:
-    """The #SBATCH lines, by number from 1, without their magic word. They end at the first command."""
+    """The #SBATCH lines up to the first command, by number from 1, without their magic word."""
     for number, line in enumerate(script.split("\n"), start=1):
         magic = next((word for word in _MAGIC if line.startswith(word)), None)
         if magic is not None:
@@ -79,7 +79,7 @@ def is_separator(rest: str) -> bool:
 
 
 def split(line: str, number: int = 1) -> list[str]:
-    """A line's words: quotes of either kind group, a backslash takes the next character as it is, even in quotes.
+    """Split a line into words: both kinds of quotes group, a backslash escapes the next character, even in quotes.
 
     >>> split(r'--a="b \\" c" -d e\\ f # not this')
     ['--a=b " c', '-d', 'e f']
@@ -90,7 +90,7 @@ def split(line: str, number: int = 1) -> list[str]:
         while position < len(line) and line[position] in _SPACE:
             position += 1
         if position < len(line) and line[position] == ":":
-            raise DirectiveError(number, f"sbatch takes no word that begins with ':': {line!r}")
+            raise DirectiveError(number, f"sbatch rejects a word that begins with ':': {line!r}")
         word, position = _word(line, position, number)
         if word is None:
             return words
@@ -126,13 +126,13 @@ def _word(line: str, position: int, number: int) -> tuple[str | None, int]:
             letters.append(letter)
             found = True
     if quote:
-        raise DirectiveError(number, f"{quote} without its other half: {line!r}")
-    # sbatch takes a word of nothing for the end of the line.
+        raise DirectiveError(number, f"{quote} is not closed: {line!r}")
+    # To sbatch an empty word is the end of the line.
     return ("".join(letters) if found else None), position
 
 
 def quote(word: str) -> str:
-    """A word as `split` reads it back. It must be without line ends.
+    """Quote a word so that `split` reads it back. It must not have line ends.
 
     >>> quote("--nodes=2"), quote("--comment=it's a # 1")
     ('--nodes=2', '--comment="it\\'s a # 1"')
@@ -154,18 +154,18 @@ def _read_words(words: Sequence[tuple[int, str]], into: Component) -> None:
     for number, word in rest:
         if word == "--":
             if following := next(rest, None):
-                raise DirectiveError(following[0], f"{following[1]!r} is no option")
+                raise DirectiveError(following[0], f"{following[1]!r} is not an option")
             return
         if word.startswith("--"):
             _read_long(number, word[2:], rest, into)
         elif word.startswith("-") and word != "-":
             _read_short(number, word[1:], rest, into)
         else:
-            raise DirectiveError(number, f"{word!r} is no option")
+            raise DirectiveError(number, f"{word!r} is not an option")
 
 
 def read_words(words: Sequence[str]) -> Component:
-    """The same for words of a command line.
+    """Read words of a command line.
 
     >>> read_words(["-N", "2", "--x11=all"]).extra_args
     ['--x11=all']
@@ -179,7 +179,7 @@ def _read_long(number: int, word: str, rest: Iterator[tuple[int, str]], into: Co
     name, equals, value = word.partition("=")
     resolved = options.resolve_long(name)
     if resolved is None:
-        # A SPANK plugin's, or of a Slurm newer than this table. Whether it takes the next word cannot be known.
+        # From a SPANK plugin, or a newer Slurm. Whether it takes the next word as its value is unknown.
         into.extra_args.append(f"--{word}")
         into.lines[name] = number
         return
@@ -195,7 +195,7 @@ def _read_short(number: int, letters: str, rest: Iterator[tuple[int, str]], into
     while letters:
         resolved = options.resolve_short(letters[0])
         if resolved is None:
-            raise DirectiveError(number, f"there is no option -{letters[0]}")
+            raise DirectiveError(number, f"unknown option -{letters[0]}")
         (long, takes), letters = resolved, letters[1:]
         if takes == "no":
             _keep(number, long, None, into)
@@ -243,7 +243,7 @@ def _fields(option: options.Option, value: str | None) -> Mapping[str, Any]:
 
 
 def _export(value: str) -> Mapping[str, Any]:
-    """Names to hand on, and values that the option itself carries."""
+    """The exported names, and the values in the option itself."""
     names: list[str] = []
     env: dict[str, str] = {}
     for token in _tokens(value):
@@ -252,13 +252,13 @@ def _export(value: str) -> Mapping[str, Any]:
             env[name] = content
         elif token:
             names.append(token)
-    # Values alone mean what NONE and these values mean.
+    # Values alone imply NONE.
     found: dict[str, Any] = {"export": ",".join(names) or "NONE"}
     return found | ({"env": env} if env else {})
 
 
 def _tokens(value: str) -> Iterator[str]:
-    """Split at commas outside quotes; quotes go only where they enclose a whole token."""
+    """Split at commas outside quotes; only quotes that enclose a whole token are removed."""
     for token in re.findall(r"(?:'[^']*'|\"[^\"]*\"|[^,'\"])+", value):
         enclosed = len(token) > 1 and token[0] == token[-1] and token[0] in "'\""
         yield token[1:-1] if enclosed else token

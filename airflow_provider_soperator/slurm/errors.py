@@ -1,4 +1,4 @@
-"""Errors of Slurm: each with what it said, what that means, and what to do about it."""
+"""Errors of Slurm: each with Slurm's message, its meaning and a remedy."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 
 class SlurmError(Exception):
-    """Slurm was asked and did not do it.
+    """Slurm rejected a request, or failed to carry it out.
 
-    ``said`` has Slurm's own words. ``retryable`` says whether the same question can be asked again with a hope of more,
-    ``unsettled`` whether it may have been done all the same.
+    ``said`` is Slurm's own message. ``retryable``: the same request may succeed later. ``unsettled``: it may have been
+    carried out nevertheless.
 
     >>> try:
     ...     raise UnknownNode("Invalid node name specified", "scontrol")
@@ -25,18 +25,18 @@ class SlurmError(Exception):
     remedy = ""
 
     def __init__(self, said: str, command: str = "", remedy: str = "") -> None:
-        self.said = said.strip() or "failed without a word"
+        self.said = said.strip() or "failed without a message"
         self.command = command
         self.remedy = remedy or type(self).remedy
         super().__init__(": ".join(filter(None, (command, self.said, self.remedy))))
 
 
 class InvalidRequest(SlurmError, ValueError):
-    """A question that cannot be put to Slurm; it was not sent."""
+    """An invalid request, which was not sent."""
 
 
 class InvalidOption(SlurmError):
-    """A command does not take an option, or not with this value."""
+    """A command does not know an option, or rejects its value."""
 
     remedy = "see the option's spelling and value, and whether this version of Slurm has it"
 
@@ -44,9 +44,9 @@ class InvalidOption(SlurmError):
 class NotPermitted(SlurmError):
     """The user may not do this."""
 
-    # The words of Slurm, "Invalid user id", lead people astray.
+    # Slurm's own message, "Invalid user id", is misleading.
     remedy = (
-        "the user has no right to this: nodes, reservations and jobs of others need root, SlurmUser or an "
+        "the user may not do this: nodes, reservations and other users' jobs need root, SlurmUser or an "
         "accounting AdminLevel (`sacctmgr modify user NAME set AdminLevel=Administrator`)"
     )
 
@@ -58,27 +58,24 @@ class UnknownNode(SlurmError):
 
 
 class StaticNode(SlurmError):
-    """A node that power saving leaves alone (SuspendExcNodes): Slurm would take the order and lose the node."""
+    """A node that power saving leaves alone (SuspendExcNodes): Slurm would accept the order and lose the node."""
 
-    remedy = (
-        "a static node runs for as long as its NodeSet does: drain it, or have its NodeSet made ephemeral "
-        "(NodeSet spec.ephemeralNodes)"
-    )
+    remedy = "a static node is always on: drain it, or make its NodeSet ephemeral (NodeSet spec.ephemeralNodes)"
 
 
 class PowerSavingOff(SlurmError):
-    """The cluster powers no node up or down."""
+    """The cluster cannot power nodes up or down."""
 
     remedy = (
         "set slurmConfig.suspendTime of the SlurmCluster to a large number, such as Soperator's 1000000000: "
-        "then nothing is powered down by itself, and all can be by hand"
+        "nodes then power down on request only"
     )
 
 
 class UnknownJob(SlurmError):
-    """No such job, or none any more: the queue forgets a job some minutes after its end (MinJobAge)."""
+    """No such job (any more): the queue forgets a job some minutes after its end (MinJobAge)."""
 
-    remedy = "the queue has no such job (any more): `sacct -j` may still know it"
+    remedy = "no such job in the queue (any more): `sacct -j` may still know it"
 
 
 class UnknownPartition(SlurmError):
@@ -90,7 +87,7 @@ class UnknownPartition(SlurmError):
 class UnknownReservation(SlurmError):
     """No such reservation."""
 
-    remedy = "no reservation has that name (any more), or it may not be used so: `scontrol show reservation` lists them"
+    remedy = "no such reservation (any more), or it cannot be used this way: `scontrol show reservation` lists them"
 
 
 class UnknownUser(SlurmError):
@@ -102,35 +99,35 @@ class UnknownUser(SlurmError):
 class JobFinished(SlurmError):
     """The job has ended, or is about to, and cannot be changed."""
 
-    remedy = "the job has ended: nothing can be done to it any more"
+    remedy = "the job has ended and can no longer be changed"
 
 
 class InvalidStateTransition(SlurmError):
-    """A node, a job or a reservation is in no state for this."""
+    """The state of a node, a job or a reservation does not allow this."""
 
-    remedy = "look at its present state; the change may be possible later, or have happened already"
+    remedy = "check its current state; the change may be possible later, or have happened already"
 
 
 class WholeJobOnly(SlurmError):
-    """This can be done to a heterogeneous job, and not to one of its parts."""
+    """This is possible for a whole heterogeneous job only, not for one of its parts."""
 
     remedy = "name the job by the id that sbatch gave it, without +N"
 
 
 class ReservationConflict(SlurmError):
-    """The reservation cannot be made or changed so."""
+    """The reservation conflicts with others, or cannot be made or changed this way."""
 
-    remedy = "see its nodes, times and users, and the reservations that are there: `scontrol show reservation`"
+    remedy = "check its nodes, times and users, and the existing reservations: `scontrol show reservation`"
 
 
 class LimitExceeded(SlurmError):
-    """A limit of an account, a QOS, a partition or the cluster stands against it."""
+    """The request exceeds a limit of an account, a QOS, a partition or the cluster."""
 
-    remedy = "see the limits: `sacctmgr show assoc`, `sacctmgr show qos`, `scontrol show partition`"
+    remedy = "check the limits: `sacctmgr show assoc`, `sacctmgr show qos`, `scontrol show partition`"
 
 
 class SubmitRefused(SlurmError):
-    """Slurm did not take a job. ``option`` is what it found fault with, where it tells."""
+    """Slurm rejected a job. ``option`` is the faulty option, if Slurm names it."""
 
     def __init__(self, said: str, command: str = "sbatch", remedy: str = "", option: str = "") -> None:
         super().__init__(said, command, remedy)
@@ -138,12 +135,12 @@ class SubmitRefused(SlurmError):
 
 
 class TogetherRefused(SlurmError):
-    """One of several jobs that were to be submitted together was refused, so none of them is there.
+    """One of several jobs of a joint submission was rejected, so none of them was submitted.
 
-    ``culprit`` is the name of that job without its key, ``number`` its place among them, and ``__cause__`` the refusal.
+    ``culprit`` is the name of that job without its key, ``number`` its place among them, and ``__cause__`` its error.
     """
 
-    remedy = "none of the jobs that belong together was left in the queue; submit them again once this one can be"
+    remedy = "no job of the group was left in the queue; fix this one and submit the group again"
 
     def __init__(self, culprit: str, number: int, refusal: SlurmError) -> None:
         super().__init__(f"{culprit}: {refusal}")
@@ -151,32 +148,32 @@ class TogetherRefused(SlurmError):
 
 
 class TransientSlurmError(SlurmError):
-    """Slurm could not answer just now."""
+    """Slurm could not answer at the moment."""
 
     retryable = True
 
 
 class ControllerUnreachable(TransientSlurmError):
-    """slurmctld did not answer. What was asked may have been done all the same."""
+    """slurmctld did not answer. It may have carried out the request nevertheless."""
 
     unsettled = True
-    remedy = "see whether slurmctld is up (`scontrol ping`) and how busy it is (`sdiag`)"
+    remedy = "check whether slurmctld is up (`scontrol ping`) and how busy it is (`sdiag`)"
 
 
 class AccountingUnreachable(TransientSlurmError):
     """slurmdbd, or the database behind it, did not answer."""
 
-    remedy = "see whether slurmdbd is up (`sacctmgr ping`) and its database with it"
+    remedy = "check whether slurmdbd (`sacctmgr ping`) and its database are up"
 
 
 class RateLimited(TransientSlurmError):
-    """slurmctld takes no more questions from this user for a moment (``rl_enable``)."""
+    """slurmctld accepts no more requests from this user for a moment (``rl_enable``)."""
 
-    remedy = "ask less often, or have SlurmctldParameters=rl_bucket_size raised"
+    remedy = "send fewer requests, or raise rl_bucket_size in SlurmctldParameters"
 
 
 class TryAgain(TransientSlurmError):
-    """Slurm is in the middle of something else."""
+    """Slurm is busy with a conflicting operation."""
 
     remedy = "try again in a moment"
 
@@ -184,23 +181,23 @@ class TryAgain(TransientSlurmError):
 class AccountingDisabled(SlurmError):
     """The cluster keeps no accounting."""
 
-    remedy = "the cluster has no slurmdbd (AccountingStorageType): past jobs cannot be asked for"
+    remedy = "the cluster has no slurmdbd (AccountingStorageType): past jobs cannot be looked up"
 
 
 class AuthenticationFailed(SlurmError):
-    """Slurm does not believe who is asking."""
+    """Slurm rejected the user's credentials."""
 
-    remedy = "see whether munged runs, its key is the cluster's, the clocks agree, and the JWT has not expired"
+    remedy = "check that munged runs with the cluster's key, the clocks agree, and the JWT has not expired"
 
 
 class CommandNotFound(SlurmError):
-    """Slurm's commands are not there."""
+    """Slurm's commands are missing."""
 
-    remedy = "Slurm's commands are not on PATH there: is this a login node, and inside the jail?"
+    remedy = "Slurm's commands are not on PATH: check that this is a login node, inside the jail"
 
 
 class UnreadableAnswer(SlurmError):
-    """A command answered in a way that was not expected; nothing is guessed from it."""
+    """A command's answer was not understood."""
 
     remedy = "please report this, with the version of Slurm"
 
@@ -215,7 +212,7 @@ def _rules(*pairs: tuple[type[SlurmError], str]) -> tuple[_ErrorRule, ...]:
     return tuple(_ErrorRule(re.compile(pattern, re.IGNORECASE), error) for error, pattern in pairs)
 
 
-#: What all commands say. The first rule that matches counts, so the ways that lead to Slurm come first.
+#: Messages of all commands. The first rule that matches counts, so failures on the way to Slurm come first.
 _GENERAL = _rules(
     (RateLimited, r"rate limit"),
     (AccountingDisabled, r"accounting storage is disabled|not running a supported accounting_storage plugin"),
@@ -226,8 +223,8 @@ _GENERAL = _rules(
     ),
     (
         ControllerUnreachable,
-        # "Unexpected message": of no answer at all, as `scontrol update` of a job does not look whether there was one.
-        # "Unable to query": slurmrestd has no number for what it could not send; of a refusal it has Slurm's own words.
+        # "Unexpected message": for no answer at all, as `scontrol update` of a job does not check that there was one.
+        # "Unable to query": slurmrestd's message for what it could not send; for rejections it has Slurm's own.
         r"unable to contact slurm controller|socket timed out|communication (connection|shutdown) failure"
         r"|message (send|receive) failure|zero bytes were transmitted|unexpected message received|standby mode"
         r"|connection (refused|timed out|reset by peer)|broken pipe|transport endpoint is not connected"
@@ -267,14 +264,14 @@ _ABOUT_THINGS = _rules(
     ),
     (InvalidOption, r"invalid (input|time|numeric)|too many arguments|unexpected argument|you must specify"),
 )
-#: A limit, where a job was to be submitted.
+#: Messages about limits in a submission.
 _LIMITS = _rules((LimitExceeded, r"policy|limit|usage threshold|more processors requested than permitted"))
-#: What sbatch may say of an option, and how the option is called in it.
+#: Options in messages of sbatch.
 _OPTIONS = (
     re.compile(r"(--[a-z][a-z-]*)"),
     re.compile(r"unrecognized option '(--?[^'=]+)"),
 )
-#: Words of sbatch that name no option, and the option that they are about.
+#: Messages of sbatch that name no option, and the option that they are about.
 _ABOUT_OPTIONS = (
     (r"invalid partition", "--partition"),
     (r"(invalid )?(account|parent account)", "--account"),
@@ -294,7 +291,7 @@ _ABOUT_OPTIONS = (
 
 
 def from_output(argv: Sequence[str], status: int, stdout: bytes, stderr: bytes) -> SlurmError:
-    """The error that a command's answer means.
+    """The error for a command's answer.
 
     >>> from_output(("scontrol", "update"), 1, b"", b"slurm_update error: Invalid user id\\n").retryable
     False
@@ -307,7 +304,7 @@ def from_output(argv: Sequence[str], status: int, stdout: bytes, stderr: bytes) 
 
 
 def classify(command: str, said: str) -> SlurmError:
-    """The error that Slurm's words mean; what no rule knows is a plain ``SlurmError`` (``SubmitRefused`` of sbatch)."""
+    """The error for Slurm's message; without a matching rule ``SlurmError``, or ``SubmitRefused`` for sbatch."""
     for rule in _GENERAL:
         if rule.pattern.search(said):
             if command == "sbatch" and rule.error is InvalidOption:
@@ -322,12 +319,12 @@ def classify(command: str, said: str) -> SlurmError:
 
 
 def passing() -> str:
-    """Words of commands that could not do it just now, as an extended regular expression for any case."""
+    """Messages of transient errors, as an extended regular expression that ignores case."""
     return "|".join(rule.pattern.pattern for rule in _GENERAL if issubclass(rule.error, TransientSlurmError))
 
 
 def command_name(argv: Sequence[str]) -> str:
-    """A command's name in a message: not the shell that prepares an environment for it."""
+    """A command's name for messages: not that of the shell that prepares its environment."""
     if argv and argv[0] in ("bash", "sh", "env"):
         return next((word for word in argv[1:] if re.fullmatch(r"s[a-z]+", word)), argv[0])
     return argv[0] if argv else ""
@@ -342,7 +339,7 @@ def _refused(said: str) -> SlurmError:
 
 
 def _words(output: bytes) -> str:
-    """The lines that say something, without the names of the command and its levels."""
+    """The meaningful lines, without the name of the command and the log level."""
     lines = (line.strip() for line in output.decode(errors="backslashreplace").splitlines())
     kept = (re.sub(r"^(s[a-z_]+|slurm_\w+)?:? ?(error|fatal): ?", "", line) for line in lines)
     return "; ".join(dict.fromkeys(line for line in kept if line and not line.startswith('Try "')))

@@ -1,4 +1,4 @@
-"""Files on the root that all nodes share: read pieces of many at once, write one whole, remove some."""
+"""Files in the jail: read pieces of many at once, write one whole, remove some."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from airflow_provider_soperator.slurm.requests import Command, CommandOutput, Re
 
 T = TypeVar("T")
 
-#: Bytes of a piece unless more are asked for.
+#: Default bytes of a piece.
 PIECE = 1024 * 1024
 
 
-#: What is said where nothing more can be written, and where the user may not.
+#: Remedies by parts of messages.
 _REMEDIES = {
-    "no space left": "make room there",
-    "quota exceeded": "make room there, or have the quota raised",
-    "permission denied": "see whose it is, and as which user the connection logs in",
+    "no space left": "free space there",
+    "quota exceeded": "free space there, or raise the quota",
+    "permission denied": "check its owner, and the user of the connection",
 }
 
 
 class FileError(SlurmError):
-    """A file on the cluster could not be read or written; the message has the cluster's own words."""
+    """A file on the cluster could not be read or written; the message is the cluster's own."""
 
     def __init__(self, said: str, command: str = "", remedy: str = "") -> None:
         implied = next((known for words, known in _REMEDIES.items() if words in said.lower()), "")
@@ -33,19 +33,19 @@ class FileError(SlurmError):
 
 
 class FileRequest(Request[T]):
-    """Something about files; not every way to a Slurm leads to them."""
+    """A request about files, which not every transport supports."""
 
 
 def absolute(path: str) -> str:
-    """A path that means the same to everybody."""
+    """The path, if it is absolute."""
     if not PurePosixPath(path).is_absolute():
-        # Relative to the login shell's folder is hardly meant.
+        # Relative to the login shell's folder is hardly intended.
         raise FileError(f"{path!r} is not an absolute path on the cluster")
     return path
 
 
 def done(answer: CommandOutput, doing: str) -> CommandOutput:
-    """The answer of a command that did what it was to do."""
+    """The answer of a command that succeeded; raises ``FileError`` if it failed."""
     if answer.status:
         first, *more = answer.stderr.decode(errors="replace").strip().splitlines() or [f"status {answer.status}"]
         raise FileError(f"{doing}: {first}" + (f" (and {len(more)} more lines)" if more else ""))
@@ -63,7 +63,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class FilePiece:
-    """Bytes that were read of a file. ``size`` is None where there is no such file (yet)."""
+    """Bytes that were read from a file. ``size`` is None if the file does not exist (yet)."""
 
     path: str
     offset: int
@@ -75,9 +75,9 @@ class FilePiece:
         return self.offset + len(self.data)
 
 
-# Prints, for each piece, its bytes, then a mark and the file's size. Size and bytes are taken at two moments, so the
-# bytes may be fewer than the size promises, and the mark alone says where they end. One process tells the sizes of all
-# files, and only those that have what is asked for are opened: of a thousand logs few have grown since the last look.
+# Prints, for each piece, its bytes, then a mark and the file's size. Size and bytes are read at different moments, so
+# there may be fewer bytes than the size says, and only the mark shows their end. One process gets the sizes of all
+# files, and only files that have the piece are opened: of a thousand logs few have grown since the last read.
 _READ = """\
 mark=$1; shift
 declare -A sizes
@@ -95,7 +95,7 @@ done
 
 @dataclass(frozen=True)
 class ReadPieces(FileRequest[list[FilePiece]]):
-    """Read pieces of any number of files in one go; a file that is not there is no error."""
+    """Read pieces of any number of files in one request; a missing file is not an error."""
 
     pieces: tuple[Piece, ...]
     _mark: str = field(default_factory=lambda: secrets.token_hex(16), repr=False, compare=False)
@@ -104,7 +104,7 @@ class ReadPieces(FileRequest[list[FilePiece]]):
         words = [word for p in self.pieces for word in (absolute(p.path), str(p.offset), str(p.length))]
         return Command(
             ("bash", "-c", _READ, "read", self._mark, *words),
-            # Marks, and the pieces as long as they may be.
+            # Marks, and pieces of full length.
             max_output=sum(p.length + 128 for p in self.pieces) + 65536,
         )
 
@@ -115,7 +115,7 @@ class ReadPieces(FileRequest[list[FilePiece]]):
             data, mark, rest = rest.partition(f"\n{self._mark} ".encode())
             size, newline, rest = rest.partition(b"\n")
             if not mark or not newline:
-                raise FileError(f"reading {piece.path}: the answer ends too early")
+                raise FileError(f"reading {piece.path}: the answer is truncated")
             found.append(FilePiece(piece.path, piece.offset, data, int(size) if int(size) >= 0 else None))
         return found
 
@@ -134,7 +134,7 @@ trap - EXIT
 
 @dataclass(frozen=True)
 class WriteFile(FileRequest[None]):
-    """Write a file whole, in the place of any that is there; its folder must exist."""
+    """Write a whole file, replacing any that exists; its folder must exist."""
 
     path: str
     data: bytes = field(repr=False)
@@ -149,7 +149,7 @@ class WriteFile(FileRequest[None]):
 
 @dataclass(frozen=True)
 class MakeFolder(FileRequest[None]):
-    """Make a folder and those above it; one that is there stays as it is."""
+    """Create a folder and its parents; an existing one is not changed."""
 
     path: str
     mode: int = 0o755
@@ -163,7 +163,7 @@ class MakeFolder(FileRequest[None]):
 
 @dataclass(frozen=True)
 class RemoveFiles(FileRequest[None]):
-    """Remove files; those that are not there are gone already."""
+    """Remove files; missing ones are not an error."""
 
     paths: tuple[str, ...]
 

@@ -1,4 +1,4 @@
-"""Slurm's lists of nodes, ``worker-[0-3,5],worker-cpu-18``: expanded, folded, counted and compared by ClusterShell."""
+"""Hostlists, ``worker-[0-3,5],worker-cpu-18``: expanded, folded, counted and compared by ClusterShell."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HOSTLIST = re.compile(rf"{_NAME}(?:,{_NAME})*")
 
 
 class HostlistError(ValueError):
-    """A list of nodes that is none; the message says where it goes wrong."""
+    """An invalid list of nodes; the message names the faulty part."""
 
 
 def expand(hostlist: str) -> list[str]:
@@ -29,9 +29,9 @@ def expand(hostlist: str) -> list[str]:
 
 
 def fold(names: str | Iterable[str]) -> str:
-    """The shortest list for these names that keeps to one pair of brackets in each.
+    """The shortest list for these names with at most one pair of brackets each.
 
-    Slurm reads more pairs than one, but Soperator's power manager does not.
+    Slurm reads several pairs, but Soperator's power manager does not.
 
     >>> fold(["gb-rack2-0", "gb-rack1-1", "gb-rack1-0"])
     'gb-rack1-[0-1],gb-rack2-0'
@@ -40,7 +40,7 @@ def fold(names: str | Iterable[str]) -> str:
 
 
 def count(hostlist: str) -> int:
-    """The number of different nodes in a list; quick for any number.
+    """The number of different nodes in a list, without expanding it.
 
     >>> count("worker-[0-99999]")
     100000
@@ -58,7 +58,7 @@ def intersect(one: str | Iterable[str], other: str | Iterable[str]) -> list[str]
 
 
 def _parse(given: str | Iterable[str]) -> Any:
-    # Imported late: the parser of DAG files has no nodes to list.
+    # Imported late: parsing a DAG file needs no hostlist.
     from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
 
     pieces = [given] if isinstance(given, str) else list(given)
@@ -67,10 +67,10 @@ def _parse(given: str | Iterable[str]) -> Any:
     for piece in pieces:
         _check(piece)
     try:
-        # Many single names at once are far quicker than one long list of them.
+        # Many single names at once are far faster than one long list.
         nodes = NodeSet.fromlist(pieces, resolver=RESOLVER_NOGROUP)
     except NodeSetException as error:
-        raise HostlistError(f"{_shortened(','.join(pieces))} is no list of nodes: {error}") from None
+        raise HostlistError(f"{_shortened(','.join(pieces))} is not a list of nodes: {error}") from None
     if len(nodes) > MOST_NODES:
         raise _too_many(",".join(pieces))
     nodes.fold_axis = [-1]
@@ -79,18 +79,18 @@ def _parse(given: str | Iterable[str]) -> Any:
 
 def _check(hostlist: str) -> None:
     if hostlist.lower() == "all":
-        raise HostlistError(f"{hostlist!r} means every node to Slurm: ask it which these are, and name them")
-    # ClusterShell reads operators, groups and blanks in it too: only what Slurm itself would take may reach it.
+        raise HostlistError(f"{hostlist!r} means every node to Slurm: name the nodes instead")
+    # ClusterShell also reads operators, groups and blanks: only lists that Slurm itself would accept may reach it.
     if not _HOSTLIST.fullmatch(hostlist):
         shown = _shortened(hostlist)
-        raise HostlistError(f"{shown} is no list of nodes (such as worker-0 or worker-[0-3,5]): {_where(hostlist)}")
+        raise HostlistError(f"{shown} is not a list of nodes (such as worker-0 or worker-[0-3,5]): {_where(hostlist)}")
     for first, last in _RANGE.findall(hostlist) if "[" in hostlist else ():
         if int(last) - int(first) >= MOST_NODES:
             raise _too_many(hostlist)
 
 
 def _too_many(hostlist: str) -> HostlistError:
-    return HostlistError(f"{_shortened(hostlist)} names more than {MOST_NODES} nodes, which cannot be meant")
+    return HostlistError(f"{_shortened(hostlist)} names more than {MOST_NODES} nodes: check its ranges")
 
 
 def _shortened(hostlist: str) -> str:
@@ -101,4 +101,4 @@ def _where(hostlist: str) -> str:
     good = re.match(rf"(?:{_NAME},)*", hostlist)
     rest = hostlist[good.end() if good else 0 :]
     wrong = re.split(r",(?![^\[]*\])", rest, maxsplit=1)[0]
-    return f"see {_shortened(wrong)}" if wrong else "nothing stands beside one of its commas"
+    return f"see {_shortened(wrong)}" if wrong else "a name is missing beside a comma"

@@ -1,4 +1,4 @@
-"""A batch job, and what can be done with it: check it, write it down, have it submitted."""
+"""Batch jobs: their checks, scripts and submissions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from airflow_provider_soperator.slurm.job_submission import Submission
 
 
 class BatchJob(JobDescription):
-    """A job for sbatch or slurmrestd: one body, and what it asks for, under sbatch's own names.
+    """A job for sbatch or slurmrestd: one body, and sbatch's options under their own names.
 
     >>> job = BatchJob(command=["python", "train.py", "--tag", "it's"], nodes=2, gpus_per_node=8, gpu_type="h100")
     >>> job.argv()
@@ -23,12 +23,12 @@ class BatchJob(JobDescription):
     #SBATCH --gpus-per-node=h100:8
     python train.py --tag 'it'"'"'s'
     >>> job.replace(mem="8G", mem_per_cpu="1G").problems()
-    ['mem and mem_per_cpu: Slurm takes one of them']
+    ['mem and mem_per_cpu: Slurm takes only one of them']
     """
 
     @classmethod
     def from_script(cls, script: str | ScriptFile, **fields: Any) -> BatchJob:
-        """A job with the fields that the #SBATCH lines of a script ask for, so that they can be seen and changed.
+        """Make a job of a script, with its #SBATCH lines as fields, which can be read and changed.
 
         >>> BatchJob.from_script("#!/bin/sh\\n#SBATCH -p main -t 1:00:00\\ntrue\\n", nodes=1).partition
         'main'
@@ -41,14 +41,14 @@ class BatchJob(JobDescription):
         said: dict[str, Any] = {**first.fields, "extra_args": tuple(first.extra_args)}
         if others:
             said["het"] = tuple(cls(**part.fields, extra_args=tuple(part.extra_args)) for part in others)
-            # A job that says its components itself can keep no second list of them in its script.
+            # The components are in ``het`` now, so the script must not repeat them.
             text = directives.without_components(text)
         if isinstance(script, str):
             return cls(script=text, **(said | fields))
         return cls(script_file=ScriptFile(script.name, text), **(said | fields))
 
     def problems(self) -> list[str]:
-        """Problems of the job, in words, all at once; none if it can be submitted."""
+        """All problems of the job, as messages; empty if it can be submitted."""
         return job_checks.problems(self)
 
     def check(self) -> None:
@@ -57,12 +57,12 @@ class BatchJob(JobDescription):
             raise job_description.InvalidJob(found)
 
     def argv(self) -> list[str]:
-        """The options as words of sbatch's command line. They win over lines in the script."""
+        """The options as words of sbatch's command line, which override #SBATCH lines in the script."""
         self.check()
         return job_submission.argv(self)
 
     def to_script(self) -> str:
-        """A script that says it all: for people to read and keep. To submit, use `submission` or `to_payload`."""
+        """A complete script for people to read and keep. To submit, use `submission` or `to_payload`."""
         self.check()
         try:
             return job_submission.script(self)
@@ -70,19 +70,19 @@ class BatchJob(JobDescription):
             raise job_description.InvalidJob([str(impossible)]) from None
 
     def submission(self) -> Submission:
-        """The command that submits the job on the cluster, over any road that carries a command and its stdin."""
+        """The command, and its standard input, that submits the job on the cluster."""
         self.check()
         return job_submission.build_submission(self)
 
     def to_payload(
         self, version: str, *, environment: Iterable[str] = job_submission.DEFAULT_ENVIRONMENT
     ) -> dict[str, Any]:
-        """The body of slurmrestd's POST /slurm/{version}/job/submit; `environment` stands in for a login's."""
+        """The body of slurmrestd's POST /slurm/{version}/job/submit; `environment` replaces a login's."""
         self.check()
         return job_submission.build_payload(self, version, environment)
 
 
-#: What no option says.
+#: Lists that are not options.
 _LISTS = ("args", "extra_args")
 
 
@@ -118,7 +118,7 @@ def _plain_field(name: str, value: Any) -> Any:
 
 
 def job_of(said: Mapping[str, Any]) -> BatchJob:
-    """The job of which ``fields_of`` has given the fields; parts of a heterogeneous one may be jobs already."""
+    """The job with the fields from ``fields_of``; parts of a heterogeneous one may be jobs already."""
     fields = dict(said)
     if "script_file" in fields:
         fields["script_file"] = ScriptFile(**fields["script_file"])

@@ -1,4 +1,4 @@
-"""A batch job's fields, as a value: everything that is submitted, and nothing of how or where."""
+"""The fields of a batch job, independent of how and where it is submitted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from airflow_provider_soperator.slurm.dependencies import AnyOf, Dependency
 
-#: One of these, or of those that derive from it.
+#: A ``JobDescription`` or a subclass of it.
 Job = TypeVar("Job", bound="JobDescription")
 
 Words = str | Sequence[str]
@@ -22,7 +22,7 @@ Moment = datetime | timedelta | str
 
 @dataclass(frozen=True)
 class ScriptFile:
-    """A script from a file of the project, read where the job is made; its name becomes the job's.
+    """A script from a local file, read when the job is made; its name becomes the job's.
 
     >>> ScriptFile("jobs/train.sh", "#!/bin/bash\\npython train.py\\n").name
     'jobs/train.sh'
@@ -34,9 +34,9 @@ class ScriptFile:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class JobDescription:
-    """One body, and what it asks for, under sbatch's own names.
+    """One body, and sbatch's options under their own names.
 
-    What can be done with it are the methods of ``BatchJob``.
+    The methods are in ``BatchJob``.
     """
 
     # The body: exactly one of these
@@ -56,7 +56,7 @@ class JobDescription:
     qos: str | None = None
     reservation: Words | None = None
     wckey: str | None = None
-    #: The user's own; to Soperator's health checks it can mean something.
+    #: The user's own; Soperator's health checks may read it.
     comment: str | None = None
     mcs_label: str | None = None
     extra: str | None = None
@@ -153,9 +153,9 @@ class JobDescription:
     input: str | None = None
     open_mode: str | None = None
     chdir: str | None = None
-    #: Which of the submitting side's variables the job gets, as for --export: ALL, NONE, NIL or names.
+    #: Variables that the job gets from the submitting side, as for --export: ALL, NONE, NIL or names.
     export: Words | None = None
-    #: The job's own variables, whatever `export` says.
+    #: The job's own variables, independent of `export`.
     env: Mapping[str, str] = field(default_factory=dict)
 
     # Containers: OCI of Slurm itself, then pyxis
@@ -179,7 +179,7 @@ class JobDescription:
     het: Sequence[JobDescription] = ()
 
     def __repr__(self) -> str:
-        """The fields that are set, and nothing secret: variables by name only, a script by its size."""
+        """The fields that are set, without secrets: variables by name only, a script by its size."""
         shown = []
         for each in dataclasses.fields(self):
             value = getattr(self, each.name)
@@ -195,15 +195,15 @@ class JobDescription:
         return f"{type(self).__name__}({', '.join(shown)})"
 
     def replace(self: Job, **changes: Any) -> Job:
-        """The same job but for some fields."""
+        """The same job with some fields changed."""
         return dataclasses.replace(self, **changes)
 
 
 class InvalidJob(ValueError):
-    """A job that Slurm would refuse or misread, with everything that is wrong with it.
+    """A job that Slurm would reject or misread, with all of its problems.
 
-    >>> InvalidJob(["nodes: -1 is negative"]).problems
-    ['nodes: -1 is negative']
+    >>> InvalidJob(["nodes: must be >= 0, got -1"]).problems
+    ['nodes: must be >= 0, got -1']
     """
 
     def __init__(self, problems: Sequence[str]) -> None:
@@ -243,7 +243,7 @@ class Signal:
     def parse(cls, text: str) -> Signal:
         found = re.fullmatch(r"(?:(?P<flags>[BR]{1,2}):)?(?P<name>[A-Za-z0-9]+)(?:@(?P<seconds>\d+))?", text)
         if found is None:
-            raise ValueError(f"{text!r} is no signal: write [R][B:]NAME[@SECONDS], such as B:USR1@120")
+            raise ValueError(f"{text!r} is not a signal: write [R][B:]NAME[@SECONDS], such as B:USR1@120")
         name = found["name"].upper().removeprefix("SIG")
         flags = found["flags"] or ""
         return cls(int(name) if name.isdecimal() else name, int(found["seconds"] or 60), "B" in flags, "R" in flags)
@@ -252,14 +252,14 @@ class Signal:
         name = str(self.name).upper().removeprefix("SIG")
         found = []
         if not (0 < int(name) < 65 if name.isdecimal() else name in SIGNALS):
-            found.append(f"{self.name!r} is no signal that Slurm knows")
+            found.append(f"{self.name!r} is not a signal that Slurm knows")
         if not 0 <= self.seconds <= 65_535:
-            found.append(f"{self.seconds} seconds is not between 0 and 65535")
+            found.append(f"seconds must be between 0 and 65535, got {self.seconds}")
         return found
 
 
 def array_text(indices: str | range | Iterable[int], limit: int | None = None) -> str:
-    """The indices of an array, and how many of its elements may run at once, in Slurm's notation.
+    """The indices of an array, and the number of elements that may run at once, in Slurm's notation.
 
     >>> array_text(range(0, 10, 2)), array_text([1, 2, 3, 7], limit=2), array_text("5-9")
     ('0-8:2', '1-3,7%2', '5-9')
@@ -269,7 +269,7 @@ def array_text(indices: str | range | Iterable[int], limit: int | None = None) -
 
 
 def _compact(indices: list[int]) -> str:
-    """Neighbours as ranges; a lone even spacing of three and more as one range with a step."""
+    """Neighbours as ranges; three or more evenly spaced indices as one range with a step."""
     if len(indices) > 2:
         steps = {after - before for before, after in itertools.pairwise(indices)}
         if len(steps) == 1 and (step := steps.pop()) > 1:
@@ -284,7 +284,7 @@ def _compact(indices: list[int]) -> str:
 
 
 def array_indices(text: str) -> list[int]:
-    """The indices that an array's notation stands for; ValueError on what is none.
+    """The indices of an array in Slurm's notation; ValueError for anything else.
 
     >>> array_indices("1-10:4,3%2")
     [1, 3, 5, 9]
@@ -293,7 +293,7 @@ def array_indices(text: str) -> list[int]:
     for part in text.partition("%")[0].split(","):
         matched = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", part)
         if matched is None:
-            raise ValueError(f"{part!r} is no index, range or range with a step (5, 0-9, 0-9:3)")
+            raise ValueError(f"{part!r} is not an index, a range or a range with a step (5, 0-9, 0-9:3)")
         first, last, step = int(matched[1]), int(matched[2] or matched[1]), int(matched[3] or 1)
         if last < first:
             raise ValueError(f"{part!r} runs backwards")
@@ -306,5 +306,5 @@ def array_indices(text: str) -> list[int]:
 
 
 def as_words(value: Any) -> list[str]:
-    """A list that may also be written as one text with commas."""
+    """A list, which may be given as one text with commas."""
     return value.split(",") if isinstance(value, str) else [str(part) for part in value]

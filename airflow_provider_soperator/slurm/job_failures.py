@@ -1,4 +1,4 @@
-"""Failures of jobs: an exception for each way, with what to do about it and whether another try can help."""
+"""Failures of jobs: an exception for each kind, with a remedy and whether a retry can help."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ _MOST_NAMED = 10
 
 
 class JobError(Exception):
-    """A job did not do what it was to do.
+    """A job failed.
 
-    ``retry_helps`` says whether the same job can be expected to fare better if it is submitted again as it is.
+    ``retry_helps``: the same job may succeed if it is submitted again unchanged.
 
     >>> from airflow_provider_soperator.slurm.job_ids import JobId
     >>> from airflow_provider_soperator.slurm.states import JobState
     >>> end = Job(id=JobId(7), state=JobState.parse("TIMEOUT"), nodelist="worker-1")
     >>> print(failure(JobStatus(id=JobId(7), parts=(end,))))
-    job 7 reached its time limit on worker-1: give it more (time), or let it save its work and go on (signal, requeue)
+    job 7 reached its time limit on worker-1: raise it (time), or save a checkpoint and resume (signal, requeue)
     """
 
     retry_helps: ClassVar[bool] = False
-    #: What has happened, to go on with after "job 7".
+    #: The failure, as the continuation of "job 7".
     what: ClassVar[str] = "failed"
     remedy: ClassVar[str] = ""
 
     def __init__(self, status: JobStatus, part: Job | None = None) -> None:
         self.status = status
-        #: The part that failed, or the first of those that did.
+        #: The part that failed, or the first of several.
         self.part = part
         super().__init__(": ".join(filter(None, (f"job {status.id} {self._said()}", self.remedy))))
 
@@ -42,7 +42,7 @@ class JobError(Exception):
 class JobFailed(JobError):
     """The script ended with an exit code other than 0, or was killed by a signal."""
 
-    # As it is for any other task: perhaps a file was not there yet, or a server did not answer.
+    # As for any other task: a file may have been missing, or a server may not have answered.
     retry_helps = True
     remedy = "see its output"
 
@@ -59,14 +59,14 @@ class JobOutOfMemory(JobError):
     """A task used more memory than the job had asked for."""
 
     what = "ran out of memory"
-    remedy = "ask for more (mem, mem_per_cpu, mem_per_gpu), or use less"
+    remedy = "request more (mem, mem_per_cpu, mem_per_gpu), or use less"
 
 
 class JobTimedOut(JobError):
     """The job ran longer than its time limit."""
 
     what = "reached its time limit"
-    remedy = "give it more (time), or let it save its work and go on (signal, requeue)"
+    remedy = "raise it (time), or save a checkpoint and resume (signal, requeue)"
 
 
 class JobMissedDeadline(JobError):
@@ -81,11 +81,11 @@ class JobNodeFailed(JobError):
 
     retry_helps = True
     what = "lost a node"
-    remedy = "Slurm would requeue it by itself if it may (requeue=True)"
+    remedy = "set requeue=True to let Slurm requeue it"
 
 
 class JobBootFailed(JobError):
-    """The nodes that were to be powered up for the job did not come."""
+    """The nodes that were powered up for the job did not boot."""
 
     retry_helps = True
     what = "got no nodes: they did not power up"
@@ -93,11 +93,11 @@ class JobBootFailed(JobError):
 
 
 class JobPreempted(JobError):
-    """A job of more importance took the nodes."""
+    """A job of higher priority took the nodes."""
 
     retry_helps = True
     what = "was preempted"
-    remedy = "Slurm would requeue it by itself if it may (requeue=True)"
+    remedy = "set requeue=True to let Slurm requeue it"
 
 
 class JobCancelled(JobError):
@@ -111,7 +111,7 @@ class JobCancelled(JobError):
 
 
 class JobLost(JobError):
-    """Slurm does not know what has become of the job. It may have run, or be running."""
+    """Slurm does not know the job any more. It may have run, or still be running."""
 
     def _said(self) -> str:
         return f"is lost: {self.status.lost}"

@@ -1,7 +1,7 @@
-"""Names of jobs: Slurm's ids of jobs, array elements, components and steps, and the keys of submissions.
+"""Ids of jobs, array elements, components and steps, and the keys of submissions.
 
-By its key, a suffix of its name, a job that has been submitted is found again. The name is the one thing that the
-queue, accounting and every client of Slurm show, and that has no other meaning to them (accounting keeps no comment by
+A submitted job is found again by its key, a suffix of its name. Only the name is shown by the queue, accounting and
+every client of Slurm, and has no other meaning to them (accounting keeps no comment by
 default). slurmctld takes 1024 bytes of it, but accounting's column has 255, and scripts put it into file names
 (`--output=%x-%j.out`), which have 255 as well; so names stay well below that.
 """
@@ -29,7 +29,7 @@ _RANGE = re.compile(r"([0-9]+)(?:-([0-9]+)(?::([0-9]+))?)?")
 @total_ordering
 @dataclass(frozen=True)
 class JobId:
-    """One job, or a part of one, as Slurm's commands write it.
+    """A job, or a part of one, in the notation of Slurm's commands.
 
     >>> JobId.parse("123_4.batch")
     JobId.parse('123_4.batch')
@@ -40,13 +40,13 @@ class JobId:
     job: int
     #: Index in a job array.
     element: int | None = None
-    #: The elements of a job array that wait as one entry of the queue: ``1-5,7%2``.
+    #: The pending elements of a job array that are one entry of the queue: ``1-5,7%2``.
     elements: str = ""
     #: Offset in a heterogeneous job.
     part: int | None = None
     #: ``batch``, ``extern``, ``interactive`` or a number.
     step: str = ""
-    #: As ``sbatch --parsable`` adds it where there are several clusters. No part of what the job is.
+    #: As ``sbatch --parsable`` adds it if there are several clusters. It does not count in comparisons.
     cluster: str = field(default="", compare=False)
 
     @classmethod
@@ -54,7 +54,7 @@ class JobId:
         """Read any of Slurm's notations; ``ValueError`` for anything else."""
         found = _ID.fullmatch(str(text).strip())
         if not found or int(found["job"]) == 0:
-            raise ValueError(f"{text!r} is no Slurm job id (such as 123, 123_4, 123_[1-5], 123+1 or 123.batch)")
+            raise ValueError(f"{text!r} is not a Slurm job id (such as 123, 123_4, 123_[1-5], 123+1 or 123.batch)")
         return cls(
             job=int(found["job"]),
             element=None if found["element"] is None else int(found["element"]),
@@ -78,7 +78,7 @@ class JobId:
         return self._order() < other._order()
 
     def _order(self) -> tuple[object, ...]:
-        # A whole comes before its parts, and elements that still wait after those that have been.
+        # A whole job comes before its parts, and pending elements after the others.
         number = (0, int(self.step), "") if self.step.isdecimal() else (1, 0, self.step)
         return (
             self.job,
@@ -92,7 +92,7 @@ class JobId:
 
     @property
     def whole(self) -> JobId:
-        """The job that this is an element, a part or a step of; what was submitted."""
+        """The submitted job that this is an element, a part or a step of."""
         return JobId(self.job, cluster=self.cluster)
 
     @property
@@ -104,7 +104,7 @@ class JobId:
         return bool(self.elements)
 
     def indices(self) -> Iterator[int]:
-        """The indices of the array elements that this stands for; none if it stands for no array.
+        """The indices of the array elements that this id covers; none without an array.
 
         >>> list(JobId.parse("9_[0-9:3,20%2]").indices())
         [0, 3, 6, 9, 20]
@@ -116,7 +116,7 @@ class JobId:
 
     @property
     def argument(self) -> str:
-        """The id as commands take it: they do not read every range that ``squeue`` prints.
+        """The id as an argument of commands, which do not read every range that ``squeue`` prints.
 
         >>> JobId.parse("9_[0-3,10-20:5%2]").argument
         '9_[0-3,10,15,20]'
@@ -132,7 +132,7 @@ class JobId:
         return str(replace(self, elements=",".join(pieces)))
 
     def covers(self, other: JobId) -> bool:
-        """True if the other is this very job, or lies within it: one of its elements, parts or steps."""
+        """True if the other is this job, or one of its elements, parts or steps."""
         if self.job != other.job:
             return False
         if self.step and self.step != other.step:
@@ -154,13 +154,13 @@ class JobId:
         for piece in filter(None, self.elements.partition("%")[0].split(",")):
             found = _RANGE.fullmatch(piece)
             if not found:
-                raise ValueError(f"the elements of {self} cannot be told: Slurm cut them short")
+                raise ValueError(f"the elements of {self} are unknown: Slurm truncated the list")
             first = int(found[1])
             yield first, int(found[2] or first), int(found[3] or 1)
 
 
 class JobIdSet:
-    """Jobs that are waited for, found again quickly among many.
+    """Set of jobs with a fast lookup of jobs, their parts and their wholes.
 
     >>> waited_for = JobIdSet([JobId.parse("5"), JobId.parse("9_3")])
     >>> waited_for.touches(JobId.parse("9_[1-4]")), waited_for.touches(JobId.parse("9_5"))
@@ -173,14 +173,14 @@ class JobIdSet:
             self._by_number.setdefault(job.job, []).append(job)
 
     def touches(self, job: JobId) -> bool:
-        """True if any of these is the given job, a part of it, or has it as a part."""
+        """True if the set has the given job, a part of it, or a job that it is a part of."""
         return any(one.covers(job) or job.covers(one) for one in self._by_number.get(job.job, ()))
 
 
 #: Bytes of a whole job name.
 NAME_LIMIT = 200
 
-#: What is between a name and its key. A user's own name can hardly end like this.
+#: The separator of a name and its key. A user's own name hardly ends like this.
 MARK = ".af-"
 _LENGTH = 12
 _KEYED = re.compile(rf"(?P<name>.*){re.escape(MARK)}(?P<key>[a-z2-7]{{{_LENGTH}}})", re.DOTALL)
@@ -188,7 +188,7 @@ _KEYED = re.compile(rf"(?P<name>.*){re.escape(MARK)}(?P<key>[a-z2-7]{{{_LENGTH}}
 
 @dataclass(frozen=True)
 class SubmissionKey:
-    """Twelve letters that stand for one submission of one task.
+    """Twelve characters that identify one submission of one task.
 
     They are the first 60 bits of a SHA-256, in lower-case base32: among a million submissions that a cluster
     remembers, the probability that any two share a key is about 4 in 10 million (n²/2 / 2^60), and a lookup of one
@@ -205,15 +205,15 @@ class SubmissionKey:
 
     def __post_init__(self) -> None:
         if not re.fullmatch(rf"[a-z2-7]{{{_LENGTH}}}", self.text):
-            raise ValueError(f"{self.text!r} is no submission key")
+            raise ValueError(f"{self.text!r} is not a submission key")
 
     @classmethod
     def derive(cls, dag_id: str, run_id: str, task_id: str, map_index: int, attempt_group: str | int) -> SubmissionKey:
-        """The key of a task's submission; tries that go on with each other's job have one `attempt_group`."""
+        """The key of a task's submission; tries that continue with each other's job share an `attempt_group`."""
         digest = hashlib.sha256()
         for part in (dag_id, run_id, task_id, str(map_index), str(attempt_group)):
             data = part.encode("utf-8", "surrogatepass")
-            # With its length, so that no two lists of parts look alike.
+            # With its length, so that different lists of parts have different digests.
             digest.update(len(data).to_bytes(8, "big") + data)
         return cls(base64.b32encode(digest.digest()).decode()[:_LENGTH].lower())
 
@@ -222,7 +222,7 @@ class SubmissionKey:
         return MARK + self.text
 
     def name(self, readable: str) -> str:
-        """A job name that ends in this key, with as much of a readable beginning as there is room for."""
+        """A job name that ends in this key, after as much of the readable part as fits."""
         return _shorten(strip_key(readable), NAME_LIMIT - len(self.suffix)) + self.suffix
 
     def __str__(self) -> str:
@@ -230,7 +230,7 @@ class SubmissionKey:
 
 
 def key_of(job_name: str) -> SubmissionKey | None:
-    """The key that a job's name ends in, if it has one.
+    """The key at the end of a job's name, if there is one.
 
     >>> key_of("my-own-job") is None
     True
@@ -250,7 +250,7 @@ def strip_key(job_name: str) -> str:
 
 
 def readable_name(dag_id: str, task_id: str, map_index: int = -1) -> str:
-    """The beginning of a job's name, when the user gives none.
+    """The default beginning of a job's name.
 
     >>> readable_name("train", "prepare.fit", 3)
     'train.prepare.fit.3'
@@ -258,13 +258,13 @@ def readable_name(dag_id: str, task_id: str, map_index: int = -1) -> str:
     return f"{dag_id}.{task_id}" + (f".{map_index}" if map_index >= 0 else "")
 
 
-#: What squeue and sacct do not find by name: a comma ends a name they are asked for, accounting turns " into `, and
-#: sacct does so with ' in the question alone.
+#: Characters that prevent a lookup by name: squeue and sacct split names at commas, accounting turns " into `, and
+#: sacct does so with ' in the query only.
 _CHANGED = str.maketrans(dict.fromkeys(",'\"", "_"))
 
 
 def _shorten(text: str, limit: int) -> str:
-    """Cut to a number of bytes, between whole characters as people see them; what no name can hold becomes _."""
+    """Cut to a number of bytes between visible characters; characters that a name cannot hold become _."""
     clean = "".join("_" if unicodedata.category(letter) in ("Cc", "Cs") else letter for letter in text)
     clean = clean.translate(_CHANGED)
     clean = unicodedata.normalize("NFC", clean)
@@ -273,7 +273,7 @@ def _shorten(text: str, limit: int) -> str:
         return clean
     kept = data[:limit].decode(errors="ignore")
     rest = clean[len(kept) :]
-    # A letter does not lose its accents, nor an emoji its parts.
+    # Keep letters with their accents, and emojis with their parts.
     while kept and rest and (unicodedata.combining(rest[0]) or "\u200d" in (rest[0], kept[-1]) or rest[0] == "\ufe0f"):
         kept, rest = kept[:-1], kept[-1] + rest
     return kept

@@ -1,4 +1,4 @@
-"""Jobs as the queue and accounting know them, and what is known of a whole job from both."""
+"""Records of jobs in the queue and in accounting, and the status of a whole job from both."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _GPU_TOTAL = re.compile(r"(?:^|,)gres/gpu=(\d+)")
 
 
 def count_gpus(resources: str) -> int:
-    """The GPUs in a node's generic resources or a job's TRES, of whatever types.
+    """The number of GPUs of any type in a node's GRES or a job's TRES.
 
     >>> count_gpus("gpu:h100:8(S:0-1),shard:4"), count_gpus("cpu=16,gres/gpu=8,gres/gpu:h100=8")
     (8, 8)
     """
-    # TRES has a total, and beside it the same again for each type.
+    # TRES has a total, and the count of each type besides.
     total = _GPU_TOTAL.search(resources)
     return int(total[1]) if total else sum(map(int, _GPU.findall(resources)))
 
@@ -39,7 +39,7 @@ class Job:
     """
 
     id: JobId
-    #: The number of this very part; for arrays and heterogeneous jobs not the one that was submitted.
+    #: The id of this part; for arrays and heterogeneous jobs not the one that was submitted.
     raw_id: int = 0
     name: str = ""
     user: str = ""
@@ -47,21 +47,21 @@ class Job:
     partition: str = ""
     qos: str = ""
     state: JobState = UNKNOWN_JOB
-    #: Why it waits or has failed, mostly in one word (``Resources``, ``DependencyNeverSatisfied``); or empty.
+    #: Why it is pending or has failed, mostly one word (``Resources``, ``DependencyNeverSatisfied``); or empty.
     reason: str = ""
     #: The nodes it has, as a hostlist.
     nodelist: str = ""
-    #: Where the batch script runs. Of what ``srun`` has started by itself squeue says where that was typed.
+    #: The node of the batch script; for a job that ``srun`` started, squeue shows the host of that ``srun``.
     batch_host: str = ""
     submitted: datetime | None = None
-    #: When it started; for a waiting job when Slurm expects it to.
+    #: When it started; for a pending job when Slurm expects it to.
     started: datetime | None = None
-    #: When it ended; for a running one when its time is over.
+    #: When it ended; for a running job when its time limit ends.
     ends: datetime | None = None
     time_limit: Duration = NoDuration.UNKNOWN
     time_used: Duration = NoDuration.UNKNOWN
     priority: int | None = None
-    #: How often it has been requeued.
+    #: Number of requeues.
     restarts: int = 0
     exit_code: ExitCode = ZERO
     dependency: str = ""
@@ -74,25 +74,25 @@ class Job:
 
     @property
     def array_job(self) -> int | None:
-        """The job array that this is (an element of), if it is."""
+        """The id of the job array, if this is one or an element of one."""
         return self.id.job if self.id.element is not None or self.id.elements else None
 
     @property
     def is_held(self) -> bool:
-        """True if it waits to be released."""
-        # Elements of an array that wait as one entry have a reason each; and some holds have words of their own.
+        """True if the job must be released to start."""
+        # Pending elements in one entry have a reason each; and some holds have reasons of their own.
         by_reason = not _HOLDS.isdisjoint(self.reason.split(","))
         return self.state.is_held or (self.state.is_pending and (self.priority == 0 or by_reason))
 
     @property
     def is_wholly_held(self) -> bool:
-        """The same of every element of an array that waits as one entry."""
+        """True if every array element of the entry is held."""
         return self.is_held and (self.priority in (0, None) or set(self.reason.split(",")) <= _HOLDS)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AccountingStep:
-    """A step of a job, as accounting has it; ``batch`` is the script itself."""
+    """A step of a job in accounting; ``batch`` is the script itself."""
 
     id: JobId
     name: str = ""
@@ -103,13 +103,13 @@ class AccountingStep:
     elapsed: timedelta | None = None
     nodelist: str = ""
     tres: str = ""
-    #: Most memory that a task of it has used, in bytes.
+    #: Maximum memory of one of its tasks, in bytes.
     max_rss: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class AccountingJob:
-    """A job as accounting has it: its last run, and the runs before it that were requeued.
+    """A job in accounting: its last run, and the requeued runs before it.
 
     >>> AccountingJob(id=JobId.parse("7"), state=JobState.parse("COMPLETED")).state.succeeded
     True
@@ -175,11 +175,11 @@ class AccountingJob:
 
 
 def job_count(job: Job) -> int:
-    """The number of jobs in an entry of the queue: elements of an array that wait are one entry."""
+    """The number of jobs in an entry of the queue: pending elements of an array are one entry."""
     return max(1, sum(1 for _ in job.id.indices()))
 
 
-#: What a job made of parts is said to be once they have ended: the first of these that any of them is.
+#: The state of a job whose parts have ended: the first of these that any part is in.
 _WORST_FIRST = (
     JobBase.NODE_FAIL,
     JobBase.BOOT_FAIL,
@@ -195,33 +195,33 @@ _WORST_FIRST = (
 
 @dataclass(frozen=True, kw_only=True)
 class JobStatus:
-    """A job and its parts: elements of an array, components of a heterogeneous job, or the one that it is itself.
+    """A job and its parts: elements of an array, components of a heterogeneous job, or the job itself.
 
     >>> status = JobStatus(id=JobId(7), parts=(Job(id=JobId(7), state=JobState.parse("COMPLETED")),))
     >>> str(status.state), status.is_over
     ('COMPLETED', True)
     """
 
-    #: As it was asked for.
+    #: The id that was asked for.
     id: JobId
     parts: tuple[Job, ...] = ()
-    #: There may be parts that have ended before, of which nothing is known yet.
+    #: True if parts may be missing that have ended before.
     is_partial: bool = False
-    #: Why its end is unknown; it may have run, failed, or never have been.
+    #: Why its end is unknown; it may have run, failed, or never existed.
     lost: str = ""
-    #: Why the cluster cannot be asked at present. What is known is older than that.
+    #: Why the cluster cannot be polled at present; the rest is older.
     trouble: str = ""
 
     @property
     def is_finished(self) -> bool:
-        """Every part has ended, and Slurm has said how."""
+        """True if every part has ended, in a known state."""
         if not self.parts or self.is_partial or self.lost:
             return False
         return all(part.state.is_finished for part in self.parts)
 
     @property
     def is_over(self) -> bool:
-        """There is nothing more to wait for."""
+        """True if the job is finished or lost."""
         return bool(self.lost) or self.is_finished
 
     @property
@@ -230,7 +230,7 @@ class JobStatus:
 
     @cached_property
     def state(self) -> JobState:
-        """Of several parts the one that matters most: one that runs, then one that waits, then the worst end."""
+        """The state of the most relevant part: a running one, else a pending one, else the worst end."""
         states = [part.state for part in self.parts]
         unfinished = [state for state in states if state.is_active] + [state for state in states if state.is_pending]
         if unfinished:
@@ -240,22 +240,22 @@ class JobStatus:
 
     @cached_property
     def news(self) -> tuple[Any, ...]:
-        """All of which a change is news to a waiter; not the clock, nor a guess at when it may start."""
+        """The fields whose change is reported to a watch; not times, such as the estimated start."""
         parts = tuple(
             (part.id, part.state, part.reason, part.nodelist, part.restarts, part.exit_code) for part in self.parts
         )
         return (parts, self.is_partial, self.lost, self.trouble)
 
 
-#: A number, for zeros to fill it up with, and the letter.
+#: A width for padding with zeros, and the letter.
 _PATTERN = re.compile(r"%(?:%|([0-9]*)([A-Za-z]))")
-#: What Slurm writes for the index of a job that is in no array.
+#: Slurm's array index of a job without an array.
 _NO_INDEX = 0xFFFFFFFE
 _MOST_PADDING = 10
 
 
 def expand_filename(pattern: str, job: Job) -> str:
-    """The path that the job's batch script writes to; empty if it cannot be told (yet).
+    """The path that the job's batch script writes to; empty if it is unknown (yet).
 
     >>> from airflow_provider_soperator.slurm.job_ids import JobId
     >>> expand_filename("/home/me/%x-%4A_%a.out", Job(id=JobId.parse("12_3"), raw_id=15, name="fit"))
@@ -265,7 +265,7 @@ def expand_filename(pattern: str, job: Job) -> str:
         return ""
     path = str(PurePosixPath(job.workdir) / pattern) if job.workdir else pattern
     if "\\" in pattern:
-        # So Slurm is told to leave it alone.
+        # A backslash turns off the expansion.
         return path.replace("\\", "")
     unknown = False
 
@@ -284,7 +284,7 @@ def expand_filename(pattern: str, job: Job) -> str:
     return "" if unknown else expanded
 
 
-#: ``S``, which newer versions have, stands for a number that the queue does not show.
+#: ``S`` of newer versions is a number that the queue does not show.
 _LETTERS = frozenset("AabJjNnrSstux")
 
 
@@ -297,7 +297,7 @@ def _filename_value(letter: str, job: Job) -> str:
         "J": str(job.raw_id or ""),
         "j": str(job.raw_id or ""),
         "N": job.batch_host.partition(".")[0],
-        # Of a batch script there is one, on the first node.
+        # A batch script is one task, on the first node.
         "n": "0",
         "t": "0",
         "r": str(job.restarts),
@@ -308,7 +308,7 @@ def _filename_value(letter: str, job: Job) -> str:
     return values.get(letter, "")
 
 
-#: Parts of a job that are named one by one; of more only the states are counted.
+#: Parts of a job that are listed; of more only the states are counted.
 _MOST_NAMED = 8
 
 
@@ -317,7 +317,7 @@ def sentence(status: JobStatus) -> str:
     if status.lost:
         return f"is lost: {status.lost}"
     if status.trouble:
-        return f"cannot be asked for at present, which does it no harm: {status.trouble}"
+        return f"cannot be polled at present, which does not affect it: {status.trouble}"
     if len(status.parts) > _MOST_NAMED:
         counts: dict[str, int] = {}
         for part in status.parts:

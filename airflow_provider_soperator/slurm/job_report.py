@@ -1,4 +1,4 @@
-"""A job described: as plain JSON for tasks and triggers, and in the links that a site has templates of."""
+"""Reports of jobs: as plain JSON for tasks and triggers, and as links from templates."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Json = dict[str, Any]
 
 
 def report_of(status: JobStatus) -> Json:
-    """A job, and below ``parts`` each of its elements or components if it has any.
+    """The report of a job, with its elements or components, if any, in ``parts``.
 
     >>> part = Job(id=JobId(7), raw_id=7, state=JobState.parse("COMPLETED"), nodelist="worker-1", stdout="/root/%j.out")
     >>> report = report_of(JobStatus(id=JobId(7), parts=(part,)))
@@ -63,7 +63,7 @@ def _part(job: Job) -> Json:
 
 
 def status_of(said: Json) -> JobStatus:
-    """The status that a report was made of, as far as it tells."""
+    """The status that a report was made of, as far as the report has it."""
     job = JobId.parse(said["job_id"])
     parts = said.get("parts", {said["job_id"]: said} if "name" in said else {})
     return JobStatus(
@@ -97,7 +97,7 @@ def _when(text: str | None) -> datetime | None:
     return datetime.fromisoformat(text) if text else None
 
 
-#: What a template may name, and what stands in its place.
+#: Placeholders of templates, and their meanings.
 PLACEHOLDERS: Mapping[str, str] = {
     "job_id": "the job's number",
     "name": "its name",
@@ -112,25 +112,25 @@ PLACEHOLDERS: Mapping[str, str] = {
 
 
 def link_problem(template: str) -> str:
-    """The problem of a template, as the end of a sentence that begins with its name; nothing if it can be filled.
+    """The problem of a template, as the end of a sentence that begins with its name; empty if it is valid.
 
     >>> link_problem("https://portal.example.com/{jobid}")[:30]
-    'has {jobid}, which means nothi'
+    'has the unknown placeholder {j'
     """
     if not template.startswith(("http://", "https://")):
-        return "is no link: it has to begin with http:// or https://"
+        return "is not a link: it must begin with http:// or https://"
     try:
         named = _named(template)
     except ValueError as error:
-        return f"cannot be read ({error}): a brace that is meant as such is written twice"
+        return f"cannot be parsed ({error}): write a literal brace twice"
     if unknown := sorted(named - PLACEHOLDERS.keys()):
         known = ", ".join(f"{{{name}}}" for name in PLACEHOLDERS)
-        return f"has {{{unknown[0]}}}, which means nothing: there are {known}"
+        return f"has the unknown placeholder {{{unknown[0]}}}: there are {known}"
     return ""
 
 
 def link_of(template: str, values: Mapping[str, str]) -> str:
-    """The link; nothing while something that it names is not known.
+    """The link; empty while a value of it is unknown.
 
     >>> link_of("https://portal.example.com/{user}/{job_id}", {"user": "al ice", "job_id": "7"})
     'https://portal.example.com/al%20ice/7'
@@ -141,7 +141,7 @@ def link_of(template: str, values: Mapping[str, str]) -> str:
 
 
 def xcom_key(field: str) -> str:
-    """The XCom key of the link whose template is in this field of its connection."""
+    """The XCom key of the link whose template is in this field of the connection."""
     return f"_link_{field}"
 
 
@@ -151,7 +151,7 @@ def names_placeholder(template: str, placeholder: str) -> bool:
 
 
 def placeholder_values(status: JobStatus) -> dict[str, str]:
-    """Values of placeholders, as far as they are known; of a job with parts, for all of them or the first."""
+    """Values of placeholders, as far as they are known; for a job with parts, of all parts or of the first."""
     from airflow_provider_soperator.slurm import hostlist
     from airflow_provider_soperator.slurm.job_records import expand_filename
 

@@ -1,14 +1,14 @@
-"""A job as Slurm takes it: sbatch's command line and script, what to run on the cluster, and the JSON for slurmrestd.
+"""Submission of a job: sbatch's command line and script, the command on the cluster, and the JSON for slurmrestd.
 
-A job's environment cannot ride on sbatch's own options. `--export=NAME=value` reads quotes and commas in values as its
-own, writes them into the job's SLURM_EXPORT_ENV (which every srun in it obeys) and into accounting. `--export-file`
-wipes sbatch's environment, and with it what SPANK plugins such as pyxis have put there. Lines at the head of the script
-work for shells only and change what the user wrote. So the values come ahead of the script on standard input, a small
-shell program puts them into sbatch's environment, and `--export` names them: they are never part of a command line,
-never seen by an evaluating shell, and a transport needs no way of its own to carry variables.
+sbatch's own options cannot carry a job's environment. `--export=NAME=value` interprets quotes and commas in values,
+and writes the values into the job's SLURM_EXPORT_ENV (which every srun in it obeys) and into accounting.
+`--export-file` clears sbatch's environment, and with it the variables of SPANK plugins such as pyxis. Lines at the head
+of the script work for shells only and change the user's script. So the values precede the script on standard input, a
+small shell program puts them into sbatch's environment, and `--export` names them: they are never part of a command
+line, never evaluated by a shell, and a transport need not carry variables.
 
-slurmrestd (versions v0.0.41 to v0.0.45) reads no #SBATCH lines and has no login's environment; what sbatch does with
-these is done here, so that a job is the same job over either road.
+slurmrestd (versions v0.0.41 to v0.0.45) reads no #SBATCH lines and has no login's environment; this module does what
+sbatch does with them, so that a job is the same either way.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ GPU_COUNTS = ("gpus", "gpus_per_node", "gpus_per_task", "gpus_per_socket")
 
 
 def body(job: JobDescription) -> str | None:
-    """The script's text; None where it is a file on the cluster, of which nothing is known here."""
+    """The script's text; None if it is a file on the cluster."""
     if job.script is not None:
         return job.script
     if job.script_file is not None:
         return job.script_file.text
     if job.command is not None:
-        # What sbatch makes of --wrap.
+        # As sbatch does for --wrap.
         command = job.command if isinstance(job.command, str) else shlex.join(job.command)
         return f"#!/bin/sh\n{command}\n"
     return None
 
 
 def values(job: JobDescription) -> Mapping[str, Any]:
-    """The fields' values as the table writes them: with GPU type, array limit, default name and exported names."""
+    """The fields' values for the option table: with GPU type, array limit and default name."""
     found = {field: getattr(job, field) for field in options.FIELDS}
     if job.name is None and job.script_file is not None:
         found["name"] = posixpath.basename(job.script_file.name)
@@ -55,7 +55,7 @@ def values(job: JobDescription) -> Mapping[str, Any]:
 
 
 def export(job: JobDescription) -> str | None:
-    """The value of --export with which sbatch hands on its own environment and the job's variables in it."""
+    """The value of --export that passes on sbatch's environment and the job's variables in it."""
     names = [] if job.export is None else job_description.as_words(job.export)
     if not job.env:
         return ",".join(names) or None
@@ -71,7 +71,7 @@ def words(job: JobDescription) -> list[str]:
 
 
 def argv(job: JobDescription) -> list[str]:
-    """All components' options as sbatch's command line has them, with ":" between components."""
+    """All components' options for sbatch's command line, with ":" between components."""
     found = words(job)
     for component in job.het:
         found += [":", *words(component)]
@@ -79,14 +79,13 @@ def argv(job: JobDescription) -> list[str]:
 
 
 def script(job: JobDescription) -> str:
-    """The body with the job's options as #SBATCH lines after the user's own, so that they win.
+    """The body with the job's options as #SBATCH lines after the user's own, which they override.
 
-    The environment goes as `export` lines, for only a shell can say it in a script; nothing but `submission` is
-    exact for every body.
+    The environment becomes `export` lines, so the script must be a shell's; only `submission` is exact for every body.
     """
     text = body(job)
     if text is None:
-        raise ValueError(f"remote_script: the text of {job.remote_script} is on the cluster")
+        raise ValueError(f"remote_script: the text of {job.remote_script} is only on the cluster")
     if job.args:
         raise ValueError("args: a script cannot hold its own arguments")
     first, _, _ = text.partition("\n")
@@ -108,14 +107,14 @@ def script(job: JobDescription) -> str:
 
 
 def _lines(job: JobDescription) -> list[str]:
-    # The variables are set in the script, so that there is nothing to hand on but what the user asked for.
+    # The script sets the variables, so only the user's own `--export` is passed on.
     said = dict(values(job)) | {"export": export(job.replace(env={}))}
     own = [option.word(value) for option, value in options.said(said)]
     return [f"#SBATCH {directives.quote(word)}" for word in [*own, *job.extra_args]]
 
 
 def _component_ends(text: str) -> list[int]:
-    """For each component the index of the line before which more #SBATCH lines for it can go."""
+    """For each component, the index of the line before which more of its #SBATCH lines can go."""
     ends = [1]
     for number, rest in directives.directive_lines(text):
         if directives.is_separator(rest):
@@ -131,11 +130,11 @@ def _first_command(lines: list[str]) -> int:
     return len(lines)
 
 
-#: Variables of the program below, which a job's own must not be.
+#: Prefix of the variables of the program below, which a job's own must not have.
 RESERVED_PREFIX = "_soperator_"
 
-# Reads records that end in NUL up to an empty one. bash reads a pipe byte by byte here, so that what follows is left
-# to sbatch. What bash keeps for itself (UID, SHELLOPTS) or stumbles over (IFS) goes through env.
+# Reads records that end in NUL up to an empty one. bash reads a pipe byte by byte here, so the rest is left to sbatch.
+# Variables that bash reserves (UID, SHELLOPTS) or uses in this loop (IFS) are set by env.
 _READ_ENVIRONMENT = """\
 _soperator_sbatch=$(type -P sbatch) || { echo "sbatch: command not found" >&2; exit 127; }
 _soperator_kept=()
@@ -147,8 +146,8 @@ _soperator_run=("$_soperator_sbatch" "$@")
 [ ${#_soperator_kept[@]} -eq 0 ] || _soperator_run=(/usr/bin/env "${_soperator_kept[@]}" "${_soperator_run[@]}")
 """
 _FROM_STDIN = 'exec "${_soperator_run[@]}"\n'
-# sbatch takes arguments only for a script with a name, and opens it: that works for a pipe, and not for a socket, which
-# is what an SSH server's stdin can be.
+# sbatch takes arguments only for a named script, and opens it: that works for a pipe, but not for a socket, which an
+# SSH server's stdin can be.
 _FROM_NAMED_PIPE = 'exec "${_soperator_run[@]}" < <(exec /bin/cat)\n'
 
 
@@ -166,7 +165,7 @@ class Submission:
 
 
 def with_script_environment(job: Job) -> Job:
-    """The job with the variables and the `--export` of its script, which its own `--export` would displace."""
+    """The job with the variables and the `--export` of its script, which its own `--export` would override."""
     text = body(job)
     if not job.env or job.export is not None or text is None:
         return job
@@ -196,7 +195,7 @@ def build_submission(job: JobDescription) -> Submission:
 
 PAYLOAD_VERSIONS = tuple(f"v0.0.{number}" for number in range(41, 46))
 
-#: The environment of a job that asks for none; slurmd adds HOME, USER and the like.
+#: The default environment of a job; slurmd adds HOME, USER and the like.
 DEFAULT_ENVIRONMENT = ("PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",)
 
 #: Variables that sbatch sets from options for the script to read, beside those that slurmd sets.
@@ -218,18 +217,18 @@ _VARIABLES = {
 
 
 def build_payload(job: JobDescription, version: str, environment: Iterable[str]) -> dict[str, Any]:
-    """The request's body. InvalidJob names what slurmrestd has no words for."""
+    """The request's body. InvalidJob names options that slurmrestd does not have."""
     if version not in PAYLOAD_VERSIONS:
-        raise ValueError(f"slurmrestd {version} is unknown here; there are {', '.join(PAYLOAD_VERSIONS)}")
+        raise ValueError(f"unknown slurmrestd version {version}; supported are {', '.join(PAYLOAD_VERSIONS)}")
     text = body(job)
     if text is None:
         raise job_description.InvalidJob(
-            [f"remote_script: slurmrestd takes a script's text; read {job.remote_script} and give it as script"]
+            [f"remote_script: slurmrestd needs the script's text; read {job.remote_script} and pass it as script"]
         )
     wanted = components(job)
     problems: list[str] = []
     if wanted[0].chdir is None:
-        problems.append("chdir: slurmrestd knows no home to start in, so a job must say where it runs")
+        problems.append("chdir: must be set, as slurmrestd knows no home directory to start in")
     said = []
     for number, component in enumerate(wanted):
         where = f"het component {number}: " if number else ""
@@ -250,10 +249,10 @@ def build_payload(job: JobDescription, version: str, environment: Iterable[str])
 
 
 def components(job: JobDescription) -> list[JobDescription]:
-    """The job and its further components, each with all that its fields, #SBATCH lines and extra options ask for."""
+    """The job and its other components, with the options of their fields, #SBATCH lines and extra words."""
     parts = directives.read(body(job) or "")
     found = [with_lines(job, part) for part in parts[:1]]
-    # As for sbatch, the job's own options hold for each component of its script.
+    # As with sbatch, the job's own options apply to each component of its script.
     for part in parts[1:]:
         found.append(with_lines(job.replace(env={}, het=()), part))
     found += (with_lines(component, directives.Component()) for component in job.het)
@@ -268,7 +267,7 @@ def components(job: JobDescription) -> list[JobDescription]:
 
 
 def with_lines(job: Job, lines: directives.Component) -> Job:
-    """The job with what #SBATCH lines and its own extra words ask for as fields, where it has not said otherwise."""
+    """The job with the options of #SBATCH lines and of its extra words as fields, unless it sets them itself."""
     try:
         extra = directives.read_words(list(job.extra_args))
     except directives.DirectiveError as wrong:
@@ -322,7 +321,7 @@ def _imply(said: dict[str, Any]) -> None:
 
 
 def _merge(said: dict[str, Any], more: dict[str, Any]) -> None:
-    """Two options can say the same field: flags and resources add up."""
+    """Merge fields: two options can set the same one, and flags and resources add up."""
     for key, value in more.items():
         if key not in said:
             said[key] = value

@@ -1,4 +1,4 @@
-"""Conditions of nodes: in terms of what Slurm says of them, in people's words, and as reasons of drains."""
+"""Conditions of nodes from their Slurm states, words for them, and reasons of drains."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ from airflow_provider_soperator.slurm.errors import (
 )
 from airflow_provider_soperator.slurm.states import NodeBase, NodeFlag
 
-#: What a reason of ours begins with. None of Soperator's own does, so its health checks leave such a node alone.
+#: Prefix of this provider's reasons. Soperator's own do not have it, so its health checks leave such a node alone.
 OUR_PREFIX = "airflow:"
 _OWNER = re.compile(r"[A-Za-z0-9._/@+-]+")
 _OUR_REASON = re.compile(rf"{OUR_PREFIX}({_OWNER.pattern})(?:: (.*))?", re.DOTALL)
 
-#: slurmctld's words for a node that did not boot in time.
+#: slurmctld's reason for a node that did not boot in time.
 RESUME_FAILED = "ResumeTimeout reached"
 
 
 def is_off(node: Node) -> bool:
-    """The node is powered down, and nothing is about to change that. Its machine may be there for minutes yet."""
+    """True if the node is powered down and stays so. Its machine may exist for some more minutes."""
     return node.state.has(NodeFlag.POWERED_DOWN) and not is_going_off(node) and not is_coming_up(node)
 
 
 def is_going_off(node: Node) -> bool:
-    """The node has been told to power down, and may finish jobs first, or is powering down."""
+    """True if the node is powering down, or will after its jobs."""
     return node.state.has(NodeFlag.POWER_DOWN, NodeFlag.POWERING_DOWN)
 
 
 def is_coming_up(node: Node) -> bool:
-    """The node has been told to power up, or is booting."""
+    """True if the node is to power up, or is booting."""
     return node.state.has(NodeFlag.POWER_UP, NodeFlag.POWERING_UP)
 
 
 def is_up(node: Node) -> bool:
-    """The node runs and answers, whether or not jobs may start on it."""
+    """True if the node runs and responds, whether or not jobs may start on it."""
     off = (NodeFlag.POWERED_DOWN, NodeFlag.POWERING_DOWN, NodeFlag.POWERING_UP, NodeFlag.POWER_UP)
     return _has_live_base(node) and not node.state.has(*off, NodeFlag.NOT_RESPONDING)
 
 
 def is_usable(node: Node) -> bool:
-    """The node runs, and jobs may start on it, now or once those on it have ended.
+    """True if the node runs and jobs may start on it, now or after those on it.
 
     >>> from airflow_provider_soperator.slurm.states import NodeState
     >>> [is_usable(Node(name="n", state=NodeState.parse(said))) for said in ("MIXED+CLOUD", "idle~", "idle*", "drng")]
@@ -65,42 +65,42 @@ def is_usable(node: Node) -> bool:
 
 
 def is_busy(node: Node) -> bool:
-    """Jobs run on the node, or are being ended there."""
+    """True if jobs run on the node, or are completing."""
     working = node.state.base in (NodeBase.ALLOCATED, NodeBase.MIXED)
     return working or node.state.has(NodeFlag.COMPLETING)
 
 
 def failed_to_resume(node: Node) -> bool:
-    """The node was to power up and did not come in time; ``power down`` or another ``power up`` gets it out of this."""
+    """True if the node did not boot in time; ``power down`` or another ``power up`` ends this state."""
     return node.state.base is NodeBase.DOWN and RESUME_FAILED in node.reason
 
 
 def is_draining(node: Node) -> bool:
-    """No new job starts on the node, and there are jobs on it yet."""
+    """True if no new job starts on the node, and it still has jobs."""
     return node.state.has(NodeFlag.DRAIN) and not is_drained(node)
 
 
 def is_drained(node: Node) -> bool:
-    """No new job starts on the node, and none is left on it."""
+    """True if no new job starts on the node, and it has none."""
     return node.state.has(NodeFlag.DRAIN) and node.state.base in (NodeBase.IDLE, NodeBase.DOWN) and not is_busy(node)
 
 
 def _has_live_base(node: Node) -> bool:
     return node.state.base in (NodeBase.IDLE, NodeBase.ALLOCATED, NodeBase.MIXED) or (
-        # sinfo shows the flag in the place of the base.
+        # sinfo shows the flag instead of the base.
         node.state.base is None and node.state.has(NodeFlag.COMPLETING, NodeFlag.RESERVED, NodeFlag.PLANNED)
     )
 
 
 @dataclass(frozen=True)
 class DrainReason:
-    """The reason of a drain by this provider, and its owner; only its own drains are ever undone.
+    """The reason of a drain by this provider, with its owner, who alone may undo it.
 
     >>> str(DrainReason("gpu-shifts/night", "lent to inference until 08:00"))
     'airflow:gpu-shifts/night: lent to inference until 08:00'
     """
 
-    #: What may undo it: a DAG, a schedule, a shift.
+    #: The DAG, schedule or shift that may undo it.
     owner: str
     why: str = ""
 
@@ -113,33 +113,33 @@ class DrainReason:
 
     @classmethod
     def parse(cls, reason: str) -> DrainReason | None:
-        """The reason that a text stands for, if it is one of ours."""
+        """Parse a reason; None if it is not one of this provider."""
         found = _OUR_REASON.fullmatch(reason)
         return cls(found[1], found[2] or "") if found else None
 
 
 def is_ours(node: Node, owner: str = "") -> bool:
-    """This provider, or one owner in particular, has drained the node."""
+    """True if this provider, or the given owner, has drained the node."""
     reason = DrainReason.parse(node.reason)
     return node.state.has(NodeFlag.DRAIN) and reason is not None and owner in ("", reason.owner)
 
 
 def is_anothers(node: Node, owner: str) -> bool:
-    """The node was drained by another owner; a drain that came with a power down has none."""
+    """True if the node was drained by another owner; a drain that came with a power down has none."""
     return node.state.has(NodeFlag.DRAIN) and not is_going_off(node) and not is_ours(node, owner)
 
 
 def loss_rank(node: Node, *, has_jobs: bool = False) -> int:
-    """Of nodes that are to power down those with the least go first: off, about to be, idle, and busy ones.
+    """Rank of a node in the choice of nodes to power down: off, going off, idle, busy.
 
-    ``has_jobs``: jobs have been seen on it, which its state may not show yet.
+    ``has_jobs``: it has jobs that its state may not show yet.
     """
     return 0 if is_off(node) else 1 if is_going_off(node) else 3 if has_jobs or is_busy(node) else 2
 
 
 @dataclass(frozen=True)
 class KnownReason:
-    """A reason that Soperator or Slurm gives, and what becomes of the node without anybody's doing."""
+    """A reason that Soperator or Slurm sets, and what happens to the node without an operator."""
 
     text: str
     meaning: str
@@ -149,7 +149,7 @@ class KnownReason:
     heals: bool = False
 
 
-#: The first whose text is in the reason is meant.
+#: The first one whose text is in the reason counts.
 KNOWN_REASONS = (
     KnownReason(
         "[compute_maintenance] node replacement process",
@@ -193,24 +193,24 @@ KNOWN_REASONS = (
         "the node undrains it once that is gone",
         heals=True,
     ),
-    KnownReason("[software_problem]", "a check of the node's software has failed; somebody has to look at it"),
+    KnownReason("[software_problem]", "a check of the node's software has failed; it needs manual repair"),
     KnownReason("soperator rolling update", "Soperator renews the node's pod", heals=True),
     KnownReason(
         RESUME_FAILED,
-        "the node did not boot in time: look at its pod and at the capacity there is, then power it down or up again",
+        "the node did not boot in time: look at its pod and at the free capacity, then power it down or up again",
     ),
     KnownReason("POWER_DOWN_ASAP", "the node powers down once its jobs have ended", heals=True),
     KnownReason("Not responding", "slurmd on the node has not answered for SlurmdTimeout", heals=True),
-    KnownReason("Prolog error", "the prolog has failed on the node; somebody has to look at it"),
+    KnownReason("Prolog error", "the prolog has failed on the node; it needs manual repair"),
     KnownReason(
         "nvme_raid_health",
-        "the node's local disks are not all there; Soperator leaves it to people to have the machine replaced",
+        "local disks of the node are missing; Soperator does not replace the machine by itself",
     ),
 )
 
 
 def explain(reason: str) -> KnownReason | None:
-    """The meaning of a node's reason; None for one that a person has given.
+    """The meaning of a node's reason; None for one that a person has set.
 
     >>> explain("[hardware_problem] gpu_health_check: XID 79 [prolog]").takes_machine
     True
@@ -218,7 +218,7 @@ def explain(reason: str) -> KnownReason | None:
     return next((known for known in KNOWN_REASONS if known.text in reason), None)
 
 
-#: What each word means. A node can be in several of these states at once.
+#: States of nodes by their names. A node can be in several of them at once.
 WORDS: dict[str, Callable[[Node], bool]] = {
     "usable": is_usable,
     "up": is_up,
@@ -234,7 +234,7 @@ WORDS: dict[str, Callable[[Node], bool]] = {
     "not responding": lambda node: node.state.has(NodeFlag.NOT_RESPONDING) and not is_coming_up(node),
     "reserved": lambda node: node.state.has(NodeFlag.RESERVED, NodeFlag.MAINTENANCE),
 }
-#: What else people call them.
+#: Other names of these states.
 _ALIASES = {
     "ready": "usable",
     "powered down": "off",
@@ -250,13 +250,13 @@ _ALIASES = {
 
 
 def word(said: str) -> str:
-    """The state that is meant; ``ValueError`` with one that may be, if there is none of that name.
+    """The state of this name; ``ValueError`` with a close match if there is none.
 
     >>> word("Powered_Down"), word("going-off")
     ('off', 'going off')
     >>> word("drianed")
     Traceback (most recent call last):
-    ValueError: 'drianed' is no state of nodes: did you mean 'drained'?
+    ValueError: 'drianed' is not a node state: did you mean 'drained'?
     """
     plain = " ".join(said.lower().replace("_", " ").replace("-", " ").split())
     meant = _ALIASES.get(plain, plain)
@@ -264,11 +264,11 @@ def word(said: str) -> str:
         return meant
     near = difflib.get_close_matches(plain, [*WORDS, *_ALIASES], n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(WORDS)}"
-    raise ValueError(f"{said!r} is no state of nodes: {hint}")
+    raise ValueError(f"{said!r} is not a node state: {hint}")
 
 
 def in_lines(said: Mapping[str, str]) -> tuple[str, ...]:
-    """Lines about nodes: those of which the same is said share one.
+    """Lines about nodes; nodes with the same text share one.
 
     >>> in_lines({"worker-0": "boots", "worker-2": "has jobs", "worker-1": "boots"})
     ('worker-[0-1] boots', 'worker-2 has jobs')
@@ -286,19 +286,19 @@ def check_match(match: str | int) -> None:
 
 
 def chosen(nodes: Iterable[Node], names: Sequence[str], partition: str) -> list[Node]:
-    """Nodes by name, or else all of a partition, or just all. Raises if there are none."""
+    """Nodes by name, else all of a partition, else all. Raises if there are none."""
     known = {node.name: node for node in nodes}
     if names:
         refuse_unknown(names, known)
         return [known[name] for name in names]
     meant = [node for node in known.values() if partition in ("", *node.partitions)]
     if not meant:
-        raise UnknownPartition(f"no node is in a partition {partition}")
+        raise UnknownPartition(f"no node is in partition {partition}")
     return meant
 
 
 def refuse_unknown(names: Iterable[str], known: Collection[str]) -> None:
-    """Raise if there is no such node, with the names that may have been meant."""
+    """Raise if there is no such node, with close matches."""
     missing = [name for name in dict.fromkeys(names) if name not in known]
     if not missing:
         return

@@ -1,13 +1,13 @@
-"""Orders that power nodes up and down, drain and undrain them, from what slurmctld says of them at this moment.
+"""Orders that power nodes up and down, drain and undrain them, derived from their current states.
 
-A task that moves nodes looks at them, orders what a ``NodeMove`` says, waits a little, and looks again. As nothing is
-remembered in between, another process can go on at any time. What slurmctld makes of an order depends on the
-state that the node is in, and it says nothing of it; hence the care:
+A task that moves nodes reads their states, sends the orders of a ``NodeMove``, waits a little, and repeats. As nothing
+is remembered in between, another process can continue at any time. The effect of an order depends on the node's state,
+and slurmctld does not report it; hence the care:
 
-- A node that is off and is told to power down goes through all of its cycle again, and loses its drain.
-- One that is powering down, or has been told to, takes no notice of a power up, and nothing takes the order back.
-- One that is told to power down by force looks like one that waits for idle, and takes jobs: ``ASAP`` first.
-- Which mode was asked for shows only in the drain that ``ASAP`` comes with; no state tells of ``FORCE``.
+- A power down of a node that is off repeats its whole cycle, and clears its drain.
+- A node that is powering down, or will, ignores a power up, and a power down cannot be revoked.
+- After ``FORCE`` a node looks as after ``IDLE``, and accepts jobs: hence ``ASAP`` first.
+- The mode shows only in the drain that comes with ``ASAP``; no state shows ``FORCE``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from airflow_provider_soperator.slurm.node_conditions import (
 from airflow_provider_soperator.slurm.requests import Drain, PowerDown, PowerDownMode, PowerUp, Request, Undrain
 from airflow_provider_soperator.slurm.states import NodeBase, NodeFlag
 
-#: What to call the modes of a power down.
+#: Names of the modes of a power down.
 MODES = {"idle": PowerDownMode.IDLE, "asap": PowerDownMode.ASAP, "force": PowerDownMode.FORCE}
 
 NodeOrder = PowerUp | PowerDown | Drain | Undrain
@@ -44,29 +44,29 @@ NodeOrder = PowerUp | PowerDown | Drain | Undrain
 class NodeMove:
     """Progress of nodes to their goal, and the orders that help them on."""
 
-    #: To be asked now, in this order.
+    #: Requests to send now, in this order.
     orders: tuple[Request[None], ...] = ()
-    #: Nodes that are where they shall be.
+    #: Nodes that have reached the goal.
     there: tuple[str, ...] = ()
-    #: What is waited for, by node, as what follows the node's name in a sentence.
+    #: What each node waits for, as the continuation of its name in a sentence.
     waiting: Mapping[str, str] = field(default_factory=dict)
-    #: Nodes that will not get there by themselves, and why.
+    #: Nodes that cannot reach the goal by themselves, and why.
     lost: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_over(self) -> bool:
-        """All nodes are where they shall be."""
+        """True if all nodes have reached the goal."""
         return not self.waiting and not self.lost
 
     @property
     def is_settled(self) -> bool:
-        """Nothing more will come by waiting: every node is where it shall be, or lost."""
+        """True if waiting changes nothing more: every node has reached the goal or is lost."""
         return not self.waiting
 
 
 @dataclass(frozen=True)
 class NodeStep:
-    """The next step of one node; one that needs, awaits and lacks nothing is there."""
+    """The next step of one node; an empty one if it has reached the goal."""
 
     orders: tuple[NodeOrder, ...] = ()
     waits: str = ""
@@ -77,21 +77,21 @@ THERE = NodeStep()
 
 
 def up(nodes: Iterable[Node], *, owner: str = "", since: datetime | None = None) -> NodeMove:
-    """Nodes are to be usable. Drains of ``owner`` (without one: of this provider) are undone, those of others never.
+    """Make nodes usable. Drains of ``owner`` (default: of this provider) are undone, those of others never.
 
-    ``since``: when the move began. A node that has failed to boot after that is lost, and one that did before is tried
-    again; without it, each is.
+    ``since``: when the move began. A node that failed to boot after that is lost; others that failed are powered up
+    again, as are all without ``since``.
     """
     return move_each(nodes, lambda node: _up(node, owner, since))
 
 
 def down(nodes: Iterable[Node], mode: PowerDownMode, *, reason: str = "") -> NodeMove:
-    """Nodes are to be off. Jobs may power them up again afterwards."""
+    """Power nodes down. Jobs may power them up again afterwards."""
     return move_each(nodes, lambda node: _down(node, mode, reason))
 
 
 def kept_off(nodes: Iterable[Node], mode: PowerDownMode, *, reason: DrainReason) -> NodeMove:
-    """Nodes are to be off and to stay so: drained, so that no job powers them up again."""
+    """Power nodes down and drain them, so that no job powers them up again."""
     return move_each(nodes, lambda node: _kept_off(node, mode, reason))
 
 
@@ -106,7 +106,7 @@ def move_each(nodes: Iterable[Node], step: Callable[[Node], NodeStep]) -> NodeMo
 
 
 def _together(orders: Iterable[NodeOrder]) -> tuple[Request[None], ...]:
-    """The same order to many nodes is one."""
+    """Join equal orders to several nodes."""
     names: dict[NodeOrder, list[str]] = {}
     for order in orders:
         names.setdefault(replace(order, names=()), []).extend(order.names)
@@ -114,7 +114,7 @@ def _together(orders: Iterable[NodeOrder]) -> tuple[Request[None], ...]:
 
 
 def _place(order: NodeOrder) -> tuple[int, int]:
-    """The place of an order: what a node needs first if it needs both."""
+    """The place of an order among several to one node."""
     kinds = (PowerUp, Undrain, PowerDown, Drain)
     return kinds.index(type(order)), list(PowerDownMode).index(order.mode) if isinstance(order, PowerDown) else 0
 
@@ -129,7 +129,7 @@ def _up(node: Node, owner: str, since: datetime | None) -> NodeStep:
     if drained and not ours:
         return held(node, "is drained")
     if node.state.has(NodeFlag.POWERING_DOWN):
-        return NodeStep(waits="is powering down, and can be powered up after that")
+        return NodeStep(waits="is powering down and can be powered up only after that")
     # Soperator 4.1 ends a drain when the node's Pod starts, 5.0 does not.
     undrain = (Undrain((node.name,)),) if drained else ()
     if is_coming_up(node):
@@ -159,13 +159,13 @@ def _down(node: Node, mode: PowerDownMode, reason: str) -> NodeStep:
 
 
 def _to_order(node: Node, mode: PowerDownMode) -> tuple[PowerDownMode, ...]:
-    told, drained = node.state.has(NodeFlag.POWER_DOWN), node.state.has(NodeFlag.DRAIN)
+    ordered, drained = node.state.has(NodeFlag.POWER_DOWN), node.state.has(NodeFlag.DRAIN)
     if mode is PowerDownMode.IDLE:
-        return () if told else (mode,)
-    first = () if told and drained else (PowerDownMode.ASAP,)
-    # Its jobs are being ended, whether by an order that was given before or by themselves.
+        return () if ordered else (mode,)
+    first = () if ordered and drained else (PowerDownMode.ASAP,)
+    # Its jobs are ending, by an earlier order or by themselves.
     ends = node.state.has(NodeFlag.COMPLETING) or not is_busy(node)
-    if mode is PowerDownMode.ASAP or (told and ends):
+    if mode is PowerDownMode.ASAP or (ordered and ends):
         return first
     return (*first, PowerDownMode.FORCE)
 
@@ -174,20 +174,20 @@ def _kept_off(node: Node, mode: PowerDownMode, reason: DrainReason) -> NodeStep:
     step = _down(node, mode, str(reason))
     if node.state.has(NodeFlag.DRAIN) or not (step == THERE or node.state.has(NodeFlag.POWERING_DOWN)):
         return step
-    # Not before: when it powers down, a drain ends.
+    # Not earlier: a power down clears the drain.
     return NodeStep((Drain((node.name,), str(reason)),), waits=step.waits or "is being drained")
 
 
 def _told_to_go(node: Node) -> str:
     if is_coming_up(node):
-        return "has been told to power down, and boots before it does"
-    return "has been told to power down, and " + ("has jobs" if is_busy(node) else "is about to")
+        return "powers down once it has booted"
+    return "powers down after its jobs" if is_busy(node) else "is about to power down"
 
 
 def held(node: Node, how: str) -> NodeStep:
-    """Something is wrong with a node, and it is not for us to mend that: it heals, or is lost."""
+    """Step of a faulty node that this provider must not repair: it recovers by itself, or is lost."""
     known = explain(node.reason)
-    # Whatever would have mended it needs the machine.
+    # The recovery needs the machine.
     if known and known.heals and not is_off(node) and not is_going_off(node):
         return NodeStep(waits=because(node, how))
     return NodeStep(lost=because(node, how))
@@ -197,17 +197,17 @@ def because(node: Node, how: str) -> str:
     known = explain(node.reason)
     by = f" by {node.reason_user}" if node.reason_user and how == "is drained" else ""
     meaning = f" ({known.meaning})" if known else ""
-    return f"{how}{by}: {node.reason or 'no reason is given'}{meaning}"
+    return f"{how}{by}: {node.reason or 'no reason given'}{meaning}"
 
 
 def static_among(names: Iterable[str], config: ClusterConfig) -> tuple[str, ...]:
-    """Nodes that power saving leaves alone: their Pods run on, whatever Slurm is told.
+    """Nodes that power saving leaves alone (SuspendExcNodes): their Pods always run.
 
     >>> config = ClusterConfig(version="24.11.5", suspend_exc_nodes="cpu-[0-1],worker-[0-7]:2")
     >>> static_among(["worker-0", "cpu-1"], config)
     ('cpu-1',)
     """
-    # Of a list with a number behind it only so many are left on, and any of them.
+    # From a list with a number behind it, any nodes of that number stay on.
     whole = [piece for piece in re.split(r",(?![^\[]*\])", config.suspend_exc_nodes) if piece and ":" not in piece]
     return tuple(hostlist.intersect(list(names), whole))
 
@@ -218,18 +218,16 @@ def refuse_power(names: Iterable[str], config: ClusterConfig) -> None:
         raise StaticNode(f"{hostlist.fold(static)} cannot be powered up or down")
     # Up to 25.11 the automatic power saving and the one by hand are the same.
     if config.suspend_time is None and config.release < (26, 5):
-        raise PowerSavingOff(
-            f"Slurm {config.version} has SuspendTime=INFINITE, with which it refuses every power order"
-        )
+        raise PowerSavingOff(f"Slurm {config.version} rejects every power order while SuspendTime=INFINITE")
 
 
 def drained(nodes: Iterable[Node], reason: DrainReason | str, *, wait_for_jobs: bool = False) -> NodeMove:
-    """No new job is to start on nodes. One that is drained already keeps its reason."""
+    """Drain nodes. A node that is drained already keeps its reason."""
     return move_each(nodes, lambda node: _drained(node, reason, wait_for_jobs))
 
 
 def undrained(nodes: Iterable[Node], *, owner: str = "", any_owner: bool = False) -> NodeMove:
-    """Jobs may start on nodes, as far as drains are concerned; those of others are undone with ``any_owner`` only."""
+    """Undrain nodes; drains of others only with ``any_owner``."""
     return move_each(nodes, lambda node: _undrained(node, owner, any_owner))
 
 
@@ -237,7 +235,7 @@ def _drained(node: Node, reason: DrainReason | str, wait_for_jobs: bool) -> Node
     if not node.state.has(NodeFlag.DRAIN):
         return NodeStep((Drain((node.name,), str(reason)),), waits="is being drained")
     if node.state.has(NodeFlag.POWER_DOWN):
-        return NodeStep(waits="has been told to power down, which ends its drain, and is drained after that")
+        return NodeStep(waits="powers down, which ends its drain, and is drained after that")
     if wait_for_jobs and is_busy(node):
         return NodeStep(waits="has jobs")
     return THERE

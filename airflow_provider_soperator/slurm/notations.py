@@ -1,4 +1,4 @@
-"""Slurm's notations of durations, points in time and exit codes, as its commands print and take them."""
+"""Slurm's notations of durations, times and exit codes, in the output and arguments of its commands."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone, tzinfo
 from enum import Enum
 
-#: An environment in which Slurm's commands print seconds since 1970, so that no time zone can be mistaken.
+#: Environment that makes Slurm's commands print seconds since 1970, independent of time zones.
 EPOCHS = {"SLURM_TIME_FORMAT": "%s"}
 
 _DURATION = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)(?:\.(\d+))?")
@@ -16,7 +16,7 @@ _NO_TIME = {"", "0", "unknown", "n/a", "none", "(null)", "invalid", "infinite", 
 
 
 class NoDuration(Enum):
-    """A word of Slurm's in the place of a duration."""
+    """A word that Slurm prints instead of a duration."""
 
     UNLIMITED = "UNLIMITED"
     #: As long as the partition allows.
@@ -41,7 +41,7 @@ Duration = timedelta | NoDuration
 
 
 def parse_duration(text: str) -> Duration:
-    """Read a duration as commands print it: ``[days-][hours:]minutes:seconds``, or a word.
+    """Read a duration in the output of commands: ``[days-][hours:]minutes:seconds``, or a word.
 
     >>> str(parse_duration("1-02:03:04")), str(parse_duration("03:04"))
     ('1 day, 2:03:04', '0:03:04')
@@ -54,7 +54,7 @@ def parse_duration(text: str) -> Duration:
         return word
     found = _DURATION.fullmatch(text)
     if not found:
-        raise ValueError(f"{text!r} is no duration that Slurm would print")
+        raise ValueError(f"{text!r} is not a duration in Slurm's notation")
     days, hours, minutes, seconds, fraction = found.groups(default="0")
     return timedelta(
         days=int(days),
@@ -78,22 +78,22 @@ def parse_seconds(text: str) -> timedelta | None:
 
 
 def format_duration(duration: timedelta) -> str:
-    """Write a duration as every Slurm command and option takes it. Rounded up to whole seconds.
+    """Write a duration for any Slurm command or option, rounded up to whole seconds.
 
     >>> format_duration(timedelta(days=1, hours=2, seconds=5))
     '1-02:00:05'
     """
     seconds = -((-duration) // timedelta(seconds=1))
     if seconds < 0:
-        raise ValueError(f"{duration} lies in the past")
+        raise ValueError(f"a duration must not be negative, got {duration}")
     days, rest = divmod(seconds, 86400)
     return f"{days}-{rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}"
 
 
 def parse_time(text: str, tz: tzinfo = timezone.utc) -> datetime | None:
-    """Read a point in time: seconds since 1970, or a local time of the cluster, whose time zone is given.
+    """Read a time: seconds since 1970, or a local time of the cluster in the given time zone.
 
-    None where Slurm knows none (yet).
+    None if Slurm has none (yet).
 
     >>> parse_time("1795255263").isoformat(), parse_time("N/A")
     ('2026-11-21T10:01:03+00:00', None)
@@ -106,28 +106,28 @@ def parse_time(text: str, tz: tzinfo = timezone.utc) -> datetime | None:
     try:
         return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S").replace(tzinfo=tz)
     except ValueError:
-        raise ValueError(f"{text!r} is no time that Slurm would print") from None
+        raise ValueError(f"{text!r} is not a time in Slurm's notation") from None
 
 
 def format_time(when: datetime) -> str:
-    """Write a point in time as every Slurm command takes it, whatever the time zone of its host.
+    """Write a time for any Slurm command, independent of its host's time zone.
 
     >>> format_time(datetime(2026, 11, 21, 10, tzinfo=timezone.utc))
     'uts1795255200'
     """
     if when.tzinfo is None:
-        raise ValueError(f"{when.isoformat()} has no time zone")
+        raise ValueError(f"{when.isoformat()} has no time zone; add one, such as +01:00")
     return f"uts{int(when.timestamp())}"
 
 
 _EXIT_PAIR = re.compile(r"([0-9]+)(?::([0-9]+))?")
 
-#: A shell reports a command that died of signal n by this plus n.
+#: A shell's exit code for a command that was killed by signal n is this plus n.
 SHELL_SIGNAL_BASE = 128
 
 
 def signal_name(number: int) -> str:
-    """The name by which people and ``scancel`` know a signal.
+    """The usual name of a signal.
 
     >>> signal_name(9), signal_name(99)
     ('SIGKILL', 'signal 99')
@@ -155,12 +155,12 @@ class ExitCode:
     def parse(cls, text: str | int) -> ExitCode:
         found = _EXIT_PAIR.fullmatch(str(text).strip())
         if not found:
-            raise ValueError(f"{text!r} is no exit code (such as 1:0 or 0:9)")
+            raise ValueError(f"{text!r} is not an exit code (such as 1:0 or 0:9)")
         return cls(int(found[1]), int(found[2] or 0))
 
     @classmethod
     def from_wait_status(cls, status: int) -> ExitCode:
-        """From the number that slurmdbd and the native interface keep, as ``wait(2)`` gives it."""
+        """Make an exit code from a status of ``wait(2)``, which slurmdbd and the native interface keep."""
         return cls((status >> 8) & 0xFF, status & 0x7F)
 
     @property
@@ -169,7 +169,7 @@ class ExitCode:
 
     @property
     def killed_by(self) -> int:
-        """The signal that ended the job or, as its shell tells it, a command in it; 0 if none did."""
+        """The signal that killed the job or, by the shell's exit code, a command in it; 0 if none."""
         if self.signal:
             return self.signal
         within = self.code - SHELL_SIGNAL_BASE

@@ -1,4 +1,4 @@
-"""Values of options: memory and time as people write them, as sbatch reads them, and as slurmrestd is told."""
+"""Values of options: as users write them, as sbatch reads them, and as JSON for slurmrestd."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow_provider_soperator.slurm import dependencies, job_description
 
-#: What people write for "no limit"; Slurm reads all three.
+#: Slurm's words for "no limit".
 UNLIMITED = frozenset({"unlimited", "infinite", "-1"})
 
 _MEBIBYTES = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2}
@@ -24,23 +24,23 @@ _DURATION = re.compile(
 
 
 def in_megabytes(amount: int | str) -> int:
-    """Memory in the unit that Slurm counts in; a number without a unit is in megabytes, as in Slurm.
+    """Memory in megabytes; so is a number without a unit, as in Slurm.
 
     >>> in_megabytes("16G"), in_megabytes("1.5GiB"), in_megabytes(512)
     (16384, 1536, 512)
     """
     if isinstance(amount, int):
         if amount < 0:
-            raise ValueError(f"{amount} is negative")
+            raise ValueError(f"must be >= 0, got {amount}")
         return amount
     found = _MEMORY.fullmatch(amount.strip())
     if found is None:
-        raise ValueError(f"{amount!r} is no amount of memory: write a whole number and K, M, G or T, such as 16G")
+        raise ValueError(f"{amount!r} is not an amount of memory: write a whole number and K, M, G or T, such as 16G")
     return math.ceil(float(found["number"]) * _MEBIBYTES[(found["unit"] or "M").upper()])
 
 
 def memory_text(amount: int | str) -> str:
-    """An amount of memory as an option's value. What Slurm can read stays as the user wrote it.
+    """An amount of memory as an option's value. Values that Slurm can read are not changed.
 
     >>> memory_text("16G"), memory_text("1.5G"), memory_text(512)
     ('16G', '1536M', '512M')
@@ -67,13 +67,13 @@ def in_seconds(amount: timedelta | int | str) -> int:
     else:
         found = _DURATION.fullmatch(amount)
         if found is None:
-            raise ValueError(f"{amount!r} is no duration: write minutes, H:MM:SS, D-HH or D-HH:MM:SS")
+            raise ValueError(f"{amount!r} is not a duration: write minutes, H:MM:SS, D-HH or D-HH:MM:SS")
         part = {name: int(digits or 0) for name, digits in found.groupdict().items()}
         hours = part["days"] * 24 + part["dhours"] + part["hours"]
         minutes = hours * 60 + part["dminutes"] + part["minutes"] + part["only_minutes"]
         whole = minutes * 60 + part["dseconds"] + part["seconds"] + part["only_seconds"]
     if whole < 0:
-        raise ValueError(f"{amount} is negative")
+        raise ValueError(f"must be >= 0, got {amount}")
     return whole
 
 
@@ -90,7 +90,7 @@ def duration_text(amount: timedelta | int | str) -> str:
     """
     if isinstance(amount, str):
         if not is_unlimited(amount):
-            in_seconds(amount)  # refuses what Slurm would read as something else, such as "2h"
+            in_seconds(amount)  # rejects values that Slurm would misread, such as "2h"
         return amount
     if isinstance(amount, int):
         return str(in_minutes(amount))
@@ -100,10 +100,10 @@ def duration_text(amount: timedelta | int | str) -> str:
 
 
 def moment_text(when: datetime | timedelta | str) -> str:
-    """A point in time as an option's value: a date, a time from now, or what Slurm itself reads ("16:00", "teatime").
+    """A time as an option's value: a date, a time from now, or Slurm's own notation ("16:00", "teatime").
 
-    A date with a zone goes as seconds since the epoch, which mean the same whatever zone the cluster is in; a date
-    without one is the cluster's wall clock.
+    A date with a time zone becomes seconds since the epoch, independent of the cluster's zone; a date without one is in
+    the cluster's local time.
 
     >>> moment_text(timedelta(minutes=10)), moment_text(datetime(2030, 1, 2, 3, 4, 5))
     ('now+600seconds', '2030-01-02T03:04:05')
@@ -131,7 +131,7 @@ _GRES_FLAGS = {"disable-binding": "GRES_BINDING_DISABLED", "enforce-binding": "G
 
 @dataclass(frozen=True)
 class ValueKind:
-    """A kind of value: written as an option's text, and read from it. Both raise ValueError in words.
+    """A type of values: written as an option's text, and read from it. Both raise ValueError with a message.
 
     >>> LIST.write(["a", "b"]), NUMBER.read("7")
     ('a,b', 7)
@@ -143,22 +143,22 @@ class ValueKind:
 
 def _number(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, str)):
-        raise ValueError(f"{value!r} is no whole number")
+        raise ValueError(f"{value!r} is not a whole number")
     try:
         return int(value)
     except ValueError:
-        raise ValueError(f"{value!r} is no whole number") from None
+        raise ValueError(f"{value!r} is not a whole number") from None
 
 
 def _count(value: Any) -> int:
     if (number := _number(value)) < 0:
-        raise ValueError(f"{number} is negative")
+        raise ValueError(f"must be >= 0, got {number}")
     return number
 
 
 def _positive(value: Any) -> int:
     if (number := _count(value)) == 0:
-        raise ValueError("0 is none at all")
+        raise ValueError("must be at least 1, got 0")
     return number
 
 
@@ -174,7 +174,7 @@ def _digits(text: str) -> int | str:
 def _boolean(no: str, yes: str) -> ValueKind:
     def read(text: str) -> bool:
         if text.lower() not in (no, yes):
-            raise ValueError(f"{text!r} is neither {no} nor {yes}")
+            raise ValueError(f"must be {no} or {yes}, got {text!r}")
         return text.lower() == yes
 
     return ValueKind(lambda value: yes if value else no, read)
@@ -188,14 +188,14 @@ def _open_mode(value: str) -> str:
     for mode in ("append", "truncate"):
         if value.lower() in (mode, mode[0]):
             return mode
-    raise ValueError(f"{value!r} is neither append nor truncate")
+    raise ValueError(f"must be append or truncate, got {value!r}")
 
 
 def _exclusive(value: bool | str) -> str:
     if value is True or str(value).lower() == "exclusive":
         return ""
     if str(value).lower() not in ("user", "mcs", "topo", "oversubscribe"):
-        raise ValueError(f"{value!r} is none of True, user, mcs and topo")
+        raise ValueError(f"must be True, user, mcs or topo, got {value!r}")
     return str(value).lower()
 
 
@@ -218,11 +218,11 @@ OPEN_MODE = ValueKind(_open_mode, _open_mode)
 EXCLUSIVE = ValueKind(_exclusive, _exclusive)
 YES_NO = _boolean("no", "yes")
 ONE_ZERO = _boolean("0", "1")
-#: Given or not given, without a value.
+#: A flag without a value.
 FLAG = ValueKind(lambda value: "", str)
 
 
-# What slurmrestd is told. Each takes the option's text.
+# JSON for slurmrestd, from the option's text.
 
 Rest = Callable[[str], Json]
 
@@ -236,12 +236,12 @@ def number(key: str) -> Rest:
 
 
 def listed(key: str) -> Rest:
-    """A list of hosts goes as one item: it has commas inside brackets too, and slurmrestd joins items with commas."""
+    """A hostlist as one item: it may have commas in brackets, and slurmrestd joins items with commas."""
     return lambda written: {key: [written]}
 
 
 def always(key: str, value: Any) -> Rest:
-    """For flags: what their presence says."""
+    """A constant for a flag."""
     return lambda written: {key: value}
 
 
@@ -268,7 +268,7 @@ def generic_resource(key: str, name: str = "gres/gpu") -> Rest:
 
 
 def gpus_per_task(written: str) -> Json:
-    """The same as sbatch makes of it: the resources of a task are written with "=", and the task is bound to them."""
+    """GPUs of a task, as sbatch writes them: with "=", and the task is bound to them."""
     parts = [part.rpartition(":") for part in written.split(",")]
     return {"tres_per_task": ",".join(f"gres/gpu{colon}{name}={count}" for name, colon, count in parts)}
 
@@ -303,7 +303,7 @@ def gres_flags(written: str) -> Json:
     try:
         return {"flags": [_GRES_FLAGS[name.strip().lower()] for name in written.split(",")]}
     except KeyError as unknown:
-        raise ValueError(f"slurmrestd has no word for {unknown}") from None
+        raise ValueError(f"slurmrestd has no value for {unknown}") from None
 
 
 def signal(written: str) -> Json:
@@ -321,7 +321,7 @@ def switches(written: str) -> Json:
 
 
 def priority(written: str) -> Json:
-    top = 0xFFFF_FFFD  # what sbatch makes of "TOP"
+    top = 0xFFFF_FFFD  # sbatch's value for "TOP"
     return {"priority": {"set": True, "number": top if written == "TOP" else int(written)}}
 
 
@@ -330,9 +330,9 @@ def kill_on_invalid_dep(written: str) -> Json:
 
 
 def pyxis(name: str) -> Rest:
-    """A SPANK plugin's options travel in the job's environment: as sbatch has them, once for the batch script and once
-    for the steps that srun starts from it.
+    """Options of a SPANK plugin in the job's environment, as sbatch sets them: once for the batch script and once for
+    the steps that srun starts from it.
     """
     variable = f"_SLURM_SPANK_OPTION_pyxis_{name.replace('-', '_')}"
-    # "(null)" is what sbatch itself writes for a flag.
+    # sbatch itself writes "(null)" for a flag.
     return lambda written: {"environment": [f"{variable}={written}", f"SLURM_SPANK_{variable}={written or '(null)'}"]}

@@ -1,4 +1,4 @@
-"""The one table of sbatch's options: from it come command lines, #SBATCH lines, their reader and slurmrestd's JSON."""
+"""Table of sbatch's options, for command lines, #SBATCH lines, their reader and slurmrestd's JSON."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from airflow_provider_soperator.slurm.option_values import (
 
 @dataclass(frozen=True)
 class Option:
-    """One option of sbatch and the job's field that it is.
+    """An option of sbatch, and the job's field for it.
 
     >>> by_long("nodes").word(4), by_long("hold").word(True)
     ('--nodes=4', '--hold')
@@ -51,13 +51,13 @@ class Option:
     long: str
     kind: ValueKind = TEXT
     short: str = ""
-    #: What slurmrestd is told; None where it has no word for it.
+    #: Makes slurmrestd's JSON; None if it has no field for the option.
     rest: Rest | None = None
-    #: The first version of slurmrestd's interface that has it, v0.0.…
+    #: The first version of slurmrestd's interface with the field, v0.0.…
     rest_since: int = 41
-    #: The field's value that a flag stands for.
+    #: The field's value for a flag.
     constant: bool | None = None
-    #: The field's value when the option stands without its optional argument.
+    #: The field's value for the option without its optional argument.
     bare: Any = None
 
     @property
@@ -68,7 +68,7 @@ class Option:
         return "required" if self.bare is None else "optional"
 
     def word(self, value: Any) -> str:
-        """The option and its value as one word of a command line; ValueError if the value cannot be said."""
+        """The option and its value as one word of a command line; ValueError for an invalid value."""
         written = self.kind.write(value)
         if self.takes_argument == "no" or (self.takes_argument == "optional" and not written):
             return f"--{self.long}"
@@ -76,14 +76,14 @@ class Option:
 
 
 def _flags(field: str, yes: str, no: str, rest: tuple[Rest | None, Rest | None]) -> tuple[Option, Option]:
-    """A field that is said by one flag when true and by another when false."""
+    """A field with one flag for true and another for false."""
     return (
         Option(field, yes, FLAG, rest=rest[0], constant=True),
         Option(field, no, FLAG, rest=rest[1], constant=False),
     )
 
 
-#: Read it as: field, long option, kind of value, short option, what slurmrestd calls it.
+#: Columns: field, long option, kind of value, short option, field of slurmrestd.
 OPTIONS: tuple[Option, ...] = (
     # What it is and where it goes
     Option("name", "job-name", TEXT, "J", text("name")),
@@ -217,7 +217,7 @@ OPTIONS: tuple[Option, ...] = (
     ),
 )
 
-#: Options of sbatch without a field, which a job has in `extra_args`: does it take an argument?
+#: Options of sbatch without a field, for `extra_args`, and whether they take an argument.
 UNTYPED: Mapping[str, str] = {
     **dict.fromkeys(("bbf", "cluster", "cluster-constraint", "context", "export-file", "extra-node-info"), "required"),
     **dict.fromkeys(("autocomplete", "gid", "mem-bind", "ntasks-per-tres", "uid", "wrap"), "required"),
@@ -229,21 +229,21 @@ UNTYPED: Mapping[str, str] = {
 _ALIASES = {"tasks-per-node": "ntasks-per-node", "jobname": "job-name"}
 _UNTYPED_SHORT = {"B": "extra-node-info", "Q": "quiet", "V": "version", "W": "wait", "h": "help", "v": "verbose"}
 
-#: Options that change what sbatch does or prints, so that the submission would hang or be misread.
+#: Options with which the submission would hang or be misread, and why.
 REFUSED: Mapping[str, str] = {
     "autocomplete": "it makes sbatch print instead of submit",
     "export-file": "it drops what other options put into the environment: use env",
     "help": "it makes sbatch print instead of submit",
-    "parsable": "the provider says it itself",
+    "parsable": "the provider sets it itself",
     "quiet": "it hides the job's id",
     "test-only": "nothing would be submitted",
     "usage": "it makes sbatch print instead of submit",
     "version": "it makes sbatch print instead of submit",
-    "wait": "the submission would last as long as the job: the task waits by itself",
+    "wait": "the submission would last as long as the job; the task waits anyway",
     "wrap": "use command",
 }
 
-#: Of a heterogeneous job each component says these for itself; of all else it has what the one before it has.
+#: Fields that each component of a heterogeneous job sets for itself; it inherits others from the one before it.
 PER_COMPONENT = frozenset(
     {
         *("partition", "constraint", "nodes", "nodelist", "contiguous", "exclusive", "oversubscribe", "overcommit"),
@@ -266,13 +266,13 @@ def by_long(name: str) -> Option:
 
 
 def by_field(field: str, value: Any) -> Option:
-    """The option that says this value: a field may have one for true and one for false."""
+    """The option for this value: a field may have one for true and one for false."""
     matching = [option for option in OPTIONS if option.field == field]
     return next((option for option in matching if option.constant == value), matching[0])
 
 
 def resolve_long(name: str) -> tuple[str, str] | None:
-    """An option's full name, and whether it takes an argument, from its name or, as getopt allows, its beginning."""
+    """An option's full name, and whether it takes an argument, from its name or, as in getopt, a unique prefix."""
     known = {long: option.takes_argument for long, option in _BY_LONG.items()} | dict(UNTYPED)
     known |= {alias: known[long] for alias, long in _ALIASES.items()}
     candidates = [name] if name in known else [long for long in known if long.startswith(name)]
@@ -295,7 +295,7 @@ def typed(long: str) -> Option | None:
 
 
 def said(values: Mapping[str, Any]) -> Iterator[tuple[Option, Any]]:
-    """The options that a job's fields ask for, in the table's order. A flag without a word for "no" is left out."""
+    """The options for a job's fields, in the table's order. A false flag without an option for "no" is left out."""
     for field in FIELDS:
         value = values.get(field)
         if value is None:

@@ -1,7 +1,7 @@
-"""The states of jobs and nodes, read from every notation that Slurm has for them.
+"""States of jobs and nodes, read from all of Slurm's notations.
 
-A state is a base and any number of flags, compared as whole words: POWERED_DOWN is not DOWN. A word that this version
-of the provider does not know is kept, and changes nothing about those it knows.
+A state is a base and any number of flags, compared as whole words: POWERED_DOWN is not DOWN. Unknown words are kept,
+and do not affect known ones.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class JobBase(str, Enum):
 
 
 class JobFlag(str, Enum):
-    """Flags of a job: what is being done to it, or will be."""
+    """Flags of a job besides its base state."""
 
     COMPLETING = "COMPLETING"
     CONFIGURING = "CONFIGURING"
@@ -78,7 +78,7 @@ _COMPACT_JOB: dict[str, JobBase | JobFlag] = {
     "SE": JobFlag.SPECIAL_EXIT,
     "SO": JobFlag.STAGE_OUT,
     "ST": JobFlag.STOPPED,
-    # Other words for the same, from older versions and from slurmrestd.
+    # Other words for the same states, from older versions and from slurmrestd.
     "COMPLETE": JobBase.COMPLETED,
     "OOM_KILLED": JobBase.OUT_OF_MEMORY,
     "REQUEUE": JobFlag.REQUEUED,
@@ -93,7 +93,7 @@ _CANCELLED_BY = re.compile(r"CANCELLED by ([0-9]+)", re.IGNORECASE)
 
 _WAITING = frozenset({JobBase.PENDING})
 _GOING = frozenset({JobBase.RUNNING, JobBase.SUSPENDED})
-#: With one of these a job goes back into the queue, whatever its base says.
+#: With one of these a job goes back into the queue, in any base state.
 _RETURNING = frozenset(
     {JobFlag.REQUEUED, JobFlag.REQUEUE_FED, JobFlag.REQUEUE_HOLD, JobFlag.SPECIAL_EXIT, JobFlag.RESV_DEL_HOLD}
 )
@@ -115,7 +115,7 @@ _UNFINISHED = _RETURNING | _HOLDING
 
 @dataclass(frozen=True)
 class JobState:
-    """One state of a job. ``squeue`` shows a flag in the place of the base, which is None then: not yet known.
+    """The state of a job. ``squeue`` shows a flag instead of the base, which is None then.
 
     >>> state = JobState.parse("CANCELLED by 1001")
     >>> state.is_finished, state.succeeded, state.cancelled_by
@@ -126,9 +126,9 @@ class JobState:
 
     base: JobBase | None = None
     flags: frozenset[JobFlag] = frozenset()
-    #: Words of a newer Slurm.
+    #: Unknown words, of a newer Slurm.
     unknown: frozenset[str] = frozenset()
-    #: The id of the user who cancelled the job, where accounting tells it.
+    #: The id of the user who cancelled the job, from accounting.
     cancelled_by: int | None = field(default=None, compare=False)
 
     @classmethod
@@ -142,7 +142,7 @@ class JobState:
 
     @property
     def is_finished(self) -> bool:
-        """Nothing more will happen to the job: it has ended, let go of its nodes, and does not come back."""
+        """True if the job has ended, has left its nodes, and will not be requeued."""
         if self.flags & _UNFINISHED:
             return False
         if JobFlag.REVOKED in self.flags:
@@ -151,21 +151,21 @@ class JobState:
 
     @property
     def is_pending(self) -> bool:
-        """The job waits in the queue, or is on its way back into it."""
+        """True if the job waits in the queue, or is being requeued."""
         if self.is_active or self.is_finished:
             return False
         return self.base in _WAITING or bool(self.flags & _RETURNING)
 
     @property
     def is_active(self) -> bool:
-        """The job holds nodes: it runs, is being started, or is being ended."""
-        # A revoked job is another cluster's of the federation.
+        """True if the job holds nodes: it runs, starts or completes."""
+        # A revoked job belongs to another cluster of the federation.
         going = self.base in _GOING and JobFlag.REVOKED not in self.flags
         return going or bool(self.flags & _HOLDING)
 
     @property
     def is_held(self) -> bool:
-        """The job waits to be released. (A hold by hand is a pending job's *reason*, not a state.)"""
+        """True if the job must be released. (A hold by hand is a pending job's *reason*, not a state.)"""
         return bool(self.flags & {JobFlag.REQUEUE_HOLD, JobFlag.SPECIAL_EXIT, JobFlag.RESV_DEL_HOLD})
 
     @property
@@ -236,7 +236,7 @@ class NodeFlag(str, Enum):
     UNDRAIN = "UNDRAIN"
 
 
-#: One word that says several things, or the same by another name.
+#: Words for several states, or other names of one.
 _NODE_ALIASES: dict[str, tuple[NodeBase | NodeFlag, ...]] = {
     "ALLOC": (NodeBase.ALLOCATED,),
     "MIX": (NodeBase.MIXED,),
@@ -258,7 +258,7 @@ _NODE_ALIASES: dict[str, tuple[NodeBase | NodeFlag, ...]] = {
     "POW_DN": (NodeFlag.POWERING_DOWN,),
     "POW_UP": (NodeFlag.POWERING_UP,),
     "POWERED_DN": (NodeFlag.POWERED_DOWN,),
-    # slurmrestd 0.0.45 names combinations of bits; an idle node that is off and asked to power down looks "forced".
+    # slurmrestd 0.0.45 names combinations of bits; an idle node that is off and is to power down looks "forced".
     "POWER_DOWN_ASAP": (NodeFlag.POWER_DOWN, NodeFlag.POWER_DRAIN),
     "POWER_DOWN_FORCE": (NodeFlag.POWER_DOWN,),
     "REBOOT": (NodeFlag.REBOOT_ISSUED,),
@@ -267,7 +267,7 @@ _NODE_ALIASES: dict[str, tuple[NodeBase | NodeFlag, ...]] = {
     "RESM": (NodeFlag.RESUME,),
     "BLOCK": (NodeFlag.BLOCKED,),
 }
-#: What ``sinfo`` puts behind a state.
+#: Suffixes of ``sinfo``'s states.
 _SUFFIXES = {
     "*": NodeFlag.NOT_RESPONDING,
     "~": NodeFlag.POWERED_DOWN,
@@ -288,7 +288,7 @@ _NODE_WORDS: dict[str, tuple[NodeBase | NodeFlag, ...]] = {
 
 @dataclass(frozen=True)
 class NodeState:
-    """One state of a node.
+    """The state of a node.
 
     >>> state = NodeState.parse("IDLE+CLOUD+POWERED_DOWN")
     >>> state.base is NodeBase.DOWN, state.has(NodeFlag.POWERED_DOWN)
@@ -299,7 +299,7 @@ class NodeState:
 
     base: NodeBase | None = None
     flags: frozenset[NodeFlag] = frozenset()
-    #: Words of a newer Slurm.
+    #: Unknown words, of a newer Slurm.
     unknown: frozenset[str] = frozenset()
 
     @classmethod

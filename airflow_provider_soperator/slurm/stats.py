@@ -1,4 +1,4 @@
-"""A cluster at one moment, in figures: its queue, its nodes, who has its GPUs, and who has had his share of them."""
+"""Statistics of a cluster at one moment: its queue, nodes, GPUs by user, and fair shares."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from airflow_provider_soperator.slurm.job_records import Job, count_gpus, job_co
 from airflow_provider_soperator.slurm.node_conditions import WORDS, is_coming_up, is_going_off, is_off, is_up, is_usable
 from airflow_provider_soperator.slurm.states import JobBase, JobFlag, NodeFlag
 
-#: The states of jobs that are told apart; those that have ended are not in the queue any more.
+#: The states of jobs in the statistics; jobs that have ended are not counted.
 PENDING, CONFIGURING, RUNNING, SUSPENDED, COMPLETING = JOB_STATES = (
     "PENDING",
     "CONFIGURING",
@@ -25,7 +25,7 @@ PENDING, CONFIGURING, RUNNING, SUSPENDED, COMPLETING = JOB_STATES = (
     "COMPLETING",
 )
 
-#: Reasons for which a job waits by its owner's wish, so that its time says nothing about the cluster.
+#: Reasons by the user's own choice: such waiting times say nothing about the cluster.
 _BY_CHOICE = frozenset({"BeginTime", "Dependency", "DependencyNeverSatisfied"})
 _NODES = re.compile(r"(?:^|,)node=(\d+)")
 _TYPED_GPUS = re.compile(r"(?:^|,)gpu(?::([^:,=()]+))?:(\d+)")
@@ -33,7 +33,7 @@ _TYPED_GPUS = re.compile(r"(?:^|,)gpu(?::([^:,=()]+))?:(\d+)")
 
 @dataclass(frozen=True)
 class JobLoad:
-    """Jobs, and the nodes and GPUs that they have or, while they wait, ask for. An element of an array is a job."""
+    """Jobs, and the nodes and GPUs that they have or, if pending, ask for. Each array element counts as a job."""
 
     jobs: int = 0
     nodes: int = 0
@@ -45,7 +45,7 @@ class JobLoad:
 
 @dataclass(frozen=True)
 class WaitTimes:
-    """Seconds for which jobs have waited so far that could start if there were room; held jobs and the like do not."""
+    """Seconds that pending jobs have waited so far, without held jobs and others that could not start anyway."""
 
     jobs: int = 0
     median: float = 0.0
@@ -55,19 +55,19 @@ class WaitTimes:
 
 @dataclass(frozen=True)
 class Gpus:
-    """GPUs by their use; each is counted once, so ``total`` is the sum of the others."""
+    """GPUs by use; each is counted once, so ``total`` is the sum of the others."""
 
     total: int = 0
-    #: Jobs have them.
+    #: Used by jobs.
     allocated: int = 0
-    #: They could be had at once.
+    #: Free for jobs at once.
     idle: int = 0
-    #: Free, on nodes that are on and take no new jobs.
+    #: Free, on nodes that are on and drained.
     drained: int = 0
     booting: int = 0
-    #: Of nodes that are powered down, or about to be; there may be no machine behind them.
+    #: On nodes that are powered down or about to be; there may be no machine.
     off: int = 0
-    #: Of nodes that are down or do not answer.
+    #: On nodes that are down or do not respond.
     down: int = 0
 
     def __add__(self, other: Gpus) -> Gpus:
@@ -89,7 +89,7 @@ class UserLoad:
 
 @dataclass(frozen=True, kw_only=True)
 class SlurmStats:
-    """All of it.
+    """All statistics.
 
     >>> from datetime import timezone
     >>> from airflow_provider_soperator.slurm.job_ids import JobId
@@ -102,24 +102,24 @@ class SlurmStats:
     """
 
     at: datetime
-    #: By partition and state. A job that may start in several partitions is counted in the first that it names.
+    #: By partition and state. A job for several partitions is counted in the first one.
     queue: Mapping[str, Mapping[str, JobLoad]]
-    #: How many jobs wait for which reason.
+    #: Number of pending jobs by reason.
     reasons: Mapping[str, int]
     waits: WaitTimes
-    #: How many nodes are in which state, in the words of ``NodeStateSensor``; a node can be in several.
+    #: Number of nodes by state, in the words of ``NodeStateSensor``; a node can be in several.
     nodes: Mapping[str, int]
     gpus: Gpus
     #: A node is counted in each of its partitions.
     gpus_by_partition: Mapping[str, Gpus]
     gpus_by_type: Mapping[str, Gpus]
-    #: Those with the most GPUs first.
+    #: Users with the most GPUs first.
     users: Sequence[UserLoad]
-    #: Of users, those who have used most first; None without accounting.
+    #: Shares of users with the most usage first; None without accounting.
     shares: Sequence[Share] | None
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as plain values that JSON has."""
+        """The statistics as plain values for JSON."""
         plain: dict[str, Any] = _plain(asdict(self))
         return plain
 
@@ -127,7 +127,7 @@ class SlurmStats:
 def snapshot(
     jobs: Iterable[Job], nodes: Iterable[Node], shares: Iterable[Share] | None, now: datetime, top: int = 10
 ) -> SlurmStats:
-    """Figures from the queue, the nodes and the shares; of users, the ``top`` ones."""
+    """Statistics from the queue, the nodes and the shares, with the ``top`` users."""
     nodes = list(nodes)
     queued = [(_state(job), job, _load(job)) for job in jobs if not job.state.is_finished]
     partitions = {name for node in nodes for name in node.partitions} | {_partition(job) for _, job, _ in queued}
@@ -186,12 +186,12 @@ def _waits(queued: Iterable[tuple[str, Job, JobLoad]], now: datetime) -> WaitTim
     waited: list[float] = []
     for state, job, load in queued:
         if state == PENDING and job.submitted and not job.is_held and job.reason not in _BY_CHOICE:
-            # Their clock need not be ours.
+            # The cluster's clock may differ.
             waited += [max(0.0, (now - job.submitted).total_seconds())] * load.jobs
     if not waited:
         return WaitTimes()
     waited.sort()
-    # The least that nine of ten do not exceed.
+    # The smallest value that nine of ten do not exceed.
     p90 = waited[math.ceil(len(waited) * 0.9) - 1]
     return WaitTimes(len(waited), statistics.median(waited), p90, waited[-1])
 
@@ -202,7 +202,7 @@ def _gpus(node: Node, total: int, used: int) -> Gpus:
 
 
 def _place(node: Node) -> str:
-    """The field of ``Gpus`` for GPUs of a node that no job has."""
+    """The field of ``Gpus`` for free GPUs of a node."""
     if is_off(node) or is_going_off(node):
         return "off"
     if is_coming_up(node):
@@ -213,7 +213,7 @@ def _place(node: Node) -> str:
 
 
 def _by_type(gres: str) -> Counter[str]:
-    """GPUs by their types; those of no type are just ``gpu``.
+    """GPUs by type; those without a type are ``gpu``.
 
     >>> _by_type("gpu:h100:8(S:0-1),gpu:2,shard:4")
     Counter({'h100': 8, 'gpu': 2})
@@ -245,16 +245,16 @@ def _plain(value: Any) -> Any:
         return [_plain(one) for one in value]
     if isinstance(value, datetime):
         return value.isoformat()
-    # JSON has no infinity, which is the level of those who have used nothing.
+    # JSON has no infinity, the level of users without usage.
     return None if isinstance(value, float) and math.isinf(value) else value
 
 
-#: A gauge: its name, its value, and what tells it from others of that name.
+#: A gauge: its name, value and tags.
 Gauge = tuple[str, float, dict[str, str]]
 
 
 def gauges(stats: SlurmStats) -> Iterator[Gauge]:
-    """All figures that have a curve. What is zero is said, too: a gauge keeps its last value."""
+    """All gauges, also those that are zero, as a gauge keeps its last value."""
     for partition, states in stats.queue.items():
         for state, load in states.items():
             for what, value in asdict(load).items():
@@ -271,7 +271,7 @@ def gauges(stats: SlurmStats) -> Iterator[Gauge]:
 
 
 def table(stats: SlurmStats) -> str:
-    """All of it in lines.
+    """The statistics as lines for people.
 
     >>> from datetime import datetime, timezone
     >>> from airflow_provider_soperator.slurm.stats import snapshot
@@ -280,7 +280,7 @@ def table(stats: SlurmStats) -> str:
     Queue: empty
     GPUs: none
     Nodes: none
-    Fair shares: nobody counts them
+    Fair shares: no accounting
     """
     return "\n".join(
         [
@@ -310,9 +310,9 @@ def _queue_lines(stats: SlurmStats) -> list[str]:
         waits = stats.waits
         spans = ", ".join(
             f"{name} {_span(value)}"
-            for name, value in (("median", waits.median), ("nine of ten", waits.p90), ("longest", waits.longest))
+            for name, value in (("median", waits.median), ("p90", waits.p90), ("longest", waits.longest))
         )
-        lines.append(f"  for so long: {spans} ({waits.jobs} jobs that could start)")
+        lines.append(f"  wait times: {spans} ({waits.jobs} jobs that could start)")
     return lines
 
 
@@ -320,7 +320,7 @@ def _gpu_lines(stats: SlurmStats) -> list[str]:
     if not stats.gpus.total:
         return ["GPUs: none"]
     all_of_them = [("all", stats.gpus), *stats.gpus_by_partition.items()]
-    # Of one type they are the same once more.
+    # A single type would repeat the total.
     all_of_them += stats.gpus_by_type.items() if len(stats.gpus_by_type) > 1 else []
     rows = [[name, str(one.on), *map(str, asdict(one).values())] for name, one in all_of_them if one.total]
     return ["GPUs", *_aligned(["", "on", *asdict(stats.gpus)], rows)]
@@ -339,7 +339,7 @@ def _load_text(load: JobLoad) -> str:
 
 def _share_lines(stats: SlurmStats) -> list[str]:
     if stats.shares is None:
-        return ["Fair shares: nobody counts them"]
+        return ["Fair shares: no accounting"]
     rows = [
         [
             *(share.user, share.account, "of parent" if share.shares is None else str(share.shares)),
@@ -359,7 +359,7 @@ def _counts(counts: Iterable[tuple[str, int]]) -> str:
 
 
 def _span(seconds: float) -> str:
-    """A time as people say it.
+    """A duration in its largest unit.
 
     >>> _span(42), _span(90), _span(7200), _span(200000)
     ('42 s', '1.5 min', '2 h', '2.3 d')

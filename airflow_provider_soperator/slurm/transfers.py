@@ -1,7 +1,7 @@
-"""Transfers of files to and from the cluster: lists of what is there, staged pieces, and their move to their place.
+"""Transfers of files to and from the cluster: lists of files, staged pieces, and their move into place.
 
-Every request can be asked twice, as a connection may break while it is under way. What arrives is put together in a
-folder of its own, on the same file system as its place, and takes that place as a whole.
+Every request can be repeated, as a connection may break during it. New content is assembled in a staging folder on the
+same file system as its target, and moved there as a whole.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Literal
 from airflow_provider_soperator.slurm.files import FileError, FileRequest, absolute, done
 from airflow_provider_soperator.slurm.requests import Command, CommandOutput, Request
 
-#: Seconds that may go by while the cluster lists or reads all of a large folder.
+#: Seconds that the cluster may take to list or read a large folder.
 _LONG = 3600.0
 #: The name of new content within its staging folder.
 _NEW = "new"
@@ -27,9 +27,9 @@ _OWNER_MAY_ALL = 0o700
 
 @dataclass(frozen=True)
 class Entry:
-    """A file, a folder or a symbolic link, by its path below the one that is copied, which itself is ``""``.
+    """A file, a folder or a symbolic link, by its path below the copied one, which itself is ``""``.
 
-    Folders can be filled by their owner: of one that cannot be, no copy could be made piece by piece.
+    Folders are writable by their owner, as they are filled piece by piece.
 
     >>> oct(Entry("src", "folder", 0o555).mode)
     '0o755'
@@ -39,23 +39,23 @@ class Entry:
     kind: Kind
     mode: int
     size: int = 0
-    #: Where a link leads to.
+    #: The target of a link.
     target: str = ""
 
     def __post_init__(self) -> None:
-        # Bits beyond these are given and taken by the folder that it is in.
+        # Other bits depend on the parent folder.
         mode = self.mode & 0o777 | (_OWNER_MAY_ALL if self.kind == "folder" else 0)
         object.__setattr__(self, "mode", 0 if self.kind == "link" else mode)
         object.__setattr__(self, "size", self.size if self.kind == "file" else 0)
 
     def is_like(self, other: Entry) -> bool:
-        """True if it need not be copied, as far as can be told without its content."""
-        # A folder that is named may be a home: it keeps its own mode.
+        """True if the entries are equal, apart from their content."""
+        # The top folder may be a home: it keeps its own mode.
         return self == other or (not self.path and self.kind == other.kind == "folder")
 
 
 def decoded(name: bytes) -> str:
-    """A name that can be said on both sides; ``FileError`` if it is none."""
+    """Decode a name; ``FileError`` if it is not UTF-8."""
     try:
         return name.decode()
     except UnicodeDecodeError:
@@ -64,7 +64,7 @@ def decoded(name: bytes) -> str:
 
 @dataclass(frozen=True)
 class WorkingFolder(FileRequest[PurePosixPath]):
-    """Ask for the folder in which commands run, and jobs that name no other."""
+    """Get the working folder of commands, and of jobs by default."""
 
     def command(self) -> Command:
         return Command(("pwd",))
@@ -73,7 +73,7 @@ class WorkingFolder(FileRequest[PurePosixPath]):
         return PurePosixPath(decoded(done(answer, "finding the working folder").stdout.removesuffix(b"\n")))
 
 
-# No word of a pattern is split, and nothing but names comes of it: bash expands what a variable holds only once.
+# The pattern is not split, and only expands to names: bash does not expand the result again.
 _MATCH = """\
 shopt -s nullglob globstar
 IFS=
@@ -83,7 +83,7 @@ for name in $1; do printf '%s\\0' "$name"; done
 
 @dataclass(frozen=True)
 class Match(FileRequest[tuple[str, ...]]):
-    """The paths that a pattern of the shell's stands for (``*``, ``?``, ``[a-z]``, and ``**`` for folders below)."""
+    """Find the paths that match a shell pattern (``*``, ``?``, ``[a-z]``, and ``**`` for folders below)."""
 
     pattern: str
 
@@ -99,7 +99,7 @@ _FORMAT = "%y %m %s %l\\0"
 
 @dataclass(frozen=True)
 class ListAll(FileRequest[tuple[Entry, ...]]):
-    """A file, or a folder with all that is in it; a link that is named is followed, and one below is not."""
+    """List a file, or a folder with all its content; the link at the top is followed, links below are not."""
 
     path: str
 
@@ -110,7 +110,7 @@ class ListAll(FileRequest[tuple[Entry, ...]]):
         return _entries(done(answer, f"listing {self.path}"))
 
 
-# What is not there is what is asked for, so nobody is to hear of it.
+# Missing files are expected, so their errors are dropped.
 _LIST_SOME = f"""\
 cd -- "$1" 2>/dev/null || exit 0
 xargs -0 sh -c 'find "$@" -maxdepth 0 -printf "{_FORMAT}%p\\\\0"' list 2>/dev/null
@@ -120,7 +120,7 @@ exit 0
 
 @dataclass(frozen=True)
 class ListSome(FileRequest[tuple[Entry, ...]]):
-    """List some paths below a folder, which need not be there itself."""
+    """List some paths below a folder, which need not exist itself."""
 
     folder: str
     paths: tuple[str, ...]
@@ -140,7 +140,7 @@ _HASH = 'cd -- "$1" && xargs -0 sha256sum --zero --'
 
 @dataclass(frozen=True)
 class HashFiles(FileRequest[dict[str, str]]):
-    """The SHA-256 of files by their paths below a folder; those that cannot be read are left out."""
+    """Get the SHA-256 of files by their paths below a folder; unreadable files are left out."""
 
     folder: str
     paths: tuple[str, ...]
@@ -153,12 +153,12 @@ class HashFiles(FileRequest[dict[str, str]]):
         return {_undotted(path): digest for digest, _, path in lines}
 
 
-# Within a folder that is there: the one above may belong to others, or lie on another file system.
+# Within an existing folder: its parent may belong to others, or be on another file system.
 _STAGE = """\
 set -e
 at=$2
 if [ -d "$1" ]; then
-    if [ "$4" = file ]; then echo "it is a folder; end its name with / to have a file put there" >&2; exit 1; fi
+    if [ "$4" = file ]; then echo "it is a folder; end its name with / to put a file into it" >&2; exit 1; fi
     at=$1
 elif [ -e "$1" ] && [ "$4" = folder ]; then
     echo "it is a file" >&2
@@ -173,7 +173,7 @@ printf %s "$at/$3"
 
 @dataclass(frozen=True)
 class StageFiles(FileRequest[str]):
-    """An empty folder in which something is put together, near its place; one of the same tag that was left is gone."""
+    """Create an empty staging folder near the target; a leftover one with the same tag is removed."""
 
     target: str
     kind: Kind
@@ -193,7 +193,7 @@ def staged(folder: str, path: str = "") -> str:
 
 
 def member(path: str) -> str:
-    """The same as the name of an archive's member."""
+    """The name of a part as a member of an archive."""
     return str(PurePosixPath(_NEW, path))
 
 
@@ -212,7 +212,7 @@ class UnpackFiles(FileRequest[None]):
         done(answer, f"writing to {self.folder}")
 
 
-# The mode comes last, as it may forbid to write.
+# The mode comes last, as it may forbid writing.
 _WRITE_PIECE = """\
 set -e
 dd of="$1" bs=1M seek="$2" oflag=seek_bytes conv=notrunc iflag=fullblock status=none
@@ -222,7 +222,7 @@ dd of="$1" bs=1M seek="$2" oflag=seek_bytes conv=notrunc iflag=fullblock status=
 
 @dataclass(frozen=True)
 class WritePiece(FileRequest[None]):
-    """Write a part of a file where it belongs; the last one sets the file's mode."""
+    """Write a part of a file at its offset; the last one sets the file's mode."""
 
     path: str
     offset: int
@@ -238,8 +238,8 @@ class WritePiece(FileRequest[None]):
         done(answer, f"writing {self.path}")
 
 
-# In a folder that is there, links to the new files take the place of the old ones: none is ever seen in half, and
-# whoever runs in the folder keeps it. It is somebody's already, who has chosen its mode.
+# In an existing folder, links to the new files replace the old ones: no file is ever incomplete, and processes in the
+# folder are not disturbed. The folder keeps its mode, which its owner has chosen.
 _PLACE = f"""\
 set -e
 merge() {{
@@ -259,11 +259,11 @@ rm -rf -- "$1"
 
 @dataclass(frozen=True)
 class PlaceFiles(FileRequest[None]):
-    """Move what is put together in a staging folder to its place; into the folder that is there, if it is one."""
+    """Move the content of a staging folder to its target, or into the target if that is a folder."""
 
     folder: str
     target: str
-    #: It may have been done already.
+    #: True if the move may have been done already.
     is_repeated: bool = False
 
     def command(self) -> Command:
@@ -279,7 +279,7 @@ class PlaceFiles(FileRequest[None]):
 
 @dataclass(frozen=True)
 class DiscardFiles(FileRequest[None]):
-    """Remove a staging folder with all that is in it."""
+    """Remove a staging folder with its content."""
 
     folder: str
 
@@ -300,7 +300,7 @@ def _entries(answer: CommandOutput) -> tuple[Entry, ...]:
 
 
 def _entry(about: bytes, path: bytes) -> Entry | None:
-    """None for what is no file, no folder and no link: a socket, a pipe, a device."""
+    """The entry of a line; None for anything but a file, a folder or a link, such as a socket."""
     kind, mode, size, target = decoded(about).split(" ", 3)
     if kind not in _KINDS:
         return None
@@ -308,7 +308,7 @@ def _entry(about: bytes, path: bytes) -> Entry | None:
 
 
 def _dotted(paths: Iterable[str]) -> bytes:
-    """For a command's standard input: none of them looks like an option."""
+    """Paths for a command's standard input, with a prefix so that none looks like an option."""
     return b"".join(f"./{path}\0".encode() for path in paths)
 
 

@@ -1,1 +1,1 @@
-"""Ways to reach a Slurm; one module each, and one protocol for all."""
+"""Transports to Slurm: one module each, and one protocol for all."""

@@ -1,6 +1,6 @@
-"""The login pod by exec: a websocket for each long-lived shell, and the choice of the pod.
+"""Transport by exec into the login pod: a websocket for each long-lived shell, and the choice of the pod.
 
-Where no login pod is Ready, the controller's is used: both see the same Slurm.
+If no login pod is Ready, the controller's is used: both see the same Slurm.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class PodChoice:
     shell: tuple[str, ...] = ("/bin/sh",)
 
 
-#: What users see who log in: the jail.
+#: The jail, as users see it when they log in.
 LOGIN = PodChoice("app.kubernetes.io/component=login", "sshd", ("chroot", "/mnt/jail", "/bin/sh"))
 CONTROLLER = PodChoice("app.kubernetes.io/component=controller", "slurmctld")
 
 
 async def find_pod(core: Any, namespace: str, choices: Sequence[PodChoice]) -> tuple[str, PodChoice]:
-    """The pod that commands are to run in, and the choice that it stands for."""
+    """Find the pod to run commands in; returns its name, and the choice that it fits."""
     seen: list[Any] = []
     for choice in choices:
         with kubernetes_errors(f"list the pods of namespace {namespace}"):
@@ -60,14 +60,14 @@ async def find_pod(core: Any, namespace: str, choices: Sequence[PodChoice]) -> t
             return name, choice
         seen += listed.items
     if not seen:
-        # Kubernetes lists no pods, too, in a namespace that there is not.
+        # Kubernetes also lists no pods if the namespace does not exist.
         with namespace_errors(namespace):
             await core.read_namespace(namespace, _request_timeout=API_TIMEOUT)
     raise _none_ready(namespace, choices, seen)
 
 
 def _ready(pods: Sequence[Any], choice: PodChoice) -> str | None:
-    """The first pod that commands can run in, by its name: everyone takes the same one."""
+    """The name of the first usable pod in alphabetical order, so that all processes choose the same one."""
     for pod in sorted(pods, key=lambda pod: str(pod.metadata.name)):
         conditions = {one.type: one.status for one in pod.status.conditions or ()}
         if conditions.get("Ready") != "True" or pod.metadata.deletion_timestamp:
@@ -124,7 +124,7 @@ class _Frames:
         self._complaint = b""
 
     def read(self, frame: bytes) -> tuple[str, bytes] | None:
-        """The stream that a frame belongs to and its bytes; None: the shell has ended."""
+        """The stream and the bytes of a frame; None if the shell has ended."""
         channel, data = frame[:1], frame[1:]
         if channel == _STDERR:
             if not self._started:
@@ -135,7 +135,7 @@ class _Frames:
                 return None
             why = self._complaint.decode(errors="replace").strip() or status_message(data)
             raise ConnectFailed(
-                f"no shell could be started in {self._where} ({why})", f"see whether `{self._shell}` runs there"
+                f"cannot start a shell in {self._where} ({why})", f"see whether `{self._shell}` runs there"
             )
         if channel != _STDOUT:
             return "stdout", b""
@@ -149,7 +149,7 @@ def _pieces(data: bytes) -> Iterator[bytes]:
 
 
 class _WebSocketPipe:
-    """A websocket of aiohttp with a shell at its end, and the client it was opened with."""
+    """An aiohttp websocket to a shell, and the client that opened it."""
 
     def __init__(
         self,
@@ -170,7 +170,7 @@ class _WebSocketPipe:
         message = await self._coming
         if message.type not in (aiohttp.WSMsgType.BINARY, aiohttp.WSMsgType.TEXT):
             return None
-        # Also while nobody waits: aiohttp notices the answers to its pings only where something is being received.
+        # Always keep a receive pending: aiohttp notices the answers to its pings only during one.
         self._coming = asyncio.ensure_future(self._socket.receive())
         data = message.data
         return self._frames.read(data.encode() if isinstance(data, str) else data)
@@ -184,9 +184,9 @@ class _WebSocketPipe:
 
 
 class KubernetesTransport(ShellTransport["kubernetes_asyncio.client.ApiClient"]):
-    """Asks through shells in the first Ready pod of ``choices``, which is looked up for each new shell."""
+    """Runs commands in shells in the first Ready pod of ``choices``, which is looked up for each new shell."""
 
-    # A client whose token has expired is of no more use either; open websockets do not need it.
+    # A client with an expired token must be replaced, too; open websockets do not need it.
 
     _final = (ConnectionLost, ConnectFailed)
 
@@ -209,7 +209,7 @@ class KubernetesTransport(ShellTransport["kubernetes_asyncio.client.ApiClient"])
         try:
             return await self._exec(connection, *await self._find(connection))
         except ConnectRefused:
-            # The pod may have gone after it was found.
+            # The pod may have gone since it was found.
             return await self._exec(connection, *await self._find(connection))
 
     async def _hang_up(self, connection: kubernetes_asyncio.client.ApiClient) -> None:
@@ -224,7 +224,7 @@ class KubernetesTransport(ShellTransport["kubernetes_asyncio.client.ApiClient"])
         import kubernetes_asyncio.client
         import kubernetes_asyncio.stream
 
-        # A session of its own: one that is dropped later takes no shell with it that is still at work.
+        # A client of its own, so that dropping the connection later does not end a shell that is at work.
         client = kubernetes_asyncio.stream.WsApiClient(connection.configuration, heartbeat=_HEARTBEAT)
         client.default_headers.update(connection.default_headers)
         core: Any = kubernetes_asyncio.client.CoreV1Api(client)

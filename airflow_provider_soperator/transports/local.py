@@ -1,4 +1,4 @@
-"""Slurm's commands on this machine: for a worker that sits on a node of the cluster itself."""
+"""Transport by Slurm's commands on this machine: for an Airflow worker on a node of the cluster."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ SHELL = ("/bin/sh",)
 
 
 def kill_session(leader: int) -> None:
-    """End a shell and what started it; each leads a session of its own, for a Ctrl-C at our terminal is not for it."""
+    """Kill a shell and its children. Each shell leads a session, so that a Ctrl-C at the terminal does not reach it."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(leader, signal.SIGKILL)
 
 
 class _LocalPipe(asyncio.SubprocessProtocol):
-    """A shell of this machine."""
+    """A shell on this machine."""
 
     _STREAMS: ClassVar = {1: "stdout", 2: "stderr"}
 
@@ -61,15 +61,15 @@ class _LocalPipe(asyncio.SubprocessProtocol):
             return
         if self._transport.get_returncode() is None:
             kill_session(self._transport.get_pid())
-        # Also closes the pipes, which a command that is still under way may hold open at its end.
+        # Also closes the pipes, which a running command may hold open.
         self._transport.close()
         await self._ended.wait()
 
 
 class LocalTransport:
-    """Asks through shells of this machine.
+    """Runs commands in shells on this machine.
 
-    ``argv`` is what starts one; a container or another root can be entered with it.
+    ``argv`` starts a shell, perhaps in a container or another root.
     """
 
     def __init__(self, argv: tuple[str, ...] = SHELL) -> None:

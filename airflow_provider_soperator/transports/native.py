@@ -1,7 +1,7 @@
-"""Slurm on this machine through pyslurm, and through Slurm's own commands where those know more.
+"""Transport by pyslurm on this machine, and by Slurm's own commands where they know more.
 
-pyslurm spares a process for each question that it answers exactly: docs/native.md lists what pyslurm 25.11 leaves out
-or alters of the others. All else goes to the commands, which a node of the cluster has beside libslurm.
+pyslurm saves a process for each request that it answers exactly; docs/native.md lists what pyslurm 25.11 omits or
+alters in others. Those go to the commands, which every node of the cluster has.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from airflow_provider_soperator.transports.transport_errors import CommandTimedO
 T = TypeVar("T")
 
 
-#: The Python that has pyslurm; a container or another root can be entered with it.
+#: The Python that has pyslurm, perhaps in a container or another root.
 PYTHON = (sys.executable,)
 #: Seconds to load libslurm, which may have to fetch its configuration from slurmctld.
 STARTUP = 30.0
@@ -46,15 +46,15 @@ STARTUP = 30.0
 _LONGEST_ANSWER = 64 * MEGABYTE
 
 _REMEDY = (
-    "see that `sinfo` works on this machine and that pyslurm has the version of its Slurm (it comes with "
+    "check that `sinfo` works on this machine and that pyslurm has the version of its Slurm (it comes with "
     "airflow-provider-soperator[pyslurm]), or choose the transport `local`, which needs Slurm's commands only"
 )
 
 
 class NativeTransport:
-    """Asks pyslurm in a process of its own, and shells of this machine.
+    """Sends requests to pyslurm in a process of its own, and to shells on this machine.
 
-    ``python`` and ``shell`` are what starts the one and the other; a container or another root can be entered with it.
+    ``python`` and ``shell`` start these, perhaps in a container or another root.
     """
 
     def __init__(self, python: tuple[str, ...] = PYTHON, shell: tuple[str, ...] = SHELL) -> None:
@@ -75,8 +75,8 @@ class NativeTransport:
                 answer = await self._process.exchange(call)
                 return cast("T", tuple(map(_partition, answer)) if isinstance(request, ListPartitions) else None)
             except BaseException as error:
-                # libslurm reads its configuration once. Where slurmctld is and how to prove who asks may have changed
-                # since, so a question that did not get through is the last one; all else is slurmctld's own.
+                # libslurm reads its configuration once, and slurmctld's address and the authentication may have changed
+                # since. So the process is replaced after a request that did not reach slurmctld.
                 if not isinstance(error, SlurmError) or isinstance(
                     error, (AuthenticationFailed, ControllerUnreachable)
                 ):
@@ -113,12 +113,12 @@ def call_for(request: Request[Any]) -> tuple[str, dict[str, str]] | None:
             changes = {"state": "UNDRAIN"}
         case ResumeNodes():
             changes = {"state": "RESUME"}
-        # Of an empty text pyslurm makes none, and the node would keep its comment.
+        # pyslurm turns an empty text into none, and the node would keep its comment.
         case CommentNodes() if request.comment:
             changes = {"comment": request.comment}
         case _:
             return None
-    # Refuses what cannot be said, as it does on every other way.
+    # Rejects invalid values, as on every other transport.
     request.command()
     return "update_nodes", {"names": hostlist.fold(request.names), **changes}
 
@@ -144,7 +144,7 @@ def _minutes(said: int | str | None) -> Duration:
 
 
 class _PyslurmProcess:
-    """A process with pyslurm in it. What it prints is answers, and between them the log of libslurm."""
+    """A process that runs pyslurm. It prints answers, with libslurm's log between them."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -152,7 +152,7 @@ class _PyslurmProcess:
 
     @classmethod
     async def start(cls, python: tuple[str, ...]) -> _PyslurmProcess:
-        # As source: the other root need not have this file, nor its Python the provider.
+        # As source: the other root may lack this file, and its Python the provider.
         program = Path(__file__).with_name("pyslurm_program.py").read_text()
         pipe = asyncio.subprocess.PIPE
         try:
@@ -165,7 +165,7 @@ class _PyslurmProcess:
                 limit=_LONGEST_ANSWER,
             )
         except OSError as error:
-            raise ConnectFailed(f"no process for pyslurm could be started ({error})", _REMEDY) from error
+            raise ConnectFailed(f"cannot start a process for pyslurm ({error})", _REMEDY) from error
         self = cls(process)
         try:
             async with timeout(STARTUP):
@@ -177,12 +177,12 @@ class _PyslurmProcess:
             if isinstance(error, asyncio.TimeoutError):
                 raise ConnectFailed(f"pyslurm was not loaded within {STARTUP:g} s", _REMEDY) from error
             if isinstance(error, (EOFError, OSError)):
-                raise ConnectFailed(f"libslurm has ended the process ({self._last_words()})", _REMEDY) from error
+                raise ConnectFailed(f"libslurm ended the process ({self._last_words()})", _REMEDY) from error
             raise
         return self
 
     async def exchange(self, call: tuple[str, dict[str, str]]) -> Any:
-        """The result of a call; a ``SlurmError`` if it was refused."""
+        """The result of a call; raises a ``SlurmError`` if it was rejected."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(call).encode() + b"\n")
@@ -191,7 +191,7 @@ class _PyslurmProcess:
         except asyncio.TimeoutError as error:
             raise CommandTimedOut("pyslurm", TIMEOUT) from error
         except (EOFError, OSError) as error:
-            raise ConnectionLost(f"pyslurm's process ended ({self._last_words()})", "it is started again") from error
+            raise ConnectionLost(f"pyslurm's process ended ({self._last_words()})", "it is restarted") from error
         if "refused" in answer:
             raise classify("pyslurm", answer["refused"])
         return answer["answer"]
@@ -215,5 +215,5 @@ class _PyslurmProcess:
         raise EOFError
 
     def _last_words(self) -> str:
-        # It names itself before each line.
-        return "; ".join(line.partition(": ")[2] or line for line in self._log) or "it said nothing"
+        # Each line begins with the program's name.
+        return "; ".join(line.partition(": ")[2] or line for line in self._log) or "no output"

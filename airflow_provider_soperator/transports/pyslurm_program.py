@@ -1,4 +1,4 @@
-"""Answers calls by pyslurm, over standard input and output; ``native`` runs it as a process of its own.
+"""Program that answers calls with pyslurm, over standard input and output; ``native`` runs it as a process.
 
 A process of its own, for two reasons. libslurm ends the process that it is loaded into if it finds no configuration or
 cannot read it. And pyslurm keeps Python's lock while it waits for slurmctld: if that hangs, every thread and every
@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-#: Before each answer: whatever else is printed comes from libslurm, whose log goes the same way.
+#: Begins each answer: all other output is libslurm's log.
 MARK = "\x1e"
 
 PARTITION = (
@@ -32,11 +32,11 @@ PARTITION = (
 
 
 def trouble() -> str:
-    """The reason why pyslurm cannot be used here; empty if it can. libslurm may end the process instead."""
+    """The reason why pyslurm cannot be used here, or empty. libslurm may end the process instead."""
     configuration = os.environ.get("SLURM_CONF")
     if configuration and not os.path.exists(configuration):
         # libslurm would wait a minute for it to appear.
-        return f"SLURM_CONF names {configuration}, which is not there"
+        return f"SLURM_CONF names {configuration}, which does not exist"
     # Else the import itself reads the configuration, before the versions can be compared.
     os.environ["PYSLURM_DISABLE_AUTO_INIT"] = "1"
     try:
@@ -45,7 +45,7 @@ def trouble() -> str:
         return str(error)
     year, month, _ = pyslurm.slurm_api_version()
     if not pyslurm.__version__.startswith(f"{year}.{month:02}."):
-        return f"pyslurm {pyslurm.__version__} has found the libslurm of Slurm {year}.{month:02}"
+        return f"pyslurm {pyslurm.__version__} does not match libslurm of Slurm {year}.{month:02}"
     pyslurm.slurm_init()
     return ""
 

@@ -1,7 +1,7 @@
-"""Slurm by HTTP: slurmrestd, alone or behind a proxy.
+"""Transport by HTTP: slurmrestd, alone or behind a proxy.
 
-What is asked is in ``slurm.rest``; here is what is different about HTTP: connections that are kept, tokens, versions of
-the interface, and limits. A token is sent with every question and never shown: not in a ``repr``, not in an error.
+The requests are in ``slurm.rest``; this module has what HTTP needs: kept connections, tokens, versions of the
+interface, and limits. A token is sent with every request and never shown: not in a ``repr``, not in an error.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Connections at once. Soperator's slurmrestd takes ten, from all its clients, and has three threads.
+#: Connections at once. Soperator's slurmrestd accepts ten from all clients, and has three threads.
 CONNECTIONS = 3
-#: Seconds after which an idle connection is not used any more: slurmrestd ends it at a time of its own, and a question
-#: that meets this would be lost.
+#: Seconds after which an idle connection is not reused: slurmrestd closes it some time later, and a request sent at
+#: that moment would be lost.
 IDLE = 5.0
 #: Seconds until there is a connection.
 CONNECT = 10.0
 #: Bytes of one answer.
 MOST = 256 * MEGABYTE
 
-#: Statuses with which a token is refused: none was sent, and what slurmctld says of a wrong one.
+#: Statuses of a rejected token: for a missing one, and for one that slurmctld rejects.
 _REFUSED = (401, 511)
 
 
 class _VersionUnknown(Exception):
-    """slurmrestd does not know this version of its interface (any more), or not this path."""
+    """slurmrestd does not know this version of its interface (any more), or this path."""
 
     def __init__(self, meant: TransportError) -> None:
         super().__init__()
@@ -62,12 +62,12 @@ def _options(verify: bool | str) -> dict[str, Any]:
     import httpx
 
     limits = httpx.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS, keepalive_expiry=IDLE)
-    # A proxy of the environment is for the internet; the cluster is reached as the connection says.
+    # Proxies in the environment are for the internet; the connection has the address of the cluster.
     return {"verify": _context(verify), "limits": limits, "trust_env": False, "follow_redirects": False}
 
 
 def _context(verify: bool | str) -> Any:
-    """The context by which certificates are checked: the system's, or a file; False for no check."""
+    """The context that verifies certificates by the system's authorities or a file's; False to verify none."""
     import ssl
 
     if not verify:
@@ -78,12 +78,12 @@ def _context(verify: bool | str) -> Any:
 def _timeout(call: RestCall) -> httpx.Timeout:
     import httpx
 
-    # Waiting for one of the few connections takes as long as those before it need.
+    # No limit on the wait for one of the few connections.
     return httpx.Timeout(call.timeout, connect=CONNECT, pool=None)
 
 
 class RestTransport:
-    """Asks one slurmrestd."""
+    """Sends requests to one slurmrestd."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class RestTransport:
         try:
             return await self._ask(request, self._version or await self._agree())
         except _VersionUnknown:
-            # It has been replaced by another release.
+            # slurmrestd has been upgraded or downgraded.
             self._version = None
         version = await self._agree()
         try:
@@ -147,9 +147,9 @@ class RestTransport:
             self._version = version
             return version
         raise ConnectFailed(
-            f"{self._url} has no slurmrestd of a version that is known here (v0.0.{min(self._versions)} to "
+            f"{self._url} has no slurmrestd of a supported version (v0.0.{min(self._versions)} to "
             f"v0.0.{max(self._versions)}), or not at this path",
-            "see the address and its path; Slurm 24.05 to 26.05 are known",
+            "see the address and its path; Slurm 24.05 to 26.05 are supported",
         )
 
     async def _exchange(self, call: RestCall, version: int) -> RestAnswer:
@@ -197,22 +197,22 @@ class RestTransport:
         return None if found and isinstance(calls.error(found), AuthenticationFailed) else answer
 
 
-#: How long a token is valid that is made or fetched here.
+#: Lifespan of the tokens that are made or fetched here.
 LIFESPAN = timedelta(hours=1)
 
-#: A token is renewed after so much of its life, or so many seconds before its end, whichever comes first.
+#: A token is renewed after this part of its life, or this many seconds before its end, whichever is earlier.
 _PART_OF_LIFE = 0.8
 _SECONDS_BEFORE = 60.0
 
 
 class TokenSource(Protocol):
-    """Gives the token to send. ``renew`` says that the last one was refused."""
+    """Source of the token to send. ``renew``: the last one was rejected."""
 
     async def token(self, renew: bool) -> str: ...
 
 
 def claims(token: str) -> dict[str, Any]:
-    """The claims of a token; none if it is no JWT. Whether it is genuine only the cluster can tell.
+    """The claims of a token; empty if it is not a JWT. Only the cluster can verify it.
 
     >>> claims("no token")
     {}
@@ -226,19 +226,19 @@ def claims(token: str) -> dict[str, Any]:
 
 
 def user_of(token: str) -> str:
-    """The user of the cluster in whose name a token speaks; empty if it does not say."""
+    """The user of the cluster that a token is for; empty if it names none."""
     said = claims(token)
     return str(said.get("sun") or said.get("username") or "")
 
 
 def refused(token: str) -> ConnectFailed:
-    """The error of a token that slurmrestd has refused."""
+    """The error for a token that slurmrestd has rejected."""
     said = claims(token)
     if not said:
-        return ConnectFailed("slurmrestd refused the token", "it is no JWT; `scontrol token` makes one")
+        return ConnectFailed("slurmrestd refused the token", "it is not a JWT; `scontrol token` makes one")
     if isinstance(end := said.get("exp"), (int, float)) and end <= time.time():
         return _expired(end)
-    # Slurm looks at no other time in it than its end, and its clock may be ahead of this one.
+    # The only time in it that Slurm checks is its end, and Slurm's clock may be ahead of this one.
     return ConnectFailed(
         "slurmrestd refused the token",
         "see whether its key is the cluster's (secret CLUSTER-rest-jwt-key), its user is known there, and the clocks "
@@ -249,7 +249,7 @@ def refused(token: str) -> ConnectFailed:
 def _expired(end: float) -> ConnectFailed:
     return ConnectFailed(
         f"the token for slurmrestd expired at {_written(end)}",
-        "make another (`scontrol token lifespan=…`), or give the connection the key or a way to fetch tokens by",
+        "make another (`scontrol token lifespan=…`), or set the key or a source of tokens in the connection",
     )
 
 
@@ -259,7 +259,7 @@ def _written(moment: float) -> str:
 
 @dataclass(frozen=True)
 class GivenToken:
-    """One token, which ends at its time.
+    """A fixed token, which expires.
 
     >>> GivenToken("a.b.c")
     GivenToken()
@@ -277,7 +277,7 @@ class GivenToken:
 
 
 class _Kept:
-    """A token that is used until it is time for another."""
+    """A token that is reused until it must be renewed."""
 
     def __init__(self) -> None:
         self._token = ""
@@ -291,14 +291,14 @@ class _Kept:
         end = claims(token).get("exp")
         if isinstance(end, (int, float)):
             life = min(life, end - now)
-        # Of a life of a minute or less, half is waited for.
+        # A short-lived token is renewed at half of its life.
         self._until = now + min(life * _PART_OF_LIFE, max(life - _SECONDS_BEFORE, life / 2))
         self._token = token
         return token
 
 
 class MintedTokens:
-    """Tokens made from the cluster's own key (HS256), for any user of it."""
+    """Tokens made from the cluster's own key (HS256), for any user."""
 
     def __init__(self, key: bytes, user: str, lifespan: timedelta = LIFESPAN) -> None:
         self._key, self._user, self._lifespan = key, user, lifespan
@@ -316,9 +316,9 @@ class MintedTokens:
 
 
 class FetchedTokens:
-    """Tokens from ``scontrol token``, over another transport: the user's own, or as root anybody's.
+    """Tokens from ``scontrol token`` over another transport: for the user, or, as root, for any user.
 
-    The transport is made when the first token is needed.
+    The transport is made for the first token.
     """
 
     def __init__(self, make: Callable[[], Transport], user: str = "", lifespan: timedelta = LIFESPAN) -> None:

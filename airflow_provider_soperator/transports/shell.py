@@ -1,8 +1,7 @@
-"""A few long-lived shells at the other end of one connection, and how many commands go through each of them.
+"""Long-lived shells on one connection, each of which runs many commands.
 
-A shell reads commands from its standard input. After each it prints a mark on both of its output streams, made of a
-number that cannot be guessed, so that a command may print any bytes at all. A transport adds how a pipe
-to one more shell is opened.
+A shell reads commands from its standard input. After each it prints a mark with a random number on both of its output
+streams, so that a command may print any bytes. A transport opens the pipe to a new shell.
 """
 
 from __future__ import annotations
@@ -29,20 +28,20 @@ from airflow_provider_soperator.transports.transport_errors import (
     TransportError,
 )
 
-#: What is started at the other end. Not the login shell: its start-up files cost more than most commands.
+#: Started instead of the login shell, whose start-up files cost more than most commands.
 SHELL = "exec /bin/sh"
 
-#: Seconds a command has to end by itself once its time is over.
+#: Seconds between SIGTERM and SIGKILL for a command that has timed out.
 GRACE = 2
 
-# What that shell is told first. It becomes two processes: a plain shell, which runs the commands, and below it a
-# watchdog in bash, which is told by descriptor 9 of each command's limit, and by an empty line of its end. A `timeout`
-# before each command would do the same, at the price of one more process for each. The watchdog has no timer running
-# while no command is, and ends with the shell.
+# The first input of that shell. It becomes two processes: a plain shell, which runs the commands, and its child, a
+# watchdog in bash, which reads each command's limit from descriptor 9, and an empty line at its end. `timeout` before
+# each command would do the same with one more process each. The watchdog has no timer between commands, and ends with
+# the shell.
 _START = f"""\
 watch() {{
     exec >/dev/null 2>&1
-    # Whatever the shell has started is the command. $$ is the shell here, too, and $BASHPID the watchdog.
+    # All children of the shell are the command's. $$ is the shell here, too, and $BASHPID the watchdog.
     below() {{
         local child
         for child in $(cat "/proc/$1/task/"*/children); do
@@ -74,16 +73,16 @@ def new_mark() -> str:
 
 
 def handshake(mark: str) -> bytes:
-    """The first input of a shell; all that it prints before the mark is a greeting.
+    """The first input of a shell; its output before the mark is a greeting.
 
-    Commands may follow once the mark has come: the first shell would swallow what is meant for the second.
+    Commands must wait for the mark: the first shell would swallow input for the second.
     """
     program = f"{_START}{_marks(mark, '0')}\nexec /bin/sh"
     return f"exec bash --norc -c {shlex.quote(program)}\n".encode()
 
 
 def encode(command: Command, mark: str) -> bytes:
-    """The bytes that make the shell run a command, feed it its standard input, and print the marks.
+    """The input that makes the shell run a command with its standard input, and print the marks.
 
     >>> encode(Command(("squeue", "--name", "a b"), timeout=60), "m").decode().split("; status")[0]
     "{ echo 60.000 >&9; (exec squeue --name 'a b') 9>&- </dev/null"
@@ -93,10 +92,10 @@ def encode(command: Command, mark: str) -> bytes:
     # A word after `exec` is never a builtin of the shell.
     run = f"({export}exec {' '.join(map(_word, command.argv))}) 9>&-"
     before, after = f"echo {command.timeout:.3f} >&9", f"status=$?; echo >&9; {_marks(mark, '$status')}"
-    # In braces it runs as a whole or not at all: of a connection that breaks on the way, the shell may get half of it.
+    # Braces make it run as a whole or not at all: if the connection breaks, the shell may get half of it.
     if not command.stdin:
         return f"{{ {before}; {run} </dev/null; {after}; }}\n".encode()
-    # Base64, as no shell passes on every byte; a quoted here-document, as nothing in it is expanded.
+    # Base64, as shells do not pass every byte; a quoted here-document, as nothing in it is expanded.
     body = base64.encodebytes(command.stdin).decode()
     return f"{{ {before}; base64 -d <<'{mark}' 9>&- | {run}; {after}\n{body}{mark}\n}}\n".encode()
 
@@ -107,13 +106,13 @@ def _marks(mark: str, status: str) -> str:
 
 def _word(word: str) -> str:
     if "\0" in word:
-        raise ValueError("a command cannot be given a NUL byte")
+        raise ValueError("a command must not contain NUL characters")
     return shlex.quote(word)
 
 
 def _name(name: str) -> str:
     if not _VARIABLE.fullmatch(name):
-        raise ValueError(f"{name!r} cannot name an environment variable")
+        raise ValueError(f"{name!r} is not the name of an environment variable")
     return name
 
 
@@ -133,7 +132,7 @@ class _Stream:
             return
         found = self._data.find(self._start, self._searched)
         if found < 0:
-            # The mark may be cut in two by the end of what has come so far.
+            # The mark may be split between two reads.
             self._searched = max(0, len(self._data) - len(self._start))
             return
         self._searched = found
@@ -151,7 +150,7 @@ class _Stream:
 
 @dataclass
 class Exchange:
-    """One command under way: takes the bytes of both streams as they come, and knows when it is over."""
+    """A running command: takes the bytes of both streams as they come, and detects its end."""
 
     mark: str
     command: Command
@@ -172,7 +171,7 @@ class Exchange:
 
     def result(self, elapsed: float) -> CommandOutput:
         out, err = self._streams["stdout"], self._streams["stderr"]
-        # One that was told to end may end with any status; what it has done all the same, it has done.
+        # A command that was terminated may end with any status; one that succeeded nevertheless has succeeded.
         if out.status and elapsed >= self.command.timeout:
             raise CommandTimedOut(self.command.argv[0], self.command.timeout)
         return CommandOutput(out.status, out.output(), err.output())
@@ -187,27 +186,27 @@ MAX_SHELLS = 4
 #: Seconds a new shell has to print its first mark.
 HANDSHAKE = 20.0
 
-#: Seconds beyond a command's own limit after which nothing is expected from the shell any more.
+#: Seconds beyond a command's own limit after which the shell is given up.
 SLACK = 5.0
 
 
 class Pipe(Protocol):
-    """The three streams of one remote shell; those who use it bring their own time limits."""
+    """The three streams of one remote shell. Callers set the time limits."""
 
     async def send(self, data: bytes) -> None: ...
 
     async def receive(self) -> tuple[str, bytes] | None:
-        """Some bytes of ``stdout`` or ``stderr``; None at the end."""
+        """Bytes of ``stdout`` or ``stderr``; None at the end."""
 
     async def close(self) -> None: ...
 
 
-#: What to do when a shell does not greet.
+#: Remedy for a shell that does not start.
 _NO_SHELL = "see whether /bin/sh and bash run there"
 
 
 def _lost(command: Command) -> ConnectionLost:
-    return ConnectionLost(f"the connection broke while {command.argv[0]} was under way", "it is opened again")
+    return ConnectionLost(f"the connection broke while {command.argv[0]} was under way", "it is reopened")
 
 
 def _limit(command: Command) -> float:
@@ -215,7 +214,7 @@ def _limit(command: Command) -> float:
 
 
 class Shells:
-    """The shells of one connection: a command takes an idle one, opens one more, or waits for its turn."""
+    """The shells of one connection: a command takes an idle one, opens a new one, or waits for its turn."""
 
     def __init__(self, open_pipe: Callable[[], Awaitable[Pipe]], most: int = MAX_SHELLS) -> None:
         self._open_pipe = open_pipe
@@ -248,7 +247,7 @@ class Shells:
 
     async def _take(self) -> Pipe:
         if self._closed:
-            raise ConnectionLost("the connection has been closed meanwhile")
+            raise ConnectionLost("the connection was closed")
         if self._idle:
             return self._idle.pop()
         pipe = await self._open_pipe()
@@ -256,11 +255,11 @@ class Shells:
             await self._exchange(pipe, _GREETING, lambda _, mark: handshake(mark), HANDSHAKE)
         except CommandTimedOut as error:
             await pipe.close()
-            raise ConnectFailed("the login shell says nothing", _NO_SHELL) from error
+            raise ConnectFailed("the login shell does not answer", _NO_SHELL) from error
         except ConnectionLost as error:
             await pipe.close()
-            # Nothing was under way yet, but the connection may have been cut just now.
-            raise ConnectionLost("the login shell ended at once", _NO_SHELL) from error
+            # No command was running yet, but the connection may just have broken.
+            raise ConnectionLost("the login shell exited at once", _NO_SHELL) from error
         except BaseException:
             await pipe.close()
             raise
@@ -287,17 +286,17 @@ class Shells:
         return exchange.result(time.monotonic() - started)
 
 
-#: Stands for the first exchange of a shell, in which nothing is run.
+#: Stands for the handshake, which runs no command.
 _GREETING = Command(("/bin/sh",), timeout=HANDSHAKE)
 
 
 class ShellTransport(Generic[C]):
-    """Asks through shells on a connection that is opened at the first question, and again when it has broken.
+    """Runs commands in shells on a connection that is opened for the first request, and reopened after it has broken.
 
-    A transport says how its connection is opened and ended, and how a shell is started on it.
+    A transport opens and closes its connection, and starts a shell on it.
     """
 
-    #: After these the connection is not used for another question.
+    #: Errors after which the connection is not used again.
 
     _final: ClassVar[tuple[type[TransportError], ...]] = (ConnectionLost,)
 
@@ -333,7 +332,7 @@ class ShellTransport(Generic[C]):
             return self._current
 
     async def _drop(self, current: tuple[C, Shells] | None) -> None:
-        """Forget a connection, unless another task has replaced it by now."""
+        """Close a connection, unless another task has replaced it by now."""
         if current is None or current is not self._current:
             return
         self._current = None

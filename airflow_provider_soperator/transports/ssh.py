@@ -1,6 +1,6 @@
-"""The login node over SSH: one connection of paramiko, and a few long-lived shells on it.
+"""Transport over SSH to the login node: one paramiko connection, with a few long-lived shells.
 
-The stock SSH hook makes the connection, so that all that people write into its connection means the same here.
+Airflow's SSH hook makes the connection, so that all fields of an SSH connection mean the same here.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _AT_ONCE = 16 * 1024
 #: Seconds that a session may take to open.
 _OPENING = 20.0
 
-#: How often an sshd that drops connections for having too many is tried again, and for how long at the most each time.
-#: A wide fan-out opens hundreds at once, and a stock sshd drops half of them.
+#: Tries, and maximum seconds between them, for an sshd that drops connections when there are too many. A wide fan-out
+#: opens hundreds at once, and a stock sshd drops half of them.
 CONNECT_TRIES = 8
 _LONGEST_WAIT = 8.0
 
 
 def _pause(attempt: int) -> float:
-    """Seconds before the next try, spread so that those refused together do not come back together."""
+    """Seconds before the next try, with jitter so that clients that were dropped together do not return together."""
     return random.uniform(0, min(_LONGEST_WAIT, 0.25 * 2.0**attempt))
 
 
@@ -67,18 +67,18 @@ def _session(client: paramiko.SSHClient) -> paramiko.Channel:
         channel = transport.open_session(timeout=_OPENING)
         channel.exec_command(SHELL)
     except (paramiko.SSHException, EOFError, OSError) as error:
-        raise ConnectionLost(f"no session could be opened ({error})") from error
+        raise ConnectionLost(f"cannot open a session ({error})") from error
     return channel
 
 
 class _InThread:
-    """Calls what waits for the other side in threads of its own."""
+    """Runs blocking calls in threads of its own."""
 
     def __init__(self) -> None:
         self._threads: ThreadPoolExecutor | None = None
 
     async def __call__(self, call: Callable[..., R], *args: Any, undo: Callable[[R], object] | None = None) -> R:
-        """The result of a call. If it is not waited for any more, ``undo`` is called with it."""
+        """The result of a call. If the caller is cancelled, ``undo`` is called with it."""
         called = self.begin(call, *args)
         try:
             return await asyncio.wrap_future(called)
@@ -88,14 +88,14 @@ class _InThread:
             raise
 
     def begin(self, call: Callable[..., R], *args: Any) -> Future[R]:
-        """The same for who does not wait."""
+        """Start a call without waiting for it."""
         if self._threads is None:
             self._threads = ThreadPoolExecutor(MAX_SHELLS + 1, "soperator-ssh")
         return self._threads.submit(call, *args)
 
 
 class _News:
-    """Stands where paramiko expects an event of threads, and wakes a task of the loop."""
+    """Replaces a threading event of paramiko, and wakes a task of the loop."""
 
     def __init__(self) -> None:
         self._loop, self._event = asyncio.get_running_loop(), asyncio.Event()
@@ -106,7 +106,7 @@ class _News:
             self._loop.call_soon_threadsafe(self._event.set)
 
     def clear(self) -> None:
-        """Nothing: the one that waits does it."""
+        """Do nothing: ``wait`` clears the event."""
 
     async def wait(self) -> None:
         await self._event.wait()
@@ -114,7 +114,7 @@ class _News:
 
 
 class _ParamikoPipe:
-    """A session channel that runs one shell: paramiko's thread reads, and the loop is told."""
+    """A session channel that runs one shell: paramiko's thread reads, and notifies the loop."""
 
     def __init__(self, channel: paramiko.Channel, in_thread: _InThread) -> None:
         self._channel, self._in_thread = channel, in_thread
@@ -131,7 +131,7 @@ class _ParamikoPipe:
     async def receive(self) -> tuple[str, bytes] | None:
         channel = self._channel
         while True:
-            # Looked at first: what comes before the end is there by then.
+            # Read first: all bytes before the end are there by then.
             has_ended = channel.eof_received or channel.closed
             if channel.recv_ready():
                 return "stdout", channel.recv(_CHUNK)
@@ -143,16 +143,16 @@ class _ParamikoPipe:
 
     async def close(self) -> None:
         if not self._takes(0):
-            # To tell a host that says nothing would take as long as its silence.
+            # Closing blocks while the host does not answer.
             with contextlib.suppress(RuntimeError):
                 self._in_thread.begin(self._channel.close)
             return
-        # It says so to the other side, which may have gone: whoever closes it for that has an error of their own.
+        # It notifies the other side, which may be gone; the caller has an error of its own then.
         with contextlib.suppress(EOFError, OSError):
             self._channel.close()
 
     def _takes(self, size: int) -> bool:
-        """True if so much can be sent at once, without a wait for the other side."""
+        """True if ``size`` bytes can be sent without blocking."""
         transport: Any = self._channel.transport
         if size > min(_AT_ONCE, self._channel.out_window_size) or not transport.clear_to_send.is_set():
             return False
@@ -169,12 +169,12 @@ class _ParamikoPipe:
 
 
 class SshTransport(ShellTransport["paramiko.SSHClient"]):
-    """Asks over a paramiko connection, opened at the first question and again when it has broken."""
+    """Runs commands over a paramiko connection, opened for the first request and reopened after it has broken."""
 
     def __init__(self, connect: Callable[[], Awaitable[Callable[[], paramiko.SSHClient]]]) -> None:
         super().__init__()
         self._connect = connect
-        # Its own: threads that wait for a silent host are not to be missed by others.
+        # Its own threads: those blocked by a silent host must not be taken from others.
         self._in_thread = _InThread()
 
     async def _open(self) -> paramiko.SSHClient:
@@ -196,12 +196,12 @@ class SshTransport(ShellTransport["paramiko.SSHClient"]):
             async with timeout(_OPENING):
                 return _ParamikoPipe(await opening, self._in_thread)
         except asyncio.TimeoutError as error:
-            raise ConnectionLost(f"no session could be opened (nothing within {_OPENING:g} s)") from error
+            raise ConnectionLost(f"cannot open a session (no answer within {_OPENING:g} s)") from error
 
     async def _hang_up(self, connection: paramiko.SSHClient) -> None:
         try:
-            # In no thread of its own: this is what ends those that wait for a silent host.
+            # Not in its own threads: this call ends the blocked ones.
             await asyncio.to_thread(connection.close)
         except RuntimeError:
-            # A process that ends begins no threads any more.
+            # A process that exits starts no threads any more.
             connection.close()

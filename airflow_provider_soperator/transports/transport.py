@@ -1,4 +1,4 @@
-"""The protocol of all ways to a Slurm, the retry of requests, and two ways used as one."""
+"""The protocol of transports, the retry of requests, and two transports used as one."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ T = TypeVar("T")
 
 
 class Transport(Protocol):
-    """Asks one Slurm and waits for the answer; any number of tasks may ask at once.
+    """Sends requests to one Slurm and waits for the answers; any number of tasks may do so at once.
 
-    Whatever Slurm says comes back as the request's own result type or as a ``SlurmError``; whatever happens on the
-    way is a ``TransportError``. ``NotSupported`` is raised before anything is sent.
+    Slurm's answers are the request's own result type or a ``SlurmError``; failures on the way are a
+    ``TransportError``. ``NotSupported`` is raised before anything is sent.
     """
 
     async def ask(self, request: Request[T]) -> T: ...
@@ -28,7 +28,7 @@ class Transport(Protocol):
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """Pauses grow from ``first`` to ``longest`` seconds, and are spread so that many clients do not return together.
+    """Tries, and pauses that grow from ``first`` to ``longest`` seconds, with jitter.
 
     >>> RetryPolicy(tries=1).pause(1) is None
     True
@@ -37,11 +37,11 @@ class RetryPolicy:
     tries: int = 6
     first: float = 0.5
     longest: float = 20.0
-    #: Seconds after the first try in which another may begin: what takes minutes to fail is not tried for an hour.
+    #: Seconds after the first try in which another may begin: a failure that takes minutes is not retried for an hour.
     within: float = 300.0
 
     def pause(self, attempt: int, spent: float = 0.0) -> float | None:
-        """Seconds to wait after the ``attempt``-th failure, counted from 1; None: give up.
+        """Seconds to wait after the ``attempt``-th failure, counted from 1; None to give up.
 
         ``spent``: seconds since the first try began.
         """
@@ -51,14 +51,14 @@ class RetryPolicy:
 
 
 def repeated(request: Request[T], error: BaseException) -> Request[T] | None:
-    """The request to repeat after a failure: mostly the same. None if there is no hope in it, or harm."""
+    """The request to repeat after a failure, mostly the same; None if a repeat cannot succeed or does harm."""
     if not isinstance(error, (SlurmError, TransportError)) or not error.retryable:
         return None
     return request.again() if error.unsettled else request
 
 
 class SplitTransport:
-    """Asks about files by the second transport, and all else by the first."""
+    """Sends requests about files over the second transport, and all others over the first."""
 
     def __init__(self, slurm: Transport, files: Transport) -> None:
         self._slurm, self._files = slurm, files

@@ -1,4 +1,4 @@
-"""Errors on the way to a Slurm: each with its cause and what to do about it, in words about the settings."""
+"""Errors of transports: each with its cause and a remedy, in terms of the connection's settings."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class TransportError(Exception):
-    """A question did not reach the cluster, or its answer did not reach us.
+    """A request did not reach the cluster, or its answer did not arrive.
 
-    ``retryable`` says whether the same question can be asked again with a hope of more, ``unsettled`` whether the
-    cluster may have done all the same what it was told.
+    ``retryable``: the same request may succeed later. ``unsettled``: the cluster may have carried out the request
+    nevertheless.
     """
 
     retryable = False
@@ -33,28 +33,28 @@ class TransportError(Exception):
 
 
 class ConnectFailed(TransportError):
-    """There is no connection: the host, its key, our key, or the name is wrong, or no server is there."""
+    """The connection failed: the host, its key, the private key or the name is wrong, or there is no server."""
 
 
 class Unreachable(ConnectFailed):
-    """The other side does not answer, or nothing listens there: it may be down, or starting."""
+    """The server does not answer, or nothing listens there: it may be down, or starting."""
 
 
 class ConnectRefused(ConnectFailed):
-    """The other side takes no more connections just now, as an sshd with too many at once does."""
+    """The server accepts no connection at the moment, such as an sshd with too many of them."""
 
     retryable = True
 
 
 class ConnectionLost(TransportError):
-    """The connection broke while a command was under way: it may have run, or not, or be running still."""
+    """The connection broke while a command was under way: it may or may not have run, or still be running."""
 
     retryable = True
     unsettled = True
 
 
 class CommandTimedOut(TransportError):
-    """A command did not end in its time, and was ended on the cluster."""
+    """A command timed out, and was ended on the cluster."""
 
     retryable = True
     unsettled = True
@@ -67,21 +67,21 @@ class CommandTimedOut(TransportError):
 
 
 class OutputTooLarge(TransportError):
-    """A command printed more than it may."""
+    """A command printed more than its limit."""
 
     def __init__(self, command: str, limit: int) -> None:
-        super().__init__(f"{command} printed more than {limit} bytes", "ask for less at a time")
+        super().__init__(f"{command} printed more than {limit} bytes", "request less at a time")
 
 
 class NotSupported(TransportError):
-    """A transport cannot do this at all, and says which one can."""
+    """The transport cannot do this; the message names one that can."""
 
 
 #: Seconds that the API has for an answer.
 API_TIMEOUT = 20.0
-#: What an account may have to be given so that shells can be started.
+#: Rights that an account needs to start shells.
 _SHELLS = "get and list on pods, and get and create on pods/exec,"
-#: What to do about an API that refuses for now. Of a pod that starts, ends or moves, it says the same.
+#: Remedy for an API that is overloaded. It answers the same for a pod that starts, ends or moves.
 _POD_MOVES = "see whether the pod runs and the API is not overloaded"
 
 
@@ -101,7 +101,7 @@ def namespace_errors(namespace: str) -> Iterator[None]:
         status = _kubernetes_status(error)
         if status == 404:
             raise ConnectFailed(
-                f"there is no namespace {namespace}", "set the namespace that the SlurmCluster is in"
+                f"there is no namespace {namespace}", "set the namespace of the SlurmCluster"
             ) from error
         # Without the right to read namespaces the error is still that no pod was found.
         if status != 403:
@@ -117,18 +117,18 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _kubernetes_status(error: BaseException) -> int | None:
-    """The HTTP status with which the API refused; a refused exec may come wrapped, or as an error in handling it."""
+    """The HTTP status of the API's answer; that of an exec may be wrapped, or the context of another error."""
     statuses = (getattr(one, "status", None) for one in _causes(error))
     return next((status for status in statuses if isinstance(status, int) and status), None)
 
 
 def _kubernetes_words(error: BaseException) -> str:
-    """The words of the API, rather than the headers around them."""
+    """The API's message, without the headers around it."""
     for one in _causes(error):
         if isinstance(one, (TimeoutError, asyncio.TimeoutError)) and not str(one):
-            return f"nothing within {API_TIMEOUT:g} s"
+            return f"no answer within {API_TIMEOUT:g} s"
         if type(one).__name__ == "WSServerHandshakeError":
-            # Its text is the whole address, and why it was refused is not in it.
+            # Its text is the whole address, without the reason.
             return f"HTTP {_kubernetes_status(one)}"
         body = getattr(one, "body", None)
         if isinstance(body, (str, bytes)) and body:
@@ -144,19 +144,19 @@ def is_missing(error: BaseException) -> bool:
 
 
 def is_forbidden(error: BaseException) -> bool:
-    """True if it is a right that is missing."""
+    """True if a right is missing."""
     return _kubernetes_status(error) == 403
 
 
 def is_conflict(error: BaseException) -> bool:
-    """True if the object is no longer the one that was to be changed."""
+    """True if the object has changed since it was read."""
     return _kubernetes_status(error) == 409
 
 
 def kubernetes_error(
     error: BaseException, what: str, rights: str = _SHELLS, for_now: str = _POD_MOVES
 ) -> TransportError:
-    """The error of a call to the Kubernetes API, in words about the user's settings."""
+    """The error of a call to the Kubernetes API, in terms of the user's settings."""
     if isinstance(error, TransportError):
         return error
     status, words = _kubernetes_status(error), _kubernetes_words(error)
@@ -166,7 +166,7 @@ def kubernetes_error(
         )
     if status == 403:
         return ConnectFailed(
-            f"the Kubernetes API gives no right to {what} ({words})",
+            f"the Kubernetes account has no right to {what} ({words})",
             f"bind a Role with {rights} to the connection's account",
         )
     if status in (400, 404, 409, 429) or (status is not None and status >= 500):
@@ -178,10 +178,12 @@ def kubernetes_error(
     if names & untrusted or "CERTIFICATE_VERIFY_FAILED" in str(error):
         return ConnectFailed(
             f"the certificate of the Kubernetes API is not trusted ({words})",
-            "put its certificate authority into the Kubernetes connection",
+            "add its certificate authority to the Kubernetes connection",
         )
     if names & {"ServerDisconnectedError", "ConnectionResetError"}:
-        return ConnectRefused(f"the Kubernetes API hung up ({words})", "it may be starting, or a proxy before it")
+        return ConnectRefused(
+            f"the Kubernetes API closed the connection ({words})", "it may be starting, or a proxy in front of it"
+        )
     silent = any(isinstance(one, (OSError, asyncio.TimeoutError)) for one in _causes(error))
     if silent or "ClientConnectorError" in names:
         return Unreachable(
@@ -192,7 +194,7 @@ def kubernetes_error(
 
 
 def status_message(status: bytes) -> str:
-    """The words of a Status, as Kubernetes ends an exec with."""
+    """The message of the Status with which Kubernetes ends an exec."""
     try:
         return str(json.loads(status)["message"])
     except (ValueError, KeyError, TypeError):
@@ -219,8 +221,8 @@ def rest_error(error: Exception, call: RestCall, url: str) -> TransportError:
     if isinstance(error, httpx.RemoteProtocolError) and "illegal" in str(error):
         return ConnectFailed(f"what listens at {address} does not speak HTTP", "see the address and its port")
     if isinstance(error, (httpx.NetworkError, httpx.ProtocolError)):
-        return ConnectionLost(f"the connection broke while {call} was under way", "it is opened again")
-    return ConnectFailed(f"{address} cannot be asked ({_rest_words(error)})", "see the address of slurmrestd")
+        return ConnectionLost(f"the connection broke while {call} was under way", "it is reopened")
+    return ConnectFailed(f"the request to {address} failed ({_rest_words(error)})", "see the address of slurmrestd")
 
 
 def unexpected_answer(call: RestCall, url: str, status: int, data: bytes) -> TransportError:
@@ -230,7 +232,7 @@ def unexpected_answer(call: RestCall, url: str, status: int, data: bytes) -> Tra
     if status == 503:
         return ConnectRefused(what, _RESTARTS)
     if status >= 500:
-        # A proxy says so too when slurmrestd went away in the middle.
+        # A proxy also answers so when slurmrestd goes away during a request.
         return ConnectionLost(what, _RESTARTS)
     return ConnectFailed(what, "see whether this is the address of a slurmrestd, with the path that a proxy has for it")
 
@@ -238,14 +240,14 @@ def unexpected_answer(call: RestCall, url: str, status: int, data: bytes) -> Tra
 def _no_connection(error: Exception, chain: list[BaseException], address: object) -> TransportError:
     if any(isinstance(one, socket.gaierror) for one in chain):
         return ConnectFailed(
-            f"there is no host of the name in {address}",
+            f"the host name in {address} is unknown",
             "inside Kubernetes it is CLUSTER-rest-svc.NAMESPACE.svc; from outside it needs a proxy or a tunnel",
         )
     if any(isinstance(one, ConnectionRefusedError) for one in chain) or "refused" in str(error):
-        return ConnectRefused(f"nobody listens at {address}", _RESTARTS)
+        return ConnectRefused(f"nothing listens at {address}", _RESTARTS)
     if type(error).__name__ == "ConnectTimeout":
         return Unreachable(f"{address} does not answer", "see the address, and firewalls and network policies")
-    return ConnectFailed(f"there is no connection to {address} ({_rest_words(error)})", "see the address of slurmrestd")
+    return ConnectFailed(f"cannot connect to {address} ({_rest_words(error)})", "see the address of slurmrestd")
 
 
 def _tls(chain: list[BaseException], address: object) -> TransportError:
@@ -253,7 +255,7 @@ def _tls(chain: list[BaseException], address: object) -> TransportError:
     if isinstance(found, ssl.SSLCertVerificationError):
         return ConnectFailed(
             f"the certificate of {address} is not trusted ({found.verify_message})",
-            "give the connection the file of its certificate authority, or the name that the certificate is for",
+            "set the file of its certificate authority in the connection, or use the host name of the certificate",
         )
     return ConnectFailed(
         f"{address} does not speak TLS ({found.reason or found})", "slurmrestd itself speaks plain http"
@@ -272,20 +274,20 @@ def _rest_words(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-#: What paramiko and the SSH provider say of a private key that they cannot read.
+#: Messages of paramiko and the SSH provider for a private key that they cannot read.
 _KEY_UNREADABLE = ("private key file", "Key must have BEGIN", "Private key provided")
 _HOST_KEY_UNREADABLE = ("Invalid key (class", "host key algorithm", "missing key data", "Incorrect padding")
 
 
 def ssh_error(error: BaseException) -> TransportError:
-    """The error of an SSH connection that was not made, in words about the user's settings."""
+    """The error of a failed SSH connection, in terms of the user's settings."""
     if isinstance(error, TransportError):
         return error
     kind, text = type(error).__name__, str(error).removeprefix("[Errno None] ").rstrip(".") or type(error).__name__
     if isinstance(error, socket.gaierror):
         return ConnectFailed(f"the host name is unknown ({text})", "check the host of the connection")
     if isinstance(error, ConnectionRefusedError) or kind == "NoValidConnectionsError":
-        return Unreachable(f"nobody listens there ({text})", "check host and port, and whether the login node is up")
+        return Unreachable(f"nothing listens there ({text})", "check host and port, and whether the login node is up")
     if kind == "BadHostKeyException":
         return ConnectFailed(
             "the host key has changed",
@@ -294,7 +296,7 @@ def ssh_error(error: BaseException) -> TransportError:
         )
     if any(words in text for words in _HOST_KEY_UNREADABLE):
         return ConnectFailed(
-            f"the connection's host_key is no public key ({text})", "put a line of `ssh-keyscan HOST` there"
+            f"the connection's host_key is not a public key ({text})", "put a line of `ssh-keyscan HOST` there"
         )
     if "not found in known_hosts" in text:
         return ConnectFailed(
@@ -303,9 +305,11 @@ def ssh_error(error: BaseException) -> TransportError:
         )
     dropped = ("banner", "Connection reset", "closed", "Connection aborted", "saw EOF")
     if isinstance(error, (ConnectionError, EOFError)) or any(words in text for words in dropped):
-        # An sshd with too many unauthenticated connections (MaxStartups) hangs up before it says anything. If that
-        # happens while it is logged in, paramiko calls it a failed authentication.
-        return ConnectRefused(f"the login node hung up ({text})", "it has too many connections at once, or is starting")
+        # An sshd with too many unauthenticated connections (MaxStartups) closes them before its banner. If that happens
+        # during the login, paramiko calls it a failed authentication.
+        return ConnectRefused(
+            f"the login node closed the connection ({text})", "it has too many connections at once, or is starting"
+        )
     if kind in ("AuthenticationException", "BadAuthenticationType"):
         return ConnectFailed(f"the login was refused ({text})", "check user and key of the connection")
     unreadable = kind == "PasswordRequiredException" or any(words in text for words in _KEY_UNREADABLE)
@@ -314,8 +318,8 @@ def ssh_error(error: BaseException) -> TransportError:
             f"the private key cannot be used ({text})", "check key_file, or private_key and its passphrase"
         )
     if "remote_host" in text:
-        return ConnectFailed("the connection names no host", "set it, or choose another connection of type SSH")
-    # What paramiko says of one who accepts a connection and is silent then, is the last of these.
+        return ConnectFailed("the connection has no host", "set it, or choose another connection of type SSH")
+    # The last one is paramiko's message for a server that accepts the connection and then stays silent.
     if isinstance(error, (TimeoutError, asyncio.TimeoutError, socket.timeout)) or text == "No existing session":
         return Unreachable("the host does not answer", "check host, port and firewalls")
     return ConnectFailed(f"{kind}: {text}", "check the connection")

@@ -41,7 +41,7 @@ def run(stack: Stack, slurm: Cluster) -> Iterator[Run]:
     slurm.wait_node("worker-0", has={"POWER_DOWN", "DRAIN"})
     os.kill(run.wait("survivor", "running")["pid"], signal.SIGKILL)
     run.wait("survivor", "running", least_try=2)
-    run.wait_log("survivor", "has been told to power down, and has jobs")
+    run.wait_log("survivor", "powers down after its jobs")
     slurm.let_go(job)
     yield run
     slurm.reset()

@@ -65,7 +65,7 @@ CASES = {
     "too_large": End(
         "script='#!/bin/bash\\npython3 -c \"x = bytes(1) * (200 << 20); import time; time.sleep(60)\"\\n', mem=20",
         "up_for_retry",
-        "MiB in a task",
+        "MiB per task",
         "FAILED",
     ),
     "cancelled": End(

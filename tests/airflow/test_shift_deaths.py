@@ -15,7 +15,7 @@ from tests.airflow.stack import Dag, Run, Stack
 pytestmark = pytest.mark.lane("airflow of shifts")
 
 #: What a shift says that has come as far as to wait for a job.
-WAITS = "worker-0 has been told to power down, and has jobs"
+WAITS = "worker-0 powers down after its jobs"
 
 
 @pytest.fixture

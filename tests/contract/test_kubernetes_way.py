@@ -165,11 +165,11 @@ def test_a_token_that_expires_stops_only_new_shells(reach: Reach) -> None:
         ),
         (
             {"choices": (PodChoice(LOGIN.labels, "sshd", ("chroot", "/mnt/nowhere", "/bin/sh")),)},
-            r"no shell could be started in container sshd of pod login-0 \(chroot: .*No such file or directory",
+            r"cannot start a shell in container sshd of pod login-0 \(chroot: .*No such file or directory",
         ),
         (
             {"choices": (PodChoice(LOGIN.labels, "sshd", ("/bin/no-such-shell",)),)},
-            r"no shell could be started in container sshd of pod login-0 \(.*no-such-shell.*see whether",
+            r"cannot start a shell in container sshd of pod login-0 \(.*no-such-shell.*see whether",
         ),
     ],
     ids=["namespace", "labels", "container", "root", "shell"],

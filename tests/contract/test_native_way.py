@@ -141,7 +141,7 @@ def test_a_user_without_rights_is_refused(cluster: Cluster) -> None:
 @pytest.mark.parametrize(
     ("settings", "cause"),
     [
-        (("SLURM_CONF=/nowhere/slurm.conf",), "/nowhere/slurm.conf, which is not there"),
+        (("SLURM_CONF=/nowhere/slurm.conf",), "/nowhere/slurm.conf, which does not exist"),
         (("SLURM_CONF=/root/wrong.conf",), "unrecognized key: Nonsense"),
     ],
 )
@@ -159,7 +159,7 @@ def test_a_process_that_is_killed_is_started_again(way: Way, cluster: Cluster) -
     way.ask(ListPartitions())
     (process,) = _pyslurm_processes(cluster)
     process.kill()
-    with pytest.raises(ConnectionLost, match="started again"):
+    with pytest.raises(ConnectionLost, match="restarted"):
         way.ask(ListPartitions())
     assert len(way.ask(ListPartitions())) == 2
 

@@ -71,7 +71,7 @@ def key(name: str) -> SubmissionKey:
         ({"account": "visoin"}, f"account 'visoin': did you mean 'vision'? {MAY} vision (default), shared"),
         ({"account": "research"}, f"account 'research': {MAY}"),
         ({"qos": "solw"}, f"qos 'solw': did you mean 'slow'? {MAY} normal, slow with account vision"),
-        ({"qos": "fast"}, f"qos fast goes with account shared: {MAY} normal, slow with account vision"),
+        ({"qos": "fast"}, f"qos fast needs account shared: {MAY} normal, slow with account vision"),
         ({"partition": "mian"}, "partition 'mian': did you mean 'main'? there are main"),
     ],
     ids=str,

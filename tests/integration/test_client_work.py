@@ -83,8 +83,8 @@ def test_where_jobs_stand(slurm: ClientUnderTest, cluster: Cluster) -> None:
     waits, fails, whole, element, no_element, unknown = slurm.do("statuses", asked).values()
     assert [str(one.state) for one in (waits, fails, whole, element)] == ["PENDING", "FAILED", "COMPLETED", "COMPLETED"]
     assert (len(whole.parts), len(element.parts)) == (2, 1)
-    assert no_element.lost == f"job {array} is there, but has no {array}_5"
-    assert unknown.lost == "neither the queue nor accounting knows it"
+    assert no_element.lost == f"job {array} exists, but has no part {array}_5"
+    assert unknown.lost == "it is in neither the queue nor accounting"
 
 
 def test_without_accounting_it_is_said_where_jobs_stand(slurm: ClientUnderTest, cluster: Cluster) -> None:

@@ -94,7 +94,7 @@ def test_a_queued_job_gets_no_node_that_is_kept_off(over_ssh: Mover, cluster: Cl
     first = cluster.held_job("--nodelist=worker-1", "--gpus-per-node=4")
     cluster.wait_job(first, "RUNNING")
     second = cluster.sbatch("--nodelist=worker-1", "--gpus-per-node=8")
-    assert over_ssh.step(lend, "worker-1").waiting == {"worker-1": "has been told to power down, and has jobs"}
+    assert over_ssh.step(lend, "worker-1").waiting == {"worker-1": "powers down after its jobs"}
     cluster.let_go(first)
     assert over_ssh.until_over(lend, "worker-1").is_over
     assert cluster.job_state(second) == "PENDING"

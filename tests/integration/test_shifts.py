@@ -19,7 +19,7 @@ pytestmark = pytest.mark.lane("shifts")
 def test_nights_and_days_under_a_queue(shifts: Shifts) -> None:
     queue = Queue(shifts)
     day = shifts.start(shifts.order(2, 2))
-    shifts.wait_said(day, "has been told to power down, and has jobs")
+    shifts.wait_said(day, "powers down after its jobs")
     queue.let_go()
     outcome = day.end()
     assert outcome.allocation == {"training": 2, "inference": 2}
@@ -93,7 +93,7 @@ def test_ahead_of_it_only_jobs_start_that_end_by_then(shifts: Shifts) -> None:
     # The one that goes on with it finds that its time has come.
     first.die()
     second = shifts.start(replace(ahead, wanted_at=at(0)))
-    shifts.wait_said(second, "has been told to power down, and has jobs")
+    shifts.wait_said(second, "powers down after its jobs")
     cluster.let_go(short)
     outcome = second.end()
     assert set(shifts.drained()) == set(leaving)
@@ -116,7 +116,7 @@ def test_idle_waits_and_lets_jobs_start_until_a_node_is_idle(shifts: Shifts) -> 
     for job in half.values():
         cluster.wait_job(job, "RUNNING")
     running = shifts.start(shifts.order(3, 1, mode="idle"))
-    shifts.wait_said(running, "has been told to power down, and has jobs")
+    shifts.wait_said(running, "powers down after its jobs")
     assert not shifts.drained()
     (going,) = [name for name, node in cluster.nodes().items() if "POWER_DOWN" in node.state]
     more = cluster.held_job("--gpus-per-node=4", f"--nodelist={going}")

@@ -104,14 +104,14 @@ def test_a_heterogeneous_job_is_over_with_its_last_component(slurm: ClientUnderT
 
 def test_an_unknown_job_is_lost_and_no_success(slurm: ClientUnderTest, cluster: Cluster) -> None:
     end = slurm.watch("999999", patience=BRIEF).end()
-    assert end.lost == "neither the queue nor accounting knows it"
+    assert end.lost == "it is in neither the queue nor accounting"
     assert not end.succeeded
 
 
 def test_a_job_that_is_not_the_one_that_is_meant(slurm: ClientUnderTest, cluster: Cluster) -> None:
     job = cluster.held_job("--job-name=theirs")
     end = slurm.watch(job, name="ours", patience=BRIEF).end()
-    assert end.lost == "Slurm has lost it, and given its number to a job named theirs"
+    assert end.lost == "Slurm lost it and reused its id for a job named theirs"
     assert slurm.watch(job, name="theirs").until_state("RUNNING").parts[0].name == "theirs"
 
 

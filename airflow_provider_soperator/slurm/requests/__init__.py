@@ -1,4 +1,4 @@
-"""Everything that Slurm can be asked or told, one small value for each."""
+"""Requests to Slurm, one small value for each."""
 
 from airflow_provider_soperator.slurm.requests.accounting import Accounting, ListShares, ShowRights
 from airflow_provider_soperator.slurm.requests.cluster import (

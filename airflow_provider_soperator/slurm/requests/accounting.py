@@ -1,4 +1,4 @@
-"""Questions to accounting: jobs of the past, what users may do, and their shares of the cluster."""
+"""Requests to accounting: past jobs, rights of users, and fair shares."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ from airflow_provider_soperator.slurm.requests.commands import (
 )
 from airflow_provider_soperator.slurm.states import JobState
 
-#: Ids in one question: the database answers it from an index, but reads it as one line of SQL.
+#: Ids in one query: the database uses an index, but gets them as one line of SQL.
 MOST_IDS = 5000
-#: slurmdbd's column for names has so many characters.
+#: Characters of slurmdbd's column for names.
 NAME_LENGTH = 255
 
 _SAFE_NAME = re.compile(r"[A-Za-z0-9._:@+-]+")
 _BYTES = re.compile(r"([0-9.]+)([KMGTP]?)")
 _EPOCH = datetime.fromtimestamp(0, timezone.utc)
 
-#: Under the names that 22.05 and 26.05 share; so without Restarts and StdOut.
+#: Names of columns that 22.05 and 26.05 share; so without Restarts and StdOut.
 _COLUMNS = (
     "JobID",
     "JobIDRaw",
@@ -68,9 +68,9 @@ _COLUMNS = (
     "WorkDir",
     "MaxRSS",
 )
-#: Lists of array elements in full, however long.
+#: Prints lists of array elements in full.
 _ENVIRONMENT = {**EPOCHS, "SLURM_BITSTR_LEN": "0"}
-#: All that a row can be in.
+#: All states of a row.
 _STATES = ("PD", "R", "S", "CD", "CA", "F", "TO", "NF", "PR", "BF", "DL", "OOM", "RQ", "RS", "RV")
 
 
@@ -79,7 +79,7 @@ def accounting_table() -> Table:
 
 
 def name_in_accounting(name: str) -> str:
-    """A job's name as accounting has it: there is no room for a long one, and no double quotes.
+    """A job's name in accounting, which is cut to its column and has no double quotes.
 
     >>> name_in_accounting('say "hi"')
     'say `hi`'
@@ -89,11 +89,11 @@ def name_in_accounting(name: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Accounting(Request[tuple[AccountingJob, ...]]):
-    """Jobs that accounting knows, whether they wait, run or have ended, by id, by name, or by user and time.
+    """List jobs in accounting, in any state, by id, by name, or by user and time.
 
-    Each job, array element and part of a heterogeneous job is there once, with the runs before its last one.
-    Not everything is: accounting lags some seconds; an array element that was cancelled before it started is part of
-    another row, or of none; and without ids a job is found only once it has been eligible or has ended, so not while
+    Each job, array element and part of a heterogeneous job is listed once, with its earlier runs.
+    Some are missing: accounting lags some seconds; an array element that was cancelled before it started is part of
+    another row, or of none; and without ids a job is found only after it has been eligible or has ended, so not while
     it is held or depends on another.
 
     >>> Accounting(ids=(JobId(7),)).command().argv[:4]
@@ -104,9 +104,9 @@ class Accounting(Request[tuple[AccountingJob, ...]]):
     names: tuple[str, ...] = ()
     name_suffixes: tuple[str, ...] = ()
     user: str = ""
-    #: Those of all users; else, unless root asks, ``sacct`` tells only of the own ones.
+    #: Jobs of all users; else, except for root, ``sacct`` lists only the user's own.
     everyone: bool = False
-    #: Jobs that were there at this time or later. Without it and without ids only today's are found.
+    #: Jobs that existed at this time or later. Without it and without ids only today's are found.
     since: datetime | None = None
     #: Steps too.
     steps: bool = False
@@ -116,12 +116,12 @@ class Accounting(Request[tuple[AccountingJob, ...]]):
         return Command((*self.selection(), "--noconvert", *self.table.parsable_words()), environment=_ENVIRONMENT)
 
     def selection(self) -> list[str]:
-        """The command up to what it is to print."""
+        """The command without its output format."""
         argv = ["sacct", "--duplicates", *([] if self.steps else ["--allocations"])]
         if self.ids is not None:
             wholes = dict.fromkeys(str(job.whole) for job in self.ids)
             if not 0 < len(wholes) <= MOST_IDS:
-                raise InvalidRequest(f"accounting can be asked for 1 to {MOST_IDS} jobs at once, not {len(wholes)}")
+                raise InvalidRequest(f"accounting takes 1 to {MOST_IDS} jobs in one query, got {len(wholes)}")
             argv.append(f"--jobs={','.join(wholes)}")
         if names := self.safe_names():
             argv.append(f"--name={','.join(names)}")
@@ -130,12 +130,12 @@ class Accounting(Request[tuple[AccountingJob, ...]]):
         elif self.everyone:
             argv.append("--allusers")
         if self.since:
-            # Asked for by state, jobs are found that ended before they were ever eligible.
+            # Selection by state also finds jobs that ended before they were ever eligible.
             argv += [f"--starttime={format_time(self.since)}", "--endtime=now+1day", f"--state={','.join(_STATES)}"]
         return argv
 
     def safe_names(self) -> tuple[str, ...]:
-        """The names as accounting has them, if it can be asked for every one of them; otherwise none."""
+        """The names in accounting, if each can be queried; otherwise none."""
         return tuple(sorted(self._names)) if all(map(_SAFE_NAME.fullmatch, self._names)) else ()
 
     def read(self, answer: CommandOutput) -> tuple[AccountingJob, ...]:
@@ -145,13 +145,13 @@ class Accounting(Request[tuple[AccountingJob, ...]]):
             if not job_id.step:
                 runs.setdefault(job_id, []).append(_AccountingRun(_accounting_job(job_id, row)))
             elif job_id.without_step in runs:
-                # Below the run that they belong to.
+                # Steps follow the run that they belong to.
                 runs[job_id.without_step][-1].steps.append(_step(job_id, row))
         jobs = (with_earlier_runs([run.complete() for run in found]) for found in runs.values())
         return tuple(job for job in jobs if self.admits(job))
 
     def admits(self, job: AccountingJob) -> bool:
-        """True if a job fits the conditions on ids and names; those that a server may not have applied."""
+        """True if a job fits the ids and names, which the server may not have applied."""
         if self._wanted is not None and not self._wanted.touches(job.id):
             return False
         if self.names and job.name not in self._names:
@@ -177,7 +177,7 @@ class _AccountingRun:
 
 
 def with_earlier_runs(jobs: Iterable[AccountingJob]) -> AccountingJob:
-    """The last of the runs of one job, with those before it."""
+    """The last run of a job, with the earlier ones."""
     *earlier, last = sorted(jobs, key=lambda job: job.started or job.eligible or job.submitted or _EPOCH)
     return replace(last, earlier_runs=tuple(earlier)) if earlier else last
 
@@ -255,7 +255,7 @@ class ShowRights(Request[UserRights]):
         )
 
 
-#: Under the names that 22.05 and 26.05 share.
+#: Names of columns that 22.05 and 26.05 share.
 _SHARE_COLUMNS = (
     "Account",
     "User",
@@ -272,7 +272,7 @@ _SHARE_COLUMNS = (
 
 @dataclass(frozen=True)
 class ListShares(Request[tuple[Share, ...]]):
-    """The shares of all accounts and users, by their names; none where the cluster keeps no accounting.
+    """List the shares of all accounts and users, sorted by name; none without accounting.
 
     >>> ListShares().command().argv[:3]
     ('sshare', '--all', '--parsable2')
@@ -286,20 +286,20 @@ class ListShares(Request[tuple[Share, ...]]):
 
 
 def by_name(shares: Iterable[Share]) -> tuple[Share, ...]:
-    """Sorted by names: ``sshare`` has them as a tree, slurmrestd as they come."""
+    """Sort by name: ``sshare`` prints a tree, slurmrestd any order."""
     return tuple(sorted(shares, key=lambda share: (share.account, share.user, share.partition)))
 
 
 def _share(line: str) -> Share:
     said = dict(zip(_SHARE_COLUMNS, line.split("|"), strict=False))
     if len(said) < len(_SHARE_COLUMNS):
-        raise UnreadableAnswer(f"no row of {len(_SHARE_COLUMNS)} columns: {line[:200]!r}", "sshare")
+        raise UnreadableAnswer(f"expected {len(_SHARE_COLUMNS)} columns, got {line[:200]!r}", "sshare")
     return Share(
-        # Set in by a blank for each account above it.
+        # Indented by a blank for each account above it.
         account=said["Account"].strip(),
         user=said["User"],
         partition=said["Partition"],
-        # Of those that share with their parent it says so in place of a number.
+        # Not a number for those that share with their parent.
         shares=int(said["RawShares"]) if said["RawShares"].isdecimal() else None,
         normal_shares=_fraction(said["NormShares"]),
         usage=number(said["RawUsage"]),

@@ -1,4 +1,4 @@
-"""Questions about Slurm itself: its settings, its daemons, how busy it is, and a token to ask it by REST."""
+"""Requests about Slurm itself: its settings, daemons and load, and a token for slurmrestd."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _RPC = re.compile(r"\s+(\S+)\s+\(\s*\d+\)\s+count:(\d+)\s+ave_time:\d+\s+total_t
 
 @dataclass(frozen=True)
 class ShowConfig(Request[ClusterConfig]):
-    """The settings of the cluster."""
+    """Get the settings of the cluster."""
 
     def command(self) -> Command:
         return Command(("scontrol", "show", "config"))
@@ -37,11 +37,11 @@ class ShowConfig(Request[ClusterConfig]):
     def read(self, answer: CommandOutput) -> ClusterConfig:
         said: dict[str, str] = {}
         for line in self.check(answer).text.splitlines():
-            # Plugins' own settings come after slurm.conf's, under names that may be the same.
+            # Plugins' own settings come after slurm.conf's, and may have the same names.
             if found := _SETTING.fullmatch(line.rstrip()):
                 said.setdefault(found[1], found[2])
         if "SLURM_VERSION" not in said:
-            raise UnreadableAnswer("there is no SLURM_VERSION among the settings", "scontrol")
+            raise UnreadableAnswer("no SLURM_VERSION among the settings", "scontrol")
         return ClusterConfig(
             version=said["SLURM_VERSION"],
             cluster=said.get("ClusterName", ""),
@@ -66,7 +66,7 @@ def _seconds(said: dict[str, str], name: str) -> timedelta | None:
 
 @dataclass(frozen=True)
 class Ping(Request[tuple[Controller, ...]]):
-    """Each slurmctld, and whether it answers. ``ControllerUnreachable`` if none does."""
+    """Ping each slurmctld. ``ControllerUnreachable`` if none answers."""
 
     def command(self) -> Command:
         return Command(("scontrol", "ping"))
@@ -78,7 +78,7 @@ class Ping(Request[tuple[Controller, ...]]):
         )
         if not found:
             self.check(answer)
-            raise UnreadableAnswer(f"no controller: {answer.text[:200]!r}", "scontrol")
+            raise UnreadableAnswer(f"expected a controller, got {answer.text[:200]!r}", "scontrol")
         if not any(controller.is_up for controller in found):
             said = ", ".join(f"slurmctld at {controller.host} is down" for controller in found)
             raise ControllerUnreachable(said, "scontrol")
@@ -87,7 +87,7 @@ class Ping(Request[tuple[Controller, ...]]):
 
 @dataclass(frozen=True)
 class WhoAmI(Request[str]):
-    """The user in whose name the cluster is asked."""
+    """Get the user of the connection on the cluster."""
 
     def command(self) -> Command:
         return Command(("id", "-un"))
@@ -98,7 +98,7 @@ class WhoAmI(Request[str]):
 
 @dataclass(frozen=True)
 class SchedulerDiagnostics(Request[SchedulerStats]):
-    """Ask for the figures of slurmctld's work."""
+    """Get the statistics of slurmctld."""
 
     def command(self) -> Command:
         return Command(("sdiag",))
@@ -142,7 +142,7 @@ class SchedulerDiagnostics(Request[SchedulerStats]):
 
 @dataclass(frozen=True)
 class ShowTopology(Request[dict[str, str]]):
-    """The block or leaf switch that each node hangs on, by the nodes' names; empty where Slurm knows of none."""
+    """Get the block or leaf switch of each node, by the nodes' names; empty without a topology."""
 
     def command(self) -> Command:
         return Command(("scontrol", "--oneliner", "show", "topology"))
@@ -150,7 +150,7 @@ class ShowTopology(Request[dict[str, str]]):
     def read(self, answer: CommandOutput) -> dict[str, str]:
         lines = self.check(answer).text.splitlines()
         said = [dict(word.partition("=")[::2] for word in line.split()) for line in lines]
-        # Switches above the leaves have all nodes below them.
+        # Switches above the leaves list all nodes below them.
         leaves = [fields for fields in said if fields.get("Level", "0") == "0" and fields.get("Nodes")]
         return {
             node: fields.get("BlockName") or fields.get("SwitchName", "")
@@ -161,7 +161,7 @@ class ShowTopology(Request[dict[str, str]]):
 
 @dataclass(frozen=True)
 class MintToken(Request[str]):
-    """A JWT for slurmrestd; one for another user only if root or SlurmUser asks.
+    """Create a JWT for slurmrestd; only root and SlurmUser can create one for another user.
 
     >>> MintToken(timedelta(hours=1)).command().argv
     ('scontrol', 'token', 'lifespan=3600')
@@ -177,5 +177,5 @@ class MintToken(Request[str]):
     def read(self, answer: CommandOutput) -> str:
         found = _TOKEN.search(self.check(answer).text)
         if not found:
-            raise UnreadableAnswer("no token", "scontrol")
+            raise UnreadableAnswer("no token in the answer", "scontrol")
         return found[1]

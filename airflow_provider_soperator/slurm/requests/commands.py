@@ -1,7 +1,7 @@
-"""Requests as commands, the tables that these print, and work that takes several requests.
+"""Requests as commands, the tables that they print, and work that takes several requests.
 
-Each table has a separator of its own that cannot have been put into a job's name, and it follows every field, the last
-of a row too. So fields may hold any byte: line breaks, the separators of others, text in no encoding at all.
+Each table has a random separator, which follows every field, even the last of a row. So fields may have any bytes:
+line breaks, other separators, text in any encoding.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MEGABYTE = 1 << 20
 
 @dataclass(frozen=True)
 class Command:
-    """A program to run on the cluster: words, not a line for a shell.
+    """A program to run on the cluster, as words, not a line for a shell.
 
     >>> Command(("squeue", "--me")).environment
     {}
@@ -31,17 +31,17 @@ class Command:
 
     argv: tuple[str, ...]
     stdin: bytes = field(default=b"", repr=False)
-    #: Variables to set besides those that are there.
+    #: Additional variables.
     environment: Mapping[str, str] = field(default_factory=dict)
-    #: Seconds after which it is ended.
+    #: Seconds after which it is killed.
     timeout: float = TIMEOUT
-    #: Bytes that it may print, on both streams.
+    #: Limit on the bytes of both output streams.
     max_output: int = 256 * MEGABYTE
 
 
 @dataclass(frozen=True)
 class CommandOutput:
-    """The output of a program, and the status it ended with."""
+    """The output of a program, and its exit status."""
 
     status: int
     stdout: bytes = field(repr=False)
@@ -53,26 +53,26 @@ class CommandOutput:
 
 
 class Request(Generic[T]):
-    """One question to Slurm.
+    """A request to Slurm.
 
-    Transports that run commands use ``command`` and ``read``; others answer the same kinds of request in their own way,
-    so a request holds data. Whatever Slurm refuses, ``read`` raises as a ``SlurmError``.
+    Transports that run commands use ``command`` and ``read``; others answer the same requests in their own way, so a
+    request is data. ``read`` raises a ``SlurmError`` if Slurm has rejected it.
     """
 
     @abstractmethod
     def command(self) -> Command:
-        """The command that asks it. ``InvalidRequest`` if no command can."""
+        """The command for it. ``InvalidRequest`` if there can be none."""
 
     @abstractmethod
     def read(self, answer: CommandOutput) -> T:
         """Read the command's answer."""
 
     def again(self) -> Request[T] | None:
-        """The request to repeat when the outcome of the first try is unknown; None if doing it twice would do harm."""
+        """The request to repeat when the outcome of the first try is unknown; None if a repeat would do harm."""
         return self
 
     def check(self, answer: CommandOutput) -> CommandOutput:
-        """The answer, if the command did what it was to do."""
+        """The answer, if the command succeeded."""
         if answer.status:
             self.fail(answer)
         return answer
@@ -85,7 +85,7 @@ class Request(Generic[T]):
 
 
 def clean(text: str) -> str:
-    """A field, without Slurm's words for nothing.
+    """A field, empty for Slurm's words for nothing.
 
     >>> clean("(null)"), clean("None assigned"), clean("nonesuch")
     ('', '', 'nonesuch')
@@ -97,45 +97,45 @@ _NOTHING = {"(null)", "n/a", "none", "none assigned", "null"}
 
 
 def number(text: str) -> int:
-    """A whole number; 0 where Slurm has none."""
+    """A whole number; 0 if Slurm has none."""
     return int(text) if text.isdecimal() else 0
 
 
 def listed(text: str) -> tuple[str, ...]:
-    """A list with commas in it."""
+    """A list that is separated by commas."""
     return tuple(filter(None, clean(text).split(",")))
 
 
 def plain_word(what: str, text: str) -> str:
-    """A name that cannot be taken for anything else on a command line or in ``key=value``; refused otherwise."""
+    """The name, if it is unambiguous on a command line and in ``key=value``; else ``InvalidRequest``."""
     if not text or text.startswith("-") or any(letter in text for letter in ", =\"'\\") or not text.isprintable():
-        raise InvalidRequest(f"{text!r} cannot be {what}: it would need quotes that Slurm's commands do not know")
+        raise InvalidRequest(f"{text!r} cannot be {what}: Slurm's commands cannot quote its characters")
     return text
 
 
 def free_text(what: str, text: str, most: int = 1024) -> str:
-    """A text for people, as one line: slurmctld keeps it as it is, but others read it line by line."""
+    """The text, if it is one printable line: slurmctld keeps any, but other programs read it line by line."""
     if not text.isprintable():
-        raise InvalidRequest(f"{what} {text!r} has line breaks or other characters that do not print")
+        raise InvalidRequest(f"{what} {text!r} has line breaks or other non-printable characters")
     if len(text.encode()) > most:
-        raise InvalidRequest(f"{what} has {len(text.encode())} bytes; more than {most} are not kept")
+        raise InvalidRequest(f"{what} has {len(text.encode())} bytes; at most {most} are kept")
     return text
 
 
 def quoted(what: str, text: str) -> str:
-    """A text for a field in which ``scontrol`` takes off a quotation mark at either end, but none within."""
+    """The text in quotation marks, for a field of which ``scontrol`` removes the outer ones only."""
     return f'"{free_text(what, text)}"'
 
 
 def new_separator() -> str:
-    """Short, as it is printed as often as there are fields; 48 random bits, as it is guessed at most once."""
-    # The first letter must be no digit: squeue would read it as part of a column's width.
+    """A random separator: short, as it follows every field, but with 48 random bits."""
+    # It must not begin with a digit: squeue would read that as part of a column's width.
     return f"~{secrets.token_urlsafe(6)}"
 
 
 @dataclass(frozen=True)
 class Table:
-    """Columns to ask a command for, and how to read what it prints.
+    """Columns of a command's output, and their reader.
 
     >>> table = Table(("JobArrayId", "Name"), separator="~x")
     >>> table.format_words()
@@ -156,7 +156,7 @@ class Table:
         return ("--noheader", "--parsable", f"--delimiter={self.separator}", f"--format={','.join(self.columns)}")
 
     def rows(self, printed: bytes) -> Iterator[tuple[str, ...]]:
-        """The fields of each row; bytes that are no UTF-8 come as ``\\xff``."""
+        """The fields of each row; bytes that are not UTF-8 become ``\\xff``."""
         fields = printed.decode(errors="backslashreplace").split(self.separator)
         width = len(self.columns)
         end = fields.pop()
@@ -165,19 +165,19 @@ class Table:
         for start in range(0, len(fields), width):
             first = fields[start]
             if start:
-                # What ends the row before.
+                # The end of the row before.
                 if not first.startswith("\n"):
                     raise UnreadableAnswer(f"a table of {width} columns has a row that does not end: {first[:200]!r}")
                 first = first[1:]
             yield (first, *fields[start + 1 : start + width])
 
 
-#: Yields requests, is sent what each was answered, and returns a ``T``.
+#: Generator that yields requests, is sent their answers, and returns a ``T``.
 Steps = Generator[Request[Any], Any, T]
 
 
 def run_steps(steps: Steps[T], ask: Callable[[Request[Any]], Any]) -> T:
-    """Take the steps, one question after the other."""
+    """Run steps, one request after the other."""
     try:
         request = next(steps)
         while True:
@@ -193,7 +193,7 @@ def run_steps(steps: Steps[T], ask: Callable[[Request[Any]], Any]) -> T:
 
 
 async def run_steps_async(steps: Steps[T], ask: Callable[[Request[Any]], Awaitable[Any]]) -> T:
-    """The same for an event loop."""
+    """Run steps in an event loop."""
     try:
         request = next(steps)
         while True:

@@ -1,4 +1,4 @@
-"""Questions and orders about jobs in the queue."""
+"""Requests about jobs in the queue."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from airflow_provider_soperator.slurm.states import JobState
 if TYPE_CHECKING:
     from airflow_provider_soperator.slurm.job import BatchJob
 
-#: Beyond this many, all of the user's jobs are asked for and ours picked out.
+#: With more ids or names than this, all jobs are listed and filtered here.
 MOST_LISTED = 1000
-#: Jobs in one command of other kinds: far from any limit on a command line.
+#: Jobs in one other command, well below any limit on a command line.
 BATCH = 1000
 
 _SAFE_NAME = re.compile(r"[A-Za-z0-9._:@+-]+")
@@ -93,30 +93,30 @@ class Submit(Request[JobId]):
         return Command(submission.argv, stdin=submission.stdin)
 
     def again(self) -> None:
-        """A second job would be another one; see ``SubmitOnce``."""
+        """Not repeatable: it would submit a second job; see ``SubmitOnce``."""
 
     def read(self, answer: CommandOutput) -> JobId:
-        # Plugins of sbatch may print lines of their own before it.
+        # Plugins of sbatch may print lines before the id.
         lines = self.check(answer).text.split()
         try:
             return JobId.parse(lines[-1])
         except (IndexError, ValueError):
-            raise UnreadableAnswer(f"no job id: {answer.text[-200:]!r}", "sbatch") from None
+            raise UnreadableAnswer(f"expected a job id, got {answer.text[-200:]!r}", "sbatch") from None
 
 
 @dataclass(frozen=True, kw_only=True)
 class ListJobs(Request[tuple[Job, ...]]):
-    """The jobs in the queue: all, or those that fit every condition given. One question, whatever their number.
+    """List the jobs in the queue that fit every given condition, in one request.
 
-    A job that the queue does not have (any more) is not in the answer. Jobs of an array that wait are one entry; an
-    entry is in the answer if any part of it was asked for.
+    Jobs that have left the queue are not in the answer. Pending elements of an array are one entry, which is in the
+    answer if any of them was asked for.
 
     >>> ListJobs(ids=(JobId(7),), mine=True).command().argv[:5]
     ('squeue', '--all', '--states=all', '--me', '--jobs=7')
     """
 
     ids: tuple[JobId, ...] | None = None
-    #: Only jobs of the user who asks.
+    #: Only jobs of the connection's own user.
     mine: bool = False
     user: str = ""
     #: Exact names.
@@ -138,7 +138,7 @@ class ListJobs(Request[tuple[Job, ...]]):
         wholes = self._wholes()
         if wholes and len(wholes) <= MOST_LISTED:
             argv.append(f"--jobs={','.join(map(str, wholes))}")
-        # What it would take apart or alter is picked out of the answer alone.
+        # Names that squeue would split or alter are only filtered here.
         if self.names and len(self.names) <= MOST_LISTED and all(map(_SAFE_NAME.fullmatch, self.names)):
             argv.append(f"--name={','.join(self.names)}")
         return Command((*argv, *self.table.format_words()), environment={**EPOCHS, "SLURM_BITSTR_LEN": "0"})
@@ -146,7 +146,7 @@ class ListJobs(Request[tuple[Job, ...]]):
     def read(self, answer: CommandOutput) -> tuple[Job, ...]:
         if answer.status:
             error = self.error(answer)
-            # So it says of a single job that has left the queue; of several it says nothing.
+            # squeue's error for a single job that has left the queue; for several there is none.
             if isinstance(error, UnknownJob):
                 return ()
             raise error
@@ -163,7 +163,7 @@ class ListJobs(Request[tuple[Job, ...]]):
 
     def _wholes(self) -> tuple[JobId, ...]:
         if self.ids == ():
-            raise InvalidRequest("no job is asked for")
+            raise InvalidRequest("no job is given")
         return tuple(dict.fromkeys(job.whole for job in self.ids or ()))
 
     @cached_property
@@ -206,7 +206,7 @@ def _job(row: tuple[str, ...]) -> Job:
 
 @dataclass(frozen=True)
 class JobDetail(Request[str]):
-    """All that slurmctld knows of a job, as text for people."""
+    """Get slurmctld's full record of a job, as text for people."""
 
     job: JobId
 
@@ -219,7 +219,7 @@ class JobDetail(Request[str]):
 
 @dataclass(frozen=True, kw_only=True)
 class CancelJobs(Request[None]):
-    """Cancel jobs, or send them a signal. Jobs that are gone are no error.
+    """Cancel jobs, or send them a signal. Jobs that have ended are not an error.
 
     >>> CancelJobs(ids=(JobId(7), JobId(8, element=1))).command().argv
     ('scancel', '7', '8_1')
@@ -232,11 +232,11 @@ class CancelJobs(Request[None]):
     full: bool = False
     #: Signal the batch script only.
     batch: bool = False
-    #: Only what has not started: elements of an array that run go on.
+    #: Only jobs and array elements that have not started.
     waiting: bool = False
 
     def again(self) -> CancelJobs | None:
-        """A job ends once, but a signal may mean something each time."""
+        """Repeatable unless it sends a signal, which may act each time."""
         return None if self.signal else self
 
     def command(self) -> Command:
@@ -254,13 +254,13 @@ class CancelJobs(Request[None]):
         raise self.error(CommandOutput(answer.status, answer.stdout, "\n".join(left).encode()))
 
 
-#: What is said of a job that has ended, by whoever was to change it.
+#: Messages of commands about a job that has ended.
 GONE = re.compile(r"invalid job id specified|already completing or completed|has already finished", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class _JobOrder(Request[None]):
-    """Something that ``scontrol`` does to each of a list of jobs."""
+    """A command of ``scontrol`` for a list of jobs."""
 
     ids: tuple[JobId, ...]
 
@@ -276,14 +276,14 @@ class _JobOrder(Request[None]):
 
 
 class HoldJobs(_JobOrder):
-    """Keep waiting jobs from starting."""
+    """Hold pending jobs."""
 
     def words(self) -> tuple[str, ...]:
         return ("hold",)
 
 
 class ReleaseJobs(_JobOrder):
-    """Let held jobs start."""
+    """Release held jobs."""
 
     def words(self) -> tuple[str, ...]:
         return ("release",)
@@ -291,18 +291,18 @@ class ReleaseJobs(_JobOrder):
 
 @dataclass(frozen=True)
 class RequeueJobs(_JobOrder):
-    """Put jobs that run or have ended back into the queue, under the same id."""
+    """Requeue jobs that run or have ended, under the same id."""
 
     hold: bool = False
 
     def again(self) -> None:
-        """The first may have come back and started meanwhile."""
+        """Not repeatable: a requeued job may have started meanwhile."""
 
     def words(self) -> tuple[str, ...]:
         return ("requeuehold",) if self.hold else ("requeue",)
 
 
-#: Slurm lets users order their own jobs only where it is told to.
+#: By default Slurm does not let users order their own jobs.
 _TOP_REMEDY = (
     "users may order their jobs where SlurmctldParameters has enable_user_top; elsewhere this needs root, SlurmUser or "
     "an accounting AdminLevel of Operator"
@@ -310,10 +310,10 @@ _TOP_REMEDY = (
 
 
 class TopJobs(_JobOrder):
-    """Put waiting jobs before all others of their user, the first of them first.
+    """Move pending jobs before all others of their user, in the given order.
 
-    They are of one user, and arrays go as a whole: jobs of another user Slurm leaves where they are without a word, and
-    single elements it does not know.
+    All must be of one user, and arrays move as a whole: Slurm silently ignores jobs of another user, and rejects single
+    elements.
     """
 
     def words(self) -> tuple[str, ...]:
@@ -348,7 +348,7 @@ class UpdateJob(Request[None]):
 
 def _id_words(ids: tuple[JobId, ...]) -> tuple[str, ...]:
     if not ids:
-        raise InvalidRequest("no job is named")
+        raise InvalidRequest("no job is given")
     return tuple(job.argument for job in ids)
 
 

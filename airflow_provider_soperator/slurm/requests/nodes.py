@@ -1,4 +1,4 @@
-"""Questions and orders about nodes and partitions."""
+"""Requests about nodes and partitions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from airflow_provider_soperator.slurm.requests.commands import (
 )
 from airflow_provider_soperator.slurm.states import NodeState
 
-#: Under the names that 22.05 and 26.05 share.
+#: Names of columns that 22.05 and 26.05 share.
 _COLUMNS = (
     "NodeList",
     "StateComplete",
@@ -51,19 +51,19 @@ def node_table() -> Table:
 
 
 def _fold(names: Iterable[str]) -> str:
-    """Nodes as one word; refused if they are none, or not what they should be."""
+    """Nodes as one word; ``InvalidRequest`` if there are none, or a name is invalid."""
     try:
         folded = hostlist.fold(names)
     except hostlist.HostlistError as error:
         raise InvalidRequest(str(error)) from None
     if not folded:
-        raise InvalidRequest("no node is named")
+        raise InvalidRequest("no node is given")
     return folded
 
 
 @dataclass(frozen=True)
 class ListNodes(Request[tuple[Node, ...]]):
-    """Nodes by name, or all. ``UnknownNode`` if one of those named does not exist.
+    """List nodes by name, or all. ``UnknownNode`` if one does not exist.
 
     >>> ListNodes(("worker-0", "worker-1")).command().argv[:5]
     ('sinfo', '--Node', '--all', '--exact', '--nodes=worker-[0-1]')
@@ -100,7 +100,7 @@ def _node(row: tuple[str, ...], partitions: list[str]) -> Node:
         state=NodeState.parse(state),
         partitions=tuple(sorted(filter(None, map(clean, partitions)))),
         reason=clean(reason),
-        # Of a reason that is gone too it knows who gave it.
+        # The user stays after the reason has been removed.
         reason_user=user if clean(reason) and user != "Unknown" else "",
         reason_since=parse_time(since),
         comment=clean(comment),
@@ -117,7 +117,7 @@ def _node(row: tuple[str, ...], partitions: list[str]) -> Node:
     )
 
 
-#: A node in ``scontrol show node``: each text that people have written is on a line of its own, behind its name.
+#: A node in ``scontrol show node``: each free text is on a line of its own, after its name.
 _SHOWN_NODE = re.compile(r"^NodeName=(\S+)(.*?)(?=^NodeName=|\Z)", re.MULTILINE | re.DOTALL)
 _INSTANCE = re.compile(r"^ +InstanceId=(\S+)", re.MULTILINE)
 _BOOTED = re.compile(r"^ +BootTime=(\S+)", re.MULTILINE)
@@ -125,7 +125,7 @@ _BOOTED = re.compile(r"^ +BootTime=(\S+)", re.MULTILINE)
 
 @dataclass(frozen=True)
 class ListMachines(Request[tuple[Machine, ...]]):
-    """Ask for the machines under nodes. Slurm 26.05 does not learn the instance of a node that it has powered up."""
+    """List the machines under nodes. Slurm 26.05 does not learn the instance of a node that it has powered up."""
 
     names: tuple[str, ...]
 
@@ -147,7 +147,7 @@ def _only(pattern: re.Pattern[str], said: str) -> str:
 
 @dataclass(frozen=True)
 class NodeDetail(Request[str]):
-    """All that slurmctld knows of a node, as text for people."""
+    """Get slurmctld's full record of a node, as text for people."""
 
     name: str
 
@@ -161,9 +161,9 @@ class NodeDetail(Request[str]):
 class PowerDownMode(str, Enum):
     """The moment at which a node powers down."""
 
-    #: Once it is idle; jobs may start on it before that.
+    #: When it is idle; jobs may start on it before that.
     IDLE = "power_down"
-    #: Once the jobs that are on it have ended; no other starts.
+    #: When its current jobs have ended; no others start.
     ASAP = "power_down_asap"
     #: At once; its jobs are requeued or cancelled.
     FORCE = "power_down_force"
@@ -171,7 +171,7 @@ class PowerDownMode(str, Enum):
 
 @dataclass(frozen=True)
 class _NodeOrder(Request[None]):
-    """Something that is done to nodes by an update of their state.
+    """An update of the state of nodes.
 
     ``scontrol power`` would be shorter, but 22.05 does not have it, and 24.11 refuses a reason with some of its forms;
     the update does the same on all.
@@ -190,7 +190,7 @@ class _NodeOrder(Request[None]):
 
 
 class PowerUp(_NodeOrder):
-    """Power nodes up. slurmctld ignores it, without a word, for a node that is up or is powering down.
+    """Power nodes up. slurmctld silently ignores it for a node that is up or is powering down.
 
     >>> PowerUp(("worker-0", "worker-2")).command().argv
     ('scontrol', 'update', 'NodeName=worker-[0,2]', 'State=power_up')
@@ -202,7 +202,7 @@ class PowerUp(_NodeOrder):
 
 @dataclass(frozen=True)
 class PowerDown(_NodeOrder):
-    """Power nodes down. It clears a drain; for a node that is off already it starts all over.
+    """Power nodes down. It clears a drain, and restarts the cycle of a node that is off already.
 
     >>> PowerDown(("worker-0",), PowerDownMode.ASAP, "lent").command().argv[3:]
     ('State=power_down_asap', 'Reason="lent"')
@@ -212,7 +212,7 @@ class PowerDown(_NodeOrder):
     reason: str = ""
 
     def again(self) -> None:
-        """A node that is off by now would start its cycle anew."""
+        """Not repeatable: a node that is off by now would restart its cycle."""
 
     def words(self) -> tuple[str, ...]:
         return (f"State={self.mode.value}", *([f"Reason={quoted('a reason', self.reason)}"] if self.reason else []))
@@ -220,7 +220,7 @@ class PowerDown(_NodeOrder):
 
 @dataclass(frozen=True)
 class Drain(_NodeOrder):
-    """Let no new job start on nodes."""
+    """Drain nodes: no new job starts on them."""
 
     reason: str
 
@@ -231,14 +231,14 @@ class Drain(_NodeOrder):
 
 
 class Undrain(_NodeOrder):
-    """Let jobs start on nodes again, and change nothing else about them."""
+    """Undrain nodes, without any other change."""
 
     def words(self) -> tuple[str, ...]:
         return ("State=undrain",)
 
 
 class ResumeNodes(_NodeOrder):
-    """Put nodes back into service, whether they are drained, down or failed.
+    """Return nodes to service, whether they are drained, down or failed.
 
     A node that powers down counts as powered down at once, before its machine is gone.
     """
@@ -249,7 +249,7 @@ class ResumeNodes(_NodeOrder):
 
 @dataclass(frozen=True)
 class CommentNodes(_NodeOrder):
-    """Write a comment on nodes; it replaces the one that is there."""
+    """Set the comment of nodes."""
 
     comment: str
 
@@ -259,7 +259,7 @@ class CommentNodes(_NodeOrder):
 
 @dataclass(frozen=True)
 class ListPartitions(Request[tuple[Partition, ...]]):
-    """All partitions, hidden ones too."""
+    """List all partitions, including hidden ones."""
 
     def command(self) -> Command:
         return Command(("scontrol", "--all", "--oneliner", "show", "partition"))
@@ -270,7 +270,7 @@ class ListPartitions(Request[tuple[Partition, ...]]):
 
 
 def _partition(line: str) -> Partition:
-    # No field of it is free text.
+    # No field is free text.
     said = dict(word.partition("=")[::2] for word in line.split())
     return Partition(
         name=said["PartitionName"],

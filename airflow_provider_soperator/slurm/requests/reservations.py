@@ -1,4 +1,4 @@
-"""Questions and orders about reservations."""
+"""Requests about reservations."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from airflow_provider_soperator.slurm.requests.commands import (
 
 _HEAD = re.compile(r"ReservationName=(.*?) (StartTime=\S+ EndTime=\S+ Duration=.*)")
 _FLAG = re.compile(r"[+-]?[A-Za-z_]+(=[0-9:+-]+)?")
-#: Keeps jobs off that would run into it, and takes no notice of those that run already.
+#: Blocks jobs that would run into the reservation, and ignores running ones.
 HANDOVER_FLAGS = ("MAINT", "IGNORE_JOBS")
 
 
 @dataclass(frozen=True)
 class ListReservations(Request[tuple[Reservation, ...]]):
-    """All reservations."""
+    """List all reservations."""
 
     def command(self) -> Command:
         return Command(("scontrol", "--all", "--oneliner", "show", "reservation"), environment=EPOCHS)
@@ -41,7 +41,7 @@ class ListReservations(Request[tuple[Reservation, ...]]):
             if line.startswith("ReservationName=") and lines:
                 found.append(_reservation("\n".join(lines)))
                 lines = []
-            # A comment may go on in the next line.
+            # A comment may have several lines.
             if lines or line.startswith("ReservationName="):
                 lines.append(line)
         return tuple(found + ([_reservation("\n".join(lines).rstrip("\n"))] if lines else []))
@@ -50,8 +50,8 @@ class ListReservations(Request[tuple[Reservation, ...]]):
 def _reservation(text: str) -> Reservation:
     head = _HEAD.match(text)
     if not head:
-        raise UnreadableAnswer(f"no reservation: {text[:200]!r}", "scontrol")
-    # The name and the comment are free text; the one stands first and the other last.
+        raise UnreadableAnswer(f"expected a reservation, got {text[:200]!r}", "scontrol")
+    # The name, which is first, and the comment, which is last, are free text.
     fields, _, comment = text[head.start(2) :].partition(" Comment=")
     said = dict(word.partition("=")[::2] for word in fields.split())
     return Reservation(
@@ -70,7 +70,7 @@ def _reservation(text: str) -> Reservation:
 
 @dataclass(frozen=True, kw_only=True)
 class CreateReservation(Request[str]):
-    """Reserve nodes for a time; answers the reservation's name.
+    """Reserve nodes for a time; returns the reservation's name.
 
     >>> from datetime import timezone
     >>> at = datetime(2026, 11, 21, 20, tzinfo=timezone.utc)
@@ -90,11 +90,11 @@ class CreateReservation(Request[str]):
     comment: str = ""
 
     def again(self) -> None:
-        """If the first was made, a second of its name is refused; if its answer is not known, look."""
+        """Not repeatable: Slurm rejects a second reservation of the name; list them instead."""
 
     def command(self) -> Command:
         if not self.users and not self.accounts:
-            raise InvalidRequest("a reservation needs users or accounts who may use it")
+            raise InvalidRequest("a reservation needs users or accounts that may use it")
         words = [
             f"ReservationName={plain_word('a reservation', self.name)}",
             f"Nodes={_fold(self.nodes)}",
@@ -115,7 +115,7 @@ class CreateReservation(Request[str]):
         if answer.status:
             error = self.error(answer)
             if isinstance(error, NotPermitted):
-                # slurmctld has the same words for both.
+                # slurmctld has the same message for both.
                 raise NotPermitted(error.said, error.command, f"{error.remedy}; or there is no user {self.users}")
             raise error
         return self.name
@@ -123,7 +123,7 @@ class CreateReservation(Request[str]):
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateReservation(Request[None]):
-    """Change a reservation; what is not given stays."""
+    """Change the given fields of a reservation."""
 
     name: str
     nodes: tuple[str, ...] = ()
@@ -144,7 +144,7 @@ class UpdateReservation(Request[None]):
             *([f"Comment={free_text('a comment', self.comment)}"] if self.comment else []),
         ]
         if not words:
-            raise InvalidRequest("nothing is to be changed")
+            raise InvalidRequest("nothing to change")
         return Command(("scontrol", "update", f"ReservationName={plain_word('a reservation', self.name)}", *words))
 
     def read(self, answer: CommandOutput) -> None:
@@ -153,7 +153,7 @@ class UpdateReservation(Request[None]):
 
 @dataclass(frozen=True)
 class DeleteReservation(Request[bool]):
-    """Delete a reservation; answers whether it was there."""
+    """Delete a reservation; returns False if there was none."""
 
     name: str
 
@@ -196,5 +196,5 @@ def _whose(users: tuple[str, ...], accounts: tuple[str, ...]) -> list[str]:
 def _flags(flags: tuple[str, ...]) -> tuple[str, ...]:
     for flag in flags:
         if not _FLAG.fullmatch(flag):
-            raise InvalidRequest(f"{flag!r} is no flag of a reservation")
+            raise InvalidRequest(f"{flag!r} is not a reservation flag")
     return flags

@@ -1,15 +1,15 @@
-"""Submissions of jobs, each exactly once: whatever breaks, and however many try at the same time.
+"""Submission of jobs exactly once, across failures and concurrent tries.
 
-On the cluster it is one program: under a lock it asks queue and accounting for the keys, submits what is not there, and
-asks again. It does not end with the connection, so a submission that was cut off is completed, and the next try, which
-waits for the lock, finds it.
+One program on the cluster looks up the keys in queue and accounting under a lock, submits the missing jobs, and looks
+again. It survives the connection, so an interrupted submission is completed, and the next try, which waits for the
+lock, finds it.
 
-Jobs can be submitted together, so that all are there or none. Those that wait for no other of them are held until all
-are accepted, with a comment that says so. It is how the next try knows them from jobs that their user has held: after a
-success nothing is released any more. If one is refused, the others are held, lose their keys, and are cancelled.
+Jobs can be submitted together, all or none. Those that depend on no other of them are held until all are accepted,
+with a comment that says so, by which the next try tells them from jobs that their user has held: after a success
+nothing more is released. If one is rejected, the others are held, lose their keys, and are cancelled.
 
-A dependency may name other jobs by the keys of their submissions. Slurm knows neither keys nor names without them, so
-ids are put in their place at the last moment.
+A dependency may name other jobs by their submission keys. Slurm knows neither keys nor names without them, so they are
+replaced by ids at the last moment.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from airflow_provider_soperator.slurm.requests.jobs import GONE
 if TYPE_CHECKING:
     from airflow_provider_soperator.slurm.job import BatchJob
 
-#: Jobs in one go; a site's rate limit, and a worker that wants to be told of progress, ask for no more.
+#: Jobs in one request: rate limits and reports of progress ask for no more.
 MOST = 500
 
-#: How far back accounting is searched unless the caller knows better.
+#: How far back accounting is searched by default.
 LOOK_BACK = timedelta(days=7)
 
-#: The comment of a job that is held until all that belongs to its submission is there; then it gets its own.
+#: The comment of a job that is held until its joint submission is complete; then it gets its own.
 HELD = "airflow-provider-soperator: held until its submission is complete"
-#: An option in the place of which the program puts what the job waits for, once ids are known.
+#: A dependency that the program replaces by the real one, once ids are known.
 PLACEHOLDER = "singleton"
-#: What the name of a job that was refused together with others ends in, in place of its key.
+#: Replaces the key in the names of jobs that were rejected together.
 WITHDRAWN = ".withdrawn"
 
 
@@ -58,8 +58,8 @@ def _program() -> str:
 
 
 def unknown_key(key: SubmissionKey | str) -> str:
-    """The refusal of a job that waits for one that is not there."""
-    return f"no job of this user in the queue, and none submitted with this one, has the key {key} of --dependency"
+    """The error for a dependency on a missing job."""
+    return f"--dependency: no job of this user in the queue or in this submission has the key {key}"
 
 
 class Together(Enum):
@@ -67,17 +67,17 @@ class Together(Enum):
 
     #: None starts before all are accepted.
     START = "start"
-    #: None starts yet, as more belongs to them: they are to be asked for once more, with ``START``.
+    #: None starts yet, as more jobs follow: a request with ``START`` must follow.
     WAIT = "wait"
-    #: Nothing is submitted, and what is there is cancelled, as something that belongs to it was refused.
+    #: Nothing is submitted, and existing jobs are cancelled, as another one was rejected.
     END = "end"
 
 
 @dataclass(frozen=True)
 class Submitted:
-    """The outcome for one job: its id, or why it was refused.
+    """The outcome for one job: its id, or the error.
 
-    ``adopted`` says that a job with this key was there already.
+    ``adopted``: a job with this key existed already.
     """
 
     id: JobId | None
@@ -87,28 +87,27 @@ class Submitted:
 
 @dataclass(frozen=True, kw_only=True)
 class SubmitOnce(Request[tuple[Submitted, ...]]):
-    """Submit jobs whose names end in a key, but for those that are there already. One answer for each, in order.
+    """Submit jobs whose names end in a key, except those that exist already. One answer for each, in order.
 
-    A refusal of one does not keep the others from being submitted, unless they are submitted together. An exception
-    means that nothing is known: ask again. What a job waits for can be named by a key, or be ``singleton``: see
-    ``Dependency``.
+    If one is rejected, the others are submitted nevertheless, unless they are submitted together. After an exception
+    the outcome is unknown: repeat the request. Dependencies can name keys, and be ``singleton``: see ``Dependency``.
     """
 
     jobs: tuple[BatchJob, ...]
-    #: When the first try of any of these keys can have been at the earliest.
+    #: The earliest possible time of the first try of any of these keys.
     since: datetime | None = None
-    #: There cannot have been an earlier try, so accounting is not asked.
+    #: True if there was no earlier try, so that accounting need not be asked.
     fresh: bool = False
-    #: All of them or none: the refusal of one cancels the others, also those that were there already.
+    #: All or none: if one is rejected, the others are cancelled, even those that existed already.
     together: Together | None = None
     mark: str = field(default_factory=lambda: f"~{secrets.token_hex(8)}", compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.jobs) <= MOST:
-            raise InvalidRequest(f"{len(self.jobs)} jobs are to be submitted at once; 1 to {MOST} can be")
+            raise InvalidRequest(f"1 to {MOST} jobs can be submitted at once, got {len(self.jobs)}")
         keys = self.submission_keys()
         if len(set(keys)) < len(keys):
-            raise InvalidRequest("two of these jobs have the same key, so only one could ever be submitted")
+            raise InvalidRequest("two of these jobs have the same key, so only one could be submitted")
 
     def submission_keys(self) -> tuple[SubmissionKey, ...]:
         keys = [key_of(job.name or "") for job in self.jobs]
@@ -117,16 +116,16 @@ class SubmitOnce(Request[tuple[Submitted, ...]]):
         return tuple(key for key in keys if key)
 
     def again(self) -> SubmitOnce:
-        """The same again: the next try finds what the first has done."""
+        """Repeatable: the next try finds the jobs of the first."""
         return replace(self, fresh=False)
 
     @cached_property
     def order(self) -> tuple[int, ...]:
-        """The places of the jobs in the order in which they are submitted: each after those that it waits for."""
+        """The places of the jobs in the order of submission: each after its dependencies."""
         return in_order(self.jobs)
 
     def is_held(self, job: BatchJob) -> bool:
-        """True if a job, submitted together with others, could start at once but for being held."""
+        """True if a job that is submitted together with others must be held so as not to start early."""
         if not self.together:
             return False
         return not asked_for(job).hold and self._keys.isdisjoint(dependency_of(job).keys)
@@ -142,7 +141,7 @@ class SubmitOnce(Request[tuple[Submitted, ...]]):
         if self.together is Together.END or (self.together and refused):
             found = dict.fromkeys(range(len(self.jobs)), Submitted(None)) | refused
         if found.keys() != set(range(len(self.jobs))):
-            raise UnreadableAnswer(f"{len(found)} answers for {len(self.jobs)} jobs", "sbatch")
+            raise UnreadableAnswer(f"expected {len(self.jobs)} answers, got {len(found)}", "sbatch")
         return tuple(found[place] for place in range(len(self.jobs)))
 
     @cached_property
@@ -165,7 +164,7 @@ class SubmitOnce(Request[tuple[Submitted, ...]]):
         priority = "" if asked.priority is None else option_values.PRIORITY.write(asked.priority)
         comments = [part.comment or "" for part in job_submission.components(job)] if self.together else []
         if self.is_held(job):
-            # Released, a job gets the priority that Slurm works out, so its own is set afterwards.
+            # A release resets the priority, so the job's own is set afterwards.
             job = with_extra_args(job).replace(hold=True, comment=HELD, priority=None)
         if not waits_for.is_plain:
             job = with_extra_args(job).replace(dependency=PLACEHOLDER)
@@ -207,13 +206,13 @@ IdOf = Callable[[SubmissionKey], int]
 
 @dataclass(frozen=True)
 class KeyedDependency:
-    """A dependency that may name jobs by the keys of their submissions, and those of the same name.
+    """A dependency that may name jobs by their submission keys, or all of the same name.
 
     >>> KeyedDependency("afterok:12:q6befiawjvkz_3,singleton").resolve(lambda key: 13, same_name=[7, 9])
     'afterok:12:13_3,afterany:7:9'
     """
 
-    #: As Slurm writes dependencies, but with keys among the ids.
+    #: Slurm's notation, with keys among the ids.
     text: str = ""
 
     @cached_property
@@ -226,16 +225,16 @@ class KeyedDependency:
 
     @property
     def rest(self) -> str:
-        """All but the jobs of the same name."""
+        """The dependency without ``singleton``."""
         return ",".join(term for term in self._terms if term != _SINGLETON)
 
     @property
     def is_plain(self) -> bool:
-        """True if Slurm itself knows what is meant."""
+        """True if Slurm itself understands the dependency."""
         return not self.keys and not self.is_singleton
 
     def resolve(self, id_of: IdOf, same_name: Sequence[int] = ()) -> str:
-        """As Slurm takes it; empty if there is nothing to wait for. ``same_name``: unfinished jobs of that name."""
+        """Slurm's notation with ids; empty without any dependency. ``same_name``: unfinished jobs of that name."""
         rest = _REFERENCE.sub(lambda found: str(id_of(SubmissionKey(found[0]))), self.rest)
         alike = ":".join(("afterany", *map(str, same_name))) if self.is_singleton and same_name else ""
         return ",".join(filter(None, (rest, alike)))
@@ -246,12 +245,12 @@ class KeyedDependency:
 
 
 def with_extra_args(job: Job) -> Job:
-    """The job with those options that are among its extra words as fields."""
+    """The job with the options in its extra words as fields."""
     return job_submission.with_lines(job, directives.Component()) if job.extra_args else job
 
 
 def asked_for(job: Job) -> Job:
-    """The job with all that is asked for in #SBATCH lines and extra words, too, as fields of its first component."""
+    """The job with the options of #SBATCH lines and extra words as fields of its first component."""
     text = job_submission.body(job) or ""
     if not job.extra_args and "#SBATCH" not in text and "#SLURM" not in text:
         return job
@@ -262,23 +261,23 @@ def asked_for(job: Job) -> Job:
 
 
 def dependency_of(job: JobDescription) -> KeyedDependency:
-    """The dependency of a job, whether its fields or its script ask for it."""
+    """The dependency of a job, from its fields or its script."""
     wanted = asked_for(job).dependency
     found = KeyedDependency() if wanted is None else KeyedDependency(dependencies.dependency_text(wanted))
     if "?" in found.text and _SINGLETON in found.text.lower().split("?"):
-        raise InvalidRequest(f"{found.text!r}: singleton cannot be one of several terms of which one is enough")
+        raise InvalidRequest(f"{found.text!r}: singleton cannot be joined with '?'")
     return found
 
 
 def readable_job_name(job: JobDescription) -> str:
-    """The name of a job that is submitted once, as its user gave it."""
+    """The user's own name of a job, without the key."""
     return strip_key(job.name or "")
 
 
 def in_order(jobs: Sequence[JobDescription]) -> tuple[int, ...]:
-    """The places of the jobs in an order in which each comes after those that it waits for.
+    """The places of the jobs in an order in which each comes after its dependencies.
 
-    Those that wait for no other come first, and so on, so that as many as possible can be submitted side by side.
+    Jobs without dependencies come first, and so on, so that as many as possible can be submitted in parallel.
     """
     places = {key_of(job.name or ""): place for place, job in enumerate(jobs)}
     waits = {place: [places[key] for key in dependency_of(job).keys if key in places] for place, job in enumerate(jobs)}
@@ -291,7 +290,7 @@ def _levels(waits: Mapping[int, Sequence[int]], jobs: Sequence[JobDescription]) 
         sorter.prepare()
     except CycleError as error:
         names = " -> ".join(readable_job_name(jobs[place]) for place in reversed(error.args[1]))
-        raise InvalidRequest(f"these jobs wait for each other, so none could ever start: {names}") from None
+        raise InvalidRequest(f"these jobs wait for each other, so none could start: {names}") from None
     found: list[int] = []
     while ready := sorted(sorter.get_ready()):
         found += ready

@@ -1,9 +1,9 @@
 # shellcheck shell=bash disable=SC2154 # `field` sets variables by their names
-# What SubmitOnce runs on the cluster; its questions come as fields that end in NUL.
+# The program of SubmitOnce on the cluster; its input is fields that end in NUL.
 #
-# It prints a line for each job: its number, what has become of it, and its id or why it was refused.
+# It prints a line for each job: its number, the outcome, and its id or error.
 
-# The one who asked may be gone; what has been begun is finished all the same.
+# The connection may be gone; a submission that has begun is completed nevertheless.
 trap '' HUP PIPE
 work=$(mktemp -d) || exit 1
 trap 'rm -rf -- "$work"' EXIT
@@ -32,18 +32,18 @@ learn() {
     local id said key
     while read -r id said; do
         [[ $id == *"$mark" && $said == *.af-* ]] || continue
-        # Of an array and of a heterogeneous job, the id of the whole.
+        # The id of the whole array or heterogeneous job.
         id=${id%"$mark"} id=${id%%[_+]*} key=${said##*.af-}
         [[ -n ${known[$key]} && ${known[$key]} -le $id ]] || known[$key]=$id
     done <"$1"
 }
-# The queue has what accounting does not: jobs that were never eligible, and those of the last seconds.
+# The queue has jobs that accounting lacks: those that were never eligible, and those of the last seconds.
 queue() {
     squeue --all --states=all --me --noheader --format="%F$mark %T$mark %k$mark %j" \
         >"$work/queue" 2>"$work/err" </dev/null
 }
 unfinished='@(PENDING|CONFIGURING|RUNNING|SUSPENDED|STOPPED|COMPLETING|REQUEUED|RESIZING|SIGNALING|STAGE_OUT|SPECIAL_EXIT)'
-# Those that wait, held, for all that belongs to them.
+# Jobs that are held until their joint submission is complete.
 declare -A held
 learn_held() {
     local id said
@@ -52,7 +52,7 @@ learn_held() {
         [[ $said == $unfinished"$mark $held_note$mark "*.af-* ]] && held[${said##*.af-}]=yes
     done <"$work/queue"
 }
-# Unfinished jobs by their names without keys, as ":1:2"; those of this submission come to them.
+# Unfinished jobs by their names without keys, as ":1:2"; those of this submission are added.
 declare -A alike
 names_learnt=
 learn_names() {
@@ -66,7 +66,7 @@ learn_names() {
         [[ ${alike["=$name"]}: == *":$id:"* ]] || alike["=$name"]+=:$id
     done <"$work/queue"
 }
-# Do to jobs what cannot be done to one that has ended; whatever else is refused ends the program, to be tried again.
+# Change jobs; an error about a job that has ended is ignored, any other ends the program, to be retried.
 change() {
     local status
     "$@" >"$work/out" 2>"$work/err" </dev/null && return
@@ -85,7 +85,7 @@ if [ "$fresh" = no ]; then
     before=${#known[@]}
     if "${past[@]}" >"$work/past" 2>"$work/err" </dev/null; then
         learn "$work/past"
-        # What accounting alone has may be the loser of a race on another login node: then the winner is in the queue.
+        # A job in accounting only may have lost a race on another login node: then the winner is in the queue.
         if [ ${#known[@]} -gt "$before" ] && queue; then learn "$work/queue"; fi
     elif ! grep -qi 'accounting storage is disabled' "$work/err"; then
         cat "$work/err" >&2
@@ -103,13 +103,13 @@ settle() {
         wait "$process"
         status=$?
         if [ "$status" = 0 ]; then
-            # Plugins of sbatch may print lines of their own before it.
+            # Plugins of sbatch may print lines before the id.
             mapfile -t said <"$work/out.$item"
             known[$key]=${said[-1]%%;*}
             alike["=${names[$item]}"]+=:${known[$key]}
             submitted+=("$item $key ${known[$key]}")
         elif [ -n "$together" ] && grep -Eiq -- "$passing" "$work/err.$item"; then
-            # Not refused: the next try goes on from here.
+            # Not rejected: the next try continues from here.
             cat "$work/err.$item" >&2
             wait
             exit "$status"
@@ -120,7 +120,7 @@ settle() {
     under_way=()
 }
 refuse() { echo "$1 failed $2 $(base64 -w0 <"$3")"; refused=yes; }
-# Ids in the place of keys.
+# Replaces keys by ids.
 resolve() {
     local key
     resolved=$1
@@ -148,7 +148,7 @@ for ((item = 0; item < count; item++)); do
         ! is_under_way "$name" || settle
         if [ -n "${alike["=$name"]}" ]; then text+=${text:+,}afterany${alike["=$name"]}; fi
     fi
-    # What belongs to one that was refused is not submitted, but may be there already.
+    # The other jobs of a rejected submission are not submitted, but may exist already.
     [[ -z $together || -z $refused ]] || continue
     for other in $needed; do
         [ -z "${known[$other]}" ] || continue
@@ -178,7 +178,7 @@ if [[ -n $together && -n $refused ]]; then
         [ -z "$id" ] || withdrawn+=("$id")
     done
     if [ ${#withdrawn[@]} -gt 0 ]; then
-        # Held, none starts because another has ended; under another name, it is not found by the next try.
+        # Held, so that none starts as another ends; renamed, so that the next try does not find it.
         change scontrol hold "$(joined "${withdrawn[@]}")"
         for ((item = 0; item < count; item++)); do
             id=${known[${keys[item]}]}
@@ -189,8 +189,8 @@ if [[ -n $together && -n $refused ]]; then
     exit 0
 fi
 
-# A lock is worth what the file system makes of it. If somebody has submitted the same on another login node, the
-# lower id stays: the other one comes to the same conclusion.
+# The file system may not lock across login nodes. If another login node has submitted the same jobs, the lower id
+# stays: the other one decides the same.
 if [ ${#submitted[@]} -gt 0 ]; then
     if queue; then learn "$work/queue"; elif [ -n "$together" ]; then cat "$work/err" >&2; exit 69; fi
 fi
@@ -205,7 +205,7 @@ for line in "${submitted[@]}"; do
     fi
 done
 if [ ${#lost[@]} -gt 0 ]; then
-    # Those that stay are not to wait for those that go.
+    # Jobs that stay must not wait for cancelled ones.
     for line in "${submitted[@]}"; do
         read -r item key id <<<"$line"
         [[ ${known[$key]} == "$id" && -n ${waits_for[item]} ]] || continue
@@ -231,7 +231,7 @@ if [ "$together" = start ]; then
         done
     done
     if [ ${#released[@]} -gt 0 ]; then
-        # Only then their comments: as long as one has ours, the next try knows that it may have to be released.
+        # Comments come last: while a job has ours, the next try knows that it may have to be released.
         change scontrol release "$(joined "${released[@]}")"
         for said in "${!changes[@]}"; do
             priority=${said%% *}

@@ -1,6 +1,6 @@
-"""Every question to Slurm as slurmrestd takes it: HTTP calls, and how their JSON is read into the very same records.
+"""Requests to Slurm for slurmrestd: HTTP calls, and the reading of their JSON into the same records.
 
-Nothing is sent here: ``steps`` yields calls and is given their answers, and the transport sends them.
+Nothing is sent here: ``steps`` yields calls and is sent their answers by the transport.
 """
 
 from airflow_provider_soperator.slurm.rest import accounting, cluster, jobs, nodes, reservations, submission

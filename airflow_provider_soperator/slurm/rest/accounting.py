@@ -1,4 +1,4 @@
-"""Accounting over slurmrestd: jobs of the past, what users may do, and fair shares."""
+"""Accounting over slurmrestd: past jobs, rights of users, and fair shares."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ from airflow_provider_soperator.slurm.states import JobBase, JobState
 
 Query = tuple[tuple[str, str], ...]
 
-#: Letters of ids or names in one address; longer ones are cut off on the way, or refused.
+#: Characters of ids or names in one URL; longer URLs are truncated or rejected.
 LONGEST = 4000
 
 
 @handles
 def accounting(request: Accounting, site: Site) -> Steps[tuple[AccountingJob, ...]]:
-    """Many ids or names take several calls, as they are part of the address.
+    """List jobs; many ids or names take several calls, as they are part of the URL.
 
-    Exit codes are those of the queue, on every version of Slurm.
+    Exit codes equal those of the queue, on every version of Slurm.
     """
     request.command()
     runs: dict[JobId, list[AccountingJob]] = {}
@@ -63,19 +63,19 @@ def _asked(call: RestCall) -> Steps[Json]:
     try:
         return (yield from asked(call))
     except AccountingUnreachable:
-        # It says the same of a token that is refused; slurmctld does not.
+        # slurmdbd has the same error for a rejected token; slurmctld has another.
         yield from asked(RestCall("GET", "slurm/diag/"))
         raise
 
 
 def _queries(request: Accounting) -> Iterator[Query]:
-    # Otherwise times are cut to the time that is asked about, and what has not started gets some.
+    # Otherwise times are cut to the requested period, and jobs that have not started get times.
     general: Query = (("disable_truncate_usage_time", "true"), ("show_duplicates", "true"))
     general += (("skip_steps", "false" if request.steps else "true"),)
     if request.user:
         general += (("users", request.user),)
     if request.since:
-        # Asked for by state, jobs are found that ended before they were ever eligible.
+        # Selection by state also finds jobs that ended before they were ever eligible.
         general += (("start_time", format_time(request.since)), ("end_time", "now+1day"))
         general += tuple(("state", base.value) for base in JobBase)
     elif request.ids is None:
@@ -137,7 +137,7 @@ def _id(said: Json) -> JobId:
 
 
 def _elements(array: Json) -> str:
-    """From bits in hexadecimal digits, as they stand in the database.
+    """The elements, from the database's bitmap in hexadecimal digits.
 
     >>> _elements({"task": "0x124", "limits": {"max": {"running": {"tasks": 2}}}})
     '2-8:3%2'
@@ -149,7 +149,7 @@ def _elements(array: Json) -> str:
 
 def _step(said: Json, job_id: JobId) -> AccountingStep:
     time = said["time"]
-    # Its job is named by its own number, also where it is an element of an array.
+    # It has its job's own id, even for an element of an array.
     step = str(said["step"]["id"]).partition(".")[2]
     most = said["tres"].get("requested", {}).get("max") or ()
     return AccountingStep(
@@ -167,13 +167,13 @@ def _step(said: Json, job_id: JobId) -> AccountingStep:
 
 
 def _tres(said: list[Json] | None) -> str:
-    """As ``sacct`` writes it.
+    """Resources in the notation of ``sacct``.
 
     >>> _tres([{"type": "gres", "name": "gpu", "count": 8}, {"type": "mem", "name": "", "count": 1000}])
     'gres/gpu=8,mem=1000M'
     """
     written = {"/".join(filter(None, (one["type"], one["name"]))): one["count"] for one in said or ()}
-    # Of what is not known the number is negative.
+    # Unknown counts are negative.
     return ",".join(f"{name}={count}{'M' * (name == 'mem')}" for name, count in sorted(written.items()) if count >= 0)
 
 
@@ -197,11 +197,11 @@ def show_rights(request: ShowRights, site: Site) -> Steps[UserRights]:
     )
 
 
-#: From here on a number of shares is the mark for those of the parent.
+#: From here on a number of shares means those of the parent.
 _PARENTS = 0x7FFF_FFFF
-#: From here on a level is one of Slurm's marks: below it for none, and above it for infinity.
+#: From here on a level is one of Slurm's marks, for none or infinity.
 _NO_LEVEL = 0xFFFF_FFFD
-#: Digits that ``sshare`` prints.
+#: Decimals that ``sshare`` prints.
 _DIGITS = 6
 
 
@@ -210,7 +210,7 @@ def list_shares(request: ListShares, site: Site) -> Steps[tuple[Share, ...]]:
     try:
         data = yield from asked(RestCall("GET", "slurm/shares"))
     except SlurmError:
-        # Whatever it was, slurmrestd says that this failed, and no more; asked for anything else, it says why.
+        # slurmrestd does not give the reason here, but does for other calls.
         yield from asked(RestCall("GET", "slurm/diag/"))
         raise
     return by_name(map(_share, (data.get("shares") or {}).get("shares") or ()))
@@ -231,7 +231,7 @@ def _share(said: Json) -> Share:
         normal_usage=_rest_fraction(said["usage_normalized"]),
         effective_usage=_rest_fraction(said["effective_usage"]),
         fair_share=_rest_fraction(fair["factor"]) if is_user else None,
-        # Who has no shares of their own is on no level.
+        # Without shares of one's own there is no level.
         level=_level(fair["level"]) if has_own else None,
     )
 

@@ -1,4 +1,4 @@
-"""Calls to slurmrestd: their form, how their answers are read, and requests that take several of them."""
+"""Calls to slurmrestd, the reading of their answers, and requests that take several calls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from airflow_provider_soperator.slurm.requests.commands import TIMEOUT, Request
 
 T = TypeVar("T")
 
-#: The versions of slurmrestd's interface that are known here, v0.0.…: Slurm 24.05 to 26.05.
+#: The supported versions of slurmrestd's interface, v0.0.…: Slurm 24.05 to 26.05.
 VERSIONS = tuple(sorted(int(version.rpartition(".")[2]) for version in job_submission.PAYLOAD_VERSIONS))
 
 
@@ -31,18 +31,18 @@ class Unsupported(Exception):
 
 @dataclass(frozen=True)
 class Site:
-    """The user who asks, and the version of the slurmrestd that is asked."""
+    """The user of the connection, and the version of slurmrestd."""
 
-    #: Of the interface, v0.0.…
+    #: Version of the interface, v0.0.…
     version: int
-    #: In whose name; empty if the token does not say.
+    #: The user of the token; empty if it names none.
     user: str = ""
-    #: Where jobs start that do not say it themselves, as they would in a login's home.
+    #: The default working folder of jobs, as a login's home would be.
     home: str = ""
     environment: tuple[str, ...] = job_submission.DEFAULT_ENVIRONMENT
 
     def require(self, version: int, what: str) -> None:
-        """Refuse what slurmrestd can do only since a version."""
+        """Raise ``Unsupported`` if slurmrestd is older than this version."""
         if self.version < version:
             raise Unsupported(f"slurmrestd v0.0.{self.version} cannot {what}; v0.0.{version} and later can")
 
@@ -56,7 +56,7 @@ class RestCall:
     """
 
     method: str
-    #: The plugin and what follows the version: ``slurm/job/7``.
+    #: The plugin, and the path after the version: ``slurm/job/7``.
     path: str
     query: tuple[tuple[str, str], ...] = ()
     body: Mapping[str, Any] | None = field(default=None, repr=False)
@@ -73,13 +73,13 @@ class RestCall:
 
 @dataclass(frozen=True)
 class RestAnswer:
-    """The answer of slurmrestd: an HTTP status, and JSON that need not agree with it."""
+    """An answer of slurmrestd: an HTTP status, and JSON, which may disagree."""
 
     status: int
     data: Mapping[str, Any]
 
 
-#: Yields calls, is sent their answers, and returns what the request was for.
+#: Generator that yields calls, is sent their answers, and returns the result of the request.
 Steps = Generator[RestCall, RestAnswer, T]
 
 
@@ -89,12 +89,12 @@ def _steps(request: object, site: Site) -> Steps[Any]:
 
 
 def steps(request: Request[T], site: Site) -> Steps[T]:
-    """The calls that answer a request. ``Unsupported`` comes before the first of them."""
+    """The calls for a request. ``Unsupported`` is raised before the first of them."""
     found: Steps[T] = _steps(request, site)
     return found
 
 
-#: By which the other modules say how their requests are done.
+#: Registers the function that makes the calls for a type of request.
 handles = _steps.register
 
 
@@ -109,49 +109,49 @@ def segment(text: object) -> str:
 
 Json = Mapping[str, Any]
 
-#: Who is said to have refused something.
+#: The program's name in errors.
 NAME = "slurmrestd"
-#: Below it error numbers are Slurm's own, whose words are those of its commands; from it on they are slurmrestd's.
+#: Error numbers below are Slurm's own, with the messages of its commands; from here on they are slurmrestd's.
 _REST_ERRORS = 9000
 #: From here on a time is one of Slurm's marks for "none" and "never".
 _NEVER = 0xFFFF_FFFD
 
 
 def asked(call: RestCall, command: str = NAME) -> Generator[RestCall, RestAnswer, Json]:
-    """Make a call; its answer, if it was not refused.
+    """Make a call; returns its answer, or raises its error.
 
-    ``command`` is the command of Slurm that would have been asked, where its refusals mean something of their own.
+    ``command`` is the equivalent command of Slurm, if its messages have special meanings.
     """
     answer = yield call
     found = tuple(errors(answer))
     if found:
         raise error(found, command)
     if answer.status >= 400:
-        raise UnreadableAnswer(f"HTTP status {answer.status} without an error in it", NAME)
+        raise UnreadableAnswer(f"HTTP status {answer.status} without an error message", NAME)
     return answer.data
 
 
 def errors(answer: RestAnswer) -> Iterable[Json]:
-    """Errors in an answer: a status of 200 does not mean that nothing was. Warnings are no errors."""
+    """Errors in an answer, which may be there with status 200, too. Warnings do not count."""
     return answer.data.get("errors") or ()
 
 
 def error(found: Iterable[Json], command: str = NAME) -> SlurmError:
-    """The error that they mean."""
+    """The exception for errors of an answer."""
     return classify(command, "; ".join(dict.fromkeys(map(_words, found))))
 
 
 def _words(one: Json) -> str:
     number_ = one.get("error_number") or 0
     description = str(one.get("description") or "")
-    # Slurm's own words are what its commands print; without a number only the description says anything.
+    # Slurm's own messages are those of its commands; without a number only the description is meaningful.
     if 0 < number_ < _REST_ERRORS:
         return str(one.get("error") or description)
     return description or str(one.get("error") or "")
 
 
 def status_errors(data: Json) -> tuple[Json, ...]:
-    """The refusals among the results for each of several jobs."""
+    """The errors among the results for each of several jobs."""
     found = (one.get("error") or {} for one in data.get("status") or ())
     return tuple(one for one in found if one.get("code"))
 
@@ -161,7 +161,7 @@ def status_error(found: Iterable[Json]) -> SlurmError:
 
 
 def number(value: Any) -> int | None:
-    """A number, which may come as ``{"set": …, "infinite": …, "number": …}``; None where there is none.
+    """A number, perhaps as ``{"set": …, "infinite": …, "number": …}``; None if there is none.
 
     >>> number({"set": True, "infinite": False, "number": 7}), number({"set": False, "number": 0}), number(7)
     (7, None, 7)
@@ -172,13 +172,13 @@ def number(value: Any) -> int | None:
 
 
 def moment(value: Any) -> datetime | None:
-    """A point in time; neither 0 nor the end of 32 bits is one."""
+    """A time; None for 0 and for Slurm's marks at the end of 32 bits."""
     seconds = number(value)
     return datetime.fromtimestamp(seconds, timezone.utc) if seconds and seconds < _NEVER else None
 
 
 def minutes(value: Any, unset: NoDuration = NoDuration.UNKNOWN) -> Duration:
-    """A duration in minutes, or what it means that there is none.
+    """A duration in minutes; ``unset`` if there is none.
 
     >>> minutes({"set": False, "infinite": True, "number": 0}).name, str(minutes({"set": True, "number": 90}))
     ('UNLIMITED', '1:30:00')
@@ -201,7 +201,7 @@ def exit_code(value: Json | None) -> ExitCode:
 
 
 def as_lines(data: Json) -> str:
-    """All that is in a record, as text for people: a line for each thing that has a value.
+    """A record as text for people: a line for each field with a value.
 
     >>> print(as_lines({"name": "a", "time": {"set": True, "infinite": False, "number": 5}, "comment": ""}), end="")
     name=a

@@ -1,4 +1,4 @@
-"""Slurm itself over slurmrestd: its settings, its daemons, and how busy it is."""
+"""Slurm itself over slurmrestd: its settings, daemons and load."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from airflow_provider_soperator.slurm.rest.calls import (
 
 @handles
 def show_config(request: ShowConfig, site: Site) -> Steps[ClusterConfig]:
-    """``settings`` has slurmrestd's names and notation, which are not quite those of ``scontrol``."""
+    """Get the settings; ``settings`` has slurmrestd's names and notation, which differ a little from ``scontrol``'s."""
     site.require(45, "show the cluster's settings")
     data = yield from asked(RestCall("GET", "slurm/conf"))
     said = data["slurm_conf"]
@@ -64,7 +64,7 @@ def ping(request: Ping, site: Site) -> Steps[tuple[Controller, ...]]:
     data = yield from asked(RestCall("GET", "slurm/ping/"))
     found = tuple(map(_controller, data["pings"]))
     if not any(controller.is_up for controller in found):
-        # Asked for anything else, slurmrestd also says why.
+        # Other calls also return the reason.
         yield from asked(RestCall("GET", "slurm/diag/"))
         said = ", ".join(f"slurmctld at {controller.host} is down" for controller in found)
         raise ControllerUnreachable(said, NAME)
@@ -79,9 +79,9 @@ def _controller(said: Json) -> Controller:
 
 @handles
 def who_am_i(request: WhoAmI, site: Site) -> Steps[str]:
-    """slurmrestd has no word for it; the token has."""
+    """Return the user in the token: slurmrestd has no call for it."""
     if not site.user:
-        unsupported("tell whose token this is, and the token does not name a user", "name the user of the connection")
+        unsupported("tell whose token this is, and the token names no user", "set the user of the connection")
     yield from ()  # no call at all
     return site.user
 

@@ -43,19 +43,19 @@ from airflow_provider_soperator.slurm.rest.calls import (
 )
 from airflow_provider_soperator.slurm.states import JobBase, JobState
 
-#: So many jobs are asked for one by one; more come out of the whole queue, in one call.
+#: Up to this many jobs are requested one by one; more with the whole queue, in one call.
 FEW = 4
-#: slurmrestd takes the index of no array element for one, and writes it into file names.
+#: The index of no array element, which slurmrestd writes into file names.
 _NO_ELEMENT = "4294967294"
-#: What a list of array elements that was too long for slurmrestd ends in.
+#: The end of a list of array elements that slurmrestd has truncated.
 _CUT = "..."
-#: What ends jobs: slurmctld itself begins with SIGTERM then.
+#: The signal that ends jobs: slurmctld itself sends SIGTERM first.
 _END = "KILL"
 _GONE = {2017, 2021}
-#: Of a job that is not in the state in which it was to be ended.
+#: The error for a job that is not in the requested state.
 _OTHER_STATE = 2172
 
-#: Fields of ``scontrol update job``, and the options of sbatch that set the same where they are called otherwise.
+#: Fields of ``scontrol update job``, and the equivalent options of sbatch if their names differ.
 _UPDATES: Mapping[str, str] = {
     "cpuspertask": "cpus-per-task",
     "numnodes": "nodes",
@@ -77,13 +77,13 @@ _UPDATES: Mapping[str, str] = {
 
 @handles
 def list_jobs(request: ListJobs, site: Site) -> Steps[tuple[Job, ...]]:
-    """slurmrestd gives whole queues, or single jobs; whatever else was asked for is picked out of its answer.
+    """List jobs. slurmrestd returns the whole queue or single jobs; all other conditions are applied here.
 
-    ``stdout`` comes with its patterns filled in before v0.0.43, and is empty then for elements of an array that wait.
+    Before v0.0.43 ``stdout`` has its patterns expanded, and is empty for pending elements of an array.
     """
-    request.command()  # as elsewhere, words that are no states, users or partitions are refused
+    request.command()  # rejects invalid states, users and partitions
     if request.mine and not site.user:
-        unsupported("tell whose token this is, and the token does not name a user", "name the user of the connection")
+        unsupported("tell whose token this is, and the token names no user", "set the user of the connection")
     wholes = tuple(dict.fromkeys(job.whole for job in request.ids or ()))
     found: list[Json] = []
     if 0 < len(wholes) <= FEW:
@@ -121,7 +121,7 @@ def _has_state(state: JobState, wanted: Iterable[str]) -> bool:
 
 
 def _cut_elements(found: list[Json]) -> Steps[dict[int, str]]:
-    """Elements of arrays that wait as one entry, where slurmrestd has cut their list short at 64 characters."""
+    """Pending elements of arrays whose list slurmrestd has truncated at 64 characters."""
     cut = {one["array_job_id"]["number"]: one["array_task_string"] for one in found if _CUT in one["array_task_string"]}
     elements: dict[int, str] = {}
     for array, written in cut.items():
@@ -135,7 +135,7 @@ def _cut_elements(found: list[Json]) -> Steps[dict[int, str]]:
 
 
 def _ends(said: Json, now: datetime) -> datetime | None:
-    """Of a job without a limit slurmctld says a year from its start, and squeue says nothing."""
+    """The end; None for a job without a limit, as in squeue, where slurmctld has a year from its start."""
     ends = moment(said["end_time"])
     unlimited = minutes(said["time_limit"], unset=NoDuration.PARTITION_LIMIT) is NoDuration.UNLIMITED
     return None if unlimited and ends and ends > now else ends
@@ -185,7 +185,7 @@ def _id(said: Json, elements: Mapping[int, str]) -> JobId:
 
 
 def _time_used(said: Json, state: JobState, now: datetime) -> timedelta:
-    """As ``squeue`` reckons it: a job that is suspended does not use time."""
+    """The time used as in ``squeue``: a suspended job does not use time."""
     started = moment(said["start_time"])
     if started is None or state.base is JobBase.PENDING:
         return timedelta()
@@ -209,10 +209,10 @@ def job_detail(request: JobDetail, site: Site) -> Steps[str]:
 
 @handles
 def cancel(request: CancelJobs, site: Site) -> Steps[None]:
-    """In one call, also for a single job: what v0.0.41 answers about a single one has no place for a refusal."""
+    """Cancel jobs in one call, even a single one: v0.0.41 reports no errors for calls about a single job."""
     request.command()
     flags = ["FULL_JOB"] * request.full + ["BATCH_JOB"] * request.batch
-    # It takes the name without the prefix.
+    # slurmrestd takes the name without the prefix.
     signal = request.signal.removeprefix("SIG") or _END
     body = {"jobs": [job.argument for job in request.ids], "signal": signal, **({"flags": flags} if flags else {})}
     if request.waiting:
@@ -235,15 +235,15 @@ def release(request: ReleaseJobs, site: Site) -> Steps[None]:
 
 
 def _update_each(ids: tuple[JobId, ...], change: Json, what: str) -> Steps[None]:
-    """One after the other; one that is not there does not keep the others from being changed."""
+    """Update jobs one by one; after a missing one the others are updated nevertheless."""
     if not ids:
-        raise InvalidRequest("no job is named")
+        raise InvalidRequest("no job is given")
     for job in ids:
         _refuse_elements(job, what)
     first: Exception | None = None
     for job in ids:
         try:
-            # Of a heterogeneous job slurmrestd changes only the part whose number it is given.
+            # slurmrestd changes only one part of a heterogeneous job per call.
             data = yield from asked(RestCall("GET", f"slurm/job/{job.job}"))
             parts = [one["job_id"] for one in data["jobs"] if number(one["het_job_id"])]
             for part in parts or [job.job]:
@@ -302,7 +302,7 @@ def submit(request: Submit, site: Site) -> Steps[JobId]:
 
 
 def payload_of(job: BatchJob, site: Site) -> dict[str, Any]:
-    """The job's JSON; it starts in the user's home unless it says otherwise."""
+    """The job's JSON; its default working folder is the user's home."""
     job.check()
     if site.home and job_submission.components(job)[0].chdir is None:
         job = job.replace(chdir=site.home)

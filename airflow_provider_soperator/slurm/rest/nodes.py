@@ -48,8 +48,8 @@ _POWER_DOWN = {
 
 @handles
 def list_nodes(request: ListNodes, site: Site) -> Steps[tuple[Node, ...]]:
-    """All are asked for: a list of names does not go into one call."""
-    request.command()  # as elsewhere, what is no list of nodes is refused before it is sent
+    """List nodes. All are requested, as a call cannot have a list of names."""
+    request.command()  # rejects an invalid list of nodes
     wanted = None if request.names is None else hostlist.expand(hostlist.fold(request.names))
     data = yield from asked(RestCall("GET", "slurm/nodes/"))
     nodes = {one["name"]: one for one in data["nodes"]}
@@ -66,7 +66,7 @@ def _node(said: Json) -> Node:
         state=NodeState.parse(said["state"]),
         partitions=tuple(sorted(said.get("partitions") or ())),
         reason=reason,
-        # Of a reason that is gone too it knows who gave it.
+        # The user stays after the reason has been removed.
         reason_user=said.get("reason_set_by_user") or "" if reason else "",
         reason_since=moment(said.get("reason_changed_at")),
         comment=clean(said.get("comment") or ""),
@@ -108,7 +108,7 @@ def _machine(said: Json) -> Machine:
 def node_detail(request: NodeDetail, site: Site) -> Steps[str]:
     request.command()
     answer = yield RestCall("GET", f"slurm/node/{segment(request.name)}")
-    # Of a node that is not there it says "No error", in an error.
+    # For a missing node the answer is an error with the text "No error".
     if not answer.data.get("nodes"):
         raise _unknown(request.name)
     return as_lines(answer.data["nodes"][0])
@@ -155,7 +155,7 @@ def _order(
 
 @handles
 def list_partitions(request: ListPartitions, site: Site) -> Steps[tuple[Partition, ...]]:
-    """A partition; whether it is the default or hidden is known from v0.0.45 on."""
+    """List partitions; the flags for default and hidden ones are known from v0.0.45 on."""
     data = yield from asked(RestCall("GET", "slurm/partitions/"))
     return tuple(map(_partition, data["partitions"]))
 

@@ -1,4 +1,4 @@
-"""Reservations over slurmrestd: all can be seen, and since v0.0.43 they can be made and changed."""
+"""Reservations over slurmrestd: listed by any version, made and changed since v0.0.43."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _CHANGES_SINCE = 43
 
 @handles
 def list_reservations(request: ListReservations, site: Site) -> Steps[tuple[Reservation, ...]]:
-    """slurmrestd does not give their comments."""
+    """List reservations, without comments, which slurmrestd does not return."""
     data = yield from asked(RestCall("GET", "slurm/reservations/"))
     now = datetime.now(timezone.utc)
     return tuple(_reservation(one, now) for one in data["reservations"])
@@ -59,7 +59,7 @@ def create(request: CreateReservation, site: Site) -> Steps[str]:
     request.command()
     site.require(_CHANGES_SINCE, "make reservations")
     if (yield from _exists(request.name)):
-        raise ReservationConflict(f"there is a reservation {request.name} already", NAME)
+        raise ReservationConflict(f"reservation {request.name} already exists", NAME)
     said = _changes(request)
     if request.end is None:
         said["duration"] = {"set": True, "infinite": True, "number": 0}
@@ -67,14 +67,14 @@ def create(request: CreateReservation, site: Site) -> Steps[str]:
     try:
         yield from asked(RestCall("POST", "slurm/reservation", body=said))
     except NotPermitted as error:
-        # slurmctld has the same words for both.
+        # slurmctld has the same message for both.
         raise NotPermitted(error.said, error.command, f"{error.remedy}; or there is no user {request.users}") from None
     return request.name
 
 
 @handles
 def update(request: UpdateReservation, site: Site) -> Steps[None]:
-    """One that is not there would be made instead of changed, so it is looked up before."""
+    """Change a reservation. slurmrestd would create a missing one, so it is looked up before."""
     request.command()
     site.require(_CHANGES_SINCE, "change reservations")
     if not (yield from _exists(request.name)):

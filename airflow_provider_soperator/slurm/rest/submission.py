@@ -1,16 +1,16 @@
-"""Exactly one job for each key over slurmrestd, where no lock can be had.
+"""Submission exactly once over slurmrestd, where no lock is available.
 
-Each job is submitted held. Only then is the queue asked who has its key: the job with the lowest id is let go, any
-other is cancelled before it can ever start. A later submission has a higher id, looks later, and finds the one that
-was let go, in the queue or in accounting; so whatever breaks and however many race, two of one key never run. (The
-dependency ``singleton`` would not do: it is satisfied as soon as the first job has ended, which can be before anybody
-looks, and it makes the elements of an array run one by one.)
+Each job is submitted held. Then the key is looked up in the queue: the job with the lowest id is released, any other
+is cancelled before it can start. A later submission has a higher id, looks later, and finds the released one, in the
+queue or in accounting; so two jobs of one key never run, across failures and races. (The dependency ``singleton``
+would not do: it is satisfied when the first job has ended, perhaps before the lookup, and it makes the elements of an
+array run one by one.)
 
-A job that waits held because its submitter died says so in its comment, and is let go by the next to ask for the key.
-The comment that it is to have is set in the same call that lets it go, or in one after it.
+A job that stays held because its submitter died has a comment that says so, and is released by the next submission of
+the key. Its own comment is set in the call that releases it, or in one after it.
 
-What a job waits for may be named by keys, so two submitters of the same jobs can have had different ids in mind. Those
-that stay are told to wait for those that stay, before the others are cancelled.
+Dependencies may name keys, so two submitters of the same jobs may have used different ids. The jobs that stay get
+dependencies on those that stay, before the others are cancelled.
 """
 
 from __future__ import annotations
@@ -51,27 +51,27 @@ from airflow_provider_soperator.slurm.rest.jobs import cancel, list_jobs, payloa
 
 @dataclass
 class _KnownJob:
-    """A job that is known under a key."""
+    """The jobs of a key."""
 
     lowest: int
-    #: Those that have not ended: of their number only the lowest may ever run.
+    #: Jobs that have not ended; only the lowest id may ever run.
     unfinished: set[int] = field(default_factory=set)
-    #: Those that wait to be let go, or have been and are to get their comments yet.
+    #: Jobs to release, and released jobs that still need their comments.
     held: set[int] = field(default_factory=set)
-    #: What the lowest waits for, as the queue has it.
+    #: The dependency of the lowest id in the queue.
     dependency: str = ""
 
 
 @dataclass
 class _Item:
-    """One of the jobs to submit."""
+    """A job to submit."""
 
     key: SubmissionKey
     #: Without its key.
     name: str
     waits: submission.KeyedDependency
     body: dict[str, Any]
-    #: For each part of the job, the changes that let it go and make it what it is to be.
+    #: For each part of the job, the changes that release it and set its own values.
     changes: list[list[dict[str, Any]]]
 
     @property
@@ -86,14 +86,14 @@ class _Item:
 @handles
 def submit_once(request: SubmitOnce, site: Site) -> Steps[tuple[Submitted, ...]]:
     keys = request.submission_keys()
-    # Whatever cannot be said to slurmrestd is refused before anything is asked.
+    # Options that slurmrestd does not have are rejected before any call.
     items = [_item(request, place, site) for place in request.order]
     named = {key for item in items for key in item.waits.keys}
     known = yield from _in_queue({*keys, *named}, site)
     seen_at_first = len(known)
     if not request.fresh:
         yield from _add_past(known, request, site)
-    # What accounting alone has may be the loser of a race that has been run since: then the winner is in the queue.
+    # A job in accounting only may have lost a race since: then the winner is in the queue.
     look_again = len(known) > seen_at_first
     alike = (yield from _alike(site)) if any(item.waits.is_singleton for item in items) else {}
     mine: dict[SubmissionKey, int] = {}
@@ -106,7 +106,7 @@ def submit_once(request: SubmitOnce, site: Site) -> Steps[tuple[Submitted, ...]]
                 item.wait_for(item.waits.resolve(_ids(known), alike.get(item.name, ())))
             job = mine[item.key] = (yield from submitted(item.body)).job
         except TransientSlurmError:
-            # It may have been taken all the same.
+            # It may have been accepted nevertheless.
             raise
         except SlurmError as error:
             refused[item.key] = error
@@ -122,7 +122,7 @@ def submit_once(request: SubmitOnce, site: Site) -> Steps[tuple[Submitted, ...]]
             known[key] = seen
     if _is_over(request, refused):
         if others_too:
-            raise TryAgain("somebody else submits the same jobs", "sbatch")
+            raise TryAgain("another process submits the same jobs", "sbatch")
         yield from _withdraw([item for item in items if item.key in known], known, site)
         return tuple(Submitted(None, error=refused.get(key)) for key in keys)
     if request.together is not Together.WAIT:
@@ -141,7 +141,7 @@ def submit_once(request: SubmitOnce, site: Site) -> Steps[tuple[Submitted, ...]]
 
 
 def _is_over(request: SubmitOnce, refused: dict[SubmissionKey, SlurmError]) -> bool:
-    """True if nothing of it is to stay."""
+    """True if no job of the request may stay."""
     return request.together is Together.END or (request.together is not None and bool(refused))
 
 
@@ -157,7 +157,7 @@ def _item(request: SubmitOnce, place: int, site: Site) -> _Item:
         if part.get("hold"):
             changes.append([own])
         elif "priority" in part:
-            # A job that is held keeps the priority 0, whatever else is said in the call that lets it go.
+            # A held job keeps priority 0 in the call that releases it.
             changes.append([{"hold": False}, own | {"priority": part.pop("priority")}])
         else:
             changes.append([{"hold": False} | own])
@@ -196,7 +196,7 @@ def _in_queue(keys: Iterable[SubmissionKey], site: Site) -> Steps[dict[Submissio
 
 
 def _alike(site: Site) -> Steps[dict[str, list[int]]]:
-    """The user's jobs that have not ended, by their names without keys."""
+    """The user's unfinished jobs, by their names without keys."""
     found: dict[str, dict[int, None]] = {}
     for job in (yield from list_jobs(ListJobs(mine=True), site)):
         if not job.state.is_finished:
@@ -230,7 +230,7 @@ def _let_go(
 
 
 def _withdraw(items: list[_Item], known: dict[SubmissionKey, _KnownJob], site: Site) -> Steps[None]:
-    """Held, none starts because another has ended; under another name, none is found by the next try."""
+    """Cancel jobs: first held, so that none starts as another ends, and renamed, so that the next try finds none."""
     gone = [JobId(job) for item in items for job in sorted(known[item.key].unfinished)]
     for item in items:
         withdrawn = [[{"hold": True, "name": item.name + WITHDRAWN}] for _ in item.parts]
@@ -241,11 +241,11 @@ def _withdraw(items: list[_Item], known: dict[SubmissionKey, _KnownJob], site: S
 
 
 def _change(job: int, changes: list[list[dict[str, Any]]]) -> Steps[None]:
-    # The numbers of the parts of a heterogeneous job follow each other.
+    # The parts of a heterogeneous job have consecutive ids.
     for number, of_part in enumerate(changes, start=job):
         try:
             for change in of_part:
                 yield from asked(RestCall("POST", f"slurm/job/{number}", body=change))
         except (JobFinished, UnknownJob):
-            # Another process has let it go, and it has ended since.
+            # Another process has released it, and it has ended since.
             continue

@@ -82,7 +82,7 @@ def test_what_nobody_knows_is_lost_after_a_minute_of_answers() -> None:
     seen = Seen()
     seen.look([], [])
     assert seen.look_until_over([], []) == PATIENCE.unknown
-    assert seen.status.lost == "neither the queue nor accounting knows it"
+    assert seen.status.lost == "it is in neither the queue nor accounting"
     assert not seen.status.succeeded
 
 
@@ -92,7 +92,7 @@ def test_a_job_that_vanishes_is_lost_and_not_done() -> None:
     seen.look([], [])
     assert states(seen.status) == {"7": "RUNNING"}
     assert seen.look_until_over([], []) == PATIENCE.unknown
-    assert seen.status.lost == "it was RUNNING when last seen, and neither the queue nor accounting knows more"
+    assert seen.status.lost == "it was RUNNING when last seen, and is in neither the queue nor accounting now"
 
 
 def test_a_runaway_of_accounting_is_waited_for_longer() -> None:
@@ -136,7 +136,7 @@ def test_a_job_of_another_name_is_another_job() -> None:
     seen = Seen(name="train.af-x")
     seen.look([queued("7", "COMPLETED", name="theirs")], [past("7", "COMPLETED", name="theirs")])
     assert seen.look_until_over([queued("7", "COMPLETED", name="theirs")], []) == PATIENCE.unknown
-    assert seen.status.lost == "Slurm has lost it, and given its number to a job named theirs"
+    assert seen.status.lost == "Slurm lost it and reused its id for a job named theirs"
 
 
 def test_a_job_is_found_below_another_that_has_its_number_now() -> None:
@@ -234,7 +234,7 @@ def test_one_element_is_told_of_alone() -> None:
     assert first.is_over
     assert states(third) == {"9_[2-3]": "PENDING"}
     assert fourth is not None
-    assert fourth.lost == "job 9 is there, but has no 9_4"
+    assert fourth.lost == "job 9 exists, but has no part 9_4"
 
 
 def test_a_heterogeneous_job_is_over_when_all_its_components_are() -> None:

@@ -52,9 +52,9 @@ def test_tokens_are_fetched_only_if_there_is_no_other_way() -> None:
         finally:
             await transport.close()
 
-    with pytest.raises(ConnectFailed, match="nobody listens"):
+    with pytest.raises(ConnectFailed, match="nothing listens"):
         asyncio.run(ask(replace(SETTINGS, jwt_secret=base64.b64encode(KEY).decode())))
     assert not opened
-    with pytest.raises(TransportError, match="login shell ended"):
+    with pytest.raises(TransportError, match="login shell exited"):
         asyncio.run(ask(SETTINGS))
     assert len(opened) == 1

@@ -106,9 +106,9 @@ def test_a_flag_may_be_a_text() -> None:
         ({"ssh_connection_id": "x"}, "is it to be ssh_conn_id?"),
         (
             {"host": "login", "job_link": "https://x/{job}"},
-            r"job_link has \{job\}, which means nothing: there are \{job_id\}",
+            r"job_link has the unknown placeholder \{job\}: there are \{job_id\}",
         ),
-        ({"host": "login", "grafana_link": "grafana.example.com"}, "grafana_link is no link"),
+        ({"host": "login", "grafana_link": "grafana.example.com"}, "grafana_link is not a link"),
     ],
 )
 def test_what_cannot_work_is_refused(said: dict[str, Any], words: str) -> None:
@@ -126,7 +126,7 @@ def test_the_test_button_tells_of_a_link_that_cannot_be_filled(monkeypatch: pyte
     monkeypatch.setenv("AIRFLOW_CONN_WITH_A_LINK", json.dumps(said))
     works, words = SlurmHook("with_a_link").test_connection()
     assert not works
-    assert words.startswith("job_link has {job}, which means nothing: there are {job_id}, ")
+    assert words.startswith("job_link has the unknown placeholder {job}: there are {job_id}, ")
 
 
 def test_notes_and_settings_of_the_ssh_provider_may_stand_beside() -> None:

@@ -89,7 +89,7 @@ def test_what_is_deferred_can_be_stored() -> None:
 def test_a_sensor_refuses_what_it_could_never_see() -> None:
     with pytest.raises(ValueError, match="target_state must be one of 'complete', 'failed', 'ended'"):
         ActiveCheckSensor(task_id="sense", check="gpu-checks", target_state="good")
-    with pytest.raises(ValueError, match="since='noon' is no moment"):
+    with pytest.raises(ValueError, match="since='noon' is not a date and time"):
         ActiveCheckSensor(task_id="sense", check="gpu-checks", since="noon")
     with pytest.raises(TaskDeferred) as deferred:
         ActiveCheckSensor(task_id="sense", check="gpu-checks", since="2026-11-22T00:00:00Z", deferrable=True).execute(

@@ -34,7 +34,7 @@ def test_it_is_refused_when_the_dag_is_read(operator: type[Any], options: dict[s
     [
         (HoldJobsOperator(task_id="task", job_ids="1, seven"), "job_ids: "),
         (UpdateJobsOperator(task_id="task", job_ids="1", nice="much"), "nice='much' is no number"),
-        (UpdateJobsOperator(task_id="task", job_ids="1", time_limit="2h"), "time_limit: '2h' is no duration"),
+        (UpdateJobsOperator(task_id="task", job_ids="1", time_limit="2h"), "time_limit: '2h' is not a duration"),
         (SlurmStatsOperator(task_id="task", top="all"), "top='all' is no number of users"),
     ],
 )

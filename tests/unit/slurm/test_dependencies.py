@@ -26,7 +26,7 @@ def test_is_read_as_slurm_takes_it(shown: str, meant: str) -> None:
 
 
 def test_what_is_no_dependency_is_not_guessed_at() -> None:
-    with pytest.raises(ValueError, match="no dependency as Slurm shows it"):
+    with pytest.raises(ValueError, match="not a dependency in Slurm's notation"):
         Unmet.parse("afterok:44 (odd)")
 
 

@@ -129,12 +129,12 @@ def test_components() -> None:
     ("line", "problem"),
     [
         ("-N", "--nodes needs a value"),
-        ("main", "'main' is no option"),
-        ("-y", "there is no option -y"),
+        ("main", "'main' is not an option"),
+        ("-y", "unknown option -y"),
         ("--hold=1", "--hold takes no value"),
-        ("--ntasks=two", "--ntasks: 'two' is no whole number"),
+        ("--ntasks=two", "--ntasks: 'two' is not a whole number"),
         ("--array=1%x", "--array: '1%x' has no number"),
-        ("-- x", "'x' is no option"),
+        ("-- x", "'x' is not an option"),
     ],
 )
 def test_mistakes_name_their_line(line: str, problem: str) -> None:

@@ -56,7 +56,7 @@ def test_notations(hostlist: str, nodes: list[str]) -> None:
 @pytest.mark.parametrize("nonsense", ["a,,b", ",", "a,", "a b", "a[1-", "a]", "a[]", "a[3-1]", "a[x]", "-a", "a!b"])
 @pytest.mark.parametrize("reader", [expand, fold, count])
 def test_nonsense_is_refused(nonsense: str, reader: object) -> None:
-    with pytest.raises(HostlistError, match="no list of nodes"):
+    with pytest.raises(HostlistError, match="not a list of nodes"):
         reader(nonsense)  # type: ignore[operator]
 
 
@@ -79,7 +79,7 @@ def test_the_message_shows_the_place() -> None:
 
 def test_a_mistyped_range_does_not_fill_the_memory() -> None:
     for huge in ("n[0-99999999999]", "n[0-99999]-[0-99999]"):
-        with pytest.raises(HostlistError, match="cannot be meant"):
+        with pytest.raises(HostlistError, match="check its ranges"):
             expand(huge)
 
 

@@ -90,7 +90,7 @@ def test_a_script_that_is_no_shells_cannot_hold_variables() -> None:
 
 
 def test_what_cannot_be_a_script_is_refused() -> None:
-    with pytest.raises(InvalidJob, match="remote_script: the text of /x is on the cluster"):
+    with pytest.raises(InvalidJob, match="remote_script: the text of /x is only on the cluster"):
         BatchJob(remote_script="/x").to_script()
     with pytest.raises(InvalidJob, match="args: "):
         BatchJob(script="#!/bin/sh\n", args=["a"]).to_script()
@@ -175,7 +175,7 @@ def test_from_script_reads_what_can_be_changed() -> None:
     job = BatchJob.from_script(file, nodes=3)
     assert (job.script_file, job.nodes, job.partition, job.extra_args) == (file, 3, "main", ("--bbf=/x",))
     assert job.env == {"A": "1"}
-    with pytest.raises(InvalidJob, match="the script's line 2: there is no option -y"):
+    with pytest.raises(InvalidJob, match="the script's line 2: unknown option -y"):
         BatchJob.from_script("#!/bin/sh\n#SBATCH -y\n")
 
 

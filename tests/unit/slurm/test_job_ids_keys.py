@@ -76,7 +76,7 @@ def test_names_without_a_key(name: str) -> None:
 
 
 def test_a_wrong_key_is_refused() -> None:
-    with pytest.raises(ValueError, match="is no submission key"):
+    with pytest.raises(ValueError, match="is not a submission key"):
         SubmissionKey("x")
 
 

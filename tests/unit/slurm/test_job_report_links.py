@@ -65,12 +65,12 @@ def test_no_value_can_lead_elsewhere() -> None:
 @pytest.mark.parametrize(
     ("template", "words"),
     [
-        ("https://example.com/{job}", "has {job}, which means nothing: there are {job_id}, {name}, {user}"),
-        ("https://example.com/{job_id.real}", "has {job_id.real}, which means nothing"),
-        ("https://example.com/{}", "has {}, which means nothing"),
-        ("https://example.com/{job_id", "cannot be read"),
-        ("javascript:alert({job_id})", "is no link: it has to begin with http:// or https://"),
-        ("{job_id}", "is no link"),
+        ("https://example.com/{job}", "has the unknown placeholder {job}: there are {job_id}, {name}, {user}"),
+        ("https://example.com/{job_id.real}", "has the unknown placeholder {job_id.real}"),
+        ("https://example.com/{}", "has the unknown placeholder {}"),
+        ("https://example.com/{job_id", "cannot be parsed"),
+        ("javascript:alert({job_id})", "is not a link: it must begin with http:// or https://"),
+        ("{job_id}", "is not a link"),
     ],
 )
 def test_what_cannot_be_filled_is_refused(template: str, words: str) -> None:

@@ -53,13 +53,13 @@ def test_what_cannot_be_said_is_named_all_at_once() -> None:
     assert [problem.partition(":")[0] for problem in caught.value.problems] == [
         *("chdir", "extra_args", "clusters", "cores_per_socket", "hint"),
     ]
-    with pytest.raises(InvalidJob, match="remote_script: slurmrestd takes a script's text"):
+    with pytest.raises(InvalidJob, match="remote_script: slurmrestd needs the script's text"):
         BatchJob(remote_script="/x").to_payload("v0.0.44")
     assert job_of("v0.0.45", cores_per_socket=2)["cores_per_socket"] == 2
 
 
 def test_an_unknown_version_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"slurmrestd v0\.0\.40 is unknown here"):
+    with pytest.raises(ValueError, match=r"unknown slurmrestd version v0\.0\.40"):
         job_of("v0.0.40")
 
 

@@ -34,10 +34,10 @@ def node(state: str, reason: str = "", since: datetime | None = None, name: str 
         ("IDLE+CLOUD+POWERED_DOWN", "", (PowerUp(ONE),), "is being powered up"),
         ("IDLE+CLOUD+POWERED_DOWN+POWER_UP", "", (), "boots"),
         ("IDLE+CLOUD+POWERING_UP+NOT_RESPONDING", "", (), "boots"),
-        ("IDLE+CLOUD+POWERING_DOWN", "", (), "is powering down, and can be powered up after that"),
-        ("IDLE+CLOUD+POWERING_DOWN+DRAIN", str(OURS), (), "is powering down, and can be powered up after that"),
-        ("MIXED+CLOUD+POWER_DOWN", "", (), "has been told to power down, and has jobs"),
-        ("MIXED+CLOUD+POWER_DOWN+DRAIN", "POWER_DOWN_ASAP", (), "has been told to power down, and has jobs"),
+        ("IDLE+CLOUD+POWERING_DOWN", "", (), "is powering down and can be powered up only after that"),
+        ("IDLE+CLOUD+POWERING_DOWN+DRAIN", str(OURS), (), "is powering down and can be powered up only after that"),
+        ("MIXED+CLOUD+POWER_DOWN", "", (), "powers down after its jobs"),
+        ("MIXED+CLOUD+POWER_DOWN+DRAIN", "POWER_DOWN_ASAP", (), "powers down after its jobs"),
         ("IDLE+CLOUD+POWERED_DOWN+DRAIN", str(OURS), (PowerUp(ONE), Undrain(ONE)), "is being powered up"),
         ("IDLE+CLOUD+POWERING_UP+DRAIN", str(OURS), (Undrain(ONE),), "boots"),
         ("MIXED+CLOUD+DRAIN", str(OURS), (Undrain(ONE),), "is being undrained"),
@@ -59,7 +59,7 @@ def test_up(state: str, reason: str, orders: tuple[object, ...], waits: str | No
         ("IDLE+CLOUD+DRAIN", "airflow:day: theirs", "is drained: airflow:day: theirs"),
         # What would heal it needs a machine.
         ("IDLE+CLOUD+POWERED_DOWN+DRAIN", "[user_problem] disk", "(a job has left something behind"),
-        ("DOWN+CLOUD", "Prolog error", "somebody has to look at it"),
+        ("DOWN+CLOUD", "Prolog error", "it needs manual repair"),
     ],
 )
 def test_what_others_hold_is_lost_and_left_alone(state: str, reason: str, says: str) -> None:

@@ -61,7 +61,7 @@ def test_notations_of_durations(text: str, duration: Duration) -> None:
 
 @pytest.mark.parametrize("text", ["5", "1:2:3:4", "-1:00", "soon", "1-2"])
 def test_what_no_command_prints_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="no duration"):
+    with pytest.raises(ValueError, match="not a duration"):
         parse_duration(text)
 
 
@@ -74,7 +74,7 @@ def test_numbers_of_minutes_and_seconds() -> None:
 
 def test_a_limit_is_rounded_up_and_never_in_the_past() -> None:
     assert format_duration(timedelta(seconds=1.2)) == "0-00:00:02"
-    with pytest.raises(ValueError, match="past"):
+    with pytest.raises(ValueError, match="must not be negative"):
         format_duration(timedelta(seconds=-5))
 
 
@@ -100,5 +100,5 @@ def test_no_time(text: str) -> None:
 def test_a_time_without_a_zone_is_refused() -> None:
     with pytest.raises(ValueError, match="no time zone"):
         format_time(datetime(2026, 11, 21))
-    with pytest.raises(ValueError, match="no time"):
+    with pytest.raises(ValueError, match="not a time"):
         parse_time("tomorrow")

@@ -34,7 +34,7 @@ def test_exit_codes(text: str, code: ExitCode, killed_by: int, words: str) -> No
 
 @pytest.mark.parametrize("text", ["", "x", "1:", ":9", "-1:0", "1:2:3"])
 def test_nonsense_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="no exit code"):
+    with pytest.raises(ValueError, match="not an exit code"):
         ExitCode.parse(text)
 
 

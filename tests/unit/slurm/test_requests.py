@@ -204,7 +204,7 @@ def test_fields_of_jobs_are_names() -> None:
 def test_accounting_by_id_name_and_time() -> None:
     argv = Accounting(names=("b", "a"), since=NOW, user="ada").command().argv
     assert {"--name=a,b", "--user=ada", "--starttime=uts1795255200"} <= set(argv)
-    with pytest.raises(InvalidRequest, match="at once"):
+    with pytest.raises(InvalidRequest, match="in one query"):
         Accounting(ids=tuple(map(JobId, range(1, 6000)))).command()
 
 

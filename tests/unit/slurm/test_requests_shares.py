@@ -84,7 +84,7 @@ def test_without_accounting_there_are_none() -> None:
 
 
 def test_a_row_that_is_cut_short_is_not_guessed_at() -> None:
-    with pytest.raises(UnreadableAnswer, match="no row of 10 columns"):
+    with pytest.raises(UnreadableAnswer, match="expected 10 columns"):
         ListShares().read(CommandOutput(0, b"root|||1\n"))
 
 

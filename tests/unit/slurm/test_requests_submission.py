@@ -69,7 +69,7 @@ def test_a_script_that_cannot_be_read_is_no_job() -> None:
 
 
 def test_singleton_is_no_alternative() -> None:
-    with pytest.raises(InvalidRequest, match="singleton cannot be one of several"):
+    with pytest.raises(InvalidRequest, match="singleton cannot be joined"):
         dependency_of(BatchJob(command="true", dependency="afterok:7?singleton"))
 
 

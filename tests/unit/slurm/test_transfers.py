@@ -40,12 +40,12 @@ def test_an_error_is_the_first_line_with_a_remedy() -> None:
     with pytest.raises(FileError) as caught:
         WorkingFolder().read(CommandOutput(2, b"", said))
     assert str(caught.value) == (
-        "finding the working folder: tar: a: Cannot write: No space left on device (and 1 more lines): make room there"
+        "finding the working folder: tar: a: Cannot write: No space left on device (and 1 more lines): free space there"
     )
 
 
 def test_a_folder_of_somebody_is_named_with_the_remedy() -> None:
-    with pytest.raises(FileError, match="see whose it is"):
+    with pytest.raises(FileError, match="check its owner"):
         ListAll("/x").read(CommandOutput(1, b"", b"find: '/x': Permission denied"))
 
 

@@ -141,9 +141,9 @@ def test_what_a_run_is_by_its_jobs_in_slurm(states: list[str], state: str) -> No
 
 
 def test_a_job_that_nobody_knows_is_no_success() -> None:
-    outcome = of_slurm([in_slurm(7, "COMPLETED"), in_slurm(8, "", lost="neither the queue nor accounting knows it")])
+    outcome = of_slurm([in_slurm(7, "COMPLETED"), in_slurm(8, "", lost="it is in neither the queue nor accounting")])
     assert outcome.state is RunState.ERROR
-    assert str(outcome) == "Error: job 8 (neither the queue nor accounting knows it)"
+    assert str(outcome) == "Error: job 8 (it is in neither the queue nor accounting)"
 
 
 def test_nodes_are_told_apart() -> None:

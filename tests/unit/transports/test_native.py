@@ -43,7 +43,7 @@ def refusals(python: tuple[str, ...], times: int = 1) -> list[ConnectFailed]:
         (("/nowhere/python3",), "No such file or directory"),
         # As libslurm does with the process that it is loaded into.
         (("sh", "-c", "echo 'python: fatal: Could not establish a configuration source' >&2; exit 1"), "Could not est"),
-        (("true",), "it said nothing"),
+        (("true",), "no output"),
     ],
 )
 def test_the_cause_and_the_remedy_are_told(python: tuple[str, ...], cause: str) -> None:

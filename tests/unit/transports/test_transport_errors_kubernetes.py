@@ -33,5 +33,5 @@ def test_a_missing_right_names_what_was_refused_and_what_to_bind(error: Exceptio
     said = kubernetes_error(error, "exec into pod login-0")
     assert isinstance(said, ConnectFailed)
     assert not said.retryable
-    assert said.what == f"the Kubernetes API gives no right to exec into pod login-0 ({words})"
+    assert said.what == f"the Kubernetes account has no right to exec into pod login-0 ({words})"
     assert "pods/exec" in said.remedy

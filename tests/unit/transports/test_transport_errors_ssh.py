@@ -27,7 +27,7 @@ def test_one_that_was_dropped_is_worth_another_try(error: Exception) -> None:
     ("error", "words"),
     [
         (paramiko.AuthenticationException("Authentication failed."), "the login was refused"),
-        (ConnectionRefusedError("Connection refused"), "nobody listens there"),
+        (ConnectionRefusedError("Connection refused"), "nothing listens there"),
         (TimeoutError(), "does not answer"),
         (FileNotFoundError("/no/key"), "the private key cannot be used"),
     ],

@@ -183,7 +183,7 @@ class Forgetful:
     """A Slurm without accounting, some minutes later."""
 
     async def statuses(self, ids: Iterable[JobId]) -> dict[JobId, JobStatus]:
-        return {job: JobStatus(id=job, lost="neither the queue nor accounting knows it") for job in ids}
+        return {job: JobStatus(id=job, lost="it is in neither the queue nor accounting") for job in ids}
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ from airflow_provider_soperator.work.protocols import (
 )
 
 LOST = ConnectionLost("the connection broke")
-AWAY = Unreachable("nobody listens there")
+AWAY = Unreachable("nothing listens there")
 WRONG = ConnectFailed("the login was refused")
 NO_NODE = UnknownNode("there is no node worker-9")
 
@@ -189,7 +189,7 @@ def test_what_was_begun_is_undone(play: Callable[..., None], acts: tuple[Any, ..
 
 def test_what_cannot_be_undone_is_said(play: Callable[..., None]) -> None:
     play("on", WorkFailed("a node is lost"))
-    assert worked(may_undo=False) == failed("a node is lost. Drains stay: nobody listens there")
+    assert worked(may_undo=False) == failed("a node is lost. Drains stay: nothing listens there")
 
 
 def test_work_ends_at_its_deadline(play: Callable[..., None]) -> None:
@@ -222,4 +222,4 @@ def test_the_same_is_logged_once(play: Callable[..., None], capsys: pytest.Captu
     watched()
     # Where Airflow's loggers write to without a supervisor.
     said = capsys.readouterr().out
-    assert (said.count("not yet"), said.count("asking again: nobody listens there")) == (1, 1)
+    assert (said.count("not yet"), said.count("asking again: nothing listens there")) == (1, 1)
