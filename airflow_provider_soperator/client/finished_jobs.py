@@ -7,11 +7,11 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from airflow_provider_soperator.client.poll_rounds import statuses
-from airflow_provider_soperator.client.queue import QueueFilter
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig
 from airflow_provider_soperator.slurm.errors import AccountingDisabled
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import AccountingJob, Job, JobStatus
+from airflow_provider_soperator.slurm.queue_filter import QueueFilter
 from airflow_provider_soperator.slurm.requests import Accounting, ShowConfig
 from airflow_provider_soperator.slurm.requests.commands import Steps
 from airflow_provider_soperator.slurm.states import JobFlag

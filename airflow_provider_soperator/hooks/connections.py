@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_soperator.errors import ConnectionMistake
-from airflow_provider_soperator.transports.transport_errors import ConnectFailed
 
 #: What a form shows where nothing is chosen.
 _NOT_CHOSEN = "follows from what else is set"
@@ -95,6 +94,8 @@ def known(conn_id: str) -> Iterator[None]:
     try:
         yield
     except AirflowNotFoundException as error:
+        from airflow_provider_soperator.transports.transport_errors import ConnectFailed
+
         raise ConnectFailed(f"there is no connection {conn_id}", "add it, or name another one") from error
 
 
@@ -104,5 +105,7 @@ def installed(extra: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
+        from airflow_provider_soperator.transports.transport_errors import ConnectFailed
+
         remedy = f"pip install 'airflow-provider-soperator[{extra}]'"
         raise ConnectFailed(f"the packages for {extra} are not installed ({error})", remedy) from error

@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow_provider_soperator.hooks import connections
 from airflow_provider_soperator.hooks.connections import Field
-from airflow_provider_soperator.slurm.job_report import PLACEHOLDERS
+from airflow_provider_soperator.slurm.links import PLACEHOLDERS
 
 #: How a cluster can be reached, and how the form calls it.
 TRANSPORTS: Mapping[str, str] = MappingProxyType(

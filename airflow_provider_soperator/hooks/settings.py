@@ -9,7 +9,7 @@ from typing import Any
 from airflow_provider_soperator.errors import ConnectionMistake
 from airflow_provider_soperator.hooks.connections import at_most_one, filled
 from airflow_provider_soperator.hooks.form import FIELDS, FILE_WAYS, LINKS, SSH_EXTRAS, TRANSPORTS
-from airflow_provider_soperator.slurm.job_report import link_problem
+from airflow_provider_soperator.slurm.links import link_problem
 from airflow_provider_soperator.values import NAMESPACE
 
 __all__ = ["ConnectionMistake", "Settings", "read"]

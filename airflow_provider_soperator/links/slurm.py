@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from airflow.sdk import BaseOperatorLink
 
-from airflow_provider_soperator.slurm import job_report
+from airflow_provider_soperator.slurm import links
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
@@ -24,7 +24,7 @@ class SlurmLink(BaseOperatorLink):
 
     @property
     def xcom_key(self) -> str:
-        return job_report.xcom_key(self.template)
+        return links.xcom_key(self.template)
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
         """What is there already: a worker asks for it whenever it lets go of a task, and stores what it is told."""

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator, XComArg
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_provider_soperator.client.queue import QueueFilter
 from airflow_provider_soperator.slurm.errors import InvalidRequest, SlurmError
+from airflow_provider_soperator.slurm.queue_filter import QueueFilter
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_soperator.client.queue import QueueFilter
 from airflow_provider_soperator.sensors.watch import WatchSensor
+from airflow_provider_soperator.slurm.queue_filter import QueueFilter
 from airflow_provider_soperator.slurm.states import JobState
 
 if TYPE_CHECKING:

@@ -6,14 +6,17 @@ import difflib
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from airflow_provider_soperator.slurm import hostlist
-from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.errors import (
     UnknownNode,
     UnknownPartition,
 )
 from airflow_provider_soperator.slurm.states import NodeBase, NodeFlag
+
+if TYPE_CHECKING:
+    from airflow_provider_soperator.slurm.cluster_records import Node
 
 #: Prefix of this provider's reasons. Soperator's own do not have it, so its health checks leave such a node alone.
 OUR_PREFIX = "airflow:"
@@ -48,6 +51,7 @@ def is_up(node: Node) -> bool:
 def is_usable(node: Node) -> bool:
     """True if the node runs and jobs may start on it, now or after those on it.
 
+    >>> from airflow_provider_soperator.slurm.cluster_records import Node
     >>> from airflow_provider_soperator.slurm.states import NodeState
     >>> [is_usable(Node(name="n", state=NodeState.parse(said))) for said in ("MIXED+CLOUD", "idle~", "idle*", "drng")]
     [True, False, False, False]

@@ -10,10 +10,8 @@ import ssl
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from airflow_provider_soperator.slurm.rest.calls import RestCall
-
 if TYPE_CHECKING:
-    pass
+    from airflow_provider_soperator.slurm.rest.calls import RestCall
 
 
 class TransportError(Exception):

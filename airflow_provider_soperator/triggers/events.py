@@ -8,20 +8,14 @@ a cluster cost it one question in an interval. Airflow's own shared streams are 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
-from abc import abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta, timezone
 from functools import partial
-from typing import Any, TypeVar
-
-from airflow.triggers.base import BaseEventTrigger, TriggerEvent
+from typing import Any
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.finished_jobs import FinishedJobs
-from airflow_provider_soperator.client.queue import Lasting, QueueFilter
 from airflow_provider_soperator.health.assessment import Episodes, HealthQuery, told, unclear
 from airflow_provider_soperator.health.findings import kinds_of
 from airflow_provider_soperator.health.metrics import NODE_LABELS
@@ -31,21 +25,15 @@ from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.job_report import report_of
-from airflow_provider_soperator.slurm.requests import ListNodes, Request
+from airflow_provider_soperator.slurm.queue_filter import Lasting, QueueFilter
+from airflow_provider_soperator.slurm.requests import ListNodes
 from airflow_provider_soperator.slurm.requests.commands import run_steps_async
 from airflow_provider_soperator.slurm.states import JobState
 from airflow_provider_soperator.soperator.cluster_objects import ClusterObjects
 from airflow_provider_soperator.soperator.clusters import ClusterSeen
-from airflow_provider_soperator.triggers.base import SlurmTrigger
+from airflow_provider_soperator.triggers.asset_watcher import POLL_INTERVAL, EventTrigger, SlurmEventTrigger
 from airflow_provider_soperator.values import NAMESPACE
 from airflow_provider_soperator.work.checks import CheckClients, FailedRuns, check_clients
-from airflow_provider_soperator.work.polling import polled, slurm_client
-
-#: Seconds between two looks, unless a watcher says otherwise.
-POLL_INTERVAL = 30.0
-#: An answer to another watcher is taken up to this part of an interval later. It is less than 1, as each looks afresh.
-_AS_GOOD_AS_NEW = 0.9
-T = TypeVar("T")
 
 
 def _seconds(duration: timedelta | float) -> float:
@@ -53,61 +41,7 @@ def _seconds(duration: timedelta | float) -> float:
     return duration.total_seconds() if isinstance(duration, timedelta) else float(duration)
 
 
-class EventTrigger(SlurmTrigger, BaseEventTrigger):
-    """Watches a cluster for as long as there is an active DAG that is scheduled on its asset."""
-
-    poll_interval: float
-
-    @abstractmethod
-    def open(self) -> AbstractAsyncContextManager[Any]:
-        """The clients that the looks need."""
-
-    @abstractmethod
-    async def look(self, client: Any) -> Sequence[dict[str, Any]]:
-        """The payloads of the events since the last look."""
-
-    @abstractmethod
-    def memory(self) -> Any:
-        """What another process needs to go on from here, as JSON."""
-
-    @abstractmethod
-    def remember(self, memory: Any) -> None:
-        """Go on from a memory; None at a first start."""
-
-    async def run(self) -> AsyncIterator[TriggerEvent]:
-        store = _Memory(self)
-        memory = await store.read()
-        self.remember(memory)
-        # All failures are borne: Airflow starts a watcher that raises once more, a second later and for ever.
-        async for events in polled(self.open, self.look, self.poll_interval, self.log):
-            # By now Airflow has stored the events of the look before. Sooner they could be lost, later told again.
-            await store.write(memory)
-            for payload in events:
-                yield TriggerEvent(payload)  # type: ignore[no-untyped-call]
-            memory = self.memory()
-            if not events:
-                await store.write(memory)
-
-    @property
-    def max_age(self) -> float:
-        """How old an answer to another watcher may be, in seconds."""
-        return self.poll_interval * _AS_GOOD_AS_NEW
-
-
-class _SlurmEventTrigger(EventTrigger):
-    """Watches Slurm."""
-
-    slurm_conn_id: str
-
-    def open(self) -> AbstractAsyncContextManager[AsyncSlurmClient]:
-        return slurm_client(self.slurm_conn_id)
-
-    def shared(self, client: AsyncSlurmClient, request: Request[T]) -> Awaitable[T]:
-        """The answer that all who watch the cluster in the same interval share."""
-        return client.ask_shared(request, self.max_age)
-
-
-class SlurmJobFinishedTrigger(_SlurmEventTrigger):
+class SlurmJobFinishedTrigger(SlurmEventTrigger):
     """Fires once for each job that finishes, with the report that ``SbatchOperator`` returns.
 
         AssetWatcher(name="trained", trigger=SlurmJobFinishedTrigger(name="train-*", states=["COMPLETED"]))
@@ -175,7 +109,7 @@ class SlurmJobFinishedTrigger(_SlurmEventTrigger):
             self._finished.remember(memory)
 
 
-class SlurmQueueLongTrigger(_SlurmEventTrigger):
+class SlurmQueueLongTrigger(SlurmEventTrigger):
     """Fires when the queue has been long for some time, and not again before it was shorter.
 
         AssetWatcher(
@@ -246,7 +180,7 @@ class SlurmQueueLongTrigger(_SlurmEventTrigger):
         self._is_told = bool(memory)
 
 
-class NodeUnhealthyTrigger(_SlurmEventTrigger):
+class NodeUnhealthyTrigger(SlurmEventTrigger):
     """Fires once for each node that becomes unhealthy, and once more if its machine needs replacement.
 
         AssetWatcher(name="sick", trigger=NodeUnhealthyTrigger(partition="main", min_duration=timedelta(minutes=2)))
@@ -447,31 +381,3 @@ class ActiveCheckFailedTrigger(EventTrigger):
     def remember(self, memory: Any) -> None:
         if memory is not None:
             self._failed.remember(memory)
-
-
-class _Memory:
-    """The memory of a watcher, which Airflow keeps beside the asset, from 3.3 on."""
-
-    def __init__(self, trigger: SlurmTrigger) -> None:
-        self._store = getattr(trigger, "asset_state_store", None)
-        path, arguments = trigger.serialize()
-        # How often it looks is not what it looks for.
-        told = json.dumps([path, {**arguments, "poll_interval": None}], sort_keys=True)
-        self._key = f"soperator-{hashlib.sha256(told.encode()).hexdigest()[:16]}"
-        self._log = trigger.log
-        self._written: Any = None
-
-    async def read(self) -> Any:
-        if self._store is None:
-            return None
-        try:
-            self._written = await self._store.aget(self._key)
-        except ValueError:
-            self._log.warning("Nothing is remembered over a restart: give each asset a watcher with other arguments")
-            self._store = None
-        return self._written
-
-    async def write(self, memory: Any) -> None:
-        if self._store is not None and memory != self._written:
-            await self._store.aset(self._key, memory)
-            self._written = memory

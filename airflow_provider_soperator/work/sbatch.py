@@ -17,7 +17,7 @@ from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.job_run import JobRun, Printed
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.pipelines.graph import is_ended, is_met
-from airflow_provider_soperator.slurm import directives, job_report
+from airflow_provider_soperator.slurm import directives, links
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.job import BatchJob, job_of
 from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey, readable_name
@@ -218,14 +218,14 @@ class Published:
         self, ti: Any, client: AsyncSlurmClient, templates: Mapping[str, str], pushed: dict[str, str], log: Logger
     ) -> None:
         self.ti, self._client, self._log = ti, client, log
-        self._templates = {job_report.xcom_key(field): template for field, template in templates.items()}
+        self._templates = {links.xcom_key(field): template for field, template in templates.items()}
         self._values: dict[str, str] = {}
         self._pushed = pushed
 
     async def begin(self, job: JobId) -> None:
         """The job is submitted."""
         await self._push("job_id", str(job), XCom)
-        if any(job_report.names_placeholder(template, "cluster") for template in self._templates.values()):
+        if any(links.names_placeholder(template, "cluster") for template in self._templates.values()):
             # Links that want it are not shown without it, which is no reason to leave the job alone.
             with suppress(SlurmError, TransportError):
                 self._values["cluster"] = (await self._client.config()).cluster
@@ -234,9 +234,9 @@ class Published:
     async def update(self, status: JobStatus) -> None:
         """Something about the job has changed."""
         # What is known of a job can be forgotten, as when it is told of by accounting.
-        self._values |= {name: value for name, value in job_report.placeholder_values(status).items() if value}
+        self._values |= {name: value for name, value in links.placeholder_values(status).items() if value}
         for key, template in self._templates.items():
-            link = job_report.link_of(template, self._values)
+            link = links.link_of(template, self._values)
             if link and link != self._pushed.get(key):
                 # The API server reads it as it is stored, whatever keeps other XComs.
                 await self._push(key, link, BaseXCom)

@@ -12,7 +12,6 @@ from airflow_provider_soperator.capacity.awaited import BlockAwaited
 from airflow_provider_soperator.capacity.awaited import told as block_fields
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.poller import JobNews
-from airflow_provider_soperator.client.queue import Lasting, QueueFilter, within
 from airflow_provider_soperator.health.assessment import HealthQuery, in_words, told, unclear
 from airflow_provider_soperator.hooks.cluster_clients import HealthSources
 from airflow_provider_soperator.hooks.nebius import NebiusHook
@@ -20,6 +19,7 @@ from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import sentence
 from airflow_provider_soperator.slurm.job_report import report_of
 from airflow_provider_soperator.slurm.node_conditions import in_lines
+from airflow_provider_soperator.slurm.queue_filter import Lasting, QueueFilter, within
 from airflow_provider_soperator.slurm.requests import ListNodes
 from airflow_provider_soperator.slurm.states import JobState
 from airflow_provider_soperator.work.polling import slurm_client

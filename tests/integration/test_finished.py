@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_soperator.client.finished_jobs import FinishedJobs
-from airflow_provider_soperator.client.queue import QueueFilter
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import JobStatus
+from airflow_provider_soperator.slurm.queue_filter import QueueFilter
 from airflow_provider_soperator.slurm.requests.commands import run_steps
 from tests.integration.clients import ClientUnderTest
 from tests.integration.cluster import Cluster

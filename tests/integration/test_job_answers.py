@@ -150,7 +150,13 @@ def test_how_jobs_end(cluster: Cluster) -> None:
     bodies = {"exit 3": "exit code 3", "kill -9 $$": "killed by SIGKILL", "sh -c 'kill -11 $$'": "SIGSEGV"}
     jobs = {ask(cluster, Submit(BatchJob(command=body, output="/root/%j.out"))): said for body, said in bodies.items()}
     ended = {job.id: job for job in accounted(cluster, ids=tuple(jobs))}
-    in_queue = {job.id: job for job in ask(cluster, ListJobs(ids=tuple(jobs)))}
+
+    def completed() -> dict[JobId, Job] | None:
+        found = {job.id: job for job in ask(cluster, ListJobs(ids=tuple(jobs)))}
+        return found if all(job.state.base for job in found.values()) else None
+
+    # While slurmctld cleans up after a job, a step's end may be all that it shows.
+    in_queue = cluster.wait("the queue shows how they ended", completed)
     assert set(ended) == set(in_queue) == set(jobs)
     for job_id, said in jobs.items():
         assert ended[job_id].state.base is in_queue[job_id].state.base is JobBase.FAILED

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from airflow_provider_soperator.client import queue
-from airflow_provider_soperator.client.queue import JobSelection, OrderedJobs, QueueFilter
+from airflow_provider_soperator.client.queue import JobSelection, OrderedJobs
 from airflow_provider_soperator.slurm.errors import JobFinished, NotPermitted
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job
+from airflow_provider_soperator.slurm.queue_filter import QueueFilter
 from airflow_provider_soperator.slurm.requests import HoldJobs, ListJobs, ReleaseJobs, Request, TopJobs, UpdateJob
 from airflow_provider_soperator.slurm.requests.commands import Steps, run_steps
 from airflow_provider_soperator.slurm.states import JobState

@@ -10,7 +10,7 @@ from airflow.sdk import Connection
 
 from airflow_provider_soperator.hooks.form import FIELDS
 from airflow_provider_soperator.hooks.settings import Settings, read
-from airflow_provider_soperator.slurm.job_report import PLACEHOLDERS, link_problem
+from airflow_provider_soperator.slurm.links import PLACEHOLDERS, link_problem
 
 DOCS = Path(__file__).parents[3] / "docs"
 DOCUMENT = (DOCS / "connection.md").read_text()

@@ -8,7 +8,7 @@ import pytest
 
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job, JobStatus
-from airflow_provider_soperator.slurm.job_report import PLACEHOLDERS, link_of, link_problem, placeholder_values
+from airflow_provider_soperator.slurm.links import PLACEHOLDERS, link_of, link_problem, placeholder_values
 from airflow_provider_soperator.slurm.states import JobState
 
 

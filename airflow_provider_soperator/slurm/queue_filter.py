@@ -1,0 +1,107 @@
+"""Jobs of the queue by what they have in common, and their number: what sensors and queue orders select."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_soperator.slurm.job_records import Job, job_count
+
+if TYPE_CHECKING:
+    from airflow_provider_soperator.slurm.requests import ListJobs
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueFilter:
+    """Conditions on jobs, all of which must hold. Each element of an array counts as a job.
+
+    >>> from airflow_provider_soperator.slurm.job_ids import JobId
+    >>> from airflow_provider_soperator.slurm.states import JobState
+    >>> waiting = Job(id=JobId.parse("7_[1-3]"), name="fit-1", state=JobState.parse("PENDING"), reason="Resources")
+    >>> QueueFilter(states=("PENDING",), name="fit-*").tally([waiting], datetime.now())
+    {'count': 3, 'states': {'PENDING': 3}}
+    """
+
+    #: Slurm's states, in full: PENDING, RUNNING and so on. Empty: all jobs that have not ended.
+    states: tuple[str, ...] = ()
+    partition: str = ""
+    user: str = ""
+    account: str = ""
+    qos: str = ""
+    #: A pattern with ``*`` and ``?``.
+    name: str = ""
+    #: The reason why they wait: Resources, Priority, QOSMaxJobsPerUserLimit and so on.
+    reason: str = ""
+    #: The minimum time that they have waited, or did wait before they started.
+    waited: timedelta | None = None
+
+    def request(self) -> ListJobs:
+        """The request to send; filters that differ only in what the server cannot select have equal requests."""
+        from airflow_provider_soperator.slurm.requests import ListJobs
+
+        return ListJobs(states=tuple(self.states), partition=self.partition, user=self.user)
+
+    def admits(self, job: Job, now: datetime) -> bool:
+        return (bool(self.states) or not job.state.is_finished) and self.fits(job, now)
+
+    def fits(self, job: Job, now: datetime) -> bool:
+        """True if the conditions that squeue does not know are met, in any state."""
+        for wanted, has in ((self.account, job.account), (self.qos, job.qos), (self.reason, job.reason)):
+            if wanted and wanted != has:
+                return False
+        if self.name and not fnmatch.fnmatchcase(job.name, self.name):
+            return False
+        return self.waited is None or _waited(job, now) >= self.waited
+
+    def picked(self, jobs: Iterable[Job], now: datetime) -> list[Job]:
+        return [job for job in jobs if self.admits(job, now)]
+
+    def tally(self, jobs: Iterable[Job], now: datetime) -> dict[str, Any]:
+        """The number of these jobs, in all and in each state."""
+        states = summary(self.picked(jobs, now))
+        return {"count": sum(states.values()), "states": states}
+
+
+def within(count: int, at_most: int | None, at_least: int | None) -> bool:
+    return (at_most is None or count <= at_most) and (at_least is None or count >= at_least)
+
+
+class Lasting:
+    """Condition that must hold for some time.
+
+    >>> queue, noon = Lasting(timedelta(minutes=5)), datetime(2026, 11, 21, 12)
+    >>> [queue.look(True, noon), queue.look(True, noon + timedelta(minutes=5)), queue.look(False, noon)]
+    [False, True, False]
+    """
+
+    def __init__(self, enough: timedelta) -> None:
+        self._enough = enough
+        self.since: datetime | None = None
+
+    def look(self, is_so: bool, now: datetime) -> bool:
+        self.since = (self.since or now) if is_so else None
+        return self.since is not None and now - self.since >= self._enough
+
+
+def summary(jobs: Iterable[Job]) -> dict[str, int]:
+    """The number of jobs in each state.
+
+    >>> summary([])
+    {}
+    """
+    counts: Counter[str] = Counter()
+    for job in jobs:
+        counts[str(job.state)] += job_count(job)
+    return dict(counts.most_common())
+
+
+def _waited(job: Job, now: datetime) -> timedelta:
+    if job.submitted is None:
+        return timedelta(0)
+    # The start of a pending job is an estimate.
+    until = job.started if job.started and not job.state.is_pending else now
+    return until - job.submitted
