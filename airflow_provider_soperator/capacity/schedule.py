@@ -215,8 +215,8 @@ class CapacitySchedule:
             else:
                 near = get_close_matches(holds, named, 1)
                 raise CapacityMistake(
-                    f"the exception {text!r} is to be as {holds!r}, but there is no such window",
-                    f"did you mean {near[0]!r}?" if near else f"there are {', '.join(map(repr, named))}",
+                    f"the exception {text!r} names an unknown window {holds!r}",
+                    f"did you mean {near[0]!r}?" if near else f"the windows are {', '.join(map(repr, named))}",
                 )
         return sorted(found, key=lambda one: one[0])
 

@@ -74,7 +74,7 @@ MISTAKES = {
         "40 GPUs are wanted, and block capacityblockgroup-e00sandbox has 32",
     ),
     "what_is_no_number": ('shift("{}", "abc", None)', "training: 'abc' is no number of nodes, nor of GPUs"),
-    "what_is_no_moment": ('shift("{}", 4, 0, at="tomorrow")', "at='tomorrow' is no moment"),
+    "what_is_no_moment": ('shift("{}", 4, 0, at="tomorrow")', "at must be a time, got 'tomorrow'"),
     "a_node_that_is_not_there": (
         'shift("{}", 4, 0, targets=[SlurmNodesTarget(name="training", nodes="worker-[0-9]"), inference])',
         "worker-[4-9]",

@@ -1,4 +1,4 @@
-"""Targets: all that can hold GPUs of a capacity block, as values that DAG files make."""
+"""Targets: holders of GPUs of a capacity block, as values that DAG files make."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ class SlurmNodesTarget:
 
     def __post_init__(self) -> None:
         if self.gpus_per_unit < 1:
-            raise CapacityMistake(f"{self.name}: a node has at least one GPU, not {self.gpus_per_unit}")
+            raise CapacityMistake(f"{self.name}: gpus_per_unit must be >= 1, got {self.gpus_per_unit}")
         if self.order not in ("end", "work"):
-            raise CapacityMistake(f"{self.name}: order={self.order!r} is neither 'end' nor 'work'")
+            raise CapacityMistake(f"{self.name}: order must be 'end' or 'work', got {self.order!r}")
 
     @asynccontextmanager
     async def open(self, context: SessionContext, clients: Clients, log: Logger) -> AsyncIterator[Session]:
@@ -96,9 +96,9 @@ class NebiusNodeGroupTarget:
 
     def __post_init__(self) -> None:
         if self.gpus_per_unit < 1:
-            raise CapacityMistake(f"{self.name}: gpus_per_unit is {self.gpus_per_unit}", "nodes without GPUs hold none")
+            raise CapacityMistake(f"{self.name}: gpus_per_unit must be >= 1, got {self.gpus_per_unit}")
         if self.min_nodes < 0:
-            raise CapacityMistake(f"{self.name}: min_nodes is {self.min_nodes}", "leave it out, or set 1 or more")
+            raise CapacityMistake(f"{self.name}: min_nodes must be >= 0, got {self.min_nodes}")
 
     @property
     def units(self) -> str:
@@ -148,7 +148,7 @@ class KubernetesScaleTarget:
 
     def __post_init__(self) -> None:
         if self.gpus_per_unit < 1:
-            raise CapacityMistake(f"{self.name}: a replica has at least one GPU, not {self.gpus_per_unit}")
+            raise CapacityMistake(f"{self.name}: gpus_per_unit must be >= 1, got {self.gpus_per_unit}")
         from airflow_provider_soperator.soperator.kinds import KindMistake, check_kind
 
         try:

@@ -146,11 +146,11 @@ def test_targets_that_are_not_named_everywhere() -> None:
     [
         (
             {"2026-12-24": "nigth"},
-            "the exception '2026-12-24' is to be as 'nigth', but there is no such window: did you",
+            "the exception '2026-12-24' names an unknown window 'nigth': did you",
         ),
         (
             {"2026-12-24": "xmas"},
-            "the exception '2026-12-24' is to be as 'xmas', but there is no such window: there are",
+            "the exception '2026-12-24' names an unknown window 'xmas': the windows are",
         ),
         ({"24.12.2026": "night"}, "the exception '24.12.2026' is at no date: write "),
         ({"2026-02-30": "night"}, "the exception '2026-02-30' is at a date that no calendar has ("),
@@ -175,9 +175,7 @@ def test_exceptions(exceptions: dict[str, Any], said: str) -> None:
 
 def test_an_exception_as_otherwise_where_there_is_none() -> None:
     always = window("daily 00:00 - 24:00", "always")
-    with pytest.raises(
-        CapacityMistake, match="is to be as 'otherwise', but there is no such window: there are 'always'"
-    ):
+    with pytest.raises(CapacityMistake, match="names an unknown window 'otherwise': the windows are 'always'"):
         CapacitySchedule(timezone="UTC", windows=[always], exceptions={"2026-12-24": "otherwise"})
 
 
