@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from airflow_provider_soperator.operators.outcome import Policy
     from airflow_provider_soperator.slurm.job_ids import SubmissionKey
 
-#: XCom's key for what became of the job, as the task returns what the function did.
+#: XCom key of the job's report, as the task returns the function's result.
 REPORT = "job"
 
 
@@ -67,7 +67,7 @@ class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
         from airflow_provider_soperator.slurm.job_report import status_of
 
         context["ti"].xcom_push(REPORT, report)
-        # Of a job that failed, and may do so, there is no result.
+        # A job that may fail, and has, leaves no result.
         return self._result(report) if status_of(report).succeeded else None
 
     def _make(self, context: Context, key: SubmissionKey) -> None:
@@ -104,7 +104,7 @@ class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
         self.script = call.script(self.python_callable, args, kwargs, name=key.text, launch=launch)
 
     def _from_context(self, context: Mapping[str, Any]) -> dict[str, Any]:
-        """What the function asks for by parameters that are called like variables of Airflow's."""
+        """The variables of Airflow's context that the function has parameters for."""
         from airflow_provider_soperator.functions.call import CallError, is_airflows
 
         parameters = list(inspect.signature(self.python_callable).parameters.values())[len(self.op_args) :]
@@ -122,7 +122,7 @@ class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
         return True
 
     def _needs_a_worker_at_the_end(self) -> bool:
-        # The triggerer is no place to unpickle what comes from elsewhere.
+        # The triggerer must not unpickle foreign data.
         return True
 
     def _result(self, report: dict[str, Any]) -> Any:

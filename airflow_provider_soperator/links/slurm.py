@@ -1,6 +1,6 @@
 """The buttons on the page of a task: to the job, to its output and to its measurements.
 
-Where they lead to is up to the connection's templates, which whoever follows the job fills in as it learns of it.
+Their URLs are templates in the connection, which are filled in as the job becomes known.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class SlurmLink(BaseOperatorLink):
-    """A button of which a field of the connection says where it leads to."""
+    """A button whose URL is a template in the connection."""
 
     #: The field.
     template: ClassVar[str]
@@ -27,7 +27,7 @@ class SlurmLink(BaseOperatorLink):
         return links.xcom_key(self.template)
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        """What is there already: a worker asks for it whenever it lets go of a task, and stores what it is told."""
+        """The URL as far as it is known; an Airflow worker stores it whenever it releases a task."""
         shown: dict[str, str] = getattr(operator, "shown_links", {})
         return shown.get(self.xcom_key, "")
 

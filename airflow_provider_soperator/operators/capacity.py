@@ -1,4 +1,4 @@
-"""Move reserved GPUs between training and inference, as a task: by a schedule, or to what somebody asks for."""
+"""Move reserved GPUs between training and inference, as a task: by a schedule, or on request."""
 
 from __future__ import annotations
 
@@ -97,16 +97,16 @@ class ShiftCapacityOperator(WaitingOperator):
     ) -> None:
         super().__init__(**kwargs)
         if desired is None and schedule is None:
-            raise CapacityMistake("neither `desired` nor a `schedule` says what is to be moved where")
+            raise CapacityMistake("desired and schedule are both missing", "give one of them")
         if mode not in ("idle", "asap", "force"):
-            raise CapacityMistake(f"mode={mode!r} is none of 'idle', 'asap' and 'force'")
+            raise CapacityMistake(f"mode must be 'idle', 'asap' or 'force', got {mode!r}")
         if force_after and mode != "force":
-            raise CapacityMistake(f"force_after is of no use with mode={mode!r}")
+            raise CapacityMistake(f"force_after needs mode='force', got {mode!r}")
         if if_running not in ("wait", "fail"):
-            raise CapacityMistake(f"if_running={if_running!r} is neither 'wait' nor 'fail'")
+            raise CapacityMistake(f"if_running must be 'wait' or 'fail', got {if_running!r}")
         signal = signal.removeprefix("SIG")
         if signal and f"SIG{signal}" not in Signals.__members__:
-            raise CapacityMistake(f"signal={signal!r} is no signal", 'name one, such as "TERM" or "USR1"')
+            raise CapacityMistake(f"unknown signal {signal!r}", 'name one, such as "TERM" or "USR1"')
         if mode == "force":
             _refuse_force_too_late(transfer + force_after, timeouts)
         self.targets = tuple(targets)
@@ -148,7 +148,7 @@ class ShiftCapacityOperator(WaitingOperator):
         if event["status"] == "timeout":
             raise AirflowTaskTimeout(event["message"])
         outcome: dict[str, Any] = result_of(event)
-        self.log.info("Everything is where it shall be: %s", _listed(outcome["allocation"]))
+        self.log.info("Done: %s", _listed(outcome["allocation"]))
         self.log.info("Figures: %s", _listed(outcome["figures"]))
         self._emit(outcome["figures"])
         return outcome
@@ -159,7 +159,7 @@ class ShiftCapacityOperator(WaitingOperator):
         emit((f"shift.{name}", value, tags) for name, value in figures.items())
 
     def _order(self, context: Context, limit: int) -> ShiftOrder:
-        """What this task is to do, of a block with so many GPUs."""
+        """The order of this task, within a block of ``limit`` GPUs."""
         from airflow_provider_soperator.capacity.order import ShiftOrder, Timeouts
 
         ti = context["ti"]
@@ -212,7 +212,7 @@ def _refuse_strangers(targets: Sequence[Target], schedule: CapacitySchedule | No
     """Refuse what could never be carried out as soon as the DAG is read."""
     names = [target.name for target in targets]
     if len(set(names)) < len(names):
-        raise CapacityMistake(f"two targets have one name: {', '.join(names)}")
+        raise CapacityMistake(f"two targets have the same name: {', '.join(names)}", "rename one")
     if schedule is None:
         return
     if missing := sorted({*names} ^ {*schedule.targets}):
@@ -245,7 +245,7 @@ def _moment(said: datetime | str | None) -> datetime | None:
         # Python 3.10 does not read the Z.
         moment = datetime.fromisoformat(said.strip().replace("Z", "+00:00")) if isinstance(said, str) else said
     except ValueError:
-        raise CapacityMistake(f"at={said!r} is no moment", "write it as 2026-11-21T20:00+01:00") from None
+        raise CapacityMistake(f"at must be a time, got {said!r}", "write it as 2026-11-21T20:00+01:00") from None
     if moment.tzinfo is None:
         raise CapacityMistake(f"at={str(said)!r} has no time zone", "write it as 2026-11-21T20:00+01:00")
     return moment

@@ -1,4 +1,4 @@
-"""A whole DAG from a schedule: it moves capacity at each handover, and to whatever somebody types into its form."""
+"""A DAG from a schedule: it moves capacity at each handover, and to what its trigger form says."""
 
 from __future__ import annotations
 

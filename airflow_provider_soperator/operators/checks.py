@@ -88,11 +88,11 @@ class RunActiveCheckOperator(WorkOperator):
         return result
 
     def _refuse_mistakes(self) -> None:
-        """What can be known to be wrong when the DAG is read, unless it is a template."""
+        """Raise for mistakes that show when the DAG is parsed."""
         for name, choices in (("on_failure", OnFailure), ("if_running", IfRunning)):
             said = getattr(self, name)
             if said not in get_args(choices) and not is_template(said):
-                raise ValueError(f"{name}={said!r} is none of {', '.join(map(repr, get_args(choices)))}")
+                raise ValueError(f"{name} must be one of {', '.join(map(repr, get_args(choices)))}, got {said!r}")
         if self.on_failure == "drain" and not self.slurm_conn_id:
             raise ValueError("on_failure='drain' needs slurm_conn_id: Kubernetes alone does not tell which nodes fail")
         if not is_template(self.reason):

@@ -32,7 +32,7 @@ _WILD = frozenset("*?[")
 
 
 class SubmittedJob(Protocol):
-    """What a trigger knows of the job that it is to submit."""
+    """The job that a trigger submits."""
 
     keys: list[str]
     since: str | None
@@ -41,7 +41,7 @@ class SubmittedJob(Protocol):
 class JobFiles:
     """Copies between the machine that runs a task and the folder in which its job runs.
 
-    ``here`` is where local paths begin, ``owner`` the same for all tries of a task, and for nobody else.
+    ``here`` is where local paths begin, ``owner`` identifies a task across its tries.
     """
 
     def __init__(self, slurm_conn_id: str, here: Path, owner: str, log: Logger) -> None:
@@ -91,12 +91,12 @@ class JobFiles:
 
 
 def pairs(files: Pairs) -> list[Sequence[str]]:
-    """What to copy, from where to where."""
+    """Pairs of source and target."""
     return list(files.items()) if isinstance(files, Mapping) else list(files)
 
 
 def _folder(job: Mapping[str, Any]) -> str:
-    """Where a job runs, below the folder in which it is submitted."""
+    """The working directory of a job, below the folder in which it is submitted."""
     said = directives.read(job["script"])[0].fields if "script" in job else {}
     return str(job.get("chdir") or said.get("chdir") or "")
 
@@ -122,7 +122,7 @@ def _path(working: PurePosixPath, path: str) -> str:
 
 
 def _found(client: SlurmClient, working: PurePosixPath, remote: str, local: str) -> Iterator[tuple[str, str]]:
-    """What a path or a pattern of the cluster's stands for, and where it is to go."""
+    """The paths on the cluster that a path or pattern matches, each with its target."""
     parts = PurePosixPath(remote).parts
     wild = next((number for number, part in enumerate(parts) if _WILD & set(part)), None)
     if wild is None:

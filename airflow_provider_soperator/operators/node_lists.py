@@ -13,13 +13,13 @@ def check_nodes(nodes: object) -> None:
         return
     said = [nodes] if isinstance(nodes, str) else nodes
     if not isinstance(said, Sequence) or not all(isinstance(one, str) for one in said):
-        raise ValueError(f"nodes={nodes!r} is no list of nodes, such as worker-[0-3]")
+        raise ValueError(f"nodes must name nodes, such as worker-[0-3], got {nodes!r}")
     if not any(map(is_template, said)):
         names_of(said)
 
 
 def names_of(nodes: str | Sequence[str] | None) -> tuple[str, ...]:
-    """The names, each once. ``ValueError`` if there is none, or if it is no list of nodes."""
+    """The names, each once; ``ValueError`` if there is none, or if they cannot be read."""
     from airflow_provider_soperator.slurm import hostlist
 
     if nodes is None:
@@ -34,4 +34,4 @@ def names_of(nodes: str | Sequence[str] | None) -> tuple[str, ...]:
 def check_count(count: object) -> None:
     """Raise ``ValueError``, when the DAG is parsed, for what can never be a number of nodes."""
     if not is_template(count) and (isinstance(count, bool) or not str(count).isdecimal() or int(str(count)) < 1):
-        raise ValueError(f"count={count!r} is no number of nodes")
+        raise ValueError(f"count must be a number of nodes, got {count!r}")

@@ -93,7 +93,7 @@ class _PowerNodesOperator(_MoveNodesOperator):
     ) -> None:
         super().__init__(nodes=nodes, **kwargs)
         if (nodes is None) == (count is None):
-            raise ValueError("say which nodes are meant, or how many: nodes or count, and not both")
+            raise ValueError("name the nodes or their number: nodes or count, and not both")
         if count is not None:
             check_count(count)
         self.count = count

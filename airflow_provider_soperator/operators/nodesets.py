@@ -117,12 +117,12 @@ def _count(replicas: int | str) -> int:
     try:
         count = int(replicas)
     except (TypeError, ValueError):
-        raise ValueError(f"replicas={replicas!r} is no number") from None
+        raise ValueError(f"replicas must be a number, got {replicas!r}") from None
     if count < 0:
-        raise ValueError(f"replicas={replicas!r}: a NodeSet cannot have fewer than none")
+        raise ValueError(f"replicas must be >= 0, got {count}")
     return count
 
 
 def _check_mode(mode: str) -> None:
     if mode not in MODES:
-        raise ValueError(f"mode={mode!r} is neither 'asap' nor 'force'")
+        raise ValueError(f"mode must be 'asap' or 'force', got {mode!r}")

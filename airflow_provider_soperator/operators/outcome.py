@@ -1,4 +1,4 @@
-"""What a job's end means for its task: success, another try, failure for good, or a skip."""
+"""The outcome of a task by the end of its job: success, a retry, failure for good, or a skip."""
 
 from __future__ import annotations
 
@@ -23,11 +23,9 @@ def check(policy: Policy) -> None:
     known = {LOST, *(base.value for base in JobBase)}
     for end, action in policy.items():
         if isinstance(end, str) and end not in known:
-            raise ValueError(
-                f"on_finish: {end!r} is no state that a job ends in, but one of {', '.join(sorted(known))}"
-            )
+            raise ValueError(f"on_finish: jobs do not end as {end!r}; the states are {', '.join(sorted(known))}")
         if action not in get_args(Action):
-            raise ValueError(f"on_finish: {action!r} is none of {', '.join(get_args(Action))}")
+            raise ValueError(f"on_finish: {action!r} must be one of {', '.join(get_args(Action))}")
 
 
 def settle(status: JobStatus, policy: Policy) -> None:

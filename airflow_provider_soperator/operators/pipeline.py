@@ -123,7 +123,7 @@ class SbatchPipeline(PipelineGroup):
             super().__exit__(_type, _value, _tb)  # type: ignore[no-untyped-call]
 
     def check(self) -> None:
-        """Refuse what has been said of a stage since the end of the ``with`` block: it would not be heeded."""
+        """Reject changes of stages after the end of the ``with`` block, which would have no effect."""
         for task in self.iter_tasks():
             if self.takes(task) and task.task_id not in self.followed:
                 raise PipelineError(

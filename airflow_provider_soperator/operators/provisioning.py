@@ -61,7 +61,7 @@ class _ProvisioningOperator(BaseOperator):
         self.nebius_conn_id = nebius_conn_id
         self.plan_only = plan_only
         self.approved_plan = approved_plan
-        # A plan that another task was to give, and has not, is no consent.
+        # A missing plan of another task is not an approval.
         self._needs_consent = approved_plan is not None
 
     def on_kill(self) -> None:
@@ -181,10 +181,10 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
         if is_on(self.plan_only) or self.ready_timeout is None:
             return result
         if spec.is_taken_down:
-            self.log.warning("Nobody waits for the cluster, as maintenance=%r keeps it down", spec.maintenance)
+            self.log.warning("Not waiting for the cluster: maintenance=%r keeps it down", spec.maintenance)
             return result
         if not (self.connections.kubernetes or self.connections.slurm):
-            self.log.warning("Nobody waits for the cluster, as connections names none by which to look at it")
+            self.log.warning("Not waiting for the cluster: connections names neither kubernetes nor slurm")
             return result
         context["ti"].xcom_push("made", result)
         return self.carry_out(self._start(context, spec, self.ready_timeout), context)
@@ -288,7 +288,7 @@ class DestroyClusterOperator(_ProvisioningOperator):
                     f"confirm is {self.confirm!r}, and the cluster is called {spec.name}: nothing was done"
                 )
             if self.connections.slurm is None and not is_on(self.end_jobs) and not is_on(self.plan_only):
-                raise SpecMistake("nobody can say whether jobs run there: name connections.slurm, or set end_jobs=True")
+                raise SpecMistake("it is unknown whether jobs run there: name connections.slurm, or set end_jobs=True")
             with self._open(spec) as provisioner:
                 return self._destroy(context, provisioner)
 
@@ -367,7 +367,7 @@ def _owner(context: Context) -> str:
 
 @contextmanager
 def _explained() -> Iterator[None]:
-    """What no other try can mend fails the task at once; anything else is left to its retries."""
+    """Fail the task at once for errors that no retry can mend; leave the others to its retries."""
     from airflow_provider_soperator.errors import ConnectionMistake
     from airflow_provider_soperator.slurm.errors import SlurmError
     from airflow_provider_soperator.terraform.failures import TerraformError

@@ -1,4 +1,4 @@
-"""Hold, release, put first and change jobs that wait in the queue, whoever has submitted them, as tasks."""
+"""Hold, release, put first and change jobs in the queue, of any user, as tasks."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class _QueueOperator(BaseOperator):
 
     @abstractmethod
     def steps(self, meant: JobSelection) -> Steps[OrderedJobs]:
-        """What is asked and ordered."""
+        """The requests to Slurm."""
 
     def execute(self, context: Context) -> dict[str, list[str]]:
         from airflow_provider_soperator.hooks.slurm import SlurmHook
@@ -183,7 +183,7 @@ class UpdateJobsOperator(_QueueOperator):
         self.time_limit = time_limit
         self.include_running = include_running
         if not any(isinstance(value, XComArg) or value is not None for value in self._asked().values()):
-            raise ValueError(f"say what is to be changed: {', '.join(self._asked())}")
+            raise ValueError(f"nothing to change: give {', '.join(self._asked())}")
 
     def steps(self, meant: JobSelection) -> Steps[OrderedJobs]:
         from airflow_provider_soperator.client import queue
@@ -234,7 +234,7 @@ def _filter(said: object) -> QueueFilter:
         raise InvalidRequest(f"job_filter={said!r} has no conditions by their names")
     names = [one.name for one in dataclasses.fields(QueueFilter)]
     if unknown := [name for name in said if name not in names]:
-        raise InvalidRequest(f"job_filter: there is no condition {', '.join(unknown)}, but {', '.join(names)}")
+        raise InvalidRequest(f"job_filter: unknown condition {', '.join(unknown)}; known are {', '.join(names)}")
     if not any(said.values()):
         raise InvalidRequest(
             f'job_filter={said} is the whole queue: name a partition, a user or the like ({{"name": "*"}}: all)'
@@ -247,4 +247,4 @@ def _whole(name: str, value: int | str) -> int:
     try:
         return int(value)
     except ValueError:
-        raise InvalidRequest(f"{name}={value!r} is no number") from None
+        raise InvalidRequest(f"{name} must be a number, got {value!r}") from None

@@ -74,11 +74,11 @@ class CreateReservationOperator(BaseOperator):
     ) -> None:
         super().__init__(**kwargs)
         if (nodes is None) == (count is None):
-            raise ValueError("say which nodes are meant, or how many: nodes or count, and not both")
+            raise ValueError("name the nodes or their number: nodes or count, and not both")
         if end is not None and duration is not None:
-            raise ValueError("say when it ends, or how long it lasts: end or duration, and not both")
+            raise ValueError("give either end or duration, and not both")
         if not users and not accounts:
-            raise ValueError("say who may use it: users or accounts")
+            raise ValueError("users and accounts are both empty: give one of them")
         check_nodes(nodes)
         if count is not None:
             check_count(count)
@@ -166,7 +166,7 @@ class CreateReservationOperator(BaseOperator):
         return tuple(node.name for node in sorted(fitting, key=is_busy)[:count])
 
     def _taken(self, there: Reservation) -> tuple[str, ...]:
-        """Those that the first try has taken, if they are as many as wanted."""
+        """The nodes that the first try has taken, if their number is the wanted one."""
         names = names_of(there.nodelist or None)
         if len(names) != int(self.count or 0):
             raise InvalidRequest(

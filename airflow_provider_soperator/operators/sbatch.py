@@ -148,7 +148,7 @@ class SbatchOperator(WaitingOperator):
             )
 
     def prepare(self, context: Context, key: SubmissionKey, *, uploads: bool) -> BatchJob:
-        """The job as somebody else is to submit it under this key, with its files on the cluster if it ``uploads``."""
+        """The job for another task to submit under this key, with its files on the cluster if it ``uploads``."""
         from airflow_provider_soperator.slurm.job import fields_of
         from airflow_provider_soperator.work.sbatch import job_for
 
@@ -185,7 +185,7 @@ class SbatchOperator(WaitingOperator):
             return self._settled(context, event)
 
     def _settled(self, context: Context, event: dict[str, Any]) -> Any:
-        """What the task returns, now that its job is over."""
+        """The result of the task after its job."""
         self.shown_links = event.get("links", {})
         if event["status"] == "timeout":
             raise AirflowTaskTimeout(f"{event['message']} did not end within {self.execution_timeout}: cancelled")
@@ -207,7 +207,7 @@ class SbatchOperator(WaitingOperator):
         return report
 
     def _trigger(self, context: Context) -> SbatchTrigger:
-        # Here, and not above: whoever parses the DAG does not pay for what runs it.
+        # Imported here, so that parsing a DAG does not pay for running it.
         from airflow_provider_soperator.triggers.sbatch import trigger_of
         from airflow_provider_soperator.work.sbatch import keys_of
 
@@ -238,7 +238,7 @@ class SbatchOperator(WaitingOperator):
         return JobFiles(self.slurm_conn_id, Path(self.dag.folder), owner, self.log)
 
     def _asked(self) -> dict[str, Any]:
-        """What the triggerer has to know, whoever starts the task."""
+        """The arguments of the trigger, from an Airflow worker or the triggerer."""
         return {
             "slurm_conn_id": self.slurm_conn_id,
             "script": self.script,
@@ -250,7 +250,7 @@ class SbatchOperator(WaitingOperator):
         }
 
     def _needs_a_worker_at_the_start(self) -> bool:
-        """Whether there is something that only workers heed, or that only they have."""
+        """True if something in the task works in an Airflow worker only."""
         from airflow_provider_soperator.operators.templates import need_a_worker
 
         dag = self.get_dag()
@@ -300,7 +300,7 @@ if SbatchOperator.__doc__:  # python -OO has none
 
 
 def _text(script: Any) -> Any:
-    """A script that is no name of a file, kept from being taken for one; a script has more than one line."""
+    """Keep the text of a script, which has several lines, from being taken for the name of a file."""
     return _no_file(script) if isinstance(script, str) and "\n" in script else script
 
 

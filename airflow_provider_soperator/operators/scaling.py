@@ -57,7 +57,7 @@ class ScaleTargetOperator(WorkOperator):
     ) -> None:
         super().__init__(timeout=timeout, **kwargs)
         if mode not in ("idle", "asap", "force"):
-            raise CapacityMistake(f"mode={mode!r} is none of 'idle', 'asap' and 'force'")
+            raise CapacityMistake(f"mode must be 'idle', 'asap' or 'force', got {mode!r}")
         self.target, self.units = target, units
         self.mode, self.block, self.nebius_conn_id = mode, block, nebius_conn_id
 
@@ -86,7 +86,7 @@ def _count(units: int | str) -> int:
     try:
         count = int(units)
     except ValueError:
-        raise CapacityMistake(f"units={units!r} is no number") from None
+        raise CapacityMistake(f"units must be a number, got {units!r}") from None
     if count < 0:
-        raise CapacityMistake(f"units={units!r}: nothing has less than nothing")
+        raise CapacityMistake(f"units must be >= 0, got {count}")
     return count

@@ -49,7 +49,7 @@ class SlurmStatsOperator(BaseOperator):
         from airflow_provider_soperator.slurm.stats import gauges, table
 
         if not str(self.top).isdecimal():
-            raise AirflowFailException(f"top={self.top!r} is no number of users")
+            raise AirflowFailException(f"top must be a number of users, got {self.top!r}")
         with SlurmHook(self.slurm_conn_id).client() as slurm:
             try:
                 stats = slurm.stats(int(self.top))

@@ -1,7 +1,7 @@
-"""Which templates can be rendered in the triggerer.
+"""Find out if a template can be rendered in the triggerer.
 
 It has the run of the DAG and its parameters, variables and connections. Asked for anything else, as for an XCom, it
-does not answer, and whoever asked waits forever.
+does not answer, and the caller waits forever.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _JINJA = Environment()
 
 
 def need_a_worker(value: Any) -> bool:
-    """Whether a template, or one in a list or a dict, asks for what only workers know.
+    """True if a template, or one in a list or a dict, needs what only Airflow workers know.
 
     >>> need_a_worker({"env": {"RUN": "{{ run_id }} of {{ ti.task_id }}"}})
     False

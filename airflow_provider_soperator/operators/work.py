@@ -31,7 +31,7 @@ class Waiting:
         self._is_killed = False
 
     def event(self) -> dict[str, Any]:
-        """What the task goes on with. Raises if it was killed."""
+        """The event with which the task goes on. Raises if the task was killed."""
         # The trigger knows the deadline. An exception that a signal handler raises in the midst of a callback of the
         # loop would be logged there, and lost.
         if left := signal.getitimer(signal.ITIMER_REAL)[0]:

@@ -97,9 +97,9 @@ class SlurmQueueSensor(WatchSensor):
     ) -> None:
         super().__init__(**kwargs)
         if max_jobs is None and min_jobs is None:
-            raise ValueError("say how many jobs there are to be: max_jobs, min_jobs, or both")
+            raise ValueError("max_jobs and min_jobs are both missing: give at least one")
         if min_duration and not self.deferrable and self.mode == "reschedule":
-            raise ValueError("min_duration: in mode='reschedule' no look knows of the one before; use deferrable=True")
+            raise ValueError("min_duration needs state between pokes, so not mode='reschedule': use deferrable=True")
         QueueFilter(**job_filter or {})
         self.job_filter = dict(job_filter or {})
         self.max_jobs, self.min_jobs = max_jobs, min_jobs

@@ -1,4 +1,4 @@
-"""Wait for nodes to be in a state that is said in people's words."""
+"""Wait for nodes to be in a state."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class NodeStateSensor(WatchSensor):
     ) -> None:
         super().__init__(**kwargs)
         if nodes is None and partition is None:
-            raise ValueError("say which nodes are meant: nodes, or all of a partition")
+            raise ValueError("nodes and partition are both missing: give one of them")
         check_nodes(nodes)
         if not is_template(target_state):
             word(target_state)

@@ -55,7 +55,7 @@ class WatchSensor(BaseSensorOperator):
         self.defer(trigger=trigger, method_name="execute_complete", timeout=timedelta(seconds=self.timeout))
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
-        """What was waited for is there, or cannot be reached any more."""
+        """Go on after the watch is reached, or cannot be reached any more."""
         from airflow_provider_soperator.work.protocols import result_of
 
         return self.result(result_of(event))

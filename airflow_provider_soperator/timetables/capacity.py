@@ -74,7 +74,7 @@ class CapacityTimetable(Timetable):
         return DagRunInfo(run_after=change.begins, data_interval=_interval(change))
 
     def next_run_info_from_dag_model(self, *, dag_model: DagModel) -> DagRunInfo | None:
-        """What the scheduler is about to run: while nothing looked at the DAG, what it noted may have been superseded.
+        """The next run for the scheduler; the one that it has noted may have been superseded in the meantime.
 
         Airflow 3.1 does not ask. There a run for an older handover may come first when all of Airflow was down.
         """

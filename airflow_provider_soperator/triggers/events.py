@@ -1,4 +1,4 @@
-"""What happens on a cluster as events of assets: DAGs that are scheduled on such an asset run when it happens.
+"""Events of a cluster as asset events, on which DAGs are scheduled.
 
 Each trigger asks through the clients that all tasks of a triggerer share: any number of watchers that ask the same of
 a cluster cost it one question in an interval. Airflow's own shared streams are not used for that: they are there from
@@ -98,7 +98,7 @@ class SlurmJobFinishedTrigger(SlurmEventTrigger):
         news = await run_steps_async(self._finished.round(), partial(self.shared, client))
         if self._finished.trouble != self._trouble:
             self._trouble = self._finished.trouble
-            self.log.warning("While nobody watched: %s", self._trouble)
+            self.log.warning("While no watcher ran: %s", self._trouble)
         return [report_of(status) for status in news if not ends or status.state.base in ends]
 
     def memory(self) -> Any:

@@ -59,5 +59,5 @@ def test_a_mistake_is_not_tried_again(vllm: Service) -> None:
 
 
 def test_a_template_that_makes_no_number_is_named(vllm: Service) -> None:
-    with pytest.raises(AirflowFailException, match="units='scale' is no number"):
+    with pytest.raises(AirflowFailException, match="units must be a number, got 'scale'"):
         perform(target=target(vllm), units="scale")

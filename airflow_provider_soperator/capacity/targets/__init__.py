@@ -1,4 +1,4 @@
-"""Targets: the holders of GPUs of a capacity block, as values for DAG files."""
+"""Targets: holders of GPUs of a capacity block, as values that DAG files make."""
 
 from __future__ import annotations
 

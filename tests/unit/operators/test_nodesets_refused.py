@@ -17,9 +17,9 @@ def scale(**options: Any) -> ScaleNodeSetOperator:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"replicas": -1}, "fewer than none"),
-        ({"replicas": "many"}, "replicas='many' is no number"),
-        ({"mode": "kill"}, "mode='kill' is neither 'asap' nor 'force'"),
+        ({"replicas": -1}, "replicas must be >= 0, got -1"),
+        ({"replicas": "many"}, "replicas must be a number, got 'many'"),
+        ({"mode": "kill"}, "mode must be 'asap' or 'force', got 'kill'"),
     ],
 )
 def test_when_the_dag_is_parsed(options: dict[str, Any], says: str) -> None:

@@ -67,7 +67,7 @@ def test_an_exit_code_says_more_than_a_state() -> None:
 
 @pytest.mark.parametrize(
     ("policy", "said"),
-    [({"OOM": "retry"}, "'OOM' is no state that a job ends in"), ({"TIMEOUT": "restart"}, "'restart' is none of")],
+    [({"OOM": "retry"}, "jobs do not end as 'OOM'"), ({"TIMEOUT": "restart"}, "'restart' must be one of")],
 )
 def test_a_policy_that_would_never_apply_is_refused(policy: Policy, said: str) -> None:
     with pytest.raises(ValueError, match=said):

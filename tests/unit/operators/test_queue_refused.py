@@ -20,8 +20,8 @@ from airflow_provider_soperator.operators.stats import SlurmStatsOperator
         (HoldJobsOperator, {"job_ids": "1", "job_filter": {"user": "a"}}, "job_ids or job_filter, and not both"),
         (HoldJobsOperator, {"job_filter": {}}, "the whole queue"),
         (HoldJobsOperator, {"job_filter": {"user": ""}}, "the whole queue"),
-        (HoldJobsOperator, {"job_filter": {"parition": "main"}}, "there is no condition parition, but states"),
-        (UpdateJobsOperator, {"job_ids": "1"}, "say what is to be changed: priority, nice"),
+        (HoldJobsOperator, {"job_filter": {"parition": "main"}}, "unknown condition parition; known are states"),
+        (UpdateJobsOperator, {"job_ids": "1"}, "nothing to change: give priority, nice"),
     ],
 )
 def test_it_is_refused_when_the_dag_is_read(operator: type[Any], options: dict[str, Any], says: str) -> None:
@@ -33,9 +33,9 @@ def test_it_is_refused_when_the_dag_is_read(operator: type[Any], options: dict[s
     ("task", "says"),
     [
         (HoldJobsOperator(task_id="task", job_ids="1, seven"), "job_ids: "),
-        (UpdateJobsOperator(task_id="task", job_ids="1", nice="much"), "nice='much' is no number"),
+        (UpdateJobsOperator(task_id="task", job_ids="1", nice="much"), "nice must be a number, got 'much'"),
         (UpdateJobsOperator(task_id="task", job_ids="1", time_limit="2h"), "time_limit: '2h' is not a duration"),
-        (SlurmStatsOperator(task_id="task", top="all"), "top='all' is no number of users"),
+        (SlurmStatsOperator(task_id="task", top="all"), "top must be a number of users, got 'all'"),
     ],
 )
 def test_what_a_template_has_made_of_it(task: Any, says: str) -> None:

@@ -31,10 +31,10 @@ def shift(**options: Any) -> ShiftCapacityOperator:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"mode": "now"}, "mode='now' is none of 'idle', 'asap' and 'force'"),
-        ({"force_after": HOUR}, "force_after is of no use with mode='asap'"),
-        ({"if_running": "queue"}, "if_running='queue' is neither 'wait' nor 'fail'"),
-        ({"mode": "force", "signal": "TREM"}, "signal='TREM' is no signal"),
+        ({"mode": "now"}, "mode must be 'idle', 'asap' or 'force', got 'now'"),
+        ({"force_after": HOUR}, "force_after needs mode='force', got 'asap'"),
+        ({"if_running": "queue"}, "if_running must be 'wait' or 'fail', got 'queue'"),
+        ({"mode": "force", "signal": "TREM"}, "unknown signal 'TREM'"),
         ({"mode": "force", "force_after": 2 * HOUR}, "jobs are ended 2:00:00 after nodes begin to leave"),
         ({"mode": "force", "force_after": HOUR, "transfer": HOUR}, "for a node is undone: make force_after shorter"),
     ],
