@@ -14,7 +14,7 @@ from airflow.sdk import Asset, Param, dag, task
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_provider_soperator.hooks.slurm import SlurmHook
-from airflow_provider_soperator.operators.checks import RunActiveCheckOperator
+from airflow_provider_soperator.operators.cluster import RunActiveCheckOperator
 from airflow_provider_soperator.operators.nodes import ReplaceNodesOperator
 from airflow_provider_soperator.operators.sbatch import SbatchOperator
 from airflow_provider_soperator.operators.stats import SlurmStatsOperator

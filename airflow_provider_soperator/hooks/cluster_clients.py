@@ -115,7 +115,7 @@ class ShiftClients:
 
     @asynccontextmanager
     async def kubernetes(self, conn_id: str) -> AsyncIterator[ApiClient]:
-        from airflow_provider_soperator.hooks.kubernetes import connect
+        from airflow_provider_soperator.hooks.cluster import connect
 
         async with await connect(conn_id) as client:
             yield client

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_soperator.errors import ConnectionMistake
-from airflow_provider_soperator.hooks import kubernetes, transports
+from airflow_provider_soperator.hooks import cluster, transports
 from airflow_provider_soperator.hooks.connections import installed, known
 from airflow_provider_soperator.hooks.settings import Settings
 from airflow_provider_soperator.slurm.requests import Request
@@ -182,7 +182,7 @@ def _pods(settings: Settings) -> tuple[PodChoice, ...]:
 TRANSPORTS: dict[str, Callable[[Settings], Transport]] = {
     "ssh": lambda settings: SshTransport(partial(transports.connect, settings.ssh_conn_id)),
     "kubernetes": lambda settings: KubernetesTransport(
-        partial(kubernetes.connect, settings.kubernetes_conn_id), settings.namespace, _pods(settings)
+        partial(cluster.connect, settings.kubernetes_conn_id), settings.namespace, _pods(settings)
     ),
     "rest": lambda settings: open_rest(settings, lambda: TRANSPORTS[settings.tokens_via](settings)),
     "native": lambda settings: NativeTransport(),

@@ -1,13 +1,244 @@
-"""Clusters as a whole: make and destroy them, resize their node sets, start their checks."""
+"""Operators for a whole cluster: make and destroy it, resize its NodeSets, run its active checks."""
 
 from __future__ import annotations
 
-from airflow_provider_soperator.operators.checks import RunActiveCheckOperator
-from airflow_provider_soperator.operators.nodesets import ScaleNodeSetOperator
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+
+from airflow_provider_soperator.client.sync import LOOP
 from airflow_provider_soperator.operators.provisioning import (
     DestroyClusterOperator,
     ProvisionClusterOperator,
 )
+from airflow_provider_soperator.operators.work import WorkOperator
+from airflow_provider_soperator.slurm.node_conditions import DrainReason
+from airflow_provider_soperator.soperator.resize import MODES, Resize
+from airflow_provider_soperator.values import NAMESPACE, is_on, is_template
+
+if TYPE_CHECKING:
+    from airflow.sdk.definitions.context import Context
+
+    from airflow_provider_soperator.work.checks import CheckRun
+    from airflow_provider_soperator.work.nodesets import NodeSetResize
+
+
+class ScaleNodeSetOperator(WorkOperator):
+    """Change the number of nodes of a NodeSet, and wait until they are gone, or can work.
+
+        ScaleNodeSetOperator(task_id="shrink", nodeset="worker-cpu", replicas=4, timeout=timedelta(hours=12))
+
+    The nodes with the highest numbers go. They are drained first. A task that fails or is stopped before the number has
+    been changed undoes its drains.
+
+    Returns ``nodeset``, ``replicas``, ``nodes``, those ``passed_over`` as they were out of service before, and how many
+    ``seconds`` it took.
+
+    :param nodeset: name of the NodeSet
+    :param replicas: number of nodes; of an ephemeral NodeSet, the number of node names, and those that go must be off
+    :param mode: nodes go once their jobs have ended (``"asap"``), or at once (``"force"``: jobs are requeued)
+    :param reason: reason of the drains
+    :param drain_owner: name under which nodes are drained; by default the DAG's id with the NodeSet
+    :param plan_only: log and return the plan, and change nothing
+    :param cluster: name of the SlurmCluster; by default the only one in the namespace
+    :param namespace: namespace of the SlurmCluster
+    :param kubernetes_conn_id: Airflow connection to the cluster's Kubernetes
+    :param slurm_conn_id: Airflow connection to Slurm; None drains nothing
+    """
+
+    template_fields: Sequence[str] = (
+        "nodeset", "replicas", "mode", "reason", "drain_owner", "plan_only",
+        "cluster", "namespace", "kubernetes_conn_id", "slurm_conn_id",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        *,
+        nodeset: str,
+        replicas: int | str,
+        mode: Literal["asap", "force"] = "asap",
+        reason: str = "",
+        drain_owner: str | None = None,
+        plan_only: bool | str = False,
+        cluster: str | None = None,
+        namespace: str = NAMESPACE,
+        kubernetes_conn_id: str = "kubernetes_default",
+        slurm_conn_id: str | None = "soperator_default",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if not is_template(mode):
+            _check_mode(mode)
+        if not is_template(replicas):
+            _count(replicas)
+        self.nodeset, self.replicas, self.mode = nodeset, replicas, mode
+        self.reason, self.drain_owner, self.plan_only = reason, drain_owner, plan_only
+        self.cluster, self.namespace = cluster, namespace
+        self.kubernetes_conn_id, self.slurm_conn_id = kubernetes_conn_id, slurm_conn_id
+
+    def execute(self, context: Context) -> Any:
+        return self._plan() if is_on(self.plan_only) else super().execute(context)
+
+    def work(self, context: Context) -> NodeSetResize:
+        from airflow_provider_soperator.hooks.cluster_clients import ClusterConnections
+        from airflow_provider_soperator.work.nodesets import NodeSetResize
+
+        _check_mode(self.mode)
+        owner = self.drain_owner or f"{self.dag_id}/{self.nodeset}"
+        DrainReason(owner)
+        return NodeSetResize(
+            where=ClusterConnections(
+                self.kubernetes_conn_id, self.namespace, self.cluster or None, self.slurm_conn_id or None
+            ),
+            resize=Resize(
+                nodeset=self.nodeset, replicas=_count(self.replicas), mode=self.mode, owner=owner, why=self.reason
+            ),
+            **self.span(),
+        )
+
+    def _plan(self) -> dict[str, Any]:
+        from airflow_provider_soperator.work.polling import FAILURES, is_final
+        from airflow_provider_soperator.work.protocols import WorkFailed, WorkRefused
+
+        async def plan(work: NodeSetResize) -> dict[str, Any]:
+            async with work.open(self.log) as sides:
+                return await work.begin(self.log).plan(sides)
+
+        try:
+            found = LOOP.run(plan(self.work(context={})))
+        except ValueError as error:
+            raise AirflowFailException(str(error)) from None
+        except (WorkFailed, *FAILURES) as error:
+            final = isinstance(error, WorkRefused) or is_final(error)
+            raise (AirflowFailException if final else AirflowException)(str(error)) from error
+        for name, value in found.items():
+            self.log.info("%s: %s", name, value)
+        return found
+
+
+def _count(replicas: int | str) -> int:
+    """A number of nodes, also one that a template has made."""
+    try:
+        count = int(replicas)
+    except (TypeError, ValueError):
+        raise ValueError(f"replicas must be a number, got {replicas!r}") from None
+    if count < 0:
+        raise ValueError(f"replicas must be >= 0, got {count}")
+    return count
+
+
+def _check_mode(mode: str) -> None:
+    if mode not in MODES:
+        raise ValueError(f"mode must be 'asap' or 'force', got {mode!r}")
+
+
+OnFailure = Literal["fail", "drain", "report"]
+IfRunning = Literal["wait", "join", "fail"]
+
+
+class CheckFailed(AirflowException):
+    """A check has failed on nodes, or could not be carried out."""
+
+
+class RunActiveCheckOperator(WorkOperator):
+    """Run an active check now, regardless of its schedule, and wait for its result on all nodes.
+
+        RunActiveCheckOperator(task_id="check", check="gpu-checks", slurm_conn_id="soperator_default")
+
+    A check that found nothing to check skips the task. A task that is stopped or times out ends its run.
+
+    Returns the ``check``, its ``job`` in Kubernetes, the ``state`` in Soperator's words, the result on each of the
+    ``nodes``, those that are ``failing`` and that are ``drained``, and ``seconds``. Without ``slurm_conn_id`` there are
+    ``failed_jobs`` instead of nodes.
+
+    :param check: name of the ActiveCheck
+    :param kubernetes_conn_id: Airflow connection to the cluster's Kubernetes
+    :param namespace: namespace of the SlurmCluster
+    :param slurm_conn_id: Airflow connection to Slurm, by which jobs of the check are mapped to nodes
+    :param on_failure: ``"fail"`` the task and name the nodes; ``"drain"`` the nodes that fail; or ``"report"`` them
+    :param if_running: while the check runs already: ``"wait"`` for its end, ``"join"`` that run, or ``"fail"``
+    :param reason: reason of the drains; one that begins with a prefix of Soperator's, such as ``[node_problem]``, is
+        used as it is, and Soperator acts upon it
+    :param drain_owner: name under which nodes are drained; by default the DAG's id
+    :param timeout: time limit of the check
+    """
+
+    template_fields: Sequence[str] = (
+        "check", "kubernetes_conn_id", "namespace", "slurm_conn_id", "on_failure", "if_running", "reason",
+        "drain_owner",
+    )  # fmt: skip
+    ui_color = "#f7d9e3"
+
+    def __init__(
+        self,
+        *,
+        check: str,
+        kubernetes_conn_id: str = "kubernetes_default",
+        namespace: str = NAMESPACE,
+        slurm_conn_id: str | None = None,
+        on_failure: OnFailure = "fail",
+        if_running: IfRunning = "wait",
+        reason: str = "",
+        drain_owner: str | None = None,
+        timeout: timedelta = timedelta(hours=2),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(timeout=timeout, **kwargs)
+        self.check = check
+        self.kubernetes_conn_id, self.namespace, self.slurm_conn_id = kubernetes_conn_id, namespace, slurm_conn_id
+        self.on_failure, self.if_running = on_failure, if_running
+        self.reason, self.drain_owner = reason, drain_owner
+        self._refuse_mistakes()
+
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
+        """The check has ended, or its end is not known."""
+        result = super().execute_complete(context, event)
+        words = f"{result['check']}: {result.pop('words')}"
+        if result["state"] == "Skipped":
+            # Airflow does not log why a task is skipped.
+            self.log.info("%s", words)
+            raise AirflowSkipException(words)
+        is_dealt_with = self.on_failure == "report" or bool(result["drained"])
+        if result["state"] != "Complete" and not is_dealt_with:
+            raise CheckFailed(words)
+        return result
+
+    def _refuse_mistakes(self) -> None:
+        """Raise for mistakes that show when the DAG is parsed."""
+        for name, choices in (("on_failure", OnFailure), ("if_running", IfRunning)):
+            said = getattr(self, name)
+            if said not in get_args(choices) and not is_template(said):
+                raise ValueError(f"{name} must be one of {', '.join(map(repr, get_args(choices)))}, got {said!r}")
+        if self.on_failure == "drain" and not self.slurm_conn_id:
+            raise ValueError("on_failure='drain' needs slurm_conn_id: Kubernetes alone does not tell which nodes fail")
+        if not is_template(self.reason):
+            from airflow_provider_soperator.soperator.check_results import refuse_unread
+
+            refuse_unread(self.reason)
+
+    def work(self, context: Context) -> CheckRun:
+        from airflow_provider_soperator.soperator.check_results import drain_reason
+        from airflow_provider_soperator.work.checks import CheckRun
+        from airflow_provider_soperator.work.sbatch import keys_of
+
+        self._refuse_mistakes()
+        ti = context["ti"]
+        _, keys = keys_of(ti, self.retries or 0)
+        why = self.reason or f"{self.check} failed"
+        return CheckRun(
+            kubernetes_conn_id=self.kubernetes_conn_id,
+            namespace=self.namespace,
+            slurm_conn_id=self.slurm_conn_id or None,
+            check=self.check,
+            keys=tuple(key.text for key in keys),
+            task="/".join(map(str, (ti.dag_id, ti.run_id, ti.task_id, ti.map_index))),
+            if_running=self.if_running,
+            drain_reason=drain_reason(self.drain_owner or self.dag_id, why) if self.on_failure == "drain" else "",
+            **self.span(),
+        )
+
 
 __all__ = [
     "DestroyClusterOperator",

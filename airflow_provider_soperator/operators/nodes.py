@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow_provider_soperator.operators.node_lists import check_count, check_nodes, names_of
 from airflow_provider_soperator.operators.reservations import CreateReservationOperator, DeleteReservationOperator
 from airflow_provider_soperator.operators.work import WorkOperator
+from airflow_provider_soperator.slurm.hostlist import check_count, check_nodes, names_of
 from airflow_provider_soperator.values import NAMESPACE, is_on, is_template
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_provider_soperator.operators.node_lists import check_count, check_nodes, names_of
 from airflow_provider_soperator.slurm.errors import InvalidRequest, ReservationConflict, SlurmError
+from airflow_provider_soperator.slurm.hostlist import check_count, check_nodes, names_of
 from airflow_provider_soperator.slurm.requests.reservations import HANDOVER_FLAGS
 from airflow_provider_soperator.values import moment_of
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_soperator.capacity.awaited import BlockAwaited
+from airflow_provider_soperator.nebius.capacity_blocks import BlockAwaited
 from airflow_provider_soperator.sensors.watch import WatchSensor
 
 if TYPE_CHECKING:

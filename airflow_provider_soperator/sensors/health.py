@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_soperator.operators.node_lists import check_nodes, names_of
 from airflow_provider_soperator.sensors.watch import WatchSensor
+from airflow_provider_soperator.slurm.hostlist import check_nodes, names_of
 from airflow_provider_soperator.values import NAMESPACE, is_on, is_template, moment_of
 
 if TYPE_CHECKING:

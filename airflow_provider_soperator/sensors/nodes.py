@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_soperator.operators.node_lists import check_nodes, names_of
 from airflow_provider_soperator.sensors.watch import WatchSensor
+from airflow_provider_soperator.slurm.hostlist import check_nodes, names_of
 from airflow_provider_soperator.slurm.node_conditions import check_match, word
 from airflow_provider_soperator.values import is_template
 

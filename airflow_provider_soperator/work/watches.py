@@ -8,13 +8,13 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 
-from airflow_provider_soperator.capacity.awaited import BlockAwaited
-from airflow_provider_soperator.capacity.awaited import told as block_fields
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.poller import JobNews
 from airflow_provider_soperator.health.assessment import HealthQuery, in_words, told, unclear
 from airflow_provider_soperator.hooks.cluster_clients import HealthSources
 from airflow_provider_soperator.hooks.nebius import NebiusHook
+from airflow_provider_soperator.nebius.capacity_blocks import BlockAwaited
+from airflow_provider_soperator.nebius.capacity_blocks import block_fields as block_fields
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import sentence
 from airflow_provider_soperator.slurm.job_report import report_of

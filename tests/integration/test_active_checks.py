@@ -15,7 +15,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from airflow.triggers.base import TriggerEvent
 from async_timeout import timeout
 
-from airflow_provider_soperator.operators.checks import CheckFailed, RunActiveCheckOperator
+from airflow_provider_soperator.operators.cluster import CheckFailed, RunActiveCheckOperator
 from airflow_provider_soperator.sensors.health import ActiveCheckSensor
 from airflow_provider_soperator.soperator.active_checks import CheckAwaited
 from airflow_provider_soperator.triggers.events import ActiveCheckFailedTrigger

@@ -13,7 +13,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_soperator.hooks.cluster_clients import ClusterConnections, ClusterSides
-from airflow_provider_soperator.operators.nodesets import ScaleNodeSetOperator
+from airflow_provider_soperator.operators.cluster import ScaleNodeSetOperator
 from airflow_provider_soperator.soperator.resize import Resize
 from airflow_provider_soperator.work.nodesets import NodeSetResize
 from airflow_provider_soperator.work.protocols import WorkFailed, WorkTimeout

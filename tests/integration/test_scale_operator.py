@@ -12,7 +12,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_soperator.capacity.targets import KubernetesScaleTarget, NebiusNodeGroupTarget
-from airflow_provider_soperator.operators.scaling import ScaleTargetOperator
+from airflow_provider_soperator.operators.capacity import ScaleTargetOperator
 from sandbox.cloud.landscape import BLOCK_ID, INFERENCE_NAMESPACE, REMOTE_INFERENCE_GROUP
 from tests.integration.cluster import Cluster
 from tests.integration.connections import Connections

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, TaskDeferred
 
-from airflow_provider_soperator.operators.checks import CheckFailed, RunActiveCheckOperator
+from airflow_provider_soperator.operators.cluster import CheckFailed, RunActiveCheckOperator
 from airflow_provider_soperator.sensors.health import ActiveCheckSensor
 from airflow_provider_soperator.work.checks import CheckRun
 from airflow_provider_soperator.work.protocols import Watch, Work, WorkTimeout, failed, refused, succeeded, timed_out

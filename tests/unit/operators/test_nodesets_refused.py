@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_provider_soperator.operators.nodesets import ScaleNodeSetOperator
+from airflow_provider_soperator.operators.cluster import ScaleNodeSetOperator
 
 
 def scale(**options: Any) -> ScaleNodeSetOperator:

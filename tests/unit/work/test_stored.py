@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_soperator.capacity.awaited import BlockAwaited
 from airflow_provider_soperator.health.assessment import HealthQuery
 from airflow_provider_soperator.hooks.cluster_clients import ClusterConnections, HealthSources
+from airflow_provider_soperator.nebius.capacity_blocks import BlockAwaited
 from airflow_provider_soperator.slurm.queue_filter import QueueFilter
 from airflow_provider_soperator.soperator.active_checks import CheckAwaited
 from airflow_provider_soperator.soperator.resize import Resize

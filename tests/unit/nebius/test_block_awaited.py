@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_soperator.capacity.awaited import BlockAwaited, told
 from airflow_provider_soperator.errors import CapacityMistake
-from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
+from airflow_provider_soperator.nebius.capacity_blocks import BlockAwaited, CapacityBlock, block_fields
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
 HOUR = timedelta(hours=1)
@@ -55,5 +54,5 @@ def test_a_state_or_number_that_can_never_be_is_refused() -> None:
 
 
 def test_it_is_told_in_json() -> None:
-    said = json.loads(json.dumps(told(block(next_change_at=NOW, next_change_to=8))))
+    said = json.loads(json.dumps(block_fields(block(next_change_at=NOW, next_change_to=8))))
     assert (said["free"], said["next_change_at"]) == (24, "2026-11-21T12:00:00+00:00")
