@@ -122,7 +122,7 @@ class ClusterObjects:
             return clusters[0]
         if self._name not in names:
             raise ObjectMissing(
-                f"there is no SlurmCluster {self._name} in namespace {namespace}", f"there are {', '.join(names)}"
+                f"there is no SlurmCluster {self._name} in namespace {namespace}", f"there is {', '.join(names)}"
             )
         return clusters[names.index(self._name)]
 

@@ -91,7 +91,7 @@ def a_refusal_leaves_nothing(pipelines: Pipelines) -> None:
     refused.run.wait("refused.submit", "failed")
     log = refused.run.wait_log("refused.submit", "refused.b: ")
     assert "invalid partition specified: nowhere" in log
-    assert "none of the jobs" in log
+    assert "no job of the group was left in the queue" in log
     refused.run.stack.wait("all are done", lambda: set(refused.states().values()) == {"upstream_failed"})
     assert refused.waiting() == []
     assert {job.state for stage in "abc" for job in refused.jobs(stage)} <= {"CANCELLED"}

@@ -26,8 +26,8 @@ for way, common in ways.items():
     SlurmJobSensor(task_id=f"running_{way}", job_id="{{ params.held }}", target_states=["RUNNING"], **common)
     SlurmJobSensor(task_id=f"failed_{way}", job_id="{{ params.bad }}", **common)
     waits = {"name": "sensed-*", "states": ["RUNNING"]}
-    SlurmQueueSensor(task_id=f"some_{way}", jobs=waits, min_jobs=1, min_duration=min_duration, **common)
-    SlurmQueueSensor(task_id=f"none_{way}", jobs={"name": "sensed-*", "partition": "main"}, max_jobs=0, **common)
+    SlurmQueueSensor(task_id=f"some_{way}", job_filter=waits, min_jobs=1, min_duration=min_duration, **common)
+    SlurmQueueSensor(task_id=f"none_{way}", job_filter={"name": "sensed-*", "partition": "main"}, max_jobs=0, **common)
 """
 
 

@@ -118,7 +118,7 @@ def test_who_is_no_more_holds_nothing(stack: Stack, capacity: Capacity) -> None:
         heir.wait("move", "success")
     finally:
         stack.start_all()
-    heir.wait_log("move", f"The shift of task gone/{gone.run_id}/move/-1")
+    heir.wait_log("move", f"the shift of task gone/{gone.run_id}/move/-1")
     assert capacity.allocation() == {"training": 3, "inference": 1}
     assert not capacity.reservations()
 

@@ -178,7 +178,7 @@ def test_a_cluster_that_never_answers_is_not_waited_for(
     monkeypatch.setattr(check, "PATIENCE", 1)
     cluster.fault("slurmctld-hung")
     said = refusal(connections.login_node())
-    assert said.startswith("No answer within 1 s. See whether slurmctld is up")
+    assert said.startswith("No answer within 1 s. Check whether slurmctld is up")
 
 
 def test_a_machine_without_slurm_is_named(connections: Connections, cluster: Cluster) -> None:
@@ -192,7 +192,7 @@ def test_a_slurm_that_is_down_is_named(way: str, connections: Connections, clust
     cluster.fault("slurmctld-down")
     # slurmrestd tries for some seconds.
     said = refusal(WAYS[way](connections), within=60)
-    assert "See whether slurmctld is up (`scontrol ping`)" in said
+    assert "Check whether slurmctld is up (`scontrol ping`)" in said
 
 
 def test_accounting_that_is_down_is_named(connections: Connections, cluster: Cluster) -> None:

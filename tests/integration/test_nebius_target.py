@@ -119,7 +119,7 @@ def settle(here: World) -> None:
 def test_a_target_is_a_value_that_opens_nothing() -> None:
     assert isinstance(GROUP, Target)
     assert (GROUP.units, GROUP.gpus_per_unit) == ("nodes", 8)
-    with pytest.raises(CapacityMistake, match="gpus_per_unit is 0"):
+    with pytest.raises(CapacityMistake, match="gpus_per_unit must be >= 1, got 0"):
         NebiusNodeGroupTarget(name="cpu", node_group=INFERENCE, gpus_per_unit=0)
 
 
@@ -494,8 +494,8 @@ def nvlink(spec: NodeGroupSpec) -> None:
     ("changed", "words"),
     [
         (preemptible, "preemptible machines, which are never of a block"),
-        (other_platform, "machines of gpu-h200-sxm, and block"),
-        (one_gpu, "has 1 GPUs (preset 1gpu-16vcpu-200gb), and not 8: set gpus_per_unit=1"),
+        (other_platform, "machines of gpu-h200-sxm, but block"),
+        (one_gpu, "has 1 GPUs (preset 1gpu-16vcpu-200gb), expected 8: set gpus_per_unit=1"),
         (no_gpu, "has 0 GPUs (preset 16vcpu-64gb), expected 8: use a node group with GPUs"),
         (nvlink, "is one NVLink group of 2 nodes, which Nebius cannot resize"),
     ],

@@ -265,7 +265,7 @@ def test_who_comes_in_between_is_not_overruled(vllm: Service, monkeypatch: pytes
         await change(workload, scale, wanted)
 
     monkeypatch.setattr(Workload, "set_replicas", late)
-    with pytest.raises(CapacityBusy, match="kubectl has set Deployment vllm to 3 replicas"):
+    with pytest.raises(CapacityBusy, match="kubectl has scaled Deployment vllm to 3 replicas"):
         at_work(vllm.target(), lambda session: session.grow(2))
     assert vllm.replicas == 3
 

@@ -75,7 +75,7 @@ def test_ahead_of_it_only_jobs_start_that_end_by_then(shifts: Shifts) -> None:
     # Slurm counts time limits in minutes.
     ahead = shifts.order(2, 2, wanted_at=at(100), transfer=timedelta(seconds=5))
     first = shifts.start(ahead)
-    shifts.wait_said(first, "reserved from")
+    shifts.wait_said(first, "only jobs that end by then start there")
     (handover,) = [name for name in shifts.reservations() if "handover" in name]
     leaving = shifts.nodes_of(handover)
     assert len(leaving) == 2

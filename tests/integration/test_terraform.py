@@ -210,7 +210,7 @@ def test_a_recipe_with_a_state_of_its_own_is_not_copied(bench: Bench, tmp_path: 
 def test_variables_that_the_recipe_does_not_have(bench: Bench) -> None:
     with bench.workspace() as workspace:
         workspace.init()
-        with pytest.raises(UnknownVariable, match=r"filestore_jail \(is it filesystem_jail\?\)"):
+        with pytest.raises(UnknownVariable, match=r"filestore_jail \(did you mean filesystem_jail\?\)"):
             workspace.plan(variables(filestore_jail={}, nodes=1))
     assert not list((bench.home / "training/runs").glob("*"))
 
@@ -267,7 +267,7 @@ def test_a_provider_that_is_not_to_be_had(bench: Bench, tmp_path: Path) -> None:
 
 
 def test_no_terraform_at_all(bench: Bench) -> None:
-    with pytest.raises(NoTerraform, match="no nowhere on PATH"):
+    with pytest.raises(NoTerraform, match="nowhere is not on PATH"):
         find("nowhere")
 
 
@@ -360,7 +360,7 @@ def test_the_token_of_a_connection(bench: Bench, tmp_path: Path, monkeypatch: py
     assert "AWS_SECRET_ACCESS_KEY=t0ken-of-a-bucket" in told
     assert "t0ken" not in str(redact(told))
     assert (tmp_path / "airflow/soperator/terraform/training/recipe").is_dir()
-    with pytest.raises(ValueError, match="no name of a workspace"):
+    with pytest.raises(ValueError, match="is not a name of a workspace"):
         hook.workspace(str(nosy), "../training")
     with pytest.raises(ConnectFailed, match="there is no connection nowhere"):
         TerraformHook(nebius_conn_id="nowhere").workspace(str(nosy), "training")
