@@ -1,4 +1,4 @@
-"""What Airflow is told about this provider, through the ``apache_airflow_provider`` entry point."""
+"""The provider's description for Airflow, loaded through the ``apache_airflow_provider`` entry point."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Airflow takes from plugins only, through the ``airflow.plugins`` entry point: timetables."""
+"""Airflow plugin with the provider's timetables, loaded through the ``airflow.plugins`` entry point."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from airflow.providers.common.compat.sdk import AirflowPlugin
 
 
 class SoperatorPlugin(AirflowPlugin):
-    """Registers what DAGs can be scheduled by, so that Airflow can store it with them."""
+    """Registers the timetables, so that Airflow can store them with DAGs."""
 
     name = "soperator"
 
-    # Every process of Airflow's loads all plugins, also the one of each task; few ask for timetables.
+    # Every Airflow process loads all plugins, also that of each task; few need timetables.
     @property
     def timetables(self) -> list[Any]:  # type: ignore[override]
         from airflow_provider_soperator.timetables.capacity import CapacityTimetable

@@ -1,4 +1,4 @@
-"""Airflow's own REST API, for what tasks cannot do otherwise: to a task, connections are there to be read only."""
+"""Airflow's REST API, for what a task cannot do otherwise: a task can only read connections."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class AirflowApiHook(BaseHook):
         return False
 
     def delete_connection(self, conn_id: str) -> bool:
-        """Whether there was one."""
+        """Delete a connection; whether it was there."""
         with self._client() as client:
             answer = client.delete(f"/api/v2/connections/{conn_id}")
             if answer.status_code == 404:
@@ -83,7 +83,7 @@ class AirflowApiHook(BaseHook):
         if login:
             answer = client.post("/auth/token", json={"username": login, "password": password or ""})
         else:
-            # An Airflow that asks nobody who they are.
+            # An Airflow without logins.
             answer = client.get("/auth/token")
         _check(answer, "get a token")
         return str(answer.json()["access_token"])

@@ -1,4 +1,4 @@
-"""Whether a connection works, and in a sentence what is wrong with it if it does not: for Airflow's Test button."""
+"""The check behind Airflow's Test button: a sentence that says that a connection works, or what is wrong with it."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from airflow_provider_soperator.transports.transport_errors import NotSupported,
 
 #: Seconds that the clocks may differ: tokens and time windows are as wrong as they are.
 MOST_SKEW = 30.0
-#: Seconds after which somebody who looks at a form wants an answer.
+#: Seconds within which the form of a connection needs an answer.
 PATIENCE = 30.0
 
 
 def check(read: Callable[[], Settings]) -> tuple[bool, str]:
-    """In time, also if the other side says nothing."""
+    """Check within the time limit, also if the other side does not answer."""
     found: list[tuple[bool, str]] = []
     thread = threading.Thread(target=lambda: found.append(_check(read)), name="soperator-check", daemon=True)
     thread.start()
@@ -60,7 +60,7 @@ async def _said(settings: Settings) -> list[str]:
 
 
 def in_words(error: Exception) -> str:
-    """What is wrong, and what to do about it, as sentences."""
+    """The error and its remedy, as sentences."""
     if isinstance(error, TransportError):
         return _sentences(error.what, error.remedy)
     if isinstance(error, SlurmError):
@@ -110,7 +110,7 @@ def _clock() -> Steps[None]:
     if statistics is None or statistics.at is None:
         return
     skew = statistics.at.timestamp() - asked
-    # slurmctld tells whole seconds, and takes its time.
+    # slurmctld answers in whole seconds, and with a delay.
     if not -MOST_SKEW <= skew <= MOST_SKEW + time.time() - asked:
         raise TransportError(
             f"the cluster's clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} this machine's",

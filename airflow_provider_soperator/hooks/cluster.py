@@ -31,7 +31,7 @@ async def connect(kubernetes_conn_id: str) -> kubernetes_asyncio.client.ApiClien
         import kubernetes_asyncio.client
         from airflow.providers.cncf.kubernetes.hooks.kubernetes import AsyncKubernetesHook
     hook = AsyncKubernetesHook(kubernetes_conn_id=kubernetes_conn_id)
-    # Its client ends with this block; what is wanted is the configuration that it was made from.
+    # The hook's client ends with this block; only its configuration is needed.
     with known(kubernetes_conn_id):
         async with hook.get_conn():
             pass
@@ -39,7 +39,7 @@ async def connect(kubernetes_conn_id: str) -> kubernetes_asyncio.client.ApiClien
 
 
 class SharedKubernetes:
-    """One client, and one set of answers, for all in an event loop who look at a Kubernetes cluster."""
+    """The client of a Kubernetes cluster, and its answers, shared by all users in an event loop."""
 
     def __init__(self, kubernetes_conn_id: str) -> None:
         self._kubernetes_conn_id = kubernetes_conn_id
@@ -49,7 +49,7 @@ class SharedKubernetes:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[tuple[kubernetes_asyncio.client.ApiClient, SharedAnswers]]:
-        """The client. After a failure another one is made, as the connection or its token may have changed."""
+        """The client; a new one after a failure, as the connection or its token may have changed."""
         client = self._client = self._client or asyncio.ensure_future(connect(self._kubernetes_conn_id))
         self._users[client] += 1
         try:
@@ -80,7 +80,7 @@ _SHARED: SharedClients[str, SharedKubernetes] = SharedClients()
 async def shared_kubernetes(
     kubernetes_conn_id: str,
 ) -> AsyncIterator[tuple[kubernetes_asyncio.client.ApiClient, SharedAnswers]]:
-    """The client of all who look at a cluster, and the answers that they share."""
+    """The shared client of a cluster, with the answers that its users share."""
     async with _SHARED.lend(kubernetes_conn_id, SharedKubernetes) as shared, shared.open() as opened:
         yield opened
 
@@ -90,7 +90,7 @@ _RIGHTS = (
     "and services, get on cronjobs, get, list, create and delete on jobs, and a ClusterRole with list on nodes and "
     "patch on nodes/status,"
 )
-#: Workers that are told of; where many have failed they have mostly failed in the same way.
+#: Number of nodes that are described; where many have failed, most have failed in the same way.
 _MOST_WORKERS = 4
 
 
@@ -125,7 +125,7 @@ class SoperatorClusterHook(BaseHook):
     async def objects(self, max_age: float | None = None) -> AsyncIterator[Objects]:
         """The cluster's objects, for the running event loop.
 
-        With ``max_age`` lists may be that many seconds old: all in the loop who look at the cluster share them.
+        With ``max_age`` lists may be that many seconds old: all users of the cluster in the loop share them.
         """
         if max_age is None:
             async with self.async_client() as client:
@@ -143,7 +143,7 @@ class SoperatorClusterHook(BaseHook):
             yield ClusterObjects(objects, cluster)
 
     async def tell_of(self, workers: Sequence[str], within: float = API_TIMEOUT) -> list[str]:
-        """What Kubernetes has to say of some of Slurm's nodes, in lines for people; or why it says nothing."""
+        """Lines for people about some Slurm nodes as Kubernetes sees them, or why there are none."""
         try:
             async with timeout(within):
                 return await self._tell_of(workers)

@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ClusterSides:
-    """A cluster that can be asked on both sides, or on that of Kubernetes only."""
+    """The clients of a cluster: for Kubernetes, and for Slurm if there is a connection to it."""
 
     kubernetes: ClusterObjects
     slurm: AsyncSlurmClient | None = None
 
     async def nodes(self, most_age: float) -> Mapping[str, Node] | None:
-        """Slurm's nodes by their names, at most so many seconds old; None if Slurm is not to be asked."""
+        """Slurm's nodes by name, at most ``max_age`` seconds old; None without a connection to Slurm."""
         if self.slurm is None:
             return None
         return {node.name: node for node in await self.slurm.ask_shared(ListNodes(), most_age)}
@@ -54,9 +54,9 @@ class ClusterConnections:
 
     @asynccontextmanager
     async def open(self, max_age: float | None = None) -> AsyncIterator[ClusterSides]:
-        """Both sides, for the running event loop. Slurm is connected to once it is asked.
+        """Open both sides for the running event loop. Slurm is connected to at its first question.
 
-        With ``max_age`` lists of Kubernetes may be that many seconds old, as those who only look share them.
+        With ``max_age`` lists of Kubernetes may be that many seconds old, and are shared.
         """
         async with AsyncExitStack() as opened:
             hook = SoperatorClusterHook(self.kubernetes_conn_id, self.namespace)
@@ -70,20 +70,20 @@ class ClusterConnections:
 
 @dataclass(frozen=True, kw_only=True)
 class HealthSources:
-    """Connections to ask, of plain values; none is asked without one."""
+    """The connections that the health of nodes is read from; of plain values."""
 
     kubernetes_conn_id: str | None = None
     namespace: str = NAMESPACE
     prometheus_conn_id: str | None = None
-    #: Of the series that are meant, where a Prometheus has those of several clusters.
+    #: Labels that select the cluster's series, in a Prometheus of several clusters.
     series: Mapping[str, str] = field(default_factory=dict)
-    #: Labels that tell whose a figure is.
+    #: Labels that name the node of a sample.
     node_labels: tuple[str, ...] = NODE_LABELS
 
     async def ask(self, max_age: float | None = None) -> Observations:
-        """What they say now; raises ``TransportError`` if one of them cannot be asked.
+        """Ask all sources; raises ``TransportError`` if one of them cannot be asked.
 
-        With ``max_age`` the answer of Kubernetes may be that many seconds old, and is shared with others who look.
+        With ``max_age`` the answer of Kubernetes may be that many seconds old, and is shared.
         """
         kubernetes, samples = await asyncio.gather(self._kubernetes(max_age), self._samples())
         return Observations(kubernetes, samples, self.node_labels)
@@ -101,7 +101,7 @@ class HealthSources:
 
 
 class ShiftClients:
-    """Opened by hooks, each of which is imported when a connection of its type is asked for."""
+    """Clients for a shift. A hook is imported only when a connection of its type is used."""
 
     def slurm(self, conn_id: str) -> AbstractAsyncContextManager[AsyncSlurmClient]:
         from airflow_provider_soperator.hooks.slurm import SlurmHook

@@ -1,4 +1,4 @@
-"""Connections in general: fields of their extras, stock connections, and packages that only an extra installs."""
+"""Fields of extras, connections by id, and imports that need an extra of this package."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 
 from airflow_provider_soperator.errors import ConnectionMistake
 
-#: What a form shows where nothing is chosen.
+#: The text of a form where nothing is chosen.
 _NOT_CHOSEN = "follows from what else is set"
 
 
 @dataclass(frozen=True)
 class Field:
-    """One field of an extra. Airflow masks what a secret is called, see its ``sensitive_var_conn_names``."""
+    """A field of an extra. Airflow masks secrets by their names, see its ``sensitive_var_conn_names``."""
 
     name: str
     label: str
@@ -50,7 +50,7 @@ def _described(field: Field) -> dict[str, Any]:
 
 
 def widgets(fields: Iterable[Field]) -> dict[str, Any]:
-    """The same fields for Airflow 3.1, which does not take them from the provider's description."""
+    """The form fields for Airflow 3.1, which does not take them from the provider's description."""
     from wtforms import BooleanField, PasswordField, StringField
     from wtforms.validators import Optional, any_of
 
@@ -65,14 +65,14 @@ def widgets(fields: Iterable[Field]) -> dict[str, Any]:
 def filled(
     extra: Mapping[str, Any], fields: Iterable[Field], conn_type: str, others: Iterable[str] = ()
 ) -> dict[str, Any]:
-    """The fields that are set: a form sends all of them, those that were left empty as null or as an empty text."""
+    """The fields that are set: a form sends all of them, empty ones as null or as an empty text."""
     # Forms before Airflow 2 wrote the type into the names.
     found = {name.removeprefix(f"extra__{conn_type}__"): value for name, value in extra.items()}
     ours = {field.name: field for field in fields}
     for name in found.keys() - {*ours, *others}:
-        # People keep notes of their own in an extra, but hardly under a name that is nearly one of these.
+        # Users keep notes of their own in an extra, but hardly under a name so close to a field's.
         if near := difflib.get_close_matches(name, ours, 1, 0.75):
-            raise ConnectionMistake(f"the extra has {name}, which means nothing: is it to be {near[0]}?")
+            raise ConnectionMistake(f"unknown extra field {name}; did you mean {near[0]}?")
     said = {name: value.strip() if isinstance(value, str) else value for name, value in found.items()}
     # In a URI a flag is a text.
     is_off = {name for name in said if name in ours and ours[name].is_flag and str(said[name]).lower() != "true"}
@@ -80,7 +80,7 @@ def filled(
 
 
 def at_most_one(said: Mapping[str, object]) -> None:
-    """Refuse what says the same in two ways."""
+    """Refuse fields that exclude each other."""
     both = [name for name, value in said.items() if value]
     if len(both) > 1:
         raise ConnectionMistake(f"{' and '.join(both)} are both set, and only one of them can count: remove the other")
@@ -88,7 +88,7 @@ def at_most_one(said: Mapping[str, object]) -> None:
 
 @contextmanager
 def known(conn_id: str) -> Iterator[None]:
-    """For what reads a connection by its id."""
+    """Context in which a connection is read; raises ``ConnectFailed`` if there is none with the id."""
     from airflow.providers.common.compat.sdk import AirflowNotFoundException
 
     try:
@@ -101,7 +101,7 @@ def known(conn_id: str) -> Iterator[None]:
 
 @contextmanager
 def installed(extra: str) -> Iterator[None]:
-    """For imports of what only an extra of this package installs."""
+    """Context for imports that need an extra of this package."""
     try:
         yield
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""The fields of a Soperator connection: what Airflow's form shows of them, and what may stand in the extra.
+"""The fields of a Soperator connection: Airflow's form, and the keys of the extra.
 
 Imports nothing heavy: Airflow reads it in each of its processes.
 """
@@ -13,7 +13,7 @@ from airflow_provider_soperator.hooks import connections
 from airflow_provider_soperator.hooks.connections import Field
 from airflow_provider_soperator.slurm.links import PLACEHOLDERS
 
-#: How a cluster can be reached, and how the form calls it.
+#: Transports to a cluster, and their names in the form.
 TRANSPORTS: Mapping[str, str] = MappingProxyType(
     {
         "ssh": "ssh: commands on the login node",
@@ -23,7 +23,7 @@ TRANSPORTS: Mapping[str, str] = MappingProxyType(
         "local": "local: commands on this machine",
     }
 )
-#: How its files can be reached, where the transport does not lead to them.
+#: Ways to its files, for transports that cannot reach them.
 FILE_WAYS: Mapping[str, str] = MappingProxyType(
     {
         "ssh": "ssh: on the login node",
@@ -32,7 +32,7 @@ FILE_WAYS: Mapping[str, str] = MappingProxyType(
         "none": "none: no files are needed",
     }
 )
-#: Templates of links, and what the form says of them.
+#: Templates of links, and their help in the form.
 LINKS: Mapping[str, str] = MappingProxyType(
     {
         "job_link": "Where the button Job of a task leads to, such as https://portal.example.com/jobs/{job_id}.",
@@ -78,7 +78,7 @@ FIELDS = (
     Field(
         "no_host_key_check",
         "Skip the host key check",
-        "Trusts whoever answers, and gives them the commands. Only for a network in which nobody can stand between.",
+        "Trusts any server that answers, and sends it the commands. Only for networks safe from interception.",
         is_flag=True,
     ),
     Field(
@@ -119,7 +119,7 @@ FIELDS = (
     ),
 )
 
-#: What the SSH provider understands besides, in a connection that is one for SSH, too.
+#: Fields of the SSH provider, in a connection that is used for SSH as well.
 SSH_EXTRAS = (
     "allow_host_key_change",
     "ciphers",
@@ -139,7 +139,7 @@ def connection_type() -> dict[str, Any]:
 
 
 def behaviour() -> dict[str, Any]:
-    """What becomes of the fields that all connections have."""
+    """Labels of the fields that all connections have, and which of them are hidden."""
     return {
         "hidden_fields": ["schema"],
         "relabeling": {"host": "Login node or slurmrestd", "login": "User"},
@@ -148,5 +148,5 @@ def behaviour() -> dict[str, Any]:
 
 
 def widgets() -> dict[str, Any]:
-    """The same fields for Airflow 3.1, which does not take them from the provider's description."""
+    """The form fields for Airflow 3.1, which does not take them from the provider's description."""
     return connections.widgets(FIELDS)

@@ -35,7 +35,7 @@ _SDKS: SharedClients[NebiusSettings, SDK] = SharedClients()
 class NebiusHook(BaseHook):
     """The Nebius API behind an Airflow connection of type ``nebius``.
 
-    All who use one connection in an event loop share an SDK.
+    All users of a connection in an event loop share an SDK.
 
         block = await NebiusHook("nebius_default").block("capacityblockgroup-e00example")
         print(block.free, "GPUs are free")
@@ -79,7 +79,7 @@ class NebiusHook(BaseHook):
             return await read_block(sdk, block_id)
 
     def test_connection(self) -> tuple[bool, str]:
-        """Test the connection, and say what is wrong with it."""
+        """Test the connection: whether it works, and a message."""
         from airflow_provider_soperator.hooks.check import in_words
 
         try:
@@ -104,7 +104,7 @@ class NebiusHook(BaseHook):
 @asynccontextmanager
 async def _lent(settings: NebiusSettings) -> AsyncIterator[SDK]:
     with installed("nebius"):
-        # The first import takes a quarter of a second, in which an event loop is to go on.
+        # The first import takes a quarter of a second, which must not block the event loop.
         await asyncio.to_thread(importlib.import_module, "nebius.sdk")
     async with _SDKS.lend(settings, open_sdk) as sdk:
         yield sdk
@@ -145,7 +145,7 @@ def _credentials(settings: NebiusSettings) -> Any:
     if settings.private_key:
         return _service_account(settings, settings.private_key, "private_key")
     if not settings.credentials_file:
-        # The SDK looks into the environment for itself.
+        # The SDK would read the environment by itself.
         return None
     try:
         content = Path(settings.credentials_file).expanduser().read_text()
@@ -168,7 +168,7 @@ def _service_account(settings: NebiusSettings, said: str, field: str) -> Reader:
         credentials = ServiceAccountCredentials.from_json(document).subject_credentials
         return Reader(ServiceAccount(credentials.parse_private_key(), credentials.kid, credentials.sub))
     except Exception as error:
-        # Whatever a wrong key leads to, its text may not be told.
+        # The message of the error may contain the key.
         kind = type(error).__name__
         raise ConnectionMistake(
             f"{field} has no RSA key of a service account that could be read ({kind}): it is to be the JSON of its "
@@ -177,7 +177,7 @@ def _service_account(settings: NebiusSettings, said: str, field: str) -> Reader:
 
 
 def _document(settings: NebiusSettings, pem: str) -> dict[str, Any]:
-    """The JSON of credentials for a key that stands alone."""
+    """Credentials as JSON, for a private key given by itself."""
     return {
         "subject-credentials": {
             "alg": "RS256",

@@ -46,9 +46,9 @@ class NebiusSettings:
     """A way to the Nebius API. Two connections with equal settings share an SDK."""
 
     conn_id: str
-    #: ``HOST:PORT`` of one server that stands for all services; if it is empty each service has a name of its own.
+    #: ``HOST:PORT`` of one server for all services; if empty, each service has its own name.
     endpoint: str = ""
-    #: The domain that the services' names are in; if it is empty that of Nebius.
+    #: The domain of the services' names; if empty, that of Nebius.
     domain: str = ""
     insecure: bool = False
     token: str = field(default="", repr=False)
@@ -59,7 +59,7 @@ class NebiusSettings:
 
     @property
     def where(self) -> str:
-        """For people."""
+        """The address, for messages."""
         return self.endpoint or self.domain or "api.nebius.cloud"
 
 
@@ -71,7 +71,7 @@ def read(connection: Any, extra: Mapping[str, Any]) -> NebiusSettings:
         raise ConnectionMistake(f"the host is {host}, but is a name without http:// or a path: Nebius speaks gRPC")
     token = (connection.password or "").strip()
     key = said.get("private_key", "")
-    # An extra is JSON, and so are these credentials: people leave them as they are.
+    # Users paste these credentials, which are JSON, into the extra without quoting them.
     key = json.dumps(key) if isinstance(key, dict) else str(key)
     at_most_one({"the password": token, "private_key": key, "credentials_file": said.get("credentials_file")})
     ids = {name: said.get(name, "") for name in ("account_id", "public_key_id")}
@@ -116,5 +116,5 @@ def behaviour() -> dict[str, Any]:
 
 
 def widgets() -> dict[str, Any]:
-    """The same fields for Airflow 3.1, which does not take them from the provider's description."""
+    """The form fields for Airflow 3.1, which does not take them from the provider's description."""
     return connections.widgets(FIELDS)

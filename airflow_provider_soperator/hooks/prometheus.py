@@ -1,4 +1,4 @@
-"""Figures from a Prometheus, or from what answers like one, over the stock connection of type ``http``."""
+"""Metrics from a Prometheus or a compatible server, over the stock connection of type ``http``."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ class PrometheusHook(BaseHook):
         self.prometheus_conn_id = prometheus_conn_id
 
     async def faults(self, labels: Mapping[str, str] | None = None) -> dict[Metric, list[Sample]]:
-        """The samples of each known metric that may tell of a fault, of the series with some labels."""
+        """Samples of all known metrics of faults, from the series with some labels."""
         async with await self._client() as client:
             answers = await asyncio.gather(*(self._query(client, metric.query(labels or {})) for metric in METRICS))
         return dict(zip(METRICS, answers, strict=True))
 
     async def query(self, expression: str) -> list[Sample]:
-        """What a PromQL expression is at this moment, if it is a vector."""
+        """Evaluate a PromQL expression now; its value must be a vector."""
         async with await self._client() as client:
             return await self._query(client, expression)
 
@@ -64,7 +64,7 @@ class PrometheusHook(BaseHook):
                 f"Prometheus did not answer within {_PATIENCE:g} s", "see whether it is overloaded"
             ) from error
         except httpx.HTTPError as error:
-            # Without a login that somebody has written into the address.
+            # Without a login that is part of the address.
             place = client.base_url.copy_with(userinfo=b"")
             raise Unreachable(f"Prometheus at {place} does not answer ({error})", _CHECK) from error
         return vector_of(answer.status_code, answer.content, expression)
@@ -105,7 +105,7 @@ def _address(connection: Any) -> str:
 
 
 def vector_of(status: int, content: bytes, expression: str) -> list[Sample]:
-    """The series of an answer; raises with what was wrong about the question, or about who answered."""
+    """The series of an answer; raises ``ConnectFailed`` for an error or an unexpected answer."""
     if status in (401, 403):
         raise ConnectFailed(
             f"Prometheus refused the credentials (HTTP {status})",
@@ -117,10 +117,10 @@ def vector_of(status: int, content: bytes, expression: str) -> list[Sample]:
             raise _refusal(answer, expression)
         data = answer["data"]
         if data["resultType"] != "vector":
-            raise ConnectFailed(f"{expression} is no vector but a {data['resultType']}", "ask for series")
+            raise ConnectFailed(f"{expression} is a {data['resultType']}, not a vector", "ask for series")
         return [_sample(one) for one in data["result"]]
     except (ValueError, KeyError, TypeError) as error:
-        raise ConnectFailed(f"what answered is no Prometheus (HTTP {status})", _CHECK) from error
+        raise ConnectFailed(f"the server that answered is not a Prometheus (HTTP {status})", _CHECK) from error
 
 
 def _refusal(answer: Mapping[str, Any], expression: str) -> TransportError:

@@ -1,4 +1,4 @@
-"""What a Soperator connection says, read and checked before anything is opened."""
+"""Settings of a Soperator connection, read and checked before anything is opened."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from airflow_provider_soperator.values import NAMESPACE
 
 __all__ = ["ConnectionMistake", "Settings", "read"]
 
-#: Where Soperator's recipes put a SlurmCluster.
+#: The namespace of a SlurmCluster in Soperator's recipes.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,24 +40,24 @@ class Settings:
 
     @property
     def files_elsewhere(self) -> bool:
-        """Whether files go another way than questions to Slurm."""
+        """True if files take another way than requests to Slurm."""
         return self.files_via not in ("", "none", self.transport)
 
     @property
     def reaches_files(self) -> bool:
-        """Whether there is any way to the cluster's files."""
+        """True if there is a way to the cluster's files."""
         return self.transport != "rest" or self.files_elsewhere
 
     @property
     def tokens_via(self) -> str:
-        """The way by which tokens for slurmrestd are fetched, if none is given and they cannot be made."""
+        """The transport by which tokens for slurmrestd are fetched, if none is given and none can be minted."""
         return "ssh" if self.ssh_conn_id else "kubernetes"
 
 
 def read(connection: Any, extra: Mapping[str, Any]) -> Settings:
     """The settings of an Airflow connection; ``ConnectionMistake`` says what is wrong with it.
 
-    Its extra is given beside it, as threads and event loops read one in different ways.
+    The extra is an argument of its own, as threads and event loops read it in different ways.
     """
     said = filled(extra, FIELDS, "soperator", SSH_EXTRAS)
     host = (connection.host or "").strip()

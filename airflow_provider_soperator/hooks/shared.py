@@ -1,4 +1,4 @@
-"""One client for all in an event loop who use the same connection."""
+"""One client for all users of a connection in an event loop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from airflow_provider_soperator.hooks.settings import Settings
 
 
 class _Closable(Protocol):
-    """What is closed in an event loop."""
+    """A client that is closed in its event loop."""
 
     async def close(self) -> None: ...
 
@@ -23,7 +23,7 @@ C = TypeVar("C")
 S = TypeVar("S", bound=Hashable)
 A = TypeVar("A", bound=_Closable)
 
-#: Seconds for which a loop keeps a connection that nobody uses: the next task of the same DAG comes soon.
+#: Seconds for which a loop keeps an idle client: the next task of the same DAG comes soon.
 KEPT = 60.0
 
 
@@ -43,14 +43,14 @@ class _Loop(Generic[S, A]):
         self._at_end = self._close_all()
 
     async def start(self) -> None:
-        # A loop that ends closes the generators that were begun in it, as the last that it does.
+        # As its last step an event loop closes the generators that were begun in it.
         await self._at_end.__anext__()
 
     def close_soon(self, settings: S) -> asyncio.TimerHandle:
         return asyncio.get_running_loop().call_later(KEPT, self._close, settings)
 
     def _close(self, settings: S) -> None:
-        # Whoever comes from here on gets another, while this one waits for the other side.
+        # Users that come from here on get a new client, while this one closes.
         lease = self.leases.pop(settings)
         if lease.closing:
             lease.closing.cancel()

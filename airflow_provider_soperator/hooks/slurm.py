@@ -1,4 +1,4 @@
-"""The Airflow connection to a Slurm, and the clients that it gives."""
+"""The Airflow hook for Slurm, and its clients."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from airflow_provider_soperator.hooks.transports import open_transport
 class SlurmHook(BaseHook):
     """A Slurm cluster behind an Airflow connection of type ``soperator``.
 
-    All who use one connection in an event loop share a client: one connection, one poller. Those in threads share a
+    All users of a connection in an event loop share a client: one connection, one poller. Threads share an event
     loop.
 
         with SlurmHook("soperator_default").client() as slurm:
@@ -55,7 +55,7 @@ class SlurmHook(BaseHook):
             yield client
 
     async def async_settings(self) -> Settings:
-        """What the connection says. It is read once: whoever wants its newest form takes a new hook."""
+        """The settings of the connection, read once; a new hook reads them anew."""
         from airflow.providers.common.compat.connection import get_async_connection, get_async_extra_dejson
 
         if self._said is None:
@@ -65,11 +65,11 @@ class SlurmHook(BaseHook):
 
     @property
     def reaches_files(self) -> bool:
-        """Whether the connection has a way to the cluster's files. Nothing is opened to find out."""
+        """Tell from the settings alone whether the connection has a way to the cluster's files."""
         return self._settings().reaches_files
 
     async def tell_of_pods(self, nodes: Sequence[str]) -> list[str]:
-        """What Kubernetes has to say of some nodes, in lines for people; none without a Kubernetes connection."""
+        """Lines for people about some nodes as Kubernetes sees them; none without a Kubernetes connection."""
         settings = await self.async_settings()
         if not settings.kubernetes_conn_id:
             return []
@@ -80,7 +80,7 @@ class SlurmHook(BaseHook):
         return SlurmClient(_client(self._settings()))
 
     def test_connection(self) -> tuple[bool, str]:
-        """Whether the connection works, and what is wrong with it if it does not."""
+        """Test the connection: whether it works, and a message."""
         from airflow_provider_soperator.hooks.check import check
 
         return check(self._settings)

@@ -16,7 +16,7 @@ from airflow_provider_soperator.terraform.command import Terraform, environment,
 from airflow_provider_soperator.terraform.sources import Source
 from airflow_provider_soperator.terraform.workspace import Options, Workspace, checked_name
 
-#: Under Airflow's home.
+#: The folder of workspaces, under Airflow's home.
 _HOME = "soperator/terraform"
 
 
@@ -32,11 +32,11 @@ class TerraformHook(BaseHook):
 
     :param terraform: The binary's name or path; if none, ``terraform`` on PATH, or ``tofu``.
     :param nebius_conn_id: The connection whose token Terraform gets, as ``NEBIUS_IAM_TOKEN`` and ``TF_VAR_iam_token``;
-        with none it has what the worker's environment has.
+        with none it has those of the Airflow worker's environment.
     :param env: What else is in Terraform's environment, such as ``AWS_ACCESS_KEY_ID`` for a backend on object storage,
-        or ``TF_VAR_backups_password`` for a secret that is to be in no file of ours.
-    :param parallelism: How many resources Terraform works on at a time; the published recipe suggests 20.
-    :param lock_timeout: For how long the state's lock is waited for.
+        or ``TF_VAR_backups_password`` for a secret that must not be written to a file.
+    :param parallelism: Number of resources that Terraform works on at a time; the published recipe suggests 20.
+    :param lock_timeout: Time to wait for the state's lock.
     """
 
     conn_name_attr = "nebius_conn_id"
@@ -72,12 +72,12 @@ class TerraformHook(BaseHook):
         """The folder in which one cluster is kept, with all that Terraform leaves there.
 
         :param source: A folder with the recipe, a git repository, or a module of a registry.
-        :param name: The cluster's.
-        :param subfolder: Where in the source the root module is.
+        :param name: Name of the cluster.
+        :param subfolder: Path of the root module in the source.
         :param ref: A tag, a commit or a branch of the repository, or the version of a registry's module. It is fetched
             once; without it the recipe is fetched anew each time.
-        :param home: Where workspaces are; if none, ``soperator/terraform`` under Airflow's home. All workers that may
-            run the task have to see it, unless the recipe has a backend elsewhere.
+        :param home: Folder of all workspaces; if none, ``soperator/terraform`` under Airflow's home. All Airflow
+            workers that may run the task have to see it, unless the recipe has a backend elsewhere.
         :param backend: A backend in place of the recipe's, such as ``{"s3": {"bucket": ...}}``. It has no secrets.
         :param terraform_workspace: Terraform's own workspace, which is made if it is not there.
         """
@@ -98,7 +98,7 @@ class TerraformHook(BaseHook):
             return {}
         token = asyncio.run(NebiusHook(self.nebius_conn_id).async_token())
         _mask(token)
-        # Providers and the command line tool read the first; recipes of old have a variable for it.
+        # Providers and the command line tool read the first; old recipes have a variable for it.
         return {"NEBIUS_IAM_TOKEN": token, "TF_VAR_iam_token": token}
 
 
@@ -109,7 +109,7 @@ def _home(said: str | Path | None) -> Path:
 
 
 def _mask(value: str, name: str | None = None) -> None:
-    """Keep a text out of logs; of one that has a name, if that is a secret's by Airflow's rules."""
+    """Mask a text in logs; one with a name only if Airflow takes the name for that of a secret."""
     from airflow.sdk.log import mask_secret
 
     mask_secret(value, name)

@@ -42,7 +42,7 @@ _PRIVATE_KEY = re.compile(r"\s*-----BEGIN ([A-Z ]+)-----([A-Za-z0-9+/=\s\\]+)---
 
 
 def straightened(extra: Mapping[str, Any]) -> dict[str, Any]:
-    r"""What the stock hook can read, from what people paste.
+    r"""Mend an extra as users paste it, for the stock SSH hook.
 
     It stumbles over fields that are there but blank, and over a host key with its host, as ssh-keyscan prints it. A
     private key loses its line ends in a form's password field, and has them as backslash and n in an environment file.
@@ -68,7 +68,7 @@ def _host_key(said: str) -> str:
 
 
 def lines_of_key(said: str) -> str:
-    """A private key with its lines, which it may have lost on its way."""
+    """A private key, with line ends that it may have lost on its way."""
     found = _PRIVATE_KEY.fullmatch(said)
     if not found:
         return said
@@ -78,7 +78,7 @@ def lines_of_key(said: str) -> str:
 
 
 async def connect(ssh_conn_id: str) -> Callable[[], paramiko.SSHClient]:
-    """What makes a connection, in another thread than the loop's."""
+    """Read an SSH connection; returns a function that connects, for a thread other than the loop's."""
     from airflow.providers.common.compat.connection import get_async_connection, get_async_extra_dejson
 
     with known(ssh_conn_id):
@@ -98,7 +98,7 @@ def _opened(ssh_conn_id: str, connection: Any, extra: Mapping[str, Any]) -> para
         def get_connection(cls, conn_id: str) -> Any:
             return connection
 
-    # The transport tries again by itself, and knows when there is no use in it.
+    # The transport tries again by itself, and knows when that is useless.
     hook = LoginHook(ssh_conn_id=ssh_conn_id, conn_retry_attempts=1)
     hook.conn_timeout = hook.conn_timeout or CONNECT_TIMEOUT
     client: paramiko.SSHClient = hook.get_conn()
@@ -109,7 +109,7 @@ T = TypeVar("T")
 
 
 def open_rest(settings: Settings, over: Callable[[], Transport]) -> Transport:
-    """``over`` makes the transport by which tokens are fetched, if they have to be."""
+    """Open slurmrestd; ``over`` makes the transport by which tokens are fetched, if necessary."""
     tokens = _own_tokens(settings) or FetchedTokens(lambda: _Briefly(over), settings.user)
     with installed("rest"):
         return RestTransport(settings.rest_url, Masked(tokens), user=settings.user)
@@ -128,7 +128,7 @@ def _own_tokens(settings: Settings) -> TokenSource | None:
 
 
 class _Briefly:
-    """A transport that is open for one question at a time: a token lasts an hour, in which it would idle."""
+    """A transport that is open for one request at a time: a token lasts an hour, in which it would idle."""
 
     def __init__(self, make: Callable[[], Transport]) -> None:
         self._make = make
@@ -145,7 +145,7 @@ class _Briefly:
 
 
 class Masked:
-    """Tokens of another source, each told to Airflow's secrets masker before it is used.
+    """Tokens of another source, each registered with Airflow's secrets masker before it is used.
 
     The masker's message to the supervisor must not block the loop.
     """
@@ -165,7 +165,7 @@ class Masked:
 
 
 def open_transport(settings: Settings) -> Transport:
-    """A transport that connects at its first question."""
+    """A transport that connects at its first request."""
     slurm = TRANSPORTS[settings.transport](settings)
     if not settings.files_elsewhere:
         return slurm

@@ -1,1 +1,1 @@
-"""Pipelines: jobs that wait for each other in Slurm, and are tasks of their own in Airflow."""
+"""Pipelines: jobs that wait for each other in Slurm, each a task in Airflow."""

@@ -12,10 +12,10 @@ from typing import Any
 from airflow_provider_soperator.slurm.dependencies import dependency_text
 from airflow_provider_soperator.slurm.job_description import array_text
 
-#: What one stage can wait for in another: its success, its end, its failure, its start, or for each element of its
-#: array the success of that one.
+#: Kinds of dependency: on the success, the end, the failure or the start of another stage, or per element of an array
+#: on the success of the same element.
 KINDS = ("afterok", "afterany", "afternotok", "after", "aftercorr")
-#: Kinds with which a job can begin while the other one runs.
+#: Kinds that let a job begin while the other one runs.
 EARLY = frozenset({"after", "aftercorr"})
 _WANT_SUCCESS = frozenset({"afterok", "aftercorr"})
 _FAILED = frozenset({"failed", "upstream_failed"})
@@ -25,12 +25,12 @@ _TERM = re.compile(rf"({'|'.join(KINDS)})(?:\+(\d+))?")
 
 
 class PipelineError(ValueError):
-    """A pipeline that cannot be one."""
+    """A mistake in the definition of a pipeline."""
 
 
 @dataclass(frozen=True)
 class Link:
-    """What a stage waits for in another.
+    """A dependency of a stage on another.
 
     >>> str(Link("fit", "after", 10)), Link.parse("fit", "after+10") == Link("fit", "after", 10)
     ('after+10', True)
@@ -42,13 +42,13 @@ class Link:
 
     def __post_init__(self) -> None:
         if not isinstance(self.minutes, int) or self.minutes < 0:
-            raise PipelineError(f"{self.minutes!r} are no minutes to wait: give a whole number of them")
+            raise PipelineError(f"minutes must be a whole number >= 0, got {self.minutes!r}")
         if self.minutes and self.kind != "after":
             raise PipelineError(f"only after takes minutes, {self.kind} does not")
 
     @classmethod
     def parse(cls, upstream: str, term: str) -> Link | None:
-        """From the label of an edge; None if that says something else."""
+        """Parse the label of an edge; None if it is not a kind of dependency."""
         found = _TERM.fullmatch(term)
         return cls(upstream, found[1], int(found[2] or 0)) if found else None
 
@@ -61,10 +61,10 @@ class Stage:
     """A task whose job is submitted ahead."""
 
     name: str
-    #: The connection of the cluster that it runs on.
+    #: The connection to its cluster.
     cluster: str
     links: tuple[Link, ...] = ()
-    #: Tasks right before it that are no stages: it cannot be submitted until they have succeeded.
+    #: Direct upstream tasks other than stages: it cannot be submitted until they have succeeded.
     gates: frozenset[str] = frozenset()
 
     @property
@@ -78,7 +78,7 @@ class Segment:
 
     cluster: str
     gates: frozenset[str]
-    #: Each after those that it waits for.
+    #: In order, each after those that it waits for.
     stages: tuple[str, ...]
 
 
@@ -109,7 +109,7 @@ class Graph:
 
     @cached_property
     def segments(self) -> tuple[Segment, ...]:
-        """What is submitted together, in the order in which it can be."""
+        """The segments, in an order in which they can be submitted."""
         gates: dict[str, frozenset[str]] = {}
         found: dict[tuple[str, frozenset[str]], list[str]] = {}
         for name in self.order:
@@ -119,11 +119,11 @@ class Graph:
         return tuple(Segment(cluster, before, tuple(stages)) for (cluster, before), stages in found.items())
 
     def after(self, name: str) -> tuple[str, ...]:
-        """The stages that wait for this one and for nobody in between."""
+        """The stages that wait for this one directly."""
         return tuple(self._following.get(name, ()))
 
     def doomed_by(self, name: str, state: str = "failed") -> tuple[str, ...]:
-        """The stages that can never run once this one has ended so, each before those that it follows."""
+        """The stages that can never run once this one has ended this way, each before those that it follows."""
         states = {name: state}
         ended = [name]
         while ended:
@@ -138,7 +138,7 @@ class Graph:
 
     @cached_property
     def _following(self) -> dict[str, dict[str, list[Link]]]:
-        """For each stage those that wait for it, and by which links."""
+        """Stages that wait for each stage, with their links."""
         following: dict[str, dict[str, list[Link]]] = {}
         for stage in self.stages.values():
             for link in stage.links:
@@ -168,12 +168,12 @@ def ordered(upstream: Mapping[str, Iterable[str]]) -> tuple[str, ...]:
 
 
 def is_ended(state: str | None) -> bool:
-    """Whether a task in this state is over, but for what somebody may clear."""
+    """True if a task in this state has ended, and runs again only once it is cleared."""
     return state in _ENDED
 
 
 def is_met(kind: str, state: str | None) -> bool:
-    """Whether a task that has ended so is what another one was to follow.
+    """True if a task that has ended in this state meets a dependency of this kind.
 
     >>> is_met("afternotok", "upstream_failed"), is_met("afterok", "skipped")
     (True, False)
@@ -184,9 +184,9 @@ def is_met(kind: str, state: str | None) -> bool:
 
 
 def check_arrays(graph: Graph, arrays: Mapping[str, Iterable[int] | None]) -> None:
-    """Refuse ``aftercorr`` between what are no arrays of the same indices.
+    """Refuse ``aftercorr`` unless both jobs are arrays of the same indices.
 
-    ``arrays`` has the indices of a stage's array, or None for a job that is none, where that is known.
+    ``arrays`` has the indices of a stage's array, or None for a job without one, where that is known.
     """
     for stage in graph.stages.values():
         for link in stage.links:
@@ -206,12 +206,12 @@ def check_arrays(graph: Graph, arrays: Mapping[str, Iterable[int] | None]) -> No
 
 
 _ID = re.compile(r"\d+(?:_(?:\d+|\*))?")
-#: What is between commas, or between colons, outside of templates.
+#: Text between commas, or between colons, outside of templates.
 _WORD, _PART = (re.compile(rf"(?:{{{{.*?}}}}|[^{separator}])+") for separator in ",:")
 
 
 def read_links(stage: str, dependency: Any, stages: Collection[str]) -> tuple[str, list[Link]]:
-    """What a stage waits for in others, after the rest of it, as Slurm is to be told.
+    """Split a dependency into the part for Slurm as it is, and the links to other stages.
 
     >>> own, links = read_links("c", "afterok:a:77,after:b+5,singleton", ["a", "b", "c"])
     >>> own, [(link.upstream, str(link)) for link in links]
@@ -236,20 +236,20 @@ def read_links(stage: str, dependency: Any, stages: Collection[str]) -> tuple[st
 
 
 def _is_no_name(job: str, stages: Collection[str]) -> bool:
-    """Whether it is an id, or may become one when a template is rendered."""
+    """True for an id, or a template that may become one."""
     return "{{" in job or (job not in stages and _ID.fullmatch(job.partition("+")[0]) is not None)
 
 
 def _link(stage: str, kind: str, said: str, stages: Collection[str]) -> Link:
     name, _, minutes = (said, "", "") if said in stages else said.partition("+")
     if kind not in KINDS:
-        raise PipelineError(f"{stage}: {kind} is no kind of dependency; there are {', '.join(KINDS)}")
+        raise PipelineError(f"{stage}: unknown kind of dependency {kind}; there are {', '.join(KINDS)}")
     if name not in stages:
         close = difflib.get_close_matches(name, stages, 1)
         hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(stages)}"
-        raise PipelineError(f"{stage} waits for {name}, which is no stage of the pipeline: {hint}")
+        raise PipelineError(f"{stage} waits for {name}, which is not a stage of the pipeline: {hint}")
     if minutes and kind != "after":
         raise PipelineError(f"{stage} waits for {said} by {kind}, but only after takes minutes")
     if minutes and not minutes.isdecimal():
-        raise PipelineError(f"{stage} waits for {said}, but {minutes!r} are no minutes: write after:{name}+5")
+        raise PipelineError(f"{stage} waits for {said}, but {minutes!r} is not a whole number: write after:{name}+5")
     return Link(name, kind, int(minutes or 0))

@@ -1,4 +1,4 @@
-"""The task group that a pipeline is, and its edges: ``prepare >> afterany() >> tidy_up``."""
+"""The task group of a pipeline, and its edges: ``prepare >> afterany() >> tidy_up``."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 
 class PipelineGroup(TaskGroup):
-    """A task group whose jobs are submitted ahead: which they are, what they follow, and which tasks submit them."""
+    """A task group whose jobs are submitted ahead: the jobs, their dependencies, and the tasks that submit them."""
 
     def __init__(self, group_id: str, **kwargs: Any) -> None:
         super().__init__(group_id=group_id, **kwargs)
         self.graph = Graph()
-        #: For each job all that it follows, jobs and other tasks.
+        #: All that each job follows, jobs and other tasks.
         self.followed: dict[str, tuple[Link, ...]] = {}
-        #: The tasks that submit, and the connection of each.
+        #: The tasks that submit, with their connections.
         self.submits: dict[str, str] = {}
 
-    # What attrs makes of Airflow's class leaves out of copies what is not Airflow's.
+    # Airflow's class is made by attrs, whose copies lack attributes of subclasses.
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), **vars(self)}  # type: ignore[misc]
 
@@ -36,11 +36,11 @@ class PipelineGroup(TaskGroup):
 
     @property
     def has_ended(self) -> bool:
-        """Whether its ``with`` block has."""
+        """True once its ``with`` block has ended."""
         return bool(self.submits)
 
     def takes(self, task: Any) -> bool:
-        """Whether a task in the pipeline is a job."""
+        """True if a task in the pipeline is a job."""
         return is_slurm_job(task)
 
     def too_late(self, upstream: str, stage: str) -> PipelineError:
@@ -53,7 +53,7 @@ class PipelineGroup(TaskGroup):
 
 
 def pipeline_of(task: Any) -> PipelineGroup | None:
-    """The pipeline that a task is a stage of."""
+    """The pipeline whose stage a task is."""
     pipeline = pipeline_around(task)
     return pipeline if pipeline and task.task_id in pipeline.followed else None
 
@@ -66,18 +66,18 @@ def pipeline_around(task: Any) -> PipelineGroup | None:
     return group
 
 
-#: By which rule a task that is no job does the same.
+#: Trigger rules with the same effect for tasks without a job.
 _RULES = {"afterany": TriggerRule.ALL_DONE, "afternotok": TriggerRule.ALL_FAILED}
 
 
 class SlurmEdge(EdgeModifier):
-    """A label that is one of Slurm's kinds of dependency."""
+    """An edge label with one of Slurm's kinds of dependency."""
 
     def _convert_streams_to_task_groups(self) -> None:
-        """Nothing: Airflow would put the label between the groups of the two, and this is about the two."""
+        """Do nothing: Airflow would put the label between the two groups, and it belongs between the two tasks."""
 
     def add_edge_info(self, dag: DAG, upstream_id: str, downstream_id: str) -> None:
-        # Of an edge with a group Airflow tells once more by the group's name.
+        # Airflow reports an edge with a group once more, under the group's name.
         if task := dag.task_dict.get(downstream_id):
             link = Link.parse(upstream_id, str(self.label))
             assert link is not None, "it is made from one"
@@ -96,7 +96,7 @@ def _refuse_what_nobody_heeds(task: Operator, link: Link, said: Link | None) -> 
     if link.kind != "afterok" and (pipeline is None or not pipeline.takes(task)):
         rule = _RULES.get(link.kind)
         raise PipelineError(
-            f"{task.task_id} cannot follow {link.upstream} by {link}, as it is no job of a pipeline: say "
+            f"{task.task_id} cannot follow {link.upstream} by {link}, as it is not a job of a pipeline: say "
             f"{link.upstream} >> {task.task_id}" + (f", and give it trigger_rule={rule.value!r}" if rule else "")
         )
     if pipeline is not None and pipeline.has_ended:
@@ -115,7 +115,7 @@ def afterok() -> SlurmEdge:
 
 
 def afterany() -> SlurmEdge:
-    """Once the other job has ended, however it did."""
+    """Once the other job has ended in any state."""
     return edge("afterany")
 
 

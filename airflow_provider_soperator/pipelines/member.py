@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from airflow_provider_soperator.pipelines.stages import JobTask
 
 
-#: Tasks that are named in one question, which is a URL, and must not be too long for one.
+#: Maximum of tasks in one request, as its URL must not be too long.
 _AT_ONCE = 50
 
 
 def states_of(ti: Any, task_ids: Sequence[str]) -> dict[str, dict[int, str | None]]:
-    """For each of these tasks the states of its instances, by map index."""
+    """States of the instances of these tasks, by task and map index."""
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
     found: dict[str, str | None] = {}
@@ -50,7 +50,7 @@ def member_of(task: Any, context: Context) -> Member | None:
 
 
 class Member:
-    """A stage while it runs: its job, and those that wait for it."""
+    """A running stage: its job, and those that wait for it."""
 
     def __init__(self, pipeline: PipelineGroup, task: Any, context: Context) -> None:
         self._pipeline, self._task, self._context = pipeline, task, context
@@ -59,7 +59,7 @@ class Member:
         self._ahead = [Ahead.read(one) for one in published if one]
 
     def check(self) -> None:
-        """End the task if it is not to run: Airflow's trigger rules cannot say what two kinds of edges ask for."""
+        """End the task if it must not run: no trigger rule of Airflow's covers two kinds of edges."""
         links = self._pipeline.followed[self._task.task_id]
         if self._task.task_id not in self._pipeline.graph and self._is_dry():
             raise AirflowSkipException("this is not run, as the pipeline is on a dry run")
@@ -86,9 +86,9 @@ class Member:
     def keys(
         self, replaced: list[SubmissionKey], own: list[SubmissionKey]
     ) -> tuple[list[SubmissionKey], list[SubmissionKey]]:
-        """Those of jobs that are to be ended, and of the tries that may have submitted the one to go on with.
+        """Keys of jobs to cancel, and keys of the tries that may have submitted the job to go on with.
 
-        Given are what they would be for a task by itself: of the tries before it was last cleared, and since then.
+        The arguments are those of a task outside a pipeline: of the tries before it was last cleared, and since then.
         """
         job = self.job()
         if job is None:
@@ -96,11 +96,11 @@ class Member:
         ahead = SubmissionKey(job.key)
         if self._is_of_this_time(job):
             return replaced, [ahead, *own[1:]]
-        # Something has been cleared, but not what submits.
+        # Something has been cleared, but not the task that submits.
         return ([*replaced, ahead], own) if replaced else (replaced, [ahead, *own])
 
     def chain(self) -> dict[str, Any]:
-        """What the trigger has to know of the jobs around this one."""
+        """The jobs around this one, for the trigger: the fields of a ``Chain``."""
         graph, name, job = self._pipeline.graph, self._task.task_id, self.job()
         links = self._pipeline.followed[name]
         is_early = any(link.kind in EARLY for link in links)
@@ -108,13 +108,13 @@ class Member:
             "ahead": job.job if job else "",
             "waiting": self._jobs(graph.after(name)),
             "doomed": self._jobs(graph.doomed_by(name)),
-            # A task that begins early may wait rightly; of any other all that it follows is done.
+            # Only a task that begins early may still wait for one that it follows.
             "follows": [[link.upstream, link.kind] for link in links] if is_early else [],
         }
 
     @contextmanager
     def ending(self, task: JobTask) -> Iterator[None]:
-        """Around the end of the task's job: what is to become of those that wait for it."""
+        """Context for the end of the task's job: cancels those that can then never run."""
         try:
             yield
         except AirflowSkipException:
@@ -127,7 +127,7 @@ class Member:
         self._give_up(task, "success")
 
     def _give_up(self, task: JobTask, state: str) -> None:
-        """Take the jobs out of the queue that can never run once the task has ended so."""
+        """Cancel the jobs that can never run once the task has ended this way."""
         from airflow_provider_soperator.hooks.slurm import SlurmHook
         from airflow_provider_soperator.slurm.errors import SlurmError
         from airflow_provider_soperator.slurm.job_ids import JobId
@@ -141,7 +141,7 @@ class Member:
                 client.cancel_waiting(map(JobId.parse, doomed))
             task.log.info("Jobs %s, which can never run after this, are out of the queue", ", ".join(doomed))
         except (SlurmError, TransportError) as error:
-            # The pipeline's last task does it once more.
+            # The pipeline's last task tries it again.
             task.log.warning("Jobs %s could not be taken out of the queue: %s", ", ".join(doomed), error)
 
     def _is_of_this_time(self, job: AheadJob) -> bool:

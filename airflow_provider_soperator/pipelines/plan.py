@@ -1,4 +1,4 @@
-"""The jobs of a pipeline that are submitted ahead: the plan of a run, and what is left of it for the tasks."""
+"""The jobs of a pipeline that are submitted ahead: the plan of a run, and the record of it for the tasks."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from airflow_provider_soperator.slurm.job_ids import SubmissionKey
 
 #: States of tasks that have yet to run. One that was cleared as it ran is restarting.
 _TO_RUN = frozenset({None, "scheduled", "restarting"})
-#: Those of tasks that have a job. What one that waits for its turn or for another try knows is an earlier job.
+#: States of tasks that have a job. A task that is queued or up for retry knows an earlier job only.
 _HAS_JOB = frozenset({"running", "deferred"})
 
-#: For each of a task's instances, by map index, its state.
+#: States of a task's instances, by map index.
 States = Mapping[int, str | None]
 
 
 @dataclass(frozen=True)
 class Term:
-    """What a job waits for, in jobs that are submitted with it or are there."""
+    """A dependency of a job, on jobs that are submitted with it or exist already."""
 
     kind: str
     minutes: int = 0
-    #: Stage and map index of jobs that are submitted, too.
+    #: Stage and map index of jobs that are submitted with it.
     new: tuple[tuple[str, int], ...] = ()
-    #: Ids of jobs that are there.
+    #: Ids of jobs that exist already.
     old: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A stage whose jobs are to be submitted: one, or one for each of these map indices."""
+    """A stage whose jobs will be submitted: one, or one for each of these map indices."""
 
     stage: str
     indices: tuple[int, ...]
@@ -41,7 +41,7 @@ class Planned:
 
 @dataclass
 class Plan:
-    """What is submitted, in order, what is under way, by stage and map index, and why the rest is not submitted."""
+    """Stages to submit, in order; running ones, by stage and map index; and reasons why the rest is left out."""
 
     submitted: list[Planned] = field(default_factory=list)
     running: list[tuple[str, int]] = field(default_factory=list)
@@ -54,10 +54,10 @@ def plan(
     states: Callable[[str], States],
     job_of: Callable[[str, int], str | None],
 ) -> Plan:
-    """What of a segment is to be submitted.
+    """Plan which jobs of a segment to submit.
 
-    ``states`` has those of a stage's tasks, also of one in another segment; ``job_of`` the id of the job of one that is
-    under way.
+    ``states`` gives the states of a stage's tasks, also of one in another segment; ``job_of`` the id of a running
+    task's job.
     """
     made = Plan()
     indices: dict[str, tuple[int, ...]] = {}
@@ -87,7 +87,7 @@ def plan(
 def _term(
     link: Link, states: States, submitted: tuple[int, ...], job_of: Callable[[str, int], str | None]
 ) -> Term | str | None:
-    """What a job waits for; None if it need not wait any more, a text if it cannot be said now."""
+    """The dependency of a job; None if it is met, a text with the reason if it cannot be expressed now."""
     new: list[tuple[str, int]] = []
     old: list[str] = []
     for index, state in states.items():
@@ -107,7 +107,7 @@ def _each(states: States) -> str:
     return ", ".join(sorted({str(state) for state in states.values()}))
 
 
-#: XCom's key for it.
+#: Key of the XCom with the jobs submitted ahead.
 AHEAD = "ahead"
 
 
@@ -121,7 +121,7 @@ class AheadJob:
 
 @dataclass(frozen=True)
 class Ahead:
-    """The jobs that were submitted ahead when the run had been cleared so many times, by stage and map index.
+    """The jobs submitted ahead after this number of clears of the run, by stage and map index.
 
     >>> left = Ahead(0, {"fit": {-1: AheadJob("7", "abcdefghijkl")}})
     >>> Ahead.read(left.describe()) == left
@@ -132,7 +132,7 @@ class Ahead:
     jobs: dict[str, dict[int, AheadJob]] = field(default_factory=dict)
 
     def describe(self) -> dict[str, Any]:
-        """As plain values."""
+        """Convert to plain values."""
         jobs = {
             stage: {str(index): [one.job, one.key] for index, one in of_stage.items()}
             for stage, of_stage in self.jobs.items()
@@ -156,5 +156,5 @@ class Ahead:
 
 
 def ahead_key(dag_id: str, run_id: str, task_id: str, map_index: int, cleared: int) -> SubmissionKey:
-    """That of a job that is submitted ahead: anew for each time that something of the run has been cleared."""
+    """The submission key of a job that is submitted ahead: a new one after each clear in the run."""
     return SubmissionKey.derive(dag_id, run_id, task_id, map_index, f"ahead {cleared}")

@@ -1,4 +1,4 @@
-"""The jobs of stages, made before their tasks run: their templates are rendered as they would be then."""
+"""The jobs of stages before their tasks run: templates are rendered as the tasks would render them."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
     from airflow_provider_soperator.pipelines.stages import JobTask
 
 
-#: Of a run that was cleared more often, jobs of so long ago are not looked for any more.
+#: In a run that was cleared more often, older jobs are not looked for.
 _MOST_CLEARED = 20
 
 
 @dataclass(frozen=True)
 class Rendered:
-    """A job that is to be submitted ahead, under its key."""
+    """A job to submit ahead, with its key."""
 
     stage: str
     index: int
     job: BatchJob
     key: SubmissionKey
-    #: For the log.
+    #: Dependencies in words, for the log.
     waits_for: str = ""
-    #: Under which it may have been submitted before something of the run was cleared.
+    #: Keys under which it may have been submitted before something of the run was cleared.
     stale: tuple[SubmissionKey, ...] = ()
 
     @property
@@ -57,13 +57,13 @@ class RenderedStages:
         self._before = range(max(0, self._cleared - _MOST_CLEARED), self._cleared)
 
     def states(self, stage: str, known: States) -> States:
-        """Those of each instance of a stage; a mapped one may have none yet in Airflow's eyes."""
+        """States of the instances of a stage; a mapped one may have none yet in Airflow."""
         task = self._dag.get_task(stage)
         if not isinstance(task, MappedOperator):
             return {-1: known.get(-1)}
         if stage not in self._counts:
             self._counts[stage] = self._count(task)
-        # One without any is skipped.
+        # A mapped stage without instances is skipped.
         return {index: known.get(index) for index in range(self._counts[stage])} or {-1: "skipped"}
 
     def render(self, planned: Planned) -> Iterator[Rendered]:
@@ -88,7 +88,7 @@ class RenderedStages:
         return ahead_key(self._ti.dag_id, self._ti.run_id, stage, index, cleared)
 
     def _context_of(self, stage: str, index: int) -> Context:
-        """What a stage's own worker would have."""
+        """The template context that the stage's own task would have."""
         task = self._dag.get_task(stage).prepare_for_execution()
         ti = _StageInstance(self._ti, stage, index, self._inside)
         context = cast("Context", {**self._context, "ti": ti, "task_instance": ti, "task": task, "map_index": index})
@@ -97,7 +97,7 @@ class RenderedStages:
         return context
 
     def _count(self, task: MappedOperator) -> int:
-        """How many instances a mapped task has."""
+        """Number of instances of a mapped task."""
         context = {**self._context, "ti": _StageInstance(self._ti, task.task_id, 0, self._inside), "task": task}
         given = task._get_specified_expand_input().value
         if isinstance(given, Mapping):
@@ -106,7 +106,7 @@ class RenderedStages:
 
 
 class _StageInstance:
-    """A stage's task instance before there is one: it answers what the submitting task's can, under its own name."""
+    """Stand-in for a stage's task instance: asks that of the submitting task, under the stage's name."""
 
     def __init__(self, ti: Any, stage: str, index: int, inside: frozenset[str]) -> None:
         self._ti, self._inside = ti, inside
@@ -144,10 +144,10 @@ def _names(term: Term) -> str:
 
 
 def _waiting(job: BatchJob, terms: list[Dependency]) -> BatchJob:
-    """The job with what it waits for beside what its author has it wait for."""
+    """The job with the pipeline's dependencies added to its own."""
     if not terms:
         return job
-    # What the command line says takes the place of what the script does.
+    # Options of the command line replace those of the script.
     said = directives.read(job.script)[0].fields if job.script else {}
     own = job.dependency or said.get("dependency")
     if isinstance(own, AnyOf) or (isinstance(own, str) and "?" in own):

@@ -14,7 +14,7 @@ from airflow_provider_soperator.pipelines.graph import KINDS, Link, PipelineErro
 def stages_of(
     script: str, here: Path, variables: Mapping[str, str], ignored: Collection[str]
 ) -> list[tuple[str, dict[str, Any], list[Link]]]:
-    """For each stage its name, the parameters of its task, and what it waits for.
+    """Name, task parameters and links of each stage.
 
     A script of one line is a file below ``here``.
     """
@@ -61,7 +61,7 @@ def _links(stage: ScriptStage, after: After) -> list[Link]:
 
 
 def _raw(value: Any) -> Any:
-    """What is no template, though it may look like one, as ``${#files[@]}`` does."""
+    """Keep Jinja from reading a text as a template, such as ``${#files[@]}``."""
     if isinstance(value, str):
         return f"{{% raw %}}{value}{{% endraw %}}" if any(mark in value for mark in ("{{", "{%", "{#")) else value
     if isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""Stages of a pipeline: which tasks they are, what they follow, and what is known of them when the DAG is parsed."""
+"""Stages of a pipeline: their tasks, their links, and the parameters known when the DAG is parsed."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ Task = BaseOperator | MappedOperator
 
 
 class JobTask(Protocol):
-    """A task that is a job of Slurm's, whichever operator it is of."""
+    """A task that runs a Slurm job, of any operator."""
 
-    #: By this its kind is known.
+    #: Marks the operators of such tasks.
     is_slurm_job: ClassVar[bool]
     task_id: str
     slurm_conn_id: str
@@ -37,7 +37,7 @@ class JobTask(Protocol):
     def log(self) -> Logger: ...
 
     def prepare(self, context: Context, key: SubmissionKey, *, uploads: bool) -> BatchJob:
-        """The job as somebody else is to submit it under this key, with its files on the cluster if it ``uploads``."""
+        """The job for another task to submit under this key; its files are on the cluster if it ``uploads``."""
 
 
 def is_slurm_job(task: Any) -> bool:
@@ -46,7 +46,7 @@ def is_slurm_job(task: Any) -> bool:
 
 
 def option(task: Task, name: str) -> Any:
-    """A parameter of a stage, where it is the same for all of a mapped one's instances."""
+    """A parameter of a stage, if all instances of a mapped one share it."""
     if isinstance(task, MappedOperator):
         # Airflow looks these up only when it makes the instances.
         defaults = {**task.dag.default_args, **task.task_group.default_args}  # type: ignore[union-attr]
@@ -56,7 +56,7 @@ def option(task: Task, name: str) -> Any:
 
 
 def mapped_over(task: Task) -> Collection[str]:
-    """The parameters in which a stage's instances differ, where that is known."""
+    """The parameters in which a stage's instances differ, if known."""
     if not isinstance(task, MappedOperator):
         return ()
     given = task._get_specified_expand_input().value
@@ -69,7 +69,7 @@ def cluster_of(task: Task) -> str:
 
 
 def references(task: Task) -> Iterable[tuple[Any, str]]:
-    """The tasks whose results a stage is made of."""
+    """The tasks whose results a stage uses."""
     if isinstance(task, MappedOperator):
         return XComArg.iter_xcom_references([task._get_specified_expand_input(), task.partial_kwargs])
     return XComArg.iter_xcom_references([getattr(task, name, None) for name in task.template_fields])
@@ -79,12 +79,12 @@ class _Unknown(Enum):
     UNKNOWN = "unknown"
 
 
-#: A template may make anything of it.
+#: Indices that depend on a template.
 UNKNOWN: Final = _Unknown.UNKNOWN
 
 
 def array_of(task: Any) -> list[int] | _Unknown | None:
-    """The indices of a stage's array; None if its job is none."""
+    """The indices of a stage's array; None without one."""
     job = getattr(task, "job", None)
     if job is None:
         # A mapped stage: each of its instances may have another.
@@ -103,11 +103,11 @@ def array_of(task: Any) -> list[int] | _Unknown | None:
     try:
         return UNKNOWN if is_template(said) else array_indices(array_text(said))
     except (TypeError, ValueError):
-        # Whoever checks the job says what is wrong with it.
+        # The check of the job reports the mistake.
         return UNKNOWN
 
 
-#: What an edge without a label means, by the rule that its task has been given.
+#: Links of edges without a label, by the trigger rule of the task.
 _MEANT = {TriggerRule.ALL_SUCCESS: "afterok", TriggerRule.ALL_DONE: "afterany", TriggerRule.ALL_FAILED: "afternotok"}
 _RULES = {frozenset({kind}): rule for rule, kind in _MEANT.items()} | {frozenset(): TriggerRule.ALL_SUCCESS}
 
@@ -117,17 +117,17 @@ class StageReader:
 
     def __init__(self, dag: DAG, group_id: str) -> None:
         self._dag, self._group_id = dag, group_id
-        #: For each job all that it follows, jobs and other tasks.
+        #: All that each job follows, jobs and other tasks.
         self.followed: dict[str, tuple[Link, ...]] = {}
 
     def stages(self, tasks: Mapping[str, Task]) -> list[Stage]:
-        """The tasks whose jobs can be submitted ahead, with what they follow."""
+        """The tasks whose jobs can be submitted ahead, with their links."""
         clusters = {name: cluster_of(task) for name, task in tasks.items() if is_slurm_job(task)}
         for name in clusters:
             self._follow(tasks[name])
         stages: dict[str, Stage] = {}
         alone: set[str] = set()
-        # One that Airflow alone can start is, for those after it, a task like any other.
+        # To those after it, a job that only Airflow can start is a task like any other.
         while stages.keys() | alone != clusters.keys():
             stages = {}
             for name, links in self.followed.items():
@@ -145,7 +145,7 @@ class StageReader:
         return list(stages.values())
 
     def _follow(self, task: Task) -> None:
-        """Note what a stage follows, and give its task the trigger rule that says the same."""
+        """Record what a stage follows, and give its task the matching trigger rule."""
         if task.is_setup or task.is_teardown:
             raise PipelineError(
                 f"{task.task_id} is a setup or teardown task, which a job that is submitted ahead cannot be: "
@@ -163,13 +163,13 @@ class StageReader:
             )
         links = tuple(self._link(upstream, task) for upstream in sorted(task.upstream_task_ids))
         self.followed[task.task_id] = links
-        # What no rule can say, the task finds out for itself.
+        # The task itself checks conditions that no trigger rule covers.
         task.trigger_rule = _RULES.get(frozenset(link.kind for link in links), TriggerRule.ALL_DONE)
 
     def _not_early(self, link: Link, name: str, clusters: Mapping[str, str], alone: Collection[str]) -> PipelineError:
         why = f"{name} needs its result"
         if link.upstream not in clusters:
-            why = f"it is no job of the pipeline {self._group_id}"
+            why = f"it is not a job of the pipeline {self._group_id}"
         elif clusters[link.upstream] != clusters[name]:
             why = f"it is on another cluster ({clusters[link.upstream]})"
         elif link.upstream in alone:
@@ -177,7 +177,7 @@ class StageReader:
         return PipelineError(f"{name} cannot follow {link.upstream} by {link}, as {why}: say afterok()")
 
     def _is_slurms(self, link: Link, task: Task, clusters: Mapping[str, str], alone: Collection[str]) -> bool:
-        """Whether it is Slurm that sees to a link, and not Airflow."""
+        """True if Slurm enforces a link, False if Airflow does."""
         # To Slurm the first try's job is all there is, and what is to follow a failure would not wait for another.
         may_come_right = link.kind in ("afterany", "afternotok") and bool(self._dag.get_task(link.upstream).retries)
         return (

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class SubmitAheadOperator(BaseOperator):
     """Submit the jobs of some stages in one go, all of them or none; made by ``SbatchPipeline``.
 
-    In a run that has been cleared in part it submits what is to run again, and has it wait for what there is.
+    In a run that has been cleared in part it submits the jobs that run again, after those that exist already.
     """
 
     template_fields: Sequence[str] = ("slurm_conn_id", "plan_only")
@@ -38,7 +38,7 @@ class SubmitAheadOperator(BaseOperator):
         self.plan_only = plan_only
 
     def prepare_template(self) -> None:
-        # Airflow asks whenever it has parsed the DAG, so that all edges are there.
+        # Airflow reads this after it has parsed the DAG, so all edges exist.
         pipeline: Any = self.task_group
         if self.task_id == next(iter(pipeline.submits)):
             pipeline.check()
@@ -108,7 +108,7 @@ class SubmitAheadOperator(BaseOperator):
 class CancelRestOperator(BaseOperator):
     """Cancel what is left of a pipeline's jobs once all of its tasks have ended; made by ``SbatchPipeline``.
 
-    There is something left when a task has ended before its job could: marked by hand, or failed by a worker that died.
+    Jobs are left when a task has ended before its job: marked by hand, or failed by an Airflow worker that died.
     """
 
     template_fields: Sequence[str] = ("submits",)
@@ -128,16 +128,16 @@ class CancelRestOperator(BaseOperator):
                 continue
             with SlurmHook(cluster).client() as client:
                 left = [job for job, status in client.statuses([*kept, *others]).items() if not status.is_over]
-                # One that its author wants to go on runs on; if it waits, it can never run.
+                # A job that may outlive its task runs on; if it is pending, it can never run.
                 client.cancel_waiting([job for job in left if job in kept])
                 client.cancel_many([job for job in left if job in others])
             for job in left:
                 self.log.info("Job %s was left over: %s", job, "cancelled if it waits" if job in kept else "cancelled")
 
     def _left(self, context: Context, submit: str) -> tuple[set[JobId], set[JobId]]:
-        """The jobs of tasks that did not succeed (of the others it is known that they have ended).
+        """The jobs of tasks that did not succeed; those of the others have ended.
 
-        Those first that are not to be cancelled with their tasks.
+        Those that must not be cancelled with their tasks come first.
         """
         from airflow_provider_soperator.pipelines.member import states_of
         from airflow_provider_soperator.pipelines.plan import AHEAD, Ahead
@@ -157,13 +157,13 @@ class CancelRestOperator(BaseOperator):
 
 
 def _job_of(context: Context, stage: str, index: int) -> str | None:
-    """The job of a task that is under way, as it says itself."""
+    """The job of a running task, from its XCom."""
     job = context["ti"].xcom_pull(task_ids=stage, map_indexes=index, key="job_id")
     return str(job) if job else None
 
 
 def _keys(client: SlurmClient, jobs: Iterable[str | None]) -> dict[str, str]:
-    """The keys in the names of jobs that are in the queue, by their ids."""
+    """The submission keys of jobs in the queue, by job id."""
     from airflow_provider_soperator.slurm.job_ids import JobId, key_of
     from airflow_provider_soperator.slurm.requests import ListJobs
 
@@ -173,7 +173,7 @@ def _keys(client: SlurmClient, jobs: Iterable[str | None]) -> dict[str, str]:
 
 
 def _cancel(client: SlurmClient, keys: Sequence[SubmissionKey]) -> None:
-    """End what was submitted ahead for the same tasks before they were cleared."""
+    """Cancel the jobs that were submitted ahead for the same tasks before they were cleared."""
     from airflow_provider_soperator.slurm.requests import ListJobs
 
     if keys:

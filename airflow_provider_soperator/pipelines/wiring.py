@@ -15,7 +15,7 @@ from airflow_provider_soperator.pipelines.submit import CancelRestOperator, Subm
 
 
 def wire(pipeline: PipelineGroup, graph: Graph, tasks: Mapping[str, Task], plan_only: bool | str) -> dict[str, str]:
-    """Add the tasks that submit, with the connection of each, and the one that cancels what is left."""
+    """Add the tasks that submit, with their connections, and the one that cancels what is left."""
     suffixes = _suffixes(len(graph.segments))
     _refuse_names(pipeline, suffixes)
     submissions = [
@@ -34,7 +34,7 @@ def wire(pipeline: PipelineGroup, graph: Graph, tasks: Mapping[str, Task], plan_
 
 
 def _place(task: Task, stage: Stage, of_stage: Mapping[str, _Submission]) -> None:
-    """Have a stage's task come after the one that submits its job, and no earlier than its job can run."""
+    """Place a stage's task after the one that submits its job, and no earlier than its job can run."""
     submission = of_stage[stage.name]
     others = {of_stage[link.upstream] for link in stage.links}
     if stage.kinds & EARLY:
@@ -63,13 +63,13 @@ class _Submission:
             segment=segment,
             slurm_conn_id=segment.cluster,
             plan_only=plan_only,
-            # It finds what it has submitted before, so another try does no harm.
+            # It finds jobs that it has submitted before, so another try is safe.
             retries=2,
             # Whatever default_args say of the stages.
             trigger_rule=TriggerRule.ALL_SUCCESS,
         )
         for gate in map(pipeline.dag.get_task, sorted(segment.gates)):
-            # As operators and decorated functions that choose have in common, in each version of Airflow.
+            # Common to all branching operators and decorators, in each version of Airflow.
             if hasattr(gate, "do_branch"):
                 raise PipelineError(
                     f"{gate.task_id} chooses between tasks right after it, and would skip the one that submits the "
@@ -79,7 +79,7 @@ class _Submission:
 
     @cached_property
     def done(self) -> BaseOperator:
-        """For tasks that have another trigger rule than Airflow allows right after a setup."""
+        """A task in between, for tasks with a trigger rule that Airflow does not allow right after a setup."""
         from airflow.providers.standard.operators.empty import EmptyOperator
 
         done = EmptyOperator(task_id=f"submitted{self._suffix}", trigger_rule=TriggerRule.ALL_SUCCESS)
@@ -92,7 +92,7 @@ def _suffixes(count: int) -> list[str]:
 
 
 def _refuse_to_wait(stage: Stage, of_stage: Mapping[str, _Submission]) -> None:
-    """Airflow has no rule by which a task that can begin while another one runs waits for a third."""
+    """Refuse a stage that can begin while one task runs and waits for another: no trigger rule covers that."""
     early = next(link for link in stage.links if link.kind in EARLY)
     mine = of_stage[stage.name]
     for gate in sorted(mine.segment.gates - of_stage[early.upstream].segment.gates):
@@ -109,7 +109,7 @@ def _refuse_to_wait(stage: Stage, of_stage: Mapping[str, _Submission]) -> None:
 
 
 def refuse_groups(pipeline: PipelineGroup) -> None:
-    """Refuse a pipeline in, or around, groups that it cannot be in or around."""
+    """Refuse a pipeline in or around groups that do not allow it."""
     if pipeline.has_ended:
         raise PipelineError(f"the pipeline {pipeline.group_id} has ended before: say all of it in one with block")
     for group in _groups(pipeline):
@@ -136,7 +136,7 @@ def _refuse_names(pipeline: PipelineGroup, suffixes: list[str]) -> None:
 
 
 def refuse_setups(pipeline: PipelineGroup, task: Task) -> None:
-    """Airflow would do so itself, in words about rules that it was not the user who has chosen."""
+    """Refuse setup tasks: Airflow would do so with a message about trigger rules that the user did not choose."""
     for upstream in map(pipeline.dag.get_task, sorted(task.upstream_task_ids)):
         if upstream.is_setup and task.trigger_rule != TriggerRule.ALL_SUCCESS:
             raise PipelineError(
@@ -146,7 +146,7 @@ def refuse_setups(pipeline: PipelineGroup, task: Task) -> None:
 
 
 def _groups(pipeline: PipelineGroup) -> Iterator[TaskGroup]:
-    """Those that this one is in, and those in it."""
+    """The groups around this one, and those in it."""
     yield from (group for group in pipeline.get_task_group_dict().values() if group is not pipeline)
     group = pipeline.parent_group
     while group is not None:

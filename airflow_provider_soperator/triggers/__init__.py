@@ -1,1 +1,1 @@
-"""What waits in the triggerer in the place of a worker."""
+"""Triggers, which wait in the triggerer in place of an Airflow worker."""

@@ -1,4 +1,4 @@
-"""What asset watchers have in common: looks at an interval, events, and a memory that outlives a triggerer."""
+"""Base of asset watchers: looks at an interval, events, and a memory that outlives a triggerer."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from airflow_provider_soperator.slurm.requests import Request
 from airflow_provider_soperator.triggers.base import SlurmTrigger
 from airflow_provider_soperator.work.polling import polled, slurm_client
 
-#: Seconds between two looks, unless a watcher says otherwise.
+#: Default seconds between two looks.
 POLL_INTERVAL = 30.0
 
 
-#: An answer to another watcher is taken up to this part of an interval later. It is less than 1, as each looks afresh.
+#: Part of an interval for which another watcher's answer is used. It is less than 1, so that each look is fresh.
 _AS_GOOD_AS_NEW = 0.9
 
 
@@ -34,15 +34,15 @@ class EventTrigger(SlurmTrigger, BaseEventTrigger):
 
     @abstractmethod
     def open(self) -> AbstractAsyncContextManager[Any]:
-        """The clients that the looks need."""
+        """Open the clients that the looks need."""
 
     @abstractmethod
     async def look(self, client: Any) -> Sequence[dict[str, Any]]:
-        """The payloads of the events since the last look."""
+        """Look for events; returns the payloads of those since the last look."""
 
     @abstractmethod
     def memory(self) -> Any:
-        """What another process needs to go on from here, as JSON."""
+        """State from which another process goes on, as JSON."""
 
     @abstractmethod
     def remember(self, memory: Any) -> None:
@@ -52,9 +52,9 @@ class EventTrigger(SlurmTrigger, BaseEventTrigger):
         store = _Memory(self)
         memory = await store.read()
         self.remember(memory)
-        # All failures are borne: Airflow starts a watcher that raises once more, a second later and for ever.
+        # No failure is raised: Airflow would restart the watcher a second later, and for ever.
         async for events in polled(self.open, self.look, self.poll_interval, self.log):
-            # By now Airflow has stored the events of the look before. Sooner they could be lost, later told again.
+            # By now Airflow has stored the events of the last look. Sooner they could be lost, later repeated.
             await store.write(memory)
             for payload in events:
                 yield TriggerEvent(payload)  # type: ignore[no-untyped-call]
@@ -64,7 +64,7 @@ class EventTrigger(SlurmTrigger, BaseEventTrigger):
 
     @property
     def max_age(self) -> float:
-        """How old an answer to another watcher may be, in seconds."""
+        """Maximum age of another watcher's answer, in seconds."""
         return self.poll_interval * _AS_GOOD_AS_NEW
 
 
@@ -77,7 +77,7 @@ class SlurmEventTrigger(EventTrigger):
         return slurm_client(self.slurm_conn_id)
 
     def shared(self, client: AsyncSlurmClient, request: Request[T]) -> Awaitable[T]:
-        """The answer that all who watch the cluster in the same interval share."""
+        """The answer that all watchers of the cluster share in an interval."""
         return client.ask_shared(request, self.max_age)
 
 
@@ -87,7 +87,7 @@ class _Memory:
     def __init__(self, trigger: SlurmTrigger) -> None:
         self._store = getattr(trigger, "asset_state_store", None)
         path, arguments = trigger.serialize()
-        # How often it looks is not what it looks for.
+        # The interval is not part of the watcher's identity.
         told = json.dumps([path, {**arguments, "poll_interval": None}], sort_keys=True)
         self._key = f"soperator-{hashlib.sha256(told.encode()).hexdigest()[:16]}"
         self._log = trigger.log

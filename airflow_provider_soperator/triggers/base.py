@@ -1,4 +1,4 @@
-"""Triggers in general: how they are stored, when their task may go on, and what happens when it is killed."""
+"""Base of triggers: serialization, the resumption of their task, and its end by the user."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_soperator.work import task_sdk
 
-#: Rounds by which a scheduler may be late: where many tasks begin at once, one was not enough.
+#: Scheduler rounds to wait for: with many tasks at once, one was not enough.
 _ROUNDS = 2
 #: Seconds that a line may need on its way to the task's log. Airflow closes that when the trigger ends, and drops what
 #: comes later.
@@ -22,11 +22,11 @@ _LOG_LAG = 1.0
 
 
 class SlurmTrigger(BaseTrigger):
-    """Keeps each of its arguments in an attribute of the same name, from which it can be made anew."""
+    """Keeps each argument in an attribute of the same name, for serialization."""
 
     def __init__(self, made: float | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        #: When the task was deferred, in seconds since 1970. Who keeps it need not wait again in another triggerer.
+        #: Time of the deferral, in seconds since 1970. With it a trigger need not wait again in another triggerer.
         self.made = made or time.time()
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -34,7 +34,7 @@ class SlurmTrigger(BaseTrigger):
         return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
 
     def render_template_fields(self, context: Any, jinja_env: Any = None) -> None:
-        """Nothing: the worker that deferred the task has done it, and a script is not to be rendered twice."""
+        """Do nothing: the worker that deferred the task has rendered them, and no script is rendered twice."""
 
     async def resume(self, payload: Any) -> TriggerEvent:
         """The event with which a worker goes on, when it may.
@@ -42,7 +42,7 @@ class SlurmTrigger(BaseTrigger):
         Airflow up to 3.3 fails a task that goes on before the scheduler has seen the end of the part that deferred it
         (apache/airflow #72716). A supervisor may notice that end as late as this, and a scheduler some rounds later.
         """
-        # dag.test() has neither supervisor nor scheduler, and does not say which task it is.
+        # dag.test() has neither supervisor nor scheduler, and gives no task instance.
         if self.task_instance is not None:
             late = conf.getfloat("workers", "min_heartbeat_interval", fallback=5)
             late += _ROUNDS * conf.getfloat("scheduler", "scheduler_heartbeat_sec", fallback=5)
@@ -50,15 +50,15 @@ class SlurmTrigger(BaseTrigger):
         return TriggerEvent(payload)  # type: ignore[no-untyped-call]
 
     async def flush(self) -> None:
-        """All that has been logged so far is in the task's log."""
+        """Wait until all lines so far are in the task's log."""
         if self.task_instance is not None:
             await asyncio.sleep(_LOG_LAG)
 
 
 class KillableTrigger(SlurmTrigger):
-    """Has something to end with its task: one that is marked, cleared, or in a run that takes too long.
+    """Ends its work with its task: when that is marked, cleared, or in a run that takes too long.
 
-    It works towards one event, in the triggerer, or in the worker of a task that does not defer.
+    It yields one event, in the triggerer, or in the Airflow worker of a task that does not defer.
     """
 
     @abstractmethod
@@ -67,12 +67,12 @@ class KillableTrigger(SlurmTrigger):
 
     @abstractmethod
     async def cancel(self) -> None:
-        """End what must not outlast the task."""
+        """End all work that must not outlast the task."""
 
     @property
     @abstractmethod
     def fate(self) -> str:
-        """What has become of it, as the rest of a sentence."""
+        """The result of the cancellation, as the rest of a sentence."""
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         event = await self.event()
@@ -84,8 +84,8 @@ class KillableTrigger(SlurmTrigger):
         await task_sdk.complete(self._kill())
 
     async def _kill(self) -> None:
-        # A triggerer that was taken for dead is told to end its triggers as if the user had wished it. A try that came
-        # after a clear, and waits as well by now, knows what to do with what this one has begun.
+        # Airflow ends the triggers of a triggerer that it takes for dead as if the user had asked for it. A new try
+        # after a clear, which may be deferred by now, takes over the work of this one.
         if await self.state() == "deferred":
             self.log.info("Another triggerer goes on with this: nothing is cancelled")
             return

@@ -1,8 +1,8 @@
 """Events of a cluster as asset events, on which DAGs are scheduled.
 
-Each trigger asks through the clients that all tasks of a triggerer share: any number of watchers that ask the same of
-a cluster cost it one question in an interval. Airflow's own shared streams are not used for that: they are there from
-3.3 on, share with watchers only, and a watcher that comes later, or lags, loses events in them.
+Each trigger asks through the clients that all tasks of a triggerer share: any number of watchers with the same question
+cost a cluster one request in an interval. Airflow's own shared streams are not used: they exist from 3.3 on, for
+watchers only, and a watcher that comes later, or lags, loses events in them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from airflow_provider_soperator.work.checks import CheckClients, FailedRuns, che
 
 
 def _seconds(duration: timedelta | float) -> float:
-    """A duration as triggers are stored with it."""
+    """Seconds of a duration, for serialization."""
     return duration.total_seconds() if isinstance(duration, timedelta) else float(duration)
 
 
@@ -117,7 +117,7 @@ class SlurmQueueLongTrigger(SlurmEventTrigger):
             trigger=SlurmQueueLongTrigger(min_jobs=100, min_duration=timedelta(minutes=15), states=["PENDING"]),
         )
 
-    The event has the ``count`` of jobs, how many are in each of the ``states``, and ``since`` when there are so many.
+    The event has the ``count`` of jobs, their number in each of the ``states``, and ``since`` when the queue is long.
 
     :param min_jobs: number of jobs from which on the queue is long
     :param min_duration: time, or seconds, for which it must have been long
@@ -247,7 +247,7 @@ class NodeUnhealthyTrigger(SlurmEventTrigger):
         try:
             unhealthy, warning = self._watched.unhealthy(nodes, seen), unclear(nodes, seen)
         except SlurmError as error:
-            # The nodes may be there tomorrow, and a node does not get well by being unknown.
+            # The nodes may exist tomorrow, and an unknown node does not count as healthy.
             unhealthy, warning = None, str(error)
         if warning != self._warned:
             self._warned = warning

@@ -28,7 +28,7 @@ from airflow_provider_soperator.work.protocols import failed, refused, succeeded
 from airflow_provider_soperator.work.sbatch import Chain, Published, follow, job_for, keys_of
 from airflow_provider_soperator.work.task_sdk import push_result
 
-#: What stays wrong until somebody has changed the task or its connection.
+#: Errors that last until the task or its connection is changed.
 _FINAL = (ConnectionMistake, InvalidJob, SubmitRefused, NotSupported)
 
 
@@ -36,8 +36,9 @@ class SbatchTrigger(KillableTrigger):
     """One job, from its submission to its end.
 
     ``job`` has the fields of a ``BatchJob``, ``keys`` those of all tries that can have submitted it, the own one last;
-    jobs with keys in ``replaced`` are cancelled. ``deadline`` is when the task's time is over, in seconds since 1970.
-    With ``end_from_trigger`` no worker is called for a job that has succeeded. ``chain`` has the fields of a ``Chain``.
+    jobs with keys in ``replaced`` are cancelled. ``deadline`` is the end of the task's time, in seconds since 1970.
+    With ``end_from_trigger`` no Airflow worker is started for a job that has succeeded. ``chain`` has the fields of a
+    ``Chain``.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class SbatchTrigger(KillableTrigger):
         self.cancel_on_kill = cancel_on_kill
         self.end_from_trigger = end_from_trigger
         self.chain = chain
-        #: What has been published of them so far.
+        #: Values published so far.
         self.links: dict[str, str] = {}
         self._begun: JobRun | None = None
 
@@ -77,7 +78,7 @@ class SbatchTrigger(KillableTrigger):
         yield TaskSuccessEvent() if await self._has_ended(event) else await self.resume(event)
 
     async def _has_ended(self, event: dict[str, Any]) -> bool:
-        """Whether there is nothing left to do for a worker."""
+        """True if nothing is left to do for an Airflow worker."""
         # dag.test() does not say which task it is.
         ends_here = self.end_from_trigger and self.task_instance is not None
         if not ends_here or event["status"] != "success" or not status_of(event["result"]).succeeded:
@@ -90,7 +91,7 @@ class SbatchTrigger(KillableTrigger):
         return True
 
     async def event(self) -> dict[str, Any]:
-        """The report of the job's end, or why there is none; each with the ``links`` of the task's page."""
+        """The report of the job's end, or the reason for its lack; with the ``links`` of the task's page."""
         try:
             hook = SlurmHook(self.slurm_conn_id)
             async with hook.async_client() as client:
@@ -113,25 +114,25 @@ class SbatchTrigger(KillableTrigger):
         return timed_out(f"job {run.submitted.id}" if run.submitted else "the submission")
 
     async def cancel(self) -> None:
-        """End the job, if that is wished for and there is one, and those that can never run after that."""
+        """Cancel the job, if there is one and the task asks for it, and those that can never run after that."""
         async with SlurmHook(self.slurm_conn_id).async_client() as client:
             if self.cancel_on_kill:
                 await self._run_with(client).cancel()
             chain = Chain.read(self.chain)
-            # A task that was marked as successful is followed by others. A run that takes too long has all skipped.
+            # Others follow a task that was marked as successful. In a run that takes too long all are skipped.
             if chain.doomed and await self.state() in ("failed", "skipped"):
                 await chain.give_up(client)
 
     @property
     def fate(self) -> str:
-        """What has become of the job of a task that was killed."""
+        """The result of the cancellation, as the rest of a sentence."""
         submitted = self._begun.submitted if self._begun else None
         if submitted is None or submitted.id is None:
             return ""
         return f", and job {submitted.id} was {'cancelled' if self.cancel_on_kill else 'left alone'}"
 
     def _run_with(self, client: AsyncSlurmClient) -> JobRun:
-        # When it is killed, it has begun, and knows best what there is to cancel.
+        # A trigger that is killed has begun, and knows best which jobs to cancel.
         self._begun = self._begun or JobRun(
             client,
             job_of(self.job),
@@ -145,7 +146,7 @@ class SbatchTrigger(KillableTrigger):
         return self._begun
 
 
-#: By how much the clocks of Airflow and Slurm may differ.
+#: Maximum difference of the clocks of Airflow and Slurm.
 _CLOCKS = timedelta(hours=1)
 
 
@@ -161,7 +162,7 @@ def trigger_of(
     cancel_on_kill: bool = True,
     **others: Any,
 ) -> SbatchTrigger:
-    """The trigger of a try; ``InvalidJob`` if Slurm would refuse its job. ``begun``: when the run of the DAG began."""
+    """The trigger of a try; ``InvalidJob`` if Slurm would refuse its job. ``begun`` is the start of the DAG run."""
     return SbatchTrigger(
         job=fields_of(job_for(ti, script, job)),
         keys=[key.text for key in keys],
@@ -174,10 +175,10 @@ def trigger_of(
 
 
 class SbatchStartTrigger(SlurmTrigger):
-    """Starts a task without a worker. Airflow renders ``script`` and ``job`` before it runs.
+    """Starts a task without an Airflow worker. Airflow renders ``script`` and ``job`` before it runs.
 
-    Only for the first try: the triggerer is not told how many tries a task has had since it was cleared, and so which
-    jobs of earlier ones it may go on with. Later tries are handed to a worker.
+    Only for the first try: the triggerer does not know the number of tries since the task was cleared, and so which
+    earlier jobs it may go on with. Later tries are handed to a worker.
     """
 
     def __init__(
@@ -200,7 +201,7 @@ class SbatchStartTrigger(SlurmTrigger):
         self.end_from_trigger = end_from_trigger
         self._started: SbatchTrigger | None = None
 
-    # Rendered here, as no Airflow worker has; what a worker hands over must not be rendered again.
+    # Rendered here, as no Airflow worker has done it; arguments from a worker must not be rendered again.
     render_template_fields = BaseTrigger.render_template_fields
 
     async def run(self) -> AsyncIterator[TriggerEvent]:

@@ -1,4 +1,4 @@
-"""Carries out a shift of capacity in the triggerer, or goes on with one that another triggerer has begun."""
+"""Trigger that carries out a shift of capacity, or goes on with one that another triggerer has begun."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from airflow_provider_soperator.triggers.base import KillableTrigger
 from airflow_provider_soperator.work import task_sdk
 from airflow_provider_soperator.work.protocols import failed, refused, succeeded, timed_out
 
-#: States of tasks that will do nothing more, unless they are cleared.
+#: States of tasks that have ended, unless they are cleared.
 _ENDED = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
 
 
 class ShiftTrigger(KillableTrigger):
     """One shift; ``order`` has the fields of a ``ShiftOrder``, ``deadline`` is in seconds since 1970.
 
-    ``is_last_try``: the task has no other with which the shift could go on once its time is over.
-    See ``work.protocols`` for what it fires with.
+    ``is_last_try``: no further try of the task can go on with the shift once its time is over.
+    See ``work.protocols`` for its events.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class ShiftTrigger(KillableTrigger):
             return failed(str(error))
 
     async def cancel(self) -> None:
-        # A task that will be tried again goes on with this shift, and needs to know how it began.
+        # A task with another try goes on with this shift, and needs its start.
         self._is_given_up = _will_rest(self.task_instance, await self.state())
         if self._is_given_up:
             async with self._open() as shift:
@@ -83,7 +83,7 @@ class ShiftTrigger(KillableTrigger):
 
 
 def _will_rest(ti: Any, state: str | None) -> bool:
-    """Whether a task that is told to end has no further try. One that was marked is in that state by now."""
+    """True if a task that is being ended has no further try. A task that was marked is in that state by now."""
     if state == "running":
         return bool(ti.try_number > ti.max_tries)
     return state in _ENDED
@@ -91,7 +91,7 @@ def _will_rest(ti: Any, state: str | None) -> bool:
 
 @dataclass(frozen=True)
 class _Task:
-    """A task as the record of a shift names it."""
+    """A task, by its name in the record of a shift."""
 
     dag_id: str
     run_id: str
@@ -100,15 +100,15 @@ class _Task:
 
     @classmethod
     def read(cls, name: str) -> _Task:
-        # Of these a run's id alone may have slashes.
+        # Only a run's id may have slashes.
         dag_id, _, rest = name.partition("/")
         run_id, task_id, map_index = rest.rsplit("/", 2)
         return cls(dag_id, run_id, task_id, int(map_index))
 
 
 async def _is_under_way(record: ShiftRecord) -> bool:
-    """Whether the task that has a block can still give it back; of another Airflow's nobody knows, so it can."""
+    """True if the task that has a block can still give it back, or belongs to another Airflow."""
     task = _Task.read(record.task)
     states = (await task_sdk.states(task, [task.task_id]))[task.task_id]
-    # One that was cleared, and has not been scheduled again, does nothing; once it is, it waits for its turn.
+    # A cleared task does nothing before it is scheduled again; then it waits for its turn.
     return task.map_index not in states or states[task.map_index] not in {*_ENDED, None}

@@ -1,4 +1,4 @@
-"""The triggers of tasks whose work, and of sensors whose watch, is a value."""
+"""Triggers that carry out the work of a task or the watch of a sensor."""
 
 from __future__ import annotations
 

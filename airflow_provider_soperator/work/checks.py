@@ -1,4 +1,4 @@
-"""Active checks: one run on demand, begun once or found again, and the newest run that is waited for."""
+"""Active checks: a run on demand, begun once or found again; the watch of the newest run; and all failed runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from airflow_provider_soperator.soperator.check_jobs import ActiveChecks, job_na
 from airflow_provider_soperator.soperator.check_results import CheckResult, RunState, of_slurm
 from airflow_provider_soperator.work.protocols import Look, Progress, Watch, Work, WorkFailed
 
-#: What ended before is not told, whatever is remembered: a DAG that was paused for a month is not to run for all of it.
+#: Older ends are not reported, not even from memory: a DAG paused for a month must not run for all of them.
 _FURTHEST = timedelta(days=1)
 
 
@@ -43,12 +43,12 @@ class CheckClients:
     slurm: AsyncSlurmClient | None = None
 
     async def outcome(self, check: CheckSeen, run: RunSeen) -> CheckResult:
-        """What a run is: as Slurm has it where that can be asked, and otherwise as Soperator has noted it."""
+        """The outcome of a run: from Slurm if that can be asked, otherwise as Soperator has recorded it."""
         outcome = judged(check, run, datetime.now(timezone.utc))
         if self.slurm is None or not run.end or not run.slurm_jobs:
             return outcome
         statuses = (await self.slurm.statuses(map(JobId.parse, run.slurm_jobs))).values()
-        # Without accounting Slurm forgets jobs soon, and Soperator has noted how they have ended.
+        # Without accounting Slurm soon forgets jobs, but Soperator has recorded their ends.
         is_forgotten = any(status.lost for status in statuses) and outcome.state.is_over
         return outcome if is_forgotten else of_slurm(statuses)
 
@@ -57,7 +57,7 @@ class CheckClients:
 async def check_clients(
     kubernetes_conn_id: str, namespace: str, slurm_conn_id: str | None, max_age: float | None = None
 ) -> AsyncIterator[CheckClients]:
-    """Both sides, opened; see ``Where.open`` for ``max_age``."""
+    """Open both sides; see ``Where.open`` for ``max_age``."""
     where = ClusterConnections(kubernetes_conn_id=kubernetes_conn_id, namespace=namespace, slurm_conn_id=slurm_conn_id)
     async with where.open(max_age) as sides:
         yield CheckClients(ActiveChecks(sides.kubernetes.objects), sides.slurm)
@@ -73,11 +73,11 @@ class CheckRun(Work[CheckClients]):
     check: str
     #: Keys of the tries of the task since it was last cleared, the last of which is this one.
     keys: tuple[str, ...]
-    #: The task, for those who look at the Job.
+    #: The task, shown to readers of the Job.
     task: str
     #: ``wait`` until the other run is over, ``join`` it, or ``fail``.
     if_running: Literal["wait", "join", "fail"] = "wait"
-    #: For nodes that fail, which are not drained without it.
+    #: The reason for drains of nodes that fail; without it they are not drained.
     drain_reason: str = ""
 
     def open(self, log: Logger) -> AbstractAsyncContextManager[CheckClients]:
@@ -94,7 +94,7 @@ class CheckProgress(Progress[CheckClients]):
         self._wanted, self._log = wanted, log
         self._run: RunSeen | None = None
         self._is_ours = True
-        #: When Slurm had it as over, by this process's clock.
+        #: Time at which Slurm reported its end, by this process's clock.
         self._over_since: float | None = None
         self._place = "it has not begun"
 
@@ -140,7 +140,7 @@ class CheckProgress(Progress[CheckClients]):
         if clients.slurm is None:
             left = f", and its jobs in Slurm ({_listed(run.slurm_jobs)}) go on: slurm_conn_id has them cancelled"
             return f"Run {name} was deleted{left if check.is_of_slurm else ''}"
-        # Its Pod may have been about to note what it has submitted. Soperator ends a run's jobs by this name as well.
+        # Its Pod may not have recorded yet what it submitted. Soperator, too, ends a run's jobs by this name.
         queued = await clients.slurm.ask(ListJobs(names=(check.name,)))
         jobs = {*map(JobId.parse, run.slurm_jobs), *(job.id for job in queued if not job.state.is_finished)}
         await clients.slurm.cancel_many(jobs)
@@ -150,13 +150,13 @@ class CheckProgress(Progress[CheckClients]):
         return f"What has been started goes on, as it could not be ended: {error}"
 
     def _again(self, runs: Sequence[RunSeen]) -> RunSeen:
-        """The run as it is now."""
+        """The current state of the run."""
         before = self._run
         assert before is not None
         now = next((run for run in runs if run.uid == before.uid), None)
         if now is None and not before.end and not before.slurm_jobs:
-            raise WorkFailed(f"somebody has deleted {before.name} before it has ended")
-        # Kubernetes deletes old Jobs of a check. What it has submitted is known, and goes on.
+            raise WorkFailed(f"{before.name} was deleted before it ended")
+        # Kubernetes deletes old Jobs of a check. The submitted jobs are known, and go on.
         finished = before.finished or datetime.now(timezone.utc)
         return now or replace(before, end=before.end or "Complete", finished=finished)
 
@@ -208,7 +208,7 @@ class CheckProgress(Progress[CheckClients]):
             ended = f": {len(outcome.jobs)} have ended" if outcome.jobs else ""
             self._tell(f"{run.name}: {f'waits for {jobs}{ended}' if run.end else 'its Job has not ended'}")
         elif not judged(check, run, datetime.now(timezone.utc)).state.is_over:
-            # Soperator does what it does about failures before it notes them, and then no more.
+            # Soperator reacts to failures before it records them, and not afterwards.
             self._over_since = self._over_since or time.monotonic()
             if time.monotonic() - self._over_since < FOLLOWS.total_seconds():
                 self._tell(f"{run.name}: {jobs} have ended, which Soperator has not noted yet")
@@ -233,18 +233,18 @@ class CheckProgress(Progress[CheckClients]):
 
 
 async def _is_good(clients: CheckClients, check: CheckSeen, run: RunSeen) -> bool:
-    """Whether a run of an earlier try need not be repeated."""
+    """True if a run of an earlier try need not be repeated."""
     return (await clients.outcome(check, run)).state in (RunState.IN_PROGRESS, RunState.COMPLETE, RunState.SKIPPED)
 
 
 def _listed(jobs: Sequence[str]) -> str:
-    """Ids of jobs, of many of them the first and the last."""
+    """Ids of jobs; if there are many, the first and the last."""
     return ",".join(jobs) if len(jobs) <= 8 else f"{jobs[0]} to {jobs[-1]}, {len(jobs)} in all"
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckWatch(Watch[CheckClients]):
-    """The newest run of a check, and the end that is waited for."""
+    """A watch of the newest run of a check until it ends as awaited."""
 
     kubernetes_conn_id: str
     namespace: str
@@ -263,26 +263,26 @@ class CheckWatch(Watch[CheckClients]):
 
 
 class FailedRuns:
-    """Looks at all runs that Kubernetes has in each round. Their Jobs stay for a while after their end."""
+    """Looks at all runs in Kubernetes in each round. Their Jobs stay for a while after their end."""
 
     def __init__(self, check: str, since: datetime) -> None:
         self._check = check
-        #: What ended before this is dealt with.
+        #: Runs that ended before this time are dealt with.
         self._since = since
         #: Runs that are dealt with, of those that Kubernetes still has.
         self._over: set[str] = set()
 
     def memory(self) -> list[str]:
-        """What another of these goes on with, as JSON."""
+        """State from which another instance goes on, as JSON."""
         return sorted(self._over)
 
     def remember(self, memory: Iterable[str]) -> None:
-        """Go on where another has come to."""
+        """Go on from the state of another instance."""
         self._over = set(memory)
         self._since = datetime.now(timezone.utc) - _FURTHEST
 
     async def round(self, clients: CheckClients) -> list[dict[str, Any]]:
-        """Those that have failed since the last round."""
+        """Runs that have failed since the last round."""
         checks = await self._watched(clients)
         runs = [run for run in await clients.checks.runs() if run.check in checks]
         self._over &= {run.uid for run in runs}
@@ -305,7 +305,7 @@ class FailedRuns:
         if not outcome.state.is_over:
             return None
         self._over.add(run.uid)
-        # The Job of a run has ended before the run has: one that was under way then is told.
+        # The Job of a run ends before the run does: a run that was still under way then is reported.
         if not outcome.state.is_bad or (run.finished and run.finished < self._since):
             return None
         return {"check": check.name, "job": run.name, **outcome.describe()}

@@ -1,4 +1,4 @@
-"""A cluster that comes up: waited for by a sensor, or after it was made, when jobs try each of its node sets."""
+"""A cluster that comes up: the watch of a sensor, and the start after provisioning, with a test job per NodeSet."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from airflow_provider_soperator.transports.transport_errors import TransportErro
 from airflow_provider_soperator.work.polling import is_final, slurm_client
 from airflow_provider_soperator.work.protocols import Look, Progress, Watch, Work, WorkFailed, WorkRefused
 
-#: Seconds for which something may look as if it would not mend while a cluster comes up.
+#: Seconds for which an apparently lasting fault is tolerated while a cluster comes up.
 _FALSE_ALARM = 60.0
-#: Partitions that Soperator makes for itself.
+#: Partitions that Soperator creates for itself.
 _OWN = ("hidden", "background")
-#: What runs if nothing else is said: every process is started by Slurm, on the node that it gives.
+#: The default test job: Slurm starts each process on the node that it allocates.
 JOB: dict[str, Any] = {"script": "#!/bin/bash\nsrun hostname\n", "time_limit": 10}
 
 
 async def look(
     sides: ClusterSides, nodesets: Sequence[str], most_age: float, *, may_come: bool = False
 ) -> tuple[ClusterSnapshot, Readiness]:
-    """A cluster and what it lacks; Slurm is asked once Kubernetes has nothing to say against that."""
+    """Look at a cluster for faults; Slurm is asked once Kubernetes shows none that prevents it."""
     seen, now = await sides.kubernetes.look(), datetime.now(timezone.utc)
     found = readiness.of_all(seen, now, nodesets=nodesets, may_come=may_come)
     if not found.is_ready:
@@ -56,7 +56,7 @@ async def look(
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterWatch(Watch[ClusterSides]):
-    """A cluster that is waited for until it is ready."""
+    """A watch of a cluster until it is ready."""
 
     where: ClusterConnections
     nodesets: tuple[str, ...] = ()
@@ -73,7 +73,7 @@ class ClusterWatch(Watch[ClusterSides]):
 
 @dataclass(frozen=True)
 class ClusterClients:
-    """The sides of a cluster that are asked, by the connections that there are."""
+    """The clients of a cluster, for the connections that are given."""
 
     sides: ClusterSides | None
     slurm: AsyncSlurmClient | None
@@ -81,7 +81,7 @@ class ClusterClients:
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterStart(Work[ClusterClients]):
-    """A cluster that was made or changed, and comes up; then jobs try its node sets.
+    """The start of a cluster that was created or changed; then test jobs run on its NodeSets.
 
     Its objects are looked at if there is a ``kubernetes_conn_id``, Slurm's nodes if there is a ``slurm_conn_id``;
     without the latter no job runs.
@@ -92,9 +92,9 @@ class ClusterStart(Work[ClusterClients]):
     cluster: str
     nodesets: tuple[str, ...]
     slurm_conn_id: str | None
-    #: The fields of the job that tries a node set; None for no job.
+    #: The fields of the test job of a NodeSet; None for no job.
     smoke_job: dict[str, Any] | None
-    #: Submission keys of all tries, the newest last, by node set.
+    #: Submission keys of all tries, the newest last, by NodeSet.
     keys: dict[str, tuple[str, ...]]
     #: Before this no try can have submitted a job.
     submitted_since: datetime | None
@@ -116,7 +116,7 @@ class ClusterStart(Work[ClusterClients]):
 
 
 class ClusterProgress(Progress[ClusterClients]):
-    """A cluster on its way: its objects become ready, its nodes usable, and a job runs on each node set."""
+    """A cluster that comes up: its objects become ready, its nodes usable, and a job runs on each NodeSet."""
 
     def __init__(self, wanted: ClusterStart, log: Logger) -> None:
         self._wanted, self._log = wanted, log
@@ -134,7 +134,7 @@ class ClusterProgress(Progress[ClusterClients]):
                 return None
             tried = await self._try(clients.slurm) if clients.slurm and self._wanted.smoke_job is not None else {}
         except (SlurmError, TransportError) as error:
-            # Before its objects are there even their kinds may be missing. A job that is refused stays refused.
+            # Before its objects exist even their kinds may be missing. A job that is refused stays refused.
             if self._test and is_final(error):
                 raise
             self._tell(f"no answer yet: {error}")
@@ -142,7 +142,7 @@ class ClusterProgress(Progress[ClusterClients]):
         return {"seconds": self._wanted.seconds, "tried": tried}
 
     async def undo(self, clients: ClusterClients) -> str:
-        """End the jobs that try the cluster."""
+        """Cancel the test jobs."""
         if self._test and clients.slurm:
             await self._test.cancel(clients.slurm)
         return "The cluster stays, and comes up by itself"
@@ -151,7 +151,7 @@ class ClusterProgress(Progress[ClusterClients]):
         return f"Jobs that try the cluster may still be in its queue, as they could not be ended: {error}"
 
     async def _is_ready(self, sides: ClusterSides) -> bool:
-        # Flux looks only every few minutes whether NodeSets are to be made.
+        # Flux checks only every few minutes whether to create NodeSets.
         found = (await look(sides, self._wanted.nodesets, self._wanted.poll_interval / 2, may_come=True))[1]
         self._tell("ready" if found.is_ready else f"not ready yet: {found}")
         if not found.broken:
@@ -182,17 +182,17 @@ class ClusterProgress(Progress[ClusterClients]):
 
 @dataclass(frozen=True)
 class SmokeTest:
-    """One job for each node set that has a node on; others would power one up, and wait for its machine."""
+    """A job for each NodeSet with a node that is on; for others Slurm would have to power one up."""
 
     job: Mapping[str, Any]
-    #: Those of all tries, the newest last, by node set.
+    #: Submission keys of all tries, the newest last, by NodeSet.
     keys: Mapping[str, Sequence[str]]
     since: datetime | None
     log: Logger
     runs: list[JobRun] = field(default_factory=list)
 
     async def run(self, client: AsyncSlurmClient, nodes: Iterable[Node]) -> dict[str, str]:
-        """The node that the job of each set has run on."""
+        """Run the jobs; returns the node of each NodeSet's job."""
         chosen = self._chosen(nodes)
         self.runs.clear()
         for name, node in chosen.items():
@@ -204,13 +204,13 @@ class SmokeTest:
         try:
             await asyncio.gather(*followed)
         finally:
-            # Once one has failed, nobody waits for the others.
+            # Once one has failed, the others are not waited for.
             for one in followed:
                 one.cancel()
         return {name: node.name for name, node in chosen.items()}
 
     async def cancel(self, client: AsyncSlurmClient) -> None:
-        """Nothing of it is left in the queue."""
+        """Cancel all of its jobs in the queue."""
         await client.cancel_many([run.submitted.id for run in self.runs if run.submitted and run.submitted.id])
 
     def _chosen(self, nodes: Iterable[Node]) -> dict[str, Node]:
@@ -225,7 +225,7 @@ class SmokeTest:
         return chosen
 
     def _job(self, name: str, node: Node) -> BatchJob:
-        # Those that Soperator keeps for its own checks come last.
+        # Partitions that Soperator keeps for its own checks come last.
         partitions = sorted(node.partitions, key=_OWN.__contains__)
         where = {"partition": partitions[0]} if partitions else {}
         return job_of({"name": f"smoke-{name}", **where, **self.job, "nodelist": node.name})

@@ -1,4 +1,4 @@
-"""The machines under nodes on their way to being replaced by Soperator, some nodes at a time."""
+"""Replacement of the machines of nodes by Soperator, some nodes at a time."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _UNDOING = 30.0
 
 @dataclass(frozen=True, kw_only=True)
 class MachineReplacement(Work[AsyncSlurmClient]):
-    """Nodes whose machines are to be replaced."""
+    """Work that replaces the machines of nodes."""
 
     slurm_conn_id: str
     nodes: tuple[str, ...]
@@ -68,11 +68,11 @@ class MachineReplacement(Work[AsyncSlurmClient]):
 
 
 class ReplacementProgress(Progress[AsyncSlurmClient]):
-    """All nodes of a replacement, a few of them on their way at a time. Machines newer than its beginning are new."""
+    """All nodes of a replacement, a few at a time. Machines count as new if they are younger than the replacement."""
 
     def __init__(self, wanted: MachineReplacement, log: Logger) -> None:
         self.wanted, self.log = wanted, log
-        #: Where Kubernetes is asked; without a connection it is not.
+        #: Access to Kubernetes; without a connection it is not asked.
         self._witnesses = HealthSources()
         self._replacements: dict[str, Replacement] = {}
         self._steps: dict[str, NodeStep] = {}
@@ -82,8 +82,8 @@ class ReplacementProgress(Progress[AsyncSlurmClient]):
     async def step(self, client: AsyncSlurmClient) -> dict[str, Any] | None:
         """Look, give the orders that can be given now, and log what is new; the result, once all machines are new.
 
-        Raises ``WorkFailed`` for what cannot be done at the first look, before anything is ordered; later once no other
-        node is on its way, as none is begun any more when one is lost.
+        Raises ``WorkFailed`` for a mistake at the first look, before any order; later once no other node is on its way,
+        as none is begun any more when one is lost.
         """
         first = not self._replacements
         if first:
@@ -102,7 +102,7 @@ class ReplacementProgress(Progress[AsyncSlurmClient]):
         return self._result() if all(one.is_over for one in self._replacements.values()) else None
 
     async def undo(self, client: AsyncSlurmClient) -> str:
-        """Undrain nodes that are only drained yet: Soperator would replace their machines once jobs have ended."""
+        """Undrain nodes that are only drained so far: Soperator would replace their machines once jobs have ended."""
         async with timeout(_UNDOING):
             return await self._undrain(client)
 
@@ -133,7 +133,7 @@ class ReplacementProgress(Progress[AsyncSlurmClient]):
         return "; ".join(in_lines(waiting))
 
     async def _whom_to_ask(self) -> HealthSources:
-        """Kubernetes by its own connection, or by that of the Soperator connection, if there is any."""
+        """Access to Kubernetes by its own connection, or by that of the Soperator connection, if there is any."""
         settings = await SlurmHook(self.wanted.slurm_conn_id).async_settings()
         if self.wanted.kubernetes_conn_id:
             return HealthSources(kubernetes_conn_id=self.wanted.kubernetes_conn_id, namespace=self.wanted.namespace)
@@ -168,7 +168,7 @@ class ReplacementProgress(Progress[AsyncSlurmClient]):
         now, limit = datetime.now(timezone.utc), at_most(self.wanted.max_parallel, len(self._replacements))
         is_lost = any(step.lost for step in self._steps.values())
         steps = {}
-        # Only when those that are on their way have been looked at is it known how many more may begin.
+        # The number of nodes that may begin depends on those that are on their way.
         for name in sorted(sights, key=lambda name: not self._replacements[name].is_under_way):
             under_way = sum(one.is_under_way for one in self._replacements.values())
             may_begin = under_way < limit and not is_lost
@@ -209,7 +209,7 @@ class ReplacementProgress(Progress[AsyncSlurmClient]):
             await self._end_jobs(client, late)
 
     def _is_late(self, node: Node) -> bool:
-        """Its jobs have had the time that they were given."""
+        """True once its jobs have had the time that they were given."""
         drained = node.reason_since if is_draining(node) and self._replacements[node.name].is_under_way else None
         return bool(drained and datetime.now(timezone.utc) - drained > self.wanted.grace)
 
@@ -220,7 +220,7 @@ class ReplacementProgress(Progress[AsyncSlurmClient]):
             if str(job.id) in self._ended_jobs or not hostlist.intersect(names, [job.nodelist]):
                 continue
             await self._end(client, job)
-            # Not before: a connection that breaks meanwhile is no reason to let the job be.
+            # Not before: a connection that breaks meanwhile must not keep the job from being cancelled.
             self._ended_jobs.add(str(job.id))
 
     async def _end(self, client: AsyncSlurmClient, job: Job) -> None:

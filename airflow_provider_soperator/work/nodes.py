@@ -1,4 +1,4 @@
-"""Nodes on their way to a state: powered up or down, drained or undrained; and nodes that are waited for."""
+"""Changes of nodes: power up or down, drain or undrain; and the watch of their states."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ class NodeChange(Work[AsyncSlurmClient]):
 
     slurm_conn_id: str
     action: Literal["up", "down", "drain", "undrain"]
-    #: By name, or a number of those that fit.
+    #: Nodes by name, or a number of those that fit.
     nodes: tuple[str, ...] = ()
     count: int | None = None
     partition: str = ""
     features: tuple[str, ...] = ()
     mode: Literal["idle", "asap", "force"] = "asap"
     stay_down: bool = False
-    #: In whose name nodes are drained, and whose drains are undone.
+    #: Owner of the drains that are made and undone.
     owner: str
     reason: str = ""
-    #: Undo the drains of others, too.
+    #: True to undo the drains of others as well.
     any_owner: bool = False
     wait_for_jobs: bool = False
 
@@ -61,7 +61,7 @@ class NodeChange(Work[AsyncSlurmClient]):
         return NodeProgress(self, log)
 
     def decide(self, nodes: Sequence[Node]) -> NodeMove:
-        """The orders for these nodes at this moment."""
+        """Decide on the orders for these nodes now."""
         reason = DrainReason(self.owner, self.reason)
         if self.action == "up":
             return node_orders.up(nodes, owner=self.owner, since=self.since)
@@ -75,11 +75,11 @@ class NodeChange(Work[AsyncSlurmClient]):
 
 
 class NodeProgress(Progress[AsyncSlurmClient]):
-    """Nodes on their way: which of them are meant, what is refused beforehand, and each step until all are there."""
+    """Nodes on their way: their choice, the checks beforehand, and each step until all have arrived."""
 
     def __init__(self, wanted: NodeChange, log: Logger) -> None:
         self.wanted, self.log = wanted, log
-        #: The last that was seen.
+        #: The last move that was seen.
         self.move = NodeMove()
         self.already: tuple[str, ...] = ()
         self._static: frozenset[str] | None = None
@@ -89,7 +89,7 @@ class NodeProgress(Progress[AsyncSlurmClient]):
     async def step(self, client: AsyncSlurmClient) -> dict[str, Any] | None:
         """Look, give the orders that can be given now, and log what is new; the result, once all nodes are there.
 
-        Raises ``WorkFailed`` once nothing is left to wait for, and at the first look before anything is ordered.
+        Raises ``WorkFailed`` once nothing is left to wait for; at the first look before any order.
         """
         # A look as old as the interval would give an order twice.
         nodes = await client.ask_shared(ListNodes(), self.wanted.poll_interval / 2)
@@ -121,7 +121,7 @@ class NodeProgress(Progress[AsyncSlurmClient]):
         }
 
     async def undo(self, client: AsyncSlurmClient) -> str:
-        """Nothing: Slurm takes no power order back, and half way back is no better than half way there."""
+        """Do nothing: Slurm cannot take back power orders, and nodes half way back are as bad as half way there."""
         return "Nothing is undone: what Slurm has been told, it goes on with"
 
     @property
@@ -131,7 +131,7 @@ class NodeProgress(Progress[AsyncSlurmClient]):
         return "; ".join([*there, *([_in_words(elsewhere)] if elsewhere else [])])
 
     async def _check(self, client: AsyncSlurmClient, known: Mapping[str, Node]) -> frozenset[str]:
-        """Refuse what could never be, and find out which nodes run whatever Slurm says."""
+        """Refuse impossible orders, and find the static nodes, which run in every state."""
         partitions = {name for node in known.values() for name in node.partitions}
         if self.wanted.partition and self.wanted.partition not in partitions:
             raise UnknownPartition(
@@ -142,7 +142,7 @@ class NodeProgress(Progress[AsyncSlurmClient]):
         try:
             config = await client.config()
         except NotSupported:
-            # slurmrestd tells of static nodes from v0.0.45 on. To power one up does no harm.
+            # slurmrestd reports static nodes from v0.0.45 on. To power one up is harmless.
             if self.wanted.action == "down":
                 raise
             return frozenset()
@@ -159,7 +159,7 @@ class NodeProgress(Progress[AsyncSlurmClient]):
                 f"{self.wanted.count} nodes are wanted, and there are {len(ranked)} of the kind{names}: static nodes "
                 "do not count, nor do those that others have drained, or that did not boot just now"
             )
-        # One that was chosen stays so, whatever it goes through, until it is lost.
+        # A chosen node stays chosen through all its states, until it is lost.
         ranked.sort(key=lambda pair: (pair[1].name not in self._chosen, pair[0]))
         chosen = tuple(node for _, node in ranked[: self.wanted.count])
         self._chosen = {node.name for node in chosen}
@@ -175,7 +175,7 @@ class NodeProgress(Progress[AsyncSlurmClient]):
         ]
 
     def _rank(self, node: Node) -> int | None:
-        """The least is taken first: those that are there or on their way, so that every try takes the same."""
+        """Sort key of the choice: first nodes that have arrived or are on their way, so each try takes the same."""
         move = self.wanted.decide((node,))
         if move.lost:
             return None
@@ -186,7 +186,7 @@ class NodeProgress(Progress[AsyncSlurmClient]):
         return None if is_anothers(node, self.wanted.owner) else 1 + loss_rank(node)
 
     def _tell(self, move: NodeMove) -> None:
-        """What is waited for, once, and who has arrived."""
+        """Log changes: nodes that are waited for, and nodes that have arrived."""
         new = {name: text for name, text in move.waiting.items() if self._told.get(name) != text}
         if new:
             self.log.info("%s", _in_words(new))
@@ -215,7 +215,7 @@ def _in_words(texts: Mapping[str, str]) -> str:
 
 
 async def whose(client: AsyncSlurmClient, error: NotPermitted) -> NotPermitted:
-    """The same refusal, with the name of the user whom it is about."""
+    """The same refusal, with the name of the refused user."""
     user = "the user of the connection"
     with suppress(SlurmError, TransportError):
         user = await client.ask(WhoAmI())
@@ -224,7 +224,7 @@ async def whose(client: AsyncSlurmClient, error: NotPermitted) -> NotPermitted:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeStateWatch(Watch[AsyncSlurmClient]):
-    """Some nodes, and the state that all, any or a number of them are waited for to be in."""
+    """A watch of some nodes until all, any or a number of them are in a state."""
 
     slurm_conn_id: str
     state: str

@@ -1,4 +1,4 @@
-"""A NodeSet on its way to another size: each step looks at both sides, and does what can be done now."""
+"""Resize of a NodeSet: each step looks at both sides, and does what can be done now."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from airflow_provider_soperator.work.protocols import Progress, Work, WorkFailed
 
 @dataclass(frozen=True, kw_only=True)
 class NodeSetResize(Work[ClusterSides]):
-    """Another size of a NodeSet, and the connections to both sides of its cluster."""
+    """Work that resizes a NodeSet, with the connections to both sides of its cluster."""
 
     where: ClusterConnections
     resize: Resize
@@ -39,11 +39,11 @@ class NodeSetResize(Work[ClusterSides]):
 
 
 class ResizeProgress(Progress[ClusterSides]):
-    """A NodeSet on its way: its nodes are drained, its number changed, and those that come are waited for."""
+    """A resize under way: nodes are drained, the number is changed, and new nodes are waited for."""
 
     def __init__(self, wanted: NodeSetResize, log: Logger) -> None:
         self._wanted, self._resize, self._log = wanted, wanted.resize, log
-        #: Whether this process has changed the number.
+        #: True once this process has changed the number.
         self._has_set = False
         self._told: set[str] = set()
         self._requeued: set[tuple[int, int]] = set()
@@ -54,7 +54,7 @@ class ResizeProgress(Progress[ClusterSides]):
         return self._place
 
     async def plan(self, sides: ClusterSides) -> dict[str, Any]:
-        """What would be done; nothing is."""
+        """The plan, without any effect."""
         nodeset, _ = await self._look(sides, 0)
         self._refuse(sides, nodeset)
         leaving = self._resize.leaving(nodeset)
@@ -111,11 +111,11 @@ class ResizeProgress(Progress[ClusterSides]):
         return await asyncio.gather(sides.kubernetes.nodeset(self._resize.nodeset), sides.nodes(most_age))
 
     async def _check(self, sides: ClusterSides, nodeset: NodeSetSeen) -> None:
-        """Refuse what could not be, before anything is touched."""
+        """Refuse impossible orders before any change."""
         self._refuse(sides, nodeset)
         if nodeset.replicas == self._resize.replicas:
             return
-        # Whoever may do this without an effect may also do it with one.
+        # A dry run needs the same permission as the change.
         await sides.kubernetes.set_replicas(nodeset.name, self._resize.replicas, dry_run=True)
         if nodeset.keeper:
             self._log.warning("%s", nodeset.keeper.warning(self._resize.replicas))
@@ -128,7 +128,7 @@ class ResizeProgress(Progress[ClusterSides]):
 
     async def _change(self, sides: ClusterSides, nodeset: NodeSetSeen, slurm: Mapping[str, Node] | None) -> None:
         if self._has_set:
-            who = last_scaled_by(await sides.kubernetes.objects.read(NODE_SET, nodeset.name)) or "somebody else"
+            who = last_scaled_by(await sides.kubernetes.objects.read(NODE_SET, nodeset.name)) or "another client"
             raise WorkFailed(
                 f"{who} has set NodeSet {nodeset.name} to {nodeset.replicas} replicas, while it goes to "
                 f"{self._resize.replicas}: let only one of them scale it, and try again"
@@ -154,7 +154,7 @@ class ResizeProgress(Progress[ClusterSides]):
 
     async def _requeue(self, slurm: AsyncSlurmClient, names: Sequence[str]) -> None:
         for job in await _jobs(slurm, names):
-            # A job that is being ended may take long to be gone.
+            # A cancelled job may take long to end.
             if job.state.is_finished or (run := (job.raw_id, job.restarts)) in self._requeued:
                 continue
             self._requeued.add(run)
@@ -166,7 +166,7 @@ class ResizeProgress(Progress[ClusterSides]):
                 await slurm.ask(CancelJobs(ids=(job.id,)))
 
     def _tell(self, stage: ResizeStage) -> None:
-        """What is waited for, each line once."""
+        """Log reasons to wait, each once."""
         for line in stage.waiting:
             if line not in self._told:
                 self._log.info("%s", line)

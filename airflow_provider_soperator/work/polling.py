@@ -1,4 +1,4 @@
-"""Asking at an interval until there is an answer, a result, or nothing left to wait for."""
+"""Polling at an interval until there is an answer, a result, or nothing left to wait for."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from airflow_provider_soperator.work.protocols import Progress, Watch
 C = TypeVar("C")
 T = TypeVar("T")
 
-#: What a cluster, or the way to it, may answer with.
+#: Errors of a cluster or of the way to it.
 FAILURES = (SlurmError, TransportError, ConnectionMistake)
 
 
 def is_final(error: Exception) -> bool:
-    """Whether a failure lasts until someone changes the task, a connection or a permission."""
+    """True if a failure lasts until the task, a connection or a permission is changed."""
     if isinstance(error, SlurmError):
         # A node may have gone on between the look and the order.
         return not error.retryable and not isinstance(error, InvalidStateTransition)
@@ -38,7 +38,7 @@ def is_final(error: Exception) -> bool:
 
 
 def may_pass(error: Exception) -> bool:
-    """Whether a failure may be over at the next look, with nothing changed: the cluster is away, or busy."""
+    """True if a failure may be over at the next look without any change: the cluster is unreachable, or busy."""
     if isinstance(error, SlurmError):
         return not is_final(error)
     return isinstance(error, TransportError) and (error.retryable or isinstance(error, Unreachable))
@@ -62,8 +62,8 @@ async def polled(
 ) -> AsyncGenerator[T, None]:
     """The answers of ``ask``, one in each interval in which there is a client and an answer.
 
-    A failure is logged and borne, unless it comes before the first answer and is not ``is_borne``: later it may be
-    mended before the next interval.
+    A failure is logged and tolerated, unless it comes before the first answer and is not ``is_borne``: later it may
+    pass before the next interval.
     """
     has_answered, trouble = False, ""
     async with AsyncExitStack() as opened:
@@ -79,7 +79,7 @@ async def polled(
                 if str(error) != trouble:
                     trouble = str(error)
                     log.warning("No answer at present, asking again: %s", trouble)
-                # The connection may be mended meanwhile, and this may run for months.
+                # The connection may be corrected meanwhile, and this may run for months.
                 await opened.aclose()
                 client = None
             else:
@@ -102,7 +102,7 @@ async def completed(
         except FAILURES as error:
             if not is_final(error):
                 raise
-            # No later step can have more luck.
+            # No later step can succeed.
             return error
         progress.has_begun = True
         return result

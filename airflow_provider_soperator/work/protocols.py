@@ -1,4 +1,4 @@
-"""Work and watches: values that a task builds and that travel as JSON to the worker or triggerer that carries them out.
+"""Work and watches: values that a task builds, and that travel as JSON to the worker or triggerer that runs them.
 
 A ``Work`` begins a ``Progress``, which goes step by step to a result. A ``Watch`` looks until its condition is met.
 Neither remembers anything between two processes: each step and each look starts from the state of the cluster.
@@ -28,7 +28,7 @@ C = TypeVar("C")
 
 
 class WorkFailed(Exception):
-    """The work cannot be completed; another try may have more luck."""
+    """The work cannot be completed; another try may succeed."""
 
 
 class WorkRefused(WorkFailed):
@@ -36,10 +36,10 @@ class WorkRefused(WorkFailed):
 
 
 class Stored:
-    """A dataclass that travels as JSON, with its class, and is read back by whoever carries it out."""
+    """A dataclass that travels as JSON, with its class, to the process that carries it out."""
 
     def write(self) -> dict[str, Any]:
-        """The value as plain JSON."""
+        """Convert the value to plain JSON."""
         from pydantic import TypeAdapter
 
         cls = type(self)
@@ -48,7 +48,7 @@ class Stored:
 
     @classmethod
     def read(cls, written: dict[str, Any]) -> Self:
-        """The value that ``write`` has written: of this class, or of one that derives from it."""
+        """Read a value that ``write`` has written: of this class or a subclass."""
         from pydantic import TypeAdapter
 
         fields = dict(written)
@@ -63,13 +63,13 @@ class Stored:
 class Progress(ABC, Generic[C]):
     """A work under way. Another process that begins the same work goes on from what it finds."""
 
-    #: Whether a step has been completed, so that there may be something to undo.
+    #: True once a step has been completed, so that there may be something to undo.
     has_begun = False
 
     @property
     @abstractmethod
     def place(self) -> str:
-        """How far it is, and what it waits for."""
+        """The place of the work: how far it has come, and its reason to wait."""
 
     @abstractmethod
     async def step(self, client: C) -> dict[str, Any] | None:
@@ -80,42 +80,42 @@ class Progress(ABC, Generic[C]):
 
     @abstractmethod
     async def undo(self, client: C) -> str:
-        """Take back what must not outlast the task; returns what has become of the rest, as sentences."""
+        """Undo all that must not outlast the task; returns sentences about the rest."""
 
     def left(self, error: Exception) -> str:
-        """What is left behind if it cannot be undone."""
+        """Sentence about all that is left behind if the undo fails."""
         return f"What was begun stays as it is, as that could not be undone: {error}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Work(Stored, ABC, Generic[C]):
-    """What a task does, until its deadline."""
+    """The work of a task, until its deadline."""
 
-    #: When it began.
+    #: Time at which it began.
     since: datetime
     deadline: datetime
     poll_interval: float = 10.0
 
     @property
     def seconds(self) -> float:
-        """How long it has taken so far."""
+        """Seconds since it began."""
         return round((datetime.now(timezone.utc) - self.since).total_seconds(), 1)
 
     @abstractmethod
     def open(self, log: Logger) -> AbstractAsyncContextManager[C]:
-        """The clients that the steps need."""
+        """Open the clients that the steps need."""
 
     @abstractmethod
     def begin(self, log: Logger) -> Progress[C]:
-        """The progress of this process. Nothing is done before its first step."""
+        """Make the progress of this process. Nothing is done before its first step."""
 
 
 @dataclass(frozen=True)
 class Look:
-    """What a watch has seen."""
+    """The result of one look of a watch."""
 
     is_reached: bool
-    #: What the sensor returns once it is reached, as JSON.
+    #: Return value of the sensor once it is reached, as JSON.
     result: Any = None
     #: Lines for the log; a line is logged when the look before did not have it.
     says: tuple[str, ...] = ()
@@ -123,7 +123,7 @@ class Look:
 
 @dataclass(frozen=True, kw_only=True)
 class Watch(Stored, ABC, Generic[C]):
-    """What a sensor waits for."""
+    """The condition of a sensor."""
 
     poll_interval: float = 60.0
 
@@ -134,11 +134,11 @@ class Watch(Stored, ABC, Generic[C]):
 
     @abstractmethod
     def open(self) -> AbstractAsyncContextManager[C]:
-        """The clients that the looks need."""
+        """Open the clients that the looks need."""
 
     @abstractmethod
     async def look(self, client: C, max_age: float) -> Look:
-        """See how things are; answers to others may be used if they are no older than ``max_age`` seconds."""
+        """Look at the cluster; shared answers may be at most ``max_age`` seconds old."""
 
 
 class WorkTimeout(AirflowException):

@@ -1,4 +1,4 @@
-"""A task's job: its name and keys, its way through Slurm in the task's log, and the jobs that wait for it."""
+"""A task's job: its name and keys, its course in the task's log, and the jobs that wait for it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from airflow_provider_soperator.transports.transport_errors import TransportErro
 from airflow_provider_soperator.work import task_sdk
 from airflow_provider_soperator.work.task_sdk import push
 
-#: Characters that would have to be quoted in the name of a file.
+#: Characters that need quotes in the name of a file.
 _ODD = re.compile(r"[^A-Za-z0-9_.-]")
 
 
@@ -53,7 +53,7 @@ def _named(job: BatchJob, ti: Any) -> BatchJob:
 
 
 def key(ti: Any, number: int | None = None) -> SubmissionKey:
-    """The submission key of a task's try, by default of this one."""
+    """The submission key of a try of a task, by default of this one."""
     index = -1 if ti.map_index is None else ti.map_index
     return SubmissionKey.derive(ti.dag_id, ti.run_id, ti.task_id, index, number or ti.try_number)
 
@@ -61,7 +61,7 @@ def key(ti: Any, number: int | None = None) -> SubmissionKey:
 def keys_of(ti: Any, retries: int) -> tuple[list[SubmissionKey], list[SubmissionKey]]:
     """The keys of the tries before the task was last cleared, and of those since then; the last is this try's.
 
-    ``retries`` is how many the task is granted each time that it is cleared.
+    ``retries`` is the number that the task is granted each time that it is cleared.
     """
     keys = [key(ti, number) for number in range(1, ti.try_number + 1)]
     # A cleared task is granted as many tries as at first. They may be fewer by now in the DAG.
@@ -72,12 +72,12 @@ def keys_of(ti: Any, retries: int) -> tuple[list[SubmissionKey], list[Submission
 #: Lines that make one event of the log. A triggerer passes some thousand events a second, for all of its triggers, and
 #: one that is busy with them for half a minute is taken for dead.
 _BLOCK = 100
-#: Characters of a line that stand above a group of them.
+#: Characters of a line in the title of a group.
 _TITLE = 100
 
 
 async def follow(run: JobRun, log: Logger, published: Published, chain: Chain) -> JobStatus:
-    """Submit and wait, and tell of what happens and what is printed; the job's end."""
+    """Submit and wait, with events and output in the log; returns the job's end."""
     submitted = await run.submit()
     assert submitted.id is not None
     for job in run.ended:
@@ -123,7 +123,7 @@ async def _print(printed: Printed, log: Logger) -> None:
     elif len(lines) == 1:
         log.info("%s: %s", printed.part, lines[0])
     else:
-        # The marks make a group that Airflow's page folds. Folded, too, it tells how far this part has come.
+        # The marks make a group that Airflow's page folds. Its title shows the progress when folded.
         log.info("::group::%s: %s", printed.part, lines[-1][:_TITLE])
         await _log(lines, log)
         log.info("::endgroup::")
@@ -134,13 +134,13 @@ async def _log(lines: list[str], log: Logger) -> None:
     for start in range(0, len(lines), size):
         log.info("%s", "\n".join(lines[start : start + size]))
         if size > 1:
-            # Others want their turn.
+            # Lets other triggers run.
             await asyncio.sleep(0)
 
 
 #: Seconds between two looks at tasks that may be tried once more.
 _LOOK = 10.0
-#: Why a job waits that waits in vain.
+#: Slurm's reason of a job whose dependency can never be met.
 _NEVER = "DependencyNeverSatisfied"
 
 
@@ -148,13 +148,13 @@ _NEVER = "DependencyNeverSatisfied"
 class Chain:
     """The jobs around that of a task, by their ids."""
 
-    #: The one that was submitted ahead for the task itself.
+    #: The job that was submitted ahead for the task itself.
     ahead: str = ""
-    #: Those that wait for it.
+    #: Jobs that wait for it.
     waiting: Sequence[str] = ()
-    #: Those that can never run once it has failed.
+    #: Jobs that can never run once it has failed.
     doomed: Sequence[str] = ()
-    #: What the task follows that may have begun before it ended: tasks, and how it follows them.
+    #: Upstream tasks that may still run when the task begins, with the kind of link to each.
     follows: Sequence[Sequence[str]] = ()
 
     @classmethod
@@ -162,7 +162,7 @@ class Chain:
         return cls(**said) if said else cls()
 
     async def relink(self, client: AsyncSlurmClient, job: JobId, earlier: Sequence[str], log: Logger) -> None:
-        """Have the jobs that wait for an earlier try's job wait for this one; ``earlier`` has the keys of these."""
+        """Make jobs that wait for an earlier try's job wait for this one; ``earlier`` has the keys of those jobs."""
         if not self.waiting or str(job) == self.ahead:
             return
         try:
@@ -173,16 +173,16 @@ class Chain:
                 for relinked in await client.relink(map(JobId.parse, self.waiting), old, job):
                     log.info("Job %s waits for job %s now, and no longer for job %s", relinked, job, old)
         except (SlurmError, TransportError) as error:
-            # Their own tasks see to it when it is their turn.
+            # Their own tasks do it when it is their turn.
             log.warning("The jobs that wait for this one could not be told of it: %s", error)
 
     def is_stuck(self, status: JobStatus) -> bool:
         return bool(self.ahead) and any(part.reason == _NEVER for part in status.parts)
 
     async def free(self, client: AsyncSlurmClient, job: JobId, ti: Any, log: Logger) -> None:
-        """Let a job run that waits in vain, or end it, once it is clear which.
+        """Release a job whose dependency can never be met, or cancel it, once it is clear which.
 
-        Airflow may have gone past what it waits for, as when a job was forgiven or its task marked by hand.
+        Airflow may have gone past that dependency, as when a job was forgiven or its task marked by hand.
         """
         try:
             await self._free(client, job, ti, log)
@@ -195,7 +195,7 @@ class Chain:
             states = await task_sdk.states(ti, names)
             if all(is_ended(state) for name in names for state in states[name].values()):
                 break
-            # Another try may mend it.
+            # Another try may succeed.
             await asyncio.sleep(_LOOK)
         else:
             states = {}
@@ -207,12 +207,12 @@ class Chain:
             log.info("Job %s waits for what can never come: what had not begun of it is cancelled", job)
 
     async def give_up(self, client: AsyncSlurmClient) -> None:
-        """Take those out of the queue that can never run."""
+        """Cancel the jobs that can never run."""
         await client.cancel_waiting(map(JobId.parse, self.doomed))
 
 
 class Published:
-    """XComs of a task, pushed whenever there is something new to them; those that are links are noted in ``pushed``."""
+    """XComs of a task, pushed whenever they change; ``pushed`` records those of links."""
 
     def __init__(
         self, ti: Any, client: AsyncSlurmClient, templates: Mapping[str, str], pushed: dict[str, str], log: Logger
@@ -226,24 +226,24 @@ class Published:
         """The job is submitted."""
         await self._push("job_id", str(job), XCom)
         if any(links.names_placeholder(template, "cluster") for template in self._templates.values()):
-            # Links that want it are not shown without it, which is no reason to leave the job alone.
+            # Without it links that need it are hidden; the job must still be followed.
             with suppress(SlurmError, TransportError):
                 self._values["cluster"] = (await self._client.config()).cluster
         await self.update(JobStatus(id=job))
 
     async def update(self, status: JobStatus) -> None:
         """Something about the job has changed."""
-        # What is known of a job can be forgotten, as when it is told of by accounting.
+        # Values may be lost again, as when the job is read from accounting.
         self._values |= {name: value for name, value in links.placeholder_values(status).items() if value}
         for key, template in self._templates.items():
             link = links.link_of(template, self._values)
             if link and link != self._pushed.get(key):
-                # The API server reads it as it is stored, whatever keeps other XComs.
+                # The API server reads it from the database, even with another XCom backend.
                 await self._push(key, link, BaseXCom)
                 self._pushed[key] = link
 
     async def _push(self, key: str, value: str, backend: type[BaseXCom]) -> None:
-        # dag.test() runs triggers without telling them of their task.
+        # dag.test() runs triggers without their task instance.
         if self.ti is None:
             return
         try:

@@ -1,4 +1,4 @@
-"""One target on its way to a number of units, until it has just these and they can work."""
+"""Scaling of one target to a number of units, until it has exactly these and they can work."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 from airflow_provider_soperator.slurm.node_orders import MODES
 from airflow_provider_soperator.work.protocols import Progress, Work, WorkFailed, WorkRefused
 
-#: Without a block none sets a limit.
+#: The limit without a block.
 _NO_BLOCK = CapacityBlock(id="", limit=2**31, usage=None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TargetScaling(Work[Session]):
-    """A target, and the number of units that it is to have.
+    """Work that scales a target to a number of units.
 
-    With a block the target grows as far as the block has GPUs free, and no GPU more is asked for.
+    With a block the target grows only as far as the block has free GPUs.
     """
 
     #: The fields of the target, as ``write_target`` writes them.
@@ -52,7 +52,7 @@ class TargetScaling(Work[Session]):
 
 
 class ScalingProgress(Progress[Session]):
-    """A target on its way: it shrinks, or grows as far as its block allows."""
+    """A scaling under way: the target shrinks, or grows as far as its block allows."""
 
     def __init__(self, wanted: TargetScaling, log: Logger) -> None:
         self._wanted, self._log = wanted, log
@@ -85,7 +85,7 @@ class ScalingProgress(Progress[Session]):
         }
 
     async def undo(self, session: Session) -> str:
-        """Only what was there for the duration: half way back is no better a place than half way there."""
+        """Undo only temporary changes: a target half way back is as bad as half way there."""
         await session.finish()
         return f"Target {self._target.name} is left as it is, on its way to what it was told last"
 

@@ -18,9 +18,9 @@ _UNDER_WAY: set[asyncio.Future[Any]] = set()
 
 
 async def complete(work: Awaitable[T]) -> T:
-    """Do something to its end, also when the one who waits for it is cancelled."""
+    """Await something to its end, also when the waiting task is cancelled."""
     task = asyncio.ensure_future(work)
-    # The loop itself forgets a task that nobody holds.
+    # The event loop keeps only weak references to tasks.
     _UNDER_WAY.add(task)
     task.add_done_callback(_UNDER_WAY.discard)
     return await asyncio.shield(task)
@@ -30,14 +30,14 @@ async def call(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
     """Call a function of the SDK.
 
     A call that has begun is completed. ``sync_to_async`` alone would end a cancelled one with a new ``CancelledError``:
-    Airflow tells by the words of the first one that the user has ended the task, and does not call ``on_kill`` without
-    them. The supervisor, too, would answer a question that nobody waits for any more.
+    Airflow recognizes by the message of the first one that the user has ended the task, and does not call ``on_kill``
+    without it. The supervisor, too, would send an answer that no call waits for.
     """
     return await complete(sync_to_async(function)(*args, **kwargs))
 
 
 async def push(ti: Any, key: str, value: Any, backend: type[BaseXCom] = XCom) -> None:
-    """Push an XCom. What an event of Airflow's brings along would be stored as text, and be pulled as text."""
+    """Push an XCom. Airflow stores XComs that come with an event as text, and they are pulled as text."""
     await call(
         backend.set,
         key=key,
@@ -50,10 +50,10 @@ async def push(ti: Any, key: str, value: Any, backend: type[BaseXCom] = XCom) ->
 
 
 async def push_result(ti: Any, value: Any) -> None:
-    """What the task returns."""
+    """Push the task's return value."""
     await push(ti, XCom.XCOM_RETURN_KEY, value)
 
 
 async def states(ti: Any, task_ids: Sequence[str]) -> dict[str, dict[int, str | None]]:
-    """For each of these tasks of its run the states of its instances, by map index."""
+    """States of the instances of these tasks of the run, by task and map index."""
     return await call(states_of, ti, task_ids)

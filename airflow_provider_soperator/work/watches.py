@@ -28,7 +28,7 @@ from airflow_provider_soperator.work.protocols import Look, Watch
 
 @dataclass(frozen=True, kw_only=True)
 class JobWatch(Watch[JobNews]):
-    """A job that is waited for until it is over, or in one of some states."""
+    """A watch of a job until it has ended, or is in one of some states."""
 
     slurm_conn_id: str
     job_id: str
@@ -36,7 +36,7 @@ class JobWatch(Watch[JobNews]):
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[JobNews]:
-        # One poller asks for all jobs that are waited for on a cluster.
+        # One poller asks for all awaited jobs of a cluster.
         async with slurm_client(self.slurm_conn_id) as client:
             news = client.watch(JobId.parse(self.job_id), poll_interval=self.poll_interval)
             try:
@@ -46,7 +46,7 @@ class JobWatch(Watch[JobNews]):
 
     @property
     def pause(self) -> float:
-        """None: the poller says when there is news."""
+        """No pause: the poller reports changes."""
         return 0.0
 
     async def look(self, client: JobNews, max_age: float) -> Look:
@@ -59,7 +59,7 @@ class JobWatch(Watch[JobNews]):
 
 @dataclass(frozen=True, kw_only=True)
 class QueueWatch(Watch[AsyncSlurmClient]):
-    """The number of jobs that fit a filter, which is waited for to be within limits for some time."""
+    """A watch of the number of jobs that fit a filter, until it has been within limits for some time."""
 
     slurm_conn_id: str
     jobs: QueueFilter
@@ -84,7 +84,7 @@ class QueueWatch(Watch[AsyncSlurmClient]):
 
 @dataclass(frozen=True, kw_only=True)
 class HealthWatch(Watch[AsyncSlurmClient]):
-    """Some nodes that are waited for until they are healthy, or until one is not."""
+    """A watch of some nodes until they are healthy, or until one is not."""
 
     slurm_conn_id: str
     watched: HealthQuery
@@ -104,7 +104,7 @@ class HealthWatch(Watch[AsyncSlurmClient]):
 
 @dataclass(frozen=True, kw_only=True)
 class BlockWatch(Watch[NebiusHook]):
-    """A capacity block, and the state that is waited for."""
+    """A watch of a capacity block until it is in a state."""
 
     nebius_conn_id: str
     block: str

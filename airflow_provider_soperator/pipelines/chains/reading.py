@@ -1,7 +1,7 @@
 """Reads a shell script of chained sbatch calls as the stages of a pipeline.
 
-It is bash that follows the script (see `recording`), on the assumption that every submission succeeds. What is not
-understood is refused, unless it can do nothing to a job.
+bash follows the script (see `recording`), on the assumption that every submission succeeds. Anything else is refused,
+unless it cannot affect a job.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NOT_EXPORTED = {*OF_THE_MACHINE, "BASH_ENV", "LC_ALL", "PATH", "SHLVL", "_"}
 _OWN = re.compile(r"(?:^|\s)([A-Za-z_][A-Za-z0-9_]*)=")
 _QUOTED = re.compile(r"'[^']*'|\"(?:\\.|[^\"\\])*\"|\\.", re.DOTALL)
 _EXPANSION = re.compile(r"\$\{[^{}]*\}|\$\([^()]*\)|`[^`]*`")
-#: bash shows in quotes the ends of those in which it expands nothing.
+#: bash shows the ends of here-documents without expansion in quotes.
 _LITERAL_DOCUMENT = re.compile(r"<<-?'([^'\n]*)'(.*?\n).*?^\1$", re.DOTALL | re.MULTILINE)
 _DOCUMENT = re.compile(r"<<-?\w[^\n]*\n")
 _OF_A_PROCESS = re.compile(r"\$(?:\$|\{?(?:UID|EUID|PPID)\b)")
@@ -43,10 +43,10 @@ _WHOLE_PATH = re.compile(r"(?<![\w.}\"])/[\w./-]*")
 def read(
     text: str, *, variables: Mapping[str, str] | None = None, ignored: Collection[str] = ()
 ) -> tuple[ScriptStage, ...]:
-    """The jobs that a script would submit, in its order; ShellChainError on what is not understood.
+    """The jobs that a script would submit, in its order; ShellChainError for anything not understood.
 
-    `variables` are those that the script takes from its surroundings, "1" being its first argument. Commands in
-    `ignored` are passed over, as what they do is done otherwise or does not matter.
+    `variables` are those that the script takes from its environment, "1" being its first argument. Commands in
+    `ignored` are skipped, as they are done otherwise or do not matter.
 
     >>> first, second = read("J=$(sbatch --parsable prepare.sh)\\nsbatch -N2 --dependency=afterok:$J train.sh")
     >>> second.name, second.fields, second.after[0].stages
@@ -68,26 +68,26 @@ def read(
 
 
 def _otherwise(script: Script, run: _Run) -> Iterator[tuple[int, _Run]]:
-    """For each thing that the cluster decides on: its line, and the way of the script if it comes out otherwise."""
+    """Line of each decision of the cluster, and the way of the script if it comes out otherwise."""
     for at, line in enumerate(run.decisions):
         yield line, _Run(script, [*run.outcomes[:at], not run.outcomes[at]])
 
 
 class _Run:
-    """One way through a script: where the cluster decides on it by the outcomes that are given, then by success."""
+    """One way through a script: decisions of the cluster take the given outcomes, then success."""
 
     def __init__(self, script: Script, outcomes: Sequence[bool]) -> None:
         self.outcomes = list(outcomes)
         self.calls: list[Call] = []
-        #: The lines of what the cluster decides on.
+        #: The lines of the cluster's decisions.
         self.decisions: list[int] = []
-        #: Why the script has given up, if it has.
+        #: The reason if the script has given up.
         self.failed: ShellChainError | None = None
         self._variables, self._ignored = script.variables, script.ignored
         self._marks = Marks()
         self._files: dict[str, str] = {}
         self._line, self._is_over = 1, False
-        #: Of calls whose script is still to come, by the process that waits for them.
+        #: Calls whose script is still to come, by the process that waits for them.
         self._waiting: dict[str, partial[str]] = {}
         self._follow(script)
 
@@ -106,7 +106,7 @@ class _Run:
         if not self._is_over and self.failed is None:
             self.failed = self._error("the script ends here, as a command has failed", "mend it")
 
-    # What bash asks
+    # Questions of bash
 
     def _answered(self, request: RecordedQuestion) -> tuple[int, str]:
         self._line = request.line
@@ -170,12 +170,12 @@ class _Run:
         return ShellChainError(self._line, not_understood(name))
 
     def _told(self, command: Sequence[str]) -> str:
-        """What a command prints that only the cluster can carry out."""
+        """Output of a command that only the cluster can carry out."""
         cause = f"what {command[0]} says (line {self._line}) is known only on the cluster: write it down instead"
         return self._marks.of(cause) + "\n"
 
     def _decide(self, command: str) -> bool:
-        # Of a test in [[ ]] bash finds out about files itself if it is to fail; but for these there are none here.
+        # For a failing [[ ]] bash checks files itself, and must not find them on this machine.
         is_here = command.startswith("[[ ") and any(map(exists, _WHOLE_PATH.findall(command)))
         if len(self.decisions) == _MOST_DECISIONS or is_here:
             raise ShellChainError(self._line, _UNDECIDED)
@@ -185,7 +185,7 @@ class _Run:
         return self.outcomes[len(self.decisions) - 1]
 
     def _name(self, variable: str, value: str) -> None:
-        """Note a variable that the id of one job has been put into, or all that sbatch has printed for it."""
+        """Record a variable that holds the id of one job, or all that sbatch has printed for it."""
         match standins.jobs_in(value):
             case [job] if job >= 0:
                 call, id_ = self.calls[job], standins.stand_in(job)
@@ -212,7 +212,7 @@ class _Run:
         found = {}
         for pair in exported:
             name, _, value = pair.partition("=")
-            # That ids are exported is a habit: of what the script sets for all jobs they are left out.
+            # Scripts export ids out of habit: they are left out of the environment of jobs.
             if name not in own and (name in _NOT_EXPORTED or standins.jobs_in(value)):
                 continue
             if name.startswith("SBATCH_") or name in ("SLURM_CONF", "SLURM_CLUSTERS"):
@@ -224,13 +224,13 @@ class _Run:
 
     def _refuse_patterns(self, command: str) -> None:
         for word in _EXPANSION.sub("", _QUOTED.sub("", command.partition("<<")[0])).split():
-            # In --nodelist=worker-[0-3] or afterok:1?afterok:2 nobody means files.
+            # --nodelist=worker-[0-3] and afterok:1?afterok:2 are not file patterns.
             if _PATTERN.search(word) and not word.startswith(("-", "after")):
                 raise self._error(f"{word!r} is a pattern for files on the cluster", "name them, or quote it")
 
 
 def _expanded(command: str) -> str:
-    """Those parts of a command in which bash expands variables."""
+    """Parts of a command in which bash expands variables."""
     command = _LITERAL_DOCUMENT.sub(r"\2", command)
     document = _DOCUMENT.search(command)
     head, body = (command[: document.end()], command[document.end() :]) if document else (command, "")

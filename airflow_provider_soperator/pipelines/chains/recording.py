@@ -1,7 +1,7 @@
-"""Has bash follow a script of chained sbatch calls without running anything of it.
+"""Lets bash follow a script of chained sbatch calls without running any of its commands.
 
 Restricted bash reads it in an empty folder, with nothing but text filters to call, and with functions in the place of
-sbatch and of all that asks the cluster (`recorder.bash`). What these cannot know they ask the one who has begun it.
+sbatch and of all that asks the cluster (`recorder.bash`). These ask the process that started bash for all else.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from tempfile import TemporaryDirectory
 from airflow_provider_soperator.pipelines.chains import standins
 from airflow_provider_soperator.pipelines.chains.standins import ShellChainError
 
-#: How long bash may take for a script.
+#: Seconds that bash may take for a script.
 SECONDS = 20.0
 
-#: Programs that make texts of texts, and programs that print what only the cluster knows; of the latter some may fail.
+#: Text filters, and programs that print what only the cluster knows; some of the latter may fail.
 _FILTERS = (
     *("awk", "basename", "cat", "cut", "dirname", "egrep", "expr", "fgrep", "gawk", "grep", "head", "mawk", "paste"),
     *("rev", "sed", "seq", "sort", "tac", "tail", "tr", "uniq", "wc"),
 )
 _TELL = ("date", "hostname", "id", "nproc", "pwd", "sacct", "sinfo", "sleep", "squeue", "uname", "whoami")
 _LOOK_UP = ("file", "ls", "readlink", "realpath", "stat")
-#: Builtins that would do something.
+#: Builtins with side effects.
 _BUILTINS = ("kill", "popd", "pushd")
-#: To ignore these means to ignore the files that they are told to write.
+#: To ignore these means to ignore the files that they write.
 _WITHOUT_EFFECT = {*_FILTERS, *_TELL, *_LOOK_UP, "echo", "printf", "set", "tee", "true", ":"}
 
-#: Variables that say something of this machine.
+#: Variables that depend on this machine.
 OF_THE_MACHINE = (
     *("EPOCHREALTIME", "EPOCHSECONDS", "HOME", "HOSTNAME", "HOSTTYPE", "MACHTYPE", "OLDPWD", "OSTYPE", "PWD", "RANDOM"),
     *("SECONDS", "SHELL", "SRANDOM", "TERM"),
 )
-#: Those that are bash's own beside them, whose values are right.
+#: Other variables of bash's own, whose values are right.
 _OF_BASH = ("BASH", "EUID", "FUNCNAME", "IFS", "LINENO", "OPTARG", "OPTIND", "PIPESTATUS", "PPID", "REPLY", "UID")
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
@@ -57,7 +57,7 @@ _SETS = re.compile(
 )
 _ARGUMENT = re.compile(r"\$([0-9@*])|\$\{([0-9]+|[@*])(?!:?[-=+?])")
 _SBATCH_BY_PATH = re.compile(r"(?<![\w./~-])[\w./~-]*/sbatch(?![\w./-])")
-#: In place of each of these there is a descriptor, from this one on.
+#: Redirections that are replaced by ones to file descriptors, from _FIRST_AWAY on.
 _AWAY = re.compile(r"(?P<both>&)?(?P<from>\d*)>>?\|?[ \t]*/dev/(?P<to>null|stderr|tty)(?![\w./-])")
 _FIRST_AWAY = 200
 _WAS_AWAY = re.compile(r"\d*>&(2\d\d)(?: 2>&\1)?")
@@ -67,7 +67,7 @@ _COMPLAINT = re.compile(r": line (\d+): (.*)")
 
 @dataclass(frozen=True)
 class RecordedQuestion:
-    """What the script has come to."""
+    """A question that bash asks at a point of the script."""
 
     #: The process that waits for the answer.
     pid: str
@@ -87,19 +87,19 @@ class FileWanted(Exception):
 
 
 class Marks:
-    """The values of which nothing is known, by their causes."""
+    """Marks of unknown values, by cause."""
 
     def __init__(self) -> None:
         self._causes: list[str] = []
 
     def of(self, cause: str) -> str:
-        """What stands for a value that is not known, for this cause."""
+        """The mark of a value that is unknown for this cause."""
         if cause not in self._causes:
             self._causes.append(cause)
         return standins.mark(self._causes.index(cause))
 
     def cause(self, text: str) -> str:
-        """Why a text that has a mark is not known."""
+        """The cause of the mark in a text."""
         number = standins.cause_in(text)
         if number is None or number >= len(self._causes):
             return "this is known only on the cluster: write it down"
@@ -108,16 +108,16 @@ class Marks:
 
 @dataclass(frozen=True)
 class Script:
-    """A script, and what it finds where it is run."""
+    """A script with its environment."""
 
     text: str
     variables: Mapping[str, str]
     ignored: Collection[str]
 
     def follow(self, answer: Answer, marks: Marks, files: Mapping[str, str]) -> None:
-        """Have bash go through it, which asks by ``answer``; ``files`` are those that are there, and what is in them.
+        """Let bash go through it, with questions to ``answer``; ``files`` are the existing ones, with their text.
 
-        ``ShellChainError`` for what bash complains of, ``FileWanted`` for a file that is not there.
+        Raises ``ShellChainError`` for errors of bash, ``FileWanted`` for a missing file.
         """
         bash = shutil.which("bash")
         if bash is None:
@@ -167,7 +167,7 @@ class Script:
                 process.wait()
 
     def _prelude(self, marks: Marks) -> list[str]:
-        """What bash reads before the script."""
+        """The lines that bash reads before the script."""
         calls = dict.fromkeys(_FILTERS, "_soperator_filter") | dict.fromkeys(("[", "test"), "_soperator_test")
         calls |= dict.fromkeys(_TELL, "_soperator_tell told")
         calls |= dict.fromkeys(_LOOK_UP, "_soperator_tell decide")
@@ -185,9 +185,9 @@ class Script:
         ]
 
     def _set_before(self, marks: Marks) -> dict[str, str]:
-        """The variables that the script finds: those that are given, and marks for those that are not known here.
+        """The variables that the script finds: those that are given, and marks for unknown ones.
 
-        Those that it sets itself are not there before, and neither are those for which it has a value if they are not.
+        Variables that it sets itself, or has a default for, are left unset.
         """
         set_by_it = {name for found in _SETS.findall(self.text) for said in found for name in re.findall(_NAME, said)}
         known = set_by_it.union(_WITH_DEFAULT.findall(self.text), _OF_BASH)
@@ -196,7 +196,7 @@ class Script:
         return found | {name: value for name, value in self.variables.items() if re.fullmatch(_NAME, name)}
 
     def _arguments(self, marks: Marks) -> list[str]:
-        """The script's arguments as far as they are given, with marks for those that it uses beside."""
+        """The script's arguments as far as they are given, with marks for others that it uses."""
         if "@" in self.variables:
             return self.variables["@"].split()
         used = {name for found in _ARGUMENT.findall(self.text) for name in found if name}
@@ -207,7 +207,7 @@ class Script:
         return [self.variables.get(str(number), marks.of(_unset(str(number)))) for number in range(1, last + 1)]
 
     def _beginning(self, line: int) -> int:
-        """The line in which a command begins that bash has read up to this line."""
+        """The first line of a command that bash has read up to this line."""
         lines = self.text.split("\n")
         line = min(line, len(lines))
         while line > 1 and lines[line - 2].endswith("\\"):
@@ -215,7 +215,7 @@ class Script:
         return line
 
     def _heed(self, errors: str, prelude: str, name: str, marks: Marks, line: int) -> None:
-        """Raise for what bash has said of the script, and not the script itself."""
+        """Raise for messages of bash about the script, unlike output of the script itself."""
         for said in errors.splitlines():
             if said.startswith(prelude):
                 # A builtin that has been called in a function of the prelude.
@@ -235,7 +235,7 @@ class Script:
 
 @cache
 def _filters() -> dict[str, str]:
-    """Those that there are here, by their names."""
+    """The text filters on this machine, by name."""
     return {program: path for program in _FILTERS if (path := shutil.which(program))}
 
 
@@ -247,12 +247,12 @@ class _Pipe:
         self._ends.callback(os.close, self.write)
 
     def close(self) -> None:
-        """Leave it to others to write into it, so that there is an end when they are gone."""
+        """Close this end for writing, so that reading ends with the last other writer."""
         self._ends.close()
 
 
 def _requests(asked: int) -> Iterator[list[str]]:
-    """The texts of each request, as they come; to each there has to be an answer."""
+    """The texts of each request, as they come; each needs an answer."""
     deadline, text, line = time.monotonic() + SECONDS, b"", 1
     while True:
         count, _, rest = text.partition(b"\0")

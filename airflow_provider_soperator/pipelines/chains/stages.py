@@ -1,4 +1,4 @@
-"""What a call of sbatch in a shell script asks for: a stage of the pipeline that the script is."""
+"""A call of sbatch in a shell script, as a stage of the script's pipeline."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from airflow_provider_soperator.slurm.job import BatchJob
 
 @dataclass(frozen=True)
 class After:
-    """What a stage waits for in others of its script; all of it must come.
+    """A dependency of a stage on others of its script, on all of them together.
 
     >>> After("after", ("prepare",), minutes=5).kind
     'after'
@@ -31,13 +31,13 @@ class After:
 
 @dataclass(frozen=True)
 class ScriptStage:
-    """One call of sbatch. Of `script`, `stdin_script` and `command` it has one."""
+    """A call of sbatch, with one of `script`, `stdin_script` and `command`."""
 
     name: str
     line: int
-    #: Of a BatchJob, but for its body, its arguments, and its dependencies on other stages.
+    #: Fields of a BatchJob, without its body, its arguments, and its dependencies on other stages.
     fields: Mapping[str, Any] = field(default_factory=dict)
-    #: A path, relative to where the shell script is run.
+    #: A path, relative to the shell script's working directory.
     script: str | None = None
     stdin_script: str | None = None
     command: str | None = None
@@ -56,11 +56,11 @@ class Call:
     line: int
     words: Sequence[str]
     environment: Mapping[str, str]
-    #: Where the script has gone with cd; "" is where it has begun.
+    #: The folder that the script has changed to; "" for the first.
     folder: str
     stdin: str | None
     stdin_path: str | None
-    #: Those that the id is put into.
+    #: Variables that the id is put into.
     variables: list[str] = field(default_factory=list, compare=False)
 
     def __post_init__(self) -> None:
@@ -88,7 +88,7 @@ class Call:
         self._refuse_ids()
 
     def printed(self, job: str) -> str:
-        """What the call prints for a job's id."""
+        """The output of the call for a job's id."""
         if self.parsable:
             return f"{job};{self.fields['clusters']}\n" if "clusters" in self.fields else f"{job}\n"
         return f"Submitted batch job {job}\n"
@@ -119,13 +119,13 @@ class Call:
         return min(at, len(words))
 
     def _argument(self, word: str, following: Sequence[str]) -> tuple[str, str]:
-        """Whether the option that a word ends with takes an argument, and the one that it has in the word."""
+        """Tell whether the last option of a word takes an argument; returns also its argument in the word."""
         if word.startswith("--"):
             name, equals, _ = word[2:].partition("=")
             resolved = options.resolve_long(name)
             if resolved is None and not equals and following and not following[0].startswith("-"):
                 raise self._error(
-                    f"--{name} is no option that is known here, and {following[0]!r} may be its value or the script",
+                    f"--{name} is not a known option, and {following[0]!r} may be its value or the script",
                     f"write --{name}=VALUE, or other options after it",
                 )
             return (resolved[1] if resolved else "no"), equals
@@ -154,7 +154,7 @@ class Call:
             raise self._error("sbatch is given no script", "name it, or give it as sbatch <<'EOF'")
 
     def _environment(self) -> None:
-        """Which of the script's variables the job gets is said by --export."""
+        """The variables that the job gets from the script, by --export."""
         said = self.fields.get("export")
         names = None if said is None else job_description.as_words(said)
         inherited = {
@@ -165,7 +165,7 @@ class Call:
         if env := inherited | self.fields.get("env", {}):
             self.fields["env"] = env
         if names is not None and (others := [name for name in names if name not in self.environment]) != names:
-            # NONE with variables is what a job means that gets these and nothing else.
+            # NONE with variables is a job's way to get these variables only.
             self.fields["export"] = ",".join(others) or "NONE"
 
     def _place(self) -> None:
@@ -195,7 +195,7 @@ class Call:
     # Dependencies
 
     def after(self, names: Sequence[str]) -> tuple[tuple[After, ...], str | None]:
-        """What it waits for in other stages, and in jobs that are no stages."""
+        """Dependencies on other stages, and the rest of the dependency on other jobs."""
         text = self.dependency
         if text is None or ("?" in text and not standins.jobs_in(text)):
             return (), text
@@ -231,7 +231,7 @@ class Call:
 
 # Names
 
-#: Variables that say nothing of the job whose id they hold, such as JOB1 or jid.
+#: Variables with names that do not describe the job, such as JOB1 or jid.
 _NO_NAME = re.compile(r"(?:(?:slurm|job|j|id|out|output|result|res|info)_?)+\d*")
 
 

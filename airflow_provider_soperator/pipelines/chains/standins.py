@@ -1,15 +1,15 @@
-"""What stands in a script for what only the cluster knows: the ids of jobs, and values of which nothing is known.
+"""Stand-ins in a script for values that only the cluster knows: the ids of jobs, and unknown values.
 
-An id is stood in for by a number that is unlike any other. So it goes through quotes, variables, awk and cut as the
-real one would, and is seen wherever it ends up. Any other value is stood in for by control characters, which no script
-has. Errors show neither.
+The stand-in of an id is a unique number. So it goes through quotes, variables, awk and cut as the real one would, and
+is recognized anywhere. The stand-in of any other value is made of control characters, which no script has. Errors show
+neither.
 """
 
 from __future__ import annotations
 
 import re
 
-#: What each id begins with. The whole has 18 digits, with which bash still counts.
+#: Prefix of each id. The whole has 18 digits, within the range of bash's integers.
 PREFIX = "870217"
 _ID = re.compile(rf"(?<!\d){PREFIX}(\d{{6}})(\d{{6}})(?!\d)")
 _MARK = re.compile(r"\x02([\x03\x04]+)\x05")
@@ -31,7 +31,7 @@ def is_stand_in(text: str) -> bool:
 
 
 def jobs_in(text: str) -> list[int]:
-    """The jobs whose ids a text has; -1 for what has been reckoned from one.
+    """The jobs whose ids a text has; -1 for a number calculated from one.
 
     >>> jobs_in(f"afterok:{stand_in(0)}:{stand_in(3)}:17")
     [0, 3]
@@ -45,7 +45,7 @@ def _check(number: int) -> int:
 
 
 def mark(number: int) -> str:
-    """Stands for a value of which nothing is known, by the number of its cause."""
+    """Mark of an unknown value, with the number of its cause."""
     return f"\x02{number:b}\x05".translate(_BITS)
 
 
@@ -73,7 +73,7 @@ def shown(text: str) -> str:
 
 
 class ShellChainError(ValueError):
-    """What is not understood in a script, where, and what to do about it.
+    """A construct in a script that is not understood: its line, and the remedy.
 
     >>> str(ShellChainError(3, "'mkdir' is not understood: take it into a job"))
     "line 3: 'mkdir' is not understood: take it into a job"

@@ -13,7 +13,7 @@ from airflow_provider_soperator.slurm.job_ids import key_of, strip_key
 _HEAD = "#!/bin/bash\nset -euo pipefail\n"
 _KEY = re.compile(r"(?<=:)[a-z2-7]{12}(?=(_?))(?![a-z0-9])")
 _WIDTH = 100
-#: Variables of bash's own, which it lets nobody set, and one that restricted bash does not: `env` can.
+#: Read-only variables of bash's own, and one that is read-only in restricted bash: `env` can set them.
 _SET_BY_ENV = frozenset({"BASHOPTS", "BASH_VERSINFO", "EUID", "PATH", "PPID", "SHELLOPTS", "UID"})
 
 
@@ -29,7 +29,7 @@ class UnknownDependency(ValueError):
 
 
 def as_shell(jobs: Mapping[str, BatchJob]) -> str:
-    """The script that submits these jobs in their order; where one waits for another's key, it says that one's id.
+    """The script that submits these jobs in their order, with job ids in place of the keys that they wait for.
 
     >>> print(as_shell({"prepare": BatchJob(command="hostname", nodes=2)}), end="")
     #!/bin/bash
@@ -80,9 +80,9 @@ def _call(name: str, job: BatchJob, variables: Mapping[str, str]) -> Iterator[st
 
 
 def _environment(env: Mapping[str, str]) -> list[str]:
-    """What goes before sbatch's options."""
+    """Text before sbatch's options."""
     sbatch = "sbatch"
-    if "PATH" in env:  # by which a shell would look for sbatch
+    if "PATH" in env:  # the shell would look for sbatch in this PATH
         sbatch = '"$(type -P sbatch)"'
     values = [f"{name}={shlex.quote(value)}" for name, value in env.items()]
     return [*(["env"] if _SET_BY_ENV & env.keys() else []), *values, sbatch]
@@ -114,7 +114,7 @@ def _on_lines(words: list[str]) -> str:
 
 
 def _variable(name: str, taken: set[str]) -> str:
-    """A variable's name like this; in lower case, in which no shell has variables of its own."""
+    """A variable name made from this one, in lower case, unlike the shell's own variables."""
     plain = re.sub(r"[^a-z0-9_]", "_", name.lower())
     plain = plain if plain[:1].isalpha() else f"job_{plain}"
     found, number = plain, 1

@@ -53,10 +53,10 @@ def test_it_cannot_answer(kind: str, error: type[Exception]) -> None:
 
 @pytest.mark.parametrize("content", [b"<html>", b"[]", b"{}", b'{"status": "success"}'])
 def test_somebody_else_answers(content: bytes) -> None:
-    with pytest.raises(ConnectFailed, match=r"what answered is no Prometheus \(HTTP 200\)"):
+    with pytest.raises(ConnectFailed, match=r"the server that answered is not a Prometheus \(HTTP 200\)"):
         vector_of(200, content, "up")
 
 
 def test_a_question_that_is_not_for_series() -> None:
-    with pytest.raises(ConnectFailed, match="up is no vector but a scalar"):
+    with pytest.raises(ConnectFailed, match="up is a scalar, not a vector"):
         answer(200, status="success", data={"resultType": "scalar", "result": [1, "2"]})

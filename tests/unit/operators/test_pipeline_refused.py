@@ -138,7 +138,7 @@ def test_a_trigger_rule_that_slurm_has_no_word_for(given: str) -> None:
 
 @pytest.mark.parametrize("edge", [after, aftercorr])
 def test_early_edges_to_what_slurm_does_not_know(edge: Any) -> None:
-    with refused("p.b cannot follow p.a by after", "no job of the pipeline p: say afterok()"), SbatchPipeline("p"):
+    with refused("p.b cannot follow p.a by after", "not a job of the pipeline p: say afterok()"), SbatchPipeline("p"):
         plain("a") >> edge() >> job("b", array="0-1")
     with refused("by after", "it is on another cluster (east): say afterok()"), SbatchPipeline("p"):
         job("a", slurm_conn_id="east", array="0-1") >> edge() >> job("b", slurm_conn_id="west", array="0-1")
@@ -147,7 +147,7 @@ def test_early_edges_to_what_slurm_does_not_know(edge: Any) -> None:
         SbatchPipeline("p"),
     ):
         plain("check") >> afternotok() >> job("a", array="0-1") >> edge() >> job("b", array="0-1")
-    with refused("q.b cannot follow p.a by after", "no job of the pipeline q"):
+    with refused("q.b cannot follow p.a by after", "not a job of the pipeline q"):
         with SbatchPipeline("p"):
             a = job("a", array="0-1")
         with SbatchPipeline("q"):
@@ -247,8 +247,8 @@ def test_a_setup_task_right_before_what_may_run_when_others_have_failed() -> Non
 @pytest.mark.parametrize(
     ("dependency", "said"),
     [
-        ("afterok:preapre", "fit waits for preapre, which is no stage of the pipeline: did you mean prepare?"),
-        ("afterburst:prepare", "fit: afterburst is no kind of dependency"),
+        ("afterok:preapre", "fit waits for preapre, which is not a stage of the pipeline: did you mean prepare?"),
+        ("afterburst:prepare", "fit: unknown kind of dependency afterburst"),
         ("afterok:fit", "in a circle: p.fit >> p.fit"),
         ("afterok:report", "in a circle: p.fit >> p.report >> p.fit"),
         ("afterok:prepare,after:prepare+5", "p.fit follows p.prepare by both afterok and after+5"),

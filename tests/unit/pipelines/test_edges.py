@@ -78,7 +78,7 @@ def test_other_labels_are_words_for_people() -> None:
 
 @pytest.mark.parametrize("minutes", [-2, 0.5, "5"])
 def test_minutes_that_are_none_are_refused_where_they_are_said(minutes: Any) -> None:
-    with pytest.raises(PipelineError, match="give a whole number"):
+    with pytest.raises(PipelineError, match="must be a whole number"):
         after(minutes=minutes)
 
 
@@ -109,14 +109,14 @@ def test_the_same_said_twice_is_said_once() -> None:
     ],
 )
 def test_before_a_task_that_is_no_job(edge: Callable[[], Any], remedy: str) -> None:
-    with refused("clean cannot follow p.a by after", "as it is no job of a pipeline", remedy):
+    with refused("clean cannot follow p.a by after", "as it is not a job of a pipeline", remedy):
         clean = plain("clean")
         with SbatchPipeline("p"):
             job("a") >> edge() >> clean
 
 
 def test_before_a_job_in_no_pipeline() -> None:
-    with refused("b cannot follow a by afterany, as it is no job of a pipeline", "say a >> b"):
+    with refused("b cannot follow a by afterany, as it is not a job of a pipeline", "say a >> b"):
         job("a") >> afterany() >> job("b")
 
 

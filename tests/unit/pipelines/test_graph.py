@@ -63,7 +63,7 @@ def test_other_labels_are_no_links(label: str) -> None:
 
 @pytest.mark.parametrize("minutes", [-1, 2.5, "5"])
 def test_minutes_are_whole_and_not_negative(minutes: int) -> None:
-    with pytest.raises(PipelineError, match=r"are no minutes to wait: give a whole number"):
+    with pytest.raises(PipelineError, match=r"minutes must be a whole number >= 0, got"):
         Link("a", "after", minutes)
 
 

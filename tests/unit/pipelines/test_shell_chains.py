@@ -336,7 +336,7 @@ def test_a_check_that_is_not_passed_names_what_is_missing() -> None:
         ("sbatch --wait a.sh", 1, "--wait cannot be used"),
         ("sbatch --nodes", 1, "--nodes needs a value"),
         ("sbatch --ntasks=two a.sh", 1, "--ntasks: 'two' is not a whole number"),
-        ("sbatch --of-a-plugin a.sh", 1, "--of-a-plugin is no option that is known here"),
+        ("sbatch --of-a-plugin a.sh", 1, "--of-a-plugin is not a known option"),
         ("sbatch <<'EOF'\n#!/bin/sh\n#SBATCH -y\nEOF", 1, "mistake in its line 2: unknown option -y"),
         ("J=$(sbatch a.sh)\nsbatch -d afterok:$J b.sh", 2, "sbatch's whole message in place of an id"),
         ("J=$(sbatch --parsable a.sh)\nsbatch -d afterok:$J?afterok:$J b.sh", 2, r"'\?' in a dependency"),

@@ -175,7 +175,7 @@ def test_a_job_that_is_deleted(checks: MadeUp) -> None:
     other = run_of()
     step(other, checks)
     del checks.seen[SECOND]
-    with pytest.raises(WorkFailed, match="somebody has deleted"):
+    with pytest.raises(WorkFailed, match="was deleted before it ended"):
         step(other, checks)
 
 
