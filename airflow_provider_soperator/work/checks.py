@@ -57,7 +57,7 @@ class CheckClients:
 async def check_clients(
     kubernetes_conn_id: str, namespace: str, slurm_conn_id: str | None, max_age: float | None = None
 ) -> AsyncIterator[CheckClients]:
-    """Open both sides; see ``Where.open`` for ``max_age``."""
+    """Open both sides; see ``ClusterConnections.open`` for ``max_age``."""
     where = ClusterConnections(kubernetes_conn_id=kubernetes_conn_id, namespace=namespace, slurm_conn_id=slurm_conn_id)
     async with where.open(max_age) as sides:
         yield CheckClients(ActiveChecks(sides.kubernetes.objects), sides.slurm)
