@@ -41,7 +41,10 @@ def check(read: Callable[[], Settings]) -> tuple[bool, str]:
     thread.join(PATIENCE)
     if found:
         return found[0]
-    return False, f"No answer within {PATIENCE:g} s. Check whether slurmctld is up (`scontrol ping`) and how busy it is."
+    return (
+        False,
+        f"No answer within {PATIENCE:g} s. Check whether slurmctld is up (`scontrol ping`) and how busy it is.",
+    )
 
 
 def _check(read: Callable[[], Settings]) -> tuple[bool, str]:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
-from airflow_provider_soperator.client.sync import LOOP
 from airflow_provider_soperator.operators.provisioning import (
     DestroyClusterOperator,
     ProvisionClusterOperator,
@@ -99,6 +98,7 @@ class ScaleNodeSetOperator(WorkOperator):
         )
 
     def _plan(self) -> dict[str, Any]:
+        from airflow_provider_soperator.client.sync import LOOP
         from airflow_provider_soperator.work.polling import FAILURES, is_final
         from airflow_provider_soperator.work.protocols import WorkFailed, WorkRefused
 
