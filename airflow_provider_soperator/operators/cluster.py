@@ -99,8 +99,8 @@ class ScaleNodeSetOperator(WorkOperator):
 
     def _plan(self) -> dict[str, Any]:
         from airflow_provider_soperator.client.sync import LOOP
-        from airflow_provider_soperator.work.polling import FAILURES, is_final
-        from airflow_provider_soperator.work.protocols import WorkFailed, WorkRefused
+        from airflow_provider_soperator.work.polling import FAILURES, event_of
+        from airflow_provider_soperator.work.protocols import WorkFailed, exception_of
 
         async def plan(work: NodeSetResize) -> dict[str, Any]:
             async with work.open(self.log) as sides:
@@ -111,8 +111,7 @@ class ScaleNodeSetOperator(WorkOperator):
         except ValueError as error:
             raise AirflowFailException(str(error)) from None
         except (WorkFailed, *FAILURES) as error:
-            final = isinstance(error, WorkRefused) or is_final(error)
-            raise (AirflowFailException if final else AirflowException)(str(error)) from error
+            raise exception_of(event_of(error)) from error
         for name, value in found.items():
             self.log.info("%s: %s", name, value)
         return found

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue, conf
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
@@ -62,8 +62,8 @@ class WatchSensor(BaseSensorOperator):
 
     def poke(self, context: Context) -> PokeReturnValue:
         from airflow_provider_soperator.client.sync import LOOP
-        from airflow_provider_soperator.work.polling import FAILURES, is_final, may_pass
-        from airflow_provider_soperator.work.protocols import WorkFailed, WorkRefused
+        from airflow_provider_soperator.work.polling import FAILURES, event_of, may_pass
+        from airflow_provider_soperator.work.protocols import WorkFailed, exception_of
 
         watch = self._watch = self._watch or self._checked()
         try:
@@ -72,12 +72,8 @@ class WatchSensor(BaseSensorOperator):
             if may_pass(error):
                 self.log.warning("No answer at present, asking again: %s", error)
                 return PokeReturnValue(False)
-            final = isinstance(error, WorkRefused) or is_final(error)
-            raise (AirflowFailException if final else AirflowException)(str(error)) from error
-        for line in look.says:
-            if line not in self._told:
-                self.log.info("%s", line)
-        self._told = look.says
+            raise exception_of(event_of(error)) from error
+        self._told = look.tell(self.log, self._told)
         return PokeReturnValue(look.is_reached, self.result(look.result) if look.is_reached else look.result)
 
     def _checked(self) -> Watch[Any]:

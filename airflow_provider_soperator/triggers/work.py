@@ -12,15 +12,12 @@ from airflow.triggers.base import TriggerEvent
 from async_timeout import timeout
 
 from airflow_provider_soperator.triggers.base import KillableTrigger, SlurmTrigger
-from airflow_provider_soperator.work.polling import FAILURES, completed, is_final, reached
+from airflow_provider_soperator.work.polling import FAILURES, completed, event_of, reached
 from airflow_provider_soperator.work.protocols import (
     Progress,
     Watch,
     Work,
     WorkFailed,
-    WorkRefused,
-    failed,
-    refused,
     succeeded,
     timed_out,
 )
@@ -46,7 +43,7 @@ class WorkTrigger(KillableTrigger):
         except asyncio.TimeoutError:
             event = timed_out(progress.place or "nothing has been done")
         except (WorkFailed, *FAILURES) as error:
-            event = (refused if isinstance(error, WorkRefused) or is_final(error) else failed)(str(error))
+            event = event_of(error)
         if progress.has_begun:
             await self.cancel()
             event["message"] += _sentence(self._fate)
@@ -84,5 +81,5 @@ class WatchTrigger(SlurmTrigger):
         try:
             event = succeeded(await reached(Watch.read(self.watch), self.log))
         except (WorkFailed, *FAILURES) as error:
-            event = (refused if isinstance(error, WorkRefused) or is_final(error) else failed)(str(error))
+            event = event_of(error)
         yield await self.resume(event)

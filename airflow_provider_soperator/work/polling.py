@@ -20,7 +20,7 @@ from airflow_provider_soperator.transports.transport_errors import (
     Unreachable,
     is_forbidden,
 )
-from airflow_provider_soperator.work.protocols import Progress, Watch
+from airflow_provider_soperator.work.protocols import Progress, Watch, WorkRefused, failed, refused
 
 C = TypeVar("C")
 T = TypeVar("T")
@@ -42,6 +42,11 @@ def may_pass(error: Exception) -> bool:
     if isinstance(error, SlurmError):
         return not is_final(error)
     return isinstance(error, TransportError) and (error.retryable or isinstance(error, Unreachable))
+
+
+def event_of(error: Exception) -> dict[str, Any]:
+    """The event of work or of a watch that ends with an error."""
+    return (refused if isinstance(error, WorkRefused) or is_final(error) else failed)(str(error))
 
 
 @asynccontextmanager
@@ -121,10 +126,7 @@ async def reached(watch: Watch[Any], log: Logger) -> Any:
     max_age = watch.poll_interval / 2
     looks = polled(watch.open, lambda client: watch.look(client, max_age), watch.pause, log, is_borne=may_pass)
     async for look in looks:
-        for line in look.says:
-            if line not in told:
-                log.info("%s", line)
-        told = look.says
+        told = look.tell(log, told)
         if look.is_reached:
             return look.result
     raise AssertionError("polling has no end")

@@ -120,6 +120,13 @@ class Look:
     #: Lines for the log; a line is logged when the look before did not have it.
     says: tuple[str, ...] = ()
 
+    def tell(self, log: Logger, before: tuple[str, ...]) -> tuple[str, ...]:
+        """Log the lines that the look before did not have; returns its own for the next one."""
+        for line in self.says:
+            if line not in before:
+                log.info("%s", line)
+        return self.says
+
 
 @dataclass(frozen=True, kw_only=True)
 class Watch(Stored, ABC, Generic[C]):
@@ -161,12 +168,17 @@ def timed_out(message: str) -> dict[str, Any]:
     return {"status": "timeout", "message": message}
 
 
+def exception_of(event: dict[str, Any], within: timedelta | None = None) -> AirflowException:
+    """The exception that an event without a result stands for."""
+    if event["status"] == "refused":
+        return AirflowFailException(event["message"])
+    if event["status"] == "timeout":
+        return WorkTimeout(f"not done within {within}: {event['message']}" if within else event["message"])
+    return AirflowException(event["message"])
+
+
 def result_of(event: dict[str, Any], within: timedelta | None = None) -> Any:
     """The result, or the exception that the event stands for."""
     if event["status"] == "success":
         return event["result"]
-    if event["status"] == "refused":
-        raise AirflowFailException(event["message"])
-    if event["status"] == "timeout":
-        raise WorkTimeout(f"not done within {within}: {event['message']}" if within else event["message"])
-    raise AirflowException(event["message"])
+    raise exception_of(event, within)

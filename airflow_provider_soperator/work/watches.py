@@ -13,8 +13,7 @@ from airflow_provider_soperator.client.poller import JobNews
 from airflow_provider_soperator.health.assessment import HealthQuery, in_words, told, unclear
 from airflow_provider_soperator.hooks.cluster_clients import HealthSources
 from airflow_provider_soperator.hooks.nebius import NebiusHook
-from airflow_provider_soperator.nebius.capacity_blocks import BlockAwaited
-from airflow_provider_soperator.nebius.capacity_blocks import block_fields as block_fields
+from airflow_provider_soperator.nebius.capacity_blocks import BlockAwaited, block_fields
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import sentence
 from airflow_provider_soperator.slurm.job_report import report_of
