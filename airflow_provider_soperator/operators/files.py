@@ -19,10 +19,9 @@ from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm import directives
 from airflow_provider_soperator.slurm.errors import SlurmError
-from airflow_provider_soperator.slurm.files import FileError
+from airflow_provider_soperator.slurm.files import FileError, Match, WorkingFolder
 from airflow_provider_soperator.slurm.job import job_of
 from airflow_provider_soperator.slurm.job_ids import SubmissionKey
-from airflow_provider_soperator.slurm.transfers import Match, WorkingFolder
 from airflow_provider_soperator.transports.transport_errors import NotSupported, TransportError
 
 #: From where to where; a mapping, or what Airflow has made of one.
