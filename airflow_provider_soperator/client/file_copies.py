@@ -289,21 +289,3 @@ def place_on_disk(new: Path, target: Path, entries: Sequence[Entry]) -> None:
             (target / entry.path).chmod(entry.mode)
         else:
             os.replace(new / entry.path, target / entry.path)
-
-
-#: Default limit on the bytes of a file that is read whole.
-MOST_OF_A_FILE = 64 << 20
-
-
-def read_file(path: str, most: int) -> Steps[bytes]:
-    """Read a whole file, even while it grows; ``FileError`` if it is missing or longer than ``most``."""
-    data = bytearray()
-    while True:
-        [piece] = yield ReadPieces((Piece(path, len(data), min(PIECE, most + 1 - len(data))),))
-        if piece.size is None:
-            raise FileError(f"there is no file {path}")
-        data += piece.data
-        if len(data) > most:
-            raise FileError(f"{path} has more than {most} bytes")
-        if not piece.data or len(data) >= piece.size:
-            return bytes(data)
