@@ -87,7 +87,10 @@ class AsyncSlurmClient:
         self, job: BatchJob, key: SubmissionKey, *, since: datetime | None = None, fresh: bool = False
     ) -> Submitted:
         """Submit a job exactly once; jobs submitted at the same time share a request."""
-        return submissions.accepted(await self._batcher.submit(submissions.named(job, key), since=since, fresh=fresh))
+        submitted = await self._batcher.submit(submissions.named(job, key), since=since, fresh=fresh)
+        if submitted.error:
+            raise submitted.error
+        return submitted
 
     async def find(
         self, job: BatchJob, keys: Sequence[SubmissionKey], *, since: datetime | None = None
@@ -135,7 +138,7 @@ class AsyncSlurmClient:
 
     async def cancel_waiting(self, jobs: Iterable[JobId]) -> None:
         """Cancel those of these jobs that have not started; running elements of an array continue."""
-        await self._take(queue.cancel_waiting(jobs))
+        await self._take(queue.cancel_many(jobs, waiting=True))
 
     async def status(self, job: JobId) -> JobStatus:
         """The status of a job, from the queue or from accounting."""

@@ -127,12 +127,6 @@ def find(job: BatchJob, keys: Sequence[SubmissionKey], since: datetime | None) -
     return Submitted(newest, adopted=True)
 
 
-def accepted(submitted: Submitted) -> Submitted:
-    if submitted.error:
-        raise submitted.error
-    return submitted
-
-
 #: Seconds that the first submission waits for others.
 BATCH_PAUSE = 0.05
 
