@@ -11,12 +11,13 @@ from functools import partial
 from typing import TypeVar
 
 from airflow_provider_soperator.answers import SharedAnswers
-from airflow_provider_soperator.client import file_copies, poll_rounds, queue, submissions
+from airflow_provider_soperator.client import poll_rounds, queue, submissions
 from airflow_provider_soperator.client.output import Tail, Tails
 from airflow_provider_soperator.client.poller import POLL_INTERVAL, JobNews, Poller
 from airflow_provider_soperator.client.submissions import Batcher
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, RateLimit, Share
 from airflow_provider_soperator.slurm.errors import AccountingDisabled
+from airflow_provider_soperator.slurm.files import PIECE, FileError, Piece, ReadPieces
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
 from airflow_provider_soperator.slurm.job_records import JobStatus
@@ -37,21 +38,6 @@ _CONFIG_AGE = 600.0
 _OF_WATCHERS = RetryPolicy(tries=2, within=5.0)
 
 
-class _Remembered:
-    """Cache of the cluster's settings."""
-
-    def __init__(self) -> None:
-        self._config: ClusterConfig | None = None
-        self._since = 0.0
-
-    def get(self) -> ClusterConfig | None:
-        return self._config if time.monotonic() - self._since < _CONFIG_AGE else None
-
-    def put(self, config: ClusterConfig) -> ClusterConfig:
-        self._config, self._since = config, time.monotonic()
-        return config
-
-
 class AsyncSlurmClient:
     """A Slurm cluster, for an event loop; any number of tasks may use it at once.
 
@@ -67,7 +53,6 @@ class AsyncSlurmClient:
         self._transport = transport
         self._policy = policy
         self._is_closed = False
-        self._remembered = _Remembered()
         self._watcher = Poller(partial(self._ask, policy=_OF_WATCHERS))
         self._tails = Tails(self.ask)
         self._batcher = Batcher(self.submit_many)
@@ -96,13 +81,16 @@ class AsyncSlurmClient:
 
     async def config(self) -> ClusterConfig:
         """The cluster's settings, cached for some minutes."""
-        return self._remembered.get() or self._remembered.put(await self.ask(ShowConfig()))
+        return await self.ask_shared(ShowConfig(), _CONFIG_AGE)
 
     async def submit(
         self, job: BatchJob, key: SubmissionKey, *, since: datetime | None = None, fresh: bool = False
     ) -> Submitted:
         """Submit a job exactly once; jobs submitted at the same time share a request."""
-        return submissions.accepted(await self._batcher.submit(submissions.named(job, key), since=since, fresh=fresh))
+        submitted = await self._batcher.submit(submissions.named(job, key), since=since, fresh=fresh)
+        if submitted.error:
+            raise submitted.error
+        return submitted
 
     async def find(
         self, job: BatchJob, keys: Sequence[SubmissionKey], *, since: datetime | None = None
@@ -150,7 +138,7 @@ class AsyncSlurmClient:
 
     async def cancel_waiting(self, jobs: Iterable[JobId]) -> None:
         """Cancel those of these jobs that have not started; running elements of an array continue."""
-        await self._take(queue.cancel_waiting(jobs))
+        await self._take(queue.cancel_many(jobs, waiting=True))
 
     async def status(self, job: JobId) -> JobStatus:
         """The status of a job, from the queue or from accounting."""
@@ -172,12 +160,26 @@ class AsyncSlurmClient:
         return self._tails.follow(path, offset)
 
     async def stats(self, top: int = 10) -> SlurmStats:
-        """Statistics of the cluster at this moment, with the ``top`` users."""
-        return await self._take(take_stats(top))
+        """Statistics of the cluster at this moment, with the ``top`` users. Without accounting there are no shares."""
+        jobs = await self.ask(ListJobs())
+        nodes = await self.ask(ListNodes())
+        shares: tuple[Share, ...] = ()
+        with contextlib.suppress(AccountingDisabled, NotSupported):
+            shares = await self.ask(ListShares())
+        return snapshot(jobs, nodes, shares or None, datetime.now(timezone.utc), top)
 
-    async def read_file(self, path: str, most: int = file_copies.MOST_OF_A_FILE) -> bytes:
-        """Read a whole file on the cluster."""
-        return await self._take(file_copies.read_file(path, most))
+    async def read_file(self, path: str, most: int = 64 << 20) -> bytes:
+        """Read a whole file, even while it grows; ``FileError`` if it is missing or longer than ``most``."""
+        data = bytearray()
+        while True:
+            [piece] = await self.ask(ReadPieces((Piece(path, len(data), min(PIECE, most + 1 - len(data))),)))
+            if piece.size is None:
+                raise FileError(f"there is no file {path}")
+            data += piece.data
+            if len(data) > most:
+                raise FileError(f"{path} has more than {most} bytes")
+            if not piece.data or len(data) >= piece.size:
+                return bytes(data)
 
     async def close(self) -> None:
         """Close the connection; open watches get no more updates."""
@@ -193,13 +195,3 @@ class AsyncSlurmClient:
             return (await self.config()).rate_limit
         except NotSupported:
             return None
-
-
-def take_stats(top: int) -> Steps[SlurmStats]:
-    """Take three requests for any number of jobs, nodes and users. Without accounting there are no shares."""
-    jobs = yield ListJobs()
-    nodes = yield ListNodes()
-    shares: tuple[Share, ...] = ()
-    with contextlib.suppress(AccountingDisabled, NotSupported):
-        shares = yield ListShares()
-    return snapshot(jobs, nodes, shares or None, datetime.now(timezone.utc), top)

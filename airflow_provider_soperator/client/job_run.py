@@ -163,7 +163,8 @@ class JobRun:
                     if not output.tail.trouble:
                         reads[asyncio.ensure_future(output.tail.next())] = output
                 if news.done():
-                    status = _known(news.result())
+                    status = news.result()
+                    assert status is not None, "only this run closes the watch"
                     if not status.is_over:
                         yield status
                     for output in self._new_outputs(status):
@@ -228,11 +229,6 @@ class JobRun:
             first = min(self._unshown)
             lines = [f"(The output of {len(self._unshown)} more parts is not shown; read it on the cluster)"]
             yield Printed(first.whole, "", lines)
-
-
-def _known(status: JobStatus | None) -> JobStatus:
-    assert status is not None, "only this run closes the watch"
-    return status
 
 
 def attributed(status: JobStatus) -> Steps[JobStatus]:

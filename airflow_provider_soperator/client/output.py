@@ -100,11 +100,11 @@ class Tails:
 
     async def look(self, tails: list[Tail], most: int) -> None:
         """Read the new bytes of each file, up to ``most``."""
-        request = ReadPieces(tuple(Piece(tail.path, tail.offset, most) for tail in tails))
-        for tail, piece in zip(tails, await self._ask(request), strict=True):
+        pieces = tuple(Piece(tail.path, tail.offset, most) for tail in tails)
+        for tail, asked, found in zip(tails, pieces, await self._ask(ReadPieces(pieces)), strict=True):
             # Another read of the same file may have been under way.
-            if piece.offset == tail.offset:
-                tail.feed(piece.data, piece.size or 0)
+            if asked.offset == tail.offset:
+                tail.feed(found.data, found.size or 0)
 
     async def _poll(self) -> None:
         try:

@@ -10,7 +10,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from airflow_provider_soperator.client.job_tracker import LossLimits, TrackedJob
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig
@@ -76,25 +76,20 @@ class Pace:
         return random.uniform(0.5, 1.0) * longest
 
 
-class Waiter(Protocol):
-    """A waiter for a job."""
+class Waiter:
+    """A waiter for a job.
 
-    @property
-    def job(self) -> JobId: ...
+    A job with another name than ``name`` is another job. If the jobs of all waiters are the connection's own user's
+    (``mine``), slurmctld has less to list.
+    """
 
-    @property
-    def name(self) -> str:
-        """The name that the job must have; a job of another name is another job. Empty: any."""
+    def __init__(self, job: JobId, name: str = "", mine: bool = False) -> None:
+        self.job, self.name, self.mine = job, name, mine
+        #: The newest status.
+        self.told: JobStatus | None = None
 
-    @property
-    def mine(self) -> bool:
-        """True if the job is the connection's own user's; if all are, slurmctld has less to list."""
-
-    @property
-    def told(self) -> JobStatus | None:
-        """The last status that it got."""
-
-    def tell(self, status: JobStatus) -> None: ...
+    def tell(self, status: JobStatus) -> None:
+        self.told = status
 
 
 W = TypeVar("W", bound=Waiter)
@@ -238,24 +233,10 @@ def _ids(entries: Iterable[_WatchedEntry[W]]) -> tuple[JobId, ...]:
     return tuple(JobId(number) for number in dict.fromkeys(entry.job.number for entry in entries))
 
 
-class _StatusQuery:
-    """A waiter for the current status only."""
-
-    name = ""
-    mine = False
-
-    def __init__(self, job: JobId) -> None:
-        self.job = job
-        self.told: JobStatus | None = None
-
-    def tell(self, status: JobStatus) -> None:
-        self.told = status
-
-
 def statuses(ids: Iterable[JobId]) -> Steps[dict[JobId, JobStatus]]:
     """The current status of each job; a job in neither the queue nor accounting is ``lost``."""
-    book: WatchList[_StatusQuery] = WatchList(LossLimits(unknown=0, runaway=0))
-    asked = [_StatusQuery(job) for job in dict.fromkeys(ids)]
+    book: WatchList[Waiter] = WatchList(LossLimits(unknown=0, runaway=0))
+    asked = [Waiter(job) for job in dict.fromkeys(ids)]
     for one in asked:
         book.add(one)
     yield from book.round()

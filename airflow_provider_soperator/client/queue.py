@@ -143,11 +143,6 @@ def let_go(job: JobId) -> Steps[bool]:
     return bool((yield from _change([job], lambda unmet: unmet.possible if unmet.is_vain else unmet)))
 
 
-def cancel_waiting(ids: Iterable[JobId]) -> Steps[None]:
-    """Cancel those of these jobs that have not started; running elements of an array continue."""
-    yield from tried(CancelJobs(ids=batch, waiting=True) for batch in batches(dict.fromkeys(ids)))
-
-
 def _change(ids: Iterable[JobId], change: Callable[[Unmet], Unmet]) -> Steps[tuple[JobId, ...]]:
     """Change the dependencies of these jobs; returns the jobs that were changed."""
     wanted = tuple(dict.fromkeys(ids))
@@ -192,8 +187,9 @@ def _updates(whole: JobId, parts: Iterable[Job], change: Callable[[Unmet], Unmet
             text_of_all = str(changed)
 
 
-def cancel_many(ids: Iterable[JobId]) -> Steps[None]:
-    yield from tried(CancelJobs(ids=batch) for batch in batches(dict.fromkeys(ids)))
+def cancel_many(ids: Iterable[JobId], waiting: bool = False) -> Steps[None]:
+    """Cancel jobs; with ``waiting`` only those that have not started, while running elements of an array continue."""
+    yield from tried(CancelJobs(ids=batch, waiting=waiting) for batch in batches(dict.fromkeys(ids)))
 
 
 def tried(requests: Iterable[Request[None]]) -> Steps[None]:

@@ -9,10 +9,9 @@ import asyncio
 import contextlib
 import dataclasses
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import Protocol
 
 from airflow_provider_soperator.client.poll_rounds import statuses
 from airflow_provider_soperator.slurm.cluster_records import Partition, RateLimit, UserRights
@@ -128,22 +127,8 @@ def find(job: BatchJob, keys: Sequence[SubmissionKey], since: datetime | None) -
     return Submitted(newest, adopted=True)
 
 
-def accepted(submitted: Submitted) -> Submitted:
-    if submitted.error:
-        raise submitted.error
-    return submitted
-
-
 #: Seconds that the first submission waits for others.
 BATCH_PAUSE = 0.05
-
-
-class SubmitMany(Protocol):
-    """Submits jobs, each exactly once."""
-
-    async def __call__(
-        self, jobs: Sequence[BatchJob], *, since: datetime | None = None, fresh: bool = False
-    ) -> tuple[Submitted, ...]: ...
 
 
 @dataclass
@@ -159,7 +144,7 @@ class _PendingSubmission:
 class Batcher:
     """Collects jobs, submits them together, and returns each its own answer."""
 
-    def __init__(self, submit_many: SubmitMany) -> None:
+    def __init__(self, submit_many: Callable[..., Awaitable[tuple[Submitted, ...]]]) -> None:
         self._submit_many = submit_many
         self._waiting: dict[str, _PendingSubmission] = {}
         self._task: asyncio.Task[None] | None = None

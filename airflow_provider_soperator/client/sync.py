@@ -13,8 +13,6 @@ from functools import partial, wraps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from async_timeout import timeout as time_limit
-
 from airflow_provider_soperator.client import file_copies
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.file_copies import Copied
@@ -103,14 +101,9 @@ class BlockingWatch:
     def __init__(self, watch: JobNews) -> None:
         self._watch = watch
 
-    @property
-    def told(self) -> JobStatus | None:
-        """The newest status."""
-        return self._watch.told
-
-    def next(self, timeout: float | None = None) -> JobStatus | None:
-        """Wait for the next status; None after the last, or if the timeout passes."""
-        return LOOP.run(_within(self._watch.next(), timeout))
+    def next(self) -> JobStatus | None:
+        """Wait for the next status; None after the last."""
+        return LOOP.run(self._watch.next())
 
     def __iter__(self) -> Iterator[JobStatus]:
         try:
@@ -119,9 +112,9 @@ class BlockingWatch:
         finally:
             self.close()
 
-    def end(self, timeout: float | None = None) -> JobStatus | None:
-        """Wait until the job is over; None if the timeout passes or the watch is closed before."""
-        return LOOP.run(_within(self._watch.end(), timeout))
+    def end(self) -> JobStatus | None:
+        """Wait until the job is over; None if the watch is closed before."""
+        return LOOP.run(self._watch.end())
 
     def close(self) -> None:
         """Stop watching."""
@@ -130,14 +123,6 @@ class BlockingWatch:
             self._watch.close()
 
         LOOP.run(close())
-
-
-async def _within(work: Coroutine[Any, Any, T], timeout: float | None) -> T | None:
-    try:
-        async with time_limit(timeout):
-            return await work
-    except asyncio.TimeoutError:
-        return None
 
 
 #: Seconds that a process waits at its exit for connections to close.

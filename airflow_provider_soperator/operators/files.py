@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
@@ -19,23 +19,18 @@ from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm import directives
 from airflow_provider_soperator.slurm.errors import SlurmError
-from airflow_provider_soperator.slurm.files import FileError
+from airflow_provider_soperator.slurm.files import FileError, Match, WorkingFolder
 from airflow_provider_soperator.slurm.job import job_of
 from airflow_provider_soperator.slurm.job_ids import SubmissionKey
-from airflow_provider_soperator.slurm.transfers import Match, WorkingFolder
 from airflow_provider_soperator.transports.transport_errors import NotSupported, TransportError
+
+if TYPE_CHECKING:
+    from airflow_provider_soperator.triggers.sbatch import SbatchTrigger
 
 #: From where to where; a mapping, or what Airflow has made of one.
 Pairs = Mapping[str, str] | Sequence[Sequence[str]]
 
 _WILD = frozenset("*?[")
-
-
-class SubmittedJob(Protocol):
-    """The job that a trigger submits."""
-
-    keys: list[str]
-    since: str | None
 
 
 class JobFiles:
@@ -48,7 +43,7 @@ class JobFiles:
         self._hook = SlurmHook(slurm_conn_id)
         self._here, self._owner, self._log = here, owner, log
 
-    def upload(self, files: Pairs, job: dict[str, Any], submitted: SubmittedJob | None = None) -> None:
+    def upload(self, files: Pairs, job: dict[str, Any], submitted: SbatchTrigger | None = None) -> None:
         """Copy all of them, unless the job of an earlier try is there to go on with: it has them, and may read them.
 
         Where no files can be reached this fails also if there are none, before anything is submitted.
@@ -101,7 +96,7 @@ def _folder(job: Mapping[str, Any]) -> str:
     return str(job.get("chdir") or said.get("chdir") or "")
 
 
-def _adopted(client: SlurmClient, job: dict[str, Any], submitted: SubmittedJob) -> str:
+def _adopted(client: SlurmClient, job: dict[str, Any], submitted: SbatchTrigger) -> str:
     *earlier, _ = map(SubmissionKey, submitted.keys)
     if not earlier:
         return ""

@@ -1,11 +1,15 @@
-"""Files in the jail: read pieces of many at once, write one whole, remove some."""
+"""Files in the jail: read pieces of many at once, list, write, place and remove some.
+
+Every request can be repeated, as a connection may break during it. New content is assembled in a staging folder on the
+same file system as its target, and moved there as a whole.
+"""
 
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.requests import Command, CommandOutput, Request
@@ -14,7 +18,8 @@ T = TypeVar("T")
 
 #: Default bytes of a piece.
 PIECE = 1024 * 1024
-
+#: Seconds that the cluster may take to list, move or remove a large folder.
+_LONG = 3600.0
 
 #: Remedies by parts of messages.
 _REMEDIES = {
@@ -52,6 +57,18 @@ def done(answer: CommandOutput, doing: str) -> CommandOutput:
     return answer
 
 
+def decoded(name: bytes) -> str:
+    """Decode a name; ``FileError`` if it is not UTF-8."""
+    try:
+        return name.decode()
+    except UnicodeDecodeError:
+        raise FileError(f"the name {name!r} is not UTF-8", remedy="rename the file") from None
+
+
+def _words(answer: CommandOutput) -> list[str]:
+    return [decoded(word) for word in answer.stdout.split(b"\0")[:-1]]
+
+
 @dataclass(frozen=True)
 class Piece:
     """A part of a file to read: ``length`` bytes from ``offset`` on."""
@@ -65,14 +82,8 @@ class Piece:
 class FilePiece:
     """Bytes that were read from a file. ``size`` is None if the file does not exist (yet)."""
 
-    path: str
-    offset: int
     data: bytes
     size: int | None
-
-    @property
-    def next_offset(self) -> int:
-        return self.offset + len(self.data)
 
 
 # Prints, for each piece, its bytes, then a mark and the file's size. Size and bytes are read at different moments, so
@@ -116,59 +127,238 @@ class ReadPieces(FileRequest[list[FilePiece]]):
             size, newline, rest = rest.partition(b"\n")
             if not mark or not newline:
                 raise FileError(f"reading {piece.path}: the answer is truncated")
-            found.append(FilePiece(piece.path, piece.offset, data, int(size) if int(size) >= 0 else None))
+            found.append(FilePiece(data, int(size) if int(size) >= 0 else None))
         return found
 
 
-# A file appears whole or not at all: it is written beside its place and moved there.
-_WRITE = """\
-set -e
-partial=$(mktemp -- "$1.XXXXXX")
-trap 'rm -f -- "$partial"' EXIT
-cat >"$partial"
-chmod -- "$2" "$partial"
-mv -f -- "$partial" "$1"
-trap - EXIT
+@dataclass(frozen=True)
+class RemoveFiles(FileRequest[None]):
+    """Remove files, and folders with their content; missing ones are not an error."""
+
+    paths: tuple[str, ...]
+
+    def command(self) -> Command:
+        return Command(("rm", "-rf", "--", *map(absolute, self.paths)), timeout=_LONG)
+
+    def read(self, answer: CommandOutput) -> None:
+        done(answer, "removing files")
+
+
+@dataclass(frozen=True)
+class WorkingFolder(FileRequest[PurePosixPath]):
+    """Get the working folder of commands, and of jobs by default."""
+
+    def command(self) -> Command:
+        return Command(("pwd",))
+
+    def read(self, answer: CommandOutput) -> PurePosixPath:
+        return PurePosixPath(decoded(done(answer, "finding the working folder").stdout.removesuffix(b"\n")))
+
+
+# The pattern is not split, and only expands to names: bash does not expand the result again.
+_MATCH = """\
+shopt -s nullglob globstar
+IFS=
+for name in $1; do printf '%s\\0' "$name"; done
 """
 
 
 @dataclass(frozen=True)
-class WriteFile(FileRequest[None]):
-    """Write a whole file, replacing any that exists; its folder must exist."""
+class Match(FileRequest[tuple[str, ...]]):
+    """Find the paths that match a shell pattern (``*``, ``?``, ``[a-z]``, and ``**`` for folders below)."""
 
-    path: str
-    data: bytes = field(repr=False)
-    mode: int = 0o644
+    pattern: str
 
     def command(self) -> Command:
-        return Command(("sh", "-c", _WRITE, "write", absolute(self.path), f"{self.mode:o}"), stdin=self.data or b"")
+        return Command(("bash", "-c", _MATCH, "match", absolute(self.pattern)), timeout=_LONG)
+
+    def read(self, answer: CommandOutput) -> tuple[str, ...]:
+        return tuple(_words(done(answer, f"looking for {self.pattern}")))
+
+
+Kind = Literal["file", "folder", "link"]
+_KINDS: dict[str, Kind] = {"f": "file", "d": "folder", "l": "link"}
+_OWNER_MAY_ALL = 0o700
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A file, a folder or a symbolic link, by its path below the copied one, which itself is ``""``.
+
+    Folders are writable by their owner, as they are filled piece by piece.
+
+    >>> oct(Entry("src", "folder", 0o555).mode)
+    '0o755'
+    """
+
+    path: str
+    kind: Kind
+    mode: int
+    size: int = 0
+    #: The SHA-256 of a file; the target of a link.
+    content: str = ""
+
+    def __post_init__(self) -> None:
+        # Other bits depend on the parent folder.
+        mode = self.mode & 0o777 | (_OWNER_MAY_ALL if self.kind == "folder" else 0)
+        object.__setattr__(self, "mode", 0 if self.kind == "link" else mode)
+        object.__setattr__(self, "size", self.size if self.kind == "file" else 0)
+
+
+# Entries, each as two words, and before or after others a word for each file, as sha256sum prints it.
+_FIND = """\
+find %s -type f,d,l -printf "%%y %%m %%s %%l\\0%%p\\0" -type f -exec sha256sum --zero -- {} +
+"""
+
+
+@dataclass(frozen=True)
+class ListFiles(FileRequest[dict[str, Entry]]):
+    """List a file, or a folder with all its content: its parents come before an entry.
+
+    The link at the top is followed, links below are not. With ``paths``, only those are listed that exist, each added
+    to the text of ``top``, which ends in a slash if it has to be a folder.
+    """
+
+    top: str
+    paths: tuple[str, ...] | None = None
+
+    def command(self) -> Command:
+        absolute(self.top)
+        find = _FIND % ('-H "$@"' if self.paths is None else '"$@" -maxdepth 0')
+        names = b"".join(f"{self.top}{path}\0".encode() for path in self.paths or [""])
+        return Command(("xargs", "-0", "sh", "-c", find, "list"), stdin=names, timeout=_LONG)
+
+    def read(self, answer: CommandOutput) -> dict[str, Entry]:
+        if self.paths is None:
+            # Otherwise missing files are expected.
+            done(answer, f"listing {self.top}")
+        found: dict[str, Entry] = {}
+        words = iter(_words(answer))
+        for word in words:
+            if word[1] == " ":
+                kind, mode, size, target = word.split(" ", 3)
+                path = self._below(next(words))
+                found[path] = Entry(path, _KINDS[kind], int(mode, 8), int(size), target)
+            else:
+                digest, _, name = word.partition("  ")
+                path = self._below(name)
+                found[path] = replace(found[path], content=digest)
+        return found
+
+    def _below(self, path: str) -> str:
+        return path.removeprefix(self.top).lstrip("/")
+
+
+# Within an existing folder: its parent may belong to others, or be on another file system.
+_STAGE = """\
+set -e
+at=$2
+if [ -d "$1" ]; then
+    if [ "$4" = file ]; then echo "it is a folder; end its name with / to put a file into it" >&2; exit 1; fi
+    at=$1
+elif [ -e "$1" ] && [ "$4" = folder ]; then
+    echo "it is a file" >&2
+    exit 1
+fi
+mkdir -p -- "$at"
+rm -rf -- "$at/$3"
+mkdir -m 700 -- "$at/$3"
+printf %s "$at/$3"
+"""
+
+
+@dataclass(frozen=True)
+class StageFiles(FileRequest[str]):
+    """Create an empty staging folder near the target; a leftover one with the same tag is removed."""
+
+    target: str
+    kind: Kind
+    tag: str
+
+    def command(self) -> Command:
+        above = str(PurePosixPath(absolute(self.target)).parent)
+        return Command(("sh", "-c", _STAGE, "stage", self.target, above, f".incoming-{self.tag}", self.kind))
+
+    def read(self, answer: CommandOutput) -> str:
+        return decoded(done(answer, f"writing to {self.target}").stdout)
+
+
+def staged(folder: str, path: str = "") -> str:
+    """The path of a part of the new content within a staging folder."""
+    return str(PurePosixPath(folder, "new", path))
+
+
+@dataclass(frozen=True)
+class UnpackFiles(FileRequest[None]):
+    """Unpack a tar archive in a folder."""
+
+    folder: str
+    archive: bytes = field(repr=False)
+
+    def command(self) -> Command:
+        words = ("tar", "-x", "-f", "-", "--touch", "--preserve-permissions", "--no-same-owner")
+        return Command((*words, "-C", absolute(self.folder)), stdin=self.archive)
+
+    def read(self, answer: CommandOutput) -> None:
+        done(answer, f"writing to {self.folder}")
+
+
+# The mode may forbid writing.
+_WRITE_PIECE = """\
+set -e
+[ ! -e "$1" ] || chmod u+w -- "$1"
+dd of="$1" bs=1M seek="$2" oflag=seek_bytes conv=notrunc iflag=fullblock status=none
+chmod -- "$3" "$1"
+"""
+
+
+@dataclass(frozen=True)
+class WritePiece(FileRequest[None]):
+    """Write a part of a file at its offset, and set the file's mode."""
+
+    path: str
+    offset: int
+    data: bytes = field(repr=False)
+    mode: int
+
+    def command(self) -> Command:
+        words = (absolute(self.path), str(self.offset), f"{self.mode:o}")
+        return Command(("sh", "-c", _WRITE_PIECE, "write", *words), stdin=self.data)
 
     def read(self, answer: CommandOutput) -> None:
         done(answer, f"writing {self.path}")
 
 
-@dataclass(frozen=True)
-class MakeFolder(FileRequest[None]):
-    """Create a folder and its parents; an existing one is not changed."""
+# In an existing folder, links to the new files replace the old ones: no file is ever incomplete, and processes in the
+# folder are not disturbed. The folder keeps its mode, which its owner has chosen.
+_PLACE = """\
+set -e
+merge() {
+    chmod --reference="$2" -- "$1/new"
+    cp -rdlfT --preserve=mode -- "$1/new" "$2/"
+}
+# Otherwise it was moved before the connection broke.
+if [ -e "$1/new" ]; then
+    if [ -d "$2" ]; then
+        merge "$@"
+    else
+        # Another process may put a folder there at this moment.
+        mv -fT -- "$1/new" "$2" || merge "$@"
+    fi
+fi
+rm -rf -- "$1"
+"""
 
-    path: str
-    mode: int = 0o755
+
+@dataclass(frozen=True)
+class PlaceFiles(FileRequest[None]):
+    """Move the content of a staging folder to its target, or into the target if that is a folder."""
+
+    folder: str
+    target: str
 
     def command(self) -> Command:
-        return Command(("mkdir", "-p", "-m", f"{self.mode:o}", "--", absolute(self.path)))
+        return Command(("sh", "-c", _PLACE, "place", absolute(self.folder), absolute(self.target)), timeout=_LONG)
 
     def read(self, answer: CommandOutput) -> None:
-        done(answer, f"making {self.path}")
-
-
-@dataclass(frozen=True)
-class RemoveFiles(FileRequest[None]):
-    """Remove files; missing ones are not an error."""
-
-    paths: tuple[str, ...]
-
-    def command(self) -> Command:
-        return Command(("rm", "-f", "--", *map(absolute, self.paths)))
-
-    def read(self, answer: CommandOutput) -> None:
-        done(answer, "removing files")
+        done(answer, f"moving to {self.target}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_soperator.slurm.files import FileError, MakeFolder, Piece, ReadPieces, RemoveFiles, WriteFile
+from airflow_provider_soperator.slurm.files import FileError, Piece, ReadPieces, RemoveFiles, WritePiece
 from airflow_provider_soperator.transports.transport_errors import OutputTooLarge
 from tests.contract.transports import Run, Way
 from tests.integration.cluster import Cluster
@@ -61,18 +61,18 @@ def test_commands_at_once_do_not_mix(shell_way: Way) -> None:
     assert [(one.stdout, one.stderr) for one in said] == [(f"{n}\n".encode(),) * 2 for n in range(40)]
 
 
-def test_files_are_written_whole_and_read_in_pieces(shell_way: Way, cluster: Cluster) -> None:
+def test_files_are_written_and_read_in_pieces(shell_way: Way, cluster: Cluster) -> None:
     folder = "/root/a folder; with 'quotes' ] $(touch canary) * \\"
     path, data = f"{folder}/données", bytes(range(256)) * 1000
-    shell_way.ask(MakeFolder(folder))
-    shell_way.ask(WriteFile(path, b"before"))
-    shell_way.ask(WriteFile(path, data, mode=0o640))
+    cluster.run("mkdir", folder)
+    shell_way.ask(WritePiece(path, 0, data[:100_000], 0o440))
+    shell_way.ask(WritePiece(path, 100_000, data[100_000:], 0o640))
     assert cluster.run("stat", "-c", "%a %s", path).split() == ["640", "256000"]
     start, end, past, missing = shell_way.ask(
         ReadPieces((Piece(path, 0, 10), Piece(path, 255_990, 100), Piece(path, 999_999), Piece("/root/nothing")))
     )
-    assert (start.data, start.next_offset, start.size) == (data[:10], 10, 256_000)
-    assert (end.data, end.next_offset) == (data[-10:], 256_000)
+    assert (start.data, start.size) == (data[:10], 256_000)
+    assert (end.data, end.size) == (data[-10:], 256_000)
     assert (past.data, past.size) == (b"", 256_000)
     assert (missing.data, missing.size) == (b"", None)
     shell_way.ask(RemoveFiles((path, "/root/nothing")))
@@ -80,13 +80,13 @@ def test_files_are_written_whole_and_read_in_pieces(shell_way: Way, cluster: Clu
 
 
 def test_an_empty_file_can_be_written(shell_way: Way) -> None:
-    shell_way.ask(WriteFile("/root/empty", b""))
+    shell_way.ask(WritePiece("/root/empty", 0, b"", 0o644))
     [piece] = shell_way.ask(ReadPieces((Piece("/root/empty"),)))
     assert (piece.data, piece.size) == (b"", 0)
 
 
 def test_a_file_that_cannot_be_written_says_why(shell_way: Way) -> None:
     with pytest.raises(FileError, match="No such file or directory"):
-        shell_way.ask(WriteFile("/root/no/such/folder/file", b"x"))
+        shell_way.ask(WritePiece("/root/no/such/folder/file", 0, b"x", 0o644))
     with pytest.raises(FileError, match="not an absolute path"):
-        shell_way.ask(WriteFile("relative", b"x"))
+        shell_way.ask(WritePiece("relative", 0, b"x", 0o644))

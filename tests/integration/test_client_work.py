@@ -8,7 +8,7 @@ import pytest
 
 from airflow_provider_soperator.client import submissions
 from airflow_provider_soperator.slurm.errors import SubmitRefused
-from airflow_provider_soperator.slurm.files import FileError, WriteFile
+from airflow_provider_soperator.slurm.files import FileError, WritePiece
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
 from airflow_provider_soperator.slurm.requests import ListJobs, Submit
@@ -111,7 +111,7 @@ def test_the_newest_try_of_a_job_is_found(slurm: ClientUnderTest, cluster: Clust
 
 def test_a_file_is_read_whole(slurm: ClientUnderTest, cluster: Cluster) -> None:
     data = bytes(range(256)) * 12_000
-    slurm.ask(WriteFile("/root/whole", data))
+    slurm.ask(WritePiece("/root/whole", 0, data, 0o644))
     assert slurm.do("read_file", "/root/whole") == data
     assert slurm.do("read_file", "/root/whole", len(data)) == data
     with pytest.raises(FileError, match="more than 1000 bytes"):

@@ -15,10 +15,9 @@ import pytest
 from airflow_provider_soperator.client import file_copies
 from airflow_provider_soperator.client.file_copies import LocalFileError
 from airflow_provider_soperator.client.sync import SlurmClient
-from airflow_provider_soperator.slurm.files import FileError, ReadPieces
+from airflow_provider_soperator.slurm.files import FileError, PlaceFiles, ReadPieces, WritePiece
 from airflow_provider_soperator.slurm.requests import Request
 from airflow_provider_soperator.slurm.requests.commands import run_steps
-from airflow_provider_soperator.slurm.transfers import PlaceFiles, WritePiece
 from tests.integration.cluster import Cluster
 from tests.integration.connections import WAYS, Connections
 
@@ -256,7 +255,7 @@ def test_a_folder_of_somebody_else(connections: Connections, folder: Path, clust
         cluster.run("sh", "-c", "cd /home/alice; rm -r project src empty -- nothing -large run.sh read-only latest")
         cluster.run("sh", "-c", "echo hidden >/home/alice/hidden; chmod 0 /home/alice/hidden")
         try:
-            with pytest.raises(FileError, match="/home/alice/hidden cannot be read"):
+            with pytest.raises(FileError, match="/home/alice/hidden: Permission denied: check its owner"):
                 slurm.download("/home/alice/hidden", folder / "hidden")
         finally:
             cluster.run("rm", "/home/alice/hidden")
