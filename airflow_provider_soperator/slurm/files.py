@@ -207,7 +207,7 @@ class Entry:
 
 # Entries, each as two words, and before or after others a word for each file, as sha256sum prints it.
 _FIND = """\
-find %s -type f,d,l -printf "%%y %%m %%s %%l\\0%%p\\0" -type f -exec sha256sum --zero -- {} +
+find %s \\( -type f -o -type d -o -type l \\) -printf "%%y %%m %%s %%l\\0%%p\\0" -type f -exec sha256sum --zero -- {} +
 """
 
 
