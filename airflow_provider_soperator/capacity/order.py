@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
-from datetime import datetime, timedelta, timezone
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from airflow_provider_soperator.capacity.holdings import Allocation, Release, World
-from airflow_provider_soperator.capacity.targets.protocol import Target, read_target, write_target
-from airflow_provider_soperator.errors import CapacityError, CapacityMistake
+from airflow_provider_soperator.capacity.targets import Target
+from airflow_provider_soperator.errors import CapacityError
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm.requests import PowerDownMode
 
@@ -26,13 +26,9 @@ class Timeouts:
     :param out_of_reach: until a cluster or a cloud that does not answer does so again
     """
 
-    #: Until one more unit is released: jobs may have to end first.
     release: timedelta = timedelta(hours=2)
-    #: Until released GPUs are free in the block: machines go minutes after their nodes.
     free: timedelta = timedelta(minutes=30)
-    #: Until one more unit is ready at its new target.
     ready: timedelta = timedelta(minutes=45)
-    #: Until a cluster or cloud that does not answer answers again.
     out_of_reach: timedelta = timedelta(hours=1)
 
 
@@ -63,19 +59,6 @@ class ShiftOrder:
     poll_interval: float = 10.0
     why: str = ""
 
-    def __post_init__(self) -> None:
-        names = [target.name for target in self.targets]
-        if len(set(names)) < len(names):
-            raise CapacityMistake(f"target names must be unique, got {', '.join(names)}")
-        unknown, missing = set(self.desired) - set(names), set(names) - set(self.desired)
-        if unknown or missing:
-            wrong = [f"unknown target {name}" for name in sorted(unknown)]
-            wrong += [f"no number for {name}" for name in sorted(missing)]
-            raise CapacityMistake("; ".join(wrong), f"the targets are {', '.join(names)}")
-        negative = [f"{units} for {name}" for name, units in self.desired.items() if units < 0]
-        if negative:
-            raise CapacityMistake(f"desired must be >= 0, got {', '.join(negative)}")
-
     @property
     def leaves_at(self) -> datetime:
         """The moment at which units begin to leave, to arrive in time."""
@@ -99,31 +82,16 @@ class ShiftOrder:
 
     def write(self) -> dict[str, Any]:
         """Return JSON."""
-        said = {one.name: getattr(self, one.name) for one in fields(self)}
-        return said | {
-            "targets": [write_target(target) for target in self.targets],
-            "desired": dict(self.desired),
-            "wanted_at": self.wanted_at.timestamp(),
-            "until": self.until and self.until.timestamp(),
-            "transfer": self.transfer.total_seconds(),
-            "force_after": self.force_after.total_seconds(),
-            "grace": self.grace.total_seconds(),
-            "timeouts": {one.name: getattr(self.timeouts, one.name).total_seconds() for one in fields(Timeouts)},
-        }
+        from pydantic import TypeAdapter
+
+        said: dict[str, Any] = TypeAdapter(ShiftOrder).dump_python(self, mode="json")
+        return said
 
     @classmethod
     def read(cls, said: dict[str, Any]) -> ShiftOrder:
-        spans = {name: timedelta(seconds=said[name]) for name in ("transfer", "force_after", "grace")}
-        return cls(
-            **said
-            | spans
-            | {
-                "targets": tuple(map(read_target, said["targets"])),
-                "wanted_at": datetime.fromtimestamp(said["wanted_at"], timezone.utc),
-                "until": datetime.fromtimestamp(said["until"], timezone.utc) if said["until"] else None,
-                "timeouts": Timeouts(**{name: timedelta(seconds=span) for name, span in said["timeouts"].items()}),
-            }
-        )
+        from pydantic import TypeAdapter
+
+        return TypeAdapter(cls).validate_python(said)
 
 
 class PartTookTooLong(CapacityError):

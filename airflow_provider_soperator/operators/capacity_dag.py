@@ -13,7 +13,7 @@ from airflow_provider_soperator.timetables.capacity import CapacityTimetable
 
 if TYPE_CHECKING:
     from airflow_provider_soperator.capacity.schedule import CapacitySchedule
-    from airflow_provider_soperator.capacity.targets.protocol import Target
+    from airflow_provider_soperator.capacity.targets import Target
 
 #: The parameter with which the plan is all that there is.
 _PLAN_ONLY = "plan_only"
