@@ -22,8 +22,7 @@ from airflow_provider_soperator.values import is_on, moment_of
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
-    from airflow_provider_soperator.capacity.allocation import DesiredAllocation
-    from airflow_provider_soperator.capacity.order import ReleaseMode, ShiftOrder, Timeouts
+    from airflow_provider_soperator.capacity.order import DesiredAllocation, ReleaseMode, ShiftOrder, Timeouts
     from airflow_provider_soperator.capacity.schedule import CapacitySchedule
     from airflow_provider_soperator.capacity.targets import Target
     from airflow_provider_soperator.work.targets import TargetScaling
@@ -255,7 +254,7 @@ class ShiftCapacityOperator(WaitingOperator):
         )
 
     def _wanted(self, context: Context, limit: int) -> DesiredAllocation:
-        from airflow_provider_soperator.capacity.allocation import (
+        from airflow_provider_soperator.capacity.order import (
             Superseded,
             is_requested,
             requested_allocation,
