@@ -37,10 +37,6 @@ class ShiftPlan:
     #: GPUs of the block that are free now; None if that is unknown.
     free: int | None
 
-    @property
-    def is_empty(self) -> bool:
-        return all(move.now == move.then for move in self.moves)
-
     def describe(self) -> dict[str, Any]:
         """JSON, with the plan as plain ``text`` and as ``markdown``."""
         return {
@@ -53,17 +49,18 @@ class ShiftPlan:
 
     def markdown(self) -> str:
         """The text as Markdown, for Airflow's pages."""
-        lines = []
-        for move in self.moves:
-            lines += [f"- {move}", *(f"    - {reason}" for reason in move.reasons)]
-        return "\n".join([*lines, "", *(f"{number}. {step}" for number, step in enumerate(self.steps, 1))])
+        return self._text("- ", "    - ", "\n\n")
 
     def __str__(self) -> str:
-        lines = []
-        for move in self.moves:
-            lines += [str(move), *(f"    {reason}" for reason in move.reasons)]
-        lines += [f"{number}. {step}" for number, step in enumerate(self.steps, 1)]
-        return "\n".join(lines)
+        return self._text("", "    ", "\n")
+
+    def _text(self, move_mark: str, reason_mark: str, gap: str) -> str:
+        moves = [
+            line
+            for move in self.moves
+            for line in (f"{move_mark}{move}", *(f"{reason_mark}{reason}" for reason in move.reasons))
+        ]
+        return "\n".join(moves) + gap + "\n".join(f"{number}. {step}" for number, step in enumerate(self.steps, 1))
 
 
 def plan(world: World, order: ShiftOrder, reasons: Mapping[str, Sequence[str]]) -> ShiftPlan:

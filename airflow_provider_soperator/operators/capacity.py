@@ -217,13 +217,9 @@ class ShiftCapacityOperator(WaitingOperator):
         outcome: dict[str, Any] = result_of(event)
         self.log.info("Done: %s", _listed(outcome["allocation"]))
         self.log.info("Figures: %s", _listed(outcome["figures"]))
-        self._emit(outcome["figures"])
-        return outcome
-
-    def _emit(self, figures: Mapping[str, float | None]) -> None:
-        """As metrics of Airflow's."""
         tags = {"dag_id": self.dag_id, "task_id": self.task_id}
-        emit((f"shift.{name}", value, tags) for name, value in figures.items())
+        emit((f"shift.{name}", value, tags) for name, value in outcome["figures"].items())
+        return outcome
 
     def _order(self, context: Context, limit: int) -> ShiftOrder:
         """The order of this task, within a block of ``limit`` GPUs."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -156,12 +156,10 @@ class KubernetesScaleTarget:
         except KindMistake as error:
             raise CapacityMistake(str(error)) from None
 
-    @asynccontextmanager
-    async def open(self, context: SessionContext, clients: Clients, log: Logger) -> AsyncIterator[Session]:
+    def open(self, context: SessionContext, clients: Clients, log: Logger) -> AbstractAsyncContextManager[Session]:
         from airflow_provider_soperator.capacity.targets.kubernetes_session import open_session
 
-        async with open_session(self, clients, log) as session:
-            yield session
+        return open_session(self, clients, log)
 
 
 #: A holder of GPUs of a block. In JSON each kind is told by a field that it alone has, and needs.
