@@ -41,26 +41,20 @@ class ShiftPlan:
         """JSON, with the plan as plain ``text`` and as ``markdown``."""
         return {
             "text": str(self),
-            "markdown": self.markdown(),
+            "markdown": self._text("- ", ""),
             "moves": {move.target: {"now": move.now, "then": move.then} for move in self.moves},
             "steps": list(self.steps),
             "free_gpus": self.free,
         }
 
-    def markdown(self) -> str:
-        """The text as Markdown, for Airflow's pages."""
-        return self._text("- ", "    - ", "\n\n")
-
     def __str__(self) -> str:
-        return self._text("", "    ", "\n")
+        return self._text()
 
-    def _text(self, move_mark: str, reason_mark: str, gap: str) -> str:
-        moves = [
-            line
-            for move in self.moves
-            for line in (f"{move_mark}{move}", *(f"{reason_mark}{reason}" for reason in move.reasons))
-        ]
-        return "\n".join(moves) + gap + "\n".join(f"{number}. {step}" for number, step in enumerate(self.steps, 1))
+    def _text(self, mark: str = "", *between: str) -> str:
+        lines: list[str] = []
+        for move in self.moves:
+            lines += [f"{mark}{move}", *(f"    {mark}{reason}" for reason in move.reasons)]
+        return "\n".join([*lines, *between, *(f"{number}. {step}" for number, step in enumerate(self.steps, 1))])
 
 
 def plan(world: World, order: ShiftOrder, reasons: Mapping[str, Sequence[str]]) -> ShiftPlan:

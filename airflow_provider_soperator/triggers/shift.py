@@ -15,10 +15,9 @@ from airflow_provider_soperator.capacity.order import ShiftOrder
 from airflow_provider_soperator.capacity.shift import Shift
 from airflow_provider_soperator.errors import CapacityError, CapacityMistake, ConnectionMistake
 from airflow_provider_soperator.hooks.cluster_clients import ShiftClients
-from airflow_provider_soperator.slurm.errors import SlurmError
-from airflow_provider_soperator.transports.transport_errors import TransportError
 from airflow_provider_soperator.triggers.base import KillableTrigger
 from airflow_provider_soperator.work import task_sdk
+from airflow_provider_soperator.work.polling import FAILURES
 from airflow_provider_soperator.work.protocols import failed, refused, succeeded, timed_out
 
 #: States of tasks that have ended, unless they are cleared.
@@ -60,10 +59,9 @@ class ShiftTrigger(KillableTrigger):
                         await shift.leave()
                     return timed_out("the time of the task was over" + self.fate)
             return succeeded(outcome.describe())
-        except (CapacityMistake, ConnectionMistake) as error:
-            return refused(str(error))
-        except (CapacityError, SlurmError, TransportError) as error:
-            return failed(str(error))
+        except (CapacityError, *FAILURES) as error:
+            can_never_be = isinstance(error, (CapacityMistake, ConnectionMistake))
+            return (refused if can_never_be else failed)(str(error))
 
     async def cancel(self) -> None:
         # A task with another try goes on with this shift, and needs its start.
