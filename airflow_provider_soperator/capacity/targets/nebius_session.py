@@ -108,6 +108,9 @@ class NodeGroupSession(Session):
             return
         await self._resize(group, size.grown(to, self._min_nodes))
 
+    async def finish(self) -> None:
+        """Do nothing: nothing existed only for the shift."""
+
     async def _see(self) -> tuple[NodeGroup, Operation | None, GroupSize]:
         """The group, its running operation, and its size."""
         group, operations = await asyncio.gather(self._client.read(), self._client.operations())
