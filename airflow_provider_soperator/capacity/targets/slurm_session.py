@@ -239,7 +239,7 @@ class SlurmNodesSession(Session):
                 "%s: reserved %s from %s on: only jobs that end by then start there",
                 self._target.name,
                 hostlist.fold(nodes),
-                f"{release.wanted_at:%d %b %H:%M:%S} UTC",
+                f"{release.wanted_at:%d %b %H:%M:%S %Z}",
             )
 
     async def _warned_long_enough(self, jobs: Sequence[Job], release: Release) -> bool:

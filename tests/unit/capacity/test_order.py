@@ -68,6 +68,10 @@ def test_it_is_the_same_after_json(order: ShiftOrder) -> None:
     assert through_json(order) == order
 
 
+def test_a_moment_keeps_its_zone() -> None:
+    assert f"{through_json(PLAIN).wanted_at:%H:%M %Z} {through_json(FULL).wanted_at:%H:%M%z}" == "20:00 UTC 20:00+0100"
+
+
 def test_nothing_is_left_out_of_that() -> None:
     assert [one.name for one in fields(ShiftOrder) if getattr(FULL, one.name) == getattr(PLAIN, one.name)] == []
 
