@@ -123,7 +123,17 @@ class Lease:
         if mine and mine.end == _HAD:
             return ShiftRecord.read(mine.comment) or record
         if not found:
-            await self._create(record)
+            request = CreateReservation(
+                name=self._name,
+                nodes=(self._node,),
+                start=_FAR,
+                end=_ASKED,
+                users=(self._user,),
+                comment=record.write(),
+            )
+            # It may have been created, and the answer lost.
+            with suppress(ReservationConflict):
+                await self._ask(request)
             found = await self._list()
         others = {name: one for name, one in found.items() if name != self._name}
         if others:
@@ -164,20 +174,6 @@ class Lease:
 
     async def _list(self) -> dict[str, Reservation]:
         return {one.name: one for one in await self._ask(ListReservations()) if one.name.startswith(self._prefix)}
-
-    async def _create(self, record: ShiftRecord) -> None:
-        # It may have been created, and the answer lost.
-        with suppress(ReservationConflict):
-            await self._ask(
-                CreateReservation(
-                    name=self._name,
-                    nodes=(self._node,),
-                    start=_FAR,
-                    end=_ASKED,
-                    users=(self._user,),
-                    comment=record.write(),
-                )
-            )
 
 
 def handover_name(block: str, key: str) -> str:

@@ -53,14 +53,11 @@ class TargetScaling(Work[Session]):
 class ScalingProgress(Progress[Session]):
     """A scaling under way: the target shrinks, or grows as far as its block allows."""
 
+    place = ""
+
     def __init__(self, wanted: TargetScaling, log: Logger) -> None:
         self._wanted, self._log = wanted, log
         self._target = wanted.target
-        self._place = ""
-
-    @property
-    def place(self) -> str:
-        return self._place
 
     async def step(self, session: Session) -> dict[str, Any] | None:
         try:
@@ -114,6 +111,6 @@ class ScalingProgress(Progress[Session]):
         why = f" ({'; '.join(seen.problems)})" if seen.problems else ""
         ready = f"{target.name}: {seen.ready} of {self._wanted.units} {target.units} are ready"
         place = f"{ready}, {seen.held} hold GPUs{leaving}{why}"
-        if place != self._place:
-            self._place = place
+        if place != self.place:
+            self.place = place
             self._log.info("%s", place)

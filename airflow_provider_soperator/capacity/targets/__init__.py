@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from airflow_provider_soperator.errors import CapacityMistake
 
 if TYPE_CHECKING:
-    from airflow_provider_soperator.capacity.targets.nebius_session import GroupMachines
     from airflow_provider_soperator.capacity.targets.protocol import Clients, Session, SessionContext
     from airflow_provider_soperator.logger import Logger
 
@@ -62,14 +61,13 @@ class SlurmNodesTarget:
 
         async with AsyncExitStack() as opened:
             client = await opened.enter_async_context(clients.slurm(self.slurm_conn_id))
-            machines = await self._open_machines(opened, clients) if self.node_groups else None
+            machines = None
+            if self.node_groups:
+                sdk = await opened.enter_async_context(clients.nebius(self.nebius_conn_id))
+                from airflow_provider_soperator.capacity.targets.nebius_session import GroupMachines
+
+                machines = GroupMachines(sdk, self.node_groups)
             yield SlurmNodesSession(self, client, await client.ask(WhoAmI()), machines, context, log)
-
-    async def _open_machines(self, opened: AsyncExitStack, clients: Clients) -> GroupMachines:
-        sdk = await opened.enter_async_context(clients.nebius(self.nebius_conn_id))
-        from airflow_provider_soperator.capacity.targets.nebius_session import GroupMachines
-
-        return GroupMachines(sdk, self.node_groups)
 
 
 @dataclass(frozen=True, kw_only=True)
