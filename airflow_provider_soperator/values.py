@@ -38,12 +38,14 @@ def moment_of(what: str, said: datetime | str | None) -> datetime | None:
     Traceback (most recent call last):
     ValueError: since='noon' is not a date and time, such as 2026-11-21T20:00:00+01:00
     """
-    if said is None or said in ("", "None"):
+    said = said.strip() if isinstance(said, str) else said
+    if said in (None, "", "None"):
         return None
     import pendulum
 
     try:
-        parsed = pendulum.parse(said) if isinstance(said, str) else said
+        # Without a zone it would otherwise be taken as UTC.
+        parsed = pendulum.parse(said, tz=None) if isinstance(said, str) else said
     except ValueError:
         raise ValueError(f"{what}={said!r} is not a date and time, such as 2026-11-21T20:00:00+01:00") from None
     if not isinstance(parsed, datetime) or parsed.tzinfo is None:

@@ -8,7 +8,6 @@ replicas as the autoscaler may ever make; before that, it would take GPUs that b
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
 
 from airflow_provider_soperator.errors import CapacityMistake
 from airflow_provider_soperator.soperator.conditions import Object
@@ -29,30 +28,8 @@ _BOUNDS = f"{MANAGER}/bounds"
 _KEDA_MOST = 100
 
 
-class Autoscaler(Protocol):
-    """A controller that changes the replicas of a workload."""
-
-    def check(self) -> None:
-        """Raise ``CapacityMistake`` if it cannot be paused."""
-
-    def ceiling(self, replicas: int) -> int:
-        """The highest number of replicas that it may set now, given the present number."""
-
-    def pin(self, replicas: int) -> Object | None:
-        """The patch that pins the workload at this number; None if it is pinned already."""
-
-    def release(self, replicas: int) -> Object | None:
-        """The patch that unpins it, if we have pinned it and it may never set more than this; else None."""
-
-    @property
-    def resource(self) -> Resource: ...
-
-    @property
-    def name(self) -> str: ...
-
-
 class Keda:
-    """A ScaledObject."""
+    """A ScaledObject. (An ``Hpa`` has the same methods.)"""
 
     resource = _SCALED_OBJECT
 
@@ -62,6 +39,7 @@ class Keda:
         self._most = int(found["spec"].get("maxReplicaCount", _KEDA_MOST))
 
     def check(self) -> None:
+        """Raise ``CapacityMistake`` if it cannot be paused."""
         pinned = self._annotations.get(_PAUSED_REPLICAS)
         if pinned is not None and not self._is_ours:
             raise CapacityMistake(
@@ -70,17 +48,20 @@ class Keda:
             )
 
     def ceiling(self, replicas: int) -> int:
+        """The highest number of replicas that it may set now, given the present number."""
         if pinned := self._annotations.get(_PAUSED_REPLICAS):
             return int(pinned)
         return replicas if self._annotations.get(_PAUSED) == "true" else self._most
 
     def pin(self, replicas: int) -> Object | None:
+        """The patch that pins the workload at this number; None if it is pinned already."""
         said = str(replicas)
         if self._is_ours and self._annotations[_PAUSED_REPLICAS] == said:
             return None
         return _annotated({_PAUSED_REPLICAS: said, _OUR_PAUSE: said})
 
     def release(self, replicas: int) -> Object | None:
+        """The patch that unpins it, if we have pinned it and it may never set more than this; else None."""
         if not self._is_ours or replicas < self._most:
             return None
         return _annotated({_PAUSED_REPLICAS: None, _OUR_PAUSE: None})
@@ -129,6 +110,9 @@ class Hpa:
     @staticmethod
     def _changed(bounds: tuple[int, int], noted: str | None) -> Object:
         return _annotated({_BOUNDS: noted}) | {"spec": {"minReplicas": bounds[0], "maxReplicas": bounds[1]}}
+
+
+Autoscaler = Keda | Hpa
 
 
 async def find(objects: Objects, workload: Resource, name: str, *, may_pin_hpa: bool) -> Autoscaler | None:

@@ -64,16 +64,11 @@ def instant(wall: datetime, zone: Timezone) -> DateTime:
     >>> instant(datetime(2026, 10, 25, 2, 30), amsterdam).isoformat()
     '2026-10-25T00:30:00+00:00'
     """
-    moment = _by_offset_of(wall, wall, zone)
+    moment = wall.replace(tzinfo=zone).astimezone(pendulum.UTC)
     if _shown(moment, zone) != wall:
-        moment = _jump(_by_offset_of(wall.replace(fold=1), wall, zone), moment, wall, zone)
+        before = wall.replace(tzinfo=zone, fold=1).astimezone(pendulum.UTC)
+        moment = _jump(before, moment, wall, zone)
     return pendulum.instance(moment)
-
-
-def _by_offset_of(what: datetime, wall: datetime, zone: Timezone) -> datetime:
-    offset = what.replace(tzinfo=zone).utcoffset()
-    assert offset is not None, "a zone always has one"
-    return (wall - offset).replace(tzinfo=pendulum.UTC)
 
 
 def _shown(moment: datetime, zone: Timezone) -> datetime:
@@ -146,16 +141,12 @@ class Dates:
     def parse(cls, text: str) -> Dates:
         first, _, last = text.partition("/") if isinstance(text, str) else ("", "", "")
         last = last or first
+        is_days = bool(_DATE.fullmatch(first) and _DATE.fullmatch(last))
+        if not is_days and not (_TIME.fullmatch(first) and _TIME.fullmatch(last)):
+            raise CapacityMistake(f"the exception {text!r} is not a date or period", _HOW_TO_WRITE_DATES)
         try:
-            if _DATE.fullmatch(first) and _DATE.fullmatch(last):
-                start, end = datetime.fromisoformat(first), datetime.fromisoformat(last) + timedelta(days=1)
-            elif _TIME.fullmatch(first) and _TIME.fullmatch(last):
-                start, end = datetime.fromisoformat(first), datetime.fromisoformat(last)
-            else:
-                raise CapacityMistake(f"the exception {text!r} is not a date or period", _HOW_TO_WRITE_DATES)
+            start, end = datetime.fromisoformat(first), datetime.fromisoformat(last) + timedelta(days=is_days)
         except ValueError as error:
-            if isinstance(error, CapacityMistake):
-                raise
             raise CapacityMistake(
                 f"the exception {text!r} has a date that does not exist ({error})", _HOW_TO_WRITE_DATES
             ) from None

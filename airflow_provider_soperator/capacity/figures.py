@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from datetime import datetime
 from typing import Any
 
@@ -91,12 +92,7 @@ class JobLosses:
     lost_gpu_seconds: float = 0.0
 
     def __add__(self, other: JobLosses) -> JobLosses:
-        return JobLosses(
-            self.ended + other.ended,
-            self.requeued + other.requeued,
-            self.killed + other.killed,
-            self.lost_gpu_seconds + other.lost_gpu_seconds,
-        )
+        return JobLosses(*map(operator.add, astuple(self), astuple(other)))
 
 
 class DisplacedJobs:

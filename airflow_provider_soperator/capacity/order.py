@@ -1,19 +1,113 @@
-"""The order for a shift, as a value that JSON can carry, and the time limits of its parts."""
+"""The order for a shift: the desired allocation, by a schedule or as a user asks for it, and the means to get there."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
-from datetime import datetime, timedelta, timezone
-from typing import Any, Literal
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_provider_soperator.capacity.holdings import Allocation, Release, World
-from airflow_provider_soperator.capacity.targets.protocol import Target, read_target, write_target
+from airflow_provider_soperator.capacity.targets import Target
 from airflow_provider_soperator.errors import CapacityError, CapacityMistake
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm.requests import PowerDownMode
 
+if TYPE_CHECKING:
+    from airflow_provider_soperator.capacity.schedule import CapacitySchedule
+
 #: When nodes go: once they are idle, once their jobs have ended, or at once.
 ReleaseMode = Literal["idle", "asap", "force"]
+
+_AMOUNT = re.compile(r"(\d+)(?: *(gpus?|[a-z]+))?", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class DesiredAllocation:
+    """Units of each target from a moment on, and until when, if that is known."""
+
+    units: dict[str, int]
+    at: datetime
+    until: datetime | None
+    why: str
+
+
+class Superseded(CapacityError):
+    """A newer allocation of the schedule is already in force."""
+
+
+def scheduled_allocation(schedule: CapacitySchedule, at: datetime, now: datetime) -> DesiredAllocation:
+    """The allocation of a schedule at a moment; a past one is due at once, or ``Superseded`` by a newer one."""
+    segment, newest = schedule.at(at), schedule.last_change(now)
+    if newest is not None and newest.at > at:
+        raise Superseded(
+            f"{segment.name} is superseded: {newest.after.name} is in force since {newest.at:%d %b %H:%M %Z}"
+        )
+    following = schedule.next_change(max(at, now))
+    until = following.at if following else None
+    return DesiredAllocation(dict(segment.allocation), max(at, now), until, f"{segment.name}, as scheduled")
+
+
+def requested_allocation(desired: Any, targets: Sequence[Target], limit: int, at: datetime) -> DesiredAllocation:
+    """The allocation that a user requests: units or GPUs of each target; one target may be left out, to get the rest.
+
+    >>> from airflow_provider_soperator.capacity.targets import SlurmNodesTarget
+    >>> two = [SlurmNodesTarget(name=name, nodes="worker-[0-7]") for name in ("training", "inference")]
+    >>> requested_allocation({"training": "32 gpus"}, two, 64, datetime.now()).units
+    {'training': 4, 'inference': 4}
+    """
+    said = _mapping(desired)
+    names = [target.name for target in targets]
+    if unknown := sorted(set(said) - set(names)):
+        raise CapacityMistake(f"unknown target {' and '.join(unknown)}", f"the targets are {', '.join(names)}")
+    units = {target.name: _units(said[target.name], target) for target in targets if _is_said(said.get(target.name))}
+    rest = [target for target in targets if target.name not in units]
+    if len(rest) > 1 or not units:
+        names_left = " and ".join(target.name for target in rest)
+        raise CapacityMistake(f"no number for {names_left}", "give one for all targets but one")
+    for target in rest:
+        taken = sum(units[one.name] * one.gpus_per_unit for one in targets if one.name in units)
+        units[target.name] = max(0, limit - taken) // target.gpus_per_unit
+    return DesiredAllocation({name: units[name] for name in names}, at, None, "requested manually")
+
+
+def is_requested(desired: Any) -> bool:
+    """True if anything was requested; an empty form requests nothing."""
+    return any(map(_is_said, _mapping(desired).values())) if _is_said(desired) else False
+
+
+def _mapping(desired: Any) -> Mapping[str, Any]:
+    if isinstance(desired, str):
+        try:
+            desired = json.loads(desired)
+        except ValueError:
+            raise CapacityMistake(f"desired must be a JSON object, got {desired!r}") from None
+    if not isinstance(desired, Mapping):
+        raise CapacityMistake(f"desired must map each target to its units, got {desired!r}")
+    return desired
+
+
+def _is_said(value: Any) -> bool:
+    # A template renders None as the text "None".
+    return value is not None and str(value).strip().lower() not in ("", "none", "null")
+
+
+def _units(value: Any, target: Target) -> int:
+    found = _AMOUNT.fullmatch(str(value).strip())
+    if not found:
+        raise CapacityMistake(f"{target.name}: expected a number of {target.units} or GPUs ('32 gpus'), got {value!r}")
+    number, what = int(found[1]), (found[2] or "").lower()
+    if what in ("gpu", "gpus"):
+        if number % target.gpus_per_unit:
+            raise CapacityMistake(
+                f"{target.name}: {number} GPUs are not a multiple of the {target.gpus_per_unit} of its {target.units}"
+            )
+        return number // target.gpus_per_unit
+    if what and what not in (target.units.lower(), target.units.lower().removesuffix("s")):
+        raise CapacityMistake(f"{target.name}: expected {target.units} or GPUs, got {what}")
+    return number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,13 +120,9 @@ class Timeouts:
     :param out_of_reach: until a cluster or a cloud that does not answer does so again
     """
 
-    #: Until one more unit is released: jobs may have to end first.
     release: timedelta = timedelta(hours=2)
-    #: Until released GPUs are free in the block: machines go minutes after their nodes.
     free: timedelta = timedelta(minutes=30)
-    #: Until one more unit is ready at its new target.
     ready: timedelta = timedelta(minutes=45)
-    #: Until a cluster or cloud that does not answer answers again.
     out_of_reach: timedelta = timedelta(hours=1)
 
 
@@ -63,19 +153,6 @@ class ShiftOrder:
     poll_interval: float = 10.0
     why: str = ""
 
-    def __post_init__(self) -> None:
-        names = [target.name for target in self.targets]
-        if len(set(names)) < len(names):
-            raise CapacityMistake(f"target names must be unique, got {', '.join(names)}")
-        unknown, missing = set(self.desired) - set(names), set(names) - set(self.desired)
-        if unknown or missing:
-            wrong = [f"unknown target {name}" for name in sorted(unknown)]
-            wrong += [f"no number for {name}" for name in sorted(missing)]
-            raise CapacityMistake("; ".join(wrong), f"the targets are {', '.join(names)}")
-        negative = [f"{units} for {name}" for name, units in self.desired.items() if units < 0]
-        if negative:
-            raise CapacityMistake(f"desired must be >= 0, got {', '.join(negative)}")
-
     @property
     def leaves_at(self) -> datetime:
         """The moment at which units begin to leave, to arrive in time."""
@@ -99,31 +176,16 @@ class ShiftOrder:
 
     def write(self) -> dict[str, Any]:
         """Return JSON."""
-        said = {one.name: getattr(self, one.name) for one in fields(self)}
-        return said | {
-            "targets": [write_target(target) for target in self.targets],
-            "desired": dict(self.desired),
-            "wanted_at": self.wanted_at.timestamp(),
-            "until": self.until and self.until.timestamp(),
-            "transfer": self.transfer.total_seconds(),
-            "force_after": self.force_after.total_seconds(),
-            "grace": self.grace.total_seconds(),
-            "timeouts": {one.name: getattr(self.timeouts, one.name).total_seconds() for one in fields(Timeouts)},
-        }
+        from pydantic import TypeAdapter
+
+        said: dict[str, Any] = TypeAdapter(ShiftOrder).dump_python(self, mode="json")
+        return said
 
     @classmethod
     def read(cls, said: dict[str, Any]) -> ShiftOrder:
-        spans = {name: timedelta(seconds=said[name]) for name in ("transfer", "force_after", "grace")}
-        return cls(
-            **said
-            | spans
-            | {
-                "targets": tuple(map(read_target, said["targets"])),
-                "wanted_at": datetime.fromtimestamp(said["wanted_at"], timezone.utc),
-                "until": datetime.fromtimestamp(said["until"], timezone.utc) if said["until"] else None,
-                "timeouts": Timeouts(**{name: timedelta(seconds=span) for name, span in said["timeouts"].items()}),
-            }
-        )
+        from pydantic import TypeAdapter
+
+        return TypeAdapter(cls).validate_python(said)
 
 
 class PartTookTooLong(CapacityError):

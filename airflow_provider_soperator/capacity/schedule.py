@@ -147,7 +147,10 @@ class CapacitySchedule:
     def changes(self, start: datetime, end: datetime) -> Iterator[ScheduleChange]:
         """All handovers from one moment (inclusive) to another (exclusive)."""
         start, end = calendar.utc(start), calendar.utc(end)
-        return (one for one in _changes(self._around(start, end), self.lead_time) if start <= one.at < end)
+        for before, after in pairwise(self._around(start, end)):
+            at = after.since
+            if before.allocation != after.allocation and start <= at < end:
+                yield ScheduleChange(at=at, begins=at - self.lead_time, before=before, after=after)
 
     def next_change(self, moment: datetime) -> ScheduleChange | None:
         """The first handover after a moment; None if there is none."""
@@ -334,10 +337,3 @@ def _cut(segments: Sequence[ScheduleSegment], exceptions: Iterable[ScheduleSegme
         if since < segment.until:
             left.append(replace(segment, since=since))
     return sorted(left, key=lambda one: one.since)
-
-
-def _changes(segments: Sequence[ScheduleSegment], lead: timedelta) -> Iterator[ScheduleChange]:
-    """The changes of the allocation in these segments."""
-    for before, after in pairwise(segments):
-        if before.allocation != after.allocation:
-            yield ScheduleChange(at=after.since, begins=after.since - lead, before=before, after=after)

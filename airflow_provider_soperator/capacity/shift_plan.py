@@ -37,33 +37,24 @@ class ShiftPlan:
     #: GPUs of the block that are free now; None if that is unknown.
     free: int | None
 
-    @property
-    def is_empty(self) -> bool:
-        return all(move.now == move.then for move in self.moves)
-
     def describe(self) -> dict[str, Any]:
         """JSON, with the plan as plain ``text`` and as ``markdown``."""
         return {
             "text": str(self),
-            "markdown": self.markdown(),
+            "markdown": self._text("- ", ""),
             "moves": {move.target: {"now": move.now, "then": move.then} for move in self.moves},
             "steps": list(self.steps),
             "free_gpus": self.free,
         }
 
-    def markdown(self) -> str:
-        """The text as Markdown, for Airflow's pages."""
-        lines = []
-        for move in self.moves:
-            lines += [f"- {move}", *(f"    - {reason}" for reason in move.reasons)]
-        return "\n".join([*lines, "", *(f"{number}. {step}" for number, step in enumerate(self.steps, 1))])
-
     def __str__(self) -> str:
-        lines = []
+        return self._text()
+
+    def _text(self, mark: str = "", *between: str) -> str:
+        lines: list[str] = []
         for move in self.moves:
-            lines += [str(move), *(f"    {reason}" for reason in move.reasons)]
-        lines += [f"{number}. {step}" for number, step in enumerate(self.steps, 1)]
-        return "\n".join(lines)
+            lines += [f"{mark}{move}", *(f"    {mark}{reason}" for reason in move.reasons)]
+        return "\n".join([*lines, *between, *(f"{number}. {step}" for number, step in enumerate(self.steps, 1))])
 
 
 def plan(world: World, order: ShiftOrder, reasons: Mapping[str, Sequence[str]]) -> ShiftPlan:

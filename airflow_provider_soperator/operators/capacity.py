@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow.sdk import conf
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, AirflowTaskTimeout
 
+from airflow_provider_soperator.capacity.targets import refuse_strangers
 from airflow_provider_soperator.errors import CapacityError, CapacityMistake
 from airflow_provider_soperator.operators.stats import emit
 from airflow_provider_soperator.operators.work import WaitingOperator, WorkOperator
-from airflow_provider_soperator.values import is_on
+from airflow_provider_soperator.values import is_on, moment_of
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
-    from airflow_provider_soperator.capacity.allocation import DesiredAllocation
-    from airflow_provider_soperator.capacity.order import ReleaseMode, ShiftOrder, Timeouts
+    from airflow_provider_soperator.capacity.order import DesiredAllocation, ReleaseMode, ShiftOrder, Timeouts
     from airflow_provider_soperator.capacity.schedule import CapacitySchedule
-    from airflow_provider_soperator.capacity.targets.protocol import Target
+    from airflow_provider_soperator.capacity.targets import Target
     from airflow_provider_soperator.work.targets import TargetScaling
 
 
@@ -67,25 +67,21 @@ class ScaleTargetOperator(WorkOperator):
         super().__init__(timeout=timeout, **kwargs)
         if mode not in ("idle", "asap", "force"):
             raise CapacityMistake(f"mode must be 'idle', 'asap' or 'force', got {mode!r}")
+        refuse_strangers([target])
         self.target, self.units = target, units
         self.mode, self.block, self.nebius_conn_id = mode, block, nebius_conn_id
 
     def work(self, context: Context) -> TargetScaling:
-        from airflow_provider_soperator.capacity.targets.protocol import write_target
         from airflow_provider_soperator.work.targets import TargetScaling
 
         ti = context["ti"]
-        try:
-            target, units = write_target(self.target), _count(self.units)
-        except CapacityMistake as error:
-            raise AirflowFailException(str(error)) from error
         return TargetScaling(
-            target=target,
-            units=units,
+            target=self.target,
+            units=_count(self.units),
             mode=self.mode,
             block=self.block or None,
             nebius_conn_id=self.nebius_conn_id,
-            key="/".join(map(str, (ti.dag_id, ti.run_id, ti.task_id, ti.map_index))),
+            key=f"{ti.dag_id}/{ti.run_id}/{ti.task_id}/{ti.map_index}",
             **self.span(),
         )
 
@@ -99,9 +95,6 @@ def _count(units: int | str) -> int:
     if count < 0:
         raise CapacityMistake(f"units must be >= 0, got {count}")
     return count
-
-
-__all__ = ["ScaleTargetOperator", "ShiftCapacityOperator"]
 
 
 class ShiftCapacityOperator(WaitingOperator):
@@ -184,7 +177,7 @@ class ShiftCapacityOperator(WaitingOperator):
         if mode == "force":
             _refuse_force_too_late(transfer + force_after, timeouts)
         self.targets = tuple(targets)
-        _refuse_strangers(self.targets, schedule)
+        _check_targets(self.targets, schedule)
         self.block, self.nebius_conn_id = block, nebius_conn_id
         self.desired, self.schedule, self.at = desired, schedule, at
         self.transfer, self.mode, self.force_after = transfer, mode, force_after
@@ -224,13 +217,9 @@ class ShiftCapacityOperator(WaitingOperator):
         outcome: dict[str, Any] = result_of(event)
         self.log.info("Done: %s", _listed(outcome["allocation"]))
         self.log.info("Figures: %s", _listed(outcome["figures"]))
-        self._emit(outcome["figures"])
-        return outcome
-
-    def _emit(self, figures: Mapping[str, float | None]) -> None:
-        """As metrics of Airflow's."""
         tags = {"dag_id": self.dag_id, "task_id": self.task_id}
-        emit((f"shift.{name}", value, tags) for name, value in figures.items())
+        emit((f"shift.{name}", value, tags) for name, value in outcome["figures"].items())
+        return outcome
 
     def _order(self, context: Context, limit: int) -> ShiftOrder:
         """The order of this task, within a block of ``limit`` GPUs."""
@@ -238,7 +227,7 @@ class ShiftCapacityOperator(WaitingOperator):
 
         ti = context["ti"]
         wanted = self._wanted(context, limit)
-        task = "/".join(map(str, (ti.dag_id, ti.run_id, ti.task_id, ti.map_index)))
+        task = f"{ti.dag_id}/{ti.run_id}/{ti.task_id}/{ti.map_index}"
         return ShiftOrder(
             key=sha256(task.encode()).hexdigest()[:16],
             task=task,
@@ -261,7 +250,7 @@ class ShiftCapacityOperator(WaitingOperator):
         )
 
     def _wanted(self, context: Context, limit: int) -> DesiredAllocation:
-        from airflow_provider_soperator.capacity.allocation import (
+        from airflow_provider_soperator.capacity.order import (
             Superseded,
             is_requested,
             requested_allocation,
@@ -269,7 +258,10 @@ class ShiftCapacityOperator(WaitingOperator):
         )
 
         now = datetime.now(timezone.utc)
-        at = _moment(self.at)
+        try:
+            at = moment_of("at", self.at)
+        except ValueError as error:
+            raise CapacityMistake(str(error)) from None
         if self.schedule is None or is_requested(self.desired):
             # What a schedule does not give away is not to be had through its DAG either.
             most = limit if self.schedule is None or self.schedule.limit is None else min(limit, self.schedule.limit)
@@ -282,8 +274,9 @@ class ShiftCapacityOperator(WaitingOperator):
             raise AirflowSkipException(str(error)) from None
 
 
-def _refuse_strangers(targets: Sequence[Target], schedule: CapacitySchedule | None) -> None:
+def _check_targets(targets: Sequence[Target], schedule: CapacitySchedule | None) -> None:
     """Refuse what could never be carried out as soon as the DAG is read."""
+    refuse_strangers(targets)
     names = [target.name for target in targets]
     if len(set(names)) < len(names):
         raise CapacityMistake(f"two targets have the same name: {', '.join(names)}", "rename one")
@@ -309,20 +302,6 @@ def _refuse_force_too_late(after: timedelta, timeouts: Timeouts | None) -> None:
             f"{patience} for a node is undone",
             f"make force_after shorter, or timeouts.release longer than {after}",
         )
-
-
-def _moment(said: datetime | str | None) -> datetime | None:
-    """A moment, also one that a template has made; None if it has made nothing."""
-    if said is None or (isinstance(said, str) and said.strip() in ("", "None")):
-        return None
-    try:
-        # Python 3.10 does not read the Z.
-        moment = datetime.fromisoformat(said.strip().replace("Z", "+00:00")) if isinstance(said, str) else said
-    except ValueError:
-        raise CapacityMistake(f"at must be a time, got {said!r}", "write it as 2026-11-21T20:00+01:00") from None
-    if moment.tzinfo is None:
-        raise CapacityMistake(f"at={str(said)!r} has no time zone", "write it as 2026-11-21T20:00+01:00")
-    return moment
 
 
 def _listed(values: Mapping[str, Any]) -> str:

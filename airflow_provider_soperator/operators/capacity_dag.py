@@ -13,7 +13,7 @@ from airflow_provider_soperator.timetables.capacity import CapacityTimetable
 
 if TYPE_CHECKING:
     from airflow_provider_soperator.capacity.schedule import CapacitySchedule
-    from airflow_provider_soperator.capacity.targets.protocol import Target
+    from airflow_provider_soperator.capacity.targets import Target
 
 #: The parameter with which the plan is all that there is.
 _PLAN_ONLY = "plan_only"
@@ -55,7 +55,10 @@ def capacity_dag(
     :param nebius_conn_id: Airflow connection to the Nebius API
     :param shift_args: further parameters of ``ShiftCapacityOperator``
     """
-    fields = {target.name: _amount(target) for target in targets} | {_PLAN_ONLY: _plan_only()}
+    fields = {target.name: _amount(target) for target in targets}
+    fields[_PLAN_ONLY] = Param(
+        False, type="boolean", title="Only show the plan", description="The plan is in the log, and nothing is moved."
+    )
     options: dict[str, Any] = {"schedule": CapacityTimetable(schedule), "catchup": False, "max_active_runs": 1}
     options |= dag_options | {"params": fields | dag_options.get("params", {})}
     with DAG(dag_id, **options) as dag:
@@ -94,10 +97,4 @@ def _amount(target: Target) -> Param:
             "all are empty, the schedule decides."
         ),
         pattern=rf"^(\d+ *({unit}s?|gpus?|GPUs?)?)?$",
-    )
-
-
-def _plan_only() -> Param:
-    return Param(
-        False, type="boolean", title="Only show the plan", description="The plan is in the log, and nothing is moved."
     )

@@ -41,17 +41,12 @@ class CapacityBlockSensor(WatchSensor):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        BlockAwaited(min_free_gpus=min_free_gpus, target_state=target_state, stable_for=stable_for)
-        self.block = block
-        self.min_free_gpus, self.target_state, self.stable_for = min_free_gpus, target_state, stable_for
-        self.nebius_conn_id = nebius_conn_id
+        self.awaited = BlockAwaited(min_free_gpus=min_free_gpus, target_state=target_state, stable_for=stable_for)
+        self.block, self.nebius_conn_id = block, nebius_conn_id
 
     def watch(self) -> BlockWatch:
         from airflow_provider_soperator.work.watches import BlockWatch
 
-        awaited = BlockAwaited(
-            min_free_gpus=self.min_free_gpus, target_state=self.target_state, stable_for=self.stable_for
-        )
         return BlockWatch(
-            nebius_conn_id=self.nebius_conn_id, block=self.block, awaited=awaited, poll_interval=self.poke_interval
+            nebius_conn_id=self.nebius_conn_id, block=self.block, awaited=self.awaited, poll_interval=self.poke_interval
         )

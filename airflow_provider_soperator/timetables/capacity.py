@@ -104,12 +104,10 @@ def _interval(change: ScheduleChange) -> DataInterval:
 
 def _description(schedule: CapacitySchedule) -> str:
     """For the page of a DAG, and shortened to what Airflow's database has room for."""
-    parts = [
-        f"{window.name} ({window.when}): {_units(window.allocation)}"
-        if window.name != window.when
-        else f"{window.when}: {_units(window.allocation)}"
-        for window in schedule.windows
-    ]
+    parts = []
+    for window in schedule.windows:
+        when = "" if window.name == window.when else f" ({window.when})"
+        parts.append(f"{window.name}{when}: {_units(window.allocation)}")
     if schedule.otherwise is not None:
         parts.append(f"otherwise: {_units(schedule.otherwise)}")
     if schedule.exceptions:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 from async_timeout import timeout
@@ -15,10 +15,9 @@ from airflow_provider_soperator.capacity.order import ShiftOrder
 from airflow_provider_soperator.capacity.shift import Shift
 from airflow_provider_soperator.errors import CapacityError, CapacityMistake, ConnectionMistake
 from airflow_provider_soperator.hooks.cluster_clients import ShiftClients
-from airflow_provider_soperator.slurm.errors import SlurmError
-from airflow_provider_soperator.transports.transport_errors import TransportError
 from airflow_provider_soperator.triggers.base import KillableTrigger
 from airflow_provider_soperator.work import task_sdk
+from airflow_provider_soperator.work.polling import FAILURES
 from airflow_provider_soperator.work.protocols import failed, refused, succeeded, timed_out
 
 #: States of tasks that have ended, unless they are cleared.
@@ -60,10 +59,9 @@ class ShiftTrigger(KillableTrigger):
                         await shift.leave()
                     return timed_out("the time of the task was over" + self.fate)
             return succeeded(outcome.describe())
-        except (CapacityMistake, ConnectionMistake) as error:
-            return refused(str(error))
-        except (CapacityError, SlurmError, TransportError) as error:
-            return failed(str(error))
+        except (CapacityError, *FAILURES) as error:
+            can_never_be = isinstance(error, (CapacityMistake, ConnectionMistake))
+            return (refused if can_never_be else failed)(str(error))
 
     async def cancel(self) -> None:
         # A task with another try goes on with this shift, and needs its start.
@@ -89,26 +87,12 @@ def _will_rest(ti: Any, state: str | None) -> bool:
     return state in _ENDED
 
 
-@dataclass(frozen=True)
-class _Task:
-    """A task, by its name in the record of a shift."""
-
-    dag_id: str
-    run_id: str
-    task_id: str
-    map_index: int
-
-    @classmethod
-    def read(cls, name: str) -> _Task:
-        # Only a run's id may have slashes.
-        dag_id, _, rest = name.partition("/")
-        run_id, task_id, map_index = rest.rsplit("/", 2)
-        return cls(dag_id, run_id, task_id, int(map_index))
-
-
 async def _is_under_way(record: ShiftRecord) -> bool:
     """True if the task that has a block can still give it back, or belongs to another Airflow."""
-    task = _Task.read(record.task)
-    states = (await task_sdk.states(task, [task.task_id]))[task.task_id]
+    # Only a run's id may have slashes.
+    dag_id, _, rest = record.task.partition("/")
+    run_id, task_id, map_index = rest.rsplit("/", 2)
+    run = SimpleNamespace(dag_id=dag_id, run_id=run_id)
+    states = (await task_sdk.states(run, [task_id]))[task_id]
     # A cleared task does nothing before it is scheduled again; then it waits for its turn.
-    return task.map_index not in states or states[task.map_index] not in {*_ENDED, None}
+    return states.get(int(map_index), "unknown") not in {*_ENDED, None}

@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from typing import Any, Literal
 
 from airflow_provider_soperator.capacity.holdings import Holding, Release, World, may_have
-from airflow_provider_soperator.capacity.targets import protocol
+from airflow_provider_soperator.capacity.targets import Target
 from airflow_provider_soperator.capacity.targets.protocol import Session, SessionContext
 from airflow_provider_soperator.errors import CapacityError, CapacityMistake
 from airflow_provider_soperator.hooks.cluster_clients import ShiftClients
@@ -29,8 +29,7 @@ class TargetScaling(Work[Session]):
     With a block the target grows only as far as the block has free GPUs.
     """
 
-    #: The fields of the target, as ``write_target`` writes them.
-    target: dict[str, Any]
+    target: Target
     units: int
     mode: Literal["idle", "asap", "force"]
     block: str | None
@@ -41,7 +40,7 @@ class TargetScaling(Work[Session]):
     @asynccontextmanager
     async def open(self, log: Logger) -> AsyncIterator[Session]:
         purpose = SessionContext(block=self.block or "", key=self.key, why=f"Airflow: {self.key}")
-        async with protocol.read_target(self.target).open(purpose, ShiftClients(), log) as session:
+        async with self.target.open(purpose, ShiftClients(), log) as session:
             yield session
 
     def begin(self, log: Logger) -> ScalingProgress:
@@ -54,14 +53,11 @@ class TargetScaling(Work[Session]):
 class ScalingProgress(Progress[Session]):
     """A scaling under way: the target shrinks, or grows as far as its block allows."""
 
+    place = ""
+
     def __init__(self, wanted: TargetScaling, log: Logger) -> None:
         self._wanted, self._log = wanted, log
-        self._target = protocol.read_target(wanted.target)
-        self._place = ""
-
-    @property
-    def place(self) -> str:
-        return self._place
+        self._target = wanted.target
 
     async def step(self, session: Session) -> dict[str, Any] | None:
         try:
@@ -115,6 +111,6 @@ class ScalingProgress(Progress[Session]):
         why = f" ({'; '.join(seen.problems)})" if seen.problems else ""
         ready = f"{target.name}: {seen.ready} of {self._wanted.units} {target.units} are ready"
         place = f"{ready}, {seen.held} hold GPUs{leaving}{why}"
-        if place != self._place:
-            self._place = place
+        if place != self.place:
+            self.place = place
             self._log.info("%s", place)

@@ -77,7 +77,7 @@ MISTAKES = {
         'shift("{}", "abc", None)',
         "training: expected a number of nodes or GPUs ('32 gpus'), got 'abc'",
     ),
-    "what_is_no_moment": ('shift("{}", 4, 0, at="tomorrow")', "at must be a time, got 'tomorrow'"),
+    "what_is_no_moment": ('shift("{}", 4, 0, at="tomorrow")', "at='tomorrow' is not a date and time"),
     "a_node_that_is_not_there": (
         'shift("{}", 4, 0, targets=[SlurmNodesTarget(name="training", nodes="worker-[0-9]"), inference])',
         "worker-[4-9]",

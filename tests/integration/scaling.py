@@ -18,8 +18,8 @@ import kubernetes.client
 import kubernetes.config
 
 from airflow_provider_soperator.capacity.holdings import Holding
-from airflow_provider_soperator.capacity.targets import KubernetesScaleTarget
-from airflow_provider_soperator.capacity.targets.protocol import Session, SessionContext, Target, write_target
+from airflow_provider_soperator.capacity.targets import KubernetesScaleTarget, Target
+from airflow_provider_soperator.capacity.targets.protocol import Session, SessionContext
 from airflow_provider_soperator.hooks.cluster_clients import ShiftClients
 from airflow_provider_soperator.hooks.nebius import NebiusHook
 from airflow_provider_soperator.triggers.work import WorkTrigger
@@ -119,7 +119,7 @@ def bring(target: Target, units: int, within: float = 30, block: str = "") -> Ho
     """The target, once it has just so many units."""
     now = datetime.now(timezone.utc)
     work = TargetScaling(
-        target=write_target(target),
+        target=target,
         units=units,
         mode="asap",
         block=block or None,

@@ -12,9 +12,9 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_soperator.capacity.holdings import Holding, Release
-from airflow_provider_soperator.capacity.targets import NebiusNodeGroupTarget
+from airflow_provider_soperator.capacity.targets import NebiusNodeGroupTarget, Target
 from airflow_provider_soperator.capacity.targets.kubernetes_session import Workload
-from airflow_provider_soperator.capacity.targets.protocol import Session, Target
+from airflow_provider_soperator.capacity.targets.protocol import Session
 from airflow_provider_soperator.errors import CapacityBusy, CapacityMistake
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 from airflow_provider_soperator.slurm.requests import PowerDownMode

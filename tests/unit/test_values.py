@@ -19,5 +19,7 @@ def test_what_is_one() -> None:
 def test_what_is_none() -> None:
     with pytest.raises(ValueError, match="is not a date and time with a time zone"):
         moment_of("since", datetime(2026, 11, 22))
+    with pytest.raises(ValueError, match="is not a date and time with a time zone"):
+        moment_of("since", "2026-11-22T12:00:00")
     with pytest.raises(ValueError, match="since='soon' is not a date and time"):
         moment_of("since", "soon")

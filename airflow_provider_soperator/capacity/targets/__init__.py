@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from airflow_provider_soperator.errors import CapacityMistake
 
 if TYPE_CHECKING:
-    from airflow_provider_soperator.capacity.node_choice import NodeOrder
-    from airflow_provider_soperator.capacity.targets.nebius_session import GroupMachines
     from airflow_provider_soperator.capacity.targets.protocol import Clients, Session, SessionContext
     from airflow_provider_soperator.logger import Logger
 
@@ -43,7 +41,7 @@ class SlurmNodesTarget:
     nodes: str
     gpus_per_unit: int = 8
     slurm_conn_id: str = "soperator_default"
-    order: NodeOrder = "end"
+    order: Literal["end", "work"] = "end"
     whole_network_blocks: bool = False
     node_groups: tuple[str, ...] = ()
     nebius_conn_id: str = "nebius_default"
@@ -54,6 +52,7 @@ class SlurmNodesTarget:
             raise CapacityMistake(f"{self.name}: gpus_per_unit must be >= 1, got {self.gpus_per_unit}")
         if self.order not in ("end", "work"):
             raise CapacityMistake(f"{self.name}: order must be 'end' or 'work', got {self.order!r}")
+        object.__setattr__(self, "node_groups", tuple(self.node_groups))
 
     @asynccontextmanager
     async def open(self, context: SessionContext, clients: Clients, log: Logger) -> AsyncIterator[Session]:
@@ -62,14 +61,13 @@ class SlurmNodesTarget:
 
         async with AsyncExitStack() as opened:
             client = await opened.enter_async_context(clients.slurm(self.slurm_conn_id))
-            machines = await self._open_machines(opened, clients) if self.node_groups else None
+            machines = None
+            if self.node_groups:
+                sdk = await opened.enter_async_context(clients.nebius(self.nebius_conn_id))
+                from airflow_provider_soperator.capacity.targets.nebius_session import GroupMachines
+
+                machines = GroupMachines(sdk, self.node_groups)
             yield SlurmNodesSession(self, client, await client.ask(WhoAmI()), machines, context, log)
-
-    async def _open_machines(self, opened: AsyncExitStack, clients: Clients) -> GroupMachines:
-        sdk = await opened.enter_async_context(clients.nebius(self.nebius_conn_id))
-        from airflow_provider_soperator.capacity.targets.nebius_session import GroupMachines
-
-        return GroupMachines(sdk, self.node_groups)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,9 +154,18 @@ class KubernetesScaleTarget:
         except KindMistake as error:
             raise CapacityMistake(str(error)) from None
 
-    @asynccontextmanager
-    async def open(self, context: SessionContext, clients: Clients, log: Logger) -> AsyncIterator[Session]:
+    def open(self, context: SessionContext, clients: Clients, log: Logger) -> AbstractAsyncContextManager[Session]:
         from airflow_provider_soperator.capacity.targets.kubernetes_session import open_session
 
-        async with open_session(self, clients, log) as session:
-            yield session
+        return open_session(self, clients, log)
+
+
+#: A holder of GPUs of a block. In JSON each kind is told by a field that it alone has, and needs.
+Target = SlurmNodesTarget | NebiusNodeGroupTarget | KubernetesScaleTarget
+
+
+def refuse_strangers(targets: Iterable[Any]) -> None:
+    """Raise ``CapacityMistake`` if any of these is no target: another process could not read it."""
+    for target in targets:
+        if type(target) not in get_args(Target):
+            raise CapacityMistake(f"{target!r} is not a target", f"use {', '.join(__all__)}")

@@ -84,10 +84,9 @@ class Workload:
         with _there():
             await self._objects.patch_scale(self._resource, self._name, body, dry_run=dry_run)
 
-    async def change(self, autoscaler: autoscalers.Autoscaler, patch: Object | None, *, dry_run: bool = False) -> None:
-        if patch is not None:
-            with _there():
-                await self._objects.patch(autoscaler.resource, autoscaler.name, patch, dry_run=dry_run)
+    async def change(self, autoscaler: autoscalers.Autoscaler, patch: Object, *, dry_run: bool = False) -> None:
+        with _there():
+            await self._objects.patch(autoscaler.resource, autoscaler.name, patch, dry_run=dry_run)
 
 
 @contextmanager
@@ -121,7 +120,7 @@ class KubernetesScaleSession(Session):
                 f"{target.gpus_per_unit}",
                 f"set gpus_per_unit={declared}, or correct the limits of its Pods",
             )
-        if units < 0 or units * target.gpus_per_unit > block.limit:
+        if units * target.gpus_per_unit > block.limit:
             raise CapacityMistake(
                 f"{target.name}: {units} replicas of {target.gpus_per_unit} GPUs do not fit into {block.id}, which has "
                 f"{block.limit}",

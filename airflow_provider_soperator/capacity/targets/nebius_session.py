@@ -75,9 +75,7 @@ class NodeGroupSession(Session):
 
     async def look(self) -> Holding:
         """Read the holding. A node counts as long as the API counts it, also while it arrives or leaves."""
-        group, operations = await asyncio.gather(self._client.read(), self._client.operations())
-        size = self._noted(group, operations)
-        operation = running(operations)
+        group, operation, size = await self._see()
         return Holding(
             allowed=size.most,
             held=group.status.node_count,
@@ -90,11 +88,9 @@ class NodeGroupSession(Session):
         """Shrink to at most ``to`` nodes. Nebius chooses and drains them, so ``release`` decides only when."""
         if release.mode is None:
             return
-        group, operations = await asyncio.gather(self._client.read(), self._client.operations())
-        size = self._noted(group, operations)
+        group, operation, size = await self._see()
         if size.most <= to:
             return
-        operation = running(operations)
         if operation and not _lacks_machines(group, operation):
             self._say_once(f"waiting for {operation.id}, which is still running")
             return
@@ -102,19 +98,23 @@ class NodeGroupSession(Session):
 
     async def grow(self, to: int) -> None:
         """Allow at least ``to`` nodes."""
-        group, operations = await asyncio.gather(self._client.read(), self._client.operations())
-        size = self._noted(group, operations)
+        group, operation, size = await self._see()
         if size.most >= to:
             return
         # The group may have changed since the check, and could buy another node.
         refuse_to_buy(group, self._context.block)
-        if operation := running(operations):
+        if operation:
             self._say_once(f"waiting for {operation.id}, which is still running")
             return
         await self._resize(group, size.grown(to, self._min_nodes))
 
     async def finish(self) -> None:
         """Do nothing: nothing existed only for the shift."""
+
+    async def _see(self) -> tuple[NodeGroup, Operation | None, GroupSize]:
+        """The group, its running operation, and its size."""
+        group, operations = await asyncio.gather(self._client.read(), self._client.operations())
+        return group, running(operations), self._noted(group, operations)
 
     async def _resize(self, group: NodeGroup, size: GroupSize) -> None:
         before, version = size_of(group), group.metadata.resource_version

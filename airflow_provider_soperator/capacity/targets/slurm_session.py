@@ -8,10 +8,9 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from airflow_provider_soperator.capacity.figures import DisplacedJobs, JobLosses
-from airflow_provider_soperator.capacity.handover import HandoverReservation
 from airflow_provider_soperator.capacity.holdings import Holding, Release
-from airflow_provider_soperator.capacity.lease import Lease
-from airflow_provider_soperator.capacity.node_choice import NodeChoice, NodePreference, choose
+from airflow_provider_soperator.capacity.lease import HandoverReservation, Lease
+from airflow_provider_soperator.capacity.node_choice import choose
 from airflow_provider_soperator.capacity.targets.protocol import Session, SessionContext, refuse_unnamed
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.errors import CapacityMistake
@@ -134,14 +133,14 @@ class SlurmNodesSession(Session):
     async def explain(self, to: int) -> tuple[str, ...]:
         nodes = await self._nodes()
         chosen = await self._choose(nodes, await self._jobs(), to)
-        return in_lines({choice.node: f"will go: {choice.why}" for choice in chosen})
+        return in_lines({name: f"will go: {why}" for name, why in chosen.items()})
 
     async def shrink(self, to: int, release: Release) -> None:
         nodes = await self._nodes()
         jobs = await self._jobs()
         chosen = await self._choose(nodes, jobs, to)
-        leaving = [choice.node for choice in chosen]
-        self._tell({choice.node: f"will go: {choice.why}" for choice in chosen if choice.node not in self._told})
+        leaving = list(chosen)
+        self._tell({name: f"will go: {why}" for name, why in chosen.items() if name not in self._told})
         await self._reserve([node.name for node in nodes if node.name in leaving and not is_off(node)], release)
         if release.mode is None:
             return
@@ -210,17 +209,23 @@ class SlurmNodesSession(Session):
         """The jobs that have nodes."""
         return [job for job in await self._client.ask(ListJobs()) if job.state.is_active and job.nodelist]
 
-    async def _choose(self, nodes: Sequence[Node], jobs: Sequence[Job], to: int) -> list[NodeChoice]:
-        """The nodes to release, the same ones each time; nodes that others have drained are left alone."""
+    async def _choose(self, nodes: Sequence[Node], jobs: Sequence[Job], to: int) -> dict[str, str]:
+        """The nodes to release, the same ones each time, and why; nodes that others have drained are left alone."""
         given = sum(self._is_anothers(node) and is_off(node) for node in nodes)
         free = [node for node in nodes if not self._is_anothers(node)]
         wanted = len(nodes) - to - given
         leaving = {node.name for node in free if is_ours(node, self._reason.owner)}.union(
             await self._reservation.nodes()
         )
-        preference = NodePreference(self._target.order, await self._blocks_of_nodes())
-        now = datetime.now(timezone.utc)
-        chosen = choose(free, jobs, max(0, wanted), now=now, preference=preference, leaving=leaving)
+        chosen = choose(
+            free,
+            jobs,
+            max(0, wanted),
+            now=datetime.now(timezone.utc),
+            by=self._target.order,
+            blocks=await self._blocks_of_nodes(),
+            leaving=leaving,
+        )
         short = wanted - len(chosen)
         self._problems = (f"{short} more cannot go, as others have drained them",) if short > 0 else ()
         return chosen
@@ -234,7 +239,7 @@ class SlurmNodesSession(Session):
                 "%s: reserved %s from %s on: only jobs that end by then start there",
                 self._target.name,
                 hostlist.fold(nodes),
-                f"{release.wanted_at:%d %b %H:%M:%S} UTC",
+                f"{release.wanted_at:%d %b %H:%M:%S %Z}",
             )
 
     async def _warned_long_enough(self, jobs: Sequence[Job], release: Release) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_soperator.capacity.allocation import (
+from airflow_provider_soperator.capacity.order import (
     DesiredAllocation,
     is_requested,
     requested_allocation,

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_soperator.capacity.node_choice import NodeChoice, NodePreference, choose, work_of
+from airflow_provider_soperator.capacity.node_choice import choose, work_of
 from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job
@@ -46,18 +46,12 @@ def job(number: int, nodes: str, *, left: timedelta | None = HOUR, ran: timedelt
     )
 
 
-def chosen(
-    nodes: Sequence[Node],
-    jobs: Sequence[Job],
-    count: int,
-    preference: NodePreference = NodePreference(),  # noqa: B008
-    leaving: AbstractSet[str] = frozenset(),
-) -> list[NodeChoice]:
-    return choose(nodes, jobs, count, now=NOW, preference=preference, leaving=leaving)
+def chosen(nodes: Sequence[Node], jobs: Sequence[Job], count: int, **how: Any) -> dict[str, str]:
+    return choose(nodes, jobs, count, now=NOW, **how)
 
 
-def numbers(choices: Sequence[NodeChoice]) -> list[int]:
-    return [int(choice.node.rpartition("-")[2]) for choice in choices]
+def numbers(choices: Iterable[str]) -> list[int]:
+    return [int(name.rpartition("-")[2]) for name in choices]
 
 
 def test_what_is_off_goes_first_then_what_goes_off_then_what_is_idle_then_what_ends_first() -> None:
@@ -65,7 +59,7 @@ def test_what_is_off_goes_first_then_what_goes_off_then_what_is_idle_then_what_e
     jobs = [job(7, "worker-0", left=2 * HOUR), job(8, "worker-1", left=HOUR), job(9, "worker-3")]
     found = chosen(nodes, jobs, 5)
     assert numbers(found) == [4, 3, 2, 1, 0]
-    assert [choice.why for choice in found] == [
+    assert list(found.values()) == [
         "off",
         "already powering down",
         "idle",
@@ -79,14 +73,13 @@ def test_a_node_is_free_when_the_last_of_its_jobs_has_ended() -> None:
     jobs = [job(7, "worker-0", left=HOUR), job(8, "worker-[0-1]", left=3 * HOUR), job(9, "worker-1", left=4 * HOUR)]
     found = chosen(nodes, jobs, 2)
     assert numbers(found) == [0, 1]
-    assert [choice.free_at for choice in found] == [NOW + 3 * HOUR, NOW + 4 * HOUR]
+    assert [why.partition(" until ")[2][:12] for why in found.values()] == ["21 Nov 23:00", "22 Nov 00:00"]
 
 
 def test_what_may_run_for_ever_goes_last() -> None:
     found = chosen([node(0), node(1)], [job(7, "worker-0", left=None), job(8, "worker-1", left=1000 * HOUR)], 2)
     assert numbers(found) == [1, 0]
-    assert found[1].free_at is None
-    assert found[1].why == "runs 7 (train) without a time limit"
+    assert found["worker-0"] == "runs 7 (train) without a time limit"
 
 
 def test_by_work_that_would_be_lost() -> None:
@@ -96,8 +89,8 @@ def test_by_work_that_would_be_lost() -> None:
         job(8, "worker-1", left=9 * HOUR, ran=HOUR),
         job(9, "worker-2", left=5 * HOUR, ran=3 * HOUR, gpus=1),
     ]
-    assert numbers(chosen(nodes, jobs, 3, NodePreference("work"))) == [2, 1, 0]
-    assert numbers(chosen(nodes, jobs, 3, NodePreference("end"))) == [0, 2, 1]
+    assert numbers(chosen(nodes, jobs, 3, by="work")) == [2, 1, 0]
+    assert numbers(chosen(nodes, jobs, 3, by="end")) == [0, 2, 1]
 
 
 def test_work_is_gpu_seconds_of_this_run() -> None:
@@ -114,7 +107,7 @@ def test_those_chosen_before_stay_chosen_whatever_is_idle_by_now() -> None:
     nodes = [node(0, IDLE), node(1), node(2, IDLE)]
     found = chosen(nodes, [job(7, "worker-1")], 1, leaving={"worker-1"})
     assert numbers(found) == [1]
-    assert found[0].why == "chosen before"
+    assert found["worker-1"] == "chosen before"
 
 
 def test_when_fewer_are_to_go_than_were_chosen_before_those_stay_that_have_most_to_lose() -> None:
@@ -137,31 +130,31 @@ def test_nodes_of_one_block_go_together() -> None:
         job(9, "worker-5", left=8 * HOUR),
     ]
     assert numbers(chosen(nodes, jobs, 2)) == [0, 4]
-    found = chosen(nodes, jobs, 2, NodePreference(blocks=BLOCKS))
+    found = chosen(nodes, jobs, 2, blocks=BLOCKS)
     assert numbers(found) == [2, 3]
-    assert found[0].why.endswith(", in block rack1")
+    assert found["worker-2"].endswith(", in block rack1")
 
 
 def test_of_blocks_that_lose_the_same_the_smallest_goes() -> None:
     nodes = [node(number, IDLE) for number in range(3)]
     blocks = {"worker-0": "large", "worker-1": "large", "worker-2": "small"}
-    assert numbers(chosen(nodes, [], 1, NodePreference(blocks=blocks))) == [2]
+    assert numbers(chosen(nodes, [], 1, blocks=blocks)) == [2]
 
 
 def test_a_node_that_is_gone_already_is_not_replaced_by_a_whole_block() -> None:
     nodes = [node(0, OFF), node(1), node(2, IDLE), node(3, IDLE)]
-    found = chosen(nodes, [job(7, "worker-1", left=9 * HOUR)], 2, NodePreference(blocks=BLOCKS), {"worker-0"})
+    found = chosen(nodes, [job(7, "worker-1", left=9 * HOUR)], 2, blocks=BLOCKS, leaving={"worker-0"})
     assert numbers(found) == [0, 2]
 
 
 @pytest.mark.parametrize(
-    "preference",
-    [NodePreference("end"), NodePreference("work"), NodePreference(blocks=BLOCKS)],
+    "how",
+    [{"by": "end"}, {"by": "work"}, {"blocks": BLOCKS}],
     ids=["end", "work", "blocks"],
 )
 @settings(max_examples=30)
 @given(data=st.data())
-def test_whoever_asks_again_is_told_the_same(preference: NodePreference, data: st.DataObject) -> None:
+def test_whoever_asks_again_is_told_the_same(how: dict[str, Any], data: st.DataObject) -> None:
     loads = st.tuples(st.sampled_from([OFF, GOING, IDLE, BUSY, ENDING]), st.integers(1, 9), st.integers(0, 9))
     count = data.draw(st.integers(0, 6))
 
@@ -174,12 +167,12 @@ def test_whoever_asks_again_is_told_the_same(preference: NodePreference, data: s
             for number, (_, left, ran) in busy.items()
         ]
 
-    first = [choice.node for choice in chosen(*world(), count, preference)]
+    first = list(chosen(*world(), count, **how))
     assert len(first) == len(set(first)) == count
     # Whatever has become of the nodes meanwhile.
     nodes, jobs = world()
-    assert {choice.node for choice in chosen(nodes, jobs, count, preference, set(first))} == set(first)
-    more = {choice.node for choice in chosen(nodes, jobs, min(6, count + 1), preference, set(first))}
+    assert set(chosen(nodes, jobs, count, leaving=set(first), **how)) == set(first)
+    more = set(chosen(nodes, jobs, min(6, count + 1), leaving=set(first), **how))
     assert more >= set(first)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_soperator.capacity.targets import SlurmNodesTarget
 from airflow_provider_soperator.health.assessment import HealthQuery
 from airflow_provider_soperator.hooks.cluster_clients import ClusterConnections, HealthSources
 from airflow_provider_soperator.nebius.capacity_blocks import BlockAwaited
@@ -78,7 +79,7 @@ VALUES = [
     NodeStateWatch(slurm_conn_id=SLURM, state="usable", nodes=("worker-0",), match=1),
     NodeSetResize(where=WHERE, resize=Resize(nodeset="worker", replicas=2, owner="nights"), **SPAN),
     TargetScaling(
-        target={"type": "slurm", "name": "training"},
+        target=SlurmNodesTarget(name="training", nodes="worker-[0-7]"),
         units=2,
         mode="asap",
         block=None,
