@@ -36,7 +36,7 @@ class RecipeProvisioner(Provisioner):
     def plan(self, *, destroy: bool = False) -> ProvisioningPlan:
         workspace = self._workspace
         workspace.init()
-        plan = self._plan = workspace.plan(tfvars.variables(self._spec, workspace.variables), destroy=destroy)
+        plan = self._plan = workspace.plan(tfvars.variables(self._spec, workspace.recipe.variables), destroy=destroy)
         changes = {one.address: one.action for one in plan.changes if one.action not in _HARMLESS}
         return ProvisioningPlan(
             plan.summary,

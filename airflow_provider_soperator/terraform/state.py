@@ -14,8 +14,13 @@ from typing import Any
 
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.terraform.command import Terraform
-from airflow_provider_soperator.terraform.diagnostics import Diagnostic, errors
-from airflow_provider_soperator.terraform.failures import StateLocked, StateNotSaved, TerraformFailed
+from airflow_provider_soperator.terraform.failures import (
+    Diagnostic,
+    StateLocked,
+    StateNotSaved,
+    TerraformError,
+    TerraformFailed,
+)
 
 #: File that Terraform leaves beside the recipe if the backend rejects the state.
 ERRORED = "errored.tfstate"
@@ -25,7 +30,7 @@ _PASSING = {"tmpfs", "ramfs", "overlay"}
 #: Seconds between two tries to get a lock.
 _PAUSE = 5.0
 
-_FIELD = re.compile(r"^\s*(ID|Path|Operation|Who|Created):[ \t]*(\S.*?)\s*$", re.MULTILINE)
+_FIELD = re.compile(r"^\s*(ID|Operation|Who|Created):[ \t]*(\S.*?)\s*$", re.MULTILINE)
 _HELD = re.compile(r"already locked: ID=(\S+)")
 #: Such as ``2026-11-22 01:55:35.496482762 +0000 UTC``.
 _CREATED = re.compile(r"(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d)(\.\d+)? \+0000 UTC")
@@ -56,13 +61,13 @@ def save_errored(terraform: Terraform, root: Path) -> str:
     path = root / ERRORED
     if not path.exists():
         return ""
-    pushed = terraform.run("state", "push", ERRORED, cwd=root)
-    if pushed.status:
-        words = "; ".join(one.words for one in errors(pushed.diagnostics))
+    try:
+        terraform.run("state", "push", ERRORED, cwd=root)
+    except TerraformError as error:
         raise StateNotSaved(
-            f"the state of an earlier run is only in {path}, and the backend rejects it ({words})",
+            f"the state of an earlier run is only in {path}, and cannot be pushed to the backend ({error.what})",
             f"fix the cause, then run `terraform state push {ERRORED}` in {root}; until then nothing is changed",
-        )
+        ) from error
     kept = path.with_name(f"{ERRORED}.{time.strftime('%Y%m%d-%H%M%S')}.pushed")
     os.replace(path, kept)
     return f"pushed the state that an earlier run could not save to the backend; the file is kept as {kept}"
@@ -104,7 +109,6 @@ class Lock:
     who: str = ""
     operation: str = ""
     created: str = ""
-    path: str = ""
 
     @classmethod
     def read(cls, diagnostics: Iterable[Diagnostic]) -> Lock | None:
@@ -120,7 +124,6 @@ class Lock:
                     who=said.get("Who", ""),
                     operation=said.get("Operation", ""),
                     created=said.get("Created", ""),
-                    path=said.get("Path", ""),
                 )
         return None
 
@@ -160,19 +163,15 @@ class LockPatience:
         """Sleep until the next try; raise the error if no time is left."""
         waited = time.monotonic() - self._began
         if waited >= self._seconds:
-            raise self._given_up(lock, error, waited)
+            if lock is None:
+                raise StateLocked(error.what, "find out what holds the lock, and wait for it", error.diagnostics)
+            raise StateLocked(
+                f"{lock}, still after {waited:.0f} s",
+                "wait for it to end; if that process has certainly died, run "
+                f"`terraform force-unlock {lock.id}` in the workspace's folder",
+                error.diagnostics,
+            )
         if str(lock) != self._told:
             self._told = str(lock)
             self._log.info("%s: waiting for at most %.0f s", lock or error.what, self._seconds)
         time.sleep(min(_PAUSE, self._seconds - waited))
-
-    @staticmethod
-    def _given_up(lock: Lock | None, error: StateLocked, waited: float) -> StateLocked:
-        if lock is None:
-            return StateLocked(error.what, "find out what holds the lock, and wait for it", error.diagnostics)
-        return StateLocked(
-            f"{lock}, still after {waited:.0f} s",
-            "wait for it to end; if that process has certainly died, run "
-            f"`terraform force-unlock {lock.id}` in the workspace's folder",
-            error.diagnostics,
-        )
