@@ -8,9 +8,8 @@ from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_soperator.provisioning import manifests
-from airflow_provider_soperator.provisioning.connections import Reached
 from airflow_provider_soperator.provisioning.fields import SpecMistake
-from airflow_provider_soperator.provisioning.provisioner import Provisioner, ProvisioningPlan
+from airflow_provider_soperator.provisioning.provisioner import Provisioner, ProvisioningPlan, Reached
 from airflow_provider_soperator.soperator.cluster_objects import ClusterObjects
 from airflow_provider_soperator.soperator.conditions import Object
 from airflow_provider_soperator.soperator.kinds import NODE_SET, SLURM_CLUSTER, Resource
@@ -79,7 +78,6 @@ class ObjectsProvisioner(Provisioner):
         return self._begun_by == owner
 
     def begin(self, owner: str) -> None:
-        super().begin(owner)
         annotations = self._wanted[0][1]["metadata"].setdefault("annotations", {})
         annotations[_BEGUN_BY] = owner
 

@@ -66,7 +66,6 @@ class Terraform:
         return done.stdout
 
     def document(self, *args: str, cwd: Path) -> Any:
-        """Return the JSON output of a command."""
         return json.loads(self.run(*args, cwd=cwd))
 
     @cached_property

@@ -49,7 +49,6 @@ class Diagnostic:
 
     @property
     def is_error(self) -> bool:
-        """True for an error, which stops Terraform."""
         return self.severity == "error"
 
     @property
@@ -70,7 +69,6 @@ class Diagnostic:
 
 
 def errors(found: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
-    """Diagnostics that are errors."""
     return tuple(one for one in found if one.is_error)
 
 

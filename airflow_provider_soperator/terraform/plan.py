@@ -11,18 +11,6 @@ from typing import Any
 
 from airflow_provider_soperator.terraform.failures import DestructionRefused
 
-#: Words for Terraform's actions and pairs of actions.
-_ACTIONS = {
-    ("no-op",): "no-op",
-    ("create",): "create",
-    ("read",): "read",
-    ("update",): "update",
-    ("delete",): "delete",
-    ("forget",): "forget",
-    ("delete", "create"): "replace",
-    ("create", "delete"): "replace",
-    ("create", "forget"): "replace",
-}
 #: Order of actions in output.
 _ORDER = ("delete", "replace", "forget", "create", "update", "read")
 _SIGNS = {"delete": "-", "replace": "-/+", "forget": ".", "create": "+", "update": "~", "read": "<="}
@@ -61,10 +49,12 @@ class ResourceChange:
     def read(cls, document: Mapping[str, Any]) -> ResourceChange:
         """A change from an entry of ``resource_changes``."""
         change = document["change"]
+        actions = change["actions"]
         said = document.get("action_reason", "")
         return cls(
             address=document["address"],
-            action=_ACTIONS.get(tuple(change["actions"]), "/".join(change["actions"])),
+            # A creation with something else: delete or forget.
+            action="replace" if len(actions) > 1 and "create" in actions else "/".join(actions),
             reason=_REASONS.get(said, said.replace("_", " ")),
             replace_paths=tuple(_path(path) for path in change.get("replace_paths", ())),
             previous_address=document.get("previous_address", ""),
@@ -74,7 +64,6 @@ class ResourceChange:
 
     @property
     def why(self) -> str:
-        """The reason in words."""
         paths = f" ({', '.join(self.replace_paths)})" if self.replace_paths else ""
         return f"{self.reason}{paths}".strip()
 

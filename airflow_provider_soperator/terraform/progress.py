@@ -44,25 +44,21 @@ class ApplyProgress:
         """Note an event, and yield log lines if it is worth any."""
         at = _seconds(event.get("@timestamp", ""))
         self.began = self.began or at
+        if "hook" in event:
+            self.last_sign = at
         match event.get("type"):
             case "planned_change":
                 self.total += _STEPS.get(event["change"]["action"], 0)
             case "apply_start":
                 address, action = _hook(event)
-                self.last_sign = at
                 self.current[address] = (action, at)
                 yield f"{_DOING.get(action, action)} {address}"
-            case "apply_progress" | "provision_start" | "provision_progress" | "refresh_start" | "refresh_complete":
-                # Too frequent for the log: every ten seconds for each resource, and for each line of a script.
-                self.last_sign = at
             case "apply_complete":
                 address, action = _hook(event)
-                self.last_sign = at
                 self.done += action in _STEPS
                 yield f"{_DONE.get(action, action)} {address}{self._took(address, at)}"
             case "apply_errored":
                 address, action = _hook(event)
-                self.last_sign = at
                 yield f"FAILED: {_DOING.get(action, action)} {address}{self._took(address, at)}"
             case "change_summary":
                 changes = event["changes"]

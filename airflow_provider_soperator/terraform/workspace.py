@@ -6,11 +6,10 @@ import fcntl
 import hashlib
 import json
 import os
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -39,26 +38,6 @@ _BACKEND = "terraform_backend_override.tf.json"
 _VARIABLES = "variables.tfvars.json"
 
 
-def checked_name(name: str) -> str:
-    """A cluster's name, checked for use as the name of a folder."""
-    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name):
-        raise ValueError(f"{name!r} is not a name of a workspace: use letters, digits, dots, hyphens and underscores")
-    return name
-
-
-@dataclass(frozen=True)
-class Options:
-    """Options of a workspace."""
-
-    #: Terraform's workspace, one of several states of one recipe.
-    terraform_workspace: str | None = None
-    #: A backend instead of the recipe's: its type and its settings.
-    backend: Mapping[str, Mapping[str, Any]] | None = None
-    parallelism: int | None = None
-    #: Maximum wait for the lock of the state, in seconds.
-    lock_timeout: float = 600.0
-
-
 @dataclass(frozen=True)
 class Applied:
     """Result of an apply."""
@@ -73,6 +52,7 @@ class Applied:
         return f"{done}, {self.imported} imported" if self.imported else done
 
 
+@dataclass(eq=False, repr=False)
 class Workspace:
     """A recipe for one cluster, in its own folder, which outlives tasks.
 
@@ -83,24 +63,22 @@ class Workspace:
         workspace.apply(plan)
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        source: Source,
-        terraform: Terraform,
-        log: Logger,
-        options: Options,
-        mask: Callable[[str], None],
-    ) -> None:
-        self.folder = folder
-        self.source = source
-        self._terraform = terraform
-        self._log = log
-        self._options = options
-        self._mask = mask
-        self._root: Path | None = None
-        self._following: RunFollower | None = None
-        self._is_interrupted = False
+    folder: Path
+    source: Source
+    terraform: Terraform
+    log: Logger
+    #: Masks a text in logs.
+    mask: Callable[[str], None]
+    #: Terraform's workspace, one of several states of one recipe.
+    terraform_workspace: str | None = None
+    #: A backend instead of the recipe's: its type and its settings.
+    backend: Mapping[str, Mapping[str, Any]] | None = None
+    parallelism: int | None = None
+    #: Maximum wait for the lock of the state, in seconds.
+    lock_timeout: float = 600.0
+    _root: Path | None = field(default=None, init=False)
+    _following: RunFollower | None = field(default=None, init=False)
+    _is_interrupted: bool = field(default=False, init=False)
 
     def __enter__(self) -> Workspace:
         self.settle()
@@ -130,13 +108,13 @@ class Workspace:
     def init(self) -> None:
         """Copy the recipe, and initialize its backend, modules and providers."""
         self.settle()
-        self._log.info("%s, in %s", self._terraform.version, self.folder)
+        self.log.info("%s, in %s", self.terraform.version, self.folder)
         with self._alone():
-            self._root = bring(self._terraform, self.source, self.folder / "recipe")
+            self._root = bring(self.terraform, self.source, self.folder / "recipe")
             self._write_backend()
-        self._terraform.run("init", "-input=false", "-no-color", cwd=self.root)
-        if name := self._options.terraform_workspace:
-            self._terraform.run("workspace", "select", "-or-create", name, cwd=self.root)
+        self.terraform.run("init", "-input=false", "-no-color", cwd=self.root)
+        if name := self.terraform_workspace:
+            self.terraform.run("workspace", "select", "-or-create", name, cwd=self.root)
         self._say_where_state_is()
 
     def plan(self, variables: Mapping[str, Any], *, destroy: bool = False) -> TerraformPlan:
@@ -158,11 +136,11 @@ class Workspace:
         if ignored := undeclared(outcome.diagnostics):
             raise UnknownVariable("; ".join(one.words for one in ignored), diagnostics=ignored)
         path = outcome.run.folder / runs.PLAN
-        document = self._terraform.document("show", "-json", str(path), cwd=self.root)
+        document = self.terraform.document("show", "-json", str(path), cwd=self.root)
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         plan = TerraformPlan.read(document, path=path, digest=digest)
         for line in plan.lines():
-            self._log.info("%s", line)
+            self.log.info("%s", line)
         return plan
 
     def apply(self, plan: TerraformPlan) -> Applied:
@@ -170,30 +148,30 @@ class Workspace:
         self.settle()
         latest = self._latest_run("apply")
         if latest and plan.digest and latest.record.digest == plan.digest and latest.status == 0:
-            self._log.info("Plan already applied by %s: not applying it again", latest.folder)
+            self.log.info("Plan already applied by %s: not applying it again", latest.folder)
             return self._applied(outcome_of(latest))
         if plan.is_empty:
-            self._log.info("There is nothing to do.")
+            self.log.info("There is nothing to do.")
             return Applied()
         if plan.path is None or not plan.path.exists():
             raise PlanOutdated("there is a newer plan, or this one was already applied")
         applied = self._applied(self._run("apply", [str(plan.path)], digest=plan.digest))
         self.close()
-        self._log.info("Apply complete: %s.", applied)
+        self.log.info("Apply complete: %s.", applied)
         return applied
 
     def outputs(self) -> dict[str, Any]:
         """The recipe's outputs. Sensitive ones are masked in logs from here on."""
-        said = self._terraform.document("output", "-json", cwd=self.root)
+        said = self.terraform.document("output", "-json", cwd=self.root)
         for one in said.values():
             if one["sensitive"]:
                 for text in texts_of(one["value"]):
-                    self._mask(text)
+                    self.mask(text)
         return {name: one["value"] for name, one in said.items()}
 
     def show_state_address(self, address: str) -> dict[str, Any]:
         """The attributes of a resource in the state, such as ``module.login_script.terraform_data.lb_service_ip``."""
-        return values_of(self._terraform.document("show", "-json", cwd=self.root), address)
+        return values_of(self.terraform.document("show", "-json", cwd=self.root), address)
 
     def interrupt(self) -> str:
         """Make Terraform finish what it has begun, save the state, release its lock and end; returns a description.
@@ -236,7 +214,7 @@ class Workspace:
         kind, at = latest.record.kind, _utc(latest.record.started)
         if latest.state is State.RUNNING:
             host = latest.record.place.host
-            self._log.info("Following the %s of an earlier try, which runs on %s since %s", kind, host, at)
+            self.log.info("Following the %s of an earlier try, which runs on %s since %s", kind, host, at)
             outcome = self._follow(latest, is_late=True)
             # A run that dies while it is followed is planned again, like one that had died before.
             if kind == "apply" and outcome.status is not None:
@@ -246,21 +224,21 @@ class Workspace:
         if outcome.status == 0:
             if kind == "apply":
                 applied = self._applied(outcome)
-                self._log.info("The apply of an earlier try, of %s, has succeeded meanwhile: %s", at, applied)
+                self.log.info("The apply of an earlier try, of %s, has succeeded meanwhile: %s", at, applied)
             return
         how = "died" if outcome.status is None else "failed"
         done = f"{outcome.progress.done} of {outcome.progress.total} steps"
-        self._log.warning("The %s of an earlier try, of %s, %s after %s; see %s", kind, at, how, done, latest.folder)
+        self.log.warning("The %s of an earlier try, of %s, %s after %s; see %s", kind, at, how, done, latest.folder)
         for address in outcome.progress.current:
-            self._log.warning("It was working on %s, which may exist without being in the state", address)
+            self.log.warning("It was working on %s, which may exist without being in the state", address)
 
     def _run(self, kind: str, arguments: Sequence[str], *, digest: str = "") -> RunOutcome:
         """Run plan or apply to its end, once no other process holds the lock of the state."""
         options = ["-json", "-input=false", "-lock-timeout=0s"]
-        if self._options.parallelism:
-            options.append(f"-parallelism={self._options.parallelism}")
-        argv = [self._terraform.path, kind, *options, *arguments]
-        patience = LockPatience(self._options.lock_timeout, self._log)
+        if self.parallelism:
+            options.append(f"-parallelism={self.parallelism}")
+        argv = [self.terraform.path, kind, *options, *arguments]
+        patience = LockPatience(self.lock_timeout, self.log)
         while True:
             if self._is_interrupted:
                 raise Interrupted(f"{kind} was not started: the task was interrupted")
@@ -268,20 +246,20 @@ class Workspace:
                 latest = self._latest_run()
                 if latest and latest.state is State.RUNNING:
                     raise WorkspaceBusy(f"another task is working in {self.folder}")
-                run = runs.start(self._runs, kind, argv, self.root, self._terraform.env, digest=digest)
+                run = runs.start(self._runs, kind, argv, self.root, self.terraform.env, digest=digest)
             outcome = self._follow(run)
             try:
                 return self._checked(outcome)
             except StateLocked as error:
                 lock = Lock.read(error.diagnostics)
                 if lock and self._is_ours(lock):
-                    self._log.warning("%s, but is a run of ours that has died: removing the lock", lock)
-                    self._terraform.run("force-unlock", "-force", lock.id, cwd=self.root)
+                    self.log.warning("%s, but is a run of ours that has died: removing the lock", lock)
+                    self.terraform.run("force-unlock", "-force", lock.id, cwd=self.root)
                 else:
                     patience.wait(lock, error)
 
     def _follow(self, run: Run, *, is_late: bool = False) -> RunOutcome:
-        self._following = RunFollower(run, self._log, is_late)
+        self._following = RunFollower(run, self.log, is_late)
         if self._is_interrupted:
             self._following.interrupt()
         try:
@@ -336,30 +314,30 @@ class Workspace:
             yield
 
     def _rescue(self) -> None:
-        if self._root and (told := save_errored(self._terraform, self._root)):
-            self._log.warning("%s", told)
+        if self._root and (told := save_errored(self.terraform, self._root)):
+            self.log.warning("%s", told)
 
     def _write_backend(self) -> None:
         path = self.root / _BACKEND
-        if self._options.backend:
-            _write_privately(path, json.dumps({"terraform": {"backend": self._options.backend}}, indent=1))
+        if self.backend:
+            _write_privately(path, json.dumps({"terraform": {"backend": self.backend}}, indent=1))
         else:
             path.unlink(missing_ok=True)
 
     def _say_where_state_is(self) -> None:
         recipe = self.recipe
         if recipe.backend != "local":
-            self._log.info("The state is in the recipe's backend, of type %s.", recipe.backend)
+            self.log.info("The state is in the recipe's backend, of type %s.", recipe.backend)
             if not recipe.is_locked:
-                self._log.warning("The backend has no lock against concurrent applies: set use_lockfile.")
+                self.log.warning("The backend has no lock against concurrent applies: set use_lockfile.")
         elif is_passing(self.root):
-            self._log.warning(
+            self.log.warning(
                 "The recipe keeps its state in %s, which is lost with this machine or container; without it the "
                 "cluster cannot be changed or destroyed. Set a backend, or a home on persistent storage.",
                 self.root,
             )
         else:
-            self._log.info(
+            self.log.info(
                 "The recipe keeps its state in %s: all Airflow workers need access to this folder.", self.root
             )
 
