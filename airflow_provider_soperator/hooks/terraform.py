@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow.sdk import BaseHook
+from airflow.sdk.log import mask_secret
 
 from airflow_provider_soperator.hooks.nebius import NebiusHook
 from airflow_provider_soperator.terraform.command import Terraform, environment, find
@@ -86,13 +87,14 @@ class TerraformHook(BaseHook):
         home = home or Path(os.environ.get("AIRFLOW_HOME") or "~/airflow", "soperator/terraform")
         binary = Terraform(find(self.terraform), environment(os.environ, {**self._credentials(), **self.env}))
         for key, value in self.env.items():
-            _mask(value, key)
+            # Masked in logs only if Airflow takes its name for that of a secret.
+            mask_secret(value, key)
         return Workspace(
             Path(home, name).expanduser().absolute(),
             Source(source, subfolder, ref),
             binary,
             self.log,
-            _mask,
+            mask_secret,
             terraform_workspace=terraform_workspace,
             backend=backend,
             parallelism=self.parallelism,
@@ -103,13 +105,6 @@ class TerraformHook(BaseHook):
         if self.nebius_conn_id is None:
             return {}
         token = asyncio.run(NebiusHook(self.nebius_conn_id).async_token())
-        _mask(token)
+        mask_secret(token)
         # Providers and the command line tool read the first; old recipes have a variable for it.
         return {"NEBIUS_IAM_TOKEN": token, "TF_VAR_iam_token": token}
-
-
-def _mask(value: str, name: str | None = None) -> None:
-    """Mask a text in logs; one with a name only if Airflow takes the name for that of a secret."""
-    from airflow.sdk.log import mask_secret
-
-    mask_secret(value, name)

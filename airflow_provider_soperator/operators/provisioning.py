@@ -298,7 +298,7 @@ class DestroyClusterOperator(_ProvisioningOperator):
         if is_on(self.plan_only):
             return planned.write()
         # The earlier try of this task may have taken the login nodes away already.
-        if not is_on(self.end_jobs) and not planned.is_empty and not provisioner.is_begun_by(owner):
+        if not is_on(self.end_jobs) and planned.changes and not provisioner.is_begun_by(owner):
             self._refuse_with_jobs(str(self.connections.slurm))
         done = self._carried_out(provisioner, owner)
         if self.remove_connections:

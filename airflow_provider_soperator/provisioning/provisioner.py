@@ -25,10 +25,6 @@ class ProvisioningPlan:
     #: The cluster, or a part of it, exists already.
     exists: bool = False
 
-    @property
-    def is_empty(self) -> bool:
-        return not self.changes
-
     def write(self) -> dict[str, Any]:
         """The plan as JSON, for XCom."""
         return {"summary": self.summary, "changes": dict(self.changes), "exists": self.exists}

@@ -33,10 +33,6 @@ _FORMERLY = {"filesystem_jail": "filestore_jail", "filesystem_jail_submounts": "
 ITS_OWN = ("company_name", "slurm_nodeset_workers", "slurm_operator_version", "slurm_login_ssh_root_public_keys")
 #: The published recipe has no outputs; its state has the address of the login nodes here.
 _LOGIN = "module.login_script.terraform_data.lb_service_ip"
-#: Outputs by which a recipe can give the addresses directly.
-_LOGIN_OUTPUT, _KUBECONFIG_OUTPUT = "login_address", "kubeconfig"
-#: Actions without an effect.
-_HARMLESS = ("no-op", "read")
 _NOTE = "begun-by"
 
 
@@ -51,7 +47,7 @@ class RecipeProvisioner(Provisioner):
         workspace = self._workspace
         workspace.init()
         plan = self._plan = workspace.plan(variables(self._spec, workspace.recipe.variables), destroy=destroy)
-        changes = {one.address: one.action for one in plan.changes if one.action not in _HARMLESS}
+        changes = {one.address: one.action for one in plan.changes if one.action not in ("no-op", "read")}
         return ProvisioningPlan(
             plan.summary,
             changes if changes or plan.is_empty else {f"output {name}": "update" for name in plan.outputs},
@@ -74,10 +70,11 @@ class RecipeProvisioner(Provisioner):
         self._workspace.close()
 
     def reached(self) -> Reached:
+        # The outputs by which a recipe can give the addresses directly.
         outputs = self._workspace.outputs()
         return Reached(
-            login=str(outputs.get(_LOGIN_OUTPUT) or self._login()),
-            kubeconfig=str(outputs.get(_KUBECONFIG_OUTPUT) or ""),
+            login=str(outputs.get("login_address") or self._login()),
+            kubeconfig=str(outputs.get("kubeconfig") or ""),
             # The recipe adds this context to the kubeconfig of the account that applies it.
             context=f"nebius-{self._spec.name}-slurm",
         )

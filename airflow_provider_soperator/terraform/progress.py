@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.terraform.failures import Diagnostic, StateLocked, errors, from_text, is_about
 from airflow_provider_soperator.terraform.runs import Run, State
+from airflow_provider_soperator.terraform.state import seconds_of
 
 #: The steps of each planned action; other actions do not count.
 _STEPS = {"create": 1, "update": 1, "delete": 1, "replace": 2}
@@ -42,7 +42,7 @@ class ApplyProgress:
 
     def take(self, event: Mapping[str, Any]) -> Iterator[str]:
         """Note an event, and yield log lines if it is worth any."""
-        at = _seconds(event.get("@timestamp", ""))
+        at = seconds_of(event.get("@timestamp", "")) or 0.0
         self.began = self.began or at
         if "hook" in event:
             self.last_sign = at
@@ -103,15 +103,6 @@ def clock(seconds: float) -> str:
 def _hook(event: Mapping[str, Any]) -> tuple[str, str]:
     hook = event["hook"]
     return hook["resource"]["addr"], hook["action"]
-
-
-def _seconds(timestamp: str) -> float:
-    # Python 3.10 parses neither the Z nor fractions that do not have three or six digits.
-    whole, _, fraction = timestamp.rstrip("Z").partition(".")
-    try:
-        return datetime.fromisoformat(f"{whole}.{fraction[:6]:0<6}+00:00").timestamp()
-    except ValueError:
-        return 0.0
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from airflow_provider_soperator.terraform.failures import (
     TerraformError,
     TerraformFailed,
 )
+from airflow_provider_soperator.values import moment_of
 
 #: File that Terraform leaves beside the recipe if the backend rejects the state.
 ERRORED = "errored.tfstate"
@@ -32,8 +32,6 @@ _PAUSE = 5.0
 
 _FIELD = re.compile(r"^\s*(ID|Operation|Who|Created):[ \t]*(\S.*?)\s*$", re.MULTILINE)
 _HELD = re.compile(r"already locked: ID=(\S+)")
-#: Such as ``2026-11-22 01:55:35.496482762 +0000 UTC``.
-_CREATED = re.compile(r"(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d)(\.\d+)? \+0000 UTC")
 
 
 def is_passing(folder: Path) -> bool:
@@ -93,6 +91,19 @@ def texts_of(value: Any) -> Iterator[str]:
             yield from texts_of(one)
 
 
+def seconds_of(timestamp: str) -> float | None:
+    """Seconds since the epoch; None for a text that is not a date and time.
+
+    >>> seconds_of("2026-11-22T10:55:35.496482+09:00"), seconds_of("2026-11-22 01:55:35.496482762Z")
+    (1795312535.496482, 1795312535.496482)
+    """
+    try:
+        moment = moment_of("timestamp", timestamp)
+    except ValueError:
+        return None
+    return moment.timestamp() if moment else None
+
+
 def _resources(document: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     modules = [document.get("root_module", {})]
     while modules:
@@ -130,11 +141,7 @@ class Lock:
     @property
     def created_at(self) -> float | None:
         """Its creation in seconds since the epoch; None if it cannot be parsed."""
-        found = _CREATED.fullmatch(self.created)
-        if not found:
-            return None
-        whole = datetime.strptime(f"{found[1]} {found[2]}", "%Y-%m-%d %H:%M:%S").replace(tzinfo=timezone.utc)
-        return whole.timestamp() + float(found[3] or 0)
+        return seconds_of(self.created.replace(" +0000 UTC", "Z"))
 
     def __str__(self) -> str:
         operation = self.operation.removeprefix("OperationType").lower() or "an operation"

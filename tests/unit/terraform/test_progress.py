@@ -34,6 +34,13 @@ def test_lines_and_counts_of_a_real_apply() -> None:
     assert diagnostic.where.startswith('module.node_group["late-0"].terraform_data.this, ../modules/step/main.tf:')
 
 
+def test_times_are_of_the_zone_that_terraform_runs_in() -> None:
+    progress = ApplyProgress()
+    event = {"@timestamp": "2026-11-23T15:23:41.576168+09:00", "type": "refresh_start", "hook": {}}
+    assert told([event], progress) == []
+    assert progress.began == progress.last_sign == 1795415021.576168
+
+
 def test_no_line_for_what_is_still_creating() -> None:
     still = [event for event in EVENTS if event["type"] == "apply_progress"]
     assert still
