@@ -185,7 +185,7 @@ class Workspace:
         following.interrupt()
         run = following.run
         if not run.is_here:
-            host = run.record.place.host
+            host = run.record.host
             return f"Terraform continues on {host}, and can be interrupted only there; see {run.folder}"
         return f"Terraform finishes what it has begun, saves the state and releases its lock; see {run.folder}"
 
@@ -213,7 +213,7 @@ class Workspace:
     def _settle(self, latest: Run) -> None:
         kind, at = latest.record.kind, _utc(latest.record.started)
         if latest.state is State.RUNNING:
-            host = latest.record.place.host
+            host = latest.record.host
             self.log.info("Following the %s of an earlier try, which runs on %s since %s", kind, host, at)
             outcome = self._follow(latest, is_late=True)
             # A run that dies while it is followed is planned again, like one that had died before.

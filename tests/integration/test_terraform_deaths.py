@@ -145,8 +145,7 @@ def test_a_run_on_another_machine_is_followed_while_it_gives_signs_of_life(
     bench.hold("worker-0")
     with bench.task() as task:
         run = killed_in_apply(bench, task)
-    elsewhere = runs.PidNamespace("elsewhere", "", "")
-    monkeypatch.setattr(runs.PidNamespace, "here", classmethod(lambda _: elsewhere))
+    monkeypatch.setattr(runs, "pid_namespace", lambda: "elsewhere")
     wait_for(lambda: (run.folder / "beat").exists(), "it gives no sign of life")
     assert run.state is State.RUNNING
     # Nobody can tell it anything from here.
