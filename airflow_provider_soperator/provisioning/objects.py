@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_soperator.provisioning import manifests
@@ -88,7 +88,9 @@ class ObjectsProvisioner(Provisioner):
             await objects.check_namespace()
             for resource, body in self._wanted:
                 label = _label(resource, body)
-                before = await _read(objects, resource, body)
+                before: Object | None = None
+                with suppress(ObjectMissing):
+                    before = await objects.read(resource, body["metadata"]["name"])
                 if resource is SLURM_CLUSTER and before:
                     exists = True
                     self._begun_by = before["metadata"].get("annotations", {}).get(_BEGUN_BY, "")
@@ -121,7 +123,9 @@ class ObjectsProvisioner(Provisioner):
                 if label not in self._planned.changes:
                     continue
                 if self._is_destroy:
-                    await _delete(objects, resource, body)
+                    # An earlier try may have deleted it.
+                    with suppress(ObjectMissing):
+                        await objects.delete(resource, body["metadata"]["name"])
                 else:
                     await self._sent(objects, resource, body)
                 self._log.info("%s: %s", label, "deleted" if self._is_destroy else "applied")
@@ -166,18 +170,3 @@ def _label(resource: Resource, body: Object) -> str:
 def _summary(changes: Mapping[str, str]) -> str:
     counted = [(action, list(changes.values()).count(action)) for action in ("delete", "create", "update")]
     return ", ".join(f"{count} to {action}" for action, count in counted if count) or "nothing to do"
-
-
-async def _read(objects: Objects, resource: Resource, body: Object) -> Object | None:
-    try:
-        return await objects.read(resource, body["metadata"]["name"])
-    except ObjectMissing:
-        return None
-
-
-async def _delete(objects: Objects, resource: Resource, body: Object) -> None:
-    try:
-        await objects.delete(resource, body["metadata"]["name"])
-    except ObjectMissing:
-        # An earlier try has deleted it.
-        return

@@ -15,7 +15,6 @@ from typing import Any
 
 from airflow_provider_soperator.terraform.failures import Diagnostic, NoTerraform, explain, from_text
 
-_NAMES = ("terraform", "tofu")
 #: Variables that would change Terraform's output, arguments or folders, and all of Airflow's: a recipe's scripts must
 #: not see the password of Airflow's database.
 _DROPPED = re.compile(r"TF_(LOG|CLI_ARGS|INPUT|WORKSPACE|DATA_DIR|REATTACH).*|_*AIRFLOW_.*")
@@ -24,7 +23,7 @@ _SET = {"CHECKPOINT_DISABLE": "1", "TF_IN_AUTOMATION": "1", "TF_INPUT": "0", "GI
 
 def find(name: str | None) -> str:
     """The path of a binary, given by name or path; by default of Terraform or OpenTofu."""
-    for one in [name] if name else _NAMES:
+    for one in [name] if name else ("terraform", "tofu"):
         if path := shutil.which(os.path.expanduser(one)):
             return path
     raise NoTerraform(f"{name or 'terraform'} is not on PATH of this machine")
