@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from airflow.sdk import BaseHook
+from airflow.sdk.log import mask_secret
 
 from airflow_provider_soperator.hooks.nebius import NebiusHook
 from airflow_provider_soperator.terraform.command import Terraform, environment, find
 from airflow_provider_soperator.terraform.sources import Source
-from airflow_provider_soperator.terraform.workspace import Options, Workspace, checked_name
-
-#: The folder of workspaces, under Airflow's home.
-_HOME = "soperator/terraform"
+from airflow_provider_soperator.terraform.workspace import Workspace
 
 
 class TerraformHook(BaseHook):
@@ -81,35 +80,31 @@ class TerraformHook(BaseHook):
         :param backend: A backend in place of the recipe's, such as ``{"s3": {"bucket": ...}}``. It has no secrets.
         :param terraform_workspace: Terraform's own workspace, which is made if it is not there.
         """
-        folder = _home(home) / checked_name(name)
-        options = Options(
+        if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name):
+            raise ValueError(
+                f"{name!r} is not a name of a workspace: use letters, digits, dots, hyphens and underscores"
+            )
+        home = home or Path(os.environ.get("AIRFLOW_HOME") or "~/airflow", "soperator/terraform")
+        binary = Terraform(find(self.terraform), environment(os.environ, {**self._credentials(), **self.env}))
+        for key, value in self.env.items():
+            # Masked in logs only if Airflow takes its name for that of a secret.
+            mask_secret(value, key)
+        return Workspace(
+            Path(home, name).expanduser().absolute(),
+            Source(source, subfolder, ref),
+            binary,
+            self.log,
+            mask_secret,
             terraform_workspace=terraform_workspace,
             backend=backend,
             parallelism=self.parallelism,
             lock_timeout=self.lock_timeout.total_seconds(),
         )
-        binary = Terraform(find(self.terraform), environment(os.environ, {**self._credentials(), **self.env}))
-        for key, value in self.env.items():
-            _mask(value, key)
-        return Workspace(folder, Source(source, subfolder, ref), binary, self.log, options, _mask)
 
     def _credentials(self) -> dict[str, str]:
         if self.nebius_conn_id is None:
             return {}
         token = asyncio.run(NebiusHook(self.nebius_conn_id).async_token())
-        _mask(token)
+        mask_secret(token)
         # Providers and the command line tool read the first; old recipes have a variable for it.
         return {"NEBIUS_IAM_TOKEN": token, "TF_VAR_iam_token": token}
-
-
-def _home(said: str | Path | None) -> Path:
-    if said:
-        return Path(said).expanduser().absolute()
-    return Path(os.environ.get("AIRFLOW_HOME") or "~/airflow").expanduser().absolute() / _HOME
-
-
-def _mask(value: str, name: str | None = None) -> None:
-    """Mask a text in logs; one with a name only if Airflow takes the name for that of a secret."""
-    from airflow.sdk.log import mask_secret
-
-    mask_secret(value, name)

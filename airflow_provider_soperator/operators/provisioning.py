@@ -11,9 +11,8 @@ from airflow.sdk import BaseHook, BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_soperator.operators.work import WorkOperator
-from airflow_provider_soperator.provisioning.connections import Connections
 from airflow_provider_soperator.provisioning.fields import NotKnownYet, SpecMistake
-from airflow_provider_soperator.provisioning.spec import ClusterSpec, KubernetesObjects, Recipe, Source
+from airflow_provider_soperator.provisioning.spec import ClusterSpec, Connections, KubernetesObjects, Recipe, Source
 from airflow_provider_soperator.slurm.job import job_of
 from airflow_provider_soperator.values import is_on
 
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
     from airflow_provider_soperator.provisioning.provisioner import Provisioner, ProvisioningPlan
     from airflow_provider_soperator.terraform.workspace import Workspace
     from airflow_provider_soperator.work.clusters import ClusterStart
-
-Spec = ClusterSpec | Mapping[str, Any]
 
 
 class _ProvisioningOperator(BaseOperator):
@@ -43,7 +40,7 @@ class _ProvisioningOperator(BaseOperator):
     def __init__(
         self,
         *,
-        spec: Spec,
+        spec: ClusterSpec | Mapping[str, Any],
         source: Source,
         connections: Connections | None = None,
         nebius_conn_id: str | None = "nebius_default",
@@ -72,12 +69,12 @@ class _ProvisioningOperator(BaseOperator):
 
     @contextmanager
     def _open(self, spec: ClusterSpec) -> Iterator[Provisioner]:
-        with self._provisioner_for(spec) as opened:
-            self._provisioner = opened
-            try:
-                yield opened
-            finally:
-                self._provisioner = None
+        opened = self._provisioner = self._provisioner_for(spec)
+        try:
+            yield opened
+        finally:
+            opened.close()
+            self._provisioner = None
 
     def _provisioner_for(self, spec: ClusterSpec) -> Provisioner:
         """With the credentials that it needs, and without having asked anybody else."""
@@ -100,26 +97,17 @@ class _ProvisioningOperator(BaseOperator):
         if self._needs_consent:
             planned.check_agreed(self.approved_plan)
 
-    def _known_connections(self) -> None:
-        """Raise for those that are to be there, and are not, while nothing has been done yet."""
-        from airflow_provider_soperator.hooks.airflow_api import AirflowApiHook
-        from airflow_provider_soperator.hooks.connections import known
-
-        wanted = self.connections
-        if wanted.airflow_conn_id:
-            AirflowApiHook(wanted.airflow_conn_id).check()
-            return
-        for conn_id in filter(None, (wanted.kubernetes, wanted.ssh, wanted.slurm)):
-            with known(conn_id):
-                BaseHook.get_connection(conn_id)
+    def _carried_out(self, provisioner: Provisioner, owner: str) -> str:
+        provisioner.begin(owner)
+        done = provisioner.apply()
+        self.log.info("Done: %s.", done)
+        return done
 
     @property
     def _place(self) -> tuple[str, str]:
         """The SlurmCluster's name, and its namespace."""
-        source = self.source
-        if isinstance(source, Recipe):
-            return source.cluster, source.namespace
-        return str(self.spec["name"]), source.namespace
+        name = self.source.cluster if isinstance(self.source, Recipe) else str(self.spec["name"])
+        return name, self.source.namespace
 
 
 class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
@@ -158,13 +146,16 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
         if_exists: Literal["update", "fail"] = "update",
         **kwargs: Any,
     ) -> None:
-        # The work that may time out is the waiting.
+        # The work is the waiting.
         super().__init__(timeout=ready_timeout or timedelta(0), **kwargs)
         if if_exists not in ("update", "fail"):
             raise SpecMistake(f"if_exists is {if_exists!r}, but can be 'update' or 'fail'")
         if isinstance(smoke_job, Mapping):
             # It runs in the very end: what is wrong with it is to be seen before.
-            _check_job(smoke_job)
+            try:
+                job_of({"script": "#!/bin/sh\n", **smoke_job}).check()
+            except (TypeError, ValueError) as error:
+                raise SpecMistake(f"smoke_job cannot be submitted: {error}") from None
         self.allow_destroy = [allow_destroy] if isinstance(allow_destroy, str) else list(allow_destroy)
         self.ready_timeout = ready_timeout
         self.smoke_job = smoke_job
@@ -175,7 +166,7 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
             spec = ClusterSpec.read(self.spec)
             for warning in spec.warnings:
                 self.log.warning("%s", warning)
-            self._known_connections()
+            self._check_connections()
             with self._open(spec) as provisioner:
                 result = self._make(context, spec, provisioner)
         if is_on(self.plan_only) or self.ready_timeout is None:
@@ -187,10 +178,7 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
             self.log.warning("Not waiting for the cluster: connections names neither kubernetes nor slurm")
             return result
         context["ti"].xcom_push("made", result)
-        return self.carry_out(self._start(context, spec, self.ready_timeout), context)
-
-    def work(self, context: Context) -> ClusterStart:
-        return self._start(context, ClusterSpec.read(self.spec), self.ready_timeout or timedelta(0))
+        return self.carry_out(self.work(context), context)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """The cluster is ready, or will not be."""
@@ -212,11 +200,22 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
         self._check_agreed(planned)
         if is_on(self.plan_only):
             return planned.write()
-        provisioner.begin(owner)
-        done = provisioner.apply()
-        self.log.info("Done: %s.", done)
+        done = self._carried_out(provisioner, owner)
         self._write_connections(provisioner)
         return {"plan": planned.write(), "done": done}
+
+    def _check_connections(self) -> None:
+        """Raise, while nothing has been done yet, if a connection is missing, or cannot be written."""
+        from airflow_provider_soperator.hooks.airflow_api import AirflowApiHook
+        from airflow_provider_soperator.hooks.connections import known
+
+        wanted = self.connections
+        if wanted.airflow_conn_id:
+            AirflowApiHook(wanted.airflow_conn_id).check()
+            return
+        for conn_id in wanted.ids:
+            with known(conn_id):
+                BaseHook.get_connection(conn_id)
 
     def _write_connections(self, provisioner: Provisioner) -> None:
         wanted = self.connections
@@ -229,13 +228,13 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
             is_new = api.put_connection(body)
             self.log.info("Connection %s was %s", body["connection_id"], "added" if is_new else "changed")
 
-    def _start(self, context: Context, spec: ClusterSpec, within: timedelta) -> ClusterStart:
+    def work(self, context: Context) -> ClusterStart:
         from airflow_provider_soperator.slurm.job_ids import SubmissionKey
         from airflow_provider_soperator.work.clusters import JOB, ClusterStart
         from airflow_provider_soperator.work.sbatch import keys_of
 
         ti, begun = context["ti"], context["dag_run"].start_date
-        names = tuple(name for one in spec.nodesets for name in one.slurm_names)
+        names = tuple(name for one in ClusterSpec.read(self.spec).nodesets for name in one.slurm_names)
         # Of the tries since the task was last cleared: what ran before that says nothing about the cluster of now.
         tries = keys_of(ti, self.retries or 0)[1]
         job = {**JOB, **self.smoke_job} if isinstance(self.smoke_job, Mapping) else JOB
@@ -252,7 +251,7 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
                 for name in names
             },
             submitted_since=begun - timedelta(hours=1) if begun else None,
-            **self.span(within=within),
+            **self.span(),
         )
 
 
@@ -299,11 +298,9 @@ class DestroyClusterOperator(_ProvisioningOperator):
         if is_on(self.plan_only):
             return planned.write()
         # The earlier try of this task may have taken the login nodes away already.
-        if not is_on(self.end_jobs) and not planned.is_empty and not provisioner.is_begun_by(owner):
+        if not is_on(self.end_jobs) and planned.changes and not provisioner.is_begun_by(owner):
             self._refuse_with_jobs(str(self.connections.slurm))
-        provisioner.begin(owner)
-        done = provisioner.apply()
-        self.log.info("Done: %s.", done)
+        done = self._carried_out(provisioner, owner)
         if self.remove_connections:
             self._delete_connections()
         return {"plan": planned.write(), "done": done}
@@ -325,7 +322,7 @@ class DestroyClusterOperator(_ProvisioningOperator):
 
         wanted = self.connections
         api = AirflowApiHook(str(wanted.airflow_conn_id))
-        for conn_id in filter(None, (wanted.slurm, wanted.ssh, wanted.kubernetes)):
+        for conn_id in wanted.ids:
             if api.delete_connection(conn_id):
                 self.log.info("Connection %s was deleted", conn_id)
 
@@ -353,13 +350,6 @@ def _workspace(recipe: Recipe, cluster: str, nebius_conn_id: str | None) -> Work
     )
 
 
-def _check_job(said: Mapping[str, Any]) -> None:
-    try:
-        job_of({"script": "#!/bin/sh\n", **said}).check()
-    except (TypeError, ValueError) as error:
-        raise SpecMistake(f"smoke_job cannot be submitted: {error}") from None
-
-
 def _owner(context: Context) -> str:
     ti = context["ti"]
     return "/".join(map(str, (ti.dag_id, ti.run_id, ti.task_id, ti.map_index)))
@@ -375,9 +365,6 @@ def _explained() -> Iterator[None]:
 
     try:
         yield
-    except (SpecMistake, ConnectionMistake) as error:
-        raise AirflowFailException(str(error)) from error
-    except NotKnownYet as error:
-        raise AirflowException(str(error)) from error
-    except (TerraformError, TransportError, SlurmError) as error:
-        raise (AirflowException if error.retryable else AirflowFailException)(str(error)) from error
+    except (SpecMistake, NotKnownYet, ConnectionMistake, TerraformError, TransportError, SlurmError) as error:
+        may_pass = getattr(error, "retryable", False)
+        raise (AirflowException if may_pass else AirflowFailException)(str(error)) from error

@@ -110,12 +110,12 @@ class WorkOperator(WaitingOperator):
     def work(self, context: Context) -> Work[Any]:
         """The work, of rendered fields; ``ValueError`` for what could never be done."""
 
-    def span(self, since: datetime | None = None, within: timedelta | None = None) -> dict[str, Any]:
+    def span(self, since: datetime | None = None) -> dict[str, Any]:
         """The fields that all work has: when it began, and until when it may take, at which interval."""
         now = datetime.now(timezone.utc)
         return {
             "since": since or now,
-            "deadline": now + (within or self.timeout),
+            "deadline": now + self.timeout,
             "poll_interval": self.poll_interval,
         }
 

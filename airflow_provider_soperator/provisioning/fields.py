@@ -10,7 +10,7 @@ import types
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from difflib import get_close_matches
-from functools import cache, reduce
+from functools import reduce
 from operator import or_
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -23,7 +23,6 @@ Number = int | str
 Switch = bool | str
 _ON, _OFF = frozenset({"true", "yes", "on", "1"}), frozenset({"false", "no", "off", "0"})
 _NAME = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
-_VERSION = re.compile(r"\d+\.\d+\.\d+(-[\w.-]+)?")
 _PRESET = re.compile(r"(?:(\d+)gpu-)?(\d+)vcpu-(\d+)gb")
 _KEY_TYPES = (
     "ssh-ed25519", "ssh-rsa", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521",
@@ -37,6 +36,8 @@ class SpecMistake(ValueError):
 
 class NotKnownYet(Exception):
     """A property that a cluster gets some time after it was made; a retry may find it."""
+
+    retryable = True
 
 
 def near(name: object, known: Iterable[str]) -> str:
@@ -66,7 +67,7 @@ def read(kind: type[T], said: Any, where: str) -> T:
     """A description from plain data; ``SpecMistake`` names the place of an error."""
     if not isinstance(said, Mapping):
         raise SpecMistake(f"{where} must be a mapping, got {said!r}")
-    hints: dict[str, Any] = _hints(kind)  # type: ignore[arg-type]
+    hints = get_type_hints(kind)
     for name in said:
         if name not in hints:
             raise SpecMistake(f"{where} has no field {name!r}{near(name, hints)}")
@@ -76,18 +77,14 @@ def read(kind: type[T], said: Any, where: str) -> T:
         raise SpecMistake(f"{where} is incomplete: {error}") from None
 
 
-@cache
-def _hints(kind: type[Any]) -> dict[str, Any]:
-    return get_type_hints(kind)
-
-
 def _value(hint: Any, said: Any, where: str) -> Any:
     if hint == Number:
         return _number(said, where)
     if hint == Switch:
         return _switch(said, where)
     if get_origin(hint) in (Union, types.UnionType):
-        if said is None or _is_unsaid(said):
+        # A template may render to nothing.
+        if said in (None, "", "None"):
             return None
         words = [word for one in get_args(hint) if get_origin(one) is Literal for word in get_args(one)]
         if said in words:
@@ -105,15 +102,6 @@ def _value(hint: Any, said: Any, where: str) -> Any:
     if isinstance(hint, type) and is_dataclass(hint):
         return said if isinstance(said, hint) else read(hint, said, where)
     return said
-
-
-def _is_unsaid(said: object) -> bool:
-    """True if a template has rendered to nothing.
-
-    >>> _is_unsaid("None"), _is_unsaid(""), _is_unsaid("none of it")
-    (True, True, False)
-    """
-    return said in ("", "None")
 
 
 def _number(said: Any, where: str) -> Number:
@@ -155,12 +143,6 @@ lowercase letters, digits and hyphens, begin with a letter and end with a letter
         )
     if len(name) > longest:
         raise SpecMistake(f"the name of the {what} {name} must have at most {longest} characters, got {len(name)}")
-
-
-def check_version(version: str) -> None:
-    """Raise ``SpecMistake`` unless it is a release of Soperator, as in its image tags."""
-    if not is_template(version) and not _VERSION.fullmatch(version):
-        raise SpecMistake(f"operator_version must be a release of Soperator, such as 4.1.7, got {version!r}")
 
 
 def check_path(what: str, path: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow_provider_soperator.provisioning.fields import SpecMistake, near, preset_of
-from airflow_provider_soperator.provisioning.parts import NodeSet, ServiceNodes
+from airflow_provider_soperator.provisioning.parts import NodeSet
 from airflow_provider_soperator.provisioning.spec import ClusterSpec, Installation
 
 Object = dict[str, Any]
@@ -55,14 +55,10 @@ def _partitions(spec: ClusterSpec) -> Object:
     """The partitionConfiguration of the SlurmCluster."""
     if not spec.partitions:
         return {"configType": "default"}
-    said = [
-        {
-            "name": one.name,
-            "config": one.config,
-            **({"nodeSetRefs": list(one.nodesets)} if one.nodesets else {"isAll": True}),
-        }
-        for one in spec.partitions
-    ]
+    said = []
+    for one in spec.partitions:
+        nodesets: Object = {"nodeSetRefs": list(one.nodesets)} if one.nodesets else {"isAll": True}
+        said.append({"name": one.name, "config": one.config, **nodesets})
     return {"configType": "structured", "partitions": said}
 
 
@@ -121,7 +117,7 @@ def _slurm_cluster(spec: ClusterSpec, installation: Installation) -> Object:
                 "login": {
                     **place,
                     **munge,
-                    "size": _size(spec.login),
+                    "size": int(spec.login.size or 1) if spec.login else 1,
                     "sshd": container("login_sshd", _DAEMON),
                     "sshRootPublicKeys": list(spec.login_keys),
                     "sshdServiceType": "NodePort" if spec.public_login is False else "LoadBalancer",
@@ -187,7 +183,3 @@ def _auto_resume(one: NodeSet, version: str) -> Object:
     if one.auto_resume is False:
         raise SpecMistake(f"node set {one.name}: auto_resume needs Soperator 5.0, and this is {version}; omit it")
     return {}
-
-
-def _size(one: ServiceNodes | None) -> int:
-    return int(one.size) if one is not None and one.size is not None else 1

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_soperator.provisioning import manifests
-from airflow_provider_soperator.provisioning.connections import Reached
 from airflow_provider_soperator.provisioning.fields import SpecMistake
-from airflow_provider_soperator.provisioning.provisioner import Provisioner, ProvisioningPlan
+from airflow_provider_soperator.provisioning.provisioner import Provisioner, ProvisioningPlan, Reached
 from airflow_provider_soperator.soperator.cluster_objects import ClusterObjects
 from airflow_provider_soperator.soperator.conditions import Object
 from airflow_provider_soperator.soperator.kinds import NODE_SET, SLURM_CLUSTER, Resource
@@ -79,7 +78,6 @@ class ObjectsProvisioner(Provisioner):
         return self._begun_by == owner
 
     def begin(self, owner: str) -> None:
-        super().begin(owner)
         annotations = self._wanted[0][1]["metadata"].setdefault("annotations", {})
         annotations[_BEGUN_BY] = owner
 
@@ -90,7 +88,9 @@ class ObjectsProvisioner(Provisioner):
             await objects.check_namespace()
             for resource, body in self._wanted:
                 label = _label(resource, body)
-                before = await _read(objects, resource, body)
+                before: Object | None = None
+                with suppress(ObjectMissing):
+                    before = await objects.read(resource, body["metadata"]["name"])
                 if resource is SLURM_CLUSTER and before:
                     exists = True
                     self._begun_by = before["metadata"].get("annotations", {}).get(_BEGUN_BY, "")
@@ -123,7 +123,9 @@ class ObjectsProvisioner(Provisioner):
                 if label not in self._planned.changes:
                     continue
                 if self._is_destroy:
-                    await _delete(objects, resource, body)
+                    # An earlier try may have deleted it.
+                    with suppress(ObjectMissing):
+                        await objects.delete(resource, body["metadata"]["name"])
                 else:
                     await self._sent(objects, resource, body)
                 self._log.info("%s: %s", label, "deleted" if self._is_destroy else "applied")
@@ -168,18 +170,3 @@ def _label(resource: Resource, body: Object) -> str:
 def _summary(changes: Mapping[str, str]) -> str:
     counted = [(action, list(changes.values()).count(action)) for action in ("delete", "create", "update")]
     return ", ".join(f"{count} to {action}" for action, count in counted if count) or "nothing to do"
-
-
-async def _read(objects: Objects, resource: Resource, body: Object) -> Object | None:
-    try:
-        return await objects.read(resource, body["metadata"]["name"])
-    except ObjectMissing:
-        return None
-
-
-async def _delete(objects: Objects, resource: Resource, body: Object) -> None:
-    try:
-        await objects.delete(resource, body["metadata"]["name"])
-    except ObjectMissing:
-        # An earlier try has deleted it.
-        return

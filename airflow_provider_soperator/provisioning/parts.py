@@ -180,18 +180,16 @@ class NodeSet:
             )
 
     def _check_numbers(self, where: str) -> None:
-        if self.min_size is not None and self.min_size != "all":
-            check_least(f"{where}: min_size", self.min_size, 0)
-            if not is_template(self.size) and not is_template(self.min_size) and int(self.min_size) > int(self.size):
-                raise SpecMistake(f"{where}: min_size must be <= its size {self.size}, got {self.min_size}")
+        for name, number in (("min_size", self.min_size), ("initial", self.initial)):
+            if number is None or number == "all":
+                continue
+            check_least(f"{where}: {name}", number, 0)
+            if not is_template(self.size) and not is_template(number) and int(number) > int(self.size):
+                raise SpecMistake(f"{where}: {name} must be <= its size {self.size}, got {number}")
         if self.min_size is not None and self.autoscaling is False:
             raise SpecMistake(f"{where}: min_size has no effect without autoscaling; omit one of them")
-        if self.initial is not None:
-            check_least(f"{where}: initial", self.initial, 0)
-            if self.ephemeral is False:
-                raise SpecMistake(f"{where}: initial is for ephemeral nodes; set ephemeral=True, or omit initial")
-            if not is_template(self.size) and not is_template(self.initial) and int(self.initial) > int(self.size):
-                raise SpecMistake(f"{where}: initial must be <= its size {self.size}, got {self.initial}")
+        if self.initial is not None and self.ephemeral is False:
+            raise SpecMistake(f"{where}: initial is for ephemeral nodes; set ephemeral=True, or omit initial")
 
     def _check_reservation(self, where: str) -> None:
         policy = self.reservation

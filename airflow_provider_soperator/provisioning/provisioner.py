@@ -1,16 +1,14 @@
-"""Base of all provisioners, and the plan that they make before any change."""
+"""Base of all provisioners: the plan before any change, and the addresses of the cluster after it."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any
 
-from airflow_provider_soperator.provisioning.connections import Reached
-from airflow_provider_soperator.provisioning.fields import SpecMistake
+from airflow_provider_soperator.provisioning.fields import NotKnownYet, SpecMistake
+from airflow_provider_soperator.provisioning.spec import Connections
 
 #: Actions that may be left of an approved action that was interrupted: an unfinished resource is replaced, and a
 #: replacement may already have deleted the old one.
@@ -26,10 +24,6 @@ class ProvisioningPlan:
     changes: Mapping[str, str] = field(default_factory=dict)
     #: The cluster, or a part of it, exists already.
     exists: bool = False
-
-    @property
-    def is_empty(self) -> bool:
-        return not self.changes
 
     def write(self) -> dict[str, Any]:
         """The plan as JSON, for XCom."""
@@ -56,11 +50,57 @@ class ProvisioningPlan:
             )
 
 
-class Provisioner(AbstractContextManager["Provisioner"], ABC):
-    """Makes one cluster. Nothing changes before ``apply``; leaving the context deletes the plan."""
+@dataclass(frozen=True)
+class Reached:
+    """Addresses and credentials of a cluster that was made, as far as they are known."""
 
-    #: The task that makes the cluster.
-    owner = ""
+    login: str = ""
+    kubeconfig: str = ""
+    context: str = ""
+    #: If the login nodes have no address yet, they will get one.
+    login_comes: bool = False
+
+    def connections(self, wanted: Connections, namespace: str) -> list[dict[str, Any]]:
+        """Connections for Airflow's API; ``SpecMistake`` if one cannot be written, ``NotKnownYet`` if not yet."""
+        made: list[dict[str, Any]] = []
+        if wanted.kubernetes:
+            known = {"kube_config": self.kubeconfig} if self.kubeconfig else {"cluster_context": self.context}
+            if not any(known.values()) and not wanted.kubernetes_extra:
+                raise SpecMistake(
+                    f"the Kubernetes API for {wanted.kubernetes} is not known: set kubernetes_extra, or give the "
+                    "recipe an output kubeconfig"
+                )
+            extra = {**known, "namespace": namespace, **wanted.kubernetes_extra}
+            made.append({"connection_id": wanted.kubernetes, "conn_type": "kubernetes", "extra": extra})
+        if wanted.ssh:
+            if not self.login and self.login_comes:
+                raise NotKnownYet(
+                    f"the login nodes have no address yet, so {wanted.ssh} cannot be written: a retry keeps what was "
+                    "made, and writes it once they have one"
+                )
+            if not self.login:
+                raise SpecMistake(
+                    f"the address of the login nodes is not known, so {wanted.ssh} cannot be written: give the recipe "
+                    "an output login_address, or write the connection yourself"
+                )
+            made.append(
+                {
+                    "connection_id": wanted.ssh,
+                    "conn_type": "ssh",
+                    "host": self.login,
+                    "login": wanted.ssh_login,
+                    "extra": dict(wanted.ssh_extra),
+                }
+            )
+        if wanted.slurm:
+            ways = {"ssh_conn_id": wanted.ssh, "kubernetes_conn_id": wanted.kubernetes}
+            extra = {**{name: way for name, way in ways.items() if way}, "namespace": namespace}
+            made.append({"connection_id": wanted.slurm, "conn_type": "soperator", "extra": extra})
+        return made
+
+
+class Provisioner(ABC):
+    """Makes one cluster. Nothing changes before ``apply``."""
 
     @abstractmethod
     def plan(self, *, destroy: bool = False) -> ProvisioningPlan:
@@ -71,6 +111,14 @@ class Provisioner(AbstractContextManager["Provisioner"], ABC):
         """Raise if the plan destroys anything that is not ``allowed``."""
 
     @abstractmethod
+    def is_begun_by(self, owner: str) -> bool:
+        """True if an earlier try of a task has begun to make or destroy the cluster."""
+
+    @abstractmethod
+    def begin(self, owner: str) -> None:
+        """Note that a task begins, where its next try finds it."""
+
+    @abstractmethod
     def apply(self) -> str:
         """Carry out the plan, and return a summary."""
 
@@ -78,19 +126,10 @@ class Provisioner(AbstractContextManager["Provisioner"], ABC):
     def interrupt(self) -> str:
         """Stop in good order because the task is killed, and describe the state. For signal handlers."""
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        return None
-
+    @abstractmethod
     def reached(self) -> Reached:
         """Addresses of the cluster, as far as known."""
-        return Reached()
 
-    def is_begun_by(self, owner: str) -> bool:
-        """True if an earlier try of a task has begun to make or destroy the cluster."""
-        return False
-
-    def begin(self, owner: str) -> None:
-        """Note that a task begins, where its next try finds it."""
-        self.owner = owner
+    def close(self) -> None:
+        """Delete the plan, if it is in a file."""
+        return None

@@ -1,28 +1,38 @@
-"""Provisioning through the published Terraform recipe."""
+"""A cluster by the published Terraform recipe: its variables, in their newest form, and the provisioner."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from types import TracebackType
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_soperator.provisioning import tfvars
-from airflow_provider_soperator.provisioning.connections import Reached
-from airflow_provider_soperator.provisioning.provisioner import Provisioner, ProvisioningPlan
+from airflow_provider_soperator.provisioning.fields import SpecMistake
+from airflow_provider_soperator.provisioning.parts import (
+    RACKED,
+    Disk,
+    Filesystem,
+    LocalNvme,
+    NodeSet,
+    PartitionSpec,
+    ServiceNodes,
+    Submount,
+)
+from airflow_provider_soperator.provisioning.provisioner import Provisioner, ProvisioningPlan, Reached
+from airflow_provider_soperator.provisioning.spec import ClusterSpec
 from airflow_provider_soperator.terraform.failures import TerraformError
 
 if TYPE_CHECKING:
     from airflow_provider_soperator.logger import Logger
-    from airflow_provider_soperator.provisioning.spec import ClusterSpec
     from airflow_provider_soperator.terraform.plan import TerraformPlan
     from airflow_provider_soperator.terraform.workspace import Workspace
 
+Variables = dict[str, Any]
+
+#: Names in older recipes of variables that have kept their form.
+_FORMERLY = {"filesystem_jail": "filestore_jail", "filesystem_jail_submounts": "filestore_jail_submounts"}
+#: Variables that identify a recipe for Soperator clusters.
+ITS_OWN = ("company_name", "slurm_nodeset_workers", "slurm_operator_version", "slurm_login_ssh_root_public_keys")
 #: The published recipe has no outputs; its state has the address of the login nodes here.
 _LOGIN = "module.login_script.terraform_data.lb_service_ip"
-#: Outputs by which a recipe can give the addresses directly.
-_LOGIN_OUTPUT, _KUBECONFIG_OUTPUT = "login_address", "kubeconfig"
-#: Actions without an effect.
-_HARMLESS = ("no-op", "read")
 _NOTE = "begun-by"
 
 
@@ -36,8 +46,8 @@ class RecipeProvisioner(Provisioner):
     def plan(self, *, destroy: bool = False) -> ProvisioningPlan:
         workspace = self._workspace
         workspace.init()
-        plan = self._plan = workspace.plan(tfvars.variables(self._spec, workspace.variables), destroy=destroy)
-        changes = {one.address: one.action for one in plan.changes if one.action not in _HARMLESS}
+        plan = self._plan = workspace.plan(variables(self._spec, workspace.recipe.variables), destroy=destroy)
+        changes = {one.address: one.action for one in plan.changes if one.action not in ("no-op", "read")}
         return ProvisioningPlan(
             plan.summary,
             changes if changes or plan.is_empty else {f"output {name}": "update" for name in plan.outputs},
@@ -56,17 +66,15 @@ class RecipeProvisioner(Provisioner):
     def interrupt(self) -> str:
         return self._workspace.interrupt()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        # A plan contains the values of all variables, so it must not stay.
-        self._workspace.__exit__(kind, error, trace)
+    def close(self) -> None:
+        self._workspace.close()
 
     def reached(self) -> Reached:
+        # The outputs by which a recipe can give the addresses directly.
         outputs = self._workspace.outputs()
         return Reached(
-            login=str(outputs.get(_LOGIN_OUTPUT) or self._login()),
-            kubeconfig=str(outputs.get(_KUBECONFIG_OUTPUT) or ""),
+            login=str(outputs.get("login_address") or self._login()),
+            kubeconfig=str(outputs.get("kubeconfig") or ""),
             # The recipe adds this context to the kubeconfig of the account that applies it.
             context=f"nebius-{self._spec.name}-slurm",
         )
@@ -84,6 +92,146 @@ class RecipeProvisioner(Provisioner):
         return note.exists() and note.read_text() == owner
 
     def begin(self, owner: str) -> None:
-        super().begin(owner)
         self._workspace.folder.mkdir(parents=True, exist_ok=True)
         (self._workspace.folder / _NOTE).write_text(owner)
+
+
+def variables(spec: ClusterSpec, known: Collection[str] = ()) -> Variables:
+    """Variables for the fields that are set; the recipe has defaults for the rest.
+
+    ``known`` are the variables of the recipe, if they could be read.
+    """
+    if known and (missing := [name for name in ITS_OWN if name not in known]):
+        raise SpecMistake(
+            f"this recipe is not for Soperator clusters, or very old: it has no variable {missing[0]}; use the folder "
+            "of an installation, such as soperator/installations/example"
+        )
+    rendered = _said(
+        company_name=spec.name,
+        slurm_operator_version=spec.operator_version,
+        region=spec.region,
+        iam_tenant_id=spec.tenant,
+        iam_project_id=spec.project,
+        vpc_subnet_id=spec.subnet,
+        production=spec.production,
+        k8s_version=spec.k8s_version,
+        slurm_nodeset_workers=[_workers(one) for one in spec.nodesets],
+        slurm_nodeset_system=_service(spec.system),
+        slurm_nodeset_controller=_service(spec.controller, size=1),
+        slurm_nodeset_login=_service(spec.login, size=1),
+        slurm_nodeset_accounting=_service(spec.accounting_nodes),
+        slurm_nodeset_nfs=_service(spec.nfs, size=1),
+        slurm_nodesets_partitions=[_partition(one) for one in spec.partitions] or None,
+        filesystem_jail=_filesystem(spec.jail),
+        filesystem_jail_submounts=[_submount(one) for one in spec.submounts] or None,
+        filestore_controller_spool=_filesystem(spec.controller_spool),
+        filestore_accounting=_filesystem(spec.accounting_filesystem),
+        slurm_login_ssh_root_public_keys=list(spec.login_keys),
+        slurm_login_public_ip=spec.public_login,
+        accounting_enabled=spec.accounting,
+        slurm_rest_enabled=spec.rest,
+        maintenance=spec.maintenance,
+        active_checks_scope=spec.active_checks_scope,
+    )
+    for new, old in _FORMERLY.items():
+        if new in rendered and known and new not in known and old in known:
+            rendered[old] = rendered.pop(new)
+    return _merged(rendered, spec.extra, "the description of the cluster")
+
+
+def _workers(one: NodeSet) -> Variables:
+    # The type of the variable requires these; the values are those of the recipe's example.
+    always = {"node_local_image_disk": {"enabled": False}, "node_local_jail_submounts": []}
+    if one.platform == RACKED:
+        always["nvlink"] = {"enabled": True}
+    rendered = _said(
+        name=one.name,
+        size=one.size,
+        autoscaling=_autoscaling(one),
+        resource={"platform": one.platform, "preset": one.preset},
+        boot_disk=_disk(one.boot_disk),
+        gpu_cluster=_said(id=one.gpu_cluster, infiniband_fabric=one.fabric) or None,
+        preemptible={} if one.preemptible else None,
+        reservation_policy=_said(policy=one.policy, reservation_ids=list(one.blocks) or None) or None,
+        features=list(one.features) or None,
+        ephemeral_nodes=True if one.ephemeral else None,
+        initial_number_ephemeral_nodes=one.initial,
+        auto_resume=one.auto_resume,
+        drain_timeout=one.drain_timeout,
+        max_pods=one.max_pods,
+        local_nvme=_local_nvme(one.local_nvme),
+    )
+    return {**always, **_merged(rendered, one.extra, f"node set {one.name}")}
+
+
+def _autoscaling(one: NodeSet) -> Variables | None:
+    if one.min_size == "all":
+        # For the recipe, null is not the same as an omitted value.
+        return {"enabled": True, "min_size": None}
+    return _said(enabled=one.autoscaling, min_size=one.min_size) or None
+
+
+def _local_nvme(one: LocalNvme | None) -> Variables | None:
+    if one is None:
+        return None
+    return _said(
+        enabled=True,
+        device_count=one.devices,
+        device_capacity_gigabytes=one.device_gb,
+        mount_path=one.mount_path,
+        size_limit_gibibytes=one.limit_gib,
+    )
+
+
+def _service(one: ServiceNodes | None, size: int | None = None) -> Variables | None:
+    if one is None:
+        return None
+    return _said(
+        size=one.size if one.size is not None else size,
+        min_size=one.min_size,
+        max_size=one.max_size,
+        resource=_said(platform=one.platform, preset=one.preset),
+        boot_disk=_disk(one.boot_disk),
+    )
+
+
+def _partition(one: PartitionSpec) -> Variables:
+    return {
+        "name": one.name,
+        "is_all": not one.nodesets,
+        "slurm_nodeset_refs": list(one.nodesets),
+        "topology": one.topology,
+        "config": one.config,
+    }
+
+
+def _disk(one: Disk) -> Variables:
+    return {"type": one.type, "size_gibibytes": one.size_gib, "block_size_kibibytes": one.block_size_kib}
+
+
+def _filesystem(one: Filesystem | None) -> Variables | None:
+    if one is None:
+        return None
+    if one.id is not None:
+        return {"existing": {"id": one.id}}
+    spec = _said(
+        type=one.type,
+        size_gibibytes=one.size_gib,
+        block_size_kibibytes=one.block_size_kib,
+        forbid_deletion=one.forbid_deletion,
+    )
+    return {"spec": spec}
+
+
+def _submount(one: Submount) -> Variables:
+    return {"name": one.name, "mount_path": one.mount_path, **(_filesystem(one.filesystem) or {})}
+
+
+def _said(**values: Any) -> Variables:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _merged(rendered: Variables, extra: Any, where: str) -> Variables:
+    if twice := sorted(rendered.keys() & extra.keys()):
+        raise SpecMistake(f"{where} and its extra both set {twice[0]}: omit one of them")
+    return {**rendered, **extra}

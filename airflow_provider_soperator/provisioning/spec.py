@@ -1,7 +1,8 @@
-"""Description of a whole cluster, and the source from which it is made."""
+"""Description of a whole cluster, the source from which it is made, and the connections to it."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,26 +10,19 @@ from datetime import timedelta
 from typing import Any
 
 from airflow_provider_soperator.provisioning import fields
-from airflow_provider_soperator.provisioning.fields import (
-    SpecMistake,
-    Switch,
-    check_key,
-    check_name,
-    check_version,
-    near,
-)
+from airflow_provider_soperator.provisioning.fields import SpecMistake, Switch, check_key, check_name, near
 from airflow_provider_soperator.provisioning.parts import Filesystem, NodeSet, PartitionSpec, ServiceNodes, Submount
 from airflow_provider_soperator.soperator.clusters import AT_WORK
-from airflow_provider_soperator.values import is_template
+from airflow_provider_soperator.values import NAMESPACE, is_template
 
 MAINTENANCE = (
     "none", "downscale", "downscaleAndDeletePopulateJail", "downscaleAndOverwritePopulateJail", "skipPopulateJail",
 )  # fmt: skip
 ACTIVE_CHECKS = ("dev", "testing", "prod_quick", "prod_acceptance", "essential")
+#: A release of Soperator, as in its image tags.
+_VERSION = re.compile(r"\d+\.\d+\.\d+(-[\w.-]+)?")
 #: Prefixes of Nebius ids.
 _IDS = {"tenant": "tenant-", "project": "project-", "subnet": "vpcsubnet-"}
-#: The recipe's name of every SlurmCluster and its namespace.
-SOPERATOR = "soperator"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +71,9 @@ class ClusterSpec:
 
     def __post_init__(self) -> None:
         check_name("cluster", self.name, 32)
-        check_version(self.operator_version)
+        if not is_template(self.operator_version) and not _VERSION.fullmatch(self.operator_version):
+            said = self.operator_version
+            raise SpecMistake(f"operator_version must be a release of Soperator, such as 4.1.7, got {said!r}")
         for key in self.login_keys:
             check_key(key)
         if not self.login_keys:
@@ -165,8 +161,8 @@ class Recipe:
     #: Maximum wait for the lock of the state.
     lock_timeout: timedelta = timedelta(minutes=10)
     #: The recipe's name of the SlurmCluster, and its namespace.
-    cluster: str = SOPERATOR
-    namespace: str = SOPERATOR
+    cluster: str = "soperator"
+    namespace: str = NAMESPACE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,9 +193,42 @@ class KubernetesObjects:
     """
 
     kubernetes_conn_id: str = "kubernetes_default"
-    namespace: str = SOPERATOR
+    namespace: str = NAMESPACE
     installation: Installation = field(default_factory=Installation)
     force: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Connections:
+    """The ids of Airflow connections to the cluster.
+
+    With ``airflow_conn_id``, a connection of type ``http`` to Airflow's own API server, they are written. Without it
+    they have to exist once the cluster is made. Of a new login node only the address is known: give other extra fields
+    of the connections, such as ``key_file`` and ``host_key``, in ``ssh_extra`` and ``kubernetes_extra``.
+    """
+
+    slurm: str | None = None
+    kubernetes: str | None = None
+    ssh: str | None = None
+    airflow_conn_id: str | None = None
+    ssh_login: str = "root"
+    ssh_extra: Mapping[str, Any] = field(default_factory=dict)
+    kubernetes_extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.airflow_conn_id and not self.ids:
+            raise SpecMistake(
+                "airflow_conn_id is for writing connections, but none is given: set slurm, kubernetes or ssh"
+            )
+        if self.airflow_conn_id and self.slurm and not (self.kubernetes or self.ssh):
+            raise SpecMistake(
+                f"the connection {self.slurm} to Slurm needs another one as transport: also set ssh or kubernetes"
+            )
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The ids of the connections to the cluster."""
+        return tuple(filter(None, (self.slurm, self.ssh, self.kubernetes)))
 
 
 Source = Recipe | KubernetesObjects

@@ -13,10 +13,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_soperator.terraform.diagnostics import Diagnostic, from_text
-from airflow_provider_soperator.terraform.failures import NoTerraform, explain
+from airflow_provider_soperator.terraform.failures import Diagnostic, NoTerraform, explain, from_text
 
-_NAMES = ("terraform", "tofu")
 #: Variables that would change Terraform's output, arguments or folders, and all of Airflow's: a recipe's scripts must
 #: not see the password of Airflow's database.
 _DROPPED = re.compile(r"TF_(LOG|CLI_ARGS|INPUT|WORKSPACE|DATA_DIR|REATTACH).*|_*AIRFLOW_.*")
@@ -25,7 +23,7 @@ _SET = {"CHECKPOINT_DISABLE": "1", "TF_IN_AUTOMATION": "1", "TF_INPUT": "0", "GI
 
 def find(name: str | None) -> str:
     """The path of a binary, given by name or path; by default of Terraform or OpenTofu."""
-    for one in [name] if name else _NAMES:
+    for one in [name] if name else ("terraform", "tofu"):
         if path := shutil.which(os.path.expanduser(one)):
             return path
     raise NoTerraform(f"{name or 'terraform'} is not on PATH of this machine")
@@ -38,30 +36,14 @@ def environment(base: Mapping[str, str], added: Mapping[str, str]) -> dict[str, 
 
 
 @dataclass(frozen=True)
-class Finished:
-    """The result of a command."""
-
-    status: int
-    output: str
-    said: str
-
-    @property
-    def diagnostics(self) -> tuple[Diagnostic, ...]:
-        """Diagnostics, parsed from the text output."""
-        found = from_text(f"{self.output}\n{self.said}")
-        words = (self.said or self.output).strip()
-        return found or ((Diagnostic("error", words.splitlines()[0], words),) if words else ())
-
-
-@dataclass(frozen=True)
 class Terraform:
     """A binary with an environment."""
 
     path: str
     env: Mapping[str, str] = field(repr=False)
 
-    def run(self, *args: str, cwd: Path) -> Finished:
-        """Run a short command that may be interrupted without harm."""
+    def run(self, *args: str, cwd: Path) -> str:
+        """Return the output of a short command, which may be interrupted without harm; raise its error if it fails."""
         try:
             # In its own session: a kill of the Airflow worker's process group must not leave a half-written file.
             done = subprocess.run(
@@ -76,20 +58,16 @@ class Terraform:
             )
         except OSError as error:
             raise NoTerraform(f"{self.path} cannot be run ({error})") from error
-        return Finished(done.returncode, done.stdout, done.stderr)
-
-    def must(self, *args: str, cwd: Path) -> str:
-        """Return the output of a command; raise its error if it fails."""
-        done = self.run(*args, cwd=cwd)
-        if done.status:
-            raise explain(done.diagnostics, args[0])
-        return done.output
+        if done.returncode:
+            words = (done.stderr or done.stdout).strip()
+            untold = [Diagnostic("error", words.splitlines()[0], words)] if words else []
+            raise explain(from_text(f"{done.stdout}\n{done.stderr}") or untold, args[0])
+        return done.stdout
 
     def document(self, *args: str, cwd: Path) -> Any:
-        """Return the JSON output of a command."""
-        return json.loads(self.must(*args, cwd=cwd))
+        return json.loads(self.run(*args, cwd=cwd))
 
     @cached_property
     def version(self) -> str:
         """The version, such as ``Terraform 1.12.0``."""
-        return self.must("version", cwd=Path("/")).partition("\n")[0].replace(" v", " ")
+        return self.run("version", cwd=Path("/")).partition("\n")[0].replace(" v", " ")

@@ -1,13 +1,17 @@
-"""Failures of Terraform: each with its cause, its remedy, and the patterns by which it is recognized."""
+"""Terraform's errors and warnings, and the failures that they mean: each with its cause, remedy and patterns."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from airflow_provider_soperator.terraform.diagnostics import Diagnostic, errors
-
+#: The frame around an error.
+_FRAME = re.compile(r"^[╷│╵] ?", re.MULTILINE)
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_HEADING = re.compile(r"^(Error|Warning): ", re.MULTILINE)
+_PLACE = re.compile(r"^\s+on (?P<file>\S+) line (?P<line>\d+).*\n(?:\s+\d+: .*\n)*", re.MULTILINE)
 #: Errors to quote in the message; the log has all of them.
 _TOLD = 3
 _LONGEST = 800
@@ -17,6 +21,82 @@ _QUOTA = re.compile(r"\b(?:compute|vpc|mk8s|storage|iam|capacity|msp|registry|lo
 
 #: A number is a status only where it is called one.
 _STATUS = r"\b(?:status|status ?code|http|response|error)\W{1,3}"
+
+
+@dataclass(frozen=True)
+class Diagnostic:
+    """One error or warning."""
+
+    severity: str
+    summary: str
+    detail: str = ""
+    #: The resource in question.
+    address: str = ""
+    #: File and line in the recipe.
+    place: str = ""
+
+    @classmethod
+    def read(cls, document: Mapping[str, Any]) -> Diagnostic:
+        """A diagnostic from Terraform's JSON, without lines of code, which may contain our values."""
+        span = document.get("range")
+        return cls(
+            severity=document.get("severity", "error"),
+            summary=_plain(document.get("summary", "")),
+            detail=_plain(document.get("detail", "")),
+            address=document.get("address", ""),
+            place=f"{span['filename']}:{span['start']['line']}" if span else "",
+        )
+
+    @property
+    def is_error(self) -> bool:
+        return self.severity == "error"
+
+    @property
+    def words(self) -> str:
+        """Summary and detail in one line."""
+        return " ".join(f"{self.summary}: {self.detail}".strip(": ").split())
+
+    @property
+    def where(self) -> str:
+        """The resource and the place in the recipe."""
+        return ", ".join(filter(None, (self.address, self.place)))
+
+    def lines(self) -> Iterator[str]:
+        """The full text, in lines for a log."""
+        yield f"{'Error' if self.is_error else 'Warning'}: {self.summary}" + (f" ({self.where})" if self.where else "")
+        for line in self.detail.splitlines():
+            yield f"  {line}".rstrip()
+
+
+def errors(found: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
+    return tuple(one for one in found if one.is_error)
+
+
+def from_text(output: str) -> tuple[Diagnostic, ...]:
+    """Errors and warnings in the output of a command without ``-json``.
+
+    >>> from_text("\\u2577\\n\\u2502 Error: Failed to query\\n\\u2502 \\n\\u2502 no route\\n\\u2575\\n")[0].words
+    'Failed to query: no route'
+    """
+    plain = _FRAME.sub("", _COLOUR.sub("", output))
+    pieces = _HEADING.split(plain)
+    found = []
+    for severity, text in zip(pieces[1::2], pieces[2::2], strict=True):
+        summary, _, detail = text.strip().partition("\n")
+        place = _PLACE.search(detail)
+        found.append(
+            Diagnostic(
+                severity=severity.lower(),
+                summary=summary,
+                detail=_PLACE.sub("", detail).strip(),
+                place=f"{place['file']}:{place['line']}" if place else "",
+            )
+        )
+    return tuple(found)
+
+
+def _plain(text: str) -> str:
+    return _COLOUR.sub("", text).strip()
 
 
 class TerraformError(Exception):
@@ -181,54 +261,44 @@ class TerraformFailed(TerraformError):
     retryable = True
 
 
-@dataclass(frozen=True)
-class _FailurePattern:
-    error: type[TerraformError]
-    pattern: re.Pattern[str]
-
-
-def _pattern(error: type[TerraformError], pattern: str) -> _FailurePattern:
-    return _FailurePattern(error, re.compile(pattern, re.IGNORECASE))
-
-
 #: The first matching rule wins: failures of Terraform itself come before errors of the cloud.
-_RULES = (
-    _pattern(StateLocked, r"error acquiring the state lock"),
-    _pattern(StateNotSaved, r"failed to (save|persist) state|errored\.tfstate"),
-    _pattern(PlanOutdated, r"saved plan is stale|plan file .*different (state|lineage)"),
-    _pattern(
+_RULES: tuple[tuple[type[TerraformError], str], ...] = (
+    (StateLocked, r"error acquiring the state lock"),
+    (StateNotSaved, r"failed to (save|persist) state|errored\.tfstate"),
+    (PlanOutdated, r"saved plan is stale|plan file .*different (state|lineage)"),
+    (
         BackendChanged,
         r"backend (configuration|type) changed|backend initialization required|-migrate-state|unsetting the previous",
     ),
-    _pattern(TerraformTooOld, r"unsupported (terraform|opentofu) core version"),
-    _pattern(NotARecipe, r"no configuration files"),
-    _pattern(RecipeMissing, r"failed to download module|module not found|unreadable module|invalid module source"),
-    _pattern(
+    (TerraformTooOld, r"unsupported (terraform|opentofu) core version"),
+    (NotARecipe, r"no configuration files"),
+    (RecipeMissing, r"failed to download module|module not found|unreadable module|invalid module source"),
+    (
         ProviderMissing,
         r"failed to (query available provider|install provider)|required plugins are not installed"
         r"|inconsistent dependency lock file|could not connect to registry",
     ),
-    _pattern(
+    (
         InvalidVariable,
         r"invalid value for (input )?variable|no value for required variable|invalid variable name"
         r"|resource precondition failed",
     ),
-    _pattern(UnknownVariable, r"values? for undeclared variable"),
-    _pattern(
+    (UnknownVariable, r"values? for undeclared variable"),
+    (
         RecipeInvalid,
         r"problems during initiali[sz]ation|unsupported (argument|block type|attribute)|missing required argument"
         r"|reference to undeclared|module not installed|invalid (reference|expression|block definition)"
         r"|duplicate (variable|resource|output|module)|unclosed configuration block",
     ),
-    _pattern(CloudQuotaExceeded, r"quota"),
-    _pattern(
+    (CloudQuotaExceeded, r"quota"),
+    (
         Unauthenticated,
         rf"unauthenticated|{_STATUS}401\b|unauthorized|expiredtoken|invalidaccesskeyid|signaturedoesnotmatch"
         r"|no valid credential sources|token (has |is )?(expired|invalid)|(expired|invalid|missing) (iam )?token",
     ),
-    _pattern(Denied, rf"permissiondenied|permission_denied|{_STATUS}403\b|accessdenied|forbidden"),
-    _pattern(AlreadyThere, r"alreadyexists|already_exists|already exists"),
-    _pattern(NotEnoughResources, r"not ?enough ?resources|resource_?exhausted"),
+    (Denied, rf"permissiondenied|permission_denied|{_STATUS}403\b|accessdenied|forbidden"),
+    (AlreadyThere, r"alreadyexists|already_exists|already exists"),
+    (NotEnoughResources, r"not ?enough ?resources|resource_?exhausted"),
 )
 
 
@@ -239,7 +309,7 @@ def explain(found: Sequence[Diagnostic], command: str) -> TerraformError:
     more = f"; and {len(wrong) - _TOLD} more errors" if len(wrong) > _TOLD else ""
     what = f"terraform {command}: {told}{more}"
     text = "\n".join(one.words for one in wrong)
-    kind = next((rule.error for rule in _RULES if rule.pattern.search(text)), TerraformFailed)
+    kind = next((kind for kind, pattern in _RULES if re.search(pattern, text, re.IGNORECASE)), TerraformFailed)
     if kind is CloudQuotaExceeded and (names := list(dict.fromkeys(_quotas(wrong)))):
         what = f"the quota {', '.join(names)} is exceeded ({what})"
     return kind(what, diagnostics=found)
@@ -247,16 +317,12 @@ def explain(found: Sequence[Diagnostic], command: str) -> TerraformError:
 
 def undeclared(found: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
     """Warnings about values that Terraform ignores."""
-    return tuple(one for one in found if not one.is_error and _is_about(UnknownVariable, one))
+    return tuple(one for one in found if not one.is_error and is_about(UnknownVariable, one))
 
 
-def is_locked_out(one: Diagnostic) -> bool:
-    """True if the diagnostic says that another process holds the lock of the state."""
-    return _is_about(StateLocked, one)
-
-
-def _is_about(kind: type[TerraformError], one: Diagnostic) -> bool:
-    return any(rule.error is kind and rule.pattern.search(one.summary) for rule in _RULES)
+def is_about(kind: type[TerraformError], one: Diagnostic) -> bool:
+    """True if the summary of a diagnostic has the pattern of this failure."""
+    return any(about is kind and re.search(pattern, one.summary, re.IGNORECASE) for about, pattern in _RULES)
 
 
 def _told(one: Diagnostic) -> str:

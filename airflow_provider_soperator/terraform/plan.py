@@ -11,19 +11,6 @@ from typing import Any
 
 from airflow_provider_soperator.terraform.failures import DestructionRefused
 
-#: Words for Terraform's actions and pairs of actions.
-_ACTIONS = {
-    ("no-op",): "no-op",
-    ("create",): "create",
-    ("read",): "read",
-    ("update",): "update",
-    ("delete",): "delete",
-    ("forget",): "forget",
-    ("delete", "create"): "replace",
-    ("create", "delete"): "replace",
-    ("create", "forget"): "replace",
-}
-DESTRUCTIVE = ("delete", "replace")
 #: Order of actions in output.
 _ORDER = ("delete", "replace", "forget", "create", "update", "read")
 _SIGNS = {"delete": "-", "replace": "-/+", "forget": ".", "create": "+", "update": "~", "read": "<="}
@@ -62,10 +49,12 @@ class ResourceChange:
     def read(cls, document: Mapping[str, Any]) -> ResourceChange:
         """A change from an entry of ``resource_changes``."""
         change = document["change"]
+        actions = change["actions"]
         said = document.get("action_reason", "")
         return cls(
             address=document["address"],
-            action=_ACTIONS.get(tuple(change["actions"]), "/".join(change["actions"])),
+            # A creation with something else: delete or forget.
+            action="replace" if len(actions) > 1 and "create" in actions else "/".join(actions),
             reason=_REASONS.get(said, said.replace("_", " ")),
             replace_paths=tuple(_path(path) for path in change.get("replace_paths", ())),
             previous_address=document.get("previous_address", ""),
@@ -74,13 +63,7 @@ class ResourceChange:
         )
 
     @property
-    def is_destructive(self) -> bool:
-        """True if the existing resource is destroyed."""
-        return self.action in DESTRUCTIVE
-
-    @property
     def why(self) -> str:
-        """The reason in words."""
         paths = f" ({', '.join(self.replace_paths)})" if self.replace_paths else ""
         return f"{self.reason}{paths}".strip()
 
@@ -106,15 +89,12 @@ class TerraformPlan:
     drift: tuple[ResourceChange, ...] = ()
     #: The names of outputs that change.
     outputs: tuple[str, ...] = ()
-    is_destroy: bool = False
     #: The file of the plan, and its digest.
     path: Path | None = None
     digest: str = ""
 
     @classmethod
-    def read(
-        cls, document: Mapping[str, Any], *, is_destroy: bool = False, path: Path | None = None, digest: str = ""
-    ) -> TerraformPlan:
+    def read(cls, document: Mapping[str, Any], *, path: Path | None = None, digest: str = "") -> TerraformPlan:
         """A plan from ``terraform show -json PLAN``."""
         drift = (ResourceChange.read(one) for one in document.get("resource_drift", ()))
         return cls(
@@ -123,7 +103,6 @@ class TerraformPlan:
             outputs=tuple(
                 name for name, one in document.get("output_changes", {}).items() if one["actions"] != ["no-op"]
             ),
-            is_destroy=is_destroy,
             path=path,
             digest=digest,
         )
@@ -138,11 +117,7 @@ class TerraformPlan:
     @property
     def destructive(self) -> tuple[ResourceChange, ...]:
         """Changes that destroy or replace a resource."""
-        return tuple(one for one in self.changes if one.is_destructive)
-
-    def by_action(self, *actions: str) -> tuple[ResourceChange, ...]:
-        """Changes with one of these actions: create, update, replace, delete, read, forget or no-op."""
-        return tuple(one for one in self.changes if one.action in actions)
+        return tuple(one for one in self.changes if one.action in ("delete", "replace"))
 
     @property
     def summary(self) -> str:
@@ -159,7 +134,7 @@ class TerraformPlan:
         """The plan in lines for a log."""
         yield f"Plan: {self.summary}."
         for action in _ORDER:
-            yield from map(str, self.by_action(action))
+            yield from (str(one) for one in self.changes if one.action == action)
         if self.drift:
             yield "Changed by others since Terraform's last refresh:"
             yield from map(str, self.drift)

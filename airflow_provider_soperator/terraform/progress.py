@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 
 from airflow_provider_soperator.logger import Logger
-from airflow_provider_soperator.terraform.diagnostics import Diagnostic, errors, from_text
-from airflow_provider_soperator.terraform.failures import is_locked_out
+from airflow_provider_soperator.terraform.failures import Diagnostic, StateLocked, errors, from_text, is_about
 from airflow_provider_soperator.terraform.runs import Run, State
+from airflow_provider_soperator.terraform.state import seconds_of
 
 #: The steps of each planned action; other actions do not count.
 _STEPS = {"create": 1, "update": 1, "delete": 1, "replace": 2}
@@ -34,39 +33,32 @@ class ApplyProgress:
     done: int = 0
     #: Resources in progress, each with its action and start time.
     current: dict[str, tuple[str, float]] = field(default_factory=dict)
-    failed: list[str] = field(default_factory=list)
     diagnostics: list[Diagnostic] = field(default_factory=list)
     #: Numbers of added, changed, removed and imported resources of a finished apply.
     summary: Mapping[str, int] = field(default_factory=dict)
     began: float = 0.0
-    ended: float = 0.0
     #: The time of the last event of a resource, at which this run held the lock of the state.
     last_sign: float = 0.0
 
     def take(self, event: Mapping[str, Any]) -> Iterator[str]:
         """Note an event, and yield log lines if it is worth any."""
-        at = _seconds(event.get("@timestamp", ""))
-        self.began, self.ended = self.began or at, max(self.ended, at)
+        at = seconds_of(event.get("@timestamp", "")) or 0.0
+        self.began = self.began or at
+        if "hook" in event:
+            self.last_sign = at
         match event.get("type"):
             case "planned_change":
                 self.total += _STEPS.get(event["change"]["action"], 0)
             case "apply_start":
                 address, action = _hook(event)
-                self.last_sign = at
                 self.current[address] = (action, at)
                 yield f"{_DOING.get(action, action)} {address}"
-            case "apply_progress" | "provision_start" | "provision_progress" | "refresh_start" | "refresh_complete":
-                # Too frequent for the log: every ten seconds for each resource, and for each line of a script.
-                self.last_sign = at
             case "apply_complete":
                 address, action = _hook(event)
-                self.last_sign = at
                 self.done += action in _STEPS
                 yield f"{_DONE.get(action, action)} {address}{self._took(address, at)}"
             case "apply_errored":
                 address, action = _hook(event)
-                self.last_sign = at
-                self.failed.append(address)
                 yield f"FAILED: {_DOING.get(action, action)} {address}{self._took(address, at)}"
             case "change_summary":
                 changes = event["changes"]
@@ -113,15 +105,6 @@ def _hook(event: Mapping[str, Any]) -> tuple[str, str]:
     return hook["resource"]["addr"], hook["action"]
 
 
-def _seconds(timestamp: str) -> float:
-    # Python 3.10 parses neither the Z nor fractions that do not have three or six digits.
-    whole, _, fraction = timestamp.rstrip("Z").partition(".")
-    try:
-        return datetime.fromisoformat(f"{whole}.{fraction[:6]:0<6}+00:00").timestamp()
-    except ValueError:
-        return 0.0
-
-
 @dataclass(frozen=True)
 class RunOutcome:
     """The outcome of a run."""
@@ -163,13 +146,11 @@ class RunFollower:
 
     run: Run
     log: Logger
-    #: Seconds until a second interrupt is sent.
-    grace: float
     #: Another process began the run, so log its progress so far in one line.
     is_late: bool = False
     progress: ApplyProgress = field(default_factory=ApplyProgress)
     _is_told: bool = False
-    _told_at: list[float] = field(default_factory=list)
+    _is_sent: bool = False
 
     def interrupt(self) -> None:
         """Stop the run in good order. May be called by a signal handler."""
@@ -202,15 +183,11 @@ class RunFollower:
         outcome = RunOutcome(self.run, self.progress, self.run.status, self._is_told)
         for diagnostic in outcome.diagnostics:
             # The lock is retried every few seconds, and its holder is logged once elsewhere.
-            for line in () if is_locked_out(diagnostic) else diagnostic.lines():
+            for line in () if is_about(StateLocked, diagnostic) else diagnostic.lines():
                 self.log.warning("%s", line)
         return outcome
 
     def _tell(self) -> None:
-        """Send an interrupt if one is due: once, and again after the grace period."""
-        if not self._is_told or self.run.state is not State.RUNNING:
-            return
-        now, times = time.monotonic(), len(self._told_at)
-        is_due = not times or (times == 1 and now > self._told_at[0] + self.grace)
-        if is_due and self.run.interrupt():
-            self._told_at.append(now)
+        """Pass on the interrupt, once: on a second one Terraform would stop at once, and leave work unfinished."""
+        if self._is_told and not self._is_sent and self.run.state is State.RUNNING:
+            self._is_sent = self.run.interrupt()

@@ -17,27 +17,14 @@ from typing import Any
 
 from airflow_provider_soperator.terraform.failures import NoReader, NotARecipe, UnknownVariable
 
-#: The blocks to read, by their place, and if they have a label.
-_IN_FILE = {"variable": True, "module": True, "terraform": False}
-_IN_TERRAFORM = {"backend": True, "cloud": False}
-
-
-@dataclass(frozen=True)
-class Variable:
-    """A variable of a recipe."""
-
-    name: str
-    #: A value is optional.
-    has_default: bool
-
 
 @dataclass(frozen=True)
 class RootModule:
     """A folder with ``.tf`` files."""
 
     folder: Path
-    #: The files that could be parsed.
-    files: tuple[Block, ...] = field(repr=False)
+    #: The contents of the files that could be parsed.
+    files: tuple[Mapping[str, Any], ...] = field(repr=False)
     is_complete: bool = True
 
     @classmethod
@@ -50,33 +37,32 @@ class RootModule:
         if not paths:
             raise NotARecipe(f"{folder} has no .tf files")
         files = [_read(path) for path in paths]
-        return cls(folder, tuple(filter(None, files)), is_complete=None not in files)
+        return cls(folder, tuple(one for one in files if one is not None), is_complete=None not in files)
+
+    def blocks(self, kind: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """The label and the attributes of each block of a kind."""
+        return (found for file in self.files for found in _labelled(file, kind))
 
     @cached_property
-    def variables(self) -> Mapping[str, Variable]:
-        """Variables by name."""
-        return {
-            block.labels[0]: Variable(block.labels[0], has_default="default" in block.attributes)
-            for block in self._blocks("variable")
-            if block.labels
-        }
+    def variables(self) -> tuple[str, ...]:
+        """The names of the variables."""
+        return tuple(name for name, _ in self.blocks("variable"))
 
-    @cached_property
+    @property
     def backend(self) -> str:
         """The type of the backend; ``local`` if none is declared."""
-        declared = self._backend
-        return "".join(declared.labels) or declared.type if declared else "local"
+        return self._backend[0]
 
     @property
     def is_locked(self) -> bool:
         """True if the backend locks the state: all do, but s3 only if configured."""
-        asked = self._backend.attributes.keys() if self._backend else ()
-        return self.backend != "s3" or bool({"use_lockfile", "dynamodb_table"} & set(asked))
+        kind, settings = self._backend
+        return kind != "s3" or bool({"use_lockfile", "dynamodb_table"} & settings.keys())
 
-    @cached_property
+    @property
     def modules(self) -> tuple[Path, ...]:
         """The folders of modules with a local path."""
-        sources = [block.attributes.get("source") or "" for block in self._blocks("module")]
+        sources = [str(attributes.get("source")) for _, attributes in self.blocks("module")]
         return tuple(_joined(self.folder, source) for source in sources if source.startswith(("./", "../")))
 
     def check(self, given: Iterable[str]) -> None:
@@ -96,12 +82,13 @@ class RootModule:
         )
 
     @cached_property
-    def _backend(self) -> Block | None:
-        declared = [one for block in self._blocks("terraform") for one in block.of_type("backend", "cloud")]
-        return declared[-1] if declared else None
-
-    def _blocks(self, kind: str) -> Iterator[Block]:
-        return (block for file in self.files for block in file.of_type(kind))
+    def _backend(self) -> tuple[str, Mapping[str, Any]]:
+        """The type of the backend, and its settings."""
+        declared: list[tuple[str, Mapping[str, Any]]] = [("local", {})]
+        for block in (block for file in self.files for block in _each(file.get("terraform"))):
+            declared += _labelled(block, "backend")
+            declared += [("cloud", settings) for settings in _each(block.get("cloud"))]
+        return declared[-1]
 
 
 def reach(folder: Path) -> Path:
@@ -121,12 +108,24 @@ def _joined(folder: Path, path: str) -> Path:
     return Path(os.path.normpath(folder / path))
 
 
-def _read(path: Path) -> Block | None:
+def _read(path: Path) -> Mapping[str, Any] | None:
+    """The contents of a file; None if it cannot be parsed here: Terraform itself reports any error in it."""
     text = path.read_text(errors="replace")
+    if path.suffix == ".json":
+        try:
+            document = json.loads(text)
+        except ValueError:
+            return None
+        return document if isinstance(document, Mapping) else {}
     try:
-        return read_json(text) if path.suffix == ".json" else read(text)
-    except Unreadable:
-        # Terraform will report the error.
+        import hcl2
+        from lark.exceptions import LarkError
+    except ImportError as error:
+        raise NoReader(f"the packages for terraform are not installed ({error})") from error
+    options = hcl2.SerializationOptions(with_comments=False, explicit_blocks=False, strip_string_quotes=True)
+    try:
+        return hcl2.loads(text + "\n", serialization_options=options)
+    except LarkError:
         return None
 
 
@@ -135,66 +134,11 @@ def _is_override(path: Path) -> bool:
     return stem == "override" or stem.endswith("_override")
 
 
-class Unreadable(ValueError):
-    """A file that the parser here rejects; Terraform itself reports any error in it."""
-
-
-@dataclass
-class Block:
-    """A block, such as ``variable "region" { … }``."""
-
-    type: str
-    labels: tuple[str, ...] = ()
-    blocks: list[Block] = field(default_factory=list)
-    #: Attributes by name; ``None`` if the value is not a plain string.
-    attributes: dict[str, str | None] = field(default_factory=dict)
-
-    def of_type(self, *types: str) -> Iterator[Block]:
-        """The direct child blocks of these types."""
-        return (block for block in self.blocks if block.type in types)
-
-
-def read(text: str) -> Block:
-    """Declarations of a ``.tf`` file."""
-    try:
-        import hcl2
-        from lark.exceptions import LarkError
-    except ImportError as error:
-        raise NoReader(f"the packages for terraform are not installed ({error})") from error
-    options = hcl2.SerializationOptions(with_comments=False, explicit_blocks=False, strip_string_quotes=True)
-    try:
-        return _file(hcl2.loads(text + "\n", serialization_options=options))
-    except LarkError as error:
-        raise Unreadable(str(error)) from error
-
-
-def read_json(text: str) -> Block:
-    """Declarations of a ``.tf.json`` file."""
-    try:
-        document = json.loads(text)
-    except ValueError as error:
-        raise Unreadable(str(error)) from error
-    return _file(document if isinstance(document, Mapping) else {})
-
-
-def _file(document: Mapping[str, Any]) -> Block:
-    file = Block("file")
-    _add(file, document, _IN_FILE)
-    return file
-
-
-def _add(parent: Block, document: Mapping[str, Any], labelled: Mapping[str, bool]) -> None:
-    for name, value in document.items():
-        if name not in labelled:
-            parent.attributes[name] = value if isinstance(value, str) and "${" not in value else None
-            continue
-        for body in _each(value):
-            named = body.items() if labelled[name] else [("", body)]
-            for label, contents in named:
-                for content in _each(contents):
-                    block = Block(name, (label,) if label else ())
-                    parent.blocks.append(block)
-                    _add(block, content, _IN_TERRAFORM if name == "terraform" else {})
+def _labelled(document: Mapping[str, Any], kind: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for block in _each(document.get(kind)):
+        for label, contents in block.items():
+            for attributes in _each(contents):
+                yield label, attributes
 
 
 def _each(value: Any) -> Iterator[Mapping[str, Any]]:

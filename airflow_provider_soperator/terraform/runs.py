@@ -51,27 +51,14 @@ class State(Enum):
 
 
 @dataclass(frozen=True)
-class PidNamespace:
-    """Namespace in which a process id is unique: host, boot and container."""
-
-    host: str
-    boot: str
-    pids: str
-
-    @classmethod
-    def here(cls) -> PidNamespace:
-        """The namespace of this process."""
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return cls(socket.gethostname(), boot, os.readlink("/proc/self/ns/pid"))
-
-
-@dataclass(frozen=True)
 class RunRecord:
     """Record of a run, written before its start."""
 
     kind: str
-    argv: tuple[str, ...]
-    place: PidNamespace
+    argv: list[str]
+    host: str
+    #: Where its process ids are unique.
+    pid_namespace: str
     #: The user, as Terraform writes it into a lock.
     who: str
     started: float
@@ -89,9 +76,7 @@ class Run:
         self.folder = folder
         # A child process has to be waited for, or it would stay a zombie.
         self._process = process
-        document = json.loads((folder / "record.json").read_text())
-        place, argv = PidNamespace(**document.pop("place")), tuple(document.pop("argv"))
-        self.record = RunRecord(place=place, argv=argv, **document)
+        self.record = RunRecord(**json.loads((folder / "record.json").read_text()))
 
     @property
     def status(self) -> int | None:
@@ -119,7 +104,7 @@ class Run:
     @property
     def is_here(self) -> bool:
         """True if its processes are on this machine and in this container."""
-        return self.record.place == PidNamespace.here()
+        return self.record.pid_namespace == pid_namespace()
 
     @property
     def was_noticed(self) -> bool:
@@ -184,6 +169,12 @@ class Run:
         return now - last < _SILENCE
 
 
+def pid_namespace() -> str:
+    """Host, boot and container of this process."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return " ".join((socket.gethostname(), boot, os.readlink("/proc/self/ns/pid")))
+
+
 def start(runs: Path, kind: str, argv: Sequence[str], cwd: Path, env: Mapping[str, str], *, digest: str = "") -> Run:
     """Start a command in its own session. ``{run}`` in ``argv`` stands for the run's folder."""
     folder = _folder(runs, kind)
@@ -198,12 +189,13 @@ def start(runs: Path, kind: str, argv: Sequence[str], cwd: Path, env: Mapping[st
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    place = PidNamespace.here()
+    host = socket.gethostname()
     record = RunRecord(
         kind=kind,
-        argv=tuple(argv),
-        place=place,
-        who=f"{_user()}@{place.host}",
+        argv=argv,
+        host=host,
+        pid_namespace=pid_namespace(),
+        who=f"{_user()}@{host}",
         started=time.time(),
         pid=process.pid,
         began=_began(process.pid) or 0,

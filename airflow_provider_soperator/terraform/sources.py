@@ -95,7 +95,7 @@ def bring(terraform: Terraform, source: Source, into: Path) -> Path:
 
 def _download(terraform: Terraform, source: Source, staging: Path) -> tuple[Path, str]:
     (staging / "main.tf.json").write_text(json.dumps({"module": {_MODULE: source.module()}}))
-    terraform.must("get", "-no-color", cwd=staging)
+    terraform.run("get", "-no-color", cwd=staging)
     modules = staging / ".terraform/modules"
     listed = json.loads((modules / "modules.json").read_text())["Modules"]
     root = next(staging / one["Dir"] for one in listed if one["Key"] == _MODULE)

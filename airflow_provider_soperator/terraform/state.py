@@ -8,14 +8,19 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.terraform.command import Terraform
-from airflow_provider_soperator.terraform.diagnostics import Diagnostic, errors
-from airflow_provider_soperator.terraform.failures import StateLocked, StateNotSaved, TerraformFailed
+from airflow_provider_soperator.terraform.failures import (
+    Diagnostic,
+    StateLocked,
+    StateNotSaved,
+    TerraformError,
+    TerraformFailed,
+)
+from airflow_provider_soperator.values import moment_of
 
 #: File that Terraform leaves beside the recipe if the backend rejects the state.
 ERRORED = "errored.tfstate"
@@ -25,10 +30,8 @@ _PASSING = {"tmpfs", "ramfs", "overlay"}
 #: Seconds between two tries to get a lock.
 _PAUSE = 5.0
 
-_FIELD = re.compile(r"^\s*(ID|Path|Operation|Who|Created):[ \t]*(\S.*?)\s*$", re.MULTILINE)
+_FIELD = re.compile(r"^\s*(ID|Operation|Who|Created):[ \t]*(\S.*?)\s*$", re.MULTILINE)
 _HELD = re.compile(r"already locked: ID=(\S+)")
-#: Such as ``2026-11-22 01:55:35.496482762 +0000 UTC``.
-_CREATED = re.compile(r"(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d)(\.\d+)? \+0000 UTC")
 
 
 def is_passing(folder: Path) -> bool:
@@ -56,13 +59,13 @@ def save_errored(terraform: Terraform, root: Path) -> str:
     path = root / ERRORED
     if not path.exists():
         return ""
-    pushed = terraform.run("state", "push", ERRORED, cwd=root)
-    if pushed.status:
-        words = "; ".join(one.words for one in errors(pushed.diagnostics))
+    try:
+        terraform.run("state", "push", ERRORED, cwd=root)
+    except TerraformError as error:
         raise StateNotSaved(
-            f"the state of an earlier run is only in {path}, and the backend rejects it ({words})",
+            f"the state of an earlier run is only in {path}, and cannot be pushed to the backend ({error.what})",
             f"fix the cause, then run `terraform state push {ERRORED}` in {root}; until then nothing is changed",
-        )
+        ) from error
     kept = path.with_name(f"{ERRORED}.{time.strftime('%Y%m%d-%H%M%S')}.pushed")
     os.replace(path, kept)
     return f"pushed the state that an earlier run could not save to the backend; the file is kept as {kept}"
@@ -88,6 +91,19 @@ def texts_of(value: Any) -> Iterator[str]:
             yield from texts_of(one)
 
 
+def seconds_of(timestamp: str) -> float | None:
+    """Seconds since the epoch; None for a text that is not a date and time.
+
+    >>> seconds_of("2026-11-22T10:55:35.496482+09:00"), seconds_of("2026-11-22 01:55:35.496482762Z")
+    (1795312535.496482, 1795312535.496482)
+    """
+    try:
+        moment = moment_of("timestamp", timestamp)
+    except ValueError:
+        return None
+    return moment.timestamp() if moment else None
+
+
 def _resources(document: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     modules = [document.get("root_module", {})]
     while modules:
@@ -104,7 +120,6 @@ class Lock:
     who: str = ""
     operation: str = ""
     created: str = ""
-    path: str = ""
 
     @classmethod
     def read(cls, diagnostics: Iterable[Diagnostic]) -> Lock | None:
@@ -120,18 +135,13 @@ class Lock:
                     who=said.get("Who", ""),
                     operation=said.get("Operation", ""),
                     created=said.get("Created", ""),
-                    path=said.get("Path", ""),
                 )
         return None
 
     @property
     def created_at(self) -> float | None:
         """Its creation in seconds since the epoch; None if it cannot be parsed."""
-        found = _CREATED.fullmatch(self.created)
-        if not found:
-            return None
-        whole = datetime.strptime(f"{found[1]} {found[2]}", "%Y-%m-%d %H:%M:%S").replace(tzinfo=timezone.utc)
-        return whole.timestamp() + float(found[3] or 0)
+        return seconds_of(self.created.replace(" +0000 UTC", "Z"))
 
     def __str__(self) -> str:
         operation = self.operation.removeprefix("OperationType").lower() or "an operation"
@@ -160,19 +170,15 @@ class LockPatience:
         """Sleep until the next try; raise the error if no time is left."""
         waited = time.monotonic() - self._began
         if waited >= self._seconds:
-            raise self._given_up(lock, error, waited)
+            if lock is None:
+                raise StateLocked(error.what, "find out what holds the lock, and wait for it", error.diagnostics)
+            raise StateLocked(
+                f"{lock}, still after {waited:.0f} s",
+                "wait for it to end; if that process has certainly died, run "
+                f"`terraform force-unlock {lock.id}` in the workspace's folder",
+                error.diagnostics,
+            )
         if str(lock) != self._told:
             self._told = str(lock)
             self._log.info("%s: waiting for at most %.0f s", lock or error.what, self._seconds)
         time.sleep(min(_PAUSE, self._seconds - waited))
-
-    @staticmethod
-    def _given_up(lock: Lock | None, error: StateLocked, waited: float) -> StateLocked:
-        if lock is None:
-            return StateLocked(error.what, "find out what holds the lock, and wait for it", error.diagnostics)
-        return StateLocked(
-            f"{lock}, still after {waited:.0f} s",
-            "wait for it to end; if that process has certainly died, run "
-            f"`terraform force-unlock {lock.id}` in the workspace's folder",
-            error.diagnostics,
-        )

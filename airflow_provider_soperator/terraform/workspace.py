@@ -6,19 +6,16 @@ import fcntl
 import hashlib
 import json
 import os
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.terraform import runs
 from airflow_provider_soperator.terraform.command import Terraform
-from airflow_provider_soperator.terraform.diagnostics import Diagnostic, errors
 from airflow_provider_soperator.terraform.failures import (
     Interrupted,
     NotARecipe,
@@ -32,35 +29,13 @@ from airflow_provider_soperator.terraform.failures import (
 )
 from airflow_provider_soperator.terraform.plan import TerraformPlan
 from airflow_provider_soperator.terraform.progress import RunFollower, RunOutcome, outcome_of
-from airflow_provider_soperator.terraform.root_module import RootModule, Variable
+from airflow_provider_soperator.terraform.root_module import RootModule
 from airflow_provider_soperator.terraform.runs import Run, State
 from airflow_provider_soperator.terraform.sources import Source, bring
 from airflow_provider_soperator.terraform.state import Lock, LockPatience, is_passing, save_errored, texts_of, values_of
 
 _BACKEND = "terraform_backend_override.tf.json"
 _VARIABLES = "variables.tfvars.json"
-
-
-def checked_name(name: str) -> str:
-    """A cluster's name, checked for use as the name of a folder."""
-    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name):
-        raise ValueError(f"{name!r} is not a name of a workspace: use letters, digits, dots, hyphens and underscores")
-    return name
-
-
-@dataclass(frozen=True)
-class Options:
-    """Options of a workspace."""
-
-    #: Terraform's workspace, one of several states of one recipe.
-    terraform_workspace: str | None = None
-    #: A backend instead of the recipe's: its type and its settings.
-    backend: Mapping[str, Mapping[str, Any]] | None = None
-    parallelism: int | None = None
-    #: Maximum wait for the lock of the state, in seconds.
-    lock_timeout: float = 600.0
-    #: Seconds until a second interrupt, on which Terraform stops at once and leaves work unfinished.
-    interrupt_grace: float = 1800.0
 
 
 @dataclass(frozen=True)
@@ -71,15 +46,13 @@ class Applied:
     changed: int = 0
     destroyed: int = 0
     imported: int = 0
-    seconds: float = 0.0
-    #: An earlier try has begun the apply.
-    was_begun_before: bool = False
 
     def __str__(self) -> str:
         done = f"{self.added} added, {self.changed} changed, {self.destroyed} destroyed"
         return f"{done}, {self.imported} imported" if self.imported else done
 
 
+@dataclass(eq=False, repr=False)
 class Workspace:
     """A recipe for one cluster, in its own folder, which outlives tasks.
 
@@ -90,68 +63,59 @@ class Workspace:
         workspace.apply(plan)
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        source: Source,
-        terraform: Terraform,
-        log: Logger,
-        options: Options,
-        mask: Callable[[str], None],
-    ) -> None:
-        self.folder = folder
-        self.source = source
-        self._terraform = terraform
-        self._log = log
-        self._options = options
-        self._mask = mask
-        self._root: Path | None = None
-        self._following: RunFollower | None = None
-        self._is_interrupted = False
+    folder: Path
+    source: Source
+    terraform: Terraform
+    log: Logger
+    #: Masks a text in logs.
+    mask: Callable[[str], None]
+    #: Terraform's workspace, one of several states of one recipe.
+    terraform_workspace: str | None = None
+    #: A backend instead of the recipe's: its type and its settings.
+    backend: Mapping[str, Mapping[str, Any]] | None = None
+    parallelism: int | None = None
+    #: Maximum wait for the lock of the state, in seconds.
+    lock_timeout: float = 600.0
+    _root: Path | None = field(default=None, init=False)
+    _following: RunFollower | None = field(default=None, init=False)
+    _is_interrupted: bool = field(default=False, init=False)
 
     def __enter__(self) -> Workspace:
         self.settle()
-        self._forget_plans()
+        self.close()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Leave the folder; a run that is in progress continues."""
-        self._forget_plans()
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
-    def settle(self) -> Applied | None:
-        """Follow a run that an earlier try has left, and process its outcome.
+    def close(self) -> None:
+        """Leave the folder, without a plan in it; a run that is in progress continues."""
+        # A plan contains the values of all variables, including secrets. An apply reads its plan at its start.
+        for path in self._runs.glob(f"*-plan/{runs.PLAN}"):
+            path.unlink(missing_ok=True)
 
-        Returns an apply that has succeeded since. One that fails while it is followed raises its error; one that had
-        failed before is logged, and can be planned again.
+    def settle(self) -> None:
+        """Follow a run that an earlier try has left, and log its outcome.
+
+        An apply that fails while it is followed raises its error; what had failed before can be planned again.
         """
-        latest = next(iter(runs.earlier(self._runs)), None)
-        applied = None
+        latest = self._latest_run()
         if latest and not latest.was_noticed:
-            applied = self._settle(latest)
+            self._settle(latest)
             latest.notice()
         self._rescue()
-        return applied
 
     def init(self) -> None:
         """Copy the recipe, and initialize its backend, modules and providers."""
         self.settle()
-        self._log.info("%s, in %s", self._terraform.version, self.folder)
+        self.log.info("%s, in %s", self.terraform.version, self.folder)
         with self._alone():
-            self._root = bring(self._terraform, self.source, self.folder / "recipe")
+            self._root = bring(self.terraform, self.source, self.folder / "recipe")
             self._write_backend()
-        self._must("init", "-input=false", "-no-color")
-        if name := self._options.terraform_workspace:
-            self._must("workspace", "select", "-or-create", name)
+        self.terraform.run("init", "-input=false", "-no-color", cwd=self.root)
+        if name := self.terraform_workspace:
+            self.terraform.run("workspace", "select", "-or-create", name, cwd=self.root)
         self._say_where_state_is()
-
-    def validate(self) -> None:
-        """Let Terraform validate the recipe; raises its errors."""
-        done = self._terraform.run("validate", "-json", cwd=self.root)
-        found = [Diagnostic.read(one) for one in json.loads(done.output)["diagnostics"]]
-        if errors(found):
-            raise explain(found, "validate")
 
     def plan(self, variables: Mapping[str, Any], *, destroy: bool = False) -> TerraformPlan:
         """Plan the recipe with these values; other variables have the recipe's defaults.
@@ -159,9 +123,10 @@ class Workspace:
         Earlier plans can no longer be applied.
         """
         self.settle()
-        self._forget_plans()
+        self.close()
         self.recipe.check(variables)
-        self._write_variables(variables)
+        # JSON has no interpolation, so values arrive unchanged.
+        _write_privately(self.folder / _VARIABLES, json.dumps(variables, indent=1))
         arguments = [
             f"-out={{run}}/{runs.PLAN}",
             f"-var-file={self.folder / _VARIABLES}",
@@ -171,42 +136,42 @@ class Workspace:
         if ignored := undeclared(outcome.diagnostics):
             raise UnknownVariable("; ".join(one.words for one in ignored), diagnostics=ignored)
         path = outcome.run.folder / runs.PLAN
-        document = self._terraform.document("show", "-json", str(path), cwd=self.root)
+        document = self.terraform.document("show", "-json", str(path), cwd=self.root)
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        plan = TerraformPlan.read(document, is_destroy=destroy, path=path, digest=digest)
+        plan = TerraformPlan.read(document, path=path, digest=digest)
         for line in plan.lines():
-            self._log.info("%s", line)
+            self.log.info("%s", line)
         return plan
 
     def apply(self, plan: TerraformPlan) -> Applied:
         """Carry out a plan exactly once: work that an earlier try has done or begun is not repeated."""
         self.settle()
-        latest = next((run for run in runs.earlier(self._runs) if run.record.kind == "apply"), None)
+        latest = self._latest_run("apply")
         if latest and plan.digest and latest.record.digest == plan.digest and latest.status == 0:
-            self._log.info("Plan already applied by %s: not applying it again", latest.folder)
-            return replace(self._applied(outcome_of(latest)), was_begun_before=True)
+            self.log.info("Plan already applied by %s: not applying it again", latest.folder)
+            return self._applied(outcome_of(latest))
         if plan.is_empty:
-            self._log.info("There is nothing to do.")
+            self.log.info("There is nothing to do.")
             return Applied()
         if plan.path is None or not plan.path.exists():
             raise PlanOutdated("there is a newer plan, or this one was already applied")
         applied = self._applied(self._run("apply", [str(plan.path)], digest=plan.digest))
-        self._forget_plans()
-        self._log.info("Apply complete: %s.", applied)
+        self.close()
+        self.log.info("Apply complete: %s.", applied)
         return applied
 
     def outputs(self) -> dict[str, Any]:
         """The recipe's outputs. Sensitive ones are masked in logs from here on."""
-        said = self._terraform.document("output", "-json", cwd=self.root)
+        said = self.terraform.document("output", "-json", cwd=self.root)
         for one in said.values():
             if one["sensitive"]:
                 for text in texts_of(one["value"]):
-                    self._mask(text)
+                    self.mask(text)
         return {name: one["value"] for name, one in said.items()}
 
     def show_state_address(self, address: str) -> dict[str, Any]:
         """The attributes of a resource in the state, such as ``module.login_script.terraform_data.lb_service_ip``."""
-        return values_of(self._terraform.document("show", "-json", cwd=self.root), address)
+        return values_of(self.terraform.document("show", "-json", cwd=self.root), address)
 
     def interrupt(self) -> str:
         """Make Terraform finish what it has begun, save the state, release its lock and end; returns a description.
@@ -220,7 +185,7 @@ class Workspace:
         following.interrupt()
         run = following.run
         if not run.is_here:
-            host = run.record.place.host
+            host = run.record.host
             return f"Terraform continues on {host}, and can be interrupted only there; see {run.folder}"
         return f"Terraform finishes what it has begun, saves the state and releases its lock; see {run.folder}"
 
@@ -237,67 +202,64 @@ class Workspace:
         return RootModule.read(self.root)
 
     @property
-    def variables(self) -> Mapping[str, Variable]:
-        """The variables of the recipe."""
-        return self.recipe.variables
-
-    @property
     def _runs(self) -> Path:
         return self.folder / "runs"
 
     # ------------------------------------------------------------------------------ runs
 
-    def _settle(self, latest: Run) -> Applied | None:
+    def _latest_run(self, kind: str = "") -> Run | None:
+        return next((run for run in runs.earlier(self._runs) if kind in ("", run.record.kind)), None)
+
+    def _settle(self, latest: Run) -> None:
         kind, at = latest.record.kind, _utc(latest.record.started)
         if latest.state is State.RUNNING:
-            host = latest.record.place.host
-            self._log.info("Following the %s of an earlier try, which runs on %s since %s", kind, host, at)
+            host = latest.record.host
+            self.log.info("Following the %s of an earlier try, which runs on %s since %s", kind, host, at)
             outcome = self._follow(latest, is_late=True)
             # A run that dies while it is followed is planned again, like one that had died before.
-            if kind != "plan" and outcome.status is not None:
-                return replace(self._applied(self._checked(outcome)), was_begun_before=True)
+            if kind == "apply" and outcome.status is not None:
+                self._checked(outcome)
+                return
         outcome = outcome_of(latest)
         if outcome.status == 0:
-            if kind == "plan":
-                return None
-            applied = replace(self._applied(outcome), was_begun_before=True)
-            self._log.info("The apply of an earlier try, of %s, has succeeded meanwhile: %s", at, applied)
-            return applied
+            if kind == "apply":
+                applied = self._applied(outcome)
+                self.log.info("The apply of an earlier try, of %s, has succeeded meanwhile: %s", at, applied)
+            return
         how = "died" if outcome.status is None else "failed"
         done = f"{outcome.progress.done} of {outcome.progress.total} steps"
-        self._log.warning("The %s of an earlier try, of %s, %s after %s; see %s", kind, at, how, done, latest.folder)
+        self.log.warning("The %s of an earlier try, of %s, %s after %s; see %s", kind, at, how, done, latest.folder)
         for address in outcome.progress.current:
-            self._log.warning("It was working on %s, which may exist without being in the state", address)
-        return None
+            self.log.warning("It was working on %s, which may exist without being in the state", address)
 
     def _run(self, kind: str, arguments: Sequence[str], *, digest: str = "") -> RunOutcome:
         """Run plan or apply to its end, once no other process holds the lock of the state."""
         options = ["-json", "-input=false", "-lock-timeout=0s"]
-        if self._options.parallelism:
-            options.append(f"-parallelism={self._options.parallelism}")
-        argv = [self._terraform.path, kind, *options, *arguments]
-        patience = LockPatience(self._options.lock_timeout, self._log)
+        if self.parallelism:
+            options.append(f"-parallelism={self.parallelism}")
+        argv = [self.terraform.path, kind, *options, *arguments]
+        patience = LockPatience(self.lock_timeout, self.log)
         while True:
             if self._is_interrupted:
                 raise Interrupted(f"{kind} was not started: the task was interrupted")
             with self._alone():
-                latest = next(iter(runs.earlier(self._runs)), None)
+                latest = self._latest_run()
                 if latest and latest.state is State.RUNNING:
                     raise WorkspaceBusy(f"another task is working in {self.folder}")
-                run = runs.start(self._runs, kind, argv, self.root, self._terraform.env, digest=digest)
+                run = runs.start(self._runs, kind, argv, self.root, self.terraform.env, digest=digest)
             outcome = self._follow(run)
             try:
                 return self._checked(outcome)
             except StateLocked as error:
                 lock = Lock.read(error.diagnostics)
                 if lock and self._is_ours(lock):
-                    self._log.warning("%s, but is a run of ours that has died: removing the lock", lock)
-                    self._must("force-unlock", "-force", lock.id)
+                    self.log.warning("%s, but is a run of ours that has died: removing the lock", lock)
+                    self.terraform.run("force-unlock", "-force", lock.id, cwd=self.root)
                 else:
                     patience.wait(lock, error)
 
     def _follow(self, run: Run, *, is_late: bool = False) -> RunOutcome:
-        self._following = RunFollower(run, self._log, self._options.interrupt_grace, is_late)
+        self._following = RunFollower(run, self.log, is_late)
         if self._is_interrupted:
             self._following.interrupt()
         try:
@@ -328,7 +290,6 @@ class Workspace:
             changed=done.get("change", 0),
             destroyed=done.get("remove", 0),
             imported=done.get("import", 0),
-            seconds=round(max(0.0, outcome.progress.ended - outcome.progress.began), 1),
         )
 
     def _is_ours(self, lock: Lock) -> bool:
@@ -352,43 +313,31 @@ class Workspace:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
-    def _must(self, *arguments: str) -> None:
-        self._terraform.must(*arguments, cwd=self.root)
-
     def _rescue(self) -> None:
-        if self._root and (told := save_errored(self._terraform, self._root)):
-            self._log.warning("%s", told)
-
-    def _write_variables(self, variables: Mapping[str, Any]) -> None:
-        # JSON has no interpolation, so values arrive unchanged.
-        _write_privately(self.folder / _VARIABLES, json.dumps(variables, indent=1))
-
-    def _forget_plans(self) -> None:
-        # A plan contains the values of all variables, including secrets. An apply reads its plan at its start.
-        for path in self._runs.glob(f"*-plan/{runs.PLAN}"):
-            path.unlink(missing_ok=True)
+        if self._root and (told := save_errored(self.terraform, self._root)):
+            self.log.warning("%s", told)
 
     def _write_backend(self) -> None:
         path = self.root / _BACKEND
-        if self._options.backend:
-            _write_privately(path, json.dumps({"terraform": {"backend": self._options.backend}}, indent=1))
+        if self.backend:
+            _write_privately(path, json.dumps({"terraform": {"backend": self.backend}}, indent=1))
         else:
             path.unlink(missing_ok=True)
 
     def _say_where_state_is(self) -> None:
         recipe = self.recipe
         if recipe.backend != "local":
-            self._log.info("The state is in the recipe's backend, of type %s.", recipe.backend)
+            self.log.info("The state is in the recipe's backend, of type %s.", recipe.backend)
             if not recipe.is_locked:
-                self._log.warning("The backend has no lock against concurrent applies: set use_lockfile.")
+                self.log.warning("The backend has no lock against concurrent applies: set use_lockfile.")
         elif is_passing(self.root):
-            self._log.warning(
+            self.log.warning(
                 "The recipe keeps its state in %s, which is lost with this machine or container; without it the "
                 "cluster cannot be changed or destroyed. Set a backend, or a home on persistent storage.",
                 self.root,
             )
         else:
-            self._log.info(
+            self.log.info(
                 "The recipe keeps its state in %s: all Airflow workers need access to this folder.", self.root
             )
 

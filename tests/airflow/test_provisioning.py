@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_soperator.hooks.airflow_api import AirflowApiHook
-from airflow_provider_soperator.provisioning.connections import Connections
+from airflow_provider_soperator.provisioning.spec import Connections
 from airflow_provider_soperator.transports.transport_errors import ConnectFailed, ConnectRefused
 from sandbox.airflow.beside import DAGS
 from tests.airflow.stack import Stack

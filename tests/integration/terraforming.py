@@ -23,7 +23,7 @@ import pytest
 
 from airflow_provider_soperator.terraform.command import Terraform, environment, find
 from airflow_provider_soperator.terraform.sources import Source
-from airflow_provider_soperator.terraform.workspace import Applied, Options, Workspace
+from airflow_provider_soperator.terraform.workspace import Applied, Workspace
 
 RECIPES = Path(__file__).parents[2] / "dags/provision_cluster/recipe"
 RECIPE = RECIPES / "soperator"
@@ -134,7 +134,7 @@ class Bench:
         terraform = Terraform(find("terraform"), environment(os.environ, self.env))
         where = Source(str(source), subfolder, ref)
         options = {"lock_timeout": 0.0, **options}
-        return Workspace(self.home / name, where, terraform, self.said.log, Options(**options), self.masked.append)
+        return Workspace(self.home / name, where, terraform, self.said.log, self.masked.append, **options)
 
     def provision(self, workspace: Workspace, values: Mapping[str, Any] | None = None) -> Applied:
         with workspace:

@@ -17,8 +17,8 @@ import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_soperator.operators.cluster import ProvisionClusterOperator
-from airflow_provider_soperator.provisioning.connections import Connections as ConnectionIds
 from airflow_provider_soperator.provisioning.parts import NodeSet
+from airflow_provider_soperator.provisioning.spec import Connections as ConnectionIds
 from airflow_provider_soperator.work.protocols import WorkTimeout
 from tests.integration.cluster import Cluster
 from tests.integration.connections import Connections

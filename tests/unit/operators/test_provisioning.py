@@ -9,10 +9,9 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_soperator.operators.cluster import DestroyClusterOperator, ProvisionClusterOperator
-from airflow_provider_soperator.provisioning.connections import Connections
 from airflow_provider_soperator.provisioning.fields import SpecMistake
 from airflow_provider_soperator.provisioning.provisioner import ProvisioningPlan
-from airflow_provider_soperator.provisioning.spec import KubernetesObjects, Recipe
+from airflow_provider_soperator.provisioning.spec import Connections, KubernetesObjects, Recipe
 from tests.unit.provisioning.clusters import cluster, workers
 
 RECIPE = Recipe("/opt/recipe")

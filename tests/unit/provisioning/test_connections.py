@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_soperator.provisioning.connections import Connections, Reached
 from airflow_provider_soperator.provisioning.fields import NotKnownYet, SpecMistake
-from airflow_provider_soperator.provisioning.provisioner import ProvisioningPlan
+from airflow_provider_soperator.provisioning.provisioner import ProvisioningPlan, Reached
+from airflow_provider_soperator.provisioning.spec import Connections
 
 
 def written(reached: Reached, **wanted: Any) -> dict[str, Any]:

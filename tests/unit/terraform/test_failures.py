@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_soperator.terraform import failures
-from airflow_provider_soperator.terraform.diagnostics import Diagnostic, from_text
-from airflow_provider_soperator.terraform.failures import TerraformError, explain, undeclared
+from airflow_provider_soperator.terraform.failures import Diagnostic, TerraformError, explain, from_text, undeclared
 from airflow_provider_soperator.terraform.state import Lock
 
 LOCKED = """Error message: operation error S3: PutObject, https response error StatusCode: 412, PreconditionFailed

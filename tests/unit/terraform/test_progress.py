@@ -28,12 +28,17 @@ def test_lines_and_counts_of_a_real_apply() -> None:
         'FAILED: creating module.node_group["late-0"].terraform_data.this in 0:00',
     ]
     assert (progress.done, progress.total, progress.current) == (2, 3, {})
-    assert progress.failed == ['module.node_group["late-0"].terraform_data.this']
     (diagnostic,) = progress.diagnostics
     assert diagnostic.is_error
     assert "no luck" in diagnostic.detail
     assert diagnostic.where.startswith('module.node_group["late-0"].terraform_data.this, ../modules/step/main.tf:')
-    assert progress.ended - progress.began > 10
+
+
+def test_times_are_of_the_zone_that_terraform_runs_in() -> None:
+    progress = ApplyProgress()
+    event = {"@timestamp": "2026-11-23T15:23:41.576168+09:00", "type": "refresh_start", "hook": {}}
+    assert told([event], progress) == []
+    assert progress.began == progress.last_sign == 1795415021.576168
 
 
 def test_no_line_for_what_is_still_creating() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_soperator.terraform.failures import NotARecipe, UnknownVariable
-from airflow_provider_soperator.terraform.root_module import RootModule, reach, read
+from airflow_provider_soperator.terraform.root_module import RootModule, reach
 from airflow_provider_soperator.terraform.sources import Source
 
 STUB = Path(__file__).parents[3] / "dags/provision_cluster/recipe/soperator"
@@ -49,26 +49,28 @@ def recipe(folder: Path, **files: str) -> RootModule:
 
 
 def test_variables_are_found_and_nothing_else(tmp_path: Path) -> None:
-    found = recipe(tmp_path, main__tf=ODD).variables
-    assert {name: one.has_default for name, one in found.items()} == {"first": True, "second": False, "third": True}
+    found = recipe(tmp_path, main__tf=ODD)
+    assert found.variables == ("first", "second", "third")
+    assert [name for name, attributes in found.blocks("variable") if "default" in attributes] == ["first", "third"]
 
 
-def test_texts_are_as_they_mean() -> None:
-    found = read('a = "x"\nb = "${c}"\nd = 1\ne = "f" == "g"\nh = "i" # j').attributes
-    assert found == {"a": "x", "b": None, "d": None, "e": None, "h": "i"}
+def test_sources_are_as_they_mean(tmp_path: Path) -> None:
+    sources = ['"../a" # b', '"${c}"', '"./d" == "e"', "f", '"acme/g/cloud"']
+    text = "".join(f'module "m{n}" {{\n  source = {source}\n}}\n' for n, source in enumerate(sources))
+    assert recipe(tmp_path / "root", main__tf=text).modules == (tmp_path / "a",)
 
 
 def test_of_a_file_with_a_mistake_terraform_says_what_is_wrong(tmp_path: Path) -> None:
     found = recipe(tmp_path, main__tf='variable "a" {}\n', more__tf='variable "b" {\n')
-    assert found.variables.keys() == {"a"}
+    assert found.variables == ("a",)
     found.check(["b"])
 
 
 def test_the_stub_has_what_the_published_recipe_wants() -> None:
     stub = RootModule.read(STUB)
-    needed = {name for name, one in stub.variables.items() if not one.has_default}
+    needed = {name for name, attributes in stub.blocks("variable") if "default" not in attributes}
     assert {"company_name", "region", "iam_project_id", "filesystem_jail", "slurm_nodeset_workers"} <= needed
-    assert {"slurm_nodeset_login", "slurm_nodesets_partitions", "slurm_rest_enabled"} <= stub.variables.keys() - needed
+    assert {"slurm_nodeset_login", "slurm_nodesets_partitions", "slurm_rest_enabled"} <= set(stub.variables) - needed
     assert reach(STUB) == STUB.parent
 
 
@@ -102,7 +104,7 @@ def test_whether_a_backend_has_locks(tmp_path: Path, backend: str, is_locked: bo
 def test_variables_and_modules_in_json(tmp_path: Path) -> None:
     text = '{"variable": {"a": {"type": "string"}, "b": [{"default": 1}]}, "module": {"c": {"source": "../d"}}}'
     found = recipe(tmp_path / "root", main__tf__json=text)
-    assert {name: one.has_default for name, one in found.variables.items()} == {"a": False, "b": True}
+    assert {name: "default" in attributes for name, attributes in found.blocks("variable")} == {"a": False, "b": True}
     assert found.modules == (tmp_path / "d",)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from airflow_provider_soperator.provisioning.fields import SpecMistake
 from airflow_provider_soperator.provisioning.parts import Filesystem, LocalNvme, PartitionSpec, ServiceNodes, Submount
-from airflow_provider_soperator.provisioning.tfvars import ITS_OWN, variables
+from airflow_provider_soperator.provisioning.recipe import ITS_OWN, variables
 from tests.unit.provisioning.clusters import GPU, cluster, public_key, workers
 
 
