@@ -79,7 +79,11 @@ class AnyOf:
         return "?".join(map(str, self.terms))
 
 
-def dependency_terms(value: Dependency | AnyOf | Sequence[Dependency | str] | str) -> tuple[Dependency, ...]:
+#: Dependencies as users write them; a sequence means all of them.
+Dependencies = Dependency | AnyOf | Sequence[Dependency | str] | str
+
+
+def dependency_terms(value: Dependencies) -> tuple[Dependency, ...]:
     """The single dependencies of a value; ValueError if it is not one.
 
     >>> dependency_terms("afterok:1:2,singleton")[0].jobs
@@ -109,7 +113,7 @@ def dependency_terms(value: Dependency | AnyOf | Sequence[Dependency | str] | st
     return tuple(found)
 
 
-def dependency_text(value: Dependency | AnyOf | Sequence[Dependency | str] | str) -> str:
+def dependency_text(value: Dependencies) -> str:
     if isinstance(value, (str, Dependency, AnyOf)):
         return str(value)
     return ",".join(map(str, value))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_soperator.slurm import options
+from airflow_provider_soperator.slurm.job_description import Option
 
 _SPACE = " \t\n\v\f\r"
 _MAGIC = ("#SBATCH", "#SLURM")
@@ -207,7 +208,7 @@ def _keep(number: int, long: str, value: str | None, into: Component) -> None:
     into.lines[option.field] = number
 
 
-def _fields(option: options.Option, value: str | None) -> Mapping[str, Any]:
+def _fields(option: Option, value: str | None) -> Mapping[str, Any]:
     if option.constant is not None:
         return {option.field: option.constant}
     if value is None:

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_soperator.slurm import directives, job_description, options
+from airflow_provider_soperator.slurm import directives, job_description, option_values, options
 from airflow_provider_soperator.slurm.job_description import Job, JobDescription
 
 GPU_COUNTS = ("gpus", "gpus_per_node", "gpus_per_task", "gpus_per_socket")
@@ -55,7 +55,7 @@ def values(job: JobDescription) -> Mapping[str, Any]:
 
 def export(job: JobDescription) -> str | None:
     """The value of --export that passes on sbatch's environment and the job's variables in it."""
-    names = [] if job.export is None else job_description.as_words(job.export)
+    names = [] if job.export is None else option_values.as_words(job.export)
     if not job.env:
         return ",".join(names) or None
     if not names or "ALL" in (name.upper() for name in names):
@@ -281,7 +281,7 @@ def _merge(said: dict[str, Any], more: dict[str, Any]) -> None:
 
 
 def _finish(said: dict[str, Any], environment: Iterable[str], job: JobDescription) -> None:
-    exported = [] if job.export is None else [name.upper() for name in job_description.as_words(job.export)]
+    exported = [] if job.export is None else [name.upper() for name in option_values.as_words(job.export)]
     base = list(environment) if not exported or "ALL" in exported else []
     if exported and not {"ALL", "NIL"} & set(exported):
         base.append("SLURM_GET_USER_ENV=1")  # with NONE and with names slurmd begins with a login's environment

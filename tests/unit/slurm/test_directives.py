@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_soperator.slurm import directives
 from airflow_provider_soperator.slurm.job import BatchJob
-from airflow_provider_soperator.slurm.job_description import Signal
+from airflow_provider_soperator.slurm.option_values import Signal
 
 LINE = st.text(st.characters(exclude_categories=("Cc", "Cs")) | st.sampled_from("\"'\\# \t:=,$(`"), max_size=60)
 

@@ -9,7 +9,8 @@ import pytest
 
 from airflow_provider_soperator.slurm.dependencies import AnyOf, Dependency
 from airflow_provider_soperator.slurm.job import BatchJob
-from airflow_provider_soperator.slurm.job_description import InvalidJob, ScriptFile, Signal
+from airflow_provider_soperator.slurm.job_description import InvalidJob, ScriptFile
+from airflow_provider_soperator.slurm.option_values import Signal
 
 GOOD: list[dict[str, Any]] = [
     {},
