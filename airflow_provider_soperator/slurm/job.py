@@ -48,10 +48,6 @@ class BatchJob(JobDescription):
         return job_submission.build_payload(self, version, environment)
 
 
-#: Lists that are not options.
-_LISTS = ("args", "extra_args")
-
-
 def fields_of(job: BatchJob) -> dict[str, Any]:
     """The fields that are set, as texts, numbers, booleans, lists and dicts.
 
@@ -76,7 +72,7 @@ def _plain_field(name: str, value: Any) -> Any:
         return value
     if isinstance(value, Mapping):
         return dict(value)
-    if name in _LISTS or name == "command":
+    if name in ("command", "args", "extra_args"):
         return list(value)
     if name == "array":
         return job_description.array_text(value)

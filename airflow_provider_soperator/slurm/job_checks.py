@@ -136,7 +136,7 @@ def _options(job: JobDescription) -> Iterator[str]:
             yield f"{option.field}: {len(written.encode())} bytes exceed Slurm's limit of {limit}"
         if not written and option.takes_argument == "required" and option.field not in ("array", "extra"):
             yield f"{option.field}: must not be empty; use None to leave it out"
-        for problem in _SPECIAL.get(option.field, _nothing)(value):
+        for problem in _SPECIAL.get(option.field, lambda _: iter(()))(value):
             yield f"{option.field}: {problem}"
     yield from _contradictions(job)
     yield from _extra_args(job)
@@ -195,10 +195,6 @@ def _extra_args(job: JobDescription) -> Iterator[str]:
             yield f"extra_args: {word!r} is also set by {option.field}"
         if resolved[0] in options.REFUSED:
             yield f"extra_args: --{resolved[0]} cannot be used: {options.REFUSED[resolved[0]]}"
-
-
-def _nothing(value: Any) -> Iterator[str]:
-    yield from ()
 
 
 def _array(value: str) -> Iterator[str]:

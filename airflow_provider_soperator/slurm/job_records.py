@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from functools import cached_property
 from pathlib import PurePosixPath
@@ -30,13 +32,8 @@ def count_gpus(resources: str) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
-    """A job, or a part of one, in the queue.
-
-    >>> job = Job(id=JobId.parse("7_[1-3]"), state=JobState.parse("PENDING"), name="train")
-    >>> job.state.is_pending, job.id.whole
-    (True, JobId.parse('7'))
-    """
+class JobRecord:
+    """What the queue and accounting both have of a job, or of a part of one."""
 
     id: JobId
     #: The id of this part; for arrays and heterogeneous jobs not the one that was submitted.
@@ -51,31 +48,38 @@ class Job:
     reason: str = ""
     #: The nodes it has, as a hostlist.
     nodelist: str = ""
-    #: The node of the batch script; for a job that ``srun`` started, squeue shows the host of that ``srun``.
-    batch_host: str = ""
     submitted: datetime | None = None
     #: When it started; for a pending job when Slurm expects it to.
     started: datetime | None = None
+    time_limit: Duration = NoDuration.UNKNOWN
+    exit_code: ExitCode = ZERO
+    #: Resources, as ``cpu=1,mem=1000M,node=1,gres/gpu=8``.
+    tres: str = ""
+    #: Accounting keeps comments only where AccountingStoreFlags says so.
+    comment: str = ""
+    workdir: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job(JobRecord):
+    """A job, or a part of one, in the queue.
+
+    >>> job = Job(id=JobId.parse("7_[1-3]"), state=JobState.parse("PENDING"), name="train")
+    >>> job.state.is_pending, job.id.whole
+    (True, JobId.parse('7'))
+    """
+
+    #: The node of the batch script; for a job that ``srun`` started, squeue shows the host of that ``srun``.
+    batch_host: str = ""
     #: When it ended; for a running job when its time limit ends.
     ends: datetime | None = None
-    time_limit: Duration = NoDuration.UNKNOWN
     time_used: Duration = NoDuration.UNKNOWN
     priority: int | None = None
     #: Number of requeues.
     restarts: int = 0
-    exit_code: ExitCode = ZERO
     dependency: str = ""
     reservation: str = ""
-    #: Resources, as ``cpu=1,mem=1000M,node=1,gres/gpu=8``.
-    tres: str = ""
-    comment: str = ""
-    workdir: str = ""
     stdout: str = ""
-
-    @property
-    def array_job(self) -> int | None:
-        """The id of the job array, if this is one or an element of one."""
-        return self.id.job if self.id.element is not None or self.id.elements else None
 
     @property
     def is_held(self) -> bool:
@@ -108,39 +112,22 @@ class AccountingStep:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AccountingJob:
+class AccountingJob(JobRecord):
     """A job in accounting: its last run, and the requeued runs before it.
+
+    Before 25.11 ``sacct`` takes 128 off an exit code: what the queue has as 137:0 is 9:0 here. Ask the queue first.
 
     >>> AccountingJob(id=JobId.parse("7"), state=JobState.parse("COMPLETED")).state.succeeded
     True
     """
 
-    id: JobId
-    raw_id: int = 0
-    name: str = ""
-    user: str = ""
-    account: str = ""
-    partition: str = ""
-    qos: str = ""
-    state: JobState = UNKNOWN_JOB
-    reason: str = ""
-    #: Before 25.11 ``sacct`` takes 128 off: what the queue has as 137:0 is 9:0 here. Ask the queue first.
-    exit_code: ExitCode = ZERO
     #: The worst of its steps.
     derived_exit_code: ExitCode = ZERO
-    nodelist: str = ""
-    submitted: datetime | None = None
     eligible: datetime | None = None
-    started: datetime | None = None
     ended: datetime | None = None
     elapsed: timedelta | None = None
-    time_limit: Duration = NoDuration.UNKNOWN
-    tres: str = ""
-    #: Accounting keeps comments only where AccountingStoreFlags says so.
-    comment: str = ""
     #: The command line that submitted it.
     submit_line: str = ""
-    workdir: str = ""
     steps: tuple[AccountingStep, ...] = ()
     earlier_runs: tuple[AccountingJob, ...] = ()
 
@@ -150,33 +137,22 @@ class AccountingJob:
 
     def as_job(self) -> Job:
         """The job as the queue would have it."""
-        return Job(
-            id=self.id,
-            raw_id=self.raw_id,
-            name=self.name,
-            user=self.user,
-            account=self.account,
-            partition=self.partition,
-            qos=self.qos,
-            state=self.state,
-            reason=self.reason,
-            nodelist=self.nodelist,
-            submitted=self.submitted,
-            started=self.started,
-            ends=self.ended,
-            time_limit=self.time_limit,
-            time_used=NoDuration.UNKNOWN if self.elapsed is None else self.elapsed,
-            restarts=self.restarts,
-            exit_code=self.exit_code,
-            tres=self.tres,
-            comment=self.comment,
-            workdir=self.workdir,
-        )
+        shared = {field.name: getattr(self, field.name) for field in fields(JobRecord)}
+        elapsed = NoDuration.UNKNOWN if self.elapsed is None else self.elapsed
+        return Job(**shared, ends=self.ended, time_used=elapsed, restarts=self.restarts)
 
 
 def job_count(job: Job) -> int:
     """The number of jobs in an entry of the queue: pending elements of an array are one entry."""
     return max(1, sum(1 for _ in job.id.indices()))
+
+
+def count_by_state(jobs: Iterable[Job]) -> dict[str, int]:
+    """The number of jobs in each state, the most frequent first."""
+    counts: Counter[str] = Counter()
+    for job in jobs:
+        counts[str(job.state)] += job_count(job)
+    return dict(counts.most_common())
 
 
 #: The state of a job whose parts have ended: the first of these that any part is in.
@@ -261,34 +237,12 @@ def expand_filename(pattern: str, job: Job) -> str:
     >>> expand_filename("/home/me/%x-%4A_%a.out", Job(id=JobId.parse("12_3"), raw_id=15, name="fit"))
     '/home/me/fit-0012_3.out'
     """
-    if not pattern or job.id.is_array_range:
+    if not pattern or job.id.elements:
         return ""
     path = str(PurePosixPath(job.workdir) / pattern) if job.workdir else pattern
     if "\\" in pattern:
         # A backslash turns off the expansion.
         return path.replace("\\", "")
-    unknown = False
-
-    def value(found: re.Match[str]) -> str:
-        nonlocal unknown
-        if found[0] == "%%":
-            return "%"
-        padding, letter = min(int(found[1] or 0), _MOST_PADDING), found[2]
-        if letter not in _LETTERS:
-            return found[0]
-        said = _filename_value(letter, job)
-        unknown |= not said
-        return said.zfill(padding) if said.isdecimal() else said
-
-    expanded = _PATTERN.sub(value, path)
-    return "" if unknown else expanded
-
-
-#: ``S`` of newer versions is a number that the queue does not show.
-_LETTERS = frozenset("AabJjNnrSstux")
-
-
-def _filename_value(letter: str, job: Job) -> str:
     index = _NO_INDEX if job.id.element is None else job.id.element
     values = {
         "A": str(job.id.job),
@@ -301,11 +255,26 @@ def _filename_value(letter: str, job: Job) -> str:
         "n": "0",
         "t": "0",
         "r": str(job.restarts),
+        # In newer versions a number that the queue does not show.
+        "S": "",
         "s": "batch",
         "u": job.user,
         "x": job.name,
     }
-    return values.get(letter, "")
+    unknown = False
+
+    def value(found: re.Match[str]) -> str:
+        nonlocal unknown
+        if found[0] == "%%":
+            return "%"
+        padding, said = min(int(found[1] or 0), _MOST_PADDING), values.get(found[2])
+        if said is None:
+            return found[0]
+        unknown |= not said
+        return said.zfill(padding) if said.isdecimal() else said
+
+    expanded = _PATTERN.sub(value, path)
+    return "" if unknown else expanded
 
 
 #: Parts of a job that are listed; of more only the states are counted.
@@ -319,11 +288,7 @@ def sentence(status: JobStatus) -> str:
     if status.trouble:
         return f"cannot be polled at present, which does not affect it: {status.trouble}"
     if len(status.parts) > _MOST_NAMED:
-        counts: dict[str, int] = {}
-        for part in status.parts:
-            state = str(part.state)
-            counts[state] = counts.get(state, 0) + max(1, sum(1 for _ in part.id.indices()))
-        return "is " + ", ".join(f"{count} {state}" for state, count in counts.items())
+        return "is " + ", ".join(f"{count} {state}" for state, count in count_by_state(status.parts).items())
     said = [_state_of(part) for part in status.parts]
     if len(said) == 1:
         return f"is {said[0]}"

@@ -133,7 +133,7 @@ def test_jobs_are_read() -> None:
         None,
     )
     assert job.time_limit is NoDuration.UNLIMITED
-    assert (job.restarts, job.comment, job.nodelist, job.array_job) == (2, "", "", 7)
+    assert (job.restarts, job.comment, job.nodelist) == (2, "", "")
 
 
 def test_only_jobs_that_were_asked_for_are_answered() -> None:
