@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from airflow_provider_soperator.health.kubernetes_findings import acted_upon
+from airflow_provider_soperator.health.findings import acted_upon
 from airflow_provider_soperator.slurm.cluster_records import Machine, Node
 from airflow_provider_soperator.slurm.node_conditions import (
     DrainReason,
