@@ -1,19 +1,15 @@
-"""Reports of jobs: as plain JSON for tasks and triggers, and as links from templates."""
+"""Reports of jobs, as plain JSON for tasks and triggers."""
 
 from __future__ import annotations
 
 import dataclasses
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job, JobStatus, expand_filename
 from airflow_provider_soperator.slurm.notations import ExitCode
 from airflow_provider_soperator.slurm.states import JobState
-
-if TYPE_CHECKING:
-    from airflow_provider_soperator.slurm.job_records import JobStatus
-
 
 Json = dict[str, Any]
 
