@@ -58,10 +58,6 @@ _BY_SHORT = {option.short: option for option in OPTIONS if option.short}
 FIELDS: tuple[str, ...] = tuple(dict.fromkeys(option.field for option in OPTIONS))
 
 
-def by_long(name: str) -> Option:
-    return _BY_LONG[name]
-
-
 def by_field(field: str, value: Any) -> Option:
     """The option for this value: a field may have one for true and one for false."""
     matching = [option for option in OPTIONS if option.field == field]
