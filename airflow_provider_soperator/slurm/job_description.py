@@ -213,7 +213,6 @@ class JobDescription:
     time_min: Duration | None = option(DURATION, "", minutes("time_minimum"))
     begin: Moment | None = option(MOMENT, "b", text("begin_time"))
     deadline: Moment | None = option(MOMENT, "", text("deadline"))
-    #: A sequence means all of them.
     dependency: Dependencies | None = option(DEPENDENCY, "d", text("dependency"))
     kill_on_invalid_dep: bool | None = option(YES_NO, "", option_values.kill_on_invalid_dep)
     array: str | range | Sequence[int] | None = option(TEXT, "a", text("array"))

@@ -314,9 +314,9 @@ def minutes(key: str) -> Rest:
     return say
 
 
-def generic_resource(key: str, name: str = "gres/gpu") -> Rest:
+def generic_resource(key: str) -> Rest:
     """ "h100:8" of GPUs is "gres/gpu:h100:8" among all resources."""
-    return lambda written: {key: ",".join(f"{name}:{part}" for part in written.split(","))}
+    return lambda written: {key: ",".join(f"gres/gpu:{part}" for part in written.split(","))}
 
 
 def gpus_per_task(written: str) -> Json:
