@@ -8,10 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_provider_soperator.health.findings import FindingKind, NodeHealth
-from airflow_provider_soperator.health.kubernetes_findings import of_kubernetes
+from airflow_provider_soperator.health.findings import FindingKind, NodeHealth, of_kubernetes, of_slurm, word_of
 from airflow_provider_soperator.health.metrics import NODE_LABELS, Metric, Sample, faults_of_no_node, of_metrics
-from airflow_provider_soperator.health.slurm_findings import of_slurm, word_of
 from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.node_conditions import chosen
 from airflow_provider_soperator.soperator.hosts import KubernetesView
@@ -101,7 +99,7 @@ class Episodes:
     """Periods in which nodes are unhealthy; each is reported once, however long it lasts.
 
     >>> from airflow_provider_soperator.health.findings import Finding
-    >>> sick = NodeHealth("n", (Finding(node="n", kind=FindingKind.POD, what="there is no Pod", source="kubernetes"),))
+    >>> sick = NodeHealth("n", (Finding("n", FindingKind.POD, "there is no Pod", "kubernetes"),))
     >>> episodes = Episodes()
     >>> [len(episodes.news(unhealthy)) for unhealthy in ({"n": sick}, {"n": sick}, {}, {"n": sick})]
     [1, 0, 0, 1]

@@ -1,12 +1,30 @@
-"""Findings: observations that a node is unhealthy, from any source."""
+"""Findings: observations that a node is unhealthy, made by Slurm, Kubernetes (of its Pod and machine) or others."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from enum import Enum
+from functools import partial
 from typing import Any
+
+from airflow_provider_soperator.slurm.cluster_records import Node
+from airflow_provider_soperator.slurm.node_conditions import (
+    DrainReason,
+    explain,
+    failed_to_resume,
+    is_busy,
+    is_coming_up,
+    is_drained,
+    is_going_off,
+    is_off,
+    is_ours,
+    is_usable,
+)
+from airflow_provider_soperator.slurm.states import NodeBase, NodeFlag
+from airflow_provider_soperator.soperator.conditions import Condition
+from airflow_provider_soperator.soperator.hosts import Host, Pod
 
 
 class FindingKind(str, Enum):
@@ -54,11 +72,11 @@ def kinds_of(said: Iterable[str]) -> tuple[FindingKind, ...]:
     return tuple(map(FindingKind, names))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Finding:
     """A fault of a node.
 
-    >>> Finding(node="worker-0", kind=FindingKind.POD, what="there is no Pod", source="kubernetes").to_dict()["kind"]
+    >>> Finding("worker-0", FindingKind.POD, "there is no Pod", source="kubernetes").to_dict()["kind"]
     'pod'
     """
 
@@ -75,15 +93,7 @@ class Finding:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as XComs and events carry them."""
-        return {
-            "node": self.node,
-            "kind": self.kind.value,
-            "what": self.what,
-            "source": self.source,
-            "since": self.since.isoformat() if self.since else None,
-            "heals": self.heals,
-            "takes_machine": self.takes_machine,
-        }
+        return asdict(self) | {"kind": self.kind.value, "since": self.since.isoformat() if self.since else None}
 
 
 @dataclass(frozen=True)
@@ -95,6 +105,198 @@ class NodeHealth:
     #: Its state in a word or two: ``idle``, ``off``, ``drained by airflow:night``.
     word: str = ""
 
-    @property
-    def is_healthy(self) -> bool:
-        return not self.findings
+
+# From Slurm
+
+
+def of_slurm(node: Node, *, ignore_own_drains: bool = True) -> Iterator[Finding]:
+    """Findings about a node as slurmctld sees it."""
+    if failed_to_resume(node):
+        yield _known(node, FindingKind.BOOT_FAILED)
+        return
+    # A node that is off is not faulty, and cannot answer.
+    if is_off(node) or is_going_off(node):
+        return
+    if node.state.has(NodeFlag.DRAIN):
+        yield from _drained(node, ignore_own_drains)
+    elif node.state.base in (NodeBase.DOWN, NodeBase.ERROR) and not is_coming_up(node):
+        yield _known(node, FindingKind.OUT_OF_SERVICE)
+    if is_coming_up(node):
+        return
+    if node.state.has(NodeFlag.NOT_RESPONDING) and "Not responding" not in node.reason:
+        yield _by_slurm(node, "does not answer", FindingKind.NOT_RESPONDING, heals=True)
+    if node.state.has(NodeFlag.REBOOT_ISSUED):
+        yield _by_slurm(node, "reboots", FindingKind.REBOOT, heals=True)
+    if node.state.has(NodeFlag.INVALID_REG):
+        what = "has registered with fewer GPUs, CPUs or less memory than in slurm.conf"
+        yield _by_slurm(node, what, FindingKind.HARDWARE_PROBLEM)
+    if node.state.has(NodeFlag.FAIL):
+        yield _by_slurm(node, "has been set to fail", FindingKind.OUT_OF_SERVICE)
+    if node.state.has(NodeFlag.BLOCKED):
+        yield _by_slurm(node, "is blocked by exclusive jobs", FindingKind.OUT_OF_SERVICE, heals=True)
+
+
+def word_of(node: Node) -> str:
+    """The state of a node in a word or two.
+
+    >>> from airflow_provider_soperator.slurm.states import NodeState
+    >>> word_of(Node(name="n", state=NodeState.parse("IDLE+DRAIN"), reason="airflow:night: lent"))
+    'drained by airflow:night'
+    """
+    if is_off(node):
+        return "off"
+    if is_going_off(node):
+        return "going off"
+    if is_coming_up(node):
+        return "booting"
+    if node.state.has(NodeFlag.DRAIN):
+        reason = DrainReason.parse(node.reason)
+        by = f"airflow:{reason.owner}" if reason else node.reason_user
+        how = "drained" if is_drained(node) else "draining"
+        return f"{how} by {by}" if by else how
+    if is_usable(node):
+        return "busy" if is_busy(node) else "idle"
+    return str(node.state)
+
+
+def _drained(node: Node, ignore_own_drains: bool) -> Iterator[Finding]:
+    if is_ours(node):
+        if not ignore_own_drains:
+            yield _by_slurm(node, f"is drained: {node.reason}", FindingKind.DRAINED)
+        return
+    known = explain(node.reason)
+    if known and not known.kind:
+        return
+    yield _known(node, FindingKind.DRAINED)
+
+
+def _known(node: Node, otherwise: FindingKind) -> Finding:
+    """A finding by the reason; ``otherwise`` is the kind if the reason is unknown."""
+    known = explain(node.reason)
+    if known is None:
+        by = f" by {node.reason_user}" if node.reason_user else ""
+        how = "is drained" if node.state.has(NodeFlag.DRAIN) else f"is {node.state}"
+        return _by_slurm(node, f"{how}{by}: {node.reason or 'no reason given'}", otherwise)
+    kind = FindingKind(known.kind) if known.kind else otherwise
+    takes_machine = known.takes_machine or kind is FindingKind.HARDWARE_PROBLEM
+    return _by_slurm(node, f"{node.reason} ({known.meaning})", kind, heals=known.heals, takes_machine=takes_machine)
+
+
+def _by_slurm(node: Node, what: str, kind: FindingKind, *, heals: bool = False, takes_machine: bool = False) -> Finding:
+    return Finding(node.name, kind, what, "slurm", node.reason_since, heals, takes_machine)
+
+
+# From Kubernetes
+
+
+@dataclass(frozen=True)
+class ConditionRule:
+    """The meaning of a condition with a given status."""
+
+    kind: FindingKind
+    meaning: str
+    status: str = "True"
+    heals: bool = False
+    takes_machine: bool = False
+
+
+#: Conditions of Kubernetes, of Soperator's controllers and of the cloud.
+CONDITIONS: dict[str, ConditionRule] = {
+    "Ready": ConditionRule(
+        FindingKind.MACHINE,
+        "its kubelet has failed or does not answer; Soperator has the machine replaced after a while",
+        "False",
+    ),
+    "MemoryPressure": ConditionRule(FindingKind.MACHINE, "it is short of memory", heals=True),
+    "DiskPressure": ConditionRule(FindingKind.MACHINE, "its disk is nearly full", heals=True),
+    "PIDPressure": ConditionRule(FindingKind.MACHINE, "it has too many processes", heals=True),
+    "NetworkUnavailable": ConditionRule(FindingKind.MACHINE, "its network is not set up"),
+    "NebiusMaintenanceScheduled": ConditionRule(
+        FindingKind.MAINTENANCE,
+        "Nebius is going to maintain the machine; Soperator drains the node and has it replaced",
+        heals=True,
+        takes_machine=True,
+    ),
+    "HardwareIssuesSuspected": ConditionRule(
+        FindingKind.HARDWARE_PROBLEM,
+        "a health check has failed for good; the machine is going to be replaced",
+        heals=True,
+        takes_machine=True,
+    ),
+    "SoperatorChecksNodeDegraded": ConditionRule(
+        FindingKind.REBOOT, "Soperator is going to reboot the machine", heals=True, takes_machine=True
+    ),
+    "SoperatorChecksNodeMaintenance": ConditionRule(
+        FindingKind.MAINTENANCE, "Soperator is going to have the machine replaced", heals=True, takes_machine=True
+    ),
+    "SlurmNodeDrain": ConditionRule(
+        FindingKind.MAINTENANCE, "Soperator takes the Pods off the machine", heals=True, takes_machine=True
+    ),
+    "SlurmNodeReboot": ConditionRule(
+        FindingKind.REBOOT, "Soperator reboots the machine", heals=True, takes_machine=True
+    ),
+}
+
+
+_by_kubernetes = partial(Finding, source="kubernetes")
+
+
+def of_kubernetes(node: Node, pod: Pod | None) -> Iterator[Finding]:
+    """Findings about the Pod and machine of a node. A node that is off has no Pod; one that boots may have none yet."""
+    if is_off(node) or is_going_off(node):
+        return
+    if pod is None:
+        if not is_coming_up(node):
+            yield _by_kubernetes(node.name, FindingKind.POD, "there is no Pod of its name", heals=True)
+        return
+    yield from _of_pod(node, pod)
+    if pod.host:
+        yield from _of_host(node.name, pod.host)
+
+
+def acted_upon(pod: Pod | None) -> str:
+    """The action of Soperator or the cloud on a node's machine, worded to follow the node's name; empty if none."""
+    if pod is None:
+        return "has no Pod"
+    host = pod.host
+    if host is None:
+        return "has a Pod that is on no machine"
+    if pod.is_leaving:
+        return "has a Pod that is being deleted"
+    if host.is_leaving or host.is_gone:
+        return f"has a machine that goes ({host.name})"
+    taken = [one.type for one in _wrong(host) if CONDITIONS[one.type].takes_machine]
+    return f"has a machine with {', '.join(taken)}" if taken else ""
+
+
+def _of_pod(node: Node, pod: Pod) -> Iterator[Finding]:
+    if pod.is_leaving:
+        yield _by_kubernetes(node.name, FindingKind.POD, "its Pod is being deleted", since=pod.since, heals=True)
+    elif pod.trouble and not (is_coming_up(node) and pod.host is None):
+        # While a node boots, its Pod waits for a machine.
+        yield _by_kubernetes(node.name, FindingKind.POD, f"its Pod is {pod.phase}: {pod.trouble}", since=pod.since)
+    elif not pod.is_ready and not is_coming_up(node):
+        yield _by_kubernetes(
+            node.name, FindingKind.POD, f"its Pod is {pod.phase} and not ready", since=pod.since, heals=True
+        )
+
+
+def _of_host(node: str, host: Host) -> Iterator[Finding]:
+    if host.is_gone:
+        yield _by_kubernetes(
+            node, FindingKind.MACHINE, f"its machine {host.name} is gone", heals=True, takes_machine=True
+        )
+    for one in _wrong(host):
+        rule = CONDITIONS[one.type]
+        said = ": ".join(filter(None, (one.reason, one.message)))
+        what = f"{one.type} is {one.status} on {host.name}{f' ({said})' if said else ''}: {rule.meaning}"
+        yield _by_kubernetes(node, rule.kind, what, since=one.since, heals=rule.heals, takes_machine=rule.takes_machine)
+
+
+def _wrong(host: Host) -> list[Condition]:
+    return [one for one in host.conditions if one.type in CONDITIONS and _is_wrong(one, CONDITIONS[one.type])]
+
+
+def _is_wrong(condition: Condition, rule: ConditionRule) -> bool:
+    # The condition of a machine that does not answer is Unknown, which is as bad as not Ready.
+    return condition.status != "True" if rule.status == "False" else condition.status == rule.status

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from airflow_provider_soperator.health.kubernetes_findings import acted_upon
+from airflow_provider_soperator.health.findings import acted_upon
 from airflow_provider_soperator.slurm.cluster_records import Machine, Node
 from airflow_provider_soperator.slurm.node_conditions import (
     DrainReason,
@@ -74,13 +74,8 @@ def by_kubernetes(node: Node, pod: Pod | None) -> NodeSnapshot:
 
 def by_slurm(node: Node, machine: Machine | None) -> NodeSnapshot:
     """A snapshot from slurmctld, which knows the machine of a node only if the node has reported it."""
-    return NodeSnapshot(node, machine if machine and machine.instance else None, _acted_by_slurm(node))
-
-
-def _acted_by_slurm(node: Node) -> str:
-    if _ENDS_IN_ANOTHER[1] in node.reason:
-        return "is being replaced"
-    return _is_away(node)
+    acted = "is being replaced" if _ENDS_IN_ANOTHER[1] in node.reason else _is_away(node)
+    return NodeSnapshot(node, machine if machine and machine.instance else None, acted)
 
 
 def _is_away(node: Node) -> str:
@@ -163,7 +158,7 @@ class Replacement:
             self.is_skipped = True
             return NodeStep()
         drained = node.state.has(NodeFlag.DRAIN)
-        if drained and any(text in node.reason for text in _ENDS_IN_ANOTHER):
+        if drained and _is_for_replacement(node):
             self._started(snapshot, now)
             self._was_drained = True
             return None
@@ -227,7 +222,7 @@ class Replacement:
             return NodeStep()
         if not node.state.has(NodeFlag.DRAIN):
             return NodeStep(waits=f"is on {self.new}, and is {node.state}")
-        if not self._is_drained_for_this(node):
+        if not _is_for_replacement(node):
             return held(node, f"is on {self.new}, and is drained")
         # Soperator up to 4.1 has undrained it when its Pod started; 5.0 does so at its next look.
         if not self._its_turn:
@@ -259,8 +254,9 @@ class Replacement:
         why = (self.options.why, _NOT_THE_FIRST if had_one else "")
         return Drain((node.name,), reason(self.options.owner, " ".join(filter(None, why))))
 
-    def _is_drained_for_this(self, node: Node) -> bool:
-        return any(text in node.reason for text in _ENDS_IN_ANOTHER)
+
+def _is_for_replacement(node: Node) -> bool:
+    return any(text in node.reason for text in _ENDS_IN_ANOTHER)
 
 
 def at_most(said: int | str, of: int) -> int:

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 
 from airflow_provider_soperator.health.findings import Finding, FindingKind
 
-_SOURCE = "prometheus"
-
 #: Labels that identify the node, in order of preference; their values are names of nodes or machines. If a label of the
 #: exporter clashes with one of Prometheus, Prometheus renames it, and ``pod`` is the exporter's Pod.
 NODE_LABELS = ("exported_pod", "pod", "exported_node", "node", "Hostname", "kubernetes_node", "node_name", "instance")
@@ -82,7 +80,7 @@ METRICS = (
 
 
 def of_metrics(
-    samples: Mapping[Metric, Sequence[Sample]], machines: Mapping[str, str], labels: Sequence[str] = NODE_LABELS
+    samples: Mapping[Metric, Sequence[Sample]], machines: Mapping[str, str], labels: Sequence[str]
 ) -> Iterator[Finding]:
     """Findings from samples of metrics. ``machines`` maps each name that a label may have to its node."""
     for metric, found in samples.items():
@@ -90,18 +88,13 @@ def of_metrics(
             node, what = _node_of(sample, machines, labels), metric.says(sample.value)
             if node and what:
                 gpu = sample.labels.get("gpu", "")
-                yield Finding(
-                    node=node,
-                    kind=FindingKind.METRIC,
-                    what=f"GPU {gpu}: {what}" if gpu else what,
-                    source=_SOURCE,
-                    heals=metric.heals,
-                    takes_machine=metric.takes_machine,
-                )
+                what = f"GPU {gpu}: {what}" if gpu else what
+                kind = FindingKind.METRIC
+                yield Finding(node, kind, what, "prometheus", heals=metric.heals, takes_machine=metric.takes_machine)
 
 
 def faults_of_no_node(
-    samples: Mapping[Metric, Sequence[Sample]], machines: Mapping[str, str], labels: Sequence[str] = NODE_LABELS
+    samples: Mapping[Metric, Sequence[Sample]], machines: Mapping[str, str], labels: Sequence[str]
 ) -> str:
     """A warning of faults that match no node; empty if there are none. They may be of other GPUs of the site."""
     strangers = [

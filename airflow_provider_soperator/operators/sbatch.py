@@ -190,7 +190,7 @@ class SbatchOperator(WaitingOperator):
         if event["status"] == "timeout":
             raise AirflowTaskTimeout(f"{event['message']} did not end within {self.execution_timeout}: cancelled")
         from airflow_provider_soperator.operators.outcome import settle
-        from airflow_provider_soperator.slurm.job_report import status_of
+        from airflow_provider_soperator.slurm.job_records import status_of
         from airflow_provider_soperator.work.protocols import result_of
 
         report = result_of(event)

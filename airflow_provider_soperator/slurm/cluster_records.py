@@ -108,11 +108,7 @@ class ClusterConfig:
     cluster: str = ""
     #: How long the queue remembers a job after its end.
     min_job_age: timedelta = timedelta(seconds=300)
-    max_array_size: int = 1001
-    max_job_count: int = 10000
     suspend_time: timedelta | None = None
-    suspend_timeout: timedelta = timedelta(seconds=30)
-    resume_timeout: timedelta = timedelta(seconds=60)
     #: Nodes that power saving leaves alone, as a hostlist: with Soperator the static ones.
     suspend_exc_nodes: str = ""
     accounting_storage: str = ""

@@ -6,7 +6,7 @@ Satisfied terms are no longer shown, and those that can never be satisfied are m
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
@@ -79,7 +79,11 @@ class AnyOf:
         return "?".join(map(str, self.terms))
 
 
-def dependency_terms(value: Dependency | AnyOf | Sequence[Dependency | str] | str) -> tuple[Dependency, ...]:
+#: Dependencies as users write them; a sequence means all of them.
+Dependencies = Dependency | AnyOf | Sequence[Dependency | str] | str
+
+
+def dependency_terms(value: Dependencies) -> tuple[Dependency, ...]:
     """The single dependencies of a value; ValueError if it is not one.
 
     >>> dependency_terms("afterok:1:2,singleton")[0].jobs
@@ -109,7 +113,7 @@ def dependency_terms(value: Dependency | AnyOf | Sequence[Dependency | str] | st
     return tuple(found)
 
 
-def dependency_text(value: Dependency | AnyOf | Sequence[Dependency | str] | str) -> str:
+def dependency_text(value: Dependencies) -> str:
     if isinstance(value, (str, Dependency, AnyOf)):
         return str(value)
     return ",".join(map(str, value))
@@ -165,7 +169,7 @@ class Unmet:
             same = replace(new, element=term.job.element) if old.element is None and new.element is None else new
             return replace(term, job=same, is_failed=False)
 
-        return self._each(relink)
+        return replace(self, terms=tuple(map(relink, self.terms)))
 
     @property
     def is_vain(self) -> bool:
@@ -177,9 +181,6 @@ class Unmet:
     def possible(self) -> Unmet:
         """The dependencies without failed ones."""
         return replace(self, terms=tuple(term for term in self.terms if not term.is_failed))
-
-    def _each(self, change: Callable[[UnmetTerm], UnmetTerm]) -> Unmet:
-        return replace(self, terms=tuple(map(change, self.terms)))
 
 
 def _term(text: str) -> UnmetTerm:

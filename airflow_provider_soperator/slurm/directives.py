@@ -1,4 +1,4 @@
-"""Reader and writer of #SBATCH lines, with sbatch's own rules."""
+"""Reader of #SBATCH lines, with sbatch's own rules."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_soperator.slurm import options
+from airflow_provider_soperator.slurm.job_description import Option
 
 _SPACE = " \t\n\v\f\r"
 _MAGIC = ("#SBATCH", "#SLURM")
 _SEPARATOR = re.compile(r"(?:hetjob|packjob)(?:[ \t\v\f\r]|$)", re.IGNORECASE)
-_PLAIN = re.compile(r"[A-Za-z0-9_./:=,@%+*\[\]-]*")
 
 
 class DirectiveError(ValueError):
@@ -50,7 +50,7 @@ def read(script: str) -> list[Component]:
     """
     components = [Component()]
     words: list[tuple[int, str]] = []
-    for number, rest in directive_lines(script):
+    for number, rest in _directive_lines(script):
         if _SEPARATOR.match(rest):
             _read_words(words, components[-1])
             components.append(Component())
@@ -61,7 +61,7 @@ def read(script: str) -> list[Component]:
     return components
 
 
-def directive_lines(script: str) -> Iterator[tuple[int, str]]:
+def _directive_lines(script: str) -> Iterator[tuple[int, str]]:
     """The #SBATCH lines up to the first command, by number from 1, without their magic word."""
     for number, line in enumerate(script.split("\n"), start=1):
         magic = next((word for word in _MAGIC if line.startswith(word)), None)
@@ -69,10 +69,6 @@ def directive_lines(script: str) -> Iterator[tuple[int, str]]:
             yield number, line[len(magic) :].lstrip(_SPACE)
         elif (bare := line.strip(_SPACE)) and not bare.startswith("#"):
             return
-
-
-def is_separator(rest: str) -> bool:
-    return _SEPARATOR.match(rest) is not None
 
 
 # Words
@@ -129,21 +125,6 @@ def _word(line: str, position: int, number: int) -> tuple[str | None, int]:
         raise DirectiveError(number, f"{quote} is not closed: {line!r}")
     # To sbatch an empty word is the end of the line.
     return ("".join(letters) if found else None), position
-
-
-def quote(word: str) -> str:
-    """Quote a word so that `split` reads it back. It must not have line ends.
-
-    >>> quote("--nodes=2"), quote("--comment=it's a # 1")
-    ('--nodes=2', '--comment="it\\'s a # 1"')
-    """
-    option, equals, value = word.partition("=")
-    if not word.startswith("--") or not _PLAIN.fullmatch(option):
-        option, equals, value = "", "", word
-    elif _PLAIN.fullmatch(value):
-        return word
-    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-    return f'{option}{equals}"{escaped}"'
 
 
 # Options
@@ -227,7 +208,7 @@ def _keep(number: int, long: str, value: str | None, into: Component) -> None:
     into.lines[option.field] = number
 
 
-def _fields(option: options.Option, value: str | None) -> Mapping[str, Any]:
+def _fields(option: Option, value: str | None) -> Mapping[str, Any]:
     if option.constant is not None:
         return {option.field: option.constant}
     if value is None:
@@ -262,14 +243,3 @@ def _tokens(value: str) -> Iterator[str]:
     for token in re.findall(r"(?:'[^']*'|\"[^\"]*\"|[^,'\"])+", value):
         enclosed = len(token) > 1 and token[0] == token[-1] and token[0] in "'\""
         yield token[1:-1] if enclosed else token
-
-
-def without_components(script: str) -> str:
-    """The script without the #SBATCH lines from the first separator on, and without the separators."""
-    drop: set[int] = set()
-    dropping = False
-    for number, rest in directive_lines(script):
-        dropping = dropping or is_separator(rest)
-        if dropping:
-            drop.add(number)
-    return "\n".join(line for number, line in enumerate(script.split("\n"), start=1) if number not in drop)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 
 class SlurmError(Exception):
@@ -202,14 +201,8 @@ class UnreadableAnswer(SlurmError):
     remedy = "please report this, with the version of Slurm"
 
 
-@dataclass(frozen=True)
-class _ErrorRule:
-    pattern: re.Pattern[str]
-    error: type[SlurmError]
-
-
-def _rules(*pairs: tuple[type[SlurmError], str]) -> tuple[_ErrorRule, ...]:
-    return tuple(_ErrorRule(re.compile(pattern, re.IGNORECASE), error) for error, pattern in pairs)
+def _rules(*pairs: tuple[type[SlurmError], str]) -> tuple[tuple[type[SlurmError], re.Pattern[str]], ...]:
+    return tuple((error, re.compile(pattern, re.IGNORECASE)) for error, pattern in pairs)
 
 
 #: Messages of all commands. The first rule that matches counts, so failures on the way to Slurm come first.
@@ -265,7 +258,7 @@ _ABOUT_THINGS = _rules(
     (InvalidOption, r"invalid (input|time|numeric)|too many arguments|unexpected argument|you must specify"),
 )
 #: Messages about limits in a submission.
-_LIMITS = _rules((LimitExceeded, r"policy|limit|usage threshold|more processors requested than permitted"))
+_LIMITS = re.compile(r"policy|limit|usage threshold|more processors requested than permitted", re.IGNORECASE)
 #: Options in messages of sbatch.
 _OPTIONS = (
     re.compile(r"(--[a-z][a-z-]*)"),
@@ -305,22 +298,22 @@ def from_output(argv: Sequence[str], status: int, stdout: bytes, stderr: bytes) 
 
 def classify(command: str, said: str) -> SlurmError:
     """The error for Slurm's message; without a matching rule ``SlurmError``, or ``SubmitRefused`` for sbatch."""
-    for rule in _GENERAL:
-        if rule.pattern.search(said):
-            if command == "sbatch" and rule.error is InvalidOption:
+    for error, pattern in _GENERAL:
+        if pattern.search(said):
+            if command == "sbatch" and error is InvalidOption:
                 break
-            return rule.error(said, command)
+            return error(said, command)
     if command == "sbatch":
         return _refused(said)
-    for rule in _ABOUT_THINGS:
-        if rule.pattern.search(said):
-            return rule.error(said, command)
+    for error, pattern in _ABOUT_THINGS:
+        if pattern.search(said):
+            return error(said, command)
     return SlurmError(said, command)
 
 
 def passing() -> str:
     """Messages of transient errors, as an extended regular expression that ignores case."""
-    return "|".join(rule.pattern.pattern for rule in _GENERAL if issubclass(rule.error, TransientSlurmError))
+    return "|".join(pattern.pattern for error, pattern in _GENERAL if issubclass(error, TransientSlurmError))
 
 
 def command_name(argv: Sequence[str]) -> str:
@@ -331,7 +324,7 @@ def command_name(argv: Sequence[str]) -> str:
 
 
 def _refused(said: str) -> SlurmError:
-    if any(rule.pattern.search(said) for rule in _LIMITS) and not re.search(r"--|time limit is invalid", said):
+    if _LIMITS.search(said) and not re.search(r"--|time limit is invalid", said):
         return LimitExceeded(said, "sbatch")
     named = (found[1] for pattern in _OPTIONS for found in pattern.finditer(said) if found[1] != "--help")
     option = next(named, "") or next((name for words, name in _ABOUT_OPTIONS if re.search(words, said, re.I)), "")

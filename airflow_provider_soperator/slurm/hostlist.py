@@ -1,4 +1,4 @@
-"""Slurm's lists of nodes, ``worker-[0-3,5],worker-cpu-18``: expanded, folded, counted and compared by ClusterShell."""
+"""Slurm's lists of nodes, ``worker-[0-3,5],worker-cpu-18``: expanded, folded and compared by ClusterShell."""
 
 from __future__ import annotations
 
@@ -39,15 +39,6 @@ def fold(names: str | Iterable[str]) -> str:
     'gb-rack1-[0-1],gb-rack2-0'
     """
     return str(_parse(names))
-
-
-def count(hostlist: str) -> int:
-    """The number of different nodes in a list, without expanding it.
-
-    >>> count("worker-[0-99999]")
-    100000
-    """
-    return len(_parse(hostlist))
 
 
 def intersect(one: str | Iterable[str], other: str | Iterable[str]) -> list[str]:
@@ -119,12 +110,10 @@ def check_nodes(nodes: object) -> None:
 
 def names_of(nodes: str | Sequence[str] | None) -> tuple[str, ...]:
     """The names, each once; ``ValueError`` if there is none, or if they cannot be read."""
-    from airflow_provider_soperator.slurm import hostlist
-
     if nodes is None:
         return ()
     said = [nodes] if isinstance(nodes, str) else list(nodes)
-    names = tuple(hostlist.expand(hostlist.fold([one.strip() for one in said if one.strip()])))
+    names = tuple(_parse([one.strip() for one in said if one.strip()]))
     if not names:
         raise ValueError("nodes names no node")
     return names

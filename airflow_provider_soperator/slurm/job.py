@@ -1,4 +1,4 @@
-"""Batch jobs: their checks, scripts and submissions."""
+"""Batch jobs: their checks and submissions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from airflow_provider_soperator.slurm import directives, job_checks, job_description, job_submission, options
+from airflow_provider_soperator.slurm import job_checks, job_description, job_submission, options
 from airflow_provider_soperator.slurm.job_description import JobDescription, ScriptFile
 from airflow_provider_soperator.slurm.job_submission import Submission
 
@@ -17,35 +17,9 @@ class BatchJob(JobDescription):
     >>> job = BatchJob(command=["python", "train.py", "--tag", "it's"], nodes=2, gpus_per_node=8, gpu_type="h100")
     >>> job.argv()
     ['--nodes=2', '--gpus-per-node=h100:8']
-    >>> print(job.to_script(), end="")
-    #!/bin/sh
-    #SBATCH --nodes=2
-    #SBATCH --gpus-per-node=h100:8
-    python train.py --tag 'it'"'"'s'
     >>> job.replace(mem="8G", mem_per_cpu="1G").problems()
     ['mem and mem_per_cpu: Slurm takes only one of them']
     """
-
-    @classmethod
-    def from_script(cls, script: str | ScriptFile, **fields: Any) -> BatchJob:
-        """Make a job of a script, with its #SBATCH lines as fields, which can be read and changed.
-
-        >>> BatchJob.from_script("#!/bin/sh\\n#SBATCH -p main -t 1:00:00\\ntrue\\n", nodes=1).partition
-        'main'
-        """
-        text = script if isinstance(script, str) else script.text
-        try:
-            first, *others = directives.read(text)
-        except directives.DirectiveError as wrong:
-            raise job_description.InvalidJob([f"the script's {wrong}"]) from None
-        said: dict[str, Any] = {**first.fields, "extra_args": tuple(first.extra_args)}
-        if others:
-            said["het"] = tuple(cls(**part.fields, extra_args=tuple(part.extra_args)) for part in others)
-            # The components are in ``het`` now, so the script must not repeat them.
-            text = directives.without_components(text)
-        if isinstance(script, str):
-            return cls(script=text, **(said | fields))
-        return cls(script_file=ScriptFile(script.name, text), **(said | fields))
 
     def problems(self) -> list[str]:
         """All problems of the job, as messages; empty if it can be submitted."""
@@ -61,14 +35,6 @@ class BatchJob(JobDescription):
         self.check()
         return job_submission.argv(self)
 
-    def to_script(self) -> str:
-        """A complete script for people to read and keep. To submit, use `submission` or `to_payload`."""
-        self.check()
-        try:
-            return job_submission.script(self)
-        except ValueError as impossible:
-            raise job_description.InvalidJob([str(impossible)]) from None
-
     def submission(self) -> Submission:
         """The command, and its standard input, that submits the job on the cluster."""
         self.check()
@@ -80,10 +46,6 @@ class BatchJob(JobDescription):
         """The body of slurmrestd's POST /slurm/{version}/job/submit; `environment` replaces a login's."""
         self.check()
         return job_submission.build_payload(self, version, environment)
-
-
-#: Lists that are not options.
-_LISTS = ("args", "extra_args")
 
 
 def fields_of(job: BatchJob) -> dict[str, Any]:
@@ -110,7 +72,7 @@ def _plain_field(name: str, value: Any) -> Any:
         return value
     if isinstance(value, Mapping):
         return dict(value)
-    if name in _LISTS or name == "command":
+    if name in ("command", "args", "extra_args"):
         return list(value)
     if name == "array":
         return job_description.array_text(value)

@@ -136,7 +136,7 @@ def _options(job: JobDescription) -> Iterator[str]:
             yield f"{option.field}: {len(written.encode())} bytes exceed Slurm's limit of {limit}"
         if not written and option.takes_argument == "required" and option.field not in ("array", "extra"):
             yield f"{option.field}: must not be empty; use None to leave it out"
-        for problem in _SPECIAL.get(option.field, _nothing)(value):
+        for problem in _SPECIAL.get(option.field, lambda _: iter(()))(value):
             yield f"{option.field}: {problem}"
     yield from _contradictions(job)
     yield from _extra_args(job)
@@ -151,9 +151,9 @@ def _contradictions(job: JobDescription) -> Iterator[str]:
             yield f"{one} and {other}: Slurm takes only one of them"
     if job.gpus_per_task is not None and job.ntasks is None and job.gpus is None:
         yield "gpus_per_task: needs ntasks (or gpus)"
-    if job.gpus_per_node is not None and job.gres is not None and "gpu" in ",".join(job_description.as_words(job.gres)):
+    if job.gpus_per_node is not None and job.gres is not None and "gpu" in ",".join(option_values.as_words(job.gres)):
         yield "gpus_per_node and gres: both ask for GPUs, which Slurm rejects from 26.05 on"
-    per_task = "" if job.tres_per_task is None else ",".join(job_description.as_words(job.tres_per_task))
+    per_task = "" if job.tres_per_task is None else ",".join(option_values.as_words(job.tres_per_task))
     for field, resource in (("cpus_per_task", "cpu"), ("gpus_per_task", "gres/gpu")):
         if getattr(job, field) is not None and resource in per_task:
             yield f"{field} and tres_per_task: both set the number of {resource} per task"
@@ -165,7 +165,7 @@ def _contradictions(job: JobDescription) -> Iterator[str]:
         yield "array_limit: needs array"
     if job.priority is not None and job.hold:
         yield "hold and priority: a held job has priority 0"
-    if job.export is not None and job.env and "NIL" in map(str.upper, job_description.as_words(job.export)):
+    if job.export is not None and job.env and "NIL" in map(str.upper, option_values.as_words(job.export)):
         yield "export and env: NIL drops all variables; use NONE to keep those of env"
     if job.time_min is not None and job.time_limit is not None:
         try:
@@ -197,10 +197,6 @@ def _extra_args(job: JobDescription) -> Iterator[str]:
             yield f"extra_args: --{resolved[0]} cannot be used: {options.REFUSED[resolved[0]]}"
 
 
-def _nothing(value: Any) -> Iterator[str]:
-    yield from ()
-
-
 def _array(value: str) -> Iterator[str]:
     indices, percent, limit = value.partition("%")
     try:
@@ -221,8 +217,8 @@ def _dependency(value: Any) -> Iterator[str]:
         yield str(problem)
 
 
-def _signal(value: job_description.Signal | str) -> Iterator[str]:
-    yield from (job_description.Signal.parse(value) if isinstance(value, str) else value).problems()
+def _signal(value: option_values.Signal | str) -> Iterator[str]:
+    yield from (option_values.Signal.parse(value) if isinstance(value, str) else value).problems()
 
 
 def _time(value: Any) -> Iterator[str]:

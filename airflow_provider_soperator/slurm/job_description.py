@@ -1,16 +1,49 @@
-"""The fields of a batch job, independent of how and where it is submitted."""
+"""The fields of a batch job and their options, independent of how and where it is submitted."""
+# ruff: noqa: RUF009 - option() makes a field of a dataclass
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from airflow_provider_soperator.slurm.dependencies import AnyOf, Dependency
+from airflow_provider_soperator.slurm import option_values
+from airflow_provider_soperator.slurm.dependencies import Dependencies
+from airflow_provider_soperator.slurm.option_values import (
+    COUNT,
+    COUNTED,
+    DEPENDENCY,
+    DURATION,
+    EXCLUSIVE,
+    FLAG,
+    LIST,
+    MEMORY,
+    MOMENT,
+    NUMBER,
+    ONE_ZERO,
+    OPEN_MODE,
+    POSITIVE,
+    PRIORITY,
+    SIGNAL,
+    TEXT,
+    YES_NO,
+    Rest,
+    Signal,
+    ValueKind,
+    always,
+    flag,
+    generic_resource,
+    megabytes,
+    minutes,
+    number,
+    pyxis,
+    shared,
+    text,
+)
 
 #: A ``JobDescription`` or a subclass of it.
 Job = TypeVar("Job", bound="JobDescription")
@@ -32,6 +65,53 @@ class ScriptFile:
     text: str
 
 
+@dataclass(frozen=True)
+class Option:
+    """An option of sbatch, and the job's field for it.
+
+    >>> Option(field="nodes", long="nodes").word(4), Option(field="hold", long="hold", constant=True).word(True)
+    ('--nodes=4', '--hold')
+    """
+
+    kind: ValueKind = TEXT
+    short: str = ""
+    #: Makes slurmrestd's JSON; None if it has no field for the option.
+    rest: Rest | None = None
+    #: The first version of slurmrestd's interface with the field, v0.0.…
+    rest_since: int = 41
+    #: The field's value for a flag.
+    constant: bool | None = None
+    #: The field's value for the option without its optional argument.
+    bare: Any = None
+    long: str = ""
+    field: str = ""
+
+    @property
+    def takes_argument(self) -> str:
+        """As in getopt: "no", "required" or "optional"."""
+        if self.constant is not None:
+            return "no"
+        return "required" if self.bare is None else "optional"
+
+    def word(self, value: Any) -> str:
+        """The option and its value as one word of a command line; ValueError for an invalid value."""
+        written = self.kind.write(value)
+        if self.takes_argument == "no" or (self.takes_argument == "optional" and not written):
+            return f"--{self.long}"
+        return f"--{self.long}={written}"
+
+
+def option(kind: ValueKind = TEXT, short: str = "", rest: Rest | None = None, **other: Any) -> Any:
+    """A field for an option: its kind of values, short name and field of slurmrestd; the long name is the field's."""
+    return field(default=None, metadata={"options": (Option(kind, short, rest, **other),)})
+
+
+def flags(yes: str, no: str, rest: Callable[[str], Rest]) -> Any:
+    """A field with one flag for true and another for false."""
+    both = (Option(FLAG, "", rest(long), constant=long == yes, long=long) for long in (yes, no))
+    return field(default=None, metadata={"options": tuple(both)})
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
 class JobDescription:
     """One body, and sbatch's options under their own names.
@@ -50,128 +130,133 @@ class JobDescription:
     args: Sequence[str] = ()
 
     # What it is and where it goes
-    name: str | None = None
-    account: str | None = None
-    partition: Words | None = None
-    qos: str | None = None
-    reservation: Words | None = None
-    wckey: str | None = None
+    name: str | None = option(TEXT, "J", text("name"), long="job-name")
+    account: str | None = option(TEXT, "A", text("account"))
+    partition: Words | None = option(LIST, "p", text("partition"))
+    qos: str | None = option(TEXT, "q", text("qos"))
+    reservation: Words | None = option(LIST, "", text("reservation"))
+    wckey: str | None = option(TEXT, "", text("wckey"))
     #: The user's own; Soperator's health checks may read it.
-    comment: str | None = None
-    mcs_label: str | None = None
-    extra: str | None = None
-    clusters: Words | None = None
+    comment: str | None = option(TEXT, "", text("comment"))
+    mcs_label: str | None = option(TEXT, "", text("mcs_label"))
+    extra: str | None = option(TEXT, "", text("extra"))
+    clusters: Words | None = option(LIST, "M")
 
     # Nodes
-    nodes: int | str | None = None
-    nodelist: Words | None = None
-    exclude: Words | None = None
-    constraint: str | None = None
-    prefer: str | None = None
-    batch: str | None = None
-    contiguous: bool | None = None
-    exclusive: bool | str | None = None
-    oversubscribe: bool | None = None
-    overcommit: bool | None = None
-    spread_job: bool | None = None
-    use_min_nodes: bool | None = None
-    switches: int | str | None = None
-    segment: int | None = None
-    reboot: bool | None = None
-    delay_boot: Duration | None = None
-    wait_all_nodes: bool | None = None
+    nodes: int | str | None = option(COUNTED, "N", text("nodes"))
+    nodelist: Words | None = option(LIST, "w", option_values.listed("required_nodes"))
+    exclude: Words | None = option(LIST, "x", option_values.listed("excluded_nodes"))
+    constraint: str | None = option(TEXT, "C", text("constraints"))
+    prefer: str | None = option(TEXT, "", text("prefer"))
+    batch: str | None = option(TEXT, "", text("batch_features"))
+    contiguous: bool | None = option(FLAG, "", always("contiguous", True), constant=True)
+    exclusive: bool | str | None = option(EXCLUSIVE, "", shared, bare=True)
+    oversubscribe: bool | None = option(FLAG, "s", always("shared", ["oversubscribe"]), constant=True)
+    overcommit: bool | None = option(FLAG, "O", always("overcommit", True), constant=True)
+    spread_job: bool | None = option(FLAG, "", flag("SPREAD_JOB"), constant=True)
+    use_min_nodes: bool | None = option(FLAG, "", flag("PREFER_MINIMUM_NODE_COUNT"), constant=True)
+    switches: int | str | None = option(COUNTED, "", option_values.switches)
+    segment: int | None = option(POSITIVE, "", number("segment_size"))
+    reboot: bool | None = option(FLAG, "", always("reboot", True), constant=True)
+    delay_boot: Duration | None = option(
+        DURATION, "", lambda written: {"delay_boot": option_values.in_seconds(written)}
+    )
+    wait_all_nodes: bool | None = option(ONE_ZERO, "", lambda written: {"wait_all_nodes": written == "1"})
 
     # Tasks and processors
-    ntasks: int | None = None
-    ntasks_per_node: int | None = None
-    ntasks_per_socket: int | None = None
-    ntasks_per_core: int | None = None
-    ntasks_per_gpu: int | None = None
-    cpus_per_task: int | None = None
-    cpus_per_gpu: int | None = None
-    mincpus: int | None = None
-    sockets_per_node: int | None = None
-    cores_per_socket: int | None = None
-    threads_per_core: int | None = None
-    core_spec: int | None = None
-    thread_spec: int | None = None
-    cpu_freq: str | None = None
-    distribution: str | None = None
-    hint: str | None = None
-    network: str | None = None
+    ntasks: int | None = option(POSITIVE, "n", number("tasks"))
+    ntasks_per_node: int | None = option(POSITIVE, "", number("tasks_per_node"))
+    ntasks_per_socket: int | None = option(POSITIVE, "", number("tasks_per_socket"))
+    ntasks_per_core: int | None = option(POSITIVE, "", number("tasks_per_core"))
+    ntasks_per_gpu: int | None = option(POSITIVE, "", number("ntasks_per_tres"))
+    cpus_per_task: int | None = option(POSITIVE, "c", number("cpus_per_task"))
+    cpus_per_gpu: int | None = option(POSITIVE, "", generic_resource("cpus_per_tres"))
+    mincpus: int | None = option(POSITIVE, "", number("minimum_cpus_per_node"))
+    sockets_per_node: int | None = option(POSITIVE, "", number("sockets_per_node"))
+    cores_per_socket: int | None = option(POSITIVE, "", number("cores_per_socket"), rest_since=45)
+    threads_per_core: int | None = option(POSITIVE, "", number("threads_per_core"))
+    core_spec: int | None = option(COUNT, "S", number("core_specification"))
+    thread_spec: int | None = option(COUNT, "", number("thread_specification"))
+    cpu_freq: str | None = option(TEXT, "", text("cpu_frequency"))
+    distribution: str | None = option(TEXT, "m", text("distribution"))
+    hint: str | None = option(TEXT)
+    network: str | None = option(TEXT, "", text("network"))
 
     # Memory and disk: a number is megabytes, a text is like "16G"
-    mem: int | str | None = None
-    mem_per_cpu: int | str | None = None
-    mem_per_gpu: int | str | None = None
-    tmp: int | str | None = None
+    mem: int | str | None = option(MEMORY, "", megabytes("memory_per_node"))
+    mem_per_cpu: int | str | None = option(MEMORY, "", megabytes("memory_per_cpu"))
+    mem_per_gpu: int | str | None = option(
+        MEMORY, "", lambda written: {"memory_per_tres": f"gres/gpu:{option_values.in_megabytes(written)}"}
+    )
+    tmp: int | str | None = option(
+        MEMORY, "", lambda written: {"temporary_disk_per_node": option_values.in_megabytes(written)}
+    )
 
     # GPUs and other resources
-    gpus: int | str | None = None
-    gpus_per_node: int | str | None = None
-    gpus_per_task: int | str | None = None
-    gpus_per_socket: int | str | None = None
+    gpus: int | str | None = option(COUNTED, "G", generic_resource("tres_per_job"))
+    gpus_per_node: int | str | None = option(COUNTED, "", generic_resource("tres_per_node"))
+    gpus_per_task: int | str | None = option(COUNTED, "", option_values.gpus_per_task)
+    gpus_per_socket: int | str | None = option(COUNTED, "", generic_resource("tres_per_socket"))
     #: The type of all GPUs that are given as plain numbers.
     gpu_type: str | None = None
-    gpu_bind: str | None = None
-    gpu_freq: str | None = None
-    gres: Words | None = None
-    gres_flags: Words | None = None
-    tres_per_task: Words | None = None
-    tres_bind: str | None = None
-    licenses: Words | None = None
-    bb: str | None = None
+    gpu_bind: str | None = option(TEXT, "", lambda written: {"tres_bind": f"gres/gpu:{written}"})
+    gpu_freq: str | None = option(TEXT, "", lambda written: {"tres_freq": f"gpu:{written}"})
+    gres: Words | None = option(LIST, "", option_values.gres)
+    gres_flags: Words | None = option(LIST, "", option_values.gres_flags)
+    tres_per_task: Words | None = option(LIST, "", text("tres_per_task"))
+    tres_bind: str | None = option(TEXT, "", text("tres_bind"))
+    licenses: Words | None = option(LIST, "L", text("licenses"))
+    bb: str | None = option(TEXT, "", text("burst_buffer"))
 
     # When, and after what. A number is minutes.
-    time_limit: Duration | None = None
-    time_min: Duration | None = None
-    begin: Moment | None = None
-    deadline: Moment | None = None
-    #: A sequence means all of them.
-    dependency: Dependency | AnyOf | Sequence[Dependency | str] | str | None = None
-    kill_on_invalid_dep: bool | None = None
-    array: str | range | Sequence[int] | None = None
+    time_limit: Duration | None = option(DURATION, "t", minutes("time_limit"), long="time")
+    time_min: Duration | None = option(DURATION, "", minutes("time_minimum"))
+    begin: Moment | None = option(MOMENT, "b", text("begin_time"))
+    deadline: Moment | None = option(MOMENT, "", text("deadline"))
+    dependency: Dependencies | None = option(DEPENDENCY, "d", text("dependency"))
+    kill_on_invalid_dep: bool | None = option(YES_NO, "", option_values.kill_on_invalid_dep)
+    array: str | range | Sequence[int] | None = option(TEXT, "a", text("array"))
     #: How many elements of the array may run at once.
     array_limit: int | None = None
-    priority: int | str | None = None
-    nice: int | None = None
-    hold: bool | None = None
+    priority: int | str | None = option(PRIORITY, "", option_values.priority)
+    nice: int | None = option(NUMBER, "", number("nice"), bare=100)
+    hold: bool | None = option(FLAG, "H", always("hold", True), constant=True)
 
     # What happens to it
-    requeue: bool | None = None
+    requeue: bool | None = flags("requeue", "no-requeue", lambda said: always("requeue", said == "requeue"))
     #: "" keeps the job when a node fails, "off" does not.
-    no_kill: str | None = None
-    signal: Signal | str | None = None
-    mail_type: Words | None = None
-    mail_user: str | None = None
-    profile: Words | None = None
-    acctg_freq: str | None = None
+    no_kill: str | None = option(TEXT, "k", always("kill_on_node_fail", False), bare="")
+    signal: Signal | str | None = option(SIGNAL, "", option_values.signal)
+    mail_type: Words | None = option(LIST, "", option_values.mail)
+    mail_user: str | None = option(TEXT, "", text("mail_user"))
+    profile: Words | None = option(LIST, "", option_values.profile)
+    acctg_freq: str | None = option(TEXT, "", text("account_gather_frequency"))
 
     # Files and environment
-    output: str | None = None
-    error: str | None = None
-    input: str | None = None
-    open_mode: str | None = None
-    chdir: str | None = None
+    output: str | None = option(TEXT, "o", text("standard_output"))
+    error: str | None = option(TEXT, "e", text("standard_error"))
+    input: str | None = option(TEXT, "i", text("standard_input"))
+    open_mode: str | None = option(OPEN_MODE, "", lambda written: {"open_mode": [written.upper()]})
+    chdir: str | None = option(TEXT, "D", text("current_working_directory"))
     #: Variables that the job gets from the submitting side, as for --export: ALL, NONE, NIL or names.
-    export: Words | None = None
+    export: Words | None = option(LIST, "", lambda written: {})  # slurmrestd has only the environment itself
     #: The job's own variables, independent of `export`.
     env: Mapping[str, str] = field(default_factory=dict)
 
     # Containers: OCI of Slurm itself, then pyxis
-    container: str | None = None
-    container_id: str | None = None
-    container_image: str | None = None
-    container_mounts: Words | None = None
-    container_workdir: str | None = None
-    container_name: str | None = None
-    container_save: str | None = None
+    container: str | None = option(TEXT, "", text("container"))
+    container_id: str | None = option(TEXT, "", text("container_id"))
+    container_image: str | None = option(TEXT, "", pyxis("container-image"))
+    container_mounts: Words | None = option(LIST, "", pyxis("container-mounts"))
+    container_workdir: str | None = option(TEXT, "", pyxis("container-workdir"))
+    container_name: str | None = option(TEXT, "", pyxis("container-name"))
+    container_save: str | None = option(TEXT, "", pyxis("container-save"))
     #: Names of the variables that override the image's.
-    container_env: Words | None = None
-    container_mount_home: bool | None = None
-    container_remap_root: bool | None = None
-    container_entrypoint: bool | None = None
-    container_writable: bool | None = None
+    container_env: Words | None = option(LIST, "", pyxis("container-env"))
+    container_mount_home: bool | None = flags("container-mount-home", "no-container-mount-home", pyxis)
+    container_remap_root: bool | None = flags("container-remap-root", "no-container-remap-root", pyxis)
+    container_entrypoint: bool | None = flags("container-entrypoint", "no-container-entrypoint", pyxis)
+    container_writable: bool | None = flags("container-writable", "container-readonly", pyxis)
 
     #: Any other options of sbatch, as words of a command line: `["--bbf=/x", "--propagate=NONE"]`.
     extra_args: Sequence[str] = ()
@@ -209,53 +294,6 @@ class InvalidJob(ValueError):
     def __init__(self, problems: Sequence[str]) -> None:
         self.problems = list(problems)
         super().__init__("; ".join(self.problems))
-
-
-#: The signals whose names Slurm knows.
-SIGNALS = frozenset(
-    {
-        *("HUP", "INT", "QUIT", "ABRT", "KILL", "ALRM", "TERM", "CHLD", "USR1", "USR2"),
-        *("PIPE", "URG", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "XCPU"),
-    }
-)
-
-
-@dataclass(frozen=True)
-class Signal:
-    """A signal that the job gets before its time is up.
-
-    >>> str(Signal("USR1", seconds=120, batch_only=True))
-    'B:USR1@120'
-    """
-
-    name: str | int
-    seconds: int = 60
-    #: Only to the batch script itself, not to its steps.
-    batch_only: bool = False
-    #: Also when a reservation that overlaps the job is about to begin.
-    reservation: bool = False
-
-    def __str__(self) -> str:
-        prefix = "R" * self.reservation + "B" * self.batch_only
-        return f"{prefix}{':' if prefix else ''}{str(self.name).upper().removeprefix('SIG')}@{self.seconds}"
-
-    @classmethod
-    def parse(cls, text: str) -> Signal:
-        found = re.fullmatch(r"(?:(?P<flags>[BR]{1,2}):)?(?P<name>[A-Za-z0-9]+)(?:@(?P<seconds>\d+))?", text)
-        if found is None:
-            raise ValueError(f"{text!r} is not a signal: write [R][B:]NAME[@SECONDS], such as B:USR1@120")
-        name = found["name"].upper().removeprefix("SIG")
-        flags = found["flags"] or ""
-        return cls(int(name) if name.isdecimal() else name, int(found["seconds"] or 60), "B" in flags, "R" in flags)
-
-    def problems(self) -> list[str]:
-        name = str(self.name).upper().removeprefix("SIG")
-        found = []
-        if not (0 < int(name) < 65 if name.isdecimal() else name in SIGNALS):
-            found.append(f"{self.name!r} is not a signal that Slurm knows")
-        if not 0 <= self.seconds <= 65_535:
-            found.append(f"seconds must be between 0 and 65535, got {self.seconds}")
-        return found
 
 
 def array_text(indices: str | range | Iterable[int], limit: int | None = None) -> str:
@@ -303,8 +341,3 @@ def array_indices(text: str) -> list[int]:
             raise ValueError(f"{part!r} has more elements than any Slurm allows")
         found.update(range(first, last + 1, step))
     return sorted(found)
-
-
-def as_words(value: Any) -> list[str]:
-    """A list, which may be given as one text with commas."""
-    return value.split(",") if isinstance(value, str) else [str(part) for part in value]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import ClassVar
 
-from airflow_provider_soperator.slurm.job_records import Job, JobStatus
+from airflow_provider_soperator.slurm.job_records import Job, JobStatus, count_by_state
 from airflow_provider_soperator.slurm.states import JobBase
 
 #: Elements of an array that a message names; there may be thousands.
@@ -153,7 +152,6 @@ def failure(status: JobStatus) -> JobError | None:
 
 
 def _tally(failed: list[Job], total: int) -> str:
-    counts = Counter(str(part.state) for part in failed)
     named = ", ".join(str(part.id) for part in failed[:_MOST_NAMED]) + (", …" if len(failed) > _MOST_NAMED else "")
-    kinds = ", ".join(f"{count} {state}" for state, count in counts.most_common())
+    kinds = ", ".join(f"{count} {state}" for state, count in count_by_state(failed).items())
     return f"{len(failed)} of its {total} parts: {kinds}: {named}"

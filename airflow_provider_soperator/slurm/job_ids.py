@@ -99,10 +99,6 @@ class JobId:
     def without_step(self) -> JobId:
         return replace(self, step="")
 
-    @property
-    def is_array_range(self) -> bool:
-        return bool(self.elements)
-
     def indices(self) -> Iterator[int]:
         """The indices of the array elements that this id covers; none without an array.
 
@@ -111,8 +107,8 @@ class JobId:
         """
         if self.element is not None:
             yield self.element
-        for first, last, step in self._ranges():
-            yield from range(first, last + 1, step)
+        for found in self._ranges():
+            yield from found
 
     @property
     def argument(self) -> str:
@@ -124,11 +120,11 @@ class JobId:
         if not self.elements:
             return str(self)
         pieces: list[str] = []
-        for first, last, step in self._ranges():
-            if step == 1 and last > first:
-                pieces.append(f"{first}-{last}")
+        for found in self._ranges():
+            if found.step == 1 and len(found) > 1:
+                pieces.append(f"{found[0]}-{found[-1]}")
             else:
-                pieces += map(str, range(first, last + 1, step))
+                pieces += map(str, found)
         return str(replace(self, elements=",".join(pieces)))
 
     def covers(self, other: JobId) -> bool:
@@ -143,20 +139,16 @@ class JobId:
             return True
         if other.elements:
             return set(other.indices()) <= set(self.indices())
-        return other.element is not None and self._has_index(other.element)
-
-    def _has_index(self, index: int) -> bool:
         if self.element is not None:
-            return self.element == index
-        return any(first <= index <= last and (index - first) % step == 0 for first, last, step in self._ranges())
+            return self.element == other.element
+        return any(other.element in found for found in self._ranges())
 
-    def _ranges(self) -> Iterator[tuple[int, int, int]]:
+    def _ranges(self) -> Iterator[range]:
         for piece in filter(None, self.elements.partition("%")[0].split(",")):
             found = _RANGE.fullmatch(piece)
             if not found:
                 raise ValueError(f"the elements of {self} are unknown: Slurm truncated the list")
-            first = int(found[1])
-            yield first, int(found[2] or first), int(found[3] or 1)
+            yield range(int(found[1]), int(found[2] or found[1]) + 1, int(found[3] or 1))
 
 
 class JobIdSet:

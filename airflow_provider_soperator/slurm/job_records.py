@@ -1,9 +1,11 @@
-"""Records of jobs in the queue and in accounting, and the status of a whole job from both."""
+"""Records of jobs in the queue and in accounting, the status of a whole job from both, and its report."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from functools import cached_property
 from pathlib import PurePosixPath
@@ -12,6 +14,8 @@ from typing import Any
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.notations import ZERO, Duration, ExitCode, NoDuration
 from airflow_provider_soperator.slurm.states import UNKNOWN_JOB, JobBase, JobState
+
+Json = dict[str, Any]
 
 _HOLDS = {"JobHeldUser", "JobHeldAdmin"}
 _GPU = re.compile(r"(?:^|,)(?:gres/)?gpu(?::[^:,=()]+)?[:=](\d+)")
@@ -30,13 +34,8 @@ def count_gpus(resources: str) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
-    """A job, or a part of one, in the queue.
-
-    >>> job = Job(id=JobId.parse("7_[1-3]"), state=JobState.parse("PENDING"), name="train")
-    >>> job.state.is_pending, job.id.whole
-    (True, JobId.parse('7'))
-    """
+class JobRecord:
+    """What the queue and accounting both have of a job, or of a part of one."""
 
     id: JobId
     #: The id of this part; for arrays and heterogeneous jobs not the one that was submitted.
@@ -51,31 +50,38 @@ class Job:
     reason: str = ""
     #: The nodes it has, as a hostlist.
     nodelist: str = ""
-    #: The node of the batch script; for a job that ``srun`` started, squeue shows the host of that ``srun``.
-    batch_host: str = ""
     submitted: datetime | None = None
     #: When it started; for a pending job when Slurm expects it to.
     started: datetime | None = None
+    time_limit: Duration = NoDuration.UNKNOWN
+    exit_code: ExitCode = ZERO
+    #: Resources, as ``cpu=1,mem=1000M,node=1,gres/gpu=8``.
+    tres: str = ""
+    #: Accounting keeps comments only where AccountingStoreFlags says so.
+    comment: str = ""
+    workdir: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job(JobRecord):
+    """A job, or a part of one, in the queue.
+
+    >>> job = Job(id=JobId.parse("7_[1-3]"), state=JobState.parse("PENDING"), name="train")
+    >>> job.state.is_pending, job.id.whole
+    (True, JobId.parse('7'))
+    """
+
+    #: The node of the batch script; for a job that ``srun`` started, squeue shows the host of that ``srun``.
+    batch_host: str = ""
     #: When it ended; for a running job when its time limit ends.
     ends: datetime | None = None
-    time_limit: Duration = NoDuration.UNKNOWN
     time_used: Duration = NoDuration.UNKNOWN
     priority: int | None = None
     #: Number of requeues.
     restarts: int = 0
-    exit_code: ExitCode = ZERO
     dependency: str = ""
     reservation: str = ""
-    #: Resources, as ``cpu=1,mem=1000M,node=1,gres/gpu=8``.
-    tres: str = ""
-    comment: str = ""
-    workdir: str = ""
     stdout: str = ""
-
-    @property
-    def array_job(self) -> int | None:
-        """The id of the job array, if this is one or an element of one."""
-        return self.id.job if self.id.element is not None or self.id.elements else None
 
     @property
     def is_held(self) -> bool:
@@ -108,39 +114,22 @@ class AccountingStep:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AccountingJob:
+class AccountingJob(JobRecord):
     """A job in accounting: its last run, and the requeued runs before it.
+
+    Before 25.11 ``sacct`` takes 128 off an exit code: what the queue has as 137:0 is 9:0 here. Ask the queue first.
 
     >>> AccountingJob(id=JobId.parse("7"), state=JobState.parse("COMPLETED")).state.succeeded
     True
     """
 
-    id: JobId
-    raw_id: int = 0
-    name: str = ""
-    user: str = ""
-    account: str = ""
-    partition: str = ""
-    qos: str = ""
-    state: JobState = UNKNOWN_JOB
-    reason: str = ""
-    #: Before 25.11 ``sacct`` takes 128 off: what the queue has as 137:0 is 9:0 here. Ask the queue first.
-    exit_code: ExitCode = ZERO
     #: The worst of its steps.
     derived_exit_code: ExitCode = ZERO
-    nodelist: str = ""
-    submitted: datetime | None = None
     eligible: datetime | None = None
-    started: datetime | None = None
     ended: datetime | None = None
     elapsed: timedelta | None = None
-    time_limit: Duration = NoDuration.UNKNOWN
-    tres: str = ""
-    #: Accounting keeps comments only where AccountingStoreFlags says so.
-    comment: str = ""
     #: The command line that submitted it.
     submit_line: str = ""
-    workdir: str = ""
     steps: tuple[AccountingStep, ...] = ()
     earlier_runs: tuple[AccountingJob, ...] = ()
 
@@ -150,33 +139,22 @@ class AccountingJob:
 
     def as_job(self) -> Job:
         """The job as the queue would have it."""
-        return Job(
-            id=self.id,
-            raw_id=self.raw_id,
-            name=self.name,
-            user=self.user,
-            account=self.account,
-            partition=self.partition,
-            qos=self.qos,
-            state=self.state,
-            reason=self.reason,
-            nodelist=self.nodelist,
-            submitted=self.submitted,
-            started=self.started,
-            ends=self.ended,
-            time_limit=self.time_limit,
-            time_used=NoDuration.UNKNOWN if self.elapsed is None else self.elapsed,
-            restarts=self.restarts,
-            exit_code=self.exit_code,
-            tres=self.tres,
-            comment=self.comment,
-            workdir=self.workdir,
-        )
+        shared = {field.name: getattr(self, field.name) for field in fields(JobRecord)}
+        elapsed = NoDuration.UNKNOWN if self.elapsed is None else self.elapsed
+        return Job(**shared, ends=self.ended, time_used=elapsed, restarts=self.restarts)
 
 
 def job_count(job: Job) -> int:
     """The number of jobs in an entry of the queue: pending elements of an array are one entry."""
     return max(1, sum(1 for _ in job.id.indices()))
+
+
+def count_by_state(jobs: Iterable[Job]) -> dict[str, int]:
+    """The number of jobs in each state, the most frequent first."""
+    counts: Counter[str] = Counter()
+    for job in jobs:
+        counts[str(job.state)] += job_count(job)
+    return dict(counts.most_common())
 
 
 #: The state of a job whose parts have ended: the first of these that any part is in.
@@ -261,34 +239,12 @@ def expand_filename(pattern: str, job: Job) -> str:
     >>> expand_filename("/home/me/%x-%4A_%a.out", Job(id=JobId.parse("12_3"), raw_id=15, name="fit"))
     '/home/me/fit-0012_3.out'
     """
-    if not pattern or job.id.is_array_range:
+    if not pattern or job.id.elements:
         return ""
     path = str(PurePosixPath(job.workdir) / pattern) if job.workdir else pattern
     if "\\" in pattern:
         # A backslash turns off the expansion.
         return path.replace("\\", "")
-    unknown = False
-
-    def value(found: re.Match[str]) -> str:
-        nonlocal unknown
-        if found[0] == "%%":
-            return "%"
-        padding, letter = min(int(found[1] or 0), _MOST_PADDING), found[2]
-        if letter not in _LETTERS:
-            return found[0]
-        said = _filename_value(letter, job)
-        unknown |= not said
-        return said.zfill(padding) if said.isdecimal() else said
-
-    expanded = _PATTERN.sub(value, path)
-    return "" if unknown else expanded
-
-
-#: ``S`` of newer versions is a number that the queue does not show.
-_LETTERS = frozenset("AabJjNnrSstux")
-
-
-def _filename_value(letter: str, job: Job) -> str:
     index = _NO_INDEX if job.id.element is None else job.id.element
     values = {
         "A": str(job.id.job),
@@ -301,11 +257,26 @@ def _filename_value(letter: str, job: Job) -> str:
         "n": "0",
         "t": "0",
         "r": str(job.restarts),
+        # In newer versions a number that the queue does not show.
+        "S": "",
         "s": "batch",
         "u": job.user,
         "x": job.name,
     }
-    return values.get(letter, "")
+    unknown = False
+
+    def value(found: re.Match[str]) -> str:
+        nonlocal unknown
+        if found[0] == "%%":
+            return "%"
+        padding, said = min(int(found[1] or 0), _MOST_PADDING), values.get(found[2])
+        if said is None:
+            return found[0]
+        unknown |= not said
+        return said.zfill(padding) if said.isdecimal() else said
+
+    expanded = _PATTERN.sub(value, path)
+    return "" if unknown else expanded
 
 
 #: Parts of a job that are listed; of more only the states are counted.
@@ -319,11 +290,7 @@ def sentence(status: JobStatus) -> str:
     if status.trouble:
         return f"cannot be polled at present, which does not affect it: {status.trouble}"
     if len(status.parts) > _MOST_NAMED:
-        counts: dict[str, int] = {}
-        for part in status.parts:
-            state = str(part.state)
-            counts[state] = counts.get(state, 0) + max(1, sum(1 for _ in part.id.indices()))
-        return "is " + ", ".join(f"{count} {state}" for state, count in counts.items())
+        return "is " + ", ".join(f"{count} {state}" for state, count in count_by_state(status.parts).items())
     said = [_state_of(part) for part in status.parts]
     if len(said) == 1:
         return f"is {said[0]}"
@@ -341,3 +308,78 @@ def _state_of(part: Job) -> str:
     if part.state.is_finished and part.started and part.ends:
         said += f" after {part.ends - part.started}"
     return said
+
+
+def report_of(status: JobStatus) -> Json:
+    """The report of a job, with its elements or components, if any, in ``parts``.
+
+    >>> part = Job(id=JobId(7), raw_id=7, state=JobState.parse("COMPLETED"), nodelist="worker-1", stdout="/root/%j.out")
+    >>> report = report_of(JobStatus(id=JobId(7), parts=(part,)))
+    >>> report["job_id"], report["state"], report["output"]
+    ('7', 'COMPLETED', '/root/7.out')
+    """
+    said: Json = {"job_id": str(status.id), "state": str(status.state)}
+    if status.lost:
+        said["lost"] = status.lost
+    if len(status.parts) == 1 and status.parts[0].id == status.id:
+        return said | _part_report(status.parts[0])
+    started = [part.started for part in status.parts if part.started]
+    ended = [part.ends for part in status.parts if part.ends]
+    return said | {
+        "started": min(started).isoformat() if started else None,
+        "ended": max(ended).isoformat() if ended else None,
+        "parts": {str(part.id): {"state": str(part.state)} | _part_report(part) for part in status.parts},
+    }
+
+
+def _part_report(job: Job) -> Json:
+    elapsed = job.ends - job.started if job.started and job.ends else job.time_used
+    return {
+        "name": job.name,
+        "exit_code": f"{job.exit_code.code}:{job.exit_code.signal}",
+        "nodes": job.nodelist,
+        "reason": job.reason,
+        "restarts": job.restarts,
+        "submitted": _written(job.submitted),
+        "started": _written(job.started),
+        "ended": _written(job.ends) if job.state.is_finished else None,
+        "elapsed": elapsed.total_seconds() if isinstance(elapsed, timedelta) else None,
+        "workdir": job.workdir,
+        "output": expand_filename(job.stdout, job),
+        "raw_id": job.raw_id,
+        **({} if job.state.cancelled_by is None else {"cancelled_by": job.state.cancelled_by}),
+    }
+
+
+def status_of(said: Json) -> JobStatus:
+    """The status that a report was made of, as far as the report has it."""
+    job = JobId.parse(said["job_id"])
+    parts = said.get("parts", {said["job_id"]: said} if "name" in said else {})
+    known = tuple(_part_of(JobId.parse(text), part) for text, part in parts.items())
+    return JobStatus(id=job, parts=known, lost=said.get("lost", ""))
+
+
+def _part_of(job: JobId, said: Json) -> Job:
+    return Job(
+        id=job,
+        raw_id=said["raw_id"],
+        name=said["name"],
+        state=replace(JobState.parse(said["state"]), cancelled_by=said.get("cancelled_by")),
+        exit_code=ExitCode.parse(said["exit_code"]),
+        nodelist=said["nodes"],
+        reason=said["reason"],
+        restarts=said["restarts"],
+        submitted=_when(said["submitted"]),
+        started=_when(said["started"]),
+        ends=_when(said["ended"]),
+        workdir=said["workdir"],
+        stdout=said["output"].replace("%", "%%"),
+    )
+
+
+def _written(when: datetime | None) -> str | None:
+    return when.isoformat() if when else None
+
+
+def _when(text: str | None) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None

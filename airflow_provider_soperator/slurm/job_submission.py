@@ -20,10 +20,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_soperator.slurm import directives, job_description, options
+from airflow_provider_soperator.slurm import directives, job_description, option_values, options
 from airflow_provider_soperator.slurm.job_description import Job, JobDescription
 
-_SHELL = re.compile(r"#!\s*(?:\S*/)?(?:env\s+(?:-S\s+)?)?(?:\S*/)?(?:ba|da|k|z|a)?sh(?:\s|$)")
 GPU_COUNTS = ("gpus", "gpus_per_node", "gpus_per_task", "gpus_per_socket")
 
 
@@ -56,7 +55,7 @@ def values(job: JobDescription) -> Mapping[str, Any]:
 
 def export(job: JobDescription) -> str | None:
     """The value of --export that passes on sbatch's environment and the job's variables in it."""
-    names = [] if job.export is None else job_description.as_words(job.export)
+    names = [] if job.export is None else option_values.as_words(job.export)
     if not job.env:
         return ",".join(names) or None
     if not names or "ALL" in (name.upper() for name in names):
@@ -76,58 +75,6 @@ def argv(job: JobDescription) -> list[str]:
     for component in job.het:
         found += [":", *words(component)]
     return found
-
-
-def script(job: JobDescription) -> str:
-    """The body with the job's options as #SBATCH lines after the user's own, which they override.
-
-    The environment becomes `export` lines, so the script must be a shell's; only `submission` is exact for every body.
-    """
-    text = body(job)
-    if text is None:
-        raise ValueError(f"remote_script: the text of {job.remote_script} is only on the cluster")
-    if job.args:
-        raise ValueError("args: a script cannot hold its own arguments")
-    first, _, _ = text.partition("\n")
-    if job.env and not _SHELL.match(first):
-        raise ValueError(f"env: only a shell script can set variables itself, and this one begins with {first!r}")
-    lines = text.split("\n")
-    ends = _component_ends(text)
-    blocks = [_lines(job)] * len(ends)  # like words of the command line, they hold for each component
-    for component in job.het:
-        blocks[-1] = [*blocks[-1], "#SBATCH hetjob", *_lines(component)]
-    exports = [f"export {name}={shlex.quote(value)}" for name, value in job.env.items()]
-    if exports:
-        # Before the first command, and after the last line that sbatch reads.
-        start = _first_command(lines)
-        lines[start:start] = exports
-    for end, block in reversed(list(zip(ends, blocks, strict=True))):
-        lines[end:end] = block
-    return "\n".join(lines)
-
-
-def _lines(job: JobDescription) -> list[str]:
-    # The script sets the variables, so only the user's own `--export` is passed on.
-    said = dict(values(job)) | {"export": export(job.replace(env={}))}
-    own = [option.word(value) for option, value in options.said(said)]
-    return [f"#SBATCH {directives.quote(word)}" for word in [*own, *job.extra_args]]
-
-
-def _component_ends(text: str) -> list[int]:
-    """For each component, the index of the line before which more of its #SBATCH lines can go."""
-    ends = [1]
-    for number, rest in directives.directive_lines(text):
-        if directives.is_separator(rest):
-            ends.append(number)
-        ends[-1] = number
-    return ends
-
-
-def _first_command(lines: list[str]) -> int:
-    for index, line in enumerate(lines):
-        if (bare := line.strip()) and not bare.startswith("#"):
-            return index
-    return len(lines)
 
 
 #: Prefix of the variables of the program below, which a job's own must not have.
@@ -334,7 +281,7 @@ def _merge(said: dict[str, Any], more: dict[str, Any]) -> None:
 
 
 def _finish(said: dict[str, Any], environment: Iterable[str], job: JobDescription) -> None:
-    exported = [] if job.export is None else [name.upper() for name in job_description.as_words(job.export)]
+    exported = [] if job.export is None else [name.upper() for name in option_values.as_words(job.export)]
     base = list(environment) if not exported or "ALL" in exported else []
     if exported and not {"ALL", "NIL"} & set(exported):
         base.append("SLURM_GET_USER_ENV=1")  # with NONE and with names slurmd begins with a login's environment

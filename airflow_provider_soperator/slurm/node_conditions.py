@@ -146,6 +146,8 @@ class KnownReason:
     """A reason that Soperator or Slurm sets, and what happens to the node without an operator."""
 
     text: str
+    #: The kind of finding that it is; empty if it is not a fault.
+    kind: str
     meaning: str
     #: The machine is rebooted or replaced once the node has drained.
     takes_machine: bool = False
@@ -157,57 +159,70 @@ class KnownReason:
 KNOWN_REASONS = (
     KnownReason(
         "[compute_maintenance] node replacement process",
+        "maintenance",
         "Soperator replaces the machine under the node once it has drained",
         takes_machine=True,
         heals=True,
     ),
     KnownReason(
         "[compute_maintenance] node reboot process",
+        "reboot",
         "Soperator reboots the machine under the node once it has drained",
         takes_machine=True,
         heals=True,
     ),
     KnownReason(
         "[compute_maintenance]",
+        "maintenance",
         "Soperator maintains the machine under the node",
         takes_machine=True,
         heals=True,
     ),
     KnownReason(
         "Kill task failed",
+        "reboot",
         "a process of a job could not be killed; Soperator reboots the machine",
         takes_machine=True,
         heals=True,
     ),
     KnownReason(
         "[hardware_problem]",
+        "hardware_problem",
         "a health check has failed for good; Soperator has the machine replaced once the node has drained",
         takes_machine=True,
         heals=True,
     ),
     KnownReason(
         "[node_problem]",
+        "node_problem",
         "a health check has failed; Soperator tests the node further or has its machine replaced",
         takes_machine=True,
         heals=True,
     ),
     KnownReason(
         "[user_problem]",
+        "user_problem",
         "a job has left something behind (processes on GPUs, a full disk, used memory); the check that has drained "
         "the node undrains it once that is gone",
         heals=True,
     ),
-    KnownReason("[software_problem]", "a check of the node's software has failed; it needs manual repair"),
-    KnownReason("soperator rolling update", "Soperator renews the node's pod", heals=True),
+    KnownReason(
+        "[software_problem]", "software_problem", "a check of the node's software has failed; it needs manual repair"
+    ),
+    KnownReason("soperator rolling update", "pod", "Soperator renews the node's pod", heals=True),
     KnownReason(
         RESUME_FAILED,
+        "boot_failed",
         "the node did not boot in time: look at its pod and at the free capacity, then power it down or up again",
     ),
-    KnownReason("POWER_DOWN_ASAP", "the node powers down once its jobs have ended", heals=True),
-    KnownReason("Not responding", "slurmd on the node has not answered for SlurmdTimeout", heals=True),
-    KnownReason("Prolog error", "the prolog has failed on the node; it needs manual repair"),
+    KnownReason("POWER_DOWN_ASAP", "", "the node powers down once its jobs have ended", heals=True),
+    KnownReason(
+        "Not responding", "not_responding", "slurmd on the node has not answered for SlurmdTimeout", heals=True
+    ),
+    KnownReason("Prolog error", "software_problem", "the prolog has failed on the node; it needs manual repair"),
     KnownReason(
         "nvme_raid_health",
+        "hardware_problem",
         "local disks of the node are missing; Soperator does not replace the machine by itself",
     ),
 )

@@ -77,19 +77,6 @@ def parse_seconds(text: str) -> timedelta | None:
     return timedelta(seconds=int(text)) if text.isdecimal() else None
 
 
-def format_duration(duration: timedelta) -> str:
-    """Write a duration for any Slurm command or option, rounded up to whole seconds.
-
-    >>> format_duration(timedelta(days=1, hours=2, seconds=5))
-    '1-02:00:05'
-    """
-    seconds = -((-duration) // timedelta(seconds=1))
-    if seconds < 0:
-        raise ValueError(f"a duration must not be negative, got {duration}")
-    days, rest = divmod(seconds, 86400)
-    return f"{days}-{rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}"
-
-
 def parse_time(text: str, tz: tzinfo = timezone.utc) -> datetime | None:
     """Read a time: seconds since 1970, or a local time of the cluster in the given time zone.
 
@@ -157,15 +144,6 @@ class ExitCode:
         if not found:
             raise ValueError(f"{text!r} is not an exit code (such as 1:0 or 0:9)")
         return cls(int(found[1]), int(found[2] or 0))
-
-    @classmethod
-    def from_wait_status(cls, status: int) -> ExitCode:
-        """Make an exit code from a status of ``wait(2)``, which slurmdbd and the native interface keep."""
-        return cls((status >> 8) & 0xFF, status & 0x7F)
-
-    @property
-    def is_success(self) -> bool:
-        return not self.code and not self.signal
 
     @property
     def killed_by(self) -> int:

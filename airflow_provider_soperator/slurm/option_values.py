@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from airflow_provider_soperator.slurm import dependencies, job_description
+from airflow_provider_soperator.slurm import dependencies
 
 #: Slurm's words for "no limit".
 UNLIMITED = frozenset({"unlimited", "infinite", "-1"})
@@ -129,6 +129,53 @@ _MAIL_ALL = ("BEGIN", "END", "FAIL", "REQUEUE", "INVALID_DEPENDENCY", "STAGE_OUT
 _GRES_FLAGS = {"disable-binding": "GRES_BINDING_DISABLED", "enforce-binding": "GRES_BINDING_ENFORCED"}
 
 
+#: The signals whose names Slurm knows.
+SIGNALS = frozenset(
+    {
+        *("HUP", "INT", "QUIT", "ABRT", "KILL", "ALRM", "TERM", "CHLD", "USR1", "USR2"),
+        *("PIPE", "URG", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "XCPU"),
+    }
+)
+
+
+@dataclass(frozen=True)
+class Signal:
+    """A signal that the job gets before its time is up.
+
+    >>> str(Signal("USR1", seconds=120, batch_only=True))
+    'B:USR1@120'
+    """
+
+    name: str | int
+    seconds: int = 60
+    #: Only to the batch script itself, not to its steps.
+    batch_only: bool = False
+    #: Also when a reservation that overlaps the job is about to begin.
+    reservation: bool = False
+
+    def __str__(self) -> str:
+        prefix = "R" * self.reservation + "B" * self.batch_only
+        return f"{prefix}{':' if prefix else ''}{str(self.name).upper().removeprefix('SIG')}@{self.seconds}"
+
+    @classmethod
+    def parse(cls, text: str) -> Signal:
+        found = re.fullmatch(r"(?:(?P<flags>[BR]{1,2}):)?(?P<name>[A-Za-z0-9]+)(?:@(?P<seconds>\d+))?", text)
+        if found is None:
+            raise ValueError(f"{text!r} is not a signal: write [R][B:]NAME[@SECONDS], such as B:USR1@120")
+        name = found["name"].upper().removeprefix("SIG")
+        flags = found["flags"] or ""
+        return cls(int(name) if name.isdecimal() else name, int(found["seconds"] or 60), "B" in flags, "R" in flags)
+
+    def problems(self) -> list[str]:
+        name = str(self.name).upper().removeprefix("SIG")
+        found = []
+        if not (0 < int(name) < 65 if name.isdecimal() else name in SIGNALS):
+            found.append(f"{self.name!r} is not a signal that Slurm knows")
+        if not 0 <= self.seconds <= 65_535:
+            found.append(f"seconds must be between 0 and 65535, got {self.seconds}")
+        return found
+
+
 @dataclass(frozen=True)
 class ValueKind:
     """A type of values: written as an option's text, and read from it. Both raise ValueError with a message.
@@ -139,6 +186,11 @@ class ValueKind:
 
     write: Callable[[Any], str]
     read: Callable[[str], Any]
+
+
+def as_words(value: Any) -> list[str]:
+    """A list, which may be given as one text with commas."""
+    return value.split(",") if isinstance(value, str) else [str(part) for part in value]
 
 
 def _number(value: Any) -> int:
@@ -200,7 +252,7 @@ def _exclusive(value: bool | str) -> str:
 
 
 TEXT = ValueKind(str, str)
-LIST = ValueKind(lambda value: ",".join(job_description.as_words(value)), str)
+LIST = ValueKind(lambda value: ",".join(as_words(value)), str)
 NUMBER = ValueKind(lambda value: str(_number(value)), _number)
 COUNT = ValueKind(lambda value: str(_count(value)), _count)
 POSITIVE = ValueKind(lambda value: str(_positive(value)), _positive)
@@ -210,8 +262,8 @@ DURATION = ValueKind(duration_text, str)
 MOMENT = ValueKind(moment_text, str)
 DEPENDENCY = ValueKind(dependencies.dependency_text, str)
 SIGNAL = ValueKind(
-    lambda value: str(job_description.Signal.parse(value) if isinstance(value, str) else value),
-    job_description.Signal.parse,
+    lambda value: str(Signal.parse(value) if isinstance(value, str) else value),
+    Signal.parse,
 )
 PRIORITY = ValueKind(_priority, _digits)
 OPEN_MODE = ValueKind(_open_mode, _open_mode)
@@ -262,9 +314,9 @@ def minutes(key: str) -> Rest:
     return say
 
 
-def generic_resource(key: str, name: str = "gres/gpu") -> Rest:
+def generic_resource(key: str) -> Rest:
     """ "h100:8" of GPUs is "gres/gpu:h100:8" among all resources."""
-    return lambda written: {key: ",".join(f"{name}:{part}" for part in written.split(","))}
+    return lambda written: {key: ",".join(f"gres/gpu:{part}" for part in written.split(","))}
 
 
 def gpus_per_task(written: str) -> Json:
@@ -307,7 +359,7 @@ def gres_flags(written: str) -> Json:
 
 
 def signal(written: str) -> Json:
-    parsed = job_description.Signal.parse(written)
+    parsed = Signal.parse(written)
     flags = ["BATCH_JOB"] * parsed.batch_only + ["RESERVATION_JOB"] * parsed.reservation
     delay = {"set": True, "number": parsed.seconds}
     said: Json = {"kill_warning_signal": str(parsed.name), "kill_warning_delay": delay}

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import fnmatch
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_soperator.slurm.job_records import Job, job_count
+from airflow_provider_soperator.slurm.job_records import Job, count_by_state
 
 if TYPE_CHECKING:
     from airflow_provider_soperator.slurm.requests import ListJobs
@@ -62,7 +61,7 @@ class QueueFilter:
 
     def tally(self, jobs: Iterable[Job], now: datetime) -> dict[str, Any]:
         """The number of these jobs, in all and in each state."""
-        states = summary(self.picked(jobs, now))
+        states = count_by_state(self.picked(jobs, now))
         return {"count": sum(states.values()), "states": states}
 
 
@@ -85,18 +84,6 @@ class Lasting:
     def look(self, is_so: bool, now: datetime) -> bool:
         self.since = (self.since or now) if is_so else None
         return self.since is not None and now - self.since >= self._enough
-
-
-def summary(jobs: Iterable[Job]) -> dict[str, int]:
-    """The number of jobs in each state.
-
-    >>> summary([])
-    {}
-    """
-    counts: Counter[str] = Counter()
-    for job in jobs:
-        counts[str(job.state)] += job_count(job)
-    return dict(counts.most_common())
 
 
 def _waited(job: Job, now: datetime) -> timedelta:

@@ -91,12 +91,11 @@ _JOB_WORDS: dict[str, JobBase | JobFlag] = {
 }
 _CANCELLED_BY = re.compile(r"CANCELLED by ([0-9]+)", re.IGNORECASE)
 
-_WAITING = frozenset({JobBase.PENDING})
 _GOING = frozenset({JobBase.RUNNING, JobBase.SUSPENDED})
+#: With one of these a job must be released.
+_HELD = frozenset({JobFlag.REQUEUE_HOLD, JobFlag.SPECIAL_EXIT, JobFlag.RESV_DEL_HOLD})
 #: With one of these a job goes back into the queue, in any base state.
-_RETURNING = frozenset(
-    {JobFlag.REQUEUED, JobFlag.REQUEUE_FED, JobFlag.REQUEUE_HOLD, JobFlag.SPECIAL_EXIT, JobFlag.RESV_DEL_HOLD}
-)
+_RETURNING = _HELD | {JobFlag.REQUEUED, JobFlag.REQUEUE_FED}
 #: With one of these a job holds its nodes.
 _HOLDING = frozenset(
     {
@@ -147,14 +146,14 @@ class JobState:
             return False
         if JobFlag.REVOKED in self.flags:
             return True
-        return self.base is not None and self.base not in _WAITING | _GOING
+        return self.base not in {None, JobBase.PENDING, *_GOING}
 
     @property
     def is_pending(self) -> bool:
         """True if the job waits in the queue, or is being requeued."""
         if self.is_active or self.is_finished:
             return False
-        return self.base in _WAITING or bool(self.flags & _RETURNING)
+        return self.base is JobBase.PENDING or bool(self.flags & _RETURNING)
 
     @property
     def is_active(self) -> bool:
@@ -166,7 +165,7 @@ class JobState:
     @property
     def is_held(self) -> bool:
         """True if the job must be released. (A hold by hand is a pending job's *reason*, not a state.)"""
-        return bool(self.flags & {JobFlag.REQUEUE_HOLD, JobFlag.SPECIAL_EXIT, JobFlag.RESV_DEL_HOLD})
+        return bool(self.flags & _HELD)
 
     @property
     def succeeded(self) -> bool:

@@ -274,7 +274,6 @@ def table(stats: SlurmStats) -> str:
     """The statistics as lines for people.
 
     >>> from datetime import datetime, timezone
-    >>> from airflow_provider_soperator.slurm.stats import snapshot
     >>> print(table(snapshot([], [], None, datetime(2026, 11, 22, tzinfo=timezone.utc))))
     2026-11-22 00:00:00+00:00
     Queue: empty

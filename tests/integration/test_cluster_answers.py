@@ -65,7 +65,7 @@ def test_the_life_of_a_reservation(cluster: Cluster) -> None:
 def test_what_the_cluster_says_of_itself(cluster: Cluster) -> None:
     config = ask(cluster, ShowConfig())
     assert config.release == tuple(map(int, cluster.settings.slurm.split(".")))
-    assert config.resume_timeout == timedelta(seconds=cluster.settings.resume_timeout)
+    assert config.settings["ResumeTimeout"] == f"{cluster.settings.resume_timeout} sec"
     assert config.suspend_exc_nodes == "worker-cpu-[0-1]"
     assert config.has_accounting
     assert config.rate_limit is None

@@ -63,7 +63,6 @@ def test_elements_of_an_array_wait_as_one_and_end_one_by_one(cluster: Cluster) -
     array = submit(cluster, array="0-8:4%2", hold=True, name="fan")
     waiting = the_job(cluster, array)
     assert list(waiting.id.indices()) == [0, 4, 8]
-    assert waiting.array_job == array.job
     assert waiting.is_held
     element = JobId(array.job, element=4)
     assert the_job(cluster, element).id.covers(element)

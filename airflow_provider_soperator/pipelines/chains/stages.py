@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow_provider_soperator.pipelines.chains import standins
 from airflow_provider_soperator.pipelines.chains.standins import ShellChainError
-from airflow_provider_soperator.slurm import dependencies, directives, job_description, options
+from airflow_provider_soperator.slurm import dependencies, directives, option_values, options
 from airflow_provider_soperator.slurm.job import BatchJob
 
 
@@ -156,7 +156,7 @@ class Call:
     def _environment(self) -> None:
         """The variables that the job gets from the script, by --export."""
         said = self.fields.get("export")
-        names = None if said is None else job_description.as_words(said)
+        names = None if said is None else option_values.as_words(said)
         inherited = {
             name: value
             for name, value in self.environment.items()

@@ -291,8 +291,9 @@ def _said(name: str, value: str) -> Callable[[str], dict[str, Any]]:
         unsupported(f"change a job's {name}; it can change {', '.join(sorted(_UPDATES))}")
     if value[:1] in ("+", "-") and name.lower() != "nice":
         unsupported(f"change a job's {name} by an amount")
-    option = options.by_long(known or name.lower())
-    assert option.rest is not None
+    option = options.typed(known or name.lower())
+    assert option
+    assert option.rest
     return option.rest
 
 

@@ -17,10 +17,15 @@ from airflow_provider_soperator.health.assessment import (
     told,
     unclear,
 )
-from airflow_provider_soperator.health.findings import Finding, FindingKind, NodeHealth, kinds_of
-from airflow_provider_soperator.health.kubernetes_findings import CONDITIONS, acted_upon
+from airflow_provider_soperator.health.findings import (
+    CONDITIONS,
+    Finding,
+    FindingKind,
+    NodeHealth,
+    acted_upon,
+    kinds_of,
+)
 from airflow_provider_soperator.health.metrics import METRICS, Metric, Sample
-from airflow_provider_soperator.health.slurm_findings import KINDS
 from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.errors import UnknownNode, UnknownPartition
 from airflow_provider_soperator.slurm.node_conditions import KNOWN_REASONS
@@ -53,8 +58,8 @@ def kinds(found: NodeHealth) -> list[str]:
     return [finding.kind.value for finding in found.findings]
 
 
-def test_each_known_reason_has_a_kind() -> None:
-    assert {known.text for known in KNOWN_REASONS} == KINDS.keys()
+def test_the_kinds_of_known_reasons_are_those_of_findings() -> None:
+    assert {known.kind for known in KNOWN_REASONS} - {""} <= {kind.value for kind in FindingKind}
 
 
 @pytest.mark.parametrize(
@@ -72,7 +77,7 @@ def test_each_known_reason_has_a_kind() -> None:
 )
 def test_what_a_node_is_told_to_do_is_no_illness(state: str, word: str) -> None:
     found = health(node(state), None if word in ("off", "going off", "booting") else RUNNING)
-    assert (found.is_healthy, found.word) == (True, word)
+    assert (found.findings, found.word) == ((), word)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +107,7 @@ def test_a_drain_is_judged_by_its_reason(reason: str, kind: str, heals: bool, ta
 
 def test_own_drains_are_no_illness_unless_asked_for() -> None:
     ours = node("MIXED+CLOUD+DRAIN", "airflow:night: lent")
-    assert (health(ours).is_healthy, health(ours).word) == (True, "draining by airflow:night")
+    assert (health(ours).findings, health(ours).word) == ((), "draining by airflow:night")
     assert kinds(health(ours, ignore_own_drains=False)) == ["drained"]
     # What is wrong besides is told all the same.
     assert kinds(health(node("IDLE+CLOUD+DRAIN+NOT_RESPONDING", "airflow:night: lent"))) == ["not_responding"]
@@ -139,7 +144,7 @@ def test_each_condition_is_heeded_as_long_as_it_is_there(type_: str) -> None:
     assert found.kind is CONDITIONS[type_].kind
     assert f"{type_} is {bad} on computeinstance-1 (Because: of this)" in found.what
     assert (found.since, found.source) == (NOON, "kubernetes")
-    assert on(good).is_healthy
+    assert not on(good).findings
 
 
 def test_a_kubelet_that_is_not_heard_of_is_not_ready() -> None:
@@ -173,7 +178,7 @@ def test_a_pod_is_judged(pod: Pod | None, kind: list[str], acted: str) -> None:
 
 
 def test_a_node_that_boots_may_wait_for_its_machine() -> None:
-    assert health(node("IDLE+CLOUD+POWERING_UP"), Pod("Pending", False, trouble="Unschedulable")).is_healthy
+    assert not health(node("IDLE+CLOUD+POWERING_UP"), Pod("Pending", False, trouble="Unschedulable")).findings
 
 
 def by_metrics(samples: Mapping[Metric, Sequence[Sample]], pod: Pod | None = None) -> Observations:
@@ -228,12 +233,12 @@ def test_a_figure_is_a_nodes_by_any_of_its_names(labels: dict[str, str]) -> None
 def test_figures_that_are_nobodys_are_told() -> None:
     strange = {ECC: [Sample({"host": "worker-0", "gpu": "1"}, 1)], XID: [Sample({"host": "worker-0"}, 13)]}
     seen = by_metrics(strange)
-    assert assess([node("IDLE+CLOUD")], seen)["worker-0"].is_healthy
+    assert not assess([node("IDLE+CLOUD")], seen)["worker-0"].findings
     assert "1 metrics report faults that match no Slurm node, such as {gpu=1, host=worker-0}" in unclear(
         [node("IDLE+CLOUD")], seen
     )
     named = replace(seen, node_labels=("host",))
-    assert not assess([node("IDLE+CLOUD")], named)["worker-0"].is_healthy
+    assert assess([node("IDLE+CLOUD")], named)["worker-0"].findings
 
 
 NODES = [

@@ -8,13 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_soperator.slurm import dependencies, job_description
 from airflow_provider_soperator.slurm.dependencies import Dependency
 from airflow_provider_soperator.slurm.job import BatchJob
-from airflow_provider_soperator.slurm.job_description import InvalidJob, ScriptFile
+from airflow_provider_soperator.slurm.job_description import ScriptFile
 
 NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,20}", fullmatch=True).filter(
     lambda name: name != "_" and not name.startswith(("SBATCH_", "_soperator_", "LD_", "LC_", "GLIBC", "MALLOC"))
@@ -55,45 +55,6 @@ def test_a_file_names_its_job() -> None:
     job = BatchJob(script_file=ScriptFile("jobs/train.sh", "#!/bin/sh\ntrue\n"))
     assert job.argv() == ["--job-name=train.sh"]
     assert job.replace(name="mine").argv() == ["--job-name=mine"]
-
-
-def test_the_users_script_is_kept_and_our_lines_follow_theirs() -> None:
-    script = "#!/usr/bin/env bash\n# about it\n#SBATCH -N1 # one\n\n#SBATCH --mem=1G\nset -e\n#SBATCH --late\n"
-    assert BatchJob(script=script, nodes=2, comment="a b").to_script() == (
-        "#!/usr/bin/env bash\n# about it\n#SBATCH -N1 # one\n\n#SBATCH --mem=1G\n"
-        '#SBATCH --comment="a b"\n#SBATCH --nodes=2\nset -e\n#SBATCH --late\n'
-    )
-
-
-def test_a_script_without_lines_gets_ours_after_its_first() -> None:
-    assert BatchJob(script="#!/bin/sh", nodes=2).to_script() == "#!/bin/sh\n#SBATCH --nodes=2"
-
-
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(st.dictionaries(NAMES.filter(lambda name: name not in BASHS_OWN), VALUES, max_size=4))
-def test_variables_in_a_script_are_data(env: dict[str, str]) -> None:
-    job = BatchJob(script="#!/bin/bash\n/usr/bin/env -0\n", env={"PATH": "/usr/bin:/bin", **env})
-    said = subprocess.run(["bash"], input=job.to_script().encode(), capture_output=True, env={}, check=True).stdout
-    variables = dict(pair.split(b"=", 1) for pair in said.split(b"\0") if pair)
-    assert {name: variables[name.encode()].decode() for name in env} == env
-
-
-#: What bash does not let a script set, or makes something else of.
-BASHS_OWN = frozenset(
-    {"BASHOPTS", "BASHPID", "BASH_VERSINFO", "EUID", "PPID", "SHELLOPTS", "UID", "RANDOM", "SECONDS", "LINENO"}
-)
-
-
-def test_a_script_that_is_no_shells_cannot_hold_variables() -> None:
-    with pytest.raises(InvalidJob, match="env: only a shell script can set variables"):
-        BatchJob(script="#!/usr/bin/python3\n", env={"A": "1"}).to_script()
-
-
-def test_what_cannot_be_a_script_is_refused() -> None:
-    with pytest.raises(InvalidJob, match="remote_script: the text of /x is only on the cluster"):
-        BatchJob(remote_script="/x").to_script()
-    with pytest.raises(InvalidJob, match="args: "):
-        BatchJob(script="#!/bin/sh\n", args=["a"]).to_script()
 
 
 def test_a_plain_submission_is_plain() -> None:
@@ -168,15 +129,6 @@ def test_variables_reach_sbatch_and_the_script_follows(
 def test_what_is_shown_holds_no_secret() -> None:
     job = BatchJob(script="#!/bin/sh\n", env={"TOKEN": "secret"}, nodes=2)
     assert repr(job) == "BatchJob(script=<10 characters>, nodes=2, env=<TOKEN>)"
-
-
-def test_from_script_reads_what_can_be_changed() -> None:
-    file = ScriptFile("a/b.sh", "#!/bin/sh\n#SBATCH -N2 -p main --bbf=/x\n#SBATCH --export=ALL,A=1\ntrue\n")
-    job = BatchJob.from_script(file, nodes=3)
-    assert (job.script_file, job.nodes, job.partition, job.extra_args) == (file, 3, "main", ("--bbf=/x",))
-    assert job.env == {"A": "1"}
-    with pytest.raises(InvalidJob, match="the script's line 2: unknown option -y"):
-        BatchJob.from_script("#!/bin/sh\n#SBATCH -y\n")
 
 
 # Terms

@@ -9,7 +9,8 @@ import pytest
 
 from airflow_provider_soperator.slurm.dependencies import AnyOf, Dependency
 from airflow_provider_soperator.slurm.job import BatchJob
-from airflow_provider_soperator.slurm.job_description import InvalidJob, ScriptFile, Signal
+from airflow_provider_soperator.slurm.job_description import InvalidJob, ScriptFile
+from airflow_provider_soperator.slurm.option_values import Signal
 
 GOOD: list[dict[str, Any]] = [
     {},
@@ -151,7 +152,7 @@ def test_a_field_overrides_its_own_line() -> None:
 
 def test_all_mistakes_are_said_at_once_and_nothing_is_rendered() -> None:
     job = BatchJob(command="true", nodes=-1, mem="x", time_limit=0)
-    for render in (job.argv, job.to_script, job.submission, lambda: job.to_payload("v0.0.42")):
+    for render in (job.argv, job.submission, lambda: job.to_payload("v0.0.42")):
         with pytest.raises(InvalidJob) as caught:
             render()
         assert len(caught.value.problems) == 3

@@ -12,20 +12,20 @@ from hypothesis import strategies as st
 from airflow_provider_soperator.slurm.notations import (
     Duration,
     NoDuration,
-    format_duration,
     format_time,
     parse_duration,
     parse_minutes,
     parse_seconds,
     parse_time,
 )
+from airflow_provider_soperator.slurm.option_values import duration_text
 
 seconds = st.integers(0, 10**9).map(lambda number: timedelta(seconds=number))
 
 
 @given(seconds)
 def test_durations_are_read_as_they_are_written(duration: timedelta) -> None:
-    assert parse_duration(format_duration(duration)) == duration
+    assert parse_duration(duration_text(duration)) == duration
 
 
 @given(seconds)
@@ -70,12 +70,6 @@ def test_numbers_of_minutes_and_seconds() -> None:
     assert parse_minutes("UNLIMITED") is NoDuration.UNLIMITED
     assert parse_seconds("90") == timedelta(seconds=90)
     assert parse_seconds("") is None
-
-
-def test_a_limit_is_rounded_up_and_never_in_the_past() -> None:
-    assert format_duration(timedelta(seconds=1.2)) == "0-00:00:02"
-    with pytest.raises(ValueError, match="must not be negative"):
-        format_duration(timedelta(seconds=-5))
 
 
 @given(st.datetimes(datetime(1971, 1, 1), datetime(2100, 1, 1), timezones=st.just(ZoneInfo("Europe/Amsterdam"))))

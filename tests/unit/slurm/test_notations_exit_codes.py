@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from airflow_provider_soperator.slurm.notations import ExitCode, signal_name
 
@@ -29,23 +25,12 @@ def test_exit_codes(text: str, code: ExitCode, killed_by: int, words: str) -> No
     assert read == code
     assert read.killed_by == killed_by
     assert str(read) == words
-    assert read.is_success == (text == "0:0")
 
 
 @pytest.mark.parametrize("text", ["", "x", "1:", ":9", "-1:0", "1:2:3"])
 def test_nonsense_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not an exit code"):
         ExitCode.parse(text)
-
-
-@given(st.integers(0, 255), st.integers(0, 64))
-def test_wait_statuses(code: int, signal: int) -> None:
-    status = signal or code << 8
-    read = ExitCode.from_wait_status(status)
-    if os.WIFEXITED(status):
-        assert read == ExitCode(os.WEXITSTATUS(status))
-    elif os.WIFSIGNALED(status):
-        assert read == ExitCode(0, os.WTERMSIG(status))
 
 
 def test_signals_have_names() -> None:

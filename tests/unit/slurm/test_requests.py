@@ -133,7 +133,7 @@ def test_jobs_are_read() -> None:
         None,
     )
     assert job.time_limit is NoDuration.UNLIMITED
-    assert (job.restarts, job.comment, job.nodelist, job.array_job) == (2, "", "", 7)
+    assert (job.restarts, job.comment, job.nodelist) == (2, "", "")
 
 
 def test_only_jobs_that_were_asked_for_are_answered() -> None:
@@ -356,8 +356,8 @@ def test_settings() -> None:
         "\nMPI Plugins Configuration:\nSuspendTime = 5 sec\n\nSlurmctld(primary) at controller-0 is UP\n"
     )
     config = ShowConfig().read(CommandOutput(0, text.encode()))
-    assert (config.release, config.cluster, config.max_array_size) == ((26, 5), "soperator", 10001)
-    assert (config.min_job_age, config.resume_timeout) == (timedelta(minutes=5), timedelta(seconds=30))
+    assert (config.release, config.cluster, config.settings["MaxArraySize"]) == ((26, 5), "soperator", "10001")
+    assert config.min_job_age == timedelta(minutes=5)
     assert (config.suspend_time, config.suspend_exc_nodes) == (None, "worker-cpu-[0-1]")
     assert config.has_accounting
     assert config.rate_limit is not None
