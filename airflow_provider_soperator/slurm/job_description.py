@@ -134,12 +134,12 @@ class JobDescription:
     account: str | None = option(TEXT, "A", text("account"))
     partition: Words | None = option(LIST, "p", text("partition"))
     qos: str | None = option(TEXT, "q", text("qos"))
-    reservation: Words | None = option(LIST, "", text("reservation"))
-    wckey: str | None = option(TEXT, "", text("wckey"))
+    reservation: Words | None = option(LIST, rest=text("reservation"))
+    wckey: str | None = option(TEXT, rest=text("wckey"))
     #: The user's own; Soperator's health checks may read it.
-    comment: str | None = option(TEXT, "", text("comment"))
-    mcs_label: str | None = option(TEXT, "", text("mcs_label"))
-    extra: str | None = option(TEXT, "", text("extra"))
+    comment: str | None = option(TEXT, rest=text("comment"))
+    mcs_label: str | None = option(TEXT, rest=text("mcs_label"))
+    extra: str | None = option(TEXT, rest=text("extra"))
     clusters: Words | None = option(LIST, "M")
 
     # Nodes
@@ -147,112 +147,112 @@ class JobDescription:
     nodelist: Words | None = option(LIST, "w", option_values.listed("required_nodes"))
     exclude: Words | None = option(LIST, "x", option_values.listed("excluded_nodes"))
     constraint: str | None = option(TEXT, "C", text("constraints"))
-    prefer: str | None = option(TEXT, "", text("prefer"))
-    batch: str | None = option(TEXT, "", text("batch_features"))
-    contiguous: bool | None = option(FLAG, "", always("contiguous", True), constant=True)
-    exclusive: bool | str | None = option(EXCLUSIVE, "", shared, bare=True)
+    prefer: str | None = option(TEXT, rest=text("prefer"))
+    batch: str | None = option(TEXT, rest=text("batch_features"))
+    contiguous: bool | None = option(FLAG, rest=always("contiguous", True), constant=True)
+    exclusive: bool | str | None = option(EXCLUSIVE, rest=shared, bare=True)
     oversubscribe: bool | None = option(FLAG, "s", always("shared", ["oversubscribe"]), constant=True)
     overcommit: bool | None = option(FLAG, "O", always("overcommit", True), constant=True)
-    spread_job: bool | None = option(FLAG, "", flag("SPREAD_JOB"), constant=True)
-    use_min_nodes: bool | None = option(FLAG, "", flag("PREFER_MINIMUM_NODE_COUNT"), constant=True)
-    switches: int | str | None = option(COUNTED, "", option_values.switches)
-    segment: int | None = option(POSITIVE, "", number("segment_size"))
-    reboot: bool | None = option(FLAG, "", always("reboot", True), constant=True)
+    spread_job: bool | None = option(FLAG, rest=flag("SPREAD_JOB"), constant=True)
+    use_min_nodes: bool | None = option(FLAG, rest=flag("PREFER_MINIMUM_NODE_COUNT"), constant=True)
+    switches: int | str | None = option(COUNTED, rest=option_values.switches)
+    segment: int | None = option(POSITIVE, rest=number("segment_size"))
+    reboot: bool | None = option(FLAG, rest=always("reboot", True), constant=True)
     delay_boot: Duration | None = option(
-        DURATION, "", lambda written: {"delay_boot": option_values.in_seconds(written)}
+        DURATION, rest=lambda written: {"delay_boot": option_values.in_seconds(written)}
     )
-    wait_all_nodes: bool | None = option(ONE_ZERO, "", lambda written: {"wait_all_nodes": written == "1"})
+    wait_all_nodes: bool | None = option(ONE_ZERO, rest=lambda written: {"wait_all_nodes": written == "1"})
 
     # Tasks and processors
     ntasks: int | None = option(POSITIVE, "n", number("tasks"))
-    ntasks_per_node: int | None = option(POSITIVE, "", number("tasks_per_node"))
-    ntasks_per_socket: int | None = option(POSITIVE, "", number("tasks_per_socket"))
-    ntasks_per_core: int | None = option(POSITIVE, "", number("tasks_per_core"))
-    ntasks_per_gpu: int | None = option(POSITIVE, "", number("ntasks_per_tres"))
+    ntasks_per_node: int | None = option(POSITIVE, rest=number("tasks_per_node"))
+    ntasks_per_socket: int | None = option(POSITIVE, rest=number("tasks_per_socket"))
+    ntasks_per_core: int | None = option(POSITIVE, rest=number("tasks_per_core"))
+    ntasks_per_gpu: int | None = option(POSITIVE, rest=number("ntasks_per_tres"))
     cpus_per_task: int | None = option(POSITIVE, "c", number("cpus_per_task"))
-    cpus_per_gpu: int | None = option(POSITIVE, "", generic_resource("cpus_per_tres"))
-    mincpus: int | None = option(POSITIVE, "", number("minimum_cpus_per_node"))
-    sockets_per_node: int | None = option(POSITIVE, "", number("sockets_per_node"))
-    cores_per_socket: int | None = option(POSITIVE, "", number("cores_per_socket"), rest_since=45)
-    threads_per_core: int | None = option(POSITIVE, "", number("threads_per_core"))
+    cpus_per_gpu: int | None = option(POSITIVE, rest=generic_resource("cpus_per_tres"))
+    mincpus: int | None = option(POSITIVE, rest=number("minimum_cpus_per_node"))
+    sockets_per_node: int | None = option(POSITIVE, rest=number("sockets_per_node"))
+    cores_per_socket: int | None = option(POSITIVE, rest=number("cores_per_socket"), rest_since=45)
+    threads_per_core: int | None = option(POSITIVE, rest=number("threads_per_core"))
     core_spec: int | None = option(COUNT, "S", number("core_specification"))
-    thread_spec: int | None = option(COUNT, "", number("thread_specification"))
-    cpu_freq: str | None = option(TEXT, "", text("cpu_frequency"))
+    thread_spec: int | None = option(COUNT, rest=number("thread_specification"))
+    cpu_freq: str | None = option(TEXT, rest=text("cpu_frequency"))
     distribution: str | None = option(TEXT, "m", text("distribution"))
     hint: str | None = option(TEXT)
-    network: str | None = option(TEXT, "", text("network"))
+    network: str | None = option(TEXT, rest=text("network"))
 
     # Memory and disk: a number is megabytes, a text is like "16G"
-    mem: int | str | None = option(MEMORY, "", megabytes("memory_per_node"))
-    mem_per_cpu: int | str | None = option(MEMORY, "", megabytes("memory_per_cpu"))
+    mem: int | str | None = option(MEMORY, rest=megabytes("memory_per_node"))
+    mem_per_cpu: int | str | None = option(MEMORY, rest=megabytes("memory_per_cpu"))
     mem_per_gpu: int | str | None = option(
-        MEMORY, "", lambda written: {"memory_per_tres": f"gres/gpu:{option_values.in_megabytes(written)}"}
+        MEMORY, rest=lambda written: {"memory_per_tres": f"gres/gpu:{option_values.in_megabytes(written)}"}
     )
     tmp: int | str | None = option(
-        MEMORY, "", lambda written: {"temporary_disk_per_node": option_values.in_megabytes(written)}
+        MEMORY, rest=lambda written: {"temporary_disk_per_node": option_values.in_megabytes(written)}
     )
 
     # GPUs and other resources
     gpus: int | str | None = option(COUNTED, "G", generic_resource("tres_per_job"))
-    gpus_per_node: int | str | None = option(COUNTED, "", generic_resource("tres_per_node"))
-    gpus_per_task: int | str | None = option(COUNTED, "", option_values.gpus_per_task)
-    gpus_per_socket: int | str | None = option(COUNTED, "", generic_resource("tres_per_socket"))
+    gpus_per_node: int | str | None = option(COUNTED, rest=generic_resource("tres_per_node"))
+    gpus_per_task: int | str | None = option(COUNTED, rest=option_values.gpus_per_task)
+    gpus_per_socket: int | str | None = option(COUNTED, rest=generic_resource("tres_per_socket"))
     #: The type of all GPUs that are given as plain numbers.
     gpu_type: str | None = None
-    gpu_bind: str | None = option(TEXT, "", lambda written: {"tres_bind": f"gres/gpu:{written}"})
-    gpu_freq: str | None = option(TEXT, "", lambda written: {"tres_freq": f"gpu:{written}"})
-    gres: Words | None = option(LIST, "", option_values.gres)
-    gres_flags: Words | None = option(LIST, "", option_values.gres_flags)
-    tres_per_task: Words | None = option(LIST, "", text("tres_per_task"))
-    tres_bind: str | None = option(TEXT, "", text("tres_bind"))
+    gpu_bind: str | None = option(TEXT, rest=lambda written: {"tres_bind": f"gres/gpu:{written}"})
+    gpu_freq: str | None = option(TEXT, rest=lambda written: {"tres_freq": f"gpu:{written}"})
+    gres: Words | None = option(LIST, rest=option_values.gres)
+    gres_flags: Words | None = option(LIST, rest=option_values.gres_flags)
+    tres_per_task: Words | None = option(LIST, rest=text("tres_per_task"))
+    tres_bind: str | None = option(TEXT, rest=text("tres_bind"))
     licenses: Words | None = option(LIST, "L", text("licenses"))
-    bb: str | None = option(TEXT, "", text("burst_buffer"))
+    bb: str | None = option(TEXT, rest=text("burst_buffer"))
 
     # When, and after what. A number is minutes.
     time_limit: Duration | None = option(DURATION, "t", minutes("time_limit"), long="time")
-    time_min: Duration | None = option(DURATION, "", minutes("time_minimum"))
+    time_min: Duration | None = option(DURATION, rest=minutes("time_minimum"))
     begin: Moment | None = option(MOMENT, "b", text("begin_time"))
-    deadline: Moment | None = option(MOMENT, "", text("deadline"))
+    deadline: Moment | None = option(MOMENT, rest=text("deadline"))
     dependency: Dependencies | None = option(DEPENDENCY, "d", text("dependency"))
-    kill_on_invalid_dep: bool | None = option(YES_NO, "", option_values.kill_on_invalid_dep)
+    kill_on_invalid_dep: bool | None = option(YES_NO, rest=option_values.kill_on_invalid_dep)
     array: str | range | Sequence[int] | None = option(TEXT, "a", text("array"))
     #: How many elements of the array may run at once.
     array_limit: int | None = None
-    priority: int | str | None = option(PRIORITY, "", option_values.priority)
-    nice: int | None = option(NUMBER, "", number("nice"), bare=100)
+    priority: int | str | None = option(PRIORITY, rest=option_values.priority)
+    nice: int | None = option(NUMBER, rest=number("nice"), bare=100)
     hold: bool | None = option(FLAG, "H", always("hold", True), constant=True)
 
     # What happens to it
     requeue: bool | None = flags("requeue", "no-requeue", lambda said: always("requeue", said == "requeue"))
     #: "" keeps the job when a node fails, "off" does not.
     no_kill: str | None = option(TEXT, "k", always("kill_on_node_fail", False), bare="")
-    signal: Signal | str | None = option(SIGNAL, "", option_values.signal)
-    mail_type: Words | None = option(LIST, "", option_values.mail)
-    mail_user: str | None = option(TEXT, "", text("mail_user"))
-    profile: Words | None = option(LIST, "", option_values.profile)
-    acctg_freq: str | None = option(TEXT, "", text("account_gather_frequency"))
+    signal: Signal | str | None = option(SIGNAL, rest=option_values.signal)
+    mail_type: Words | None = option(LIST, rest=option_values.mail)
+    mail_user: str | None = option(TEXT, rest=text("mail_user"))
+    profile: Words | None = option(LIST, rest=option_values.profile)
+    acctg_freq: str | None = option(TEXT, rest=text("account_gather_frequency"))
 
     # Files and environment
     output: str | None = option(TEXT, "o", text("standard_output"))
     error: str | None = option(TEXT, "e", text("standard_error"))
     input: str | None = option(TEXT, "i", text("standard_input"))
-    open_mode: str | None = option(OPEN_MODE, "", lambda written: {"open_mode": [written.upper()]})
+    open_mode: str | None = option(OPEN_MODE, rest=lambda written: {"open_mode": [written.upper()]})
     chdir: str | None = option(TEXT, "D", text("current_working_directory"))
     #: Variables that the job gets from the submitting side, as for --export: ALL, NONE, NIL or names.
-    export: Words | None = option(LIST, "", lambda written: {})  # slurmrestd has only the environment itself
+    export: Words | None = option(LIST, rest=lambda written: {})  # slurmrestd has only the environment itself
     #: The job's own variables, independent of `export`.
     env: Mapping[str, str] = field(default_factory=dict)
 
     # Containers: OCI of Slurm itself, then pyxis
-    container: str | None = option(TEXT, "", text("container"))
-    container_id: str | None = option(TEXT, "", text("container_id"))
-    container_image: str | None = option(TEXT, "", pyxis("container-image"))
-    container_mounts: Words | None = option(LIST, "", pyxis("container-mounts"))
-    container_workdir: str | None = option(TEXT, "", pyxis("container-workdir"))
-    container_name: str | None = option(TEXT, "", pyxis("container-name"))
-    container_save: str | None = option(TEXT, "", pyxis("container-save"))
+    container: str | None = option(TEXT, rest=text("container"))
+    container_id: str | None = option(TEXT, rest=text("container_id"))
+    container_image: str | None = option(TEXT, rest=pyxis("container-image"))
+    container_mounts: Words | None = option(LIST, rest=pyxis("container-mounts"))
+    container_workdir: str | None = option(TEXT, rest=pyxis("container-workdir"))
+    container_name: str | None = option(TEXT, rest=pyxis("container-name"))
+    container_save: str | None = option(TEXT, rest=pyxis("container-save"))
     #: Names of the variables that override the image's.
-    container_env: Words | None = option(LIST, "", pyxis("container-env"))
+    container_env: Words | None = option(LIST, rest=pyxis("container-env"))
     container_mount_home: bool | None = flags("container-mount-home", "no-container-mount-home", pyxis)
     container_remap_root: bool | None = flags("container-remap-root", "no-container-remap-root", pyxis)
     container_entrypoint: bool | None = flags("container-entrypoint", "no-container-entrypoint", pyxis)
