@@ -209,10 +209,6 @@ def _lost(command: Command) -> ConnectionLost:
     return ConnectionLost(f"the connection broke while {command.argv[0]} was under way", "it is reopened")
 
 
-def _limit(command: Command) -> float:
-    return command.timeout + GRACE + SLACK
-
-
 class Shells:
     """The shells of one connection: a command takes an idle one, opens a new one, or waits for its turn."""
 
@@ -229,7 +225,7 @@ class Shells:
         async with self._places:
             pipe = await self._take()
             try:
-                output = await self._exchange(pipe, command, encode, _limit(command))
+                output = await self._exchange(pipe, command, encode, command.timeout + GRACE + SLACK)
             except BaseException:
                 await pipe.close()
                 raise
@@ -297,7 +293,6 @@ class ShellTransport(Generic[C]):
     """
 
     #: Errors after which the connection is not used again.
-
     _final: ClassVar[tuple[type[TransportError], ...]] = (ConnectionLost,)
 
     def __init__(self) -> None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import secrets
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import Any, Generic, TypeVar
 
 from airflow_provider_soperator.slurm.errors import InvalidRequest, SlurmError, UnreadableAnswer, from_output
 
@@ -74,14 +74,18 @@ class Request(Generic[T]):
     def check(self, answer: CommandOutput) -> CommandOutput:
         """The answer, if the command succeeded."""
         if answer.status:
-            self.fail(answer)
+            raise self.error(answer)
         return answer
-
-    def fail(self, answer: CommandOutput) -> NoReturn:
-        raise self.error(answer)
 
     def error(self, answer: CommandOutput) -> SlurmError:
         return from_output(self.command().argv, answer.status, answer.stdout, answer.stderr)
+
+
+class Order(Request[None]):
+    """A request that changes something, and has no answer but success."""
+
+    def read(self, answer: CommandOutput) -> None:
+        self.check(answer)
 
 
 def clean(text: str) -> str:
@@ -99,6 +103,11 @@ _NOTHING = {"(null)", "n/a", "none", "none assigned", "null"}
 def number(text: str) -> int:
     """A whole number; 0 if Slurm has none."""
     return int(text) if text.isdecimal() else 0
+
+
+def number_or_none(text: str) -> int | None:
+    """A whole number; None if Slurm has none."""
+    return int(text) if text.isdecimal() else None
 
 
 def listed(text: str) -> tuple[str, ...]:
@@ -120,11 +129,6 @@ def free_text(what: str, text: str, most: int = 1024) -> str:
     if len(text.encode()) > most:
         raise InvalidRequest(f"{what} has {len(text.encode())} bytes; at most {most} are kept")
     return text
-
-
-def quoted(what: str, text: str) -> str:
-    """The text in quotation marks, for a field of which ``scontrol`` removes the outer ones only."""
-    return f'"{free_text(what, text)}"'
 
 
 def new_separator() -> str:
@@ -170,6 +174,23 @@ class Table:
                     raise UnreadableAnswer(f"a table of {width} columns has a row that does not end: {first[:200]!r}")
                 first = first[1:]
             yield (first, *fields[start + 1 : start + width])
+
+
+#: The fields of a record, each with its column, and the reader of that column.
+Columns = Mapping[str, tuple[str, Callable[[str], Any]]]
+
+
+def table_of(columns: Columns) -> Table:
+    return Table(tuple(column for column, _ in columns.values()))
+
+
+def read_row(columns: Columns, row: Sequence[str]) -> dict[str, Any]:
+    """The fields of a record.
+
+    >>> read_row({"name": ("NodeList", str), "memory": ("Memory", number)}, ("worker-0", "7"))
+    {'name': 'worker-0', 'memory': 7}
+    """
+    return {name: read(text) for (name, (_, read)), text in zip(columns.items(), row, strict=False)}
 
 
 #: Generator that yields requests, is sent their answers, and returns a ``T``.
