@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import math
 import ssl
 import time
 from collections.abc import Callable
@@ -211,30 +212,27 @@ def user_of(token: str) -> str:
     return str(said.get("sun") or said.get("username") or "")
 
 
+def _end_of(token: str) -> float:
+    end = claims(token).get("exp")
+    return end if isinstance(end, (int, float)) else math.inf
+
+
 def refused(token: str) -> ConnectFailed:
     """The error for a token that slurmrestd has rejected."""
-    said = claims(token)
-    if not said:
+    if not claims(token):
         return ConnectFailed("slurmrestd refused the token", "it is not a JWT; `scontrol token` makes one")
-    if isinstance(end := said.get("exp"), (int, float)) and end <= time.time():
-        return _expired(end)
+    if (end := _end_of(token)) <= time.time():
+        written = datetime.fromtimestamp(end, timezone.utc).isoformat(timespec="seconds")
+        return ConnectFailed(
+            f"the token for slurmrestd expired at {written}",
+            "make another (`scontrol token lifespan=…`), or set the key or a source of tokens in the connection",
+        )
     # The only time in it that Slurm checks is its end, and Slurm's clock may be ahead of this one.
     return ConnectFailed(
         "slurmrestd refused the token",
         "see whether its key is the cluster's (secret CLUSTER-rest-jwt-key), its user is known there, and the clocks "
         "agree",
     )
-
-
-def _expired(end: float) -> ConnectFailed:
-    return ConnectFailed(
-        f"the token for slurmrestd expired at {_written(end)}",
-        "make another (`scontrol token lifespan=…`), or set the key or a source of tokens in the connection",
-    )
-
-
-def _written(moment: float) -> str:
-    return datetime.fromtimestamp(moment, timezone.utc).isoformat(timespec="seconds")
 
 
 @dataclass(frozen=True)
@@ -248,11 +246,8 @@ class GivenToken:
     given: str = field(repr=False)
 
     async def token(self, renew: bool) -> str:
-        if renew:
+        if renew or _end_of(self.given) <= time.time():
             raise refused(self.given)
-        end = claims(self.given).get("exp")
-        if isinstance(end, (int, float)) and end <= time.time():
-            raise _expired(end)
         return self.given
 
 
@@ -267,10 +262,8 @@ class _RenewedTokens:
     async def token(self, renew: bool) -> str:
         if renew or time.time() >= self._until:
             self._token = await self._make()
-            now, life = time.time(), self._lifespan.total_seconds()
-            end = claims(self._token).get("exp")
-            if isinstance(end, (int, float)):
-                life = min(life, end - now)
+            now = time.time()
+            life = min(self._lifespan.total_seconds(), _end_of(self._token) - now)
             # A short-lived token is renewed at half of its life.
             self._until = now + min(life * _PART_OF_LIFE, max(life - _SECONDS_BEFORE, life / 2))
         return self._token

@@ -13,7 +13,6 @@ import secrets
 import shlex
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from functools import partial
 from typing import ClassVar, Generic, Protocol, TypeVar
 
@@ -148,16 +147,12 @@ class _Stream:
         return bytes(self._data[: self.length])
 
 
-@dataclass
 class Exchange:
     """A running command: takes the bytes of both streams as they come, and detects its end."""
 
-    mark: str
-    command: Command
-    _streams: dict[str, _Stream] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._streams = {"stdout": _Stream(self.mark), "stderr": _Stream(self.mark)}
+    def __init__(self, mark: str, command: Command) -> None:
+        self.mark, self.command = mark, command
+        self._streams = {"stdout": _Stream(mark), "stderr": _Stream(mark)}
 
     def feed(self, stream: str, data: bytes) -> None:
         self._streams[stream].feed(data)

@@ -23,6 +23,7 @@ from airflow_provider_soperator.slurm.notations import (
     parse_time,
 )
 from airflow_provider_soperator.slurm.requests.commands import (
+    SAFE_NAME,
     Columns,
     Command,
     CommandOutput,
@@ -43,7 +44,6 @@ MOST_IDS = 5000
 #: Characters of slurmdbd's column for names.
 NAME_LENGTH = 255
 
-_SAFE_NAME = re.compile(r"[A-Za-z0-9._:@+-]+")
 _BYTES = re.compile(r"([0-9.]+)([KMGTP]?)")
 _EPOCH = datetime.fromtimestamp(0, timezone.utc)
 
@@ -114,7 +114,6 @@ class Accounting(Request[tuple[AccountingJob, ...]]):
 
     ids: tuple[JobId, ...] | None = None
     names: tuple[str, ...] = ()
-    name_suffixes: tuple[str, ...] = ()
     user: str = ""
     #: Jobs of all users; else, except for root, ``sacct`` lists only the user's own.
     everyone: bool = False
@@ -148,7 +147,7 @@ class Accounting(Request[tuple[AccountingJob, ...]]):
 
     def safe_names(self) -> tuple[str, ...]:
         """The names in accounting, if each can be queried; otherwise none."""
-        return tuple(sorted(self._names)) if all(map(_SAFE_NAME.fullmatch, self._names)) else ()
+        return tuple(sorted(self._names)) if all(map(SAFE_NAME.fullmatch, self._names)) else ()
 
     def read(self, answer: CommandOutput) -> tuple[AccountingJob, ...]:
         runs: dict[JobId, list[dict[str, Any]]] = {}
@@ -169,9 +168,7 @@ class Accounting(Request[tuple[AccountingJob, ...]]):
         """True if a job fits the ids and names, which the server may not have applied."""
         if self._wanted is not None and not self._wanted.touches(job.id):
             return False
-        if self.names and job.name not in self._names:
-            return False
-        return not self.name_suffixes or job.name.endswith(self.name_suffixes)
+        return not self.names or job.name in self._names
 
     @cached_property
     def _wanted(self) -> JobIdSet | None:

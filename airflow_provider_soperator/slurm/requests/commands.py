@@ -6,6 +6,7 @@ line breaks, other separators, text in any encoding.
 
 from __future__ import annotations
 
+import re
 import secrets
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
@@ -19,6 +20,10 @@ T = TypeVar("T")
 #: Slurm's commands give up by themselves after MessageTimeout (Soperator: 60 s) and a few tries.
 TIMEOUT = 150.0
 MEGABYTE = 1 << 20
+#: Names that ``squeue`` and ``sacct`` neither split nor alter.
+SAFE_NAME = re.compile(r"[A-Za-z0-9._:@+-]+")
+#: Bytes of a reason or a comment.
+_MOST_TEXT = 1024
 
 
 @dataclass(frozen=True)
@@ -122,12 +127,12 @@ def plain_word(what: str, text: str) -> str:
     return text
 
 
-def free_text(what: str, text: str, most: int = 1024) -> str:
+def free_text(what: str, text: str) -> str:
     """The text, if it is one printable line: slurmctld keeps any, but other programs read it line by line."""
     if not text.isprintable():
         raise InvalidRequest(f"{what} {text!r} has line breaks or other non-printable characters")
-    if len(text.encode()) > most:
-        raise InvalidRequest(f"{what} has {len(text.encode())} bytes; at most {most} are kept")
+    if len(text.encode()) > _MOST_TEXT:
+        raise InvalidRequest(f"{what} has {len(text.encode())} bytes; at most {_MOST_TEXT} are kept")
     return text
 
 

@@ -21,6 +21,7 @@ from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.notations import EPOCHS, ExitCode, parse_duration, parse_time
 from airflow_provider_soperator.slurm.requests.commands import (
     MEGABYTE,
+    SAFE_NAME,
     Columns,
     Command,
     CommandOutput,
@@ -44,7 +45,6 @@ MOST_LISTED = 1000
 #: Jobs in one other command, well below any limit on a command line.
 BATCH = 1000
 
-_SAFE_NAME = re.compile(r"[A-Za-z0-9._:@+-]+")
 _STATE = re.compile(r"[A-Za-z_]+")
 _SIGNAL = re.compile(r"(SIG)?[A-Z][A-Z0-9+]*|[0-9]{1,2}")
 _FIELD = re.compile(r"[A-Za-z]+")
@@ -142,7 +142,7 @@ class ListJobs(Request[tuple[Job, ...]]):
         if wholes and len(wholes) <= MOST_LISTED:
             argv.append(f"--jobs={','.join(map(str, wholes))}")
         # Names that squeue would split or alter are only filtered here.
-        if self.names and len(self.names) <= MOST_LISTED and all(map(_SAFE_NAME.fullmatch, self.names)):
+        if self.names and len(self.names) <= MOST_LISTED and all(map(SAFE_NAME.fullmatch, self.names)):
             argv.append(f"--name={','.join(self.names)}")
         return Command((*argv, *self.table.format_words()), environment={**EPOCHS, "SLURM_BITSTR_LEN": "0"})
 

@@ -31,14 +31,13 @@ from airflow_provider_soperator.slurm.rest.calls import (
     Steps,
     as_lines,
     asked,
+    check_each,
     exit_code,
     handles,
     minutes,
     moment,
     number,
     segment,
-    status_error,
-    status_errors,
     unsupported,
 )
 from airflow_provider_soperator.slurm.states import JobBase, JobState
@@ -218,10 +217,7 @@ def cancel(request: CancelJobs, site: Site) -> Steps[None]:
     if request.waiting:
         body["job_state"] = ["PENDING"]
     data = yield from asked(RestCall("DELETE", "slurm/jobs/", body=body))
-    meant = _GONE | {_OTHER_STATE} if request.waiting else _GONE
-    refused = [one for one in status_errors(data) if one["code"] not in meant]
-    if refused:
-        raise status_error(refused)
+    check_each(data, ignored=_GONE | {_OTHER_STATE} if request.waiting else _GONE)
 
 
 @handles
@@ -265,9 +261,7 @@ def requeue(request: RequeueJobs, site: Site) -> Steps[None]:
     site.require(45, "requeue jobs")
     flags = {"flags": ["Hold"]} if request.hold else {}
     body = {"jobs": [job.argument for job in request.ids], **flags}
-    data = yield from asked(RestCall("POST", "slurm/jobs/requeue", body=body))
-    if refused := status_errors(data):
-        raise status_error(refused)
+    check_each((yield from asked(RestCall("POST", "slurm/jobs/requeue", body=body))))
 
 
 @handles
