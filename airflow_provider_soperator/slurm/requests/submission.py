@@ -146,14 +146,15 @@ class SubmitOnce(Request[tuple[Submitted, ...]]):
         for text in (self.mark, _yes(self.fresh), together, *words, *_counted(past), str(len(self.jobs))):
             yield text.encode()
         keys = self.submission_keys()
+        of_all = frozenset(keys)
         for place in self.order:
-            yield from self._job_fields(self.jobs[place], keys[place], frozenset(keys))
+            yield from self._job_fields(self.jobs[place], keys[place], of_all)
 
-    def _job_fields(self, job: BatchJob, key: SubmissionKey, keys: frozenset[SubmissionKey]) -> Iterator[bytes]:
+    def _job_fields(self, job: BatchJob, key: SubmissionKey, of_all: frozenset[SubmissionKey]) -> Iterator[bytes]:
         waits_for, asked = dependency_of(job), asked_for(job)
         priority = "" if asked.priority is None else option_values.PRIORITY.write(asked.priority)
         comments = [part.comment or "" for part in job_submission.components(job)] if self.together else []
-        if self.together and not asked.hold and keys.isdisjoint(waits_for.keys):
+        if self.together and not asked.hold and of_all.isdisjoint(waits_for.keys):
             # It must not start before the others exist. A release resets the priority, so its own is set afterwards.
             job = with_extra_args(job).replace(hold=True, comment=HELD, priority=None)
         if not waits_for.is_plain:
