@@ -244,15 +244,13 @@ class Shells:
         pipe = await self._open_pipe()
         try:
             await self._exchange(pipe, _GREETING, lambda _, mark: handshake(mark), HANDSHAKE)
-        except CommandTimedOut as error:
+        except BaseException as error:
             await pipe.close()
-            raise ConnectFailed("the login shell does not answer", _NO_SHELL) from error
-        except ConnectionLost as error:
-            await pipe.close()
-            # No command was running yet, but the connection may just have broken.
-            raise ConnectionLost("the login shell exited at once", _NO_SHELL) from error
-        except BaseException:
-            await pipe.close()
+            if isinstance(error, CommandTimedOut):
+                raise ConnectFailed("the login shell does not answer", _NO_SHELL) from error
+            if isinstance(error, ConnectionLost):
+                # No command was running yet, but the connection may just have broken.
+                raise ConnectionLost("the login shell exited at once", _NO_SHELL) from error
             raise
         return pipe
 

@@ -39,7 +39,6 @@ class Site:
     user: str = ""
     #: The default working folder of jobs, as a login's home would be.
     home: str = ""
-    environment: tuple[str, ...] = job_submission.DEFAULT_ENVIRONMENT
 
     def require(self, version: int, what: str) -> None:
         """Raise ``Unsupported`` if slurmrestd is older than this version."""

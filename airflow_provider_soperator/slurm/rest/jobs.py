@@ -112,11 +112,8 @@ def _is_wanted(said: Json, request: ListJobs, site: Site) -> bool:
 
 
 def _has_state(state: JobState, wanted: Iterable[str]) -> bool:
-    for word in wanted:
-        one = JobState.parse(word)
-        if (one.base is not None and one.base == state.base) or one.flags & state.flags:
-            return True
-    return False
+    states = map(JobState.parse, wanted)
+    return any((one.base is not None and one.base == state.base) or one.flags & state.flags for one in states)
 
 
 def _cut_elements(found: list[Json]) -> Steps[dict[int, str]]:
@@ -300,7 +297,7 @@ def payload_of(job: BatchJob, site: Site) -> dict[str, Any]:
     job.check()
     if site.home and job_submission.components(job)[0].chdir is None:
         job = job.replace(chdir=site.home)
-    return job.to_payload(f"v0.0.{site.version}", environment=site.environment)
+    return job.to_payload(f"v0.0.{site.version}")
 
 
 def submitted(body: Json) -> Steps[JobId]:

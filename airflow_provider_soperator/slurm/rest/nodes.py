@@ -7,7 +7,13 @@ from airflow_provider_soperator.slurm.cluster_records import Machine, Node, Part
 from airflow_provider_soperator.slurm.errors import UnknownNode
 from airflow_provider_soperator.slurm.notations import NoDuration
 from airflow_provider_soperator.slurm.requests.commands import clean
-from airflow_provider_soperator.slurm.requests.nodes import ListMachines, ListNodes, ListPartitions, NodeOrder
+from airflow_provider_soperator.slurm.requests.nodes import (
+    ListMachines,
+    ListNodes,
+    ListPartitions,
+    NodeOrder,
+    fold_names,
+)
 from airflow_provider_soperator.slurm.rest.calls import (
     NAME,
     Json,
@@ -29,17 +35,16 @@ _FLAGS = {"power_down_asap": ["POWER_DOWN", "POWER_DRAIN"], "power_down_force": 
 @handles
 def list_nodes(request: ListNodes, site: Site) -> Steps[tuple[Node, ...]]:
     """List nodes. All are requested, as a call cannot have a list of names."""
-    request.command()  # rejects an invalid list of nodes
     return tuple(map(_node, (yield from _nodes(request.names))))
 
 
 def _nodes(names: tuple[str, ...] | None) -> Steps[list[Json]]:
+    wanted = None if names is None else set(hostlist.expand(fold_names(names)))
     data = yield from asked(RestCall("GET", "slurm/nodes/"))
     nodes: dict[str, Json] = {one["name"]: one for one in data["nodes"]}
-    wanted = nodes.keys() if names is None else set(hostlist.expand(hostlist.fold(names)))
-    if missing := wanted - nodes.keys():
+    if missing := (wanted or set()) - nodes.keys():
         raise UnknownNode(f"there is no node {hostlist.fold(missing)}", NAME)
-    return [one for name, one in nodes.items() if name in wanted]
+    return [one for name, one in nodes.items() if wanted is None or name in wanted]
 
 
 def _node(said: Json) -> Node:
@@ -68,7 +73,6 @@ def _node(said: Json) -> Node:
 
 @handles
 def list_machines(request: ListMachines, site: Site) -> Steps[tuple[Machine, ...]]:
-    request.command()
     return tuple(map(_machine, (yield from _nodes(request.names))))
 
 
