@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -114,17 +114,37 @@ _CHUNK = 64 * 1024
 _STDIN, _STDOUT, _STDERR, _STATUS = b"\0", b"\1", b"\2", b"\3"
 
 
-class _Frames:
-    """Frames of one websocket: each begins with a byte that names its stream."""
+class _WebSocketPipe:
+    """An aiohttp websocket to a shell, and the client that opened it.
 
-    def __init__(self, pod: str, choice: PodChoice) -> None:
-        self._where = f"container {choice.container} of pod {pod}"
-        self._shell = " ".join(choice.shell)
+    Each message begins with a byte that names its stream.
+    """
+
+    def __init__(
+        self,
+        socket: aiohttp.ClientWebSocketResponse,
+        client: kubernetes_asyncio.client.ApiClient,
+        pod: str,
+        choice: PodChoice,
+    ) -> None:
+        self._socket, self._client, self._pod, self._choice = socket, client, pod, choice
+        self._coming = asyncio.ensure_future(socket.receive())
         self._started = False
         self._complaint = b""
 
-    def read(self, frame: bytes) -> tuple[str, bytes] | None:
-        """The stream and the bytes of a frame; None if the shell has ended."""
+    async def send(self, data: bytes) -> None:
+        for start in range(0, len(data), _CHUNK):
+            await self._socket.send_bytes(_STDIN + data[start : start + _CHUNK])
+
+    async def receive(self) -> tuple[str, bytes] | None:
+        import aiohttp
+
+        message = await self._coming
+        if message.type not in (aiohttp.WSMsgType.BINARY, aiohttp.WSMsgType.TEXT):
+            return None
+        # Always keep a receive pending: aiohttp notices the answers to its pings only during one.
+        self._coming = asyncio.ensure_future(self._socket.receive())
+        frame = message.data.encode() if isinstance(message.data, str) else message.data
         channel, data = frame[:1], frame[1:]
         if channel == _STDERR:
             if not self._started:
@@ -135,45 +155,13 @@ class _Frames:
                 return None
             why = self._complaint.decode(errors="replace").strip() or status_message(data)
             raise ConnectFailed(
-                f"cannot start a shell in {self._where} ({why})", f"see whether `{self._shell}` runs there"
+                f"cannot start a shell in container {self._choice.container} of pod {self._pod} ({why})",
+                f"see whether `{' '.join(self._choice.shell)}` runs there",
             )
         if channel != _STDOUT:
             return "stdout", b""
         self._started = self._started or bool(data)
         return "stdout", data
-
-
-def _pieces(data: bytes) -> Iterator[bytes]:
-    for start in range(0, len(data), _CHUNK):
-        yield _STDIN + data[start : start + _CHUNK]
-
-
-class _WebSocketPipe:
-    """An aiohttp websocket to a shell, and the client that opened it."""
-
-    def __init__(
-        self,
-        socket: aiohttp.ClientWebSocketResponse,
-        client: kubernetes_asyncio.client.ApiClient,
-        frames: _Frames,
-    ) -> None:
-        self._socket, self._client, self._frames = socket, client, frames
-        self._coming = asyncio.ensure_future(socket.receive())
-
-    async def send(self, data: bytes) -> None:
-        for piece in _pieces(data):
-            await self._socket.send_bytes(piece)
-
-    async def receive(self) -> tuple[str, bytes] | None:
-        import aiohttp
-
-        message = await self._coming
-        if message.type not in (aiohttp.WSMsgType.BINARY, aiohttp.WSMsgType.TEXT):
-            return None
-        # Always keep a receive pending: aiohttp notices the answers to its pings only during one.
-        self._coming = asyncio.ensure_future(self._socket.receive())
-        data = message.data
-        return self._frames.read(data.encode() if isinstance(data, str) else data)
 
     async def close(self) -> None:
         self._coming.cancel()
@@ -187,7 +175,6 @@ class KubernetesTransport(ShellTransport["kubernetes_asyncio.client.ApiClient"])
     """Runs commands in shells in the first Ready pod of ``choices``, which is looked up for each new shell."""
 
     # A client with an expired token must be replaced, too; open websockets do not need it.
-
     _final = (ConnectionLost, ConnectFailed)
 
     def __init__(
@@ -207,28 +194,24 @@ class KubernetesTransport(ShellTransport["kubernetes_asyncio.client.ApiClient"])
 
     async def _open_pipe(self, connection: kubernetes_asyncio.client.ApiClient) -> Pipe:
         try:
-            return await self._exec(connection, *await self._find(connection))
+            return await self._exec(connection)
         except ConnectRefused:
             # The pod may have gone since it was found.
-            return await self._exec(connection, *await self._find(connection))
+            return await self._exec(connection)
 
     async def _hang_up(self, connection: kubernetes_asyncio.client.ApiClient) -> None:
         await connection.close()
 
-    async def _find(self, connection: kubernetes_asyncio.client.ApiClient) -> tuple[str, PodChoice]:
-        import kubernetes_asyncio.client
-
-        return await find_pod(kubernetes_asyncio.client.CoreV1Api(connection), self._namespace, self._choices)
-
-    async def _exec(self, connection: kubernetes_asyncio.client.ApiClient, pod: str, choice: PodChoice) -> Pipe:
+    async def _exec(self, connection: kubernetes_asyncio.client.ApiClient) -> Pipe:
         import kubernetes_asyncio.client
         import kubernetes_asyncio.stream
 
+        core: Any = kubernetes_asyncio.client.CoreV1Api(connection)
+        pod, choice = await find_pod(core, self._namespace, self._choices)
         # A client of its own, so that dropping the connection later does not end a shell that is at work.
         client = kubernetes_asyncio.stream.WsApiClient(connection.configuration, heartbeat=_HEARTBEAT)
         client.default_headers.update(connection.default_headers)
-        core: Any = kubernetes_asyncio.client.CoreV1Api(client)
-
+        core = kubernetes_asyncio.client.CoreV1Api(client)
         try:
             with kubernetes_errors(f"exec into pod {pod}"):
                 async with timeout(API_TIMEOUT):
@@ -247,4 +230,4 @@ class KubernetesTransport(ShellTransport["kubernetes_asyncio.client.ApiClient"])
         except BaseException:
             await client.close()
             raise
-        return _WebSocketPipe(socket, client, _Frames(pod, choice))
+        return _WebSocketPipe(socket, client, pod, choice)

@@ -20,16 +20,7 @@ from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.cluster_records import Partition
 from airflow_provider_soperator.slurm.errors import AuthenticationFailed, ControllerUnreachable, SlurmError, classify
 from airflow_provider_soperator.slurm.notations import Duration, NoDuration
-from airflow_provider_soperator.slurm.requests import (
-    CommentNodes,
-    Drain,
-    ListPartitions,
-    PowerDown,
-    PowerUp,
-    Request,
-    ResumeNodes,
-    Undrain,
-)
+from airflow_provider_soperator.slurm.requests import ListPartitions, NodeOrder, Request
 from airflow_provider_soperator.slurm.requests.commands import MEGABYTE, TIMEOUT
 from airflow_provider_soperator.transports.local import SHELL, LocalTransport, kill_session
 from airflow_provider_soperator.transports.pyslurm_program import MARK
@@ -100,41 +91,20 @@ class NativeTransport:
 
 def call_for(request: Request[Any]) -> tuple[str, dict[str, str]] | None:
     """A function of ``pyslurm_program`` and its arguments; None if the request is left to Slurm's commands."""
-    match request:
-        case ListPartitions():
-            return "partitions", {}
-        case PowerUp():
-            changes = {"state": "POWER_UP"}
-        case PowerDown():
-            changes = {"state": request.mode.value.upper()} | ({"reason": request.reason} if request.reason else {})
-        case Drain():
-            changes = {"state": "DRAIN", "reason": request.reason}
-        case Undrain():
-            changes = {"state": "UNDRAIN"}
-        case ResumeNodes():
-            changes = {"state": "RESUME"}
-        # pyslurm turns an empty text into none, and the node would keep its comment.
-        case CommentNodes() if request.comment:
-            changes = {"comment": request.comment}
-        case _:
-            return None
-    # Rejects invalid values, as on every other transport.
-    request.command()
-    return "update_nodes", {"names": hostlist.fold(request.names), **changes}
+    if isinstance(request, ListPartitions):
+        return "partitions", {}
+    if isinstance(request, NodeOrder):
+        # Rejects invalid values, as on every other transport.
+        request.command()
+        state, reason = request.change()
+        changes = {"state": state.upper()} | ({"reason": reason} if reason else {})
+        return "update_nodes", {"names": hostlist.fold(request.names), **changes}
+    return None
 
 
 def _partition(said: dict[str, Any]) -> Partition:
-    return Partition(
-        name=said["name"],
-        state=said["state"],
-        is_default=said["is_default"],
-        is_hidden=said["is_hidden"],
-        nodelist=said["nodes"] or "",
-        total_nodes=said["total_nodes"],
-        max_time=_minutes(said["max_time"]),
-        default_time=_minutes(said["default_time"]),
-        priority_tier=said["priority_tier"] or 0,
-    )
+    durations = {name: _minutes(said[name]) for name in ("max_time", "default_time")}
+    return Partition(**{**said, **durations})
 
 
 def _minutes(said: int | str | None) -> Duration:

@@ -18,18 +18,6 @@ from typing import Any
 #: Begins each answer: all other output is libslurm's log.
 MARK = "\x1e"
 
-PARTITION = (
-    "name",
-    "state",
-    "is_default",
-    "is_hidden",
-    "nodes",
-    "total_nodes",
-    "max_time",
-    "default_time",
-    "priority_tier",
-)
-
 
 def trouble() -> str:
     """The reason why pyslurm cannot be used here, or empty. libslurm may end the process instead."""
@@ -53,7 +41,20 @@ def trouble() -> str:
 def partitions() -> list[dict[str, Any]]:
     import pyslurm
 
-    return [{name: getattr(one, name) for name in PARTITION} for one in pyslurm.Partitions.load().values()]
+    return [
+        {
+            "name": one.name,
+            "state": one.state,
+            "is_default": one.is_default,
+            "is_hidden": one.is_hidden,
+            "nodelist": one.nodes or "",
+            "total_nodes": one.total_nodes,
+            "max_time": one.max_time,
+            "default_time": one.default_time,
+            "priority_tier": one.priority_tier or 0,
+        }
+        for one in pyslurm.Partitions.load().values()
+    ]
 
 
 def update_nodes(names: str, **changes: str) -> None:

@@ -9,18 +9,19 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import math
+import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from airflow_provider_soperator.slurm import rest
 from airflow_provider_soperator.slurm.errors import AuthenticationFailed
 from airflow_provider_soperator.slurm.requests import MintToken, Request
 from airflow_provider_soperator.slurm.requests.commands import MEGABYTE
 from airflow_provider_soperator.slurm.rest import calls
-from airflow_provider_soperator.slurm.rest.calls import VERSIONS, RestAnswer, RestCall, Site
+from airflow_provider_soperator.slurm.rest.calls import VERSIONS, RestAnswer, RestCall, Site, Steps, Unsupported
 from airflow_provider_soperator.transports.transport import Transport
 from airflow_provider_soperator.transports.transport_errors import (
     ConnectFailed,
@@ -32,7 +33,7 @@ from airflow_provider_soperator.transports.transport_errors import (
 )
 
 if TYPE_CHECKING:
-    import httpx
+    pass
 
 T = TypeVar("T")
 
@@ -58,30 +59,6 @@ class _VersionUnknown(Exception):
         self.meant = meant
 
 
-def _options(verify: bool | str) -> dict[str, Any]:
-    import httpx
-
-    limits = httpx.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS, keepalive_expiry=IDLE)
-    # Proxies in the environment are for the internet; the connection has the address of the cluster.
-    return {"verify": _context(verify), "limits": limits, "trust_env": False, "follow_redirects": False}
-
-
-def _context(verify: bool | str) -> Any:
-    """The context that verifies certificates by the system's authorities or a file's; False to verify none."""
-    import ssl
-
-    if not verify:
-        return False
-    return ssl.create_default_context(cafile=verify if isinstance(verify, str) else None)
-
-
-def _timeout(call: RestCall) -> httpx.Timeout:
-    import httpx
-
-    # No limit on the wait for one of the few connections.
-    return httpx.Timeout(call.timeout, connect=CONNECT, pool=None)
-
-
 class RestTransport:
     """Sends requests to one slurmrestd."""
 
@@ -91,17 +68,17 @@ class RestTransport:
         tokens: TokenSource,
         *,
         user: str = "",
-        home: str = "",
-        verify: bool | str = True,
         versions: tuple[int, ...] = VERSIONS,
     ) -> None:
         import httpx
 
         self._url = url.rstrip("/")
-        self._tokens, self._user, self._home = tokens, user, home
+        self._tokens, self._user = tokens, user
         self._versions = versions
         self._version: int | None = None
-        self._client = httpx.AsyncClient(**_options(verify))
+        limits = httpx.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS, keepalive_expiry=IDLE)
+        # Proxies in the environment are for the internet; the connection has the address of the cluster.
+        self._client = httpx.AsyncClient(verify=ssl.create_default_context(), limits=limits, trust_env=False)
 
     async def ask(self, request: Request[T]) -> T:
         try:
@@ -120,13 +97,13 @@ class RestTransport:
 
     async def _ask(self, request: Request[T], version: int) -> T:
         user = self._user or user_of(await self._tokens.token(False))
-        home = self._home or (f"/home/{user}" if user not in ("", "root") else "/root")
+        home = f"/home/{user}" if user not in ("", "root") else "/root"
         try:
-            return await self._take(rest.steps(request, Site(version, user, home)), version)
-        except rest.Unsupported as error:
+            return await self._take(calls.steps(request, Site(version, user, home)), version)
+        except Unsupported as error:
             raise NotSupported(error.what, error.instead) from None
 
-    async def _take(self, steps: rest.Steps[T], version: int) -> T:
+    async def _take(self, steps: Steps[T], version: int) -> T:
         try:
             call = next(steps)
             while True:
@@ -162,7 +139,11 @@ class RestTransport:
 
     async def _send(self, call: RestCall, version: int, token: str) -> tuple[int, bytes]:
         """The status of an answer, and its bytes."""
+        import httpx
+
         url, content = self._url + call.target(version), b"" if call.body is None else json.dumps(call.body).encode()
+        # No limit on the wait for one of the few connections.
+        timeout = httpx.Timeout(call.timeout, connect=CONNECT, pool=None)
         headers = {"X-SLURM-USER-TOKEN": token, "Accept": "application/json"}
         if self._user:
             headers["X-SLURM-USER-NAME"] = self._user
@@ -170,7 +151,7 @@ class RestTransport:
             headers["Content-Type"] = "application/json"
         try:
             async with self._client.stream(
-                call.method, url, headers=headers, content=content, timeout=_timeout(call)
+                call.method, url, headers=headers, content=content, timeout=timeout
             ) as response:
                 data = bytearray()
                 async for chunk in response.aiter_raw():
@@ -231,30 +212,27 @@ def user_of(token: str) -> str:
     return str(said.get("sun") or said.get("username") or "")
 
 
+def _end_of(token: str) -> float:
+    end = claims(token).get("exp")
+    return end if isinstance(end, (int, float)) else math.inf
+
+
 def refused(token: str) -> ConnectFailed:
     """The error for a token that slurmrestd has rejected."""
-    said = claims(token)
-    if not said:
+    if not claims(token):
         return ConnectFailed("slurmrestd refused the token", "it is not a JWT; `scontrol token` makes one")
-    if isinstance(end := said.get("exp"), (int, float)) and end <= time.time():
-        return _expired(end)
+    if (end := _end_of(token)) <= time.time():
+        written = datetime.fromtimestamp(end, timezone.utc).isoformat(timespec="seconds")
+        return ConnectFailed(
+            f"the token for slurmrestd expired at {written}",
+            "make another (`scontrol token lifespan=…`), or set the key or a source of tokens in the connection",
+        )
     # The only time in it that Slurm checks is its end, and Slurm's clock may be ahead of this one.
     return ConnectFailed(
         "slurmrestd refused the token",
         "see whether its key is the cluster's (secret CLUSTER-rest-jwt-key), its user is known there, and the clocks "
         "agree",
     )
-
-
-def _expired(end: float) -> ConnectFailed:
-    return ConnectFailed(
-        f"the token for slurmrestd expired at {_written(end)}",
-        "make another (`scontrol token lifespan=…`), or set the key or a source of tokens in the connection",
-    )
-
-
-def _written(moment: float) -> str:
-    return datetime.fromtimestamp(moment, timezone.utc).isoformat(timespec="seconds")
 
 
 @dataclass(frozen=True)
@@ -268,46 +246,40 @@ class GivenToken:
     given: str = field(repr=False)
 
     async def token(self, renew: bool) -> str:
-        if renew:
+        if renew or _end_of(self.given) <= time.time():
             raise refused(self.given)
-        end = claims(self.given).get("exp")
-        if isinstance(end, (int, float)) and end <= time.time():
-            raise _expired(end)
         return self.given
 
 
-class _Kept:
-    """A token that is reused until it must be renewed."""
+class _RenewedTokens:
+    """Tokens that are reused until they must be renewed."""
 
-    def __init__(self) -> None:
+    def __init__(self, lifespan: timedelta) -> None:
+        self._lifespan = lifespan
         self._token = ""
         self._until = 0.0
 
-    def current(self, renew: bool) -> str:
-        return "" if renew or time.time() >= self._until else self._token
+    async def token(self, renew: bool) -> str:
+        if renew or time.time() >= self._until:
+            self._token = await self._make()
+            now = time.time()
+            life = min(self._lifespan.total_seconds(), _end_of(self._token) - now)
+            # A short-lived token is renewed at half of its life.
+            self._until = now + min(life * _PART_OF_LIFE, max(life - _SECONDS_BEFORE, life / 2))
+        return self._token
 
-    def keep(self, token: str, lifespan: timedelta) -> str:
-        now, life = time.time(), lifespan.total_seconds()
-        end = claims(token).get("exp")
-        if isinstance(end, (int, float)):
-            life = min(life, end - now)
-        # A short-lived token is renewed at half of its life.
-        self._until = now + min(life * _PART_OF_LIFE, max(life - _SECONDS_BEFORE, life / 2))
-        self._token = token
-        return token
+    async def _make(self) -> str:
+        raise NotImplementedError
 
 
-class MintedTokens:
+class MintedTokens(_RenewedTokens):
     """Tokens made from the cluster's own key (HS256), for any user."""
 
     def __init__(self, key: bytes, user: str, lifespan: timedelta = LIFESPAN) -> None:
-        self._key, self._user, self._lifespan = key, user, lifespan
-        self._kept = _Kept()
+        super().__init__(lifespan)
+        self._key, self._user = key, user
 
-    async def token(self, renew: bool) -> str:
-        return self._kept.current(renew) or self._kept.keep(self._mint(), self._lifespan)
-
-    def _mint(self) -> str:
+    async def _make(self) -> str:
         import jwt
 
         now = int(time.time())
@@ -315,19 +287,17 @@ class MintedTokens:
         return jwt.encode({"sun": self._user, "iat": now, "exp": end}, self._key, algorithm="HS256")
 
 
-class FetchedTokens:
+class FetchedTokens(_RenewedTokens):
     """Tokens from ``scontrol token`` over another transport: for the user, or, as root, for any user.
 
     The transport is made for the first token.
     """
 
-    def __init__(self, make: Callable[[], Transport], user: str = "", lifespan: timedelta = LIFESPAN) -> None:
-        self._make, self._request = make, MintToken(lifespan, user)
+    def __init__(self, make: Callable[[], Transport], user: str = "") -> None:
+        super().__init__(LIFESPAN)
+        self._open, self._request = make, MintToken(LIFESPAN, user)
         self._transport: Transport | None = None
-        self._kept = _Kept()
 
-    async def token(self, renew: bool) -> str:
-        if token := self._kept.current(renew):
-            return token
-        self._transport = self._transport or self._make()
-        return self._kept.keep(await self._transport.ask(self._request), self._request.lifespan)
+    async def _make(self) -> str:
+        self._transport = self._transport or self._open()
+        return await self._transport.ask(self._request)

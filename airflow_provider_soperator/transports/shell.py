@@ -13,7 +13,6 @@ import secrets
 import shlex
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from functools import partial
 from typing import ClassVar, Generic, Protocol, TypeVar
 
@@ -148,16 +147,12 @@ class _Stream:
         return bytes(self._data[: self.length])
 
 
-@dataclass
 class Exchange:
     """A running command: takes the bytes of both streams as they come, and detects its end."""
 
-    mark: str
-    command: Command
-    _streams: dict[str, _Stream] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._streams = {"stdout": _Stream(self.mark), "stderr": _Stream(self.mark)}
+    def __init__(self, mark: str, command: Command) -> None:
+        self.mark, self.command = mark, command
+        self._streams = {"stdout": _Stream(mark), "stderr": _Stream(mark)}
 
     def feed(self, stream: str, data: bytes) -> None:
         self._streams[stream].feed(data)
@@ -209,10 +204,6 @@ def _lost(command: Command) -> ConnectionLost:
     return ConnectionLost(f"the connection broke while {command.argv[0]} was under way", "it is reopened")
 
 
-def _limit(command: Command) -> float:
-    return command.timeout + GRACE + SLACK
-
-
 class Shells:
     """The shells of one connection: a command takes an idle one, opens a new one, or waits for its turn."""
 
@@ -229,7 +220,7 @@ class Shells:
         async with self._places:
             pipe = await self._take()
             try:
-                output = await self._exchange(pipe, command, encode, _limit(command))
+                output = await self._exchange(pipe, command, encode, command.timeout + GRACE + SLACK)
             except BaseException:
                 await pipe.close()
                 raise
@@ -253,15 +244,13 @@ class Shells:
         pipe = await self._open_pipe()
         try:
             await self._exchange(pipe, _GREETING, lambda _, mark: handshake(mark), HANDSHAKE)
-        except CommandTimedOut as error:
+        except BaseException as error:
             await pipe.close()
-            raise ConnectFailed("the login shell does not answer", _NO_SHELL) from error
-        except ConnectionLost as error:
-            await pipe.close()
-            # No command was running yet, but the connection may just have broken.
-            raise ConnectionLost("the login shell exited at once", _NO_SHELL) from error
-        except BaseException:
-            await pipe.close()
+            if isinstance(error, CommandTimedOut):
+                raise ConnectFailed("the login shell does not answer", _NO_SHELL) from error
+            if isinstance(error, ConnectionLost):
+                # No command was running yet, but the connection may just have broken.
+                raise ConnectionLost("the login shell exited at once", _NO_SHELL) from error
             raise
         return pipe
 
@@ -297,7 +286,6 @@ class ShellTransport(Generic[C]):
     """
 
     #: Errors after which the connection is not used again.
-
     _final: ClassVar[tuple[type[TransportError], ...]] = (ConnectionLost,)
 
     def __init__(self) -> None:

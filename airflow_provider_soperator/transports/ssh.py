@@ -42,11 +42,6 @@ CONNECT_TRIES = 8
 _LONGEST_WAIT = 8.0
 
 
-def _pause(attempt: int) -> float:
-    """Seconds before the next try, with jitter so that clients that were dropped together do not return together."""
-    return random.uniform(0, min(_LONGEST_WAIT, 0.25 * 2.0**attempt))
-
-
 def _without_delay(client: paramiko.SSHClient) -> None:
     transport = client.get_transport()
     if transport is None:
@@ -186,7 +181,8 @@ class SshTransport(ShellTransport["paramiko.SSHClient"]):
                 failure = ssh_error(error)
                 if not failure.retryable or attempt == CONNECT_TRIES - 1:
                     raise failure from error
-                await asyncio.sleep(_pause(attempt))
+                # With jitter: clients that were dropped together must not return together.
+                await asyncio.sleep(random.uniform(0, min(_LONGEST_WAIT, 0.25 * 2.0**attempt)))
         _without_delay(client)
         return client
 

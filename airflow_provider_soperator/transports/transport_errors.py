@@ -111,6 +111,8 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None and id(error) not in seen:
         seen.add(id(error))
         yield error
+        # Several addresses were tried.
+        yield from getattr(error, "exceptions", ())
         error = error.__cause__ or error.__context__
 
 
@@ -208,19 +210,36 @@ def rest_error(error: Exception, call: RestCall, url: str) -> TransportError:
 
     if isinstance(error, TransportError):
         return error
-    chain = list(_rest_causes(error))
+    chain, words = list(_causes(error)), str(error) or type(error).__name__
     address = httpx.URL(url).copy_with(raw_path=b"/") if not isinstance(error, httpx.InvalidURL) else url
-    if any(isinstance(one, ssl.SSLError) for one in chain):
-        return _tls(chain, address)
-    if isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout)):
-        return _no_connection(error, chain, address)
+    tls = next((one for one in chain if isinstance(one, ssl.SSLError)), None)
+    if isinstance(tls, ssl.SSLCertVerificationError):
+        return ConnectFailed(
+            f"the certificate of {address} is not trusted ({tls.verify_message})",
+            "add its certificate authority to the system's or to SSL_CERT_FILE, or use the certificate's host name",
+        )
+    if tls:
+        return ConnectFailed(
+            f"{address} does not speak TLS ({tls.reason or tls})", "slurmrestd itself speaks plain http"
+        )
+    if isinstance(error, httpx.ConnectTimeout):
+        return Unreachable(f"{address} does not answer", "see the address, and firewalls and network policies")
+    if isinstance(error, httpx.ConnectError):
+        if any(isinstance(one, socket.gaierror) for one in chain):
+            return ConnectFailed(
+                f"the host name in {address} is unknown",
+                "inside Kubernetes it is CLUSTER-rest-svc.NAMESPACE.svc; from outside it needs a proxy or a tunnel",
+            )
+        if any(isinstance(one, ConnectionRefusedError) for one in chain) or "refused" in words:
+            return ConnectRefused(f"nothing listens at {address}", _RESTARTS)
+        return ConnectFailed(f"cannot connect to {address} ({words})", "see the address of slurmrestd")
     if isinstance(error, httpx.TimeoutException):
         return CommandTimedOut(str(call), call.timeout)
     if isinstance(error, httpx.RemoteProtocolError) and "illegal" in str(error):
         return ConnectFailed(f"what listens at {address} does not speak HTTP", "see the address and its port")
     if isinstance(error, (httpx.NetworkError, httpx.ProtocolError)):
         return ConnectionLost(f"the connection broke while {call} was under way", "it is reopened")
-    return ConnectFailed(f"the request to {address} failed ({_rest_words(error)})", "see the address of slurmrestd")
+    return ConnectFailed(f"the request to {address} failed ({words})", "see the address of slurmrestd")
 
 
 def unexpected_answer(call: RestCall, url: str, status: int, data: bytes) -> TransportError:
@@ -233,43 +252,6 @@ def unexpected_answer(call: RestCall, url: str, status: int, data: bytes) -> Tra
         # A proxy also answers so when slurmrestd goes away during a request.
         return ConnectionLost(what, _RESTARTS)
     return ConnectFailed(what, "see whether this is the address of a slurmrestd, with the path that a proxy has for it")
-
-
-def _no_connection(error: Exception, chain: list[BaseException], address: object) -> TransportError:
-    if any(isinstance(one, socket.gaierror) for one in chain):
-        return ConnectFailed(
-            f"the host name in {address} is unknown",
-            "inside Kubernetes it is CLUSTER-rest-svc.NAMESPACE.svc; from outside it needs a proxy or a tunnel",
-        )
-    if any(isinstance(one, ConnectionRefusedError) for one in chain) or "refused" in str(error):
-        return ConnectRefused(f"nothing listens at {address}", _RESTARTS)
-    if type(error).__name__ == "ConnectTimeout":
-        return Unreachable(f"{address} does not answer", "see the address, and firewalls and network policies")
-    return ConnectFailed(f"cannot connect to {address} ({_rest_words(error)})", "see the address of slurmrestd")
-
-
-def _tls(chain: list[BaseException], address: object) -> TransportError:
-    found = next(one for one in chain if isinstance(one, ssl.SSLError))
-    if isinstance(found, ssl.SSLCertVerificationError):
-        return ConnectFailed(
-            f"the certificate of {address} is not trusted ({found.verify_message})",
-            "set the file of its certificate authority in the connection, or use the host name of the certificate",
-        )
-    return ConnectFailed(
-        f"{address} does not speak TLS ({found.reason or found})", "slurmrestd itself speaks plain http"
-    )
-
-
-def _rest_causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        if isinstance(error, OSError) and isinstance(getattr(error, "exceptions", None), tuple):
-            yield from error.exceptions  # type: ignore[attr-defined]
-        error = error.__cause__ or error.__context__
-
-
-def _rest_words(error: Exception) -> str:
-    return str(error) or type(error).__name__
 
 
 #: Messages of paramiko and the SSH provider for a private key that they cannot read.

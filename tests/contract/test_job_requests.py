@@ -209,7 +209,6 @@ def test_accounting_is_the_same_over_every_way(way: Way, commands: Way, cluster:
     first = commands.ask(question)[0].submitted
     for question in (
         Accounting(names=("fails", "steps", "nothing"), since=first),
-        Accounting(name_suffixes=("rse",), since=first),
         Accounting(user="root", since=first),
         Accounting(ids=(NOBODY,)),
     ):

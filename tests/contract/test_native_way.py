@@ -15,7 +15,6 @@ import pytest
 
 from airflow_provider_soperator.slurm.errors import ControllerUnreachable, InvalidRequest, NotPermitted, UnknownNode
 from airflow_provider_soperator.slurm.requests import (
-    CommentNodes,
     Drain,
     ListNodes,
     ListPartitions,
@@ -74,7 +73,6 @@ def test_partitions_are_what_the_commands_say(way: Way, commands: Way) -> None:
     "order",
     [
         Drain(("worker-0", "worker-cpu-0"), TEXT),
-        CommentNodes(("worker-0", "worker-cpu-0"), TEXT),
         PowerDown(("worker-0",), PowerDownMode.IDLE, TEXT),
         PowerDown(("worker-0",), PowerDownMode.ASAP),
         PowerDown(("worker-0",), PowerDownMode.FORCE, TEXT),
@@ -91,7 +89,7 @@ def test_an_order_does_to_nodes_what_the_command_does(
         cluster.reset()
         before = len(_orders_in_log(cluster))
         one.ask(order)
-        texts = [(node.name, node.reason, node.reason_user, node.comment) for node in commands.ask(ListNodes())]
+        texts = [(node.name, node.reason, node.reason_user) for node in commands.ask(ListNodes())]
         return _orders_in_log(cluster)[before:], texts
 
     assert done_by(way) == done_by(commands)
@@ -108,13 +106,6 @@ def test_a_drain_is_taken_back(way: Way, cluster: Cluster) -> None:
         assert the_node(cluster, "worker-0").state.has(NodeFlag.DRAIN)
         way.ask(back)
         assert not the_node(cluster, "worker-0").state.has(NodeFlag.DRAIN)
-
-
-def test_an_empty_comment_takes_the_old_one_away(way: Way, cluster: Cluster) -> None:
-    way.ask(CommentNodes(("worker-0",), TEXT))
-    assert the_node(cluster, "worker-0").comment == TEXT
-    way.ask(CommentNodes(("worker-0",), ""))
-    assert the_node(cluster, "worker-0").comment == ""
 
 
 def test_refusals_are_those_of_the_commands(way: Way) -> None:

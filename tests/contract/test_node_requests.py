@@ -16,7 +16,6 @@ from airflow_provider_soperator.slurm.errors import (
     UnknownReservation,
 )
 from airflow_provider_soperator.slurm.requests import (
-    CommentNodes,
     CreateReservation,
     DeleteReservation,
     Drain,
@@ -24,7 +23,6 @@ from airflow_provider_soperator.slurm.requests import (
     ListNodes,
     ListPartitions,
     ListReservations,
-    NodeDetail,
     PowerDown,
     PowerDownMode,
     PowerUp,
@@ -66,14 +64,14 @@ def test_nodes_are_the_same_over_every_way(way: Way, commands: Way, cluster: Clu
     cluster.sbatch("--gpus-per-node=3", "--nodelist=worker-0", wrap="sleep 300")
     cluster.wait("it runs", lambda: the_node(commands, "worker-0").gpus_used == 3)
     commands.ask(Drain(("worker-0", "worker-2"), ODD))
-    commands.ask(CommentNodes(("worker-cpu-0",), ODD))
+    cluster.run("scontrol", "update", "NodeName=worker-cpu-0", f"Comment={ODD}")
     # Two looks: between them backfill may have planned something for a node.
     cluster.wait("both say it", lambda: not all_differences(way.ask(ListNodes()), commands.ask(ListNodes()), "name"))
     assert [node.name for node in way.ask(ListNodes(NODES))] == list(NODES)
 
 
 def test_machines_are_the_same_over_every_way(way: Way, commands: Way, cluster: Cluster) -> None:
-    commands.ask(CommentNodes(NODES, "by InstanceId=none BootTime=5"))
+    cluster.run("scontrol", "update", f"NodeName={','.join(NODES)}", "Comment=by InstanceId=none BootTime=5")
     asked = ListMachines((*NODES, "worker-1"))
     # A slurmctld that has begun anew learns it when the node registers.
     cluster.wait("worker-0 has booted", lambda: commands.ask(ListMachines(("worker-0",)))[0].since)
@@ -94,15 +92,11 @@ def test_partitions_are_the_same_over_every_way(way: Way, commands: Way, version
 
 def test_nodes_are_drained_and_brought_back(way: Way) -> None:
     way.ask(Drain(NODES, ODD))
-    way.ask(CommentNodes(NODES, ODD))
     drained = the_node(way, "worker-cpu-1")
     assert drained.state.has(NodeFlag.DRAIN)
-    assert (drained.reason, drained.reason_user, drained.comment) == (ODD, "root", ODD)
-    assert ODD in way.ask(NodeDetail("worker-cpu-1"))
+    assert (drained.reason, drained.reason_user) == (ODD, "root")
     way.ask(Undrain(NODES))
-    way.ask(CommentNodes(NODES, ""))
-    back = the_node(way, "worker-0")
-    assert (back.state.has(NodeFlag.DRAIN), back.comment) == (False, "")
+    assert not the_node(way, "worker-0").state.has(NodeFlag.DRAIN)
     way.ask(Drain(NODES, "again"))
     way.ask(ResumeNodes(NODES))
     assert not the_node(way, "worker-cpu-1").state.has(NodeFlag.DRAIN)
@@ -129,7 +123,7 @@ def test_nodes_are_powered_up_and_down(name: str, connect: Callable[[str], Way],
 
 def test_nodes_that_are_not_there_are_named(way: Way) -> None:
     both = ("worker-0", "nowhere")
-    for request in (ListNodes(both), NodeDetail("nowhere"), ListMachines(both), Undrain(both)):
+    for request in (ListNodes(both), ListMachines(both), Undrain(both)):
         with pytest.raises(UnknownNode):
             way.ask(request)
     for request in (Undrain(()), Drain(("worker-0",), ""), Drain(("worker-0",), "two\nlines")):

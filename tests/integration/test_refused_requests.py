@@ -20,7 +20,6 @@ from airflow_provider_soperator.slurm.requests import (
     ListJobs,
     ListNodes,
     MintToken,
-    NodeDetail,
     Ping,
     PowerDown,
     PowerUp,
@@ -49,7 +48,6 @@ SOON = datetime.now(timezone.utc) + timedelta(days=1)
     ("request_", "expected"),
     [
         (ListNodes(("nope-0",)), errors.UnknownNode),
-        (NodeDetail("nope-0"), errors.UnknownNode),
         (PowerUp(("nope-0",)), errors.UnknownNode),
         (PowerDown(("nope-0",), reason="x"), errors.UnknownNode),
         (Drain(("nope-0", "worker-0"), "x"), errors.UnknownNode),

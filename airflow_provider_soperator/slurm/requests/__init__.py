@@ -1,83 +1,10 @@
-"""Requests to Slurm, one small value for each."""
+"""Requests to Slurm, one small value for each; those that submit jobs once are in ``submission``."""
 
-from airflow_provider_soperator.slurm.requests.accounting import Accounting, ListShares, ShowRights
-from airflow_provider_soperator.slurm.requests.cluster import (
-    MintToken,
-    Ping,
-    SchedulerDiagnostics,
-    ShowConfig,
-    ShowTopology,
-    WhoAmI,
-)
-from airflow_provider_soperator.slurm.requests.commands import Command, CommandOutput, Request
-from airflow_provider_soperator.slurm.requests.jobs import (
-    CancelJobs,
-    HoldJobs,
-    JobDetail,
-    ListJobs,
-    ReleaseJobs,
-    RequeueJobs,
-    Submit,
-    TopJobs,
-    UpdateJob,
-    batches,
-)
-from airflow_provider_soperator.slurm.requests.nodes import (
-    CommentNodes,
-    Drain,
-    ListMachines,
-    ListNodes,
-    ListPartitions,
-    NodeDetail,
-    PowerDown,
-    PowerDownMode,
-    PowerUp,
-    ResumeNodes,
-    Undrain,
-)
-from airflow_provider_soperator.slurm.requests.reservations import (
-    CreateReservation,
-    DeleteReservation,
-    ListReservations,
-    UpdateReservation,
-)
+# ruff: noqa: F403
 
-__all__ = [
-    "Accounting",
-    "CancelJobs",
-    "Command",
-    "CommandOutput",
-    "CommentNodes",
-    "CreateReservation",
-    "DeleteReservation",
-    "Drain",
-    "HoldJobs",
-    "JobDetail",
-    "ListJobs",
-    "ListMachines",
-    "ListNodes",
-    "ListPartitions",
-    "ListReservations",
-    "ListShares",
-    "MintToken",
-    "NodeDetail",
-    "Ping",
-    "PowerDown",
-    "PowerDownMode",
-    "PowerUp",
-    "ReleaseJobs",
-    "Request",
-    "RequeueJobs",
-    "ResumeNodes",
-    "SchedulerDiagnostics",
-    "ShowConfig",
-    "ShowRights",
-    "ShowTopology",
-    "Submit",
-    "TopJobs",
-    "Undrain",
-    "UpdateJob",
-    "UpdateReservation",
-    "WhoAmI",
-    "batches",
-]
+from airflow_provider_soperator.slurm.requests.accounting import *
+from airflow_provider_soperator.slurm.requests.cluster import *
+from airflow_provider_soperator.slurm.requests.commands import *
+from airflow_provider_soperator.slurm.requests.jobs import *
+from airflow_provider_soperator.slurm.requests.nodes import *
+from airflow_provider_soperator.slurm.requests.reservations import *

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timezone
-from functools import cached_property
+from functools import cached_property, partial
+from typing import Any
 
 from airflow_provider_soperator.slurm.cluster_records import Association, Share, UserRights
 from airflow_provider_soperator.slurm.errors import InvalidRequest, UnreadableAnswer
@@ -22,6 +23,8 @@ from airflow_provider_soperator.slurm.notations import (
     parse_time,
 )
 from airflow_provider_soperator.slurm.requests.commands import (
+    SAFE_NAME,
+    Columns,
     Command,
     CommandOutput,
     Request,
@@ -29,7 +32,10 @@ from airflow_provider_soperator.slurm.requests.commands import (
     clean,
     listed,
     number,
+    number_or_none,
     plain_word,
+    read_row,
+    table_of,
 )
 from airflow_provider_soperator.slurm.states import JobState
 
@@ -38,44 +44,50 @@ MOST_IDS = 5000
 #: Characters of slurmdbd's column for names.
 NAME_LENGTH = 255
 
-_SAFE_NAME = re.compile(r"[A-Za-z0-9._:@+-]+")
 _BYTES = re.compile(r"([0-9.]+)([KMGTP]?)")
 _EPOCH = datetime.fromtimestamp(0, timezone.utc)
 
-#: Names of columns that 22.05 and 26.05 share; so without Restarts and StdOut.
-_COLUMNS = (
-    "JobID",
-    "JobIDRaw",
-    "JobName",
-    "User",
-    "Account",
-    "Partition",
-    "QOS",
-    "State",
-    "Reason",
-    "ExitCode",
-    "DerivedExitCode",
-    "NodeList",
-    "Submit",
-    "Eligible",
-    "Start",
-    "End",
-    "ElapsedRaw",
-    "TimelimitRaw",
-    "AllocTRES",
-    "Comment",
-    "SubmitLine",
-    "WorkDir",
-    "MaxRSS",
-)
+
+def _exit_code(text: str) -> ExitCode:
+    return ExitCode.parse(text or "0:0")
+
+
+def _bytes(text: str) -> int | None:
+    found = _BYTES.fullmatch(text)
+    return int(float(found[1]) * 1024 ** " KMGTP".index(found[2] or " ")) if found else None
+
+
+#: Fields of jobs and steps. The columns have the names that 22.05 and 26.05 share; so without Restarts and StdOut.
+_COLUMNS: Columns = {
+    "id": ("JobID", JobId.parse),
+    "raw_id": ("JobIDRaw", number),
+    "name": ("JobName", str),
+    "user": ("User", str),
+    "account": ("Account", str),
+    "partition": ("Partition", str),
+    "qos": ("QOS", str),
+    "state": ("State", JobState.parse),
+    "reason": ("Reason", clean),
+    "exit_code": ("ExitCode", _exit_code),
+    "derived_exit_code": ("DerivedExitCode", _exit_code),
+    "nodelist": ("NodeList", clean),
+    "submitted": ("Submit", parse_time),
+    "eligible": ("Eligible", parse_time),
+    "started": ("Start", parse_time),
+    "ended": ("End", parse_time),
+    "elapsed": ("ElapsedRaw", parse_seconds),
+    "time_limit": ("TimelimitRaw", parse_minutes),
+    "tres": ("AllocTRES", str),
+    "comment": ("Comment", str),
+    "submit_line": ("SubmitLine", str),
+    "workdir": ("WorkDir", str),
+    "max_rss": ("MaxRSS", _bytes),
+}
+_OF_STEPS = {one.name for one in fields(AccountingStep)}
 #: Prints lists of array elements in full.
 _ENVIRONMENT = {**EPOCHS, "SLURM_BITSTR_LEN": "0"}
 #: All states of a row.
 _STATES = ("PD", "R", "S", "CD", "CA", "F", "TO", "NF", "PR", "BF", "DL", "OOM", "RQ", "RS", "RV")
-
-
-def accounting_table() -> Table:
-    return Table(_COLUMNS)
 
 
 def name_in_accounting(name: str) -> str:
@@ -102,7 +114,6 @@ class Accounting(Request[tuple[AccountingJob, ...]]):
 
     ids: tuple[JobId, ...] | None = None
     names: tuple[str, ...] = ()
-    name_suffixes: tuple[str, ...] = ()
     user: str = ""
     #: Jobs of all users; else, except for root, ``sacct`` lists only the user's own.
     everyone: bool = False
@@ -110,7 +121,7 @@ class Accounting(Request[tuple[AccountingJob, ...]]):
     since: datetime | None = None
     #: Steps too.
     steps: bool = False
-    table: Table = field(default_factory=accounting_table, compare=False, repr=False)
+    table: Table = field(default_factory=partial(table_of, _COLUMNS), compare=False, repr=False)
 
     def command(self) -> Command:
         return Command((*self.selection(), "--noconvert", *self.table.parsable_words()), environment=_ENVIRONMENT)
@@ -136,27 +147,28 @@ class Accounting(Request[tuple[AccountingJob, ...]]):
 
     def safe_names(self) -> tuple[str, ...]:
         """The names in accounting, if each can be queried; otherwise none."""
-        return tuple(sorted(self._names)) if all(map(_SAFE_NAME.fullmatch, self._names)) else ()
+        return tuple(sorted(self._names)) if all(map(SAFE_NAME.fullmatch, self._names)) else ()
 
     def read(self, answer: CommandOutput) -> tuple[AccountingJob, ...]:
-        runs: dict[JobId, list[_AccountingRun]] = {}
+        runs: dict[JobId, list[dict[str, Any]]] = {}
         for row in self.table.rows(self.check(answer).stdout):
-            job_id = JobId.parse(row[0])
+            said = read_row(_COLUMNS, row)
+            job_id: JobId = said["id"]
+            max_rss = said.pop("max_rss")
             if not job_id.step:
-                runs.setdefault(job_id, []).append(_AccountingRun(_accounting_job(job_id, row)))
-            elif job_id.without_step in runs:
+                runs.setdefault(job_id, []).append({**said, "steps": []})
+            elif found := runs.get(job_id.without_step):
                 # Steps follow the run that they belong to.
-                runs[job_id.without_step][-1].steps.append(_step(job_id, row))
-        jobs = (with_earlier_runs([run.complete() for run in found]) for found in runs.values())
+                step = AccountingStep(max_rss=max_rss, **{name: said[name] for name in said.keys() & _OF_STEPS})
+                found[-1]["steps"].append(step)
+        jobs = (with_earlier_runs(map(_accounting_job, found)) for found in runs.values())
         return tuple(job for job in jobs if self.admits(job))
 
     def admits(self, job: AccountingJob) -> bool:
         """True if a job fits the ids and names, which the server may not have applied."""
         if self._wanted is not None and not self._wanted.touches(job.id):
             return False
-        if self.names and job.name not in self._names:
-            return False
-        return not self.name_suffixes or job.name.endswith(self.name_suffixes)
+        return not self.names or job.name in self._names
 
     @cached_property
     def _wanted(self) -> JobIdSet | None:
@@ -167,69 +179,14 @@ class Accounting(Request[tuple[AccountingJob, ...]]):
         return frozenset(map(name_in_accounting, self.names))
 
 
-@dataclass
-class _AccountingRun:
-    job: AccountingJob
-    steps: list[AccountingStep] = field(default_factory=list)
-
-    def complete(self) -> AccountingJob:
-        return replace(self.job, steps=tuple(self.steps)) if self.steps else self.job
+def _accounting_job(said: Mapping[str, Any]) -> AccountingJob:
+    return AccountingJob(**{**said, "steps": tuple(said["steps"])})
 
 
 def with_earlier_runs(jobs: Iterable[AccountingJob]) -> AccountingJob:
     """The last run of a job, with the earlier ones."""
     *earlier, last = sorted(jobs, key=lambda job: job.started or job.eligible or job.submitted or _EPOCH)
     return replace(last, earlier_runs=tuple(earlier)) if earlier else last
-
-
-def _accounting_job(job_id: JobId, row: tuple[str, ...]) -> AccountingJob:
-    (_, raw, name, user, account, partition, qos, state, reason, exit_code, derived, nodes) = row[:12]
-    (submitted, eligible, started, ended, elapsed, limit, tres, comment, submit_line, workdir, _) = row[12:]
-    return AccountingJob(
-        id=job_id,
-        raw_id=number(raw),
-        name=name,
-        user=user,
-        account=account,
-        partition=partition,
-        qos=qos,
-        state=JobState.parse(state),
-        reason=clean(reason),
-        exit_code=ExitCode.parse(exit_code or "0:0"),
-        derived_exit_code=ExitCode.parse(derived or "0:0"),
-        nodelist=clean(nodes),
-        submitted=parse_time(submitted),
-        eligible=parse_time(eligible),
-        started=parse_time(started),
-        ended=parse_time(ended),
-        elapsed=parse_seconds(elapsed),
-        time_limit=parse_minutes(limit),
-        tres=tres,
-        comment=comment,
-        submit_line=submit_line,
-        workdir=workdir,
-    )
-
-
-def _step(step_id: JobId, row: tuple[str, ...]) -> AccountingStep:
-    named = dict(zip(_COLUMNS, row, strict=True))
-    return AccountingStep(
-        id=step_id,
-        name=named["JobName"],
-        state=JobState.parse(named["State"]),
-        exit_code=ExitCode.parse(named["ExitCode"] or "0:0"),
-        started=parse_time(named["Start"]),
-        ended=parse_time(named["End"]),
-        elapsed=parse_seconds(named["ElapsedRaw"]),
-        nodelist=clean(named["NodeList"]),
-        tres=named["AllocTRES"],
-        max_rss=_bytes(named["MaxRSS"]),
-    )
-
-
-def _bytes(text: str) -> int | None:
-    found = _BYTES.fullmatch(text)
-    return int(float(found[1]) * 1024 ** " KMGTP".index(found[2] or " ")) if found else None
 
 
 @dataclass(frozen=True)
@@ -255,19 +212,25 @@ class ShowRights(Request[UserRights]):
         )
 
 
-#: Names of columns that 22.05 and 26.05 share.
-_SHARE_COLUMNS = (
-    "Account",
-    "User",
-    "Partition",
-    "RawShares",
-    "NormShares",
-    "RawUsage",
-    "NormUsage",
-    "EffectvUsage",
-    "FairShare",
-    "LevelFS",
-)
+def _fraction(text: str) -> float | None:
+    return None if not text else math.inf if text == "inf" else float(text)
+
+
+#: The columns have the names that 22.05 and 26.05 share.
+_SHARE_COLUMNS: Columns = {
+    # Indented by a blank for each account above it.
+    "account": ("Account", str.strip),
+    "user": ("User", str),
+    "partition": ("Partition", str),
+    # Not a number for those that share with their parent.
+    "shares": ("RawShares", number_or_none),
+    "normal_shares": ("NormShares", _fraction),
+    "usage": ("RawUsage", number),
+    "normal_usage": ("NormUsage", _fraction),
+    "effective_usage": ("EffectvUsage", _fraction),
+    "fair_share": ("FairShare", _fraction),
+    "level": ("LevelFS", _fraction),
+}
 
 
 @dataclass(frozen=True)
@@ -279,7 +242,8 @@ class ListShares(Request[tuple[Share, ...]]):
     """
 
     def command(self) -> Command:
-        return Command(("sshare", "--all", "--parsable2", "--noheader", f"--format={','.join(_SHARE_COLUMNS)}"))
+        columns = ",".join(table_of(_SHARE_COLUMNS).columns)
+        return Command(("sshare", "--all", "--parsable2", "--noheader", f"--format={columns}"))
 
     def read(self, answer: CommandOutput) -> tuple[Share, ...]:
         return by_name(map(_share, self.check(answer).text.splitlines()))
@@ -291,24 +255,8 @@ def by_name(shares: Iterable[Share]) -> tuple[Share, ...]:
 
 
 def _share(line: str) -> Share:
-    said = dict(zip(_SHARE_COLUMNS, line.split("|"), strict=False))
-    if len(said) < len(_SHARE_COLUMNS):
+    row = line.split("|")
+    if len(row) < len(_SHARE_COLUMNS):
         raise UnreadableAnswer(f"expected {len(_SHARE_COLUMNS)} columns, got {line[:200]!r}", "sshare")
-    return Share(
-        # Indented by a blank for each account above it.
-        account=said["Account"].strip(),
-        user=said["User"],
-        partition=said["Partition"],
-        # Not a number for those that share with their parent.
-        shares=int(said["RawShares"]) if said["RawShares"].isdecimal() else None,
-        normal_shares=_fraction(said["NormShares"]),
-        usage=number(said["RawUsage"]),
-        normal_usage=_fraction(said["NormUsage"]),
-        effective_usage=_fraction(said["EffectvUsage"]),
-        fair_share=_fraction(said["FairShare"]) if said["User"] else None,
-        level=_fraction(said["LevelFS"]),
-    )
-
-
-def _fraction(text: str) -> float | None:
-    return None if not text else math.inf if text == "inf" else float(text)
+    share = Share(**read_row(_SHARE_COLUMNS, row))
+    return share if share.user else replace(share, fair_share=None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -23,8 +24,9 @@ _SETTING = re.compile(r"(\w+)\s*= ?(.*)")
 _SECONDS = re.compile(r"(\d+)(?: sec)?")
 _CONTROLLER = re.compile(r"Slurmctld\((\w+)\) at (\S+) is (\w+)")
 _TOKEN = re.compile(r"SLURM_JWT=(\S+)")
-_STAMP = re.compile(r"\((\d+)\)")
-_RPC = re.compile(r"\s+(\S+)\s+\(\s*\d+\)\s+count:(\d+)\s+ave_time:\d+\s+total_time:(\d+)")
+_STAMP = re.compile(r"^(?:sdiag output at|Data since).*\((\d+)\)", re.MULTILINE)
+_COUNT = re.compile(r"^(\w[\w ]*):[ \t]+(\d+)", re.MULTILINE)
+_RPC = re.compile(r"^\s+(\S+)\s+\(\s*\d+\)\s+count:(\d+)\s+ave_time:\d+\s+total_time:(\d+)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -42,20 +44,24 @@ class ShowConfig(Request[ClusterConfig]):
                 said.setdefault(found[1], found[2])
         if "SLURM_VERSION" not in said:
             raise UnreadableAnswer("no SLURM_VERSION among the settings", "scontrol")
-        return ClusterConfig(
-            version=said["SLURM_VERSION"],
-            cluster=said.get("ClusterName", ""),
-            min_job_age=_seconds(said, "MinJobAge") or ClusterConfig.min_job_age,
-            suspend_time=_seconds(said, "SuspendTime"),
-            suspend_exc_nodes=clean(said.get("SuspendExcNodes", "")),
-            accounting_storage=clean(said.get("AccountingStorageType", "")),
-            slurm_user=said.get("SlurmUser", "").partition("(")[0],
-            slurmctld_parameters=listed(said.get("SlurmctldParameters", "")),
-            settings=said,
-        )
+        return read_config(said["SLURM_VERSION"], said)
 
 
-def _seconds(said: dict[str, str], name: str) -> timedelta | None:
+def read_config(version: str, said: Mapping[str, str]) -> ClusterConfig:
+    return ClusterConfig(
+        version=version,
+        cluster=said.get("ClusterName", ""),
+        min_job_age=_seconds(said, "MinJobAge") or ClusterConfig.min_job_age,
+        suspend_time=_seconds(said, "SuspendTime"),
+        suspend_exc_nodes=clean(said.get("SuspendExcNodes", "")),
+        accounting_storage=clean(said.get("AccountingStorageType", "")),
+        slurm_user=said.get("SlurmUser", "").partition("(")[0],
+        slurmctld_parameters=listed(said.get("SlurmctldParameters", "")),
+        settings=said,
+    )
+
+
+def _seconds(said: Mapping[str, str], name: str) -> timedelta | None:
     found = _SECONDS.fullmatch(said.get(name, ""))
     return timedelta(seconds=int(found[1])) if found else None
 
@@ -100,40 +106,26 @@ class SchedulerDiagnostics(Request[SchedulerStats]):
         return Command(("sdiag",))
 
     def read(self, answer: CommandOutput) -> SchedulerStats:
-        said: dict[str, str] = {}
-        rpcs: dict[str, list[RpcCount]] = {"type": [], "user": []}
-        stamps: list[str] = []
-        section = ""
-        for line in self.check(answer).text.splitlines():
-            if line.startswith("Remote Procedure Call statistics by "):
-                section = line.split()[5]
-            elif found := _RPC.match(line):
-                if section == "message" or section == "user":
-                    kind = "user" if section == "user" else "type"
-                    total = timedelta(microseconds=int(found[3]))
-                    rpcs[kind].append(RpcCount(found[1], int(found[2]), total))
-            elif line.startswith(("sdiag output at", "Data since")) and (stamp := _STAMP.search(line)):
-                stamps.append(stamp[1])
-            elif ":" in line and not line.startswith((" ", "\t")):
-                name, _, value = line.partition(":")
-                said.setdefault(name.strip(), value.strip())
-            elif line.strip():
-                section = ""
-
-        def count(name: str) -> int:
-            return int(said.get(name, "0"))
-
+        text = self.check(answer).text
+        stamps = _STAMP.findall(text)
+        counts = {name: int(value) for name, value in _COUNT.findall(text)}
         return SchedulerStats(
             at=parse_time(stamps[0]) if stamps else None,
             since=parse_time(stamps[1]) if len(stamps) > 1 else None,
-            server_threads=count("Server thread count"),
-            agent_queue=count("Agent queue size"),
-            dbd_agent_queue=count("DBD Agent queue size"),
-            jobs_pending=count("Jobs pending"),
-            jobs_running=count("Jobs running"),
-            rpcs=tuple(rpcs["type"]),
-            rpcs_by_user=tuple(rpcs["user"]),
+            server_threads=counts.get("Server thread count", 0),
+            agent_queue=counts.get("Agent queue size", 0),
+            dbd_agent_queue=counts.get("DBD Agent queue size", 0),
+            jobs_pending=counts.get("Jobs pending", 0),
+            jobs_running=counts.get("Jobs running", 0),
+            rpcs=_rpcs(text, "message type"),
+            rpcs_by_user=_rpcs(text, "user"),
         )
+
+
+def _rpcs(text: str, by: str) -> tuple[RpcCount, ...]:
+    section = text.partition(f"Remote Procedure Call statistics by {by}\n")[2].partition("\n\n")[0]
+    found = _RPC.findall(section)
+    return tuple(RpcCount(name, int(count), timedelta(microseconds=int(total))) for name, count, total in found)
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,12 @@ line breaks, other separators, text in any encoding.
 
 from __future__ import annotations
 
+import re
 import secrets
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import Any, Generic, TypeVar
 
 from airflow_provider_soperator.slurm.errors import InvalidRequest, SlurmError, UnreadableAnswer, from_output
 
@@ -19,6 +20,10 @@ T = TypeVar("T")
 #: Slurm's commands give up by themselves after MessageTimeout (Soperator: 60 s) and a few tries.
 TIMEOUT = 150.0
 MEGABYTE = 1 << 20
+#: Names that ``squeue`` and ``sacct`` neither split nor alter.
+SAFE_NAME = re.compile(r"[A-Za-z0-9._:@+-]+")
+#: Bytes of a reason or a comment.
+_MOST_TEXT = 1024
 
 
 @dataclass(frozen=True)
@@ -74,14 +79,18 @@ class Request(Generic[T]):
     def check(self, answer: CommandOutput) -> CommandOutput:
         """The answer, if the command succeeded."""
         if answer.status:
-            self.fail(answer)
+            raise self.error(answer)
         return answer
-
-    def fail(self, answer: CommandOutput) -> NoReturn:
-        raise self.error(answer)
 
     def error(self, answer: CommandOutput) -> SlurmError:
         return from_output(self.command().argv, answer.status, answer.stdout, answer.stderr)
+
+
+class Order(Request[None]):
+    """A request that changes something, and has no answer but success."""
+
+    def read(self, answer: CommandOutput) -> None:
+        self.check(answer)
 
 
 def clean(text: str) -> str:
@@ -101,6 +110,11 @@ def number(text: str) -> int:
     return int(text) if text.isdecimal() else 0
 
 
+def number_or_none(text: str) -> int | None:
+    """A whole number; None if Slurm has none."""
+    return int(text) if text.isdecimal() else None
+
+
 def listed(text: str) -> tuple[str, ...]:
     """A list that is separated by commas."""
     return tuple(filter(None, clean(text).split(",")))
@@ -113,18 +127,13 @@ def plain_word(what: str, text: str) -> str:
     return text
 
 
-def free_text(what: str, text: str, most: int = 1024) -> str:
+def free_text(what: str, text: str) -> str:
     """The text, if it is one printable line: slurmctld keeps any, but other programs read it line by line."""
     if not text.isprintable():
         raise InvalidRequest(f"{what} {text!r} has line breaks or other non-printable characters")
-    if len(text.encode()) > most:
-        raise InvalidRequest(f"{what} has {len(text.encode())} bytes; at most {most} are kept")
+    if len(text.encode()) > _MOST_TEXT:
+        raise InvalidRequest(f"{what} has {len(text.encode())} bytes; at most {_MOST_TEXT} are kept")
     return text
-
-
-def quoted(what: str, text: str) -> str:
-    """The text in quotation marks, for a field of which ``scontrol`` removes the outer ones only."""
-    return f'"{free_text(what, text)}"'
 
 
 def new_separator() -> str:
@@ -170,6 +179,23 @@ class Table:
                     raise UnreadableAnswer(f"a table of {width} columns has a row that does not end: {first[:200]!r}")
                 first = first[1:]
             yield (first, *fields[start + 1 : start + width])
+
+
+#: The fields of a record, each with its column, and the reader of that column.
+Columns = Mapping[str, tuple[str, Callable[[str], Any]]]
+
+
+def table_of(columns: Columns) -> Table:
+    return Table(tuple(column for column, _ in columns.values()))
+
+
+def read_row(columns: Columns, row: Sequence[str]) -> dict[str, Any]:
+    """The fields of a record.
+
+    >>> read_row({"name": ("NodeList", str), "memory": ("Memory", number)}, ("worker-0", "7"))
+    {'name': 'worker-0', 'memory': 7}
+    """
+    return {name: read(text) for (name, (_, read)), text in zip(columns.items(), row, strict=False)}
 
 
 #: Generator that yields requests, is sent their answers, and returns a ``T``.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from airflow_provider_soperator.slurm.errors import (
@@ -20,13 +21,19 @@ from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.notations import EPOCHS, ExitCode, parse_duration, parse_time
 from airflow_provider_soperator.slurm.requests.commands import (
     MEGABYTE,
+    SAFE_NAME,
+    Columns,
     Command,
     CommandOutput,
+    Order,
     Request,
     Table,
     clean,
     number,
+    number_or_none,
     plain_word,
+    read_row,
+    table_of,
 )
 from airflow_provider_soperator.slurm.states import JobState
 
@@ -38,43 +45,39 @@ MOST_LISTED = 1000
 #: Jobs in one other command, well below any limit on a command line.
 BATCH = 1000
 
-_SAFE_NAME = re.compile(r"[A-Za-z0-9._:@+-]+")
 _STATE = re.compile(r"[A-Za-z_]+")
 _SIGNAL = re.compile(r"(SIG)?[A-Z][A-Z0-9+]*|[0-9]{1,2}")
 _FIELD = re.compile(r"[A-Za-z]+")
 
-#: Under the names that 22.05 and 26.05 share.
-_COLUMNS = (
-    "JobArrayId",
-    "JobId",
-    "Name",
-    "UserName",
-    "Account",
-    "Partition",
-    "QOS",
-    "State",
-    "Reason",
-    "NodeList",
-    "BatchHost",
-    "SubmitTime",
-    "StartTime",
-    "EndTime",
-    "TimeLimit",
-    "TimeUsed",
-    "PriorityLong",
-    "RestartCnt",
-    "exit_code",
-    "Dependency",
-    "Reservation",
-    "tres-alloc",
-    "Comment",
-    "WorkDir",
-    "StdOut",
-)
-
-
-def queue_table() -> Table:
-    return Table(_COLUMNS)
+#: The columns have the names that 22.05 and 26.05 share.
+_COLUMNS: Columns = {
+    "id": ("JobArrayId", JobId.parse),
+    "raw_id": ("JobId", number),
+    "name": ("Name", str),
+    "user": ("UserName", str),
+    "account": ("Account", clean),
+    "partition": ("Partition", str),
+    "qos": ("QOS", clean),
+    "state": ("State", JobState.parse),
+    # As slurmrestd and scontrol write it.
+    "reason": ("Reason", lambda text: clean(text).replace(" ", "_")),
+    "nodelist": ("NodeList", clean),
+    "batch_host": ("BatchHost", clean),
+    "submitted": ("SubmitTime", parse_time),
+    "started": ("StartTime", parse_time),
+    "ends": ("EndTime", parse_time),
+    "time_limit": ("TimeLimit", parse_duration),
+    "time_used": ("TimeUsed", parse_duration),
+    "priority": ("PriorityLong", number_or_none),
+    "restarts": ("RestartCnt", number),
+    "exit_code": ("exit_code", ExitCode.parse),
+    "dependency": ("Dependency", clean),
+    "reservation": ("Reservation", clean),
+    "tres": ("tres-alloc", clean),
+    "comment": ("Comment", clean),
+    "workdir": ("WorkDir", clean),
+    "stdout": ("StdOut", clean),
+}
 
 
 @dataclass(frozen=True)
@@ -125,7 +128,7 @@ class ListJobs(Request[tuple[Job, ...]]):
     name_suffixes: tuple[str, ...] = ()
     states: tuple[str, ...] = ()
     partition: str = ""
-    table: Table = field(default_factory=queue_table, compare=False, repr=False)
+    table: Table = field(default_factory=partial(table_of, _COLUMNS), compare=False, repr=False)
 
     def command(self) -> Command:
         argv = ["squeue", "--all", f"--states={','.join(_each(_STATE, 'a state', self.states)) or 'all'}"]
@@ -139,18 +142,17 @@ class ListJobs(Request[tuple[Job, ...]]):
         if wholes and len(wholes) <= MOST_LISTED:
             argv.append(f"--jobs={','.join(map(str, wholes))}")
         # Names that squeue would split or alter are only filtered here.
-        if self.names and len(self.names) <= MOST_LISTED and all(map(_SAFE_NAME.fullmatch, self.names)):
+        if self.names and len(self.names) <= MOST_LISTED and all(map(SAFE_NAME.fullmatch, self.names)):
             argv.append(f"--name={','.join(self.names)}")
         return Command((*argv, *self.table.format_words()), environment={**EPOCHS, "SLURM_BITSTR_LEN": "0"})
 
     def read(self, answer: CommandOutput) -> tuple[Job, ...]:
-        if answer.status:
-            error = self.error(answer)
+        try:
+            self.check(answer)
+        except UnknownJob:
             # squeue's error for a single job that has left the queue; for several there is none.
-            if isinstance(error, UnknownJob):
-                return ()
-            raise error
-        jobs = (_job(row) for row in self.table.rows(answer.stdout))
+            return ()
+        jobs = (Job(**read_row(_COLUMNS, row)) for row in self.table.rows(answer.stdout))
         return tuple(job for job in jobs if self.admits(job))
 
     def admits(self, job: Job) -> bool:
@@ -169,39 +171,6 @@ class ListJobs(Request[tuple[Job, ...]]):
     @cached_property
     def _wanted(self) -> JobIdSet | None:
         return None if self.ids is None else JobIdSet(self.ids)
-
-
-def _job(row: tuple[str, ...]) -> Job:
-    (job_id, raw, name, user, account, partition, qos, state, reason, nodes, host, submitted, started, ends) = row[:14]
-    (limit, used, priority, restarts, exit_code, dependency, reservation, tres, comment, workdir, stdout) = row[14:]
-    return Job(
-        id=JobId.parse(job_id),
-        raw_id=number(raw),
-        name=name,
-        user=user,
-        account=clean(account),
-        partition=partition,
-        qos=clean(qos),
-        state=JobState.parse(state),
-        # As slurmrestd and scontrol write it.
-        reason=clean(reason).replace(" ", "_"),
-        nodelist=clean(nodes),
-        batch_host=clean(host),
-        submitted=parse_time(submitted),
-        started=parse_time(started),
-        ends=parse_time(ends),
-        time_limit=parse_duration(limit),
-        time_used=parse_duration(used),
-        priority=int(priority) if priority.isdecimal() else None,
-        restarts=number(restarts),
-        exit_code=ExitCode.parse(exit_code),
-        dependency=clean(dependency),
-        reservation=clean(reservation),
-        tres=clean(tres),
-        comment=clean(comment),
-        workdir=clean(workdir),
-        stdout=clean(stdout),
-    )
 
 
 @dataclass(frozen=True)
@@ -259,34 +228,31 @@ GONE = re.compile(r"invalid job id specified|already completing or completed|has
 
 
 @dataclass(frozen=True)
-class _JobOrder(Request[None]):
+class _JobOrder(Order):
     """A command of ``scontrol`` for a list of jobs."""
 
     ids: tuple[JobId, ...]
 
-    def words(self) -> tuple[str, ...]:
-        raise NotImplementedError
+    @property
+    @abstractmethod
+    def verb(self) -> str:
+        """The command's name."""
 
     def command(self) -> Command:
         # A comma between them: of several words scontrol takes the first alone, or none at all.
-        return Command(("scontrol", *self.words(), ",".join(_id_words(self.ids))))
-
-    def read(self, answer: CommandOutput) -> None:
-        self.check(answer)
+        return Command(("scontrol", self.verb, ",".join(_id_words(self.ids))))
 
 
 class HoldJobs(_JobOrder):
     """Hold pending jobs."""
 
-    def words(self) -> tuple[str, ...]:
-        return ("hold",)
+    verb = "hold"
 
 
 class ReleaseJobs(_JobOrder):
     """Release held jobs."""
 
-    def words(self) -> tuple[str, ...]:
-        return ("release",)
+    verb = "release"
 
 
 @dataclass(frozen=True)
@@ -298,8 +264,9 @@ class RequeueJobs(_JobOrder):
     def again(self) -> None:
         """Not repeatable: a requeued job may have started meanwhile."""
 
-    def words(self) -> tuple[str, ...]:
-        return ("requeuehold",) if self.hold else ("requeue",)
+    @property
+    def verb(self) -> str:
+        return "requeuehold" if self.hold else "requeue"
 
 
 #: By default Slurm does not let users order their own jobs.
@@ -316,8 +283,7 @@ class TopJobs(_JobOrder):
     elements.
     """
 
-    def words(self) -> tuple[str, ...]:
-        return ("top",)
+    verb = "top"
 
     def error(self, answer: CommandOutput) -> SlurmError:
         error = super().error(answer)
@@ -327,7 +293,7 @@ class TopJobs(_JobOrder):
 
 
 @dataclass(frozen=True)
-class UpdateJob(Request[None]):
+class UpdateJob(Order):
     """Change fields of a job.
 
     >>> UpdateJob(JobId(7), {"TimeLimit": "1:00:00", "Comment": "a = b"}).command().argv[2:]
@@ -341,9 +307,6 @@ class UpdateJob(Request[None]):
         names = _each(_FIELD, "a field of a job", self.changes)
         words = (f"{name}={value}" for name, value in zip(names, self.changes.values(), strict=True))
         return Command(("scontrol", "update", f"JobId={self.job.without_step.argument}", *words))
-
-    def read(self, answer: CommandOutput) -> None:
-        self.check(answer)
 
 
 def _id_words(ids: tuple[JobId, ...]) -> tuple[str, ...]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from abc import abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.cluster_records import Machine, Node, Partition
@@ -13,44 +15,49 @@ from airflow_provider_soperator.slurm.errors import InvalidRequest, UnknownNode
 from airflow_provider_soperator.slurm.notations import EPOCHS, parse_duration, parse_time
 from airflow_provider_soperator.slurm.requests.commands import (
     MEGABYTE,
+    Columns,
     Command,
     CommandOutput,
+    Order,
     Request,
     Table,
     clean,
     free_text,
     listed,
     number,
-    quoted,
+    read_row,
+    table_of,
 )
 from airflow_provider_soperator.slurm.states import NodeState
 
-#: Names of columns that 22.05 and 26.05 share.
-_COLUMNS = (
-    "NodeList",
-    "StateComplete",
-    "PartitionName",
-    "Reason",
-    "User",
-    "TimeStamp",
-    "Comment",
-    "Extra",
-    "Features",
-    "Gres",
-    "GresUsed",
-    "CPUsState",
-    "Memory",
-    "AllocMem",
-    "NodeAddr",
-    "Version",
-)
+
+def _cpu_counts(text: str) -> list[int]:
+    """The numbers of allocated, idle, other and all CPUs."""
+    return [number(count) for count in text.split("/")]
 
 
-def node_table() -> Table:
-    return Table(_COLUMNS)
+#: The columns have the names that 22.05 and 26.05 share.
+_COLUMNS: Columns = {
+    "name": ("NodeList", str),
+    "state": ("StateComplete", NodeState.parse),
+    "partitions": ("PartitionName", clean),
+    "reason": ("Reason", clean),
+    "reason_user": ("User", lambda text: "" if text == "Unknown" else text),
+    "reason_since": ("TimeStamp", parse_time),
+    "comment": ("Comment", clean),
+    "extra": ("Extra", clean),
+    "features": ("Features", listed),
+    "gres": ("Gres", clean),
+    "gres_used": ("GresUsed", clean),
+    "cpus": ("CPUsState", _cpu_counts),
+    "memory": ("Memory", number),
+    "memory_used": ("AllocMem", number),
+    "address": ("NodeAddr", str),
+    "version": ("Version", clean),
+}
 
 
-def _fold(names: Iterable[str]) -> str:
+def fold_names(names: Iterable[str]) -> str:
     """Nodes as one word; ``InvalidRequest`` if there are none, or a name is invalid."""
     try:
         folded = hostlist.fold(names)
@@ -70,10 +77,10 @@ class ListNodes(Request[tuple[Node, ...]]):
     """
 
     names: tuple[str, ...] | None = None
-    table: Table = field(default_factory=node_table, compare=False, repr=False)
+    table: Table = field(default_factory=partial(table_of, _COLUMNS), compare=False, repr=False)
 
     def command(self) -> Command:
-        chosen = [] if self.names is None else [f"--nodes={_fold(self.names)}"]
+        chosen = [] if self.names is None else [f"--nodes={fold_names(self.names)}"]
         return Command(("sinfo", "--Node", "--all", "--exact", *chosen, *self.table.format_words()), environment=EPOCHS)
 
     def read(self, answer: CommandOutput) -> tuple[Node, ...]:
@@ -84,37 +91,18 @@ class ListNodes(Request[tuple[Node, ...]]):
             rows.setdefault(row[0], row)
             partitions.setdefault(row[0], []).append(row[2])
         if self.names is not None:
-            missing = [name for name in hostlist.expand(_fold(self.names)) if name not in rows]
+            missing = [name for name in hostlist.expand(fold_names(self.names)) if name not in rows]
             if missing:
                 raise UnknownNode(f"there is no node {hostlist.fold(missing)}", "sinfo")
         return tuple(_node(row, partitions[name]) for name, row in rows.items())
 
 
 def _node(row: tuple[str, ...], partitions: list[str]) -> Node:
-    (name, state, _, reason, user, since, comment, extra, features, gres, used, cpus, memory, memory_used) = row[:14]
-    address, version = row[14:]
-    # Allocated, idle, other, total.
-    cpu_counts = cpus.split("/")
-    return Node(
-        name=name,
-        state=NodeState.parse(state),
-        partitions=tuple(sorted(filter(None, map(clean, partitions)))),
-        reason=clean(reason),
-        # The user stays after the reason has been removed.
-        reason_user=user if clean(reason) and user != "Unknown" else "",
-        reason_since=parse_time(since),
-        comment=clean(comment),
-        extra=clean(extra),
-        features=listed(features),
-        gres=clean(gres),
-        gres_used=clean(used),
-        cpus=number(cpu_counts[-1]),
-        cpus_used=number(cpu_counts[0]),
-        memory=number(memory),
-        memory_used=number(memory_used),
-        address=address,
-        version=clean(version),
-    )
+    said = read_row(_COLUMNS, row)
+    cpus_used, *_, cpus = said["cpus"]
+    said |= {"cpus": cpus, "cpus_used": cpus_used, "partitions": tuple(sorted(filter(None, map(clean, partitions))))}
+    # The user stays after the reason has been removed.
+    return Node(**said if said["reason"] else {**said, "reason_user": ""})
 
 
 #: A node in ``scontrol show node``: each free text is on a line of its own, after its name.
@@ -130,7 +118,9 @@ class ListMachines(Request[tuple[Machine, ...]]):
     names: tuple[str, ...]
 
     def command(self) -> Command:
-        return Command(("scontrol", "show", "node", _fold(self.names)), environment=EPOCHS, max_output=64 * MEGABYTE)
+        return Command(
+            ("scontrol", "show", "node", fold_names(self.names)), environment=EPOCHS, max_output=64 * MEGABYTE
+        )
 
     def read(self, answer: CommandOutput) -> tuple[Machine, ...]:
         shown = _SHOWN_NODE.findall(self.check(answer).text)
@@ -145,19 +135,6 @@ def _only(pattern: re.Pattern[str], said: str) -> str:
     return clean(found[1]) if found else ""
 
 
-@dataclass(frozen=True)
-class NodeDetail(Request[str]):
-    """Get slurmctld's full record of a node, as text for people."""
-
-    name: str
-
-    def command(self) -> Command:
-        return Command(("scontrol", "show", "node", _fold([self.name])), max_output=4 * MEGABYTE)
-
-    def read(self, answer: CommandOutput) -> str:
-        return self.check(answer).text
-
-
 class PowerDownMode(str, Enum):
     """The moment at which a node powers down."""
 
@@ -170,7 +147,7 @@ class PowerDownMode(str, Enum):
 
 
 @dataclass(frozen=True)
-class _NodeOrder(Request[None]):
+class NodeOrder(Order):
     """An update of the state of nodes.
 
     ``scontrol power`` would be shorter, but 22.05 does not have it, and 24.11 refuses a reason with some of its forms;
@@ -179,29 +156,30 @@ class _NodeOrder(Request[None]):
 
     names: tuple[str, ...]
 
-    def words(self) -> tuple[str, ...]:
-        raise NotImplementedError
+    @abstractmethod
+    def change(self) -> tuple[str, str]:
+        """The state as ``scontrol update`` takes it, and the reason or nothing."""
 
     def command(self) -> Command:
-        return Command(("scontrol", "update", f"NodeName={_fold(self.names)}", *self.words()))
+        state, reason = self.change()
+        # scontrol removes the outer quotation marks of a reason.
+        because = [f'Reason="{free_text("a reason", reason)}"'] if reason else []
+        return Command(("scontrol", "update", f"NodeName={fold_names(self.names)}", f"State={state}", *because))
 
-    def read(self, answer: CommandOutput) -> None:
-        self.check(answer)
 
-
-class PowerUp(_NodeOrder):
+class PowerUp(NodeOrder):
     """Power nodes up. slurmctld silently ignores it for a node that is up or is powering down.
 
     >>> PowerUp(("worker-0", "worker-2")).command().argv
     ('scontrol', 'update', 'NodeName=worker-[0,2]', 'State=power_up')
     """
 
-    def words(self) -> tuple[str, ...]:
-        return ("State=power_up",)
+    def change(self) -> tuple[str, str]:
+        return "power_up", ""
 
 
 @dataclass(frozen=True)
-class PowerDown(_NodeOrder):
+class PowerDown(NodeOrder):
     """Power nodes down. It clears a drain, and restarts the cycle of a node that is off already.
 
     >>> PowerDown(("worker-0",), PowerDownMode.ASAP, "lent").command().argv[3:]
@@ -214,47 +192,37 @@ class PowerDown(_NodeOrder):
     def again(self) -> None:
         """Not repeatable: a node that is off by now would restart its cycle."""
 
-    def words(self) -> tuple[str, ...]:
-        return (f"State={self.mode.value}", *([f"Reason={quoted('a reason', self.reason)}"] if self.reason else []))
+    def change(self) -> tuple[str, str]:
+        return self.mode.value, self.reason
 
 
 @dataclass(frozen=True)
-class Drain(_NodeOrder):
+class Drain(NodeOrder):
     """Drain nodes: no new job starts on them."""
 
     reason: str
 
-    def words(self) -> tuple[str, ...]:
+    def change(self) -> tuple[str, str]:
         if not self.reason:
             raise InvalidRequest("a drain needs a reason")
-        return ("State=drain", f"Reason={quoted('a reason', self.reason)}")
+        return "drain", self.reason
 
 
-class Undrain(_NodeOrder):
+class Undrain(NodeOrder):
     """Undrain nodes, without any other change."""
 
-    def words(self) -> tuple[str, ...]:
-        return ("State=undrain",)
+    def change(self) -> tuple[str, str]:
+        return "undrain", ""
 
 
-class ResumeNodes(_NodeOrder):
+class ResumeNodes(NodeOrder):
     """Return nodes to service, whether they are drained, down or failed.
 
     A node that powers down counts as powered down at once, before its machine is gone.
     """
 
-    def words(self) -> tuple[str, ...]:
-        return ("State=resume",)
-
-
-@dataclass(frozen=True)
-class CommentNodes(_NodeOrder):
-    """Set the comment of nodes."""
-
-    comment: str
-
-    def words(self) -> tuple[str, ...]:
-        return (f"Comment={free_text('a comment', self.comment)}",)
+    def change(self) -> tuple[str, str]:
+        return "resume", ""
 
 
 @dataclass(frozen=True)

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.cluster_records import Reservation
 from airflow_provider_soperator.slurm.errors import InvalidRequest, NotPermitted, UnknownReservation, UnreadableAnswer
 from airflow_provider_soperator.slurm.notations import EPOCHS, format_time, parse_time
 from airflow_provider_soperator.slurm.requests.commands import (
     Command,
     CommandOutput,
+    Order,
     Request,
     clean,
     free_text,
     listed,
     plain_word,
 )
+from airflow_provider_soperator.slurm.requests.nodes import fold_names
 
 _HEAD = re.compile(r"ReservationName=(.*?) (StartTime=\S+ EndTime=\S+ Duration=.*)")
 _FLAG = re.compile(r"[+-]?[A-Za-z_]+(=[0-9:+-]+)?")
@@ -35,16 +35,9 @@ class ListReservations(Request[tuple[Reservation, ...]]):
         return Command(("scontrol", "--all", "--oneliner", "show", "reservation"), environment=EPOCHS)
 
     def read(self, answer: CommandOutput) -> tuple[Reservation, ...]:
-        found: list[Reservation] = []
-        lines: list[str] = []
-        for line in self.check(answer).text.split("\n"):
-            if line.startswith("ReservationName=") and lines:
-                found.append(_reservation("\n".join(lines)))
-                lines = []
-            # A comment may have several lines.
-            if lines or line.startswith("ReservationName="):
-                lines.append(line)
-        return tuple(found + ([_reservation("\n".join(lines).rstrip("\n"))] if lines else []))
+        # A comment may have several lines.
+        shown = re.split(r"^(?=ReservationName=)", self.check(answer).text, flags=re.MULTILINE)
+        return tuple(_reservation(one.rstrip("\n")) for one in shown if one.startswith("ReservationName="))
 
 
 def _reservation(text: str) -> Reservation:
@@ -93,36 +86,29 @@ class CreateReservation(Request[str]):
         """Not repeatable: Slurm rejects a second reservation of the name; list them instead."""
 
     def command(self) -> Command:
+        if not self.nodes:
+            raise InvalidRequest("a reservation needs nodes")
         if not self.users and not self.accounts:
             raise InvalidRequest("a reservation needs users or accounts that may use it")
-        words = [
-            f"ReservationName={plain_word('a reservation', self.name)}",
-            f"Nodes={_fold(self.nodes)}",
-            *_times(self.start, self.end),
-        ]
+        words = [f"ReservationName={plain_word('a reservation', self.name)}", *_changes(self)]
         if self.end is None:
             words.append("Duration=UNLIMITED")
-        words += _whose(self.users, self.accounts)
-        if self.flags:
-            words.append(f"Flags={','.join(_flags(self.flags))}")
         if self.partition:
             words.append(f"PartitionName={plain_word('a partition', self.partition)}")
-        if self.comment:
-            words.append(f"Comment={free_text('a comment', self.comment)}")
         return Command(("scontrol", "create", "reservation", *words))
 
     def read(self, answer: CommandOutput) -> str:
-        if answer.status:
-            error = self.error(answer)
-            if isinstance(error, NotPermitted):
-                # slurmctld has the same message for both.
-                raise NotPermitted(error.said, error.command, f"{error.remedy}; or there is no user {self.users}")
-            raise error
+        try:
+            self.check(answer)
+        except NotPermitted as error:
+            # slurmctld has the same message for both.
+            remedy = f"{error.remedy}; or there is no user {self.users}"
+            raise NotPermitted(error.said, error.command, remedy) from None
         return self.name
 
 
 @dataclass(frozen=True, kw_only=True)
-class UpdateReservation(Request[None]):
+class UpdateReservation(Order):
     """Change the given fields of a reservation."""
 
     name: str
@@ -136,19 +122,10 @@ class UpdateReservation(Request[None]):
     comment: str = ""
 
     def command(self) -> Command:
-        words = [
-            *([f"Nodes={_fold(self.nodes)}"] if self.nodes else []),
-            *_times(self.start, self.end),
-            *_whose(self.users, self.accounts),
-            *([f"Flags={','.join(_flags(self.flags))}"] if self.flags else []),
-            *([f"Comment={free_text('a comment', self.comment)}"] if self.comment else []),
-        ]
+        words = _changes(self)
         if not words:
             raise InvalidRequest("nothing to change")
         return Command(("scontrol", "update", f"ReservationName={plain_word('a reservation', self.name)}", *words))
-
-    def read(self, answer: CommandOutput) -> None:
-        self.check(answer)
 
 
 @dataclass(frozen=True)
@@ -161,40 +138,27 @@ class DeleteReservation(Request[bool]):
         return Command(("scontrol", "delete", f"ReservationName={plain_word('a reservation', self.name)}"))
 
     def read(self, answer: CommandOutput) -> bool:
-        if answer.status:
-            error = self.error(answer)
-            if isinstance(error, UnknownReservation):
-                return False
-            raise error
+        try:
+            self.check(answer)
+        except UnknownReservation:
+            return False
         return True
 
 
-def _fold(names: Iterable[str]) -> str:
-    try:
-        folded = hostlist.fold(names)
-    except hostlist.HostlistError as error:
-        raise InvalidRequest(str(error)) from None
-    if not folded:
-        raise InvalidRequest("a reservation needs nodes")
-    return folded
-
-
-def _times(start: datetime | None, end: datetime | None) -> list[str]:
-    if start and end and end <= start:
-        raise InvalidRequest(f"a reservation cannot end ({end.isoformat()}) before it starts ({start.isoformat()})")
-    return [f"{name}={format_time(when)}" for name, when in (("StartTime", start), ("EndTime", end)) if when]
-
-
-def _whose(users: tuple[str, ...], accounts: tuple[str, ...]) -> list[str]:
-    words = []
-    for what, names in (("Users", users), ("Accounts", accounts)):
-        if names:
-            words.append(f"{what}={','.join(plain_word(what.lower()[:-1], name) for name in names)}")
-    return words
-
-
-def _flags(flags: tuple[str, ...]) -> tuple[str, ...]:
-    for flag in flags:
+def _changes(of: CreateReservation | UpdateReservation) -> list[str]:
+    """The fields that both can set, as words of ``scontrol``."""
+    if of.start and of.end and of.end <= of.start:
+        raise InvalidRequest(f"a reservation cannot end ({of.end}) before it starts ({of.start})")
+    for flag in of.flags:
         if not _FLAG.fullmatch(flag):
             raise InvalidRequest(f"{flag!r} is not a reservation flag")
-    return flags
+    values = {
+        "Nodes": fold_names(of.nodes) if of.nodes else "",
+        "StartTime": format_time(of.start) if of.start else "",
+        "EndTime": format_time(of.end) if of.end else "",
+        "Users": ",".join(plain_word("a user", user) for user in of.users),
+        "Accounts": ",".join(plain_word("an account", account) for account in of.accounts),
+        "Flags": ",".join(of.flags),
+        "Comment": free_text("a comment", of.comment),
+    }
+    return [f"{name}={value}" for name, value in values.items() if value]

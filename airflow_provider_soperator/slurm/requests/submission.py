@@ -17,7 +17,7 @@ from __future__ import annotations
 import base64
 import re
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from enum import Enum
@@ -124,12 +124,6 @@ class SubmitOnce(Request[tuple[Submitted, ...]]):
         """The places of the jobs in the order of submission: each after its dependencies."""
         return in_order(self.jobs)
 
-    def is_held(self, job: BatchJob) -> bool:
-        """True if a job that is submitted together with others must be held so as not to start early."""
-        if not self.together:
-            return False
-        return not asked_for(job).hold and self._keys.isdisjoint(dependency_of(job).keys)
-
     def command(self) -> Command:
         return Command(("bash", "-c", _program(), "sbatch"), stdin=b"\0".join(self._fields()) + b"\0")
 
@@ -144,10 +138,6 @@ class SubmitOnce(Request[tuple[Submitted, ...]]):
             raise UnreadableAnswer(f"expected {len(self.jobs)} answers, got {len(found)}", "sbatch")
         return tuple(found[place] for place in range(len(self.jobs)))
 
-    @cached_property
-    def _keys(self) -> frozenset[SubmissionKey]:
-        return frozenset(self.submission_keys())
-
     def _fields(self) -> Iterator[bytes]:
         since = self.since or datetime.now(timezone.utc) - LOOK_BACK
         past = Accounting(names=tuple(job.name or "" for job in self.jobs), since=since).selection()
@@ -156,15 +146,16 @@ class SubmitOnce(Request[tuple[Submitted, ...]]):
         for text in (self.mark, _yes(self.fresh), together, *words, *_counted(past), str(len(self.jobs))):
             yield text.encode()
         keys = self.submission_keys()
+        of_all = frozenset(keys)
         for place in self.order:
-            yield from self._job_fields(self.jobs[place], keys[place])
+            yield from self._job_fields(self.jobs[place], keys[place], of_all)
 
-    def _job_fields(self, job: BatchJob, key: SubmissionKey) -> Iterator[bytes]:
+    def _job_fields(self, job: BatchJob, key: SubmissionKey, of_all: frozenset[SubmissionKey]) -> Iterator[bytes]:
         waits_for, asked = dependency_of(job), asked_for(job)
         priority = "" if asked.priority is None else option_values.PRIORITY.write(asked.priority)
         comments = [part.comment or "" for part in job_submission.components(job)] if self.together else []
-        if self.is_held(job):
-            # A release resets the priority, so the job's own is set afterwards.
+        if self.together and not asked.hold and of_all.isdisjoint(waits_for.keys):
+            # It must not start before the others exist. A release resets the priority, so its own is set afterwards.
             job = with_extra_args(job).replace(hold=True, comment=HELD, priority=None)
         if not waits_for.is_plain:
             job = with_extra_args(job).replace(dependency=PLACEHOLDER)
@@ -281,10 +272,6 @@ def in_order(jobs: Sequence[JobDescription]) -> tuple[int, ...]:
     """
     places = {key_of(job.name or ""): place for place, job in enumerate(jobs)}
     waits = {place: [places[key] for key in dependency_of(job).keys if key in places] for place, job in enumerate(jobs)}
-    return _levels(waits, jobs)
-
-
-def _levels(waits: Mapping[int, Sequence[int]], jobs: Sequence[JobDescription]) -> tuple[int, ...]:
     sorter = TopologicalSorter(waits)
     try:
         sorter.prepare()

@@ -59,11 +59,11 @@ def accounting(request: Accounting, site: Site) -> Steps[tuple[AccountingJob, ..
     return tuple(job for job in map(with_earlier_runs, runs.values()) if request.admits(job))
 
 
-def _asked(call: RestCall) -> Steps[Json]:
+def _asked(call: RestCall, unclear: type[SlurmError] = AccountingUnreachable) -> Steps[Json]:
     try:
         return (yield from asked(call))
-    except AccountingUnreachable:
-        # slurmdbd has the same error for a rejected token; slurmctld has another.
+    except unclear:
+        # slurmdbd has the same error for a rejected token, and shares have none of their own; slurmctld says more.
         yield from asked(RestCall("GET", "slurm/diag/"))
         raise
 
@@ -207,12 +207,7 @@ _DIGITS = 6
 
 @handles
 def list_shares(request: ListShares, site: Site) -> Steps[tuple[Share, ...]]:
-    try:
-        data = yield from asked(RestCall("GET", "slurm/shares"))
-    except SlurmError:
-        # slurmrestd does not give the reason here, but does for other calls.
-        yield from asked(RestCall("GET", "slurm/diag/"))
-        raise
+    data = yield from _asked(RestCall("GET", "slurm/shares"), SlurmError)
     return by_name(map(_share, (data.get("shares") or {}).get("shares") or ()))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Container, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from functools import singledispatch
@@ -39,7 +39,6 @@ class Site:
     user: str = ""
     #: The default working folder of jobs, as a login's home would be.
     home: str = ""
-    environment: tuple[str, ...] = job_submission.DEFAULT_ENVIRONMENT
 
     def require(self, version: int, what: str) -> None:
         """Raise ``Unsupported`` if slurmrestd is older than this version."""
@@ -150,14 +149,13 @@ def _words(one: Json) -> str:
     return description or str(one.get("error") or "")
 
 
-def status_errors(data: Json) -> tuple[Json, ...]:
-    """The errors among the results for each of several jobs."""
-    found = (one.get("error") or {} for one in data.get("status") or ())
-    return tuple(one for one in found if one.get("code"))
-
-
-def status_error(found: Iterable[Json]) -> SlurmError:
-    return classify(NAME, "; ".join(dict.fromkeys(str(one.get("string") or one.get("message")) for one in found)))
+def check_each(data: Json, ignored: Container[int] = ()) -> None:
+    """Raise the errors among the results for each of several jobs."""
+    results = (one.get("error") or {} for one in data.get("status") or ())
+    found = [one for one in results if one.get("code") and one["code"] not in ignored]
+    if found:
+        texts = dict.fromkeys(str(one.get("string") or one.get("message")) for one in found)
+        raise classify(NAME, "; ".join(texts))
 
 
 def number(value: Any) -> int | None:

@@ -10,11 +10,11 @@ from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Cont
 from airflow_provider_soperator.slurm.errors import ControllerUnreachable
 from airflow_provider_soperator.slurm.files import FileRequest
 from airflow_provider_soperator.slurm.requests.cluster import (
-    MintToken,
     Ping,
     SchedulerDiagnostics,
     ShowConfig,
     WhoAmI,
+    read_config,
 )
 from airflow_provider_soperator.slurm.rest.calls import (
     NAME,
@@ -25,7 +25,7 @@ from airflow_provider_soperator.slurm.rest.calls import (
     asked,
     handles,
     moment,
-    seconds,
+    number,
     unsupported,
 )
 
@@ -35,24 +35,19 @@ def show_config(request: ShowConfig, site: Site) -> Steps[ClusterConfig]:
     """Get the settings; ``settings`` has slurmrestd's names and notation, which differ a little from ``scontrol``'s."""
     site.require(45, "show the cluster's settings")
     data = yield from asked(RestCall("GET", "slurm/conf"))
-    said = data["slurm_conf"]
-    return ClusterConfig(
-        version=data["meta"]["slurm"]["release"],
-        cluster=said.get("ClusterName") or "",
-        min_job_age=seconds(said.get("MinJobAge")) or ClusterConfig.min_job_age,
-        suspend_time=seconds(said.get("SuspendTime")),
-        suspend_exc_nodes=",".join(said.get("SuspendExcNodes") or ()),
-        accounting_storage=said.get("AccountingStorageType") or "",
-        slurm_user=said.get("SlurmUser") or "",
-        slurmctld_parameters=tuple(said.get("SlurmctldParameters") or ()),
-        settings={name: _setting(value) for name, value in said.items()},
+    return read_config(
+        data["meta"]["slurm"]["release"], {name: _setting(value) for name, value in data["slurm_conf"].items()}
     )
 
 
 def _setting(value: Any) -> str:
+    if isinstance(value, Mapping) and "infinite" in value:
+        value = "INFINITE" if value["infinite"] else number(value)
     if isinstance(value, Mapping):
         return ",".join(f"{name}={_setting(inner)}" for name, inner in value.items())
-    return ",".join(map(_setting, value)) if isinstance(value, list) else str(value)
+    if isinstance(value, list):
+        return ",".join(map(_setting, value))
+    return "" if value is None else str(value)
 
 
 @handles
@@ -101,11 +96,6 @@ def diagnostics(request: SchedulerDiagnostics, site: Site) -> Steps[SchedulerSta
 
 def _rpcs(name: str, said: Iterable[Json]) -> tuple[RpcCount, ...]:
     return tuple(RpcCount(one[name], one["count"], timedelta(microseconds=one["total_time"])) for one in said)
-
-
-@handles
-def mint_token(request: MintToken, site: Site) -> Steps[str]:
-    unsupported("make tokens")
 
 
 @handles

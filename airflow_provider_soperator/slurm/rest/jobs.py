@@ -31,14 +31,13 @@ from airflow_provider_soperator.slurm.rest.calls import (
     Steps,
     as_lines,
     asked,
+    check_each,
     exit_code,
     handles,
     minutes,
     moment,
     number,
     segment,
-    status_error,
-    status_errors,
     unsupported,
 )
 from airflow_provider_soperator.slurm.states import JobBase, JobState
@@ -113,11 +112,8 @@ def _is_wanted(said: Json, request: ListJobs, site: Site) -> bool:
 
 
 def _has_state(state: JobState, wanted: Iterable[str]) -> bool:
-    for word in wanted:
-        one = JobState.parse(word)
-        if (one.base is not None and one.base == state.base) or one.flags & state.flags:
-            return True
-    return False
+    states = map(JobState.parse, wanted)
+    return any((one.base is not None and one.base == state.base) or one.flags & state.flags for one in states)
 
 
 def _cut_elements(found: list[Json]) -> Steps[dict[int, str]]:
@@ -218,10 +214,7 @@ def cancel(request: CancelJobs, site: Site) -> Steps[None]:
     if request.waiting:
         body["job_state"] = ["PENDING"]
     data = yield from asked(RestCall("DELETE", "slurm/jobs/", body=body))
-    meant = _GONE | {_OTHER_STATE} if request.waiting else _GONE
-    refused = [one for one in status_errors(data) if one["code"] not in meant]
-    if refused:
-        raise status_error(refused)
+    check_each(data, ignored=_GONE | {_OTHER_STATE} if request.waiting else _GONE)
 
 
 @handles
@@ -265,9 +258,7 @@ def requeue(request: RequeueJobs, site: Site) -> Steps[None]:
     site.require(45, "requeue jobs")
     flags = {"flags": ["Hold"]} if request.hold else {}
     body = {"jobs": [job.argument for job in request.ids], **flags}
-    data = yield from asked(RestCall("POST", "slurm/jobs/requeue", body=body))
-    if refused := status_errors(data):
-        raise status_error(refused)
+    check_each((yield from asked(RestCall("POST", "slurm/jobs/requeue", body=body))))
 
 
 @handles
@@ -307,7 +298,7 @@ def payload_of(job: BatchJob, site: Site) -> dict[str, Any]:
     job.check()
     if site.home and job_submission.components(job)[0].chdir is None:
         job = job.replace(chdir=site.home)
-    return job.to_payload(f"v0.0.{site.version}", environment=site.environment)
+    return job.to_payload(f"v0.0.{site.version}")
 
 
 def submitted(body: Json) -> Steps[JobId]:

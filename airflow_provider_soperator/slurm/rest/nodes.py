@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.cluster_records import Machine, Node, Partition
 from airflow_provider_soperator.slurm.errors import UnknownNode
 from airflow_provider_soperator.slurm.notations import NoDuration
 from airflow_provider_soperator.slurm.requests.commands import clean
 from airflow_provider_soperator.slurm.requests.nodes import (
-    CommentNodes,
-    Drain,
     ListMachines,
     ListNodes,
     ListPartitions,
-    NodeDetail,
-    PowerDown,
-    PowerDownMode,
-    PowerUp,
-    ResumeNodes,
-    Undrain,
+    NodeOrder,
+    fold_names,
 )
 from airflow_provider_soperator.slurm.rest.calls import (
     NAME,
@@ -28,35 +20,31 @@ from airflow_provider_soperator.slurm.rest.calls import (
     RestCall,
     Site,
     Steps,
-    as_lines,
     asked,
     handles,
     minutes,
     moment,
     number,
-    segment,
 )
 from airflow_provider_soperator.slurm.states import NodeState
 
-#: ``scontrol`` sends the same flags.
-_POWER_DOWN = {
-    PowerDownMode.IDLE: ["POWER_DOWN"],
-    PowerDownMode.ASAP: ["POWER_DOWN", "POWER_DRAIN"],
-    PowerDownMode.FORCE: ["POWER_DOWN", "POWERED_DOWN"],
-}
+#: States that are several flags, as ``scontrol`` sends them.
+_FLAGS = {"power_down_asap": ["POWER_DOWN", "POWER_DRAIN"], "power_down_force": ["POWER_DOWN", "POWERED_DOWN"]}
 
 
 @handles
 def list_nodes(request: ListNodes, site: Site) -> Steps[tuple[Node, ...]]:
     """List nodes. All are requested, as a call cannot have a list of names."""
-    request.command()  # rejects an invalid list of nodes
-    wanted = None if request.names is None else hostlist.expand(hostlist.fold(request.names))
+    return tuple(map(_node, (yield from _nodes(request.names))))
+
+
+def _nodes(names: tuple[str, ...] | None) -> Steps[list[Json]]:
+    wanted = None if names is None else set(hostlist.expand(fold_names(names)))
     data = yield from asked(RestCall("GET", "slurm/nodes/"))
-    nodes = {one["name"]: one for one in data["nodes"]}
-    missing = [name for name in wanted or () if name not in nodes]
-    if missing:
-        raise _unknown(hostlist.fold(missing))
-    return tuple(_node(one) for name, one in nodes.items() if wanted is None or name in set(wanted))
+    nodes: dict[str, Json] = {one["name"]: one for one in data["nodes"]}
+    if missing := (wanted or set()) - nodes.keys():
+        raise UnknownNode(f"there is no node {hostlist.fold(missing)}", NAME)
+    return [one for name, one in nodes.items() if wanted is None or name in wanted]
 
 
 def _node(said: Json) -> Node:
@@ -83,19 +71,9 @@ def _node(said: Json) -> Node:
     )
 
 
-def _unknown(names: str) -> UnknownNode:
-    return UnknownNode(f"there is no node {names}", NAME)
-
-
 @handles
 def list_machines(request: ListMachines, site: Site) -> Steps[tuple[Machine, ...]]:
-    request.command()
-    data = yield from asked(RestCall("GET", "slurm/nodes/"))
-    nodes = {one["name"]: one for one in data["nodes"]}
-    names = hostlist.expand(hostlist.fold(request.names))
-    if missing := [name for name in names if name not in nodes]:
-        raise _unknown(hostlist.fold(missing))
-    return tuple(_machine(nodes[name]) for name in names)
+    return tuple(map(_machine, (yield from _nodes(request.names))))
 
 
 def _machine(said: Json) -> Machine:
@@ -105,52 +83,12 @@ def _machine(said: Json) -> Machine:
 
 
 @handles
-def node_detail(request: NodeDetail, site: Site) -> Steps[str]:
+def order(request: NodeOrder, site: Site) -> Steps[None]:
+    """Update nodes in one call, as ``scontrol`` does it."""
     request.command()
-    answer = yield RestCall("GET", f"slurm/node/{segment(request.name)}")
-    # For a missing node the answer is an error with the text "No error".
-    if not answer.data.get("nodes"):
-        raise _unknown(request.name)
-    return as_lines(answer.data["nodes"][0])
-
-
-@handles
-def power_up(request: PowerUp, site: Site) -> Steps[None]:
-    return _order(request, {"state": ["POWER_UP"]})
-
-
-@handles
-def power_down(request: PowerDown, site: Site) -> Steps[None]:
-    reason = {"reason": request.reason} if request.reason else {}
-    return _order(request, {"state": _POWER_DOWN[request.mode], **reason})
-
-
-@handles
-def drain(request: Drain, site: Site) -> Steps[None]:
-    return _order(request, {"state": ["DRAIN"], "reason": request.reason})
-
-
-@handles
-def undrain(request: Undrain, site: Site) -> Steps[None]:
-    return _order(request, {"state": ["UNDRAIN"]})
-
-
-@handles
-def resume(request: ResumeNodes, site: Site) -> Steps[None]:
-    return _order(request, {"state": ["RESUME"]})
-
-
-@handles
-def comment(request: CommentNodes, site: Site) -> Steps[None]:
-    return _order(request, {"comment": request.comment})
-
-
-def _order(
-    request: PowerUp | PowerDown | Drain | Undrain | ResumeNodes | CommentNodes, change: dict[str, Any]
-) -> Steps[None]:
-    request.command()
-    # All in one call, as scontrol does it.
-    yield from asked(RestCall("POST", "slurm/nodes/", body={"name": [hostlist.fold(request.names)], **change}))
+    state, reason = request.change()
+    body = {"name": [hostlist.fold(request.names)], "state": _FLAGS.get(state, [state.upper()])}
+    yield from asked(RestCall("POST", "slurm/nodes/", body=body | ({"reason": reason} if reason else {})))
 
 
 @handles

@@ -10,7 +10,7 @@ import pytest
 from airflow_provider_soperator.slurm.cluster_records import Share
 from airflow_provider_soperator.slurm.errors import UnreadableAnswer
 from airflow_provider_soperator.slurm.requests import CommandOutput, ListShares
-from airflow_provider_soperator.slurm.rest import RestAnswer, Site, steps
+from airflow_provider_soperator.slurm.rest.calls import RestAnswer, Site, steps
 
 PRINTED = b"""\
 root||||0.000000|1200||1.000000||
