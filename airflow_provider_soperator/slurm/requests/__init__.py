@@ -1,10 +1,81 @@
-"""Requests to Slurm, one small value for each; those that submit jobs once are in ``submission``."""
+"""Requests to Slurm, one small value for each."""
 
-# ruff: noqa: F403
+from airflow_provider_soperator.slurm.requests.accounting import Accounting, ListShares, ShowRights
+from airflow_provider_soperator.slurm.requests.cluster import (
+    MintToken,
+    Ping,
+    SchedulerDiagnostics,
+    ShowConfig,
+    ShowTopology,
+    WhoAmI,
+)
+from airflow_provider_soperator.slurm.requests.commands import Command, CommandOutput, Request
+from airflow_provider_soperator.slurm.requests.jobs import (
+    CancelJobs,
+    HoldJobs,
+    JobDetail,
+    ListJobs,
+    ReleaseJobs,
+    RequeueJobs,
+    Submit,
+    TopJobs,
+    UpdateJob,
+    batches,
+)
+from airflow_provider_soperator.slurm.requests.nodes import (
+    Drain,
+    ListMachines,
+    ListNodes,
+    ListPartitions,
+    NodeOrder,
+    PowerDown,
+    PowerDownMode,
+    PowerUp,
+    ResumeNodes,
+    Undrain,
+)
+from airflow_provider_soperator.slurm.requests.reservations import (
+    CreateReservation,
+    DeleteReservation,
+    ListReservations,
+    UpdateReservation,
+)
 
-from airflow_provider_soperator.slurm.requests.accounting import *
-from airflow_provider_soperator.slurm.requests.cluster import *
-from airflow_provider_soperator.slurm.requests.commands import *
-from airflow_provider_soperator.slurm.requests.jobs import *
-from airflow_provider_soperator.slurm.requests.nodes import *
-from airflow_provider_soperator.slurm.requests.reservations import *
+__all__ = [
+    "Accounting",
+    "CancelJobs",
+    "Command",
+    "CommandOutput",
+    "CreateReservation",
+    "DeleteReservation",
+    "Drain",
+    "HoldJobs",
+    "JobDetail",
+    "ListJobs",
+    "ListMachines",
+    "ListNodes",
+    "ListPartitions",
+    "ListReservations",
+    "ListShares",
+    "MintToken",
+    "NodeOrder",
+    "Ping",
+    "PowerDown",
+    "PowerDownMode",
+    "PowerUp",
+    "ReleaseJobs",
+    "Request",
+    "RequeueJobs",
+    "ResumeNodes",
+    "SchedulerDiagnostics",
+    "ShowConfig",
+    "ShowRights",
+    "ShowTopology",
+    "Submit",
+    "TopJobs",
+    "Undrain",
+    "UpdateJob",
+    "UpdateReservation",
+    "WhoAmI",
+    "batches",
+]
