@@ -130,7 +130,7 @@ class WorkOperator(WaitingOperator):
         """Do the work, here or in the triggerer."""
         from airflow_provider_soperator.triggers.work import WorkTrigger
 
-        return self.wait_for(WorkTrigger(work.write()), context)
+        return self.wait_for(WorkTrigger(work), context)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         from airflow_provider_soperator.work.protocols import result_of

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -32,6 +33,7 @@ from airflow_provider_soperator.work.task_sdk import push_result
 _FINAL = (ConnectionMistake, InvalidJob, SubmitRefused, NotSupported)
 
 
+@dataclass(eq=False, repr=False)
 class SbatchTrigger(KillableTrigger):
     """One job, from its submission to its end.
 
@@ -41,33 +43,21 @@ class SbatchTrigger(KillableTrigger):
     ``Chain``.
     """
 
-    def __init__(
-        self,
-        slurm_conn_id: str,
-        job: dict[str, Any],
-        keys: Sequence[str],
-        replaced: Sequence[str] = (),
-        since: str | None = None,
-        poll_interval: float = POLL_INTERVAL,
-        stream_logs: bool = True,
-        deadline: float | None = None,
-        cancel_on_kill: bool = True,
-        end_from_trigger: bool = False,
-        chain: dict[str, Any] | None = None,
-        made: float | None = None,
-    ) -> None:
-        super().__init__(made)
-        self.slurm_conn_id = slurm_conn_id
-        self.job = job
-        self.keys = list(keys)
-        self.replaced = list(replaced)
-        self.since = since
-        self.poll_interval = poll_interval
-        self.stream_logs = stream_logs
-        self.deadline = deadline
-        self.cancel_on_kill = cancel_on_kill
-        self.end_from_trigger = end_from_trigger
-        self.chain = chain
+    slurm_conn_id: str
+    job: dict[str, Any]
+    keys: list[str]
+    replaced: list[str] = field(default_factory=list)
+    since: str | None = None
+    poll_interval: float = POLL_INTERVAL
+    stream_logs: bool = True
+    deadline: float | None = None
+    cancel_on_kill: bool = True
+    end_from_trigger: bool = False
+    chain: dict[str, Any] | None = None
+    made: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__init__(self.made)
         #: Values published so far.
         self.links: dict[str, str] = {}
         self._begun: JobRun | None = None
@@ -174,6 +164,7 @@ def trigger_of(
     )
 
 
+@dataclass(eq=False, repr=False)
 class SbatchStartTrigger(SlurmTrigger):
     """Starts a task without an Airflow worker. Airflow renders ``script`` and ``job`` before it runs.
 
@@ -181,24 +172,16 @@ class SbatchStartTrigger(SlurmTrigger):
     earlier jobs it may go on with. Later tries are handed to a worker.
     """
 
-    def __init__(
-        self,
-        slurm_conn_id: str,
-        script: str | None,
-        job: dict[str, Any],
-        poll_interval: float,
-        stream_logs: bool,
-        cancel_on_kill: bool,
-        end_from_trigger: bool,
-    ) -> None:
+    slurm_conn_id: str
+    script: str | None
+    job: dict[str, Any]
+    poll_interval: float
+    stream_logs: bool
+    cancel_on_kill: bool
+    end_from_trigger: bool
+
+    def __post_init__(self) -> None:
         super().__init__()
-        self.slurm_conn_id = slurm_conn_id
-        self.script = script
-        self.job = job
-        self.poll_interval = poll_interval
-        self.stream_logs = stream_logs
-        self.cancel_on_kill = cancel_on_kill
-        self.end_from_trigger = end_from_trigger
         self._started: SbatchTrigger | None = None
 
     # Rendered here, as no Airflow worker has done it; arguments from a worker must not be rendered again.
