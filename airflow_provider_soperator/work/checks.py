@@ -98,10 +98,6 @@ class CheckProgress(Progress[CheckClients]):
         self._over_since: float | None = None
         self._place = "it has not begun"
 
-    @property
-    def place(self) -> str:
-        return self._place
-
     async def step(self, clients: CheckClients) -> dict[str, Any] | None:
         check = await clients.checks.find(self._wanted.check)
         runs = [run for run in await clients.checks.runs() if run.check == check.name]
@@ -181,7 +177,7 @@ class CheckProgress(Progress[CheckClients]):
         words = f"{', '.join(run.name for run in others)}: the check is under way, and two runs disturb each other"
         if self._wanted.if_running == "fail":
             raise WorkFailed(words)
-        self._tell(words)
+        self._reach(words)
         return None
 
     async def _start(self, clients: CheckClients, check: CheckSeen, name: str) -> RunSeen | None:
@@ -194,7 +190,7 @@ class CheckProgress(Progress[CheckClients]):
         # One of two always sees the other. If they began in the same second both may, and both give way.
         if any(one.created and run.created and one.created <= run.created for one in rivals):
             await clients.checks.end(run.name)
-            self._tell(f"{rivals[0].name} has begun at the same time: this gives way, and looks again")
+            self._reach(f"{rivals[0].name} has begun at the same time: this gives way, and looks again")
             await asyncio.sleep(random.random())
             return None
         self._log.info("%s: the check has been started as %s", check.name, run.name)
@@ -206,12 +202,12 @@ class CheckProgress(Progress[CheckClients]):
         if not outcome.state.is_over:
             self._over_since = None
             ended = f": {len(outcome.jobs)} have ended" if outcome.jobs else ""
-            self._tell(f"{run.name}: {f'waits for {jobs}{ended}' if run.end else 'its Job has not ended'}")
+            self._reach(f"{run.name}: {f'waits for {jobs}{ended}' if run.end else 'its Job has not ended'}")
         elif not judged(check, run, datetime.now(timezone.utc)).state.is_over:
             # Soperator reacts to failures before it records them, and not afterwards.
             self._over_since = self._over_since or time.monotonic()
             if time.monotonic() - self._over_since < FOLLOWS.total_seconds():
-                self._tell(f"{run.name}: {jobs} have ended, which Soperator has not noted yet")
+                self._reach(f"{run.name}: {jobs} have ended, which Soperator has not noted yet")
                 return CheckResult()
             self._log.warning("Soperator has not noted the end of %s: see whether soperatorchecks runs", run.name)
         return outcome
@@ -225,11 +221,6 @@ class CheckProgress(Progress[CheckClients]):
         if names:
             self._log.info("Drained: %s (%s)", ", ".join(names), self._wanted.drain_reason)
         return names
-
-    def _tell(self, place: str) -> None:
-        if place != self._place:
-            self._place = place
-            self._log.info("%s", place)
 
 
 async def _is_good(clients: CheckClients, check: CheckSeen, run: RunSeen) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any, Literal
@@ -33,7 +32,7 @@ from airflow_provider_soperator.slurm.node_orders import NodeStep
 from airflow_provider_soperator.slurm.requests import CancelJobs, ListJobs, ListMachines, ListNodes, RequeueJobs
 from airflow_provider_soperator.values import NAMESPACE
 from airflow_provider_soperator.work.nodes import whose
-from airflow_provider_soperator.work.polling import slurm_client
+from airflow_provider_soperator.work.polling import SlurmAccess
 from airflow_provider_soperator.work.protocols import Progress, Work, WorkFailed
 
 #: Seconds in which drains are taken back when a task ends early.
@@ -41,10 +40,9 @@ _UNDOING = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class MachineReplacement(Work[AsyncSlurmClient]):
+class MachineReplacement(SlurmAccess, Work[AsyncSlurmClient]):
     """Work that replaces the machines of nodes."""
 
-    slurm_conn_id: str
     nodes: tuple[str, ...]
     owner: str
     reason: str = ""
@@ -59,9 +57,6 @@ class MachineReplacement(Work[AsyncSlurmClient]):
     def __post_init__(self) -> None:
         # An owner who can have no drains is refused before the first.
         reason(self.owner, self.reason)
-
-    def open(self, log: Logger) -> AbstractAsyncContextManager[AsyncSlurmClient]:
-        return slurm_client(self.slurm_conn_id)
 
     def begin(self, log: Logger) -> ReplacementProgress:
         return ReplacementProgress(self, log)

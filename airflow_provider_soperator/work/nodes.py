@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -27,15 +27,14 @@ from airflow_provider_soperator.slurm.node_orders import NodeMove, drained, undr
 from airflow_provider_soperator.slurm.requests import ListNodes, WhoAmI
 from airflow_provider_soperator.slurm.states import NodeFlag
 from airflow_provider_soperator.transports.transport_errors import NotSupported, TransportError
-from airflow_provider_soperator.work.polling import slurm_client
+from airflow_provider_soperator.work.polling import SlurmAccess
 from airflow_provider_soperator.work.protocols import Look, Progress, Watch, Work, WorkFailed, WorkRefused
 
 
 @dataclass(frozen=True, kw_only=True)
-class NodeChange(Work[AsyncSlurmClient]):
+class NodeChange(SlurmAccess, Work[AsyncSlurmClient]):
     """Nodes to power up or down, to drain or to undrain."""
 
-    slurm_conn_id: str
     action: Literal["up", "down", "drain", "undrain"]
     #: Nodes by name, or a number of those that fit.
     nodes: tuple[str, ...] = ()
@@ -53,9 +52,6 @@ class NodeChange(Work[AsyncSlurmClient]):
 
     def __post_init__(self) -> None:
         DrainReason(self.owner, self.reason)
-
-    def open(self, log: Logger) -> AbstractAsyncContextManager[AsyncSlurmClient]:
-        return slurm_client(self.slurm_conn_id)
 
     def begin(self, log: Logger) -> NodeProgress:
         return NodeProgress(self, log)
@@ -223,17 +219,13 @@ async def whose(client: AsyncSlurmClient, error: NotPermitted) -> NotPermitted:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NodeStateWatch(Watch[AsyncSlurmClient]):
+class NodeStateWatch(SlurmAccess, Watch[AsyncSlurmClient]):
     """A watch of some nodes until all, any or a number of them are in a state."""
 
-    slurm_conn_id: str
     state: str
     nodes: tuple[str, ...] = ()
     partition: str = ""
     match: Literal["all", "any"] | int = "all"
-
-    def open(self) -> AbstractAsyncContextManager[AsyncSlurmClient]:
-        return slurm_client(self.slurm_conn_id)
 
     async def look(self, client: AsyncSlurmClient, max_age: float) -> Look:
         nodes = await client.ask_shared(ListNodes(), max_age)

@@ -47,11 +47,6 @@ class ResizeProgress(Progress[ClusterSides]):
         self._has_set = False
         self._told: set[str] = set()
         self._requeued: set[tuple[int, int]] = set()
-        self._place = ""
-
-    @property
-    def place(self) -> str:
-        return self._place
 
     async def plan(self, sides: ClusterSides) -> dict[str, Any]:
         """The plan, without any effect."""
