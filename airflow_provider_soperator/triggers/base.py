@@ -8,16 +8,17 @@ import inspect
 import json
 import time
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
 
 from airflow.sdk import conf
 from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
+from asgiref.sync import sync_to_async
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
+from airflow_provider_soperator.pipelines.member import states_of
 from airflow_provider_soperator.slurm.requests import Request
-from airflow_provider_soperator.work import task_sdk
 from airflow_provider_soperator.work.polling import polled, slurm_client
 
 T = TypeVar("T")
@@ -31,6 +32,27 @@ _LOG_LAG = 1.0
 POLL_INTERVAL = 30.0
 #: Part of an interval for which another watcher's answer is used. It is less than 1, so that each look is fresh.
 _AS_GOOD_AS_NEW = 0.9
+
+_UNDER_WAY: set[asyncio.Future[Any]] = set()
+
+
+async def complete(work: Awaitable[T]) -> T:
+    """Await something to its end, also when the waiting task is cancelled."""
+    task = asyncio.ensure_future(work)
+    # The event loop keeps only weak references to tasks.
+    _UNDER_WAY.add(task)
+    task.add_done_callback(_UNDER_WAY.discard)
+    return await asyncio.shield(task)
+
+
+async def call(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    """Call a function of Airflow's task SDK, which blocks.
+
+    A call that has begun is completed. ``sync_to_async`` alone would end a cancelled one with a new ``CancelledError``:
+    Airflow recognizes by the message of the first one that the user has ended the task, and does not call ``on_kill``
+    without it. The supervisor, too, would send an answer that no call waits for.
+    """
+    return await complete(sync_to_async(function)(*args, **kwargs))
 
 
 class SlurmTrigger(BaseTrigger):
@@ -93,7 +115,7 @@ class KillableTrigger(SlurmTrigger):
 
     async def on_kill(self) -> None:
         # The triggerer cancels a trigger that is being killed once more in each of its rounds.
-        await task_sdk.complete(self._kill())
+        await complete(self._kill())
 
     async def _kill(self) -> None:
         # Airflow ends the triggers of a triggerer that it takes for dead as if the user had asked for it. A new try
@@ -109,8 +131,12 @@ class KillableTrigger(SlurmTrigger):
         ti = self.task_instance
         if ti is None:
             return None
-        states = await task_sdk.states(ti, [ti.task_id])
+        states = await self.states([ti.task_id])
         return states[ti.task_id].get(-1 if ti.map_index is None else ti.map_index)
+
+    async def states(self, task_ids: Sequence[str]) -> dict[str, dict[int, str | None]]:
+        """States of the instances of these tasks of the run, by task and map index."""
+        return await call(states_of, self.task_instance, task_ids)
 
 
 class EventTrigger(SlurmTrigger, BaseEventTrigger):

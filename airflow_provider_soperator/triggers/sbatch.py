@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from airflow.sdk.bases.xcom import BaseXCom
 from airflow.sdk.exceptions import AirflowRuntimeError
+from airflow.sdk.execution_time.xcom import XCom
 from airflow.triggers.base import BaseTrigger, TaskSuccessEvent, TriggerEvent
 from async_timeout import timeout
 
@@ -24,10 +26,9 @@ from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.job_ids import SubmissionKey
 from airflow_provider_soperator.slurm.job_report import report_of, status_of
 from airflow_provider_soperator.transports.transport_errors import NotSupported, TransportError
-from airflow_provider_soperator.triggers.base import KillableTrigger, SlurmTrigger
+from airflow_provider_soperator.triggers.base import KillableTrigger, SlurmTrigger, call
 from airflow_provider_soperator.work.protocols import failed, refused, succeeded, timed_out
 from airflow_provider_soperator.work.sbatch import Chain, Published, follow, job_for, keys_of
-from airflow_provider_soperator.work.task_sdk import push_result
 
 #: Errors that last until the task or its connection is changed.
 _FINAL = (ConnectionMistake, InvalidJob, SubmitRefused, NotSupported)
@@ -74,7 +75,7 @@ class SbatchTrigger(KillableTrigger):
         if not ends_here or event["status"] != "success" or not status_of(event["result"]).succeeded:
             return False
         try:
-            await push_result(self.task_instance, event["result"])
+            await self.push(XCom.XCOM_RETURN_KEY, event["result"])
         except AirflowRuntimeError as error:
             self.log.warning("The result could not be stored from here, so a worker does it: %s", error)
             return False
@@ -86,7 +87,7 @@ class SbatchTrigger(KillableTrigger):
             hook = SlurmHook(self.slurm_conn_id)
             async with hook.async_client() as client:
                 templates = dict((await hook.async_settings()).links)
-                published = Published(self.task_instance, client, templates, self.links, self.log)
+                published = Published(self.push, client, templates, self.links, self.log)
                 outcome = await self._in_time(self._run_with(client), published)
         except (SlurmError, TransportError, ConnectionMistake, InvalidJob) as error:
             outcome = (refused if isinstance(error, _FINAL) else failed)(str(error))
@@ -96,12 +97,27 @@ class SbatchTrigger(KillableTrigger):
         left = None if self.deadline is None else max(0.0, self.deadline - time.time())
         try:
             async with timeout(left):
-                return succeeded(report_of(await follow(run, self.log, published, Chain.read(self.chain))))
+                return succeeded(report_of(await follow(run, self.log, published, Chain.read(self.chain), self.states)))
         except asyncio.TimeoutError:
             if left is None:
                 raise
         await run.cancel()
         return timed_out(f"job {run.submitted.id}" if run.submitted else "the submission")
+
+    async def push(self, key: str, value: Any, backend: type[BaseXCom] = XCom) -> None:
+        """Push an XCom. Airflow stores XComs that come with an event as text, and they are pulled as text."""
+        ti: Any = self.task_instance
+        # dag.test() runs triggers without their task instance.
+        if ti is not None:
+            await call(
+                backend.set,
+                key=key,
+                value=value,
+                dag_id=ti.dag_id,
+                task_id=ti.task_id,
+                run_id=ti.run_id,
+                map_index=ti.map_index,
+            )
 
     async def cancel(self) -> None:
         """Cancel the job, if there is one and the task asks for it, and those that can never run after that."""

@@ -15,10 +15,10 @@ from airflow_provider_soperator.capacity.order import ShiftOrder
 from airflow_provider_soperator.capacity.shift import Shift
 from airflow_provider_soperator.errors import CapacityError, CapacityMistake, ConnectionMistake
 from airflow_provider_soperator.hooks.cluster_clients import ShiftClients
+from airflow_provider_soperator.pipelines.member import states_of
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.transports.transport_errors import TransportError
-from airflow_provider_soperator.triggers.base import KillableTrigger
-from airflow_provider_soperator.work import task_sdk
+from airflow_provider_soperator.triggers.base import KillableTrigger, call
 from airflow_provider_soperator.work.protocols import failed, refused, succeeded, timed_out
 
 #: States of tasks that have ended, unless they are cleared.
@@ -109,6 +109,6 @@ class _Task:
 async def _is_under_way(record: ShiftRecord) -> bool:
     """True if the task that has a block can still give it back, or belongs to another Airflow."""
     task = _Task.read(record.task)
-    states = (await task_sdk.states(task, [task.task_id]))[task.task_id]
+    states = (await call(states_of, task, [task.task_id]))[task.task_id]
     # A cleared task does nothing before it is scheduled again; then it waits for its turn.
     return task.map_index not in states or states[task.map_index] not in {*_ENDED, None}

@@ -170,7 +170,8 @@ class ClusterProgress(Progress[ClusterClients]):
         """
         self._is_tried = self.has_begun = True
         self._reach("ready, and tried by jobs", _LINE)
-        chosen = self._chosen(await slurm.ask(ListNodes()))
+        nodes = await slurm.ask(ListNodes())
+        chosen = self._chosen(nodes)
         self._runs.clear()
         try:
             for name, node in chosen.items():

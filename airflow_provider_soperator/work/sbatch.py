@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -25,9 +25,11 @@ from airflow_provider_soperator.slurm.job_records import JobStatus, sentence
 from airflow_provider_soperator.slurm.requests import ListJobs
 from airflow_provider_soperator.slurm.requests.submission import Submitted
 from airflow_provider_soperator.transports.transport_errors import TransportError
-from airflow_provider_soperator.work import task_sdk
-from airflow_provider_soperator.work.task_sdk import push
 
+#: The states of the instances of some tasks of the run, by task and map index.
+StatesOf = Callable[[Sequence[str]], Awaitable[dict[str, dict[int, str | None]]]]
+#: Pushes an XCom to a backend.
+Push = Callable[[str, str, type[BaseXCom]], Awaitable[None]]
 #: Characters that need quotes in the name of a file.
 _ODD = re.compile(r"[^A-Za-z0-9_.-]")
 
@@ -76,7 +78,7 @@ _BLOCK = 100
 _TITLE = 100
 
 
-async def follow(run: JobRun, log: Logger, published: Published, chain: Chain) -> JobStatus:
+async def follow(run: JobRun, log: Logger, published: Published, chain: Chain, states: StatesOf) -> JobStatus:
     """Submit and wait, with events and output in the log; returns the job's end."""
     submitted = await run.submit()
     assert submitted.id is not None
@@ -96,7 +98,7 @@ async def follow(run: JobRun, log: Logger, published: Published, chain: Chain) -
             log.info("Job %s %s", status.id, sentence(status))
             await published.update(status)
             if freeing is None and chain.is_stuck(status):
-                freeing = asyncio.ensure_future(chain.free(run.client, submitted.id, published.ti, log))
+                freeing = asyncio.ensure_future(chain.free(run.client, submitted.id, states, log))
     finally:
         if freeing:
             freeing.cancel()
@@ -179,20 +181,20 @@ class Chain:
     def is_stuck(self, status: JobStatus) -> bool:
         return bool(self.ahead) and any(part.reason == _NEVER for part in status.parts)
 
-    async def free(self, client: AsyncSlurmClient, job: JobId, ti: Any, log: Logger) -> None:
+    async def free(self, client: AsyncSlurmClient, job: JobId, states_of: StatesOf, log: Logger) -> None:
         """Release a job whose dependency can never be met, or cancel it, once it is clear which.
 
         Airflow may have gone past that dependency, as when a job was forgiven or its task marked by hand.
         """
         try:
-            await self._free(client, job, ti, log)
+            await self._free(client, job, states_of, log)
         except (SlurmError, TransportError) as error:
             log.warning("Job %s waits in vain, and could not be let go: %s", job, error)
 
-    async def _free(self, client: AsyncSlurmClient, job: JobId, ti: Any, log: Logger) -> None:
+    async def _free(self, client: AsyncSlurmClient, job: JobId, states_of: StatesOf, log: Logger) -> None:
         names = [name for name, _ in self.follows]
         while names:
-            states = await task_sdk.states(ti, names)
+            states = await states_of(names)
             if all(is_ended(state) for name in names for state in states[name].values()):
                 break
             # Another try may succeed.
@@ -215,9 +217,9 @@ class Published:
     """XComs of a task, pushed whenever they change; ``pushed`` records those of links."""
 
     def __init__(
-        self, ti: Any, client: AsyncSlurmClient, templates: Mapping[str, str], pushed: dict[str, str], log: Logger
+        self, push: Push, client: AsyncSlurmClient, templates: Mapping[str, str], pushed: dict[str, str], log: Logger
     ) -> None:
-        self.ti, self._client, self._log = ti, client, log
+        self._push_xcom, self._client, self._log = push, client, log
         self._templates = {links.xcom_key(field): template for field, template in templates.items()}
         self._values: dict[str, str] = {}
         self._pushed = pushed
@@ -243,10 +245,7 @@ class Published:
                 self._pushed[key] = link
 
     async def _push(self, key: str, value: str, backend: type[BaseXCom]) -> None:
-        # dag.test() runs triggers without their task instance.
-        if self.ti is None:
-            return
         try:
-            await push(self.ti, key, value, backend)
+            await self._push_xcom(key, value, backend)
         except AirflowRuntimeError as error:
             self._log.info("The XCom %s could not be stored, which does the job no harm: %s", key, error)
