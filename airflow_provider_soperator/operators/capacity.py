@@ -15,7 +15,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from airflow_provider_soperator.errors import CapacityError, CapacityMistake
 from airflow_provider_soperator.operators.stats import emit
-from airflow_provider_soperator.operators.work import WaitingOperator, WorkOperator
+from airflow_provider_soperator.operators.work import WaitingOperator, WorkOperator, task_name
 from airflow_provider_soperator.values import is_on
 
 if TYPE_CHECKING:
@@ -74,7 +74,6 @@ class ScaleTargetOperator(WorkOperator):
         from airflow_provider_soperator.capacity.targets.protocol import write_target
         from airflow_provider_soperator.work.targets import TargetScaling
 
-        ti = context["ti"]
         try:
             target, units = write_target(self.target), _count(self.units)
         except CapacityMistake as error:
@@ -85,7 +84,7 @@ class ScaleTargetOperator(WorkOperator):
             mode=self.mode,
             block=self.block or None,
             nebius_conn_id=self.nebius_conn_id,
-            key="/".join(map(str, (ti.dag_id, ti.run_id, ti.task_id, ti.map_index))),
+            key=task_name(context["ti"]),
             **self.span(),
         )
 
@@ -237,8 +236,7 @@ class ShiftCapacityOperator(WaitingOperator):
         from airflow_provider_soperator.capacity.order import ShiftOrder, Timeouts
 
         ti = context["ti"]
-        wanted = self._wanted(context, limit)
-        task = "/".join(map(str, (ti.dag_id, ti.run_id, ti.task_id, ti.map_index)))
+        wanted, task = self._wanted(context, limit), task_name(ti)
         return ShiftOrder(
             key=sha256(task.encode()).hexdigest()[:16],
             task=task,

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
 from airflow_provider_soperator.operators.provisioning import (
     DestroyClusterOperator,
     ProvisionClusterOperator,
 )
-from airflow_provider_soperator.operators.work import WorkOperator
+from airflow_provider_soperator.operators.work import WorkOperator, final_errors, task_name
 from airflow_provider_soperator.slurm.node_conditions import DrainReason
 from airflow_provider_soperator.soperator.resize import MODES, Resize
 from airflow_provider_soperator.values import NAMESPACE, is_on, is_template
@@ -102,14 +102,14 @@ class ScaleNodeSetOperator(WorkOperator):
         from airflow_provider_soperator.work.polling import FAILURES, event_of
         from airflow_provider_soperator.work.protocols import WorkFailed, exception_of
 
-        async def plan(work: NodeSetResize) -> dict[str, Any]:
+        async def plan() -> dict[str, Any]:
             async with work.open(self.log) as sides:
                 return await work.begin(self.log).plan(sides)
 
+        with final_errors():
+            work = self.work(context={})
         try:
-            found = LOOP.run(plan(self.work(context={})))
-        except ValueError as error:
-            raise AirflowFailException(str(error)) from None
+            found = LOOP.run(plan())
         except (WorkFailed, *FAILURES) as error:
             raise exception_of(event_of(error)) from error
         for name, value in found.items():
@@ -232,7 +232,7 @@ class RunActiveCheckOperator(WorkOperator):
             slurm_conn_id=self.slurm_conn_id or None,
             check=self.check,
             keys=tuple(key.text for key in keys),
-            task="/".join(map(str, (ti.dag_id, ti.run_id, ti.task_id, ti.map_index))),
+            task=task_name(ti),
             if_running=self.if_running,
             drain_reason=drain_reason(self.drain_owner or self.dag_id, why) if self.on_failure == "drain" else "",
             **self.span(),

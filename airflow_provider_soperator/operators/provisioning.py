@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow.sdk import BaseHook, BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from airflow_provider_soperator.operators.work import WorkOperator
+from airflow_provider_soperator.operators.work import WorkOperator, task_name
 from airflow_provider_soperator.provisioning.connections import Connections
 from airflow_provider_soperator.provisioning.fields import NotKnownYet, SpecMistake
 from airflow_provider_soperator.provisioning.spec import ClusterSpec, KubernetesObjects, Recipe, Source
@@ -202,7 +202,7 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
 
     def _make(self, context: Context, spec: ClusterSpec, provisioner: Provisioner) -> dict[str, Any]:
         planned = self._planned(context, provisioner)
-        owner = _owner(context)
+        owner = task_name(context["ti"])
         if planned.exists and self.if_exists == "fail" and not provisioner.is_begun_by(owner):
             raise SpecMistake(
                 f"there is a cluster {spec.name} already ({planned.summary}), and if_exists is 'fail': choose "
@@ -293,7 +293,7 @@ class DestroyClusterOperator(_ProvisioningOperator):
                 return self._destroy(context, provisioner)
 
     def _destroy(self, context: Context, provisioner: Provisioner) -> dict[str, Any]:
-        owner = f"destroy {_owner(context)}"
+        owner = f"destroy {task_name(context['ti'])}"
         planned = self._planned(context, provisioner, destroy=True)
         self._check_agreed(planned)
         if is_on(self.plan_only):
@@ -358,11 +358,6 @@ def _check_job(said: Mapping[str, Any]) -> None:
         job_of({"script": "#!/bin/sh\n", **said}).check()
     except (TypeError, ValueError) as error:
         raise SpecMistake(f"smoke_job cannot be submitted: {error}") from None
-
-
-def _owner(context: Context) -> str:
-    ti = context["ti"]
-    return "/".join(map(str, (ti.dag_id, ti.run_id, ti.task_id, ti.map_index)))
 
 
 @contextmanager
