@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 #: Jobs by their ids: a list, or a text with commas.
 JobIds = str | Sequence[str | int]
+#: What can be changed of a job.
+_CHANGES = ("priority", "nice", "qos", "account", "partition", "time_limit")
 
 
 class _QueueOperator(BaseOperator):
@@ -149,7 +151,7 @@ class UpdateJobsOperator(_QueueOperator):
     :param include_running: change also running jobs, which Slurm allows for ``time_limit``
     """
 
-    template_fields = (*_QueueOperator.template_fields, "priority", "nice", "qos", "account", "partition", "time_limit")
+    template_fields = (*_QueueOperator.template_fields, *_CHANGES)
     done = "changed"
 
     def __init__(
@@ -185,8 +187,7 @@ class UpdateJobsOperator(_QueueOperator):
         return queue.update(meant, changes, is_so, self.include_running)
 
     def _asked(self) -> dict[str, Any]:
-        names = ("priority", "nice", "qos", "account", "partition", "time_limit")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in _CHANGES}
 
     def _changes(self) -> tuple[dict[str, str], dict[str, Any]]:
         """Slurm's fields, and those of a job's record by which one is known to have them."""

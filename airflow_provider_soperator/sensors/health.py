@@ -41,7 +41,6 @@ class NodeHealthSensor(WatchSensor):
         "slurm_conn_id", "nodes", "partition", "target_state", "kinds", "ignore_own_drains", "kubernetes_conn_id",
         "namespace", "prometheus_conn_id", "series", "node_labels",
     )  # fmt: skip
-    ui_color = "#fde8c8"
 
     def __init__(
         self,

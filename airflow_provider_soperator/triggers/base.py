@@ -143,6 +143,7 @@ class EventTrigger(SlurmTrigger, BaseEventTrigger):
     """Watches a cluster for as long as there is an active DAG that is scheduled on its asset."""
 
     poll_interval: float
+    _is_told = False
 
     @abstractmethod
     def open(self) -> AbstractAsyncContextManager[Any]:
@@ -152,13 +153,13 @@ class EventTrigger(SlurmTrigger, BaseEventTrigger):
     async def look(self, client: Any) -> Sequence[dict[str, Any]]:
         """Look for events; returns the payloads of those since the last look."""
 
-    @abstractmethod
     def memory(self) -> Any:
-        """State from which another process goes on, as JSON."""
+        """State from which another process goes on, as JSON; by default, whether there was an event of the episode."""
+        return self._is_told
 
-    @abstractmethod
     def remember(self, memory: Any) -> None:
         """Go on from a memory; None at a first start."""
+        self._is_told = bool(memory)
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         store = _Memory(self)

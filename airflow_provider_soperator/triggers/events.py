@@ -153,7 +153,6 @@ class SlurmQueueLongTrigger(SlurmEventTrigger):
             reason=self.reason,
         )
         self._episode = Lasting(timedelta(seconds=min_duration))
-        self._is_told = False
 
     async def look(self, client: AsyncSlurmClient) -> Sequence[dict[str, Any]]:
         jobs = await self.shared(client, self._jobs.request())
@@ -163,12 +162,6 @@ class SlurmQueueLongTrigger(SlurmEventTrigger):
         is_new = self._episode.look(is_long, now) and not self._is_told
         self._is_told = is_long and (self._is_told or is_new)
         return [found | {"since": str(self._episode.since and self._episode.since.isoformat())}] if is_new else []
-
-    def memory(self) -> Any:
-        return self._is_told
-
-    def remember(self, memory: Any) -> None:
-        self._is_told = bool(memory)
 
 
 @dataclass(eq=False, repr=False)
@@ -274,7 +267,6 @@ class ClusterUnavailableTrigger(EventTrigger):
         super().__init__()
         self.min_duration = _seconds(self.min_duration)
         self._first_seen: datetime | None = None
-        self._is_told = False
 
     def open(self) -> AbstractAsyncContextManager[ClusterObjects]:
         hook = SoperatorClusterHook(self.kubernetes_conn_id, self.namespace)
@@ -292,12 +284,6 @@ class ClusterUnavailableTrigger(EventTrigger):
         )
         self._is_told = (self._is_told or is_new) and not cluster.is_available
         return [_outage(cluster, since)] if is_new and since else []
-
-    def memory(self) -> Any:
-        return self._is_told
-
-    def remember(self, memory: Any) -> None:
-        self._is_told = bool(memory)
 
 
 def _outage(cluster: ClusterSeen, since: datetime) -> dict[str, Any]:

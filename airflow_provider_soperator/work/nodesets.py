@@ -13,14 +13,14 @@ from airflow_provider_soperator.hooks.cluster_clients import ClusterConnections,
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.cluster_records import Node
-from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.job_records import Job
-from airflow_provider_soperator.slurm.requests import CancelJobs, ListJobs, RequeueJobs, Undrain
+from airflow_provider_soperator.slurm.requests import ListJobs, Undrain
 from airflow_provider_soperator.soperator.clusters import NodeSetSeen
 from airflow_provider_soperator.soperator.kinds import NODE_SET
 from airflow_provider_soperator.soperator.resize import Resize, ResizeRefused, ResizeStage, jobs_on, ours_among
 from airflow_provider_soperator.soperator.workloads import last_scaled_by
 from airflow_provider_soperator.transports.transport_errors import TransportError, is_conflict
+from airflow_provider_soperator.work.nodes import requeue
 from airflow_provider_soperator.work.protocols import Progress, Work, WorkFailed, WorkRefused
 
 
@@ -153,12 +153,7 @@ class ResizeProgress(Progress[ClusterSides]):
             if job.state.is_finished or (run := (job.raw_id, job.restarts)) in self._requeued:
                 continue
             self._requeued.add(run)
-            try:
-                await slurm.ask(RequeueJobs((job.id,)))
-                self._log.info("Job %s goes back into the queue", job.id)
-            except SlurmError as error:
-                self._log.warning("Job %s is cancelled, as it cannot go back into the queue (%s)", job.id, error)
-                await slurm.ask(CancelJobs(ids=(job.id,)))
+            await requeue(slurm, job, self._log, may_cancel=True)
 
     def _tell(self, stage: ResizeStage) -> None:
         """Log reasons to wait, each once."""

@@ -186,27 +186,23 @@ class Chain:
 
         Airflow may have gone past that dependency, as when a job was forgiven or its task marked by hand.
         """
-        try:
-            await self._free(client, job, states_of, log)
-        except (SlurmError, TransportError) as error:
-            log.warning("Job %s waits in vain, and could not be let go: %s", job, error)
-
-    async def _free(self, client: AsyncSlurmClient, job: JobId, states_of: StatesOf, log: Logger) -> None:
         names = [name for name, _ in self.follows]
+        states: dict[str, dict[int, str | None]] = {}
         while names:
             states = await states_of(names)
             if all(is_ended(state) for name in names for state in states[name].values()):
                 break
             # Another try may succeed.
             await asyncio.sleep(_LOOK)
-        else:
-            states = {}
-        if all(is_met(kind, state) for name, kind in self.follows for state in states[name].values()):
-            if await client.let_go(job):
-                log.info("Job %s need not wait for jobs that have failed: its task's turn has come", job)
-        else:
-            await client.cancel_waiting([job])
-            log.info("Job %s waits for what can never come: what had not begun of it is cancelled", job)
+        try:
+            if all(is_met(kind, state) for name, kind in self.follows for state in states[name].values()):
+                if await client.let_go(job):
+                    log.info("Job %s need not wait for jobs that have failed: its task's turn has come", job)
+            else:
+                await client.cancel_waiting([job])
+                log.info("Job %s waits for what can never come: what had not begun of it is cancelled", job)
+        except (SlurmError, TransportError) as error:
+            log.warning("Job %s waits in vain, and could not be let go: %s", job, error)
 
     async def give_up(self, client: AsyncSlurmClient) -> None:
         """Cancel the jobs that can never run."""
