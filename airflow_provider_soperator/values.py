@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from datetime import datetime
 from typing import Any
 
@@ -40,6 +40,17 @@ def is_on(option: bool | str | None) -> bool:
     (True, False, False)
     """
     return str(option).lower() not in _NO
+
+
+def check_choice(name: str, said: object, choices: Collection[object]) -> None:
+    """Raise ``ValueError`` for a value that is none of the choices; a template is checked when it is rendered.
+
+    >>> check_choice("mode", "kill", ("asap", "force"))
+    Traceback (most recent call last):
+    ValueError: mode must be one of 'asap', 'force', got 'kill'
+    """
+    if said not in choices and not is_template(said):
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {said!r}")
 
 
 def moment_of(what: str, said: datetime | str | None) -> datetime | None:

@@ -15,7 +15,7 @@ from airflow_provider_soperator.operators.provisioning import (
 from airflow_provider_soperator.operators.work import WorkOperator, final_errors, task_name
 from airflow_provider_soperator.slurm.node_conditions import DrainReason
 from airflow_provider_soperator.soperator.resize import MODES, Resize
-from airflow_provider_soperator.values import NAMESPACE, is_on, is_template
+from airflow_provider_soperator.values import NAMESPACE, check_choice, is_on, is_template
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
@@ -68,8 +68,7 @@ class ScaleNodeSetOperator(WorkOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if not is_template(mode):
-            _check_mode(mode)
+        check_choice("mode", mode, MODES)
         if not is_template(replicas):
             _count(replicas)
         self.nodeset, self.replicas, self.mode = nodeset, replicas, mode
@@ -84,7 +83,7 @@ class ScaleNodeSetOperator(WorkOperator):
         from airflow_provider_soperator.hooks.cluster_clients import ClusterConnections
         from airflow_provider_soperator.work.nodesets import NodeSetResize
 
-        _check_mode(self.mode)
+        check_choice("mode", self.mode, MODES)
         owner = self.drain_owner or f"{self.dag_id}/{self.nodeset}"
         DrainReason(owner)
         return NodeSetResize(
@@ -126,11 +125,6 @@ def _count(replicas: int | str) -> int:
     if count < 0:
         raise ValueError(f"replicas must be >= 0, got {count}")
     return count
-
-
-def _check_mode(mode: str) -> None:
-    if mode not in MODES:
-        raise ValueError(f"mode must be 'asap' or 'force', got {mode!r}")
 
 
 OnFailure = Literal["fail", "drain", "report"]
@@ -206,10 +200,8 @@ class RunActiveCheckOperator(WorkOperator):
 
     def _refuse_mistakes(self) -> None:
         """Raise for mistakes that show when the DAG is parsed."""
-        for name, choices in (("on_failure", OnFailure), ("if_running", IfRunning)):
-            said = getattr(self, name)
-            if said not in get_args(choices) and not is_template(said):
-                raise ValueError(f"{name} must be one of {', '.join(map(repr, get_args(choices)))}, got {said!r}")
+        check_choice("on_failure", self.on_failure, get_args(OnFailure))
+        check_choice("if_running", self.if_running, get_args(IfRunning))
         if self.on_failure == "drain" and not self.slurm_conn_id:
             raise ValueError("on_failure='drain' needs slurm_conn_id: Kubernetes alone does not tell which nodes fail")
         if not is_template(self.reason):
