@@ -30,11 +30,15 @@ from airflow_provider_soperator.slurm.queue_filter import Lasting, QueueFilter
 from airflow_provider_soperator.slurm.requests import ListNodes
 from airflow_provider_soperator.slurm.requests.commands import run_steps_async
 from airflow_provider_soperator.slurm.states import JobState
+from airflow_provider_soperator.soperator.active_checks import CheckSeen, RunSeen
 from airflow_provider_soperator.soperator.cluster_objects import ClusterObjects
 from airflow_provider_soperator.soperator.clusters import ClusterSeen
 from airflow_provider_soperator.triggers.base import POLL_INTERVAL, EventTrigger, SlurmEventTrigger
 from airflow_provider_soperator.values import NAMESPACE
-from airflow_provider_soperator.work.checks import CheckClients, FailedRuns, check_clients
+from airflow_provider_soperator.work.checks import CheckClients, check_clients
+
+#: Older ends are not reported, not even from memory: a DAG paused for a month must not run for all of them.
+_FURTHEST = timedelta(days=1)
 
 
 def _seconds(duration: timedelta | float) -> float:
@@ -326,17 +330,38 @@ class ActiveCheckFailedTrigger(EventTrigger):
     def __post_init__(self) -> None:
         super().__init__()
         self.look_back = look_back = _seconds(self.look_back)
-        self._failed = FailedRuns(self.check, datetime.now(timezone.utc) - timedelta(seconds=look_back))
+        #: Runs that ended before this time are dealt with.
+        self._since = datetime.now(timezone.utc) - timedelta(seconds=look_back)
+        #: Runs that are dealt with, of those that Kubernetes still has. Their Jobs stay for a while after their end.
+        self._over: set[str] = set()
 
     def open(self) -> AbstractAsyncContextManager[CheckClients]:
         return check_clients(self.kubernetes_conn_id, self.namespace, self.slurm_conn_id, self.max_age)
 
     async def look(self, client: CheckClients) -> Sequence[dict[str, Any]]:
-        return await self._failed.round(client)
+        found = [await client.checks.find(self.check)] if self.check else await client.checks.list_all()
+        checks = {check.name: check for check in found}
+        runs = [run for run in await client.checks.runs() if run.check in checks]
+        self._over &= {run.uid for run in runs}
+        ended = [run for run in runs if run.end and run.uid not in self._over]
+        ended.sort(key=lambda run: (str(run.finished), run.name))
+        reports = [await self._report(client, checks[run.check], run) for run in ended]
+        return [report for report in reports if report]
+
+    async def _report(self, client: CheckClients, check: CheckSeen, run: RunSeen) -> dict[str, Any] | None:
+        outcome = await client.outcome(check, run)
+        if not outcome.state.is_over:
+            return None
+        self._over.add(run.uid)
+        # The Job of a run ends before the run does: a run that was still under way then is reported.
+        if not outcome.state.is_bad or (run.finished and run.finished < self._since):
+            return None
+        return {"check": check.name, "job": run.name, **outcome.describe()}
 
     def memory(self) -> Any:
-        return self._failed.memory()
+        return sorted(self._over)
 
     def remember(self, memory: Any) -> None:
         if memory is not None:
-            self._failed.remember(memory)
+            self._over = set(memory)
+            self._since = datetime.now(timezone.utc) - _FURTHEST

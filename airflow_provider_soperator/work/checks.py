@@ -1,14 +1,14 @@
-"""Active checks: a run on demand, begun once or found again; the watch of the newest run; and all failed runs."""
+"""Active checks: a run on demand, begun once or found again, and the watch of the newest run."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from typing import Any, Literal
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
@@ -30,9 +30,6 @@ from airflow_provider_soperator.soperator.active_checks import (
 from airflow_provider_soperator.soperator.check_jobs import ActiveChecks, job_name
 from airflow_provider_soperator.soperator.check_results import CheckResult, RunState, of_slurm
 from airflow_provider_soperator.work.protocols import Look, Progress, Watch, Work, WorkFailed
-
-#: Older ends are not reported, not even from memory: a DAG paused for a month must not run for all of them.
-_FURTHEST = timedelta(days=1)
 
 
 @dataclass(frozen=True)
@@ -251,52 +248,3 @@ class CheckWatch(Watch[CheckClients]):
         except CheckHasFailed as error:
             raise WorkFailed(str(error)) from error
         return Look(found.pop("is_reached"), found, (found["words"],))
-
-
-class FailedRuns:
-    """Looks at all runs in Kubernetes in each round. Their Jobs stay for a while after their end."""
-
-    def __init__(self, check: str, since: datetime) -> None:
-        self._check = check
-        #: Runs that ended before this time are dealt with.
-        self._since = since
-        #: Runs that are dealt with, of those that Kubernetes still has.
-        self._over: set[str] = set()
-
-    def memory(self) -> list[str]:
-        """State from which another instance goes on, as JSON."""
-        return sorted(self._over)
-
-    def remember(self, memory: Iterable[str]) -> None:
-        """Go on from the state of another instance."""
-        self._over = set(memory)
-        self._since = datetime.now(timezone.utc) - _FURTHEST
-
-    async def round(self, clients: CheckClients) -> list[dict[str, Any]]:
-        """Runs that have failed since the last round."""
-        checks = await self._watched(clients)
-        runs = [run for run in await clients.checks.runs() if run.check in checks]
-        self._over &= {run.uid for run in runs}
-        news = []
-        for run in sorted(runs, key=lambda run: (str(run.finished), run.name)):
-            if run.uid in self._over or not run.end:
-                continue
-            if report := await self._look(clients, checks[run.check], run):
-                news.append(report)
-        return news
-
-    async def _watched(self, clients: CheckClients) -> dict[str, CheckSeen]:
-        if self._check:
-            check = await clients.checks.find(self._check)
-            return {check.name: check}
-        return {check.name: check for check in await clients.checks.list_all()}
-
-    async def _look(self, clients: CheckClients, check: CheckSeen, run: RunSeen) -> dict[str, Any] | None:
-        outcome = await clients.outcome(check, run)
-        if not outcome.state.is_over:
-            return None
-        self._over.add(run.uid)
-        # The Job of a run ends before the run does: a run that was still under way then is reported.
-        if not outcome.state.is_bad or (run.finished and run.finished < self._since):
-            return None
-        return {"check": check.name, "job": run.name, **outcome.describe()}
