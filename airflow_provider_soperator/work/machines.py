@@ -25,12 +25,12 @@ from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.cluster_records import Node
-from airflow_provider_soperator.slurm.errors import InvalidRequest, NotPermitted
+from airflow_provider_soperator.slurm.errors import InvalidRequest
 from airflow_provider_soperator.slurm.node_conditions import in_lines, is_draining, is_up, refuse_unknown
 from airflow_provider_soperator.slurm.node_orders import NodeStep
 from airflow_provider_soperator.slurm.requests import ListJobs, ListMachines, ListNodes
 from airflow_provider_soperator.values import NAMESPACE
-from airflow_provider_soperator.work.nodes import requeue, whose
+from airflow_provider_soperator.work.nodes import give, requeue
 from airflow_provider_soperator.work.polling import SlurmAccess
 from airflow_provider_soperator.work.protocols import Progress, Work, WorkFailed
 
@@ -186,11 +186,7 @@ class ReplacementProgress(Progress[AsyncSlurmClient]):
 
     async def _order(self, client: AsyncSlurmClient, sights: Mapping[str, NodeSnapshot]) -> None:
         for step in self._steps.values():
-            for order in step.orders:
-                try:
-                    await client.ask(order)
-                except NotPermitted as error:
-                    raise await whose(client, error) from error
+            await give(step.orders, client)
         late = [sight.node for sight in sights.values() if self._is_late(sight.node)]
         if late and self.wanted.mode != "asap":
             await self._end_jobs(client, late)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -25,7 +25,7 @@ from airflow_provider_soperator.slurm.node_conditions import (
     refuse_unknown,
 )
 from airflow_provider_soperator.slurm.node_orders import NodeMove, drained, undrained
-from airflow_provider_soperator.slurm.requests import CancelJobs, ListNodes, RequeueJobs, WhoAmI
+from airflow_provider_soperator.slurm.requests import CancelJobs, ListNodes, Request, RequeueJobs, WhoAmI
 from airflow_provider_soperator.slurm.states import NodeFlag
 from airflow_provider_soperator.transports.transport_errors import NotSupported, TransportError
 from airflow_provider_soperator.work.polling import SlurmAccess
@@ -101,11 +101,7 @@ class NodeProgress(Progress[AsyncSlurmClient]):
             self.already = move.there
             self._warn(chosen, move)
         self._tell(move)
-        for order in move.orders:
-            try:
-                await client.ask(order)
-            except NotPermitted as error:
-                raise await whose(client, error) from error
+        await give(move.orders, client)
         there = [f"{hostlist.fold(move.there)}: there"] if move.there else []
         self._place = "; ".join([*there, *in_lines({**move.waiting, **move.lost})])
         if not move.is_over:
@@ -220,12 +216,16 @@ async def requeue(client: AsyncSlurmClient, job: Job, log: Logger, *, may_cancel
         log.warning("%s is cancelled, as its node goes, and it cannot be requeued (%s)", what, error)
 
 
-async def whose(client: AsyncSlurmClient, error: NotPermitted) -> NotPermitted:
-    """The same refusal, with the name of the refused user."""
-    user = "the user of the connection"
-    with suppress(SlurmError, TransportError):
-        user = await client.ask(WhoAmI())
-    return NotPermitted(f"{user} may not change nodes ({error.said})", error.command)
+async def give(orders: Iterable[Request[Any]], client: AsyncSlurmClient) -> None:
+    """Give orders to nodes; a refusal names the user who may not."""
+    try:
+        for order in orders:
+            await client.ask(order)
+    except NotPermitted as error:
+        user = "the user of the connection"
+        with suppress(SlurmError, TransportError):
+            user = await client.ask(WhoAmI())
+        raise NotPermitted(f"{user} may not change nodes ({error.said})", error.command) from error
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ from airflow_provider_soperator.soperator.kinds import NODE_SET
 from airflow_provider_soperator.soperator.resize import Resize, ResizeRefused, ResizeStage, jobs_on, ours_among
 from airflow_provider_soperator.soperator.workloads import last_scaled_by
 from airflow_provider_soperator.transports.transport_errors import TransportError, is_conflict
-from airflow_provider_soperator.work.nodes import requeue
+from airflow_provider_soperator.work.nodes import give, requeue
 from airflow_provider_soperator.work.protocols import Progress, Work, WorkFailed, WorkRefused
 
 
@@ -77,7 +77,8 @@ class ResizeProgress(Progress[ClusterSides]):
         self._tell(stage)
         if stage.lost and not stage.waiting:
             raise WorkFailed(str(stage))
-        await _order(sides.slurm, stage)
+        if sides.slurm:
+            await give(stage.orders, sides.slurm)
         if not stage.is_over:
             return None
         return {
@@ -132,7 +133,8 @@ class ResizeProgress(Progress[ClusterSides]):
         self._refuse(sides, nodeset)
         stage = self._resize.prepare(nodeset, slurm)
         self._tell(stage)
-        await _order(sides.slurm, stage)
+        if sides.slurm:
+            await give(stage.orders, sides.slurm)
         if self._resize.mode == "force" and sides.slurm:
             await self._requeue(sides.slurm, self._resize.leaving(nodeset))
         if not stage.is_over:
@@ -162,12 +164,6 @@ class ResizeProgress(Progress[ClusterSides]):
                 self._log.info("%s", line)
         self._told = set(stage.waiting)
         self._place = str(stage) or "all is done but for the last look"
-
-
-async def _order(slurm: AsyncSlurmClient | None, stage: ResizeStage) -> None:
-    if slurm:
-        for order in stage.orders:
-            await slurm.ask(order)
 
 
 async def _jobs(slurm: AsyncSlurmClient, names: Sequence[str]) -> list[Job]:
