@@ -11,7 +11,6 @@ from airflow_provider_soperator.slurm.hostlist import check_nodes, names_of
 from airflow_provider_soperator.values import NAMESPACE, check_choice, is_on, is_template, moment_of
 
 if TYPE_CHECKING:
-    from airflow_provider_soperator.hooks.cluster_clients import HealthSources
     from airflow_provider_soperator.soperator.active_checks import CheckAwaited
     from airflow_provider_soperator.work.checks import CheckWatch
     from airflow_provider_soperator.work.watches import HealthWatch
@@ -73,6 +72,8 @@ class NodeHealthSensor(WatchSensor):
 
     def watch(self) -> HealthWatch:
         from airflow_provider_soperator.health.assessment import HealthQuery
+        from airflow_provider_soperator.health.metrics import NODE_LABELS
+        from airflow_provider_soperator.hooks.cluster_clients import HealthSources
         from airflow_provider_soperator.work.watches import HealthWatch
 
         check_choice("target_state", self.target_state, _HEALTHS)
@@ -83,23 +84,18 @@ class NodeHealthSensor(WatchSensor):
             kinds=_check_kinds(self.kinds),
             ignore_own_drains=is_on(self.ignore_own_drains),
         )
-        return HealthWatch(
-            slurm_conn_id=self.slurm_conn_id,
-            watched=watched,
-            witnesses=self._witnesses(),
-            poll_interval=self.poke_interval,
-        )
-
-    def _witnesses(self) -> HealthSources:
-        from airflow_provider_soperator.health.metrics import NODE_LABELS
-        from airflow_provider_soperator.hooks.cluster_clients import HealthSources
-
-        return HealthSources(
+        witnesses = HealthSources(
             kubernetes_conn_id=self.kubernetes_conn_id or None,
             namespace=self.namespace,
             prometheus_conn_id=self.prometheus_conn_id or None,
             series=dict(self.series or {}),
             node_labels=tuple(self.node_labels or NODE_LABELS),
+        )
+        return HealthWatch(
+            slurm_conn_id=self.slurm_conn_id,
+            watched=watched,
+            witnesses=witnesses,
+            poll_interval=self.poke_interval,
         )
 
 

@@ -84,13 +84,13 @@ class ReplacementProgress(Progress[AsyncSlurmClient]):
             self._witnesses = await self._whom_to_ask()
         sights = await self._look(client, self.wanted.poll_interval / 2)
         if first:
-            refuse_unknown(self.wanted.nodes, sights)
             self._begin()
         self._steps = self._decide(sights)
         waiting = {name: step.lost or step.waits for name, step in self._steps.items() if step.lost or step.waits}
         self._place = "; ".join(in_lines(waiting))
         lost = {name: step.lost for name, step in self._steps.items() if step.lost}
-        if lost and (first or not self._under_way(lost)):
+        on_their_way = [name for name, one in self._replacements.items() if one.is_under_way and name not in lost]
+        if lost and (first or not on_their_way):
             raise WorkFailed("; ".join(in_lines(lost)))
         self._tell(waiting)
         self.has_begun = True
@@ -163,9 +163,6 @@ class ReplacementProgress(Progress[AsyncSlurmClient]):
             steps[name] = self._replacements[name].look(sights[name], now, may_begin=may_begin)
             is_lost = is_lost or bool(steps[name].lost)
         return steps
-
-    def _under_way(self, lost: Mapping[str, str]) -> list[str]:
-        return [name for name, one in self._replacements.items() if one.is_under_way and name not in lost]
 
     def _tell(self, waiting: Mapping[str, str]) -> None:
         arrived = {

@@ -231,6 +231,8 @@ class Published:
 
     async def update(self, status: JobStatus) -> None:
         """Something about the job has changed."""
+        if not self._templates:
+            return
         # Values may be lost again, as when the job is read from accounting.
         self._values |= {name: value for name, value in links.placeholder_values(status).items() if value}
         for key, template in self._templates.items():
