@@ -308,11 +308,12 @@ def check_policy(policy: Policy) -> None:
 
 def settle(status: JobStatus, policy: Policy) -> None:
     """Raise what makes Airflow do as the policy says; where it says nothing, what can help by another try gets one."""
+    if status.succeeded:
+        return
     from airflow_provider_soperator.slurm.job_failures import failure
 
     error = failure(status)
-    if error is None:
-        return
+    assert error is not None, "it has not succeeded"
     part = error.part
     state = part.state.base.value if part and part.state.base else _LOST
     action = policy.get(state, "retry" if error.retry_helps else "fail")

@@ -54,18 +54,14 @@ def _named(job: BatchJob, ti: Any) -> BatchJob:
     )
 
 
-def key(ti: Any, number: int | None = None) -> SubmissionKey:
-    """The submission key of a try of a task, by default of this one."""
-    index = -1 if ti.map_index is None else ti.map_index
-    return SubmissionKey.derive(ti.dag_id, ti.run_id, ti.task_id, index, number or ti.try_number)
-
-
 def keys_of(ti: Any, retries: int) -> tuple[list[SubmissionKey], list[SubmissionKey]]:
     """The keys of the tries before the task was last cleared, and of those since then; the last is this try's.
 
     ``retries`` is the number that the task is granted each time that it is cleared.
     """
-    keys = [key(ti, number) for number in range(1, ti.try_number + 1)]
+    index = -1 if ti.map_index is None else ti.map_index
+    tries = range(1, ti.try_number + 1)
+    keys = [SubmissionKey.derive(ti.dag_id, ti.run_id, ti.task_id, index, number) for number in tries]
     # A cleared task is granted as many tries as at first. They may be fewer by now in the DAG.
     before = min(max(0, ti.max_tries - retries), ti.try_number - 1)
     return keys[:before], keys[before:]
