@@ -29,7 +29,7 @@ from airflow_provider_soperator.soperator.active_checks import (
 )
 from airflow_provider_soperator.soperator.check_jobs import ActiveChecks, job_name
 from airflow_provider_soperator.soperator.check_results import CheckResult, RunState, of_slurm
-from airflow_provider_soperator.work.nodes import give
+from airflow_provider_soperator.work.nodes import give_orders
 from airflow_provider_soperator.work.protocols import Look, Progress, Watch, Work, WorkFailed
 
 
@@ -213,7 +213,7 @@ class CheckProgress(Progress[CheckClients]):
     async def _drain(self, slurm: AsyncSlurmClient, outcome: CheckResult) -> list[str]:
         """Drain the nodes that have failed; one that is drained already keeps its reason."""
         failing = [node for node in await slurm.ask(ListNodes()) if node.name in outcome.failing]
-        await give(drained(failing, self._wanted.drain_reason).orders, slurm)
+        await give_orders(drained(failing, self._wanted.drain_reason).orders, slurm)
         names = [node.name for node in failing]
         if names:
             self._log.info("Drained: %s (%s)", ", ".join(names), self._wanted.drain_reason)

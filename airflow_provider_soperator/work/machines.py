@@ -30,7 +30,7 @@ from airflow_provider_soperator.slurm.node_conditions import in_lines, is_draini
 from airflow_provider_soperator.slurm.node_orders import NodeStep
 from airflow_provider_soperator.slurm.requests import ListJobs, ListMachines, ListNodes
 from airflow_provider_soperator.values import NAMESPACE
-from airflow_provider_soperator.work.nodes import give, requeue
+from airflow_provider_soperator.work.nodes import give_orders, requeue
 from airflow_provider_soperator.work.polling import SlurmAccess
 from airflow_provider_soperator.work.protocols import Progress, Work, WorkFailed
 
@@ -183,7 +183,7 @@ class ReplacementProgress(Progress[AsyncSlurmClient]):
 
     async def _order(self, client: AsyncSlurmClient, sights: Mapping[str, NodeSnapshot]) -> None:
         for step in self._steps.values():
-            await give(step.orders, client)
+            await give_orders(step.orders, client)
         late = [sight.node for sight in sights.values() if self._is_late(sight.node)]
         if late and self.wanted.mode != "asap":
             await self._end_jobs(client, late)

@@ -101,7 +101,7 @@ class NodeProgress(Progress[AsyncSlurmClient]):
             self.already = move.there
             self._warn(chosen, move)
         self._tell(move)
-        await give(move.orders, client)
+        await give_orders(move.orders, client)
         there = [f"{hostlist.fold(move.there)}: there"] if move.there else []
         self._place = "; ".join([*there, *in_lines({**move.waiting, **move.lost})])
         if not move.is_over:
@@ -216,7 +216,7 @@ async def requeue(client: AsyncSlurmClient, job: Job, log: Logger, *, may_cancel
         log.warning("%s is cancelled, as its node goes, and it cannot be requeued (%s)", what, error)
 
 
-async def give(orders: Iterable[Request[Any]], client: AsyncSlurmClient) -> None:
+async def give_orders(orders: Iterable[Request[Any]], client: AsyncSlurmClient) -> None:
     """Give orders to nodes; a refusal names the user who may not."""
     try:
         for order in orders:

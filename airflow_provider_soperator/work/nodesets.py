@@ -20,7 +20,7 @@ from airflow_provider_soperator.soperator.kinds import NODE_SET
 from airflow_provider_soperator.soperator.resize import Resize, ResizeRefused, ResizeStage, jobs_on, ours_among
 from airflow_provider_soperator.soperator.workloads import last_scaled_by
 from airflow_provider_soperator.transports.transport_errors import TransportError, is_conflict
-from airflow_provider_soperator.work.nodes import give, requeue
+from airflow_provider_soperator.work.nodes import give_orders, requeue
 from airflow_provider_soperator.work.protocols import Progress, Work, WorkFailed, WorkRefused
 
 
@@ -78,7 +78,7 @@ class ResizeProgress(Progress[ClusterSides]):
         if stage.lost and not stage.waiting:
             raise WorkFailed(str(stage))
         if sides.slurm:
-            await give(stage.orders, sides.slurm)
+            await give_orders(stage.orders, sides.slurm)
         if not stage.is_over:
             return None
         return {
@@ -134,7 +134,7 @@ class ResizeProgress(Progress[ClusterSides]):
         stage = self._resize.prepare(nodeset, slurm)
         self._tell(stage)
         if sides.slurm:
-            await give(stage.orders, sides.slurm)
+            await give_orders(stage.orders, sides.slurm)
         if self._resize.mode == "force" and sides.slurm:
             await self._requeue(sides.slurm, self._resize.leaving(nodeset))
         if not stage.is_over:
