@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from datetime import datetime
+from typing import Any
 
 #: Default namespace of a cluster in Soperator's Helm charts.
 NAMESPACE = "soperator"
 #: Texts that mean no.
 _NO = frozenset({"", "0", "false", "no", "none", "off"})
+#: What the triggerer has for templates: the run of the DAG and its parameters, variables and connections. Asked for
+#: anything else, as for an XCom, it does not answer, and the caller waits forever.
+_VALUES = frozenset(
+    {
+        "conn", "dag_run", "data_interval_end", "data_interval_start", "ds", "ds_nodash", "logical_date", "macros",
+        "params", "run_id", "task_instance_key_str", "ts", "ts_nodash", "ts_nodash_with_tz", "var",
+    }
+)  # fmt: skip
+_TASK_INSTANCE = frozenset({"ti", "task_instance"})
+#: What a task instance has at hand.
+_ATTRIBUTES = frozenset({"dag_id", "map_index", "run_id", "task_id", "try_number"})
 
 
 def is_template(said: object) -> bool:
@@ -27,6 +40,17 @@ def is_on(option: bool | str | None) -> bool:
     (True, False, False)
     """
     return str(option).lower() not in _NO
+
+
+def check_choice(name: str, said: object, choices: Collection[object]) -> None:
+    """Raise ``ValueError`` for a value that is none of the choices; a template is checked when it is rendered.
+
+    >>> check_choice("mode", "kill", ("asap", "force"))
+    Traceback (most recent call last):
+    ValueError: mode must be one of 'asap', 'force', got 'kill'
+    """
+    if said not in choices and not is_template(said):
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {said!r}")
 
 
 def moment_of(what: str, said: datetime | str | None) -> datetime | None:
@@ -51,3 +75,45 @@ def moment_of(what: str, said: datetime | str | None) -> datetime | None:
     if not isinstance(parsed, datetime) or parsed.tzinfo is None:
         raise ValueError(f"{what}={said!r} is not a date and time with a time zone, such as +01:00")
     return parsed
+
+
+def needs_a_worker(value: Any) -> bool:
+    """True if a template, or one in a list or a dict, needs what only Airflow workers know.
+
+    >>> needs_a_worker({"env": {"RUN": "{{ run_id }} of {{ ti.task_id }}"}})
+    False
+    >>> needs_a_worker(["echo", "{{ ti.xcom_pull('prepare') }}"])
+    True
+    """
+    return any(map(_asks_for_more, _texts(value)))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        yield from _texts(list(value.values()))
+    elif isinstance(value, (list, tuple, set)):
+        for one in value:
+            yield from _texts(one)
+
+
+def _asks_for_more(text: str) -> bool:
+    if not is_template(text):
+        return False
+    from jinja2 import Environment, TemplateSyntaxError, meta, nodes
+
+    try:
+        tree = Environment().parse(text)
+    except TemplateSyntaxError:
+        # The worker says what is wrong with it.
+        return True
+    if meta.find_undeclared_variables(tree) - _VALUES - _TASK_INSTANCE:
+        return True
+    names = [name for name in tree.find_all(nodes.Name) if name.name in _TASK_INSTANCE]
+    harmless = [
+        found.node
+        for found in tree.find_all(nodes.Getattr)
+        if isinstance(found.node, nodes.Name) and found.node.name in _TASK_INSTANCE and found.attr in _ATTRIBUTES
+    ]
+    return len(names) > len(harmless)

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator, task_decorator_factory
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_provider_soperator.operators.sbatch import SbatchOperator
+from airflow_provider_soperator.operators.sbatch import Policy, SbatchOperator
 from airflow_provider_soperator.slurm.job_description import InvalidJob
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
-    from airflow_provider_soperator.operators.outcome import Policy
     from airflow_provider_soperator.slurm.job_ids import SubmissionKey
 
 #: XCom key of the job's report, as the task returns the function's result.

@@ -16,7 +16,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from airflow_provider_soperator.capacity.targets import refuse_strangers
 from airflow_provider_soperator.errors import CapacityError, CapacityMistake
 from airflow_provider_soperator.operators.stats import emit
-from airflow_provider_soperator.operators.work import WaitingOperator, WorkOperator
+from airflow_provider_soperator.operators.work import WaitingOperator, WorkOperator, task_name
 from airflow_provider_soperator.values import is_on, moment_of
 
 if TYPE_CHECKING:
@@ -74,14 +74,13 @@ class ScaleTargetOperator(WorkOperator):
     def work(self, context: Context) -> TargetScaling:
         from airflow_provider_soperator.work.targets import TargetScaling
 
-        ti = context["ti"]
         return TargetScaling(
             target=self.target,
             units=_count(self.units),
             mode=self.mode,
             block=self.block or None,
             nebius_conn_id=self.nebius_conn_id,
-            key=f"{ti.dag_id}/{ti.run_id}/{ti.task_id}/{ti.map_index}",
+            key=task_name(context["ti"]),
             **self.span(),
         )
 
@@ -226,8 +225,7 @@ class ShiftCapacityOperator(WaitingOperator):
         from airflow_provider_soperator.capacity.order import ShiftOrder, Timeouts
 
         ti = context["ti"]
-        wanted = self._wanted(context, limit)
-        task = f"{ti.dag_id}/{ti.run_id}/{ti.task_id}/{ti.map_index}"
+        wanted, task = self._wanted(context, limit), task_name(ti)
         return ShiftOrder(
             key=sha256(task.encode()).hexdigest()[:16],
             task=task,

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowException, AirflowSkipException
 
 from airflow_provider_soperator.operators.provisioning import (
     DestroyClusterOperator,
     ProvisionClusterOperator,
 )
-from airflow_provider_soperator.operators.work import WorkOperator
+from airflow_provider_soperator.operators.work import WorkOperator, final_errors, task_name
 from airflow_provider_soperator.slurm.node_conditions import DrainReason
 from airflow_provider_soperator.soperator.resize import MODES, Resize
-from airflow_provider_soperator.values import NAMESPACE, is_on, is_template
+from airflow_provider_soperator.values import NAMESPACE, check_choice, is_on, is_template
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
@@ -68,8 +68,7 @@ class ScaleNodeSetOperator(WorkOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if not is_template(mode):
-            _check_mode(mode)
+        check_choice("mode", mode, MODES)
         if not is_template(replicas):
             _count(replicas)
         self.nodeset, self.replicas, self.mode = nodeset, replicas, mode
@@ -84,7 +83,7 @@ class ScaleNodeSetOperator(WorkOperator):
         from airflow_provider_soperator.hooks.cluster_clients import ClusterConnections
         from airflow_provider_soperator.work.nodesets import NodeSetResize
 
-        _check_mode(self.mode)
+        check_choice("mode", self.mode, MODES)
         owner = self.drain_owner or f"{self.dag_id}/{self.nodeset}"
         DrainReason(owner)
         return NodeSetResize(
@@ -102,14 +101,14 @@ class ScaleNodeSetOperator(WorkOperator):
         from airflow_provider_soperator.work.polling import FAILURES, event_of
         from airflow_provider_soperator.work.protocols import WorkFailed, exception_of
 
-        async def plan(work: NodeSetResize) -> dict[str, Any]:
+        async def plan() -> dict[str, Any]:
             async with work.open(self.log) as sides:
                 return await work.begin(self.log).plan(sides)
 
+        with final_errors():
+            work = self.work(context={})
         try:
-            found = LOOP.run(plan(self.work(context={})))
-        except ValueError as error:
-            raise AirflowFailException(str(error)) from None
+            found = LOOP.run(plan())
         except (WorkFailed, *FAILURES) as error:
             raise exception_of(event_of(error)) from error
         for name, value in found.items():
@@ -126,11 +125,6 @@ def _count(replicas: int | str) -> int:
     if count < 0:
         raise ValueError(f"replicas must be >= 0, got {count}")
     return count
-
-
-def _check_mode(mode: str) -> None:
-    if mode not in MODES:
-        raise ValueError(f"mode must be 'asap' or 'force', got {mode!r}")
 
 
 OnFailure = Literal["fail", "drain", "report"]
@@ -206,10 +200,8 @@ class RunActiveCheckOperator(WorkOperator):
 
     def _refuse_mistakes(self) -> None:
         """Raise for mistakes that show when the DAG is parsed."""
-        for name, choices in (("on_failure", OnFailure), ("if_running", IfRunning)):
-            said = getattr(self, name)
-            if said not in get_args(choices) and not is_template(said):
-                raise ValueError(f"{name} must be one of {', '.join(map(repr, get_args(choices)))}, got {said!r}")
+        check_choice("on_failure", self.on_failure, get_args(OnFailure))
+        check_choice("if_running", self.if_running, get_args(IfRunning))
         if self.on_failure == "drain" and not self.slurm_conn_id:
             raise ValueError("on_failure='drain' needs slurm_conn_id: Kubernetes alone does not tell which nodes fail")
         if not is_template(self.reason):
@@ -232,7 +224,7 @@ class RunActiveCheckOperator(WorkOperator):
             slurm_conn_id=self.slurm_conn_id or None,
             check=self.check,
             keys=tuple(key.text for key in keys),
-            task="/".join(map(str, (ti.dag_id, ti.run_id, ti.task_id, ti.map_index))),
+            task=task_name(ti),
             if_running=self.if_running,
             drain_reason=drain_reason(self.drain_owner or self.dag_id, why) if self.on_failure == "drain" else "",
             **self.span(),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow_provider_soperator.operators.reservations import CreateReservationOperator, DeleteReservationOperator
 from airflow_provider_soperator.operators.work import WorkOperator
 from airflow_provider_soperator.slurm.hostlist import check_count, check_nodes, names_of
-from airflow_provider_soperator.values import NAMESPACE, is_on, is_template
+from airflow_provider_soperator.values import NAMESPACE, check_choice, is_on, is_template
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
@@ -151,14 +151,13 @@ class PowerDownNodesOperator(_PowerNodesOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if not is_template(mode):
-            _check_mode(mode, "idle", "asap", "force")
+        check_choice("mode", mode, ("idle", "asap", "force"))
         self.mode = mode
         self.stay_down = stay_down
         self.reason = reason
 
     def order(self) -> dict[str, Any]:
-        _check_mode(self.mode, "idle", "asap", "force")
+        check_choice("mode", self.mode, ("idle", "asap", "force"))
         stay_down = is_on(self.stay_down)
         return {"action": "down", "mode": self.mode, "stay_down": stay_down, "reason": self.reason, **self._chosen()}
 
@@ -251,8 +250,7 @@ class ReplaceNodesOperator(_NodesOperator):
         super().__init__(nodes=nodes, **kwargs)
         if not is_template(max_parallel):
             _check_at_once(max_parallel)
-        if not is_template(mode):
-            _check_mode(mode, "asap", "requeue", "force")
+        check_choice("mode", mode, ("asap", "requeue", "force"))
         self.reason = reason
         self.max_parallel, self.mode, self.grace = max_parallel, mode, grace
         self.response_timeout = response_timeout
@@ -263,7 +261,7 @@ class ReplaceNodesOperator(_NodesOperator):
         from airflow_provider_soperator.work.machines import MachineReplacement
 
         _check_at_once(self.max_parallel)
-        _check_mode(self.mode, "asap", "requeue", "force")
+        check_choice("mode", self.mode, ("asap", "requeue", "force"))
         return MachineReplacement(
             slurm_conn_id=self.slurm_conn_id,
             nodes=names_of(self.nodes),
@@ -291,8 +289,3 @@ def _check_at_once(said: int | str) -> None:
     from airflow_provider_soperator.health.machine_replacement import at_most
 
     at_most(said, 1)
-
-
-def _check_mode(mode: str, *modes: str) -> None:
-    if mode not in modes:
-        raise ValueError(f"mode must be one of {', '.join(map(repr, modes))}, got {mode!r}")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from airflow_provider_soperator.operators.sbatch import SbatchOperator
 from airflow_provider_soperator.pipelines import graph
-from airflow_provider_soperator.pipelines.graph import Graph, PipelineError, check_arrays, ordered
+from airflow_provider_soperator.pipelines.graph import Graph, Link, PipelineError, check_arrays, ordered
 from airflow_provider_soperator.pipelines.group import (
     PipelineGroup,
     after,
@@ -72,19 +72,12 @@ class SbatchPipeline(PipelineGroup):
         :param stages: for each stage the parameters of its ``SbatchOperator``; ``dependency`` is as in Slurm, with
             names of stages in the place of ids
         """
-        pipeline = cls(group_id, **kwargs)
-        with pipeline:
-            tasks, links = {}, {}
-            for name, given in stages.items():
-                own, links[name] = graph.read_links(name, given.get("dependency"), stages)
-                options = {option: value for option, value in given.items() if option != "dependency"}
-                if own:
-                    options["dependency"] = own
-                tasks[name] = SbatchOperator(task_id=name, **options)
-            for name, of_stage in links.items():
-                for link in of_stage:
-                    tasks[link.upstream] >> edge(link.kind, link.minutes) >> tasks[name]
-        return pipeline
+        found = []
+        for name, given in stages.items():
+            own, links = graph.read_links(name, given.get("dependency"), stages)
+            options = {option: value for option, value in given.items() if option != "dependency"}
+            found.append((name, options | ({"dependency": own} if own else {}), links))
+        return cls(group_id, **kwargs)._filled(found)
 
     @classmethod
     def from_shell(
@@ -107,13 +100,16 @@ class SbatchPipeline(PipelineGroup):
         from airflow_provider_soperator.pipelines.shell import stages_of
 
         pipeline = cls(group_id, **kwargs)
-        found = stages_of(script, Path(pipeline.dag.folder), variables or {}, ignored)
-        with pipeline:
-            tasks = {name: SbatchOperator(task_id=name, **options) for name, options, _ in found}
-            for name, _, links in found:
+        return pipeline._filled(stages_of(script, Path(pipeline.dag.folder), variables or {}, ignored))
+
+    def _filled(self, stages: Sequence[tuple[str, dict[str, Any], Sequence[Link]]]) -> SbatchPipeline:
+        """The pipeline with stages, by their names, options and links."""
+        with self:
+            tasks = {name: SbatchOperator(task_id=name, **options) for name, options, _ in stages}
+            for name, _, links in stages:
                 for link in links:
                     tasks[link.upstream] >> edge(link.kind, link.minutes) >> tasks[name]
-        return pipeline
+        return self
 
     def __exit__(self, _type: Any, _value: Any, _tb: Any) -> None:
         try:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow.sdk import BaseHook, BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from airflow_provider_soperator.operators.work import WorkOperator
+from airflow_provider_soperator.operators.work import WorkOperator, task_name
 from airflow_provider_soperator.provisioning.fields import NotKnownYet, SpecMistake
 from airflow_provider_soperator.provisioning.spec import ClusterSpec, Connections, KubernetesObjects, Recipe, Source
 from airflow_provider_soperator.slurm.job import job_of
@@ -190,7 +190,7 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
 
     def _make(self, context: Context, spec: ClusterSpec, provisioner: Provisioner) -> dict[str, Any]:
         planned = self._planned(context, provisioner)
-        owner = _owner(context)
+        owner = task_name(context["ti"])
         if planned.exists and self.if_exists == "fail" and not provisioner.is_begun_by(owner):
             raise SpecMistake(
                 f"there is a cluster {spec.name} already ({planned.summary}), and if_exists is 'fail': choose "
@@ -292,7 +292,7 @@ class DestroyClusterOperator(_ProvisioningOperator):
                 return self._destroy(context, provisioner)
 
     def _destroy(self, context: Context, provisioner: Provisioner) -> dict[str, Any]:
-        owner = f"destroy {_owner(context)}"
+        owner = f"destroy {task_name(context['ti'])}"
         planned = self._planned(context, provisioner, destroy=True)
         self._check_agreed(planned)
         if is_on(self.plan_only):
@@ -348,11 +348,6 @@ def _workspace(recipe: Recipe, cluster: str, nebius_conn_id: str | None) -> Work
         # In a backend that clusters share, each has a state of its own.
         terraform_workspace=recipe.workspace or cluster,
     )
-
-
-def _owner(context: Context) -> str:
-    ti = context["ti"]
-    return "/".join(map(str, (ti.dag_id, ti.run_id, ti.task_id, ti.map_index)))
 
 
 @contextmanager

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator, XComArg
-from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_provider_soperator.slurm.errors import InvalidRequest, SlurmError
+from airflow_provider_soperator.operators.work import final_errors
+from airflow_provider_soperator.slurm.errors import InvalidRequest
 from airflow_provider_soperator.slurm.queue_filter import QueueFilter
 
 if TYPE_CHECKING:
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
 
 #: Jobs by their ids: a list, or a text with commas.
 JobIds = str | Sequence[str | int]
+#: What can be changed of a job.
+_CHANGES = ("priority", "nice", "qos", "account", "partition", "time_limit")
 
 
 class _QueueOperator(BaseOperator):
@@ -41,6 +42,8 @@ class _QueueOperator(BaseOperator):
     ui_color = "#d9f2e6"
     #: What has been done to a job, for the log.
     done = ""
+    #: The name of the order.
+    order = ""
 
     def __init__(
         self,
@@ -59,16 +62,18 @@ class _QueueOperator(BaseOperator):
         self.job_filter = job_filter
         self.slurm_conn_id = slurm_conn_id
 
-    @abstractmethod
     def steps(self, meant: JobSelection) -> Steps[OrderedJobs]:
         """The requests to Slurm."""
+        from airflow_provider_soperator.client import queue
+
+        orders = {"hold": queue.hold, "release": queue.release, "top": queue.top}
+        return orders[self.order](meant)
 
     def execute(self, context: Context) -> dict[str, list[str]]:
         from airflow_provider_soperator.hooks.slurm import SlurmHook
         from airflow_provider_soperator.slurm.requests.commands import run_steps
-        from airflow_provider_soperator.transports.transport_errors import NotSupported
 
-        try:
+        with final_errors():
             meant = self._meant()
             if meant.ids == ():
                 self.log.info("No job is named, so none is %s", self.done)
@@ -76,10 +81,6 @@ class _QueueOperator(BaseOperator):
             steps = self.steps(meant)
             with SlurmHook(self.slurm_conn_id).client() as slurm:
                 ordered = run_steps(steps, slurm.ask)
-        except (SlurmError, NotSupported) as error:
-            if error.retryable:
-                raise
-            raise AirflowFailException(str(error)) from error
         jobs, already, gone = (sorted(map(str, ids)) for ids in (ordered.jobs, ordered.already, ordered.gone))
         self.log.info("%s: %s (so before: %s)", self.done, ", ".join(jobs) or "none", ", ".join(already) or "none")
         if gone:
@@ -108,11 +109,7 @@ class HoldJobsOperator(_QueueOperator):
     """
 
     done = "held"
-
-    def steps(self, meant: JobSelection) -> Steps[OrderedJobs]:
-        from airflow_provider_soperator.client import queue
-
-        return queue.hold(meant)
+    order = "hold"
 
 
 class ReleaseJobsOperator(_QueueOperator):
@@ -122,11 +119,7 @@ class ReleaseJobsOperator(_QueueOperator):
     """
 
     done = "released"
-
-    def steps(self, meant: JobSelection) -> Steps[OrderedJobs]:
-        from airflow_provider_soperator.client import queue
-
-        return queue.release(meant)
+    order = "release"
 
 
 class TopJobsOperator(_QueueOperator):
@@ -139,11 +132,7 @@ class TopJobsOperator(_QueueOperator):
     """
 
     done = "put first"
-
-    def steps(self, meant: JobSelection) -> Steps[OrderedJobs]:
-        from airflow_provider_soperator.client import queue
-
-        return queue.top(meant)
+    order = "top"
 
 
 class UpdateJobsOperator(_QueueOperator):
@@ -162,7 +151,7 @@ class UpdateJobsOperator(_QueueOperator):
     :param include_running: change also running jobs, which Slurm allows for ``time_limit``
     """
 
-    template_fields = (*_QueueOperator.template_fields, "priority", "nice", "qos", "account", "partition", "time_limit")
+    template_fields = (*_QueueOperator.template_fields, *_CHANGES)
     done = "changed"
 
     def __init__(
@@ -198,8 +187,7 @@ class UpdateJobsOperator(_QueueOperator):
         return queue.update(meant, changes, is_so, self.include_running)
 
     def _asked(self) -> dict[str, Any]:
-        names = ("priority", "nice", "qos", "account", "partition", "time_limit")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in _CHANGES}
 
     def _changes(self) -> tuple[dict[str, str], dict[str, Any]]:
         """Slurm's fields, and those of a job's record by which one is known to have them."""

@@ -7,9 +7,9 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_provider_soperator.slurm.errors import InvalidRequest, ReservationConflict, SlurmError
+from airflow_provider_soperator.operators.work import final_errors
+from airflow_provider_soperator.slurm.errors import InvalidRequest, ReservationConflict
 from airflow_provider_soperator.slurm.hostlist import check_count, check_nodes, names_of
 from airflow_provider_soperator.slurm.requests.reservations import HANDOVER_FLAGS
 from airflow_provider_soperator.values import moment_of
@@ -92,13 +92,8 @@ class CreateReservationOperator(BaseOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         from airflow_provider_soperator.hooks.slurm import SlurmHook
 
-        with SlurmHook(self.slurm_conn_id).client() as slurm:
-            try:
-                made, was_there = self._make(slurm)
-            except (SlurmError, ValueError) as error:
-                if isinstance(error, SlurmError) and error.retryable:
-                    raise
-                raise AirflowFailException(str(error)) from error
+        with final_errors(), SlurmHook(self.slurm_conn_id).client() as slurm:
+            made, was_there = self._make(slurm)
         self.log.info(
             "Reservation %s of %s %s", made.name, made.nodelist, "is there already" if was_there else "is made"
         )
@@ -142,8 +137,8 @@ class CreateReservationOperator(BaseOperator):
         from airflow_provider_soperator.slurm.requests import CreateReservation
 
         # Slurm knows no smaller unit than a second.
-        start = (_moment("start", self.start) or datetime.now(timezone.utc)).replace(microsecond=0)
-        end = start + self.duration if self.duration else _moment("end", self.end)
+        start = (moment_of("start", self.start) or datetime.now(timezone.utc)).replace(microsecond=0)
+        end = start + self.duration if self.duration else moment_of("end", self.end)
         return CreateReservation(
             name=self.name,
             nodes=tuple(names),
@@ -216,13 +211,8 @@ class DeleteReservationOperator(BaseOperator):
         from airflow_provider_soperator.hooks.slurm import SlurmHook
         from airflow_provider_soperator.slurm.requests import DeleteReservation
 
-        with SlurmHook(self.slurm_conn_id).client() as slurm:
-            try:
-                was_there = slurm.ask(DeleteReservation(self.name))
-            except SlurmError as error:
-                if error.retryable:
-                    raise
-                raise AirflowFailException(str(error)) from error
+        with final_errors(), SlurmHook(self.slurm_conn_id).client() as slurm:
+            was_there = slurm.ask(DeleteReservation(self.name))
         self.log.info("Reservation %s %s", self.name, "is deleted" if was_there else "was not there")
         return was_there
 
@@ -239,11 +229,3 @@ def _shown(value: Any) -> str:
 
 def _listed(said: Sequence[str]) -> list[str]:
     return [one.strip() for one in said.split(",")] if isinstance(said, str) else list(said)
-
-
-def _moment(what: str, said: datetime | str | None) -> datetime | None:
-    """A moment that a template may have made."""
-    try:
-        return moment_of(what, said)
-    except ValueError as error:
-        raise InvalidRequest(str(error)) from None

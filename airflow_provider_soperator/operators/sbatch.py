@@ -6,24 +6,25 @@ import dataclasses
 import inspect
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from airflow.sdk import BaseOperator, XComArg, conf
-from airflow.sdk.exceptions import AirflowFailException, AirflowTaskTimeout
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, AirflowTaskTimeout
 
 from airflow_provider_soperator.links.slurm import LINKS
 from airflow_provider_soperator.operators.work import WaitingOperator
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.options import OPTIONS
+from airflow_provider_soperator.values import needs_a_worker
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
     from airflow_provider_soperator.operators.files import JobFiles
-    from airflow_provider_soperator.operators.outcome import Policy
     from airflow_provider_soperator.pipelines.member import Member
     from airflow_provider_soperator.slurm.job_ids import SubmissionKey
+    from airflow_provider_soperator.slurm.job_records import JobStatus
     from airflow_provider_soperator.triggers.sbatch import SbatchTrigger
 
 #: Fields of a job that are parameters of the operator under other names.
@@ -31,6 +32,11 @@ _OWN = {"script", "script_file", "extra_args"}
 _OPTIONS = tuple(field.name for field in dataclasses.fields(BatchJob) if field.name not in _OWN)
 #: A file whose text is a template; it lies beside the DAG.
 _TEMPLATES = (".sh", ".sbatch")
+#: What the end of a job means for its task.
+Action = Literal["retry", "fail", "skip", "succeed"]
+#: By a state of Slurm's, LOST, or an exit code.
+Policy = Mapping[str | int, Action]
+_LOST = "LOST"
 
 
 class SbatchOperator(WaitingOperator):
@@ -119,10 +125,7 @@ class SbatchOperator(WaitingOperator):
         self._member: Member | None = None
         #: By their keys.
         self.shown_links: dict[str, str] = {}
-        if self.on_finish:
-            from airflow_provider_soperator.operators.outcome import check
-
-            check(self.on_finish)
+        check_policy(self.on_finish)
 
     # Airflow reads from the signature what default_args and expand may give.
     __init__.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
@@ -159,9 +162,7 @@ class SbatchOperator(WaitingOperator):
         return job
 
     def execute(self, context: Context) -> Any:
-        from airflow_provider_soperator.pipelines.member import member_of
-
-        self._member = member_of(self, context)
+        self._member = self._as_member(context)
         if self._member:
             self._member.check()
         try:
@@ -178,9 +179,7 @@ class SbatchOperator(WaitingOperator):
         """The job is over, or could not be run, or is to be started by a worker after all."""
         if "start" in event:
             return self.execute(context)
-        from airflow_provider_soperator.pipelines.member import member_of
-
-        member = self._member or member_of(self, context)
+        member = self._member or self._as_member(context)
         with member.ending(self) if member else nullcontext():
             return self._settled(context, event)
 
@@ -189,7 +188,6 @@ class SbatchOperator(WaitingOperator):
         self.shown_links = event.get("links", {})
         if event["status"] == "timeout":
             raise AirflowTaskTimeout(f"{event['message']} did not end within {self.execution_timeout}: cancelled")
-        from airflow_provider_soperator.operators.outcome import settle
         from airflow_provider_soperator.slurm.job_records import status_of
         from airflow_provider_soperator.work.protocols import result_of
 
@@ -205,6 +203,17 @@ class SbatchOperator(WaitingOperator):
         if self.download:
             self._files(context).download(self.download, folder)
         return report
+
+    def _as_member(self, context: Context) -> Member | None:
+        """The task as a stage of its pipeline, if it is in one."""
+        from airflow_provider_soperator.pipelines.group import pipeline_of
+
+        pipeline = pipeline_of(self)
+        if pipeline is None:
+            return None
+        from airflow_provider_soperator.pipelines.member import Member
+
+        return Member(pipeline, self, context)
 
     def _trigger(self, context: Context) -> SbatchTrigger:
         # Imported here, so that parsing a DAG does not pay for running it.
@@ -251,11 +260,9 @@ class SbatchOperator(WaitingOperator):
 
     def _needs_a_worker_at_the_start(self) -> bool:
         """True if something in the task works in an Airflow worker only."""
-        from airflow_provider_soperator.operators.templates import need_a_worker
-
-        dag = self.get_dag()
         from airflow_provider_soperator.pipelines.group import pipeline_of
 
+        dag = self.get_dag()
         return bool(
             self.upload
             or self.download
@@ -267,7 +274,7 @@ class SbatchOperator(WaitingOperator):
             or self.on_execute_callback
             or self._pre_execute_hook
             or any(XComArg.iter_xcom_references([self.script, self.job]))
-            or need_a_worker([self.slurm_conn_id, self.script, self.job])
+            or needs_a_worker([self.slurm_conn_id, self.script, self.job])
             # The triggerer has the DAG as it is stored, without functions.
             or (dag and (dag.user_defined_macros or dag.user_defined_filters))
         )
@@ -285,6 +292,39 @@ class SbatchOperator(WaitingOperator):
             or self.multiple_outputs
             or not self.do_xcom_push
         )
+
+
+def check_policy(policy: Policy) -> None:
+    """Refuse, when the DAG is parsed, what would never apply."""
+    from airflow_provider_soperator.slurm.states import JobBase
+
+    known = {_LOST, *(base.value for base in JobBase)}
+    for end, action in policy.items():
+        if isinstance(end, str) and end not in known:
+            raise ValueError(f"on_finish: jobs do not end as {end!r}; the states are {', '.join(sorted(known))}")
+        if action not in get_args(Action):
+            raise ValueError(f"on_finish: {action!r} must be one of {', '.join(get_args(Action))}")
+
+
+def settle(status: JobStatus, policy: Policy) -> None:
+    """Raise what makes Airflow do as the policy says; where it says nothing, what can help by another try gets one."""
+    if status.succeeded:
+        return
+    from airflow_provider_soperator.slurm.job_failures import failure
+
+    error = failure(status)
+    assert error is not None, "it has not succeeded"
+    part = error.part
+    state = part.state.base.value if part and part.state.base else _LOST
+    action = policy.get(state, "retry" if error.retry_helps else "fail")
+    if part:
+        action = policy.get(part.exit_code.code, action)
+    if action == "fail":
+        raise AirflowFailException(str(error)) from error
+    if action == "skip":
+        raise AirflowSkipException(str(error)) from error
+    if action == "retry":
+        raise error
 
 
 def _option_docs() -> str:

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_provider_soperator.slurm.errors import SlurmError
+from airflow_provider_soperator.operators.work import final_errors
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
@@ -60,15 +59,11 @@ class SlurmStatsOperator(BaseOperator):
         from airflow_provider_soperator.hooks.slurm import SlurmHook
         from airflow_provider_soperator.slurm.stats import gauges, table
 
-        if not str(self.top).isdecimal():
-            raise AirflowFailException(f"top must be a number of users, got {self.top!r}")
-        with SlurmHook(self.slurm_conn_id).client() as slurm:
-            try:
+        with final_errors():
+            if not str(self.top).isdecimal():
+                raise ValueError(f"top must be a number of users, got {self.top!r}")
+            with SlurmHook(self.slurm_conn_id).client() as slurm:
                 stats = slurm.stats(int(self.top))
-            except SlurmError as error:
-                if error.retryable:
-                    raise
-                raise AirflowFailException(str(error)) from error
         self.log.info("%s", table(stats))
         if self.metrics:
             emit(gauges(stats), slurm_conn_id=self.slurm_conn_id)

@@ -1,15 +1,19 @@
-"""Operators that leave their work to a trigger: in the triggerer, or in the worker of a task that does not defer."""
+"""Bases of operators, most of which leave their work to a trigger, in the triggerer or in an Airflow worker."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
 from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator, conf
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from airflow_provider_soperator.slurm.errors import SlurmError
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
@@ -19,6 +23,24 @@ if TYPE_CHECKING:
 
 #: Seconds for which Airflow's own alarm is put off, so that it strikes only if all else has failed.
 _GRACE = 60.0
+
+
+def task_name(ti: Any) -> str:
+    """The same for all tries of a task, and no other's."""
+    return "/".join(map(str, (ti.dag_id, ti.run_id, ti.task_id, ti.map_index)))
+
+
+@contextmanager
+def final_errors() -> Iterator[None]:
+    """Fail the task for good after a mistake, or an error of Slurm's that no other try can mend."""
+    from airflow_provider_soperator.transports.transport_errors import NotSupported
+
+    try:
+        yield
+    except (SlurmError, NotSupported, ValueError) as error:
+        if getattr(error, "retryable", False):
+            raise
+        raise AirflowFailException(str(error)) from error
 
 
 class Waiting:
@@ -120,17 +142,15 @@ class WorkOperator(WaitingOperator):
         }
 
     def execute(self, context: Context) -> Any:
-        try:
+        with final_errors():
             work = self.work(context)
-        except ValueError as error:
-            raise AirflowFailException(str(error)) from None
         return self.carry_out(work, context)
 
     def carry_out(self, work: Work[Any], context: Context) -> Any:
         """Do the work, here or in the triggerer."""
         from airflow_provider_soperator.triggers.work import WorkTrigger
 
-        return self.wait_for(WorkTrigger(work.write()), context)
+        return self.wait_for(WorkTrigger(work), context)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         from airflow_provider_soperator.work.protocols import result_of

@@ -82,11 +82,11 @@ class SlurmEdge(EdgeModifier):
             link = Link.parse(upstream_id, str(self.label))
             assert link is not None, "it is made from one"
             said = dag.get_edge_info(upstream_id, downstream_id).get("label")
-            _refuse_what_nobody_heeds(task, link, Link.parse(upstream_id, said or ""))
+            _check_edge(task, link, Link.parse(upstream_id, said or ""))
         super().add_edge_info(dag, upstream_id, downstream_id)
 
 
-def _refuse_what_nobody_heeds(task: Operator, link: Link, said: Link | None) -> None:
+def _check_edge(task: Operator, link: Link, said: Link | None) -> None:
     pipeline = pipeline_around(task)
     if link.kind != "afterok" and pipeline is not None and task.task_id in pipeline.submits:
         raise PipelineError(

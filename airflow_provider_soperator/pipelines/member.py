@@ -10,7 +10,7 @@ from airflow.sdk import TriggerRule
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_provider_soperator.pipelines.graph import EARLY, is_met
-from airflow_provider_soperator.pipelines.group import PipelineGroup, pipeline_of
+from airflow_provider_soperator.pipelines.group import PipelineGroup
 from airflow_provider_soperator.pipelines.plan import AHEAD, Ahead, AheadJob
 from airflow_provider_soperator.slurm.job_ids import SubmissionKey
 
@@ -42,11 +42,6 @@ def states_of(ti: Any, task_ids: Sequence[str]) -> dict[str, dict[int, str | Non
             task_id, _, index = name.rpartition("_")
             states[task_id][int(index)] = state
     return states
-
-
-def member_of(task: Any, context: Context) -> Member | None:
-    pipeline = pipeline_of(task)
-    return Member(pipeline, task, context) if pipeline else None
 
 
 class Member:

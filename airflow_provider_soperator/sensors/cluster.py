@@ -28,7 +28,6 @@ class ClusterReadySensor(WatchSensor):
     """
 
     template_fields: Sequence[str] = ("kubernetes_conn_id", "namespace", "cluster", "slurm_conn_id", "nodesets")
-    ui_color = "#fde8c8"
 
     def __init__(
         self,

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_soperator.sensors.watch import WatchSensor
 from airflow_provider_soperator.slurm.hostlist import check_nodes, names_of
-from airflow_provider_soperator.values import NAMESPACE, is_on, is_template, moment_of
+from airflow_provider_soperator.values import NAMESPACE, check_choice, is_on, is_template, moment_of
 
 if TYPE_CHECKING:
-    from airflow_provider_soperator.hooks.cluster_clients import HealthSources
     from airflow_provider_soperator.soperator.active_checks import CheckAwaited
     from airflow_provider_soperator.work.checks import CheckWatch
     from airflow_provider_soperator.work.watches import HealthWatch
+
+_HEALTHS = ("healthy", "unhealthy", "any")
 
 
 class NodeHealthSensor(WatchSensor):
@@ -41,7 +42,6 @@ class NodeHealthSensor(WatchSensor):
         "slurm_conn_id", "nodes", "partition", "target_state", "kinds", "ignore_own_drains", "kubernetes_conn_id",
         "namespace", "prometheus_conn_id", "series", "node_labels",
     )  # fmt: skip
-    ui_color = "#fde8c8"
 
     def __init__(
         self,
@@ -61,8 +61,7 @@ class NodeHealthSensor(WatchSensor):
     ) -> None:
         super().__init__(**kwargs)
         check_nodes(nodes)
-        if not is_template(target_state):
-            _check_target_state(target_state)
+        check_choice("target_state", target_state, _HEALTHS)
         if not is_template(kinds) and not any(map(is_template, kinds)):
             _check_kinds(kinds)
         self.nodes, self.partition = nodes, partition
@@ -73,9 +72,11 @@ class NodeHealthSensor(WatchSensor):
 
     def watch(self) -> HealthWatch:
         from airflow_provider_soperator.health.assessment import HealthQuery
+        from airflow_provider_soperator.health.metrics import NODE_LABELS
+        from airflow_provider_soperator.hooks.cluster_clients import HealthSources
         from airflow_provider_soperator.work.watches import HealthWatch
 
-        _check_target_state(self.target_state)
+        check_choice("target_state", self.target_state, _HEALTHS)
         watched = HealthQuery(
             nodes=names_of(self.nodes),
             partition=self.partition or "",
@@ -83,23 +84,18 @@ class NodeHealthSensor(WatchSensor):
             kinds=_check_kinds(self.kinds),
             ignore_own_drains=is_on(self.ignore_own_drains),
         )
-        return HealthWatch(
-            slurm_conn_id=self.slurm_conn_id,
-            watched=watched,
-            witnesses=self._witnesses(),
-            poll_interval=self.poke_interval,
-        )
-
-    def _witnesses(self) -> HealthSources:
-        from airflow_provider_soperator.health.metrics import NODE_LABELS
-        from airflow_provider_soperator.hooks.cluster_clients import HealthSources
-
-        return HealthSources(
+        witnesses = HealthSources(
             kubernetes_conn_id=self.kubernetes_conn_id or None,
             namespace=self.namespace,
             prometheus_conn_id=self.prometheus_conn_id or None,
             series=dict(self.series or {}),
             node_labels=tuple(self.node_labels or NODE_LABELS),
+        )
+        return HealthWatch(
+            slurm_conn_id=self.slurm_conn_id,
+            watched=watched,
+            witnesses=witnesses,
+            poll_interval=self.poke_interval,
         )
 
 
@@ -157,11 +153,6 @@ class ActiveCheckSensor(WatchSensor):
             since=moment_of("since", self.since),
             fail_fast=is_on(self.fail_fast),
         )
-
-
-def _check_target_state(said: str) -> None:
-    if said not in ("healthy", "unhealthy", "any"):
-        raise ValueError(f"target_state must be 'healthy', 'unhealthy' or 'any', got {said!r}")
 
 
 def _check_kinds(said: Sequence[str]) -> tuple[str, ...]:

@@ -30,7 +30,6 @@ class NodeStateSensor(WatchSensor):
     """
 
     template_fields: Sequence[str] = ("slurm_conn_id", "nodes", "partition", "target_state", "match")
-    ui_color = "#fde8c8"
 
     def __init__(
         self,

@@ -1,24 +1,58 @@
-"""Base of triggers: serialization, the resumption of their task, and its end by the user."""
+"""Bases of triggers: of tasks, which end with them, and of asset watchers, with a memory that outlives a triggerer."""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import inspect
+import json
 import time
 from abc import abstractmethod
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, TypeVar
 
 from airflow.sdk import conf
-from airflow.triggers.base import BaseTrigger, TriggerEvent
+from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
+from asgiref.sync import sync_to_async
 
-from airflow_provider_soperator.work import task_sdk
+from airflow_provider_soperator.client.client import AsyncSlurmClient
+from airflow_provider_soperator.pipelines.member import states_of
+from airflow_provider_soperator.slurm.requests import Request
+from airflow_provider_soperator.work.polling import polled, slurm_client
+
+T = TypeVar("T")
 
 #: Scheduler rounds to wait for: with many tasks at once, one was not enough.
 _ROUNDS = 2
 #: Seconds that a line may need on its way to the task's log. Airflow closes that when the trigger ends, and drops what
 #: comes later.
 _LOG_LAG = 1.0
+#: Default seconds between two looks of an asset watcher.
+POLL_INTERVAL = 30.0
+#: Part of an interval for which another watcher's answer is used. It is less than 1, so that each look is fresh.
+_AS_GOOD_AS_NEW = 0.9
+
+_UNDER_WAY: set[asyncio.Future[Any]] = set()
+
+
+async def complete(work: Awaitable[T]) -> T:
+    """Await something to its end, also when the waiting task is cancelled."""
+    task = asyncio.ensure_future(work)
+    # The event loop keeps only weak references to tasks.
+    _UNDER_WAY.add(task)
+    task.add_done_callback(_UNDER_WAY.discard)
+    return await asyncio.shield(task)
+
+
+async def call(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    """Call a function of Airflow's task SDK, which blocks.
+
+    A call that has begun is completed. ``sync_to_async`` alone would end a cancelled one with a new ``CancelledError``:
+    Airflow recognizes by the message of the first one that the user has ended the task, and does not call ``on_kill``
+    without it. The supervisor, too, would send an answer that no call waits for.
+    """
+    return await complete(sync_to_async(function)(*args, **kwargs))
 
 
 class SlurmTrigger(BaseTrigger):
@@ -81,7 +115,7 @@ class KillableTrigger(SlurmTrigger):
 
     async def on_kill(self) -> None:
         # The triggerer cancels a trigger that is being killed once more in each of its rounds.
-        await task_sdk.complete(self._kill())
+        await complete(self._kill())
 
     async def _kill(self) -> None:
         # Airflow ends the triggers of a triggerer that it takes for dead as if the user had asked for it. A new try
@@ -97,5 +131,92 @@ class KillableTrigger(SlurmTrigger):
         ti = self.task_instance
         if ti is None:
             return None
-        states = await task_sdk.states(ti, [ti.task_id])
+        states = await self.states([ti.task_id])
         return states[ti.task_id].get(-1 if ti.map_index is None else ti.map_index)
+
+    async def states(self, task_ids: Sequence[str]) -> dict[str, dict[int, str | None]]:
+        """States of the instances of these tasks of the run, by task and map index."""
+        return await call(states_of, self.task_instance, task_ids)
+
+
+class EventTrigger(SlurmTrigger, BaseEventTrigger):
+    """Watches a cluster for as long as there is an active DAG that is scheduled on its asset."""
+
+    poll_interval: float
+    _is_told = False
+
+    @abstractmethod
+    def open(self) -> AbstractAsyncContextManager[Any]:
+        """Open the clients that the looks need."""
+
+    @abstractmethod
+    async def look(self, client: Any) -> Sequence[dict[str, Any]]:
+        """Look for events; returns the payloads of those since the last look."""
+
+    def memory(self) -> Any:
+        """State from which another process goes on, as JSON; by default, whether there was an event of the episode."""
+        return self._is_told
+
+    def remember(self, memory: Any) -> None:
+        """Go on from a memory; None at a first start."""
+        self._is_told = bool(memory)
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        store = _Memory(self)
+        memory = await store.read()
+        self.remember(memory)
+        # No failure is raised: Airflow would restart the watcher a second later, and for ever.
+        async for events in polled(self.open, self.look, self.poll_interval, self.log):
+            # By now Airflow has stored the events of the last look. Sooner they could be lost, later repeated.
+            await store.write(memory)
+            for payload in events:
+                yield TriggerEvent(payload)  # type: ignore[no-untyped-call]
+            memory = self.memory()
+            if not events:
+                await store.write(memory)
+
+    @property
+    def max_age(self) -> float:
+        """Maximum age of another watcher's answer, in seconds."""
+        return self.poll_interval * _AS_GOOD_AS_NEW
+
+
+class SlurmEventTrigger(EventTrigger):
+    """Watches Slurm."""
+
+    slurm_conn_id: str
+
+    def open(self) -> AbstractAsyncContextManager[AsyncSlurmClient]:
+        return slurm_client(self.slurm_conn_id)
+
+    def shared(self, client: AsyncSlurmClient, request: Request[T]) -> Awaitable[T]:
+        """The answer that all watchers of the cluster share in an interval."""
+        return client.ask_shared(request, self.max_age)
+
+
+class _Memory:
+    """The memory of a watcher, which Airflow keeps beside the asset, from 3.3 on."""
+
+    def __init__(self, trigger: SlurmTrigger) -> None:
+        self._store = getattr(trigger, "asset_state_store", None)
+        path, arguments = trigger.serialize()
+        # The interval is not part of the watcher's identity.
+        told = json.dumps([path, {**arguments, "poll_interval": None}], sort_keys=True)
+        self._key = f"soperator-{hashlib.sha256(told.encode()).hexdigest()[:16]}"
+        self._log = trigger.log
+        self._written: Any = None
+
+    async def read(self) -> Any:
+        if self._store is None:
+            return None
+        try:
+            self._written = await self._store.aget(self._key)
+        except ValueError:
+            self._log.warning("Nothing is remembered over a restart: give each asset a watcher with other arguments")
+            self._store = None
+        return self._written
+
+    async def write(self, memory: Any) -> None:
+        if self._store is not None and memory != self._written:
+            await self._store.aset(self._key, memory)
+            self._written = memory

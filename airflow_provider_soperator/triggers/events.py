@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from typing import Any
@@ -22,18 +23,22 @@ from airflow_provider_soperator.health.metrics import NODE_LABELS
 from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
 from airflow_provider_soperator.hooks.cluster_clients import HealthSources
 from airflow_provider_soperator.hooks.slurm import SlurmHook
-from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.errors import SlurmError
+from airflow_provider_soperator.slurm.hostlist import names_of
 from airflow_provider_soperator.slurm.job_records import report_of
 from airflow_provider_soperator.slurm.queue_filter import Lasting, QueueFilter
 from airflow_provider_soperator.slurm.requests import ListNodes
 from airflow_provider_soperator.slurm.requests.commands import run_steps_async
 from airflow_provider_soperator.slurm.states import JobState
+from airflow_provider_soperator.soperator.active_checks import CheckSeen, RunSeen
 from airflow_provider_soperator.soperator.cluster_objects import ClusterObjects
 from airflow_provider_soperator.soperator.clusters import ClusterSeen
-from airflow_provider_soperator.triggers.asset_watcher import POLL_INTERVAL, EventTrigger, SlurmEventTrigger
+from airflow_provider_soperator.triggers.base import POLL_INTERVAL, EventTrigger, SlurmEventTrigger
 from airflow_provider_soperator.values import NAMESPACE
-from airflow_provider_soperator.work.checks import CheckClients, FailedRuns, check_clients
+from airflow_provider_soperator.work.checks import CheckClients, check_clients
+
+#: Older ends are not reported, not even from memory: a DAG paused for a month must not run for all of them.
+_FURTHEST = timedelta(days=1)
 
 
 def _seconds(duration: timedelta | float) -> float:
@@ -41,6 +46,7 @@ def _seconds(duration: timedelta | float) -> float:
     return duration.total_seconds() if isinstance(duration, timedelta) else float(duration)
 
 
+@dataclass(eq=False, repr=False)
 class SlurmJobFinishedTrigger(SlurmEventTrigger):
     """Fires once for each job that finishes, with the report that ``SbatchOperator`` returns.
 
@@ -63,34 +69,26 @@ class SlurmJobFinishedTrigger(SlurmEventTrigger):
     :param poll_interval: seconds between two polls
     """
 
-    def __init__(
-        self,
-        name: str = "",
-        states: Sequence[str] = (),
-        user: str = "",
-        account: str = "",
-        partition: str = "",
-        qos: str = "",
-        look_back: timedelta | float = 0,
-        slurm_conn_id: str = SlurmHook.default_conn_name,
-        poll_interval: float = POLL_INTERVAL,
-    ) -> None:
+    name: str = ""
+    states: Sequence[str] = ()
+    user: str = ""
+    account: str = ""
+    partition: str = ""
+    qos: str = ""
+    look_back: timedelta | float = 0
+    slurm_conn_id: str = SlurmHook.default_conn_name
+    poll_interval: float = POLL_INTERVAL
+
+    def __post_init__(self) -> None:
         super().__init__()
-        if not_ends := [state for state in states if not JobState.parse(state).is_finished]:
+        if not_ends := [state for state in self.states if not JobState.parse(state).is_finished]:
             raise ValueError(f"states: no job ends as {', '.join(not_ends)}")
-        self.name = name
-        self.states = list(states)
-        self.user = user
-        self.account = account
-        self.partition = partition
-        self.qos = qos
-        self.look_back = _seconds(look_back)
-        self.slurm_conn_id = slurm_conn_id
-        self.poll_interval = poll_interval
+        self.states = list(self.states)
+        self.look_back = look_back = _seconds(self.look_back)
         self._trouble = ""
         self._finished = FinishedJobs(
-            QueueFilter(name=name, user=user, account=account, partition=partition, qos=qos),
-            datetime.now(timezone.utc) - timedelta(seconds=self.look_back),
+            QueueFilter(name=self.name, user=self.user, account=self.account, partition=self.partition, qos=self.qos),
+            datetime.now(timezone.utc) - timedelta(seconds=look_back),
         )
 
     async def look(self, client: AsyncSlurmClient) -> Sequence[dict[str, Any]]:
@@ -109,6 +107,7 @@ class SlurmJobFinishedTrigger(SlurmEventTrigger):
             self._finished.remember(memory)
 
 
+@dataclass(eq=False, repr=False)
 class SlurmQueueLongTrigger(SlurmEventTrigger):
     """Fires when the queue has been long for some time, and not again before it was shorter.
 
@@ -132,37 +131,32 @@ class SlurmQueueLongTrigger(SlurmEventTrigger):
     :param poll_interval: seconds between two polls
     """
 
-    def __init__(
-        self,
-        min_jobs: int,
-        min_duration: timedelta | float = 0,
-        states: Sequence[str] = (),
-        partition: str = "",
-        user: str = "",
-        account: str = "",
-        qos: str = "",
-        name: str = "",
-        reason: str = "",
-        slurm_conn_id: str = SlurmHook.default_conn_name,
-        poll_interval: float = POLL_INTERVAL,
-    ) -> None:
+    min_jobs: int
+    min_duration: timedelta | float = 0
+    states: Sequence[str] = ()
+    partition: str = ""
+    user: str = ""
+    account: str = ""
+    qos: str = ""
+    name: str = ""
+    reason: str = ""
+    slurm_conn_id: str = SlurmHook.default_conn_name
+    poll_interval: float = POLL_INTERVAL
+
+    def __post_init__(self) -> None:
         super().__init__()
-        self.min_jobs = min_jobs
-        self.min_duration = _seconds(min_duration)
-        self.states = list(states)
-        self.partition = partition
-        self.user = user
-        self.account = account
-        self.qos = qos
-        self.name = name
-        self.reason = reason
-        self.slurm_conn_id = slurm_conn_id
-        self.poll_interval = poll_interval
+        self.min_duration = min_duration = _seconds(self.min_duration)
+        self.states = list(self.states)
         self._jobs = QueueFilter(
-            states=tuple(states), partition=partition, user=user, account=account, qos=qos, name=name, reason=reason
+            states=tuple(self.states),
+            partition=self.partition,
+            user=self.user,
+            account=self.account,
+            qos=self.qos,
+            name=self.name,
+            reason=self.reason,
         )
-        self._episode = Lasting(timedelta(seconds=self.min_duration))
-        self._is_told = False
+        self._episode = Lasting(timedelta(seconds=min_duration))
 
     async def look(self, client: AsyncSlurmClient) -> Sequence[dict[str, Any]]:
         jobs = await self.shared(client, self._jobs.request())
@@ -173,13 +167,8 @@ class SlurmQueueLongTrigger(SlurmEventTrigger):
         self._is_told = is_long and (self._is_told or is_new)
         return [found | {"since": str(self._episode.since and self._episode.since.isoformat())}] if is_new else []
 
-    def memory(self) -> Any:
-        return self._is_told
 
-    def remember(self, memory: Any) -> None:
-        self._is_told = bool(memory)
-
-
+@dataclass(eq=False, repr=False)
 class NodeUnhealthyTrigger(SlurmEventTrigger):
     """Fires once for each node that becomes unhealthy, and once more if its machine needs replacement.
 
@@ -201,45 +190,35 @@ class NodeUnhealthyTrigger(SlurmEventTrigger):
     :param poll_interval: seconds between two polls
     """
 
-    def __init__(
-        self,
-        nodes: str = "",
-        partition: str = "",
-        kinds: Sequence[str] = (),
-        min_duration: timedelta | float = 0,
-        kubernetes_conn_id: str = "",
-        namespace: str = NAMESPACE,
-        prometheus_conn_id: str = "",
-        series: Mapping[str, str] | None = None,
-        node_labels: Sequence[str] = (),
-        slurm_conn_id: str = SlurmHook.default_conn_name,
-        poll_interval: float = POLL_INTERVAL,
-    ) -> None:
+    nodes: str = ""
+    partition: str = ""
+    kinds: Sequence[str] = ()
+    min_duration: timedelta | float = 0
+    kubernetes_conn_id: str = ""
+    namespace: str = NAMESPACE
+    prometheus_conn_id: str = ""
+    series: Mapping[str, str] | None = None
+    node_labels: Sequence[str] = ()
+    slurm_conn_id: str = SlurmHook.default_conn_name
+    poll_interval: float = POLL_INTERVAL
+
+    def __post_init__(self) -> None:
         super().__init__()
-        if nodes:
-            hostlist.expand(nodes)
-        self.nodes = nodes
-        self.partition = partition
-        self.kinds = [kind.value for kind in kinds_of(kinds)]
-        self.min_duration = _seconds(min_duration)
-        self.kubernetes_conn_id = kubernetes_conn_id
-        self.namespace = namespace
-        self.prometheus_conn_id = prometheus_conn_id
-        self.series = dict(series or {})
-        self.node_labels = list(node_labels)
-        self.slurm_conn_id = slurm_conn_id
-        self.poll_interval = poll_interval
+        self.kinds = [kind.value for kind in kinds_of(self.kinds)]
+        self.min_duration = _seconds(self.min_duration)
+        self.series = dict(self.series or {})
+        self.node_labels = list(self.node_labels)
         self._watched = HealthQuery(
-            nodes=tuple(hostlist.expand(nodes)) if nodes else (), partition=partition, kinds=tuple(self.kinds)
+            nodes=names_of(self.nodes or None), partition=self.partition, kinds=tuple(self.kinds)
         )
         self._witnesses = HealthSources(
-            kubernetes_conn_id=kubernetes_conn_id or None,
-            namespace=namespace,
-            prometheus_conn_id=prometheus_conn_id or None,
+            kubernetes_conn_id=self.kubernetes_conn_id or None,
+            namespace=self.namespace,
+            prometheus_conn_id=self.prometheus_conn_id or None,
             series=self.series,
-            node_labels=tuple(node_labels or NODE_LABELS),
+            node_labels=tuple(self.node_labels or NODE_LABELS),
         )
-        self._episodes = Episodes(self.min_duration)
+        self.remember({})
         self._warned = ""
 
     async def look(self, client: AsyncSlurmClient) -> Sequence[dict[str, Any]]:
@@ -262,9 +241,10 @@ class NodeUnhealthyTrigger(SlurmEventTrigger):
         return self._episodes.told
 
     def remember(self, memory: Any) -> None:
-        self._episodes = Episodes(self.min_duration, memory)
+        self._episodes = Episodes(_seconds(self.min_duration), memory)
 
 
+@dataclass(eq=False, repr=False)
 class ClusterUnavailableTrigger(EventTrigger):
     """Fires when a cluster has not been available for some time, and not again before it was available.
 
@@ -281,22 +261,16 @@ class ClusterUnavailableTrigger(EventTrigger):
     :param poll_interval: seconds between two polls
     """
 
-    def __init__(
-        self,
-        min_duration: timedelta | float = 0,
-        cluster: str = "",
-        namespace: str = NAMESPACE,
-        kubernetes_conn_id: str = SoperatorClusterHook.default_conn_name,
-        poll_interval: float = POLL_INTERVAL,
-    ) -> None:
+    min_duration: timedelta | float = 0
+    cluster: str = ""
+    namespace: str = NAMESPACE
+    kubernetes_conn_id: str = SoperatorClusterHook.default_conn_name
+    poll_interval: float = POLL_INTERVAL
+
+    def __post_init__(self) -> None:
         super().__init__()
-        self.min_duration = _seconds(min_duration)
-        self.cluster = cluster
-        self.namespace = namespace
-        self.kubernetes_conn_id = kubernetes_conn_id
-        self.poll_interval = poll_interval
+        self.min_duration = _seconds(self.min_duration)
         self._first_seen: datetime | None = None
-        self._is_told = False
 
     def open(self) -> AbstractAsyncContextManager[ClusterObjects]:
         hook = SoperatorClusterHook(self.kubernetes_conn_id, self.namespace)
@@ -310,16 +284,10 @@ class ClusterUnavailableTrigger(EventTrigger):
             self._first_seen is not None
             and since is not None
             and not self._is_told
-            and now - since >= timedelta(seconds=self.min_duration)
+            and now - since >= timedelta(seconds=_seconds(self.min_duration))
         )
         self._is_told = (self._is_told or is_new) and not cluster.is_available
         return [_outage(cluster, since)] if is_new and since else []
-
-    def memory(self) -> Any:
-        return self._is_told
-
-    def remember(self, memory: Any) -> None:
-        self._is_told = bool(memory)
 
 
 def _outage(cluster: ClusterSeen, since: datetime) -> dict[str, Any]:
@@ -331,6 +299,7 @@ def _outage(cluster: ClusterSeen, since: datetime) -> dict[str, Any]:
     }
 
 
+@dataclass(eq=False, repr=False)
 class ActiveCheckFailedTrigger(EventTrigger):
     """Fires once for each run of an active check that fails.
 
@@ -351,33 +320,48 @@ class ActiveCheckFailedTrigger(EventTrigger):
     :param poll_interval: seconds between two polls
     """
 
-    def __init__(
-        self,
-        check: str = "",
-        look_back: timedelta | float = 0,
-        kubernetes_conn_id: str = SoperatorClusterHook.default_conn_name,
-        namespace: str = NAMESPACE,
-        slurm_conn_id: str = "",
-        poll_interval: float = POLL_INTERVAL,
-    ) -> None:
+    check: str = ""
+    look_back: timedelta | float = 0
+    kubernetes_conn_id: str = SoperatorClusterHook.default_conn_name
+    namespace: str = NAMESPACE
+    slurm_conn_id: str = ""
+    poll_interval: float = POLL_INTERVAL
+
+    def __post_init__(self) -> None:
         super().__init__()
-        self.check = check
-        self.look_back = _seconds(look_back)
-        self.kubernetes_conn_id = kubernetes_conn_id
-        self.namespace = namespace
-        self.slurm_conn_id = slurm_conn_id
-        self.poll_interval = poll_interval
-        self._failed = FailedRuns(check, datetime.now(timezone.utc) - timedelta(seconds=self.look_back))
+        self.look_back = look_back = _seconds(self.look_back)
+        #: Runs that ended before this time are dealt with.
+        self._since = datetime.now(timezone.utc) - timedelta(seconds=look_back)
+        #: Runs that are dealt with, of those that Kubernetes still has. Their Jobs stay for a while after their end.
+        self._over: set[str] = set()
 
     def open(self) -> AbstractAsyncContextManager[CheckClients]:
         return check_clients(self.kubernetes_conn_id, self.namespace, self.slurm_conn_id, self.max_age)
 
     async def look(self, client: CheckClients) -> Sequence[dict[str, Any]]:
-        return await self._failed.round(client)
+        found = [await client.checks.find(self.check)] if self.check else await client.checks.list_all()
+        checks = {check.name: check for check in found}
+        runs = [run for run in await client.checks.runs() if run.check in checks]
+        self._over &= {run.uid for run in runs}
+        ended = [run for run in runs if run.end and run.uid not in self._over]
+        ended.sort(key=lambda run: (str(run.finished), run.name))
+        reports = [await self._report(client, checks[run.check], run) for run in ended]
+        return [report for report in reports if report]
+
+    async def _report(self, client: CheckClients, check: CheckSeen, run: RunSeen) -> dict[str, Any] | None:
+        outcome = await client.outcome(check, run)
+        if not outcome.state.is_over:
+            return None
+        self._over.add(run.uid)
+        # The Job of a run ends before the run does: a run that was still under way then is reported.
+        if not outcome.state.is_bad or (run.finished and run.finished < self._since):
+            return None
+        return {"check": check.name, "job": run.name, **outcome.describe()}
 
     def memory(self) -> Any:
-        return self._failed.memory()
+        return sorted(self._over)
 
     def remember(self, memory: Any) -> None:
         if memory is not None:
-            self._failed.remember(memory)
+            self._over = set(memory)
+            self._since = datetime.now(timezone.utc) - _FURTHEST

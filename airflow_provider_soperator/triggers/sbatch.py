@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from airflow.sdk.bases.xcom import BaseXCom
 from airflow.sdk.exceptions import AirflowRuntimeError
+from airflow.sdk.execution_time.xcom import XCom
 from airflow.triggers.base import BaseTrigger, TaskSuccessEvent, TriggerEvent
 from async_timeout import timeout
 
@@ -23,15 +26,15 @@ from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.job_ids import SubmissionKey
 from airflow_provider_soperator.slurm.job_records import report_of, status_of
 from airflow_provider_soperator.transports.transport_errors import NotSupported, TransportError
-from airflow_provider_soperator.triggers.base import KillableTrigger, SlurmTrigger
+from airflow_provider_soperator.triggers.base import KillableTrigger, SlurmTrigger, call
 from airflow_provider_soperator.work.protocols import failed, refused, succeeded, timed_out
 from airflow_provider_soperator.work.sbatch import Chain, Published, follow, job_for, keys_of
-from airflow_provider_soperator.work.task_sdk import push_result
 
 #: Errors that last until the task or its connection is changed.
 _FINAL = (ConnectionMistake, InvalidJob, SubmitRefused, NotSupported)
 
 
+@dataclass(eq=False, repr=False)
 class SbatchTrigger(KillableTrigger):
     """One job, from its submission to its end.
 
@@ -41,33 +44,21 @@ class SbatchTrigger(KillableTrigger):
     ``Chain``.
     """
 
-    def __init__(
-        self,
-        slurm_conn_id: str,
-        job: dict[str, Any],
-        keys: Sequence[str],
-        replaced: Sequence[str] = (),
-        since: str | None = None,
-        poll_interval: float = POLL_INTERVAL,
-        stream_logs: bool = True,
-        deadline: float | None = None,
-        cancel_on_kill: bool = True,
-        end_from_trigger: bool = False,
-        chain: dict[str, Any] | None = None,
-        made: float | None = None,
-    ) -> None:
-        super().__init__(made)
-        self.slurm_conn_id = slurm_conn_id
-        self.job = job
-        self.keys = list(keys)
-        self.replaced = list(replaced)
-        self.since = since
-        self.poll_interval = poll_interval
-        self.stream_logs = stream_logs
-        self.deadline = deadline
-        self.cancel_on_kill = cancel_on_kill
-        self.end_from_trigger = end_from_trigger
-        self.chain = chain
+    slurm_conn_id: str
+    job: dict[str, Any]
+    keys: list[str]
+    replaced: list[str] = field(default_factory=list)
+    since: str | None = None
+    poll_interval: float = POLL_INTERVAL
+    stream_logs: bool = True
+    deadline: float | None = None
+    cancel_on_kill: bool = True
+    end_from_trigger: bool = False
+    chain: dict[str, Any] | None = None
+    made: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__init__(self.made)
         #: Values published so far.
         self.links: dict[str, str] = {}
         self._begun: JobRun | None = None
@@ -84,7 +75,7 @@ class SbatchTrigger(KillableTrigger):
         if not ends_here or event["status"] != "success" or not status_of(event["result"]).succeeded:
             return False
         try:
-            await push_result(self.task_instance, event["result"])
+            await self.push(XCom.XCOM_RETURN_KEY, event["result"])
         except AirflowRuntimeError as error:
             self.log.warning("The result could not be stored from here, so a worker does it: %s", error)
             return False
@@ -96,7 +87,7 @@ class SbatchTrigger(KillableTrigger):
             hook = SlurmHook(self.slurm_conn_id)
             async with hook.async_client() as client:
                 templates = dict((await hook.async_settings()).links)
-                published = Published(self.task_instance, client, templates, self.links, self.log)
+                published = Published(self.push, client, templates, self.links, self.log)
                 outcome = await self._in_time(self._run_with(client), published)
         except (SlurmError, TransportError, ConnectionMistake, InvalidJob) as error:
             outcome = (refused if isinstance(error, _FINAL) else failed)(str(error))
@@ -106,12 +97,27 @@ class SbatchTrigger(KillableTrigger):
         left = None if self.deadline is None else max(0.0, self.deadline - time.time())
         try:
             async with timeout(left):
-                return succeeded(report_of(await follow(run, self.log, published, Chain.read(self.chain))))
+                return succeeded(report_of(await follow(run, self.log, published, Chain.read(self.chain), self.states)))
         except asyncio.TimeoutError:
             if left is None:
                 raise
         await run.cancel()
         return timed_out(f"job {run.submitted.id}" if run.submitted else "the submission")
+
+    async def push(self, key: str, value: Any, backend: type[BaseXCom] = XCom) -> None:
+        """Push an XCom. Airflow stores XComs that come with an event as text, and they are pulled as text."""
+        ti: Any = self.task_instance
+        # dag.test() runs triggers without their task instance.
+        if ti is not None:
+            await call(
+                backend.set,
+                key=key,
+                value=value,
+                dag_id=ti.dag_id,
+                task_id=ti.task_id,
+                run_id=ti.run_id,
+                map_index=ti.map_index,
+            )
 
     async def cancel(self) -> None:
         """Cancel the job, if there is one and the task asks for it, and those that can never run after that."""
@@ -174,6 +180,7 @@ def trigger_of(
     )
 
 
+@dataclass(eq=False, repr=False)
 class SbatchStartTrigger(SlurmTrigger):
     """Starts a task without an Airflow worker. Airflow renders ``script`` and ``job`` before it runs.
 
@@ -181,24 +188,16 @@ class SbatchStartTrigger(SlurmTrigger):
     earlier jobs it may go on with. Later tries are handed to a worker.
     """
 
-    def __init__(
-        self,
-        slurm_conn_id: str,
-        script: str | None,
-        job: dict[str, Any],
-        poll_interval: float,
-        stream_logs: bool,
-        cancel_on_kill: bool,
-        end_from_trigger: bool,
-    ) -> None:
+    slurm_conn_id: str
+    script: str | None
+    job: dict[str, Any]
+    poll_interval: float
+    stream_logs: bool
+    cancel_on_kill: bool
+    end_from_trigger: bool
+
+    def __post_init__(self) -> None:
         super().__init__()
-        self.slurm_conn_id = slurm_conn_id
-        self.script = script
-        self.job = job
-        self.poll_interval = poll_interval
-        self.stream_logs = stream_logs
-        self.cancel_on_kill = cancel_on_kill
-        self.end_from_trigger = end_from_trigger
         self._started: SbatchTrigger | None = None
 
     # Rendered here, as no Airflow worker has done it; arguments from a worker must not be rendered again.

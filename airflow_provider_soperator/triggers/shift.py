@@ -15,8 +15,8 @@ from airflow_provider_soperator.capacity.order import ShiftOrder
 from airflow_provider_soperator.capacity.shift import Shift
 from airflow_provider_soperator.errors import CapacityError, CapacityMistake, ConnectionMistake
 from airflow_provider_soperator.hooks.cluster_clients import ShiftClients
-from airflow_provider_soperator.triggers.base import KillableTrigger
-from airflow_provider_soperator.work import task_sdk
+from airflow_provider_soperator.pipelines.member import states_of
+from airflow_provider_soperator.triggers.base import KillableTrigger, call
 from airflow_provider_soperator.work.polling import FAILURES
 from airflow_provider_soperator.work.protocols import failed, refused, succeeded, timed_out
 
@@ -93,6 +93,6 @@ async def _is_under_way(record: ShiftRecord) -> bool:
     dag_id, _, rest = record.task.partition("/")
     run_id, task_id, map_index = rest.rsplit("/", 2)
     run = SimpleNamespace(dag_id=dag_id, run_id=run_id)
-    states = (await task_sdk.states(run, [task_id]))[task_id]
+    states = (await call(states_of, run, [task_id]))[task_id]
     # A cleared task does nothing before it is scheduled again; then it waits for its turn.
     return states.get(int(map_index), "unknown") not in {*_ENDED, None}

@@ -24,14 +24,17 @@ from airflow_provider_soperator.work.protocols import (
 
 
 class WorkTrigger(KillableTrigger):
-    """Carries out a ``Work``, given as JSON; see ``work.protocols`` for what it fires with."""
+    """Carries out a ``Work``, which is stored as JSON; see ``work.protocols`` for what it fires with."""
 
-    def __init__(self, work: dict[str, Any], made: float | None = None) -> None:
+    def __init__(self, work: Work[Any] | dict[str, Any], made: float | None = None) -> None:
         super().__init__(made)
-        self.work = work
-        self._value: Work[Any] = Work.read(work)
+        self._value: Work[Any] = Work.read(work) if isinstance(work, dict) else work
         self._progress: Progress[Any] | None = None
         self._fate = ""
+
+    @property
+    def work(self) -> dict[str, Any]:
+        return self._value.write()
 
     async def event(self) -> dict[str, Any]:
         progress = self._progress = self._value.begin(self.log)

@@ -1,14 +1,14 @@
-"""Active checks: a run on demand, begun once or found again; the watch of the newest run; and all failed runs."""
+"""Active checks: a run on demand, begun once or found again, and the watch of the newest run."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from typing import Any, Literal
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
@@ -29,10 +29,8 @@ from airflow_provider_soperator.soperator.active_checks import (
 )
 from airflow_provider_soperator.soperator.check_jobs import ActiveChecks, job_name
 from airflow_provider_soperator.soperator.check_results import CheckResult, RunState, of_slurm
+from airflow_provider_soperator.work.nodes import give_orders
 from airflow_provider_soperator.work.protocols import Look, Progress, Watch, Work, WorkFailed
-
-#: Older ends are not reported, not even from memory: a DAG paused for a month must not run for all of them.
-_FURTHEST = timedelta(days=1)
 
 
 @dataclass(frozen=True)
@@ -97,10 +95,6 @@ class CheckProgress(Progress[CheckClients]):
         #: Time at which Slurm reported its end, by this process's clock.
         self._over_since: float | None = None
         self._place = "it has not begun"
-
-    @property
-    def place(self) -> str:
-        return self._place
 
     async def step(self, clients: CheckClients) -> dict[str, Any] | None:
         check = await clients.checks.find(self._wanted.check)
@@ -181,7 +175,7 @@ class CheckProgress(Progress[CheckClients]):
         words = f"{', '.join(run.name for run in others)}: the check is under way, and two runs disturb each other"
         if self._wanted.if_running == "fail":
             raise WorkFailed(words)
-        self._tell(words)
+        self._reach(words)
         return None
 
     async def _start(self, clients: CheckClients, check: CheckSeen, name: str) -> RunSeen | None:
@@ -194,7 +188,7 @@ class CheckProgress(Progress[CheckClients]):
         # One of two always sees the other. If they began in the same second both may, and both give way.
         if any(one.created and run.created and one.created <= run.created for one in rivals):
             await clients.checks.end(run.name)
-            self._tell(f"{rivals[0].name} has begun at the same time: this gives way, and looks again")
+            self._reach(f"{rivals[0].name} has begun at the same time: this gives way, and looks again")
             await asyncio.sleep(random.random())
             return None
         self._log.info("%s: the check has been started as %s", check.name, run.name)
@@ -206,12 +200,12 @@ class CheckProgress(Progress[CheckClients]):
         if not outcome.state.is_over:
             self._over_since = None
             ended = f": {len(outcome.jobs)} have ended" if outcome.jobs else ""
-            self._tell(f"{run.name}: {f'waits for {jobs}{ended}' if run.end else 'its Job has not ended'}")
+            self._reach(f"{run.name}: {f'waits for {jobs}{ended}' if run.end else 'its Job has not ended'}")
         elif not judged(check, run, datetime.now(timezone.utc)).state.is_over:
             # Soperator reacts to failures before it records them, and not afterwards.
             self._over_since = self._over_since or time.monotonic()
             if time.monotonic() - self._over_since < FOLLOWS.total_seconds():
-                self._tell(f"{run.name}: {jobs} have ended, which Soperator has not noted yet")
+                self._reach(f"{run.name}: {jobs} have ended, which Soperator has not noted yet")
                 return CheckResult()
             self._log.warning("Soperator has not noted the end of %s: see whether soperatorchecks runs", run.name)
         return outcome
@@ -219,17 +213,11 @@ class CheckProgress(Progress[CheckClients]):
     async def _drain(self, slurm: AsyncSlurmClient, outcome: CheckResult) -> list[str]:
         """Drain the nodes that have failed; one that is drained already keeps its reason."""
         failing = [node for node in await slurm.ask(ListNodes()) if node.name in outcome.failing]
-        for order in drained(failing, self._wanted.drain_reason).orders:
-            await slurm.ask(order)
+        await give_orders(drained(failing, self._wanted.drain_reason).orders, slurm)
         names = [node.name for node in failing]
         if names:
             self._log.info("Drained: %s (%s)", ", ".join(names), self._wanted.drain_reason)
         return names
-
-    def _tell(self, place: str) -> None:
-        if place != self._place:
-            self._place = place
-            self._log.info("%s", place)
 
 
 async def _is_good(clients: CheckClients, check: CheckSeen, run: RunSeen) -> bool:
@@ -260,52 +248,3 @@ class CheckWatch(Watch[CheckClients]):
         except CheckHasFailed as error:
             raise WorkFailed(str(error)) from error
         return Look(found.pop("is_reached"), found, (found["words"],))
-
-
-class FailedRuns:
-    """Looks at all runs in Kubernetes in each round. Their Jobs stay for a while after their end."""
-
-    def __init__(self, check: str, since: datetime) -> None:
-        self._check = check
-        #: Runs that ended before this time are dealt with.
-        self._since = since
-        #: Runs that are dealt with, of those that Kubernetes still has.
-        self._over: set[str] = set()
-
-    def memory(self) -> list[str]:
-        """State from which another instance goes on, as JSON."""
-        return sorted(self._over)
-
-    def remember(self, memory: Iterable[str]) -> None:
-        """Go on from the state of another instance."""
-        self._over = set(memory)
-        self._since = datetime.now(timezone.utc) - _FURTHEST
-
-    async def round(self, clients: CheckClients) -> list[dict[str, Any]]:
-        """Runs that have failed since the last round."""
-        checks = await self._watched(clients)
-        runs = [run for run in await clients.checks.runs() if run.check in checks]
-        self._over &= {run.uid for run in runs}
-        news = []
-        for run in sorted(runs, key=lambda run: (str(run.finished), run.name)):
-            if run.uid in self._over or not run.end:
-                continue
-            if report := await self._look(clients, checks[run.check], run):
-                news.append(report)
-        return news
-
-    async def _watched(self, clients: CheckClients) -> dict[str, CheckSeen]:
-        if self._check:
-            check = await clients.checks.find(self._check)
-            return {check.name: check}
-        return {check.name: check for check in await clients.checks.list_all()}
-
-    async def _look(self, clients: CheckClients, check: CheckSeen, run: RunSeen) -> dict[str, Any] | None:
-        outcome = await clients.outcome(check, run)
-        if not outcome.state.is_over:
-            return None
-        self._over.add(run.uid)
-        # The Job of a run ends before the run does: a run that was still under way then is reported.
-        if not outcome.state.is_bad or (run.finished and run.finished < self._since):
-            return None
-        return {"check": check.name, "job": run.name, **outcome.describe()}

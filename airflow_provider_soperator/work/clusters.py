@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
@@ -16,7 +16,7 @@ from airflow_provider_soperator.hooks.cluster_clients import ClusterConnections,
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.errors import SlurmError
-from airflow_provider_soperator.slurm.job import BatchJob, job_of
+from airflow_provider_soperator.slurm.job import job_of
 from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.job_ids import SubmissionKey
 from airflow_provider_soperator.slurm.node_conditions import is_usable
@@ -32,6 +32,8 @@ from airflow_provider_soperator.work.protocols import Look, Progress, Watch, Wor
 _FALSE_ALARM = 60.0
 #: Partitions that Soperator creates for itself.
 _OWN = ("hidden", "background")
+#: The place of a start, as a line of the log.
+_LINE = "The cluster is %s"
 #: The default test job: Slurm starts each process on the node that it allocates.
 JOB: dict[str, Any] = {"script": "#!/bin/bash\nsrun hostname\n", "time_limit": 10}
 
@@ -122,29 +124,27 @@ class ClusterProgress(Progress[ClusterClients]):
         self._wanted, self._log = wanted, log
         self._place = "nothing has answered yet"
         self._broken_since: float | None = None
-        self._test: SmokeTest | None = None
-
-    @property
-    def place(self) -> str:
-        return self._place
+        self._is_tried = False
+        self._runs: list[JobRun] = []
 
     async def step(self, clients: ClusterClients) -> dict[str, Any] | None:
         try:
-            if clients.sides and not self._test and not await self._is_ready(clients.sides):
+            if clients.sides and not self._is_tried and not await self._is_ready(clients.sides):
                 return None
             tried = await self._try(clients.slurm) if clients.slurm and self._wanted.smoke_job is not None else {}
         except (SlurmError, TransportError) as error:
             # Before its objects exist even their kinds may be missing. A job that is refused stays refused.
-            if self._test and is_final(error):
+            if self._is_tried and is_final(error):
                 raise
-            self._tell(f"no answer yet: {error}")
+            self._reach(f"no answer yet: {error}", _LINE)
             return None
         return {"seconds": self._wanted.seconds, "tried": tried}
 
     async def undo(self, clients: ClusterClients) -> str:
         """Cancel the test jobs."""
-        if self._test and clients.slurm:
-            await self._test.cancel(clients.slurm)
+        if clients.slurm:
+            jobs = [run.submitted.id for run in self._runs if run.submitted and run.submitted.id]
+            await clients.slurm.cancel_many(jobs)
         return "The cluster stays, and comes up by itself"
 
     def left(self, error: Exception) -> str:
@@ -153,7 +153,7 @@ class ClusterProgress(Progress[ClusterClients]):
     async def _is_ready(self, sides: ClusterSides) -> bool:
         # Flux checks only every few minutes whether to create NodeSets.
         found = (await look(sides, self._wanted.nodesets, self._wanted.poll_interval / 2, may_come=True))[1]
-        self._tell("ready" if found.is_ready else f"not ready yet: {found}")
+        self._reach("ready" if found.is_ready else f"not ready yet: {found}", _LINE)
         if not found.broken:
             self._broken_since = None
         else:
@@ -164,43 +164,21 @@ class ClusterProgress(Progress[ClusterClients]):
         return found.is_ready
 
     async def _try(self, slurm: AsyncSlurmClient) -> dict[str, str]:
-        # Asked again after a failure, it finds the jobs that it has submitted.
-        self._test = SmokeTest(self._wanted.smoke_job or {}, self._wanted.keys, self._wanted.submitted_since, self._log)
-        self.has_begun = True
-        self._tell("ready, and tried by jobs")
+        """Run a job on each NodeSet with a node that is on; for others Slurm would have to power one up.
+
+        Returns the node of each job. Asked again after a failure, it finds the jobs that it has submitted.
+        """
+        self._is_tried = self.has_begun = True
+        self._reach("ready, and tried by jobs", _LINE)
+        nodes = await slurm.ask(ListNodes())
+        chosen = self._chosen(nodes)
+        self._runs.clear()
         try:
-            nodes = await slurm.ask(ListNodes())
-            return await self._test.run(slurm, nodes)
+            for name, node in chosen.items():
+                await self._submit(slurm, name, node)
         except InvalidJob as error:
             raise WorkRefused(str(error)) from error
-
-    def _tell(self, place: str) -> None:
-        if place != self._place:
-            self._place = place
-            self._log.info("The cluster is %s", place)
-
-
-@dataclass(frozen=True)
-class SmokeTest:
-    """A job for each NodeSet with a node that is on; for others Slurm would have to power one up."""
-
-    job: Mapping[str, Any]
-    #: Submission keys of all tries, the newest last, by NodeSet.
-    keys: Mapping[str, Sequence[str]]
-    since: datetime | None
-    log: Logger
-    runs: list[JobRun] = field(default_factory=list)
-
-    async def run(self, client: AsyncSlurmClient, nodes: Iterable[Node]) -> dict[str, str]:
-        """Run the jobs; returns the node of each NodeSet's job."""
-        chosen = self._chosen(nodes)
-        self.runs.clear()
-        for name, node in chosen.items():
-            run = JobRun(client, self._job(name, node), self._keys(name), since=self.since, poll_interval=2.0)
-            self.runs.append(run)
-            submitted = await run.submit()
-            self.log.info("Job %s tries node set %s, on %s", submitted.id, name, node.name)
-        followed = [asyncio.ensure_future(self._follow(name, run)) for name, run in zip(chosen, self.runs, strict=True)]
+        followed = [asyncio.ensure_future(self._follow(*pair)) for pair in zip(chosen, self._runs, strict=True)]
         try:
             await asyncio.gather(*followed)
         finally:
@@ -209,35 +187,33 @@ class SmokeTest:
                 one.cancel()
         return {name: node.name for name, node in chosen.items()}
 
-    async def cancel(self, client: AsyncSlurmClient) -> None:
-        """Cancel all of its jobs in the queue."""
-        await client.cancel_many([run.submitted.id for run in self.runs if run.submitted and run.submitted.id])
-
-    def _chosen(self, nodes: Iterable[Node]) -> dict[str, Node]:
+    def _chosen(self, nodes: Sequence[Node]) -> dict[str, Node]:
         chosen: dict[str, Node] = {}
         for node in nodes:
             name, _, ordinal = node.name.rpartition("-")
-            if name in self.keys and ordinal.isdecimal() and is_usable(node):
+            if name in self._wanted.keys and ordinal.isdecimal() and is_usable(node):
                 chosen.setdefault(name, node)
-        for name in self.keys:
+        for name in self._wanted.keys:
             if name not in chosen:
-                self.log.info("Node set %s has no node on, so no job tries it", name)
+                self._log.info("Node set %s has no node on, so no job tries it", name)
         return chosen
 
-    def _job(self, name: str, node: Node) -> BatchJob:
+    async def _submit(self, slurm: AsyncSlurmClient, name: str, node: Node) -> None:
         # Partitions that Soperator keeps for its own checks come last.
         partitions = sorted(node.partitions, key=_OWN.__contains__)
         where = {"partition": partitions[0]} if partitions else {}
-        return job_of({"name": f"smoke-{name}", **where, **self.job, "nodelist": node.name})
-
-    def _keys(self, name: str) -> list[SubmissionKey]:
-        return [SubmissionKey(key) for key in self.keys[name]]
+        job = job_of({"name": f"smoke-{name}", **where, **(self._wanted.smoke_job or {}), "nodelist": node.name})
+        keys = [SubmissionKey(key) for key in self._wanted.keys[name]]
+        run = JobRun(slurm, job, keys, since=self._wanted.submitted_since, poll_interval=2.0)
+        self._runs.append(run)
+        submitted = await run.submit()
+        self._log.info("Job %s tries node set %s, on %s", submitted.id, name, node.name)
 
     async def _follow(self, name: str, run: JobRun) -> None:
         async for news in run.follow():
             if isinstance(news, Printed):
                 for line in news.lines:
-                    self.log.info("%s: %s", name, line)
+                    self._log.info("%s: %s", name, line)
             elif news.is_over and not news.succeeded:
                 said = "\n".join(await run.diagnosis(news))
                 raise WorkFailed(f"the job that tried node set {name} has ended {news.state}\n{said}")

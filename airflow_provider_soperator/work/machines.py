@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any, Literal
@@ -26,14 +25,13 @@ from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.cluster_records import Node
-from airflow_provider_soperator.slurm.errors import InvalidRequest, NotPermitted, SlurmError
-from airflow_provider_soperator.slurm.job_records import Job
+from airflow_provider_soperator.slurm.errors import InvalidRequest
 from airflow_provider_soperator.slurm.node_conditions import in_lines, is_draining, is_up, refuse_unknown
 from airflow_provider_soperator.slurm.node_orders import NodeStep
-from airflow_provider_soperator.slurm.requests import CancelJobs, ListJobs, ListMachines, ListNodes, RequeueJobs
+from airflow_provider_soperator.slurm.requests import ListJobs, ListMachines, ListNodes
 from airflow_provider_soperator.values import NAMESPACE
-from airflow_provider_soperator.work.nodes import whose
-from airflow_provider_soperator.work.polling import slurm_client
+from airflow_provider_soperator.work.nodes import give_orders, requeue
+from airflow_provider_soperator.work.polling import SlurmAccess
 from airflow_provider_soperator.work.protocols import Progress, Work, WorkFailed
 
 #: Seconds in which drains are taken back when a task ends early.
@@ -41,10 +39,9 @@ _UNDOING = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class MachineReplacement(Work[AsyncSlurmClient]):
+class MachineReplacement(SlurmAccess, Work[AsyncSlurmClient]):
     """Work that replaces the machines of nodes."""
 
-    slurm_conn_id: str
     nodes: tuple[str, ...]
     owner: str
     reason: str = ""
@@ -60,9 +57,6 @@ class MachineReplacement(Work[AsyncSlurmClient]):
         # An owner who can have no drains is refused before the first.
         reason(self.owner, self.reason)
 
-    def open(self, log: Logger) -> AbstractAsyncContextManager[AsyncSlurmClient]:
-        return slurm_client(self.slurm_conn_id)
-
     def begin(self, log: Logger) -> ReplacementProgress:
         return ReplacementProgress(self, log)
 
@@ -71,7 +65,7 @@ class ReplacementProgress(Progress[AsyncSlurmClient]):
     """All nodes of a replacement, a few at a time. Machines count as new if they are younger than the replacement."""
 
     def __init__(self, wanted: MachineReplacement, log: Logger) -> None:
-        self.wanted, self.log = wanted, log
+        self.wanted, self._log = wanted, log
         #: Access to Kubernetes; without a connection it is not asked.
         self._witnesses = HealthSources()
         self._replacements: dict[str, Replacement] = {}
@@ -90,13 +84,15 @@ class ReplacementProgress(Progress[AsyncSlurmClient]):
             self._witnesses = await self._whom_to_ask()
         sights = await self._look(client, self.wanted.poll_interval / 2)
         if first:
-            refuse_unknown(self.wanted.nodes, sights)
             self._begin()
         self._steps = self._decide(sights)
+        waiting = {name: step.lost or step.waits for name, step in self._steps.items() if step.lost or step.waits}
+        self._place = "; ".join(in_lines(waiting))
         lost = {name: step.lost for name, step in self._steps.items() if step.lost}
-        if lost and (first or not self._under_way(lost)):
+        on_their_way = [name for name, one in self._replacements.items() if one.is_under_way and name not in lost]
+        if lost and (first or not on_their_way):
             raise WorkFailed("; ".join(in_lines(lost)))
-        self._tell()
+        self._tell(waiting)
         self.has_begun = True
         await self._order(client, sights)
         return self._result() if all(one.is_over for one in self._replacements.values()) else None
@@ -104,18 +100,12 @@ class ReplacementProgress(Progress[AsyncSlurmClient]):
     async def undo(self, client: AsyncSlurmClient) -> str:
         """Undrain nodes that are only drained so far: Soperator would replace their machines once jobs have ended."""
         async with timeout(_UNDOING):
-            return await self._undrain(client)
-
-    def left(self, error: Exception) -> str:
-        return f"Nodes that were drained stay drained, as the cluster cannot be asked: {error}"
-
-    async def _undrain(self, client: AsyncSlurmClient) -> str:
-        sights = await self._look(client, 0)
-        undone = []
-        for name, replacement in self._replacements.items():
-            for order in replacement.undo(sights[name]):
-                await client.ask(order)
-                undone.append(name)
+            sights = await self._look(client, 0)
+            undone = []
+            for name, replacement in self._replacements.items():
+                for order in replacement.undo(sights[name]):
+                    await client.ask(order)
+                    undone.append(name)
         left = [name for name, one in self._replacements.items() if one.is_under_way and name not in undone]
         untouched = [name for name, one in self._replacements.items() if not one.is_begun and not one.is_over]
         done = [name for name, one in self._replacements.items() if one.new and one.is_over]
@@ -127,10 +117,8 @@ class ReplacementProgress(Progress[AsyncSlurmClient]):
         }
         return ". ".join(f"{what}: {hostlist.fold(names)}" for what, names in said.items() if names)
 
-    @property
-    def place(self) -> str:
-        waiting = {name: step.lost or step.waits for name, step in self._steps.items() if step.lost or step.waits}
-        return "; ".join(in_lines(waiting))
+    def left(self, error: Exception) -> str:
+        return f"Nodes that were drained stay drained, as the cluster cannot be asked: {error}"
 
     async def _whom_to_ask(self) -> HealthSources:
         """Access to Kubernetes by its own connection, or by that of the Soperator connection, if there is any."""
@@ -176,11 +164,7 @@ class ReplacementProgress(Progress[AsyncSlurmClient]):
             is_lost = is_lost or bool(steps[name].lost)
         return steps
 
-    def _under_way(self, lost: Mapping[str, str]) -> list[str]:
-        return [name for name, one in self._replacements.items() if one.is_under_way and name not in lost]
-
-    def _tell(self) -> None:
-        waiting = {name: step.lost or step.waits for name, step in self._steps.items() if step.lost or step.waits}
+    def _tell(self, waiting: Mapping[str, str]) -> None:
         arrived = {
             name: f"is on {one.new}, in place of {one.old}" if one.old else f"is on {one.new} already"
             for name, one in self._replacements.items()
@@ -194,16 +178,12 @@ class ReplacementProgress(Progress[AsyncSlurmClient]):
         said = {**waiting, **arrived, **off}
         new = {name: text for name, text in said.items() if self._told.get(name) != text}
         for line in in_lines(new):
-            self.log.info("%s", line)
+            self._log.info("%s", line)
         self._told = said
 
     async def _order(self, client: AsyncSlurmClient, sights: Mapping[str, NodeSnapshot]) -> None:
         for step in self._steps.values():
-            for order in step.orders:
-                try:
-                    await client.ask(order)
-                except NotPermitted as error:
-                    raise await whose(client, error) from error
+            await give_orders(step.orders, client)
         late = [sight.node for sight in sights.values() if self._is_late(sight.node)]
         if late and self.wanted.mode != "asap":
             await self._end_jobs(client, late)
@@ -219,21 +199,9 @@ class ReplacementProgress(Progress[AsyncSlurmClient]):
         for job in running:
             if str(job.id) in self._ended_jobs or not hostlist.intersect(names, [job.nodelist]):
                 continue
-            await self._end(client, job)
+            await requeue(client, job, self._log, may_cancel=self.wanted.mode == "force")
             # Not before: a connection that breaks meanwhile must not keep the job from being cancelled.
             self._ended_jobs.add(str(job.id))
-
-    async def _end(self, client: AsyncSlurmClient, job: Job) -> None:
-        what = f"job {job.id} ({job.name} of {job.user}) on {job.nodelist}"
-        try:
-            await client.ask(RequeueJobs((job.id,)))
-            self.log.warning("%s: requeued, as its time is over", what)
-        except SlurmError as error:
-            if self.wanted.mode == "requeue":
-                self.log.warning("%s: cannot be requeued, and is waited for: %s", what, error)
-                return
-            await client.ask(CancelJobs(ids=(job.id,)))
-            self.log.warning("%s: cancelled, as its time is over, and it could not be requeued", what)
 
     def _result(self) -> dict[str, Any]:
         return {

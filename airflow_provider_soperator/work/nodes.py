@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,6 +12,7 @@ from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm import hostlist, node_orders
 from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.errors import NotPermitted, SlurmError, UnknownPartition
+from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.node_conditions import (
     WORDS,
     DrainReason,
@@ -24,18 +25,17 @@ from airflow_provider_soperator.slurm.node_conditions import (
     refuse_unknown,
 )
 from airflow_provider_soperator.slurm.node_orders import NodeMove, drained, undrained
-from airflow_provider_soperator.slurm.requests import ListNodes, WhoAmI
+from airflow_provider_soperator.slurm.requests import CancelJobs, ListNodes, Request, RequeueJobs, WhoAmI
 from airflow_provider_soperator.slurm.states import NodeFlag
 from airflow_provider_soperator.transports.transport_errors import NotSupported, TransportError
-from airflow_provider_soperator.work.polling import slurm_client
+from airflow_provider_soperator.work.polling import SlurmAccess
 from airflow_provider_soperator.work.protocols import Look, Progress, Watch, Work, WorkFailed, WorkRefused
 
 
 @dataclass(frozen=True, kw_only=True)
-class NodeChange(Work[AsyncSlurmClient]):
+class NodeChange(SlurmAccess, Work[AsyncSlurmClient]):
     """Nodes to power up or down, to drain or to undrain."""
 
-    slurm_conn_id: str
     action: Literal["up", "down", "drain", "undrain"]
     #: Nodes by name, or a number of those that fit.
     nodes: tuple[str, ...] = ()
@@ -53,9 +53,6 @@ class NodeChange(Work[AsyncSlurmClient]):
 
     def __post_init__(self) -> None:
         DrainReason(self.owner, self.reason)
-
-    def open(self, log: Logger) -> AbstractAsyncContextManager[AsyncSlurmClient]:
-        return slurm_client(self.slurm_conn_id)
 
     def begin(self, log: Logger) -> NodeProgress:
         return NodeProgress(self, log)
@@ -78,9 +75,7 @@ class NodeProgress(Progress[AsyncSlurmClient]):
     """Nodes on their way: their choice, the checks beforehand, and each step until all have arrived."""
 
     def __init__(self, wanted: NodeChange, log: Logger) -> None:
-        self.wanted, self.log = wanted, log
-        #: The last move that was seen.
-        self.move = NodeMove()
+        self.wanted, self._log = wanted, log
         self.already: tuple[str, ...] = ()
         self._static: frozenset[str] | None = None
         self._told: dict[str, str] = {}
@@ -106,12 +101,9 @@ class NodeProgress(Progress[AsyncSlurmClient]):
             self.already = move.there
             self._warn(chosen, move)
         self._tell(move)
-        for order in move.orders:
-            try:
-                await client.ask(order)
-            except NotPermitted as error:
-                raise await whose(client, error) from error
-        self.move = move
+        await give_orders(move.orders, client)
+        there = [f"{hostlist.fold(move.there)}: there"] if move.there else []
+        self._place = "; ".join([*there, *in_lines({**move.waiting, **move.lost})])
         if not move.is_over:
             return None
         return {
@@ -123,12 +115,6 @@ class NodeProgress(Progress[AsyncSlurmClient]):
     async def undo(self, client: AsyncSlurmClient) -> str:
         """Do nothing: Slurm cannot take back power orders, and nodes half way back are as bad as half way there."""
         return "Nothing is undone: what Slurm has been told, it goes on with"
-
-    @property
-    def place(self) -> str:
-        there = [f"{hostlist.fold(self.move.there)}: there"] if self.move.there else []
-        elsewhere = {**self.move.waiting, **self.move.lost}
-        return "; ".join([*there, *([_in_words(elsewhere)] if elsewhere else [])])
 
     async def _check(self, client: AsyncSlurmClient, known: Mapping[str, Node]) -> frozenset[str]:
         """Refuse impossible orders, and find the static nodes, which run in every state."""
@@ -189,20 +175,22 @@ class NodeProgress(Progress[AsyncSlurmClient]):
         """Log changes: nodes that are waited for, and nodes that have arrived."""
         new = {name: text for name, text in move.waiting.items() if self._told.get(name) != text}
         if new:
-            self.log.info("%s", _in_words(new))
+            self._log.info("%s", _in_words(new))
         arrived = [name for name in move.there if name in self._told]
         if arrived:
-            self.log.info("%s: there", hostlist.fold(arrived))
+            self._log.info("%s: there", hostlist.fold(arrived))
         self._told = {**move.waiting}
 
     def _warn(self, chosen: Sequence[Node], move: NodeMove) -> None:
         if move.there:
-            self.log.info("%s: there already", hostlist.fold(move.there))
+            self._log.info("%s: there already", hostlist.fold(move.there))
         if self.wanted.action != "down":
             return
         for node in chosen:
             if node.name in move.waiting and node.state.has(NodeFlag.DRAIN) and not is_ours(node):
-                self.log.warning("%s was drained (%s), and Slurm ends that with the power down", node.name, node.reason)
+                self._log.warning(
+                    "%s was drained (%s), and Slurm ends that with the power down", node.name, node.reason
+                )
 
     def _remedy(self, move: NodeMove, known: Mapping[str, Node]) -> str:
         owners = {reason.owner for name in move.lost if (reason := DrainReason.parse(known[name].reason))}
@@ -214,26 +202,40 @@ def _in_words(texts: Mapping[str, str]) -> str:
     return "; ".join(in_lines(texts))
 
 
-async def whose(client: AsyncSlurmClient, error: NotPermitted) -> NotPermitted:
-    """The same refusal, with the name of the refused user."""
-    user = "the user of the connection"
-    with suppress(SlurmError, TransportError):
-        user = await client.ask(WhoAmI())
-    return NotPermitted(f"{user} may not change nodes ({error.said})", error.command)
+async def requeue(client: AsyncSlurmClient, job: Job, log: Logger, *, may_cancel: bool) -> None:
+    """Put a job back into the queue; one that cannot go there is cancelled if it ``may_cancel``."""
+    what = f"Job {job.id} ({job.name} of {job.user}) on {job.nodelist}"
+    try:
+        await client.ask(RequeueJobs((job.id,)))
+        log.warning("%s is requeued, as its node goes", what)
+    except SlurmError as error:
+        if not may_cancel:
+            log.warning("%s cannot be requeued, and is waited for: %s", what, error)
+            return
+        await client.ask(CancelJobs(ids=(job.id,)))
+        log.warning("%s is cancelled, as its node goes, and it cannot be requeued (%s)", what, error)
+
+
+async def give_orders(orders: Iterable[Request[Any]], client: AsyncSlurmClient) -> None:
+    """Give orders to nodes; a refusal names the user who may not."""
+    try:
+        for order in orders:
+            await client.ask(order)
+    except NotPermitted as error:
+        user = "the user of the connection"
+        with suppress(SlurmError, TransportError):
+            user = await client.ask(WhoAmI())
+        raise NotPermitted(f"{user} may not change nodes ({error.said})", error.command) from error
 
 
 @dataclass(frozen=True, kw_only=True)
-class NodeStateWatch(Watch[AsyncSlurmClient]):
+class NodeStateWatch(SlurmAccess, Watch[AsyncSlurmClient]):
     """A watch of some nodes until all, any or a number of them are in a state."""
 
-    slurm_conn_id: str
     state: str
     nodes: tuple[str, ...] = ()
     partition: str = ""
     match: Literal["all", "any"] | int = "all"
-
-    def open(self) -> AbstractAsyncContextManager[AsyncSlurmClient]:
-        return slurm_client(self.slurm_conn_id)
 
     async def look(self, client: AsyncSlurmClient, max_age: float) -> Look:
         nodes = await client.ask_shared(ListNodes(), max_age)

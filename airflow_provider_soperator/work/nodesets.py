@@ -13,14 +13,14 @@ from airflow_provider_soperator.hooks.cluster_clients import ClusterConnections,
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.cluster_records import Node
-from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.job_records import Job
-from airflow_provider_soperator.slurm.requests import CancelJobs, ListJobs, RequeueJobs, Undrain
+from airflow_provider_soperator.slurm.requests import ListJobs, Undrain
 from airflow_provider_soperator.soperator.clusters import NodeSetSeen
 from airflow_provider_soperator.soperator.kinds import NODE_SET
 from airflow_provider_soperator.soperator.resize import Resize, ResizeRefused, ResizeStage, jobs_on, ours_among
 from airflow_provider_soperator.soperator.workloads import last_scaled_by
 from airflow_provider_soperator.transports.transport_errors import TransportError, is_conflict
+from airflow_provider_soperator.work.nodes import give_orders, requeue
 from airflow_provider_soperator.work.protocols import Progress, Work, WorkFailed, WorkRefused
 
 
@@ -47,11 +47,6 @@ class ResizeProgress(Progress[ClusterSides]):
         self._has_set = False
         self._told: set[str] = set()
         self._requeued: set[tuple[int, int]] = set()
-        self._place = ""
-
-    @property
-    def place(self) -> str:
-        return self._place
 
     async def plan(self, sides: ClusterSides) -> dict[str, Any]:
         """The plan, without any effect."""
@@ -82,7 +77,8 @@ class ResizeProgress(Progress[ClusterSides]):
         self._tell(stage)
         if stage.lost and not stage.waiting:
             raise WorkFailed(str(stage))
-        await _order(sides.slurm, stage)
+        if sides.slurm:
+            await give_orders(stage.orders, sides.slurm)
         if not stage.is_over:
             return None
         return {
@@ -137,7 +133,8 @@ class ResizeProgress(Progress[ClusterSides]):
         self._refuse(sides, nodeset)
         stage = self._resize.prepare(nodeset, slurm)
         self._tell(stage)
-        await _order(sides.slurm, stage)
+        if sides.slurm:
+            await give_orders(stage.orders, sides.slurm)
         if self._resize.mode == "force" and sides.slurm:
             await self._requeue(sides.slurm, self._resize.leaving(nodeset))
         if not stage.is_over:
@@ -158,12 +155,7 @@ class ResizeProgress(Progress[ClusterSides]):
             if job.state.is_finished or (run := (job.raw_id, job.restarts)) in self._requeued:
                 continue
             self._requeued.add(run)
-            try:
-                await slurm.ask(RequeueJobs((job.id,)))
-                self._log.info("Job %s goes back into the queue", job.id)
-            except SlurmError as error:
-                self._log.warning("Job %s is cancelled, as it cannot go back into the queue (%s)", job.id, error)
-                await slurm.ask(CancelJobs(ids=(job.id,)))
+            await requeue(slurm, job, self._log, may_cancel=True)
 
     def _tell(self, stage: ResizeStage) -> None:
         """Log reasons to wait, each once."""
@@ -172,12 +164,6 @@ class ResizeProgress(Progress[ClusterSides]):
                 self._log.info("%s", line)
         self._told = set(stage.waiting)
         self._place = str(stage) or "all is done but for the last look"
-
-
-async def _order(slurm: AsyncSlurmClient | None, stage: ResizeStage) -> None:
-    if slurm:
-        for order in stage.orders:
-            await slurm.ask(order)
 
 
 async def _jobs(slurm: AsyncSlurmClient, names: Sequence[str]) -> list[Job]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
@@ -47,6 +48,16 @@ def may_pass(error: Exception) -> bool:
 def event_of(error: Exception) -> dict[str, Any]:
     """The event of work or of a watch that ends with an error."""
     return (refused if isinstance(error, WorkRefused) or is_final(error) else failed)(str(error))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlurmAccess:
+    """What work and watches have in common that need a cluster's Slurm alone."""
+
+    slurm_conn_id: str
+
+    def open(self, log: Logger | None = None) -> AbstractAsyncContextManager[AsyncSlurmClient]:
+        return slurm_client(self.slurm_conn_id)
 
 
 @asynccontextmanager

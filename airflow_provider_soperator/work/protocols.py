@@ -65,11 +65,19 @@ class Progress(ABC, Generic[C]):
 
     #: True once a step has been completed, so that there may be something to undo.
     has_begun = False
+    _place = ""
+    _log: Logger
 
     @property
-    @abstractmethod
     def place(self) -> str:
         """The place of the work: how far it has come, and its reason to wait."""
+        return self._place
+
+    def _reach(self, place: str, line: str = "%s") -> None:
+        """Log the place of the work, if it is a new one."""
+        if place != self._place:
+            self._place = place
+            self._log.info(line, place)
 
     @abstractmethod
     async def step(self, client: C) -> dict[str, Any] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -25,9 +25,11 @@ from airflow_provider_soperator.slurm.job_records import JobStatus, sentence
 from airflow_provider_soperator.slurm.requests import ListJobs
 from airflow_provider_soperator.slurm.requests.submission import Submitted
 from airflow_provider_soperator.transports.transport_errors import TransportError
-from airflow_provider_soperator.work import task_sdk
-from airflow_provider_soperator.work.task_sdk import push
 
+#: The states of the instances of some tasks of the run, by task and map index.
+StatesOf = Callable[[Sequence[str]], Awaitable[dict[str, dict[int, str | None]]]]
+#: Pushes an XCom to a backend.
+Push = Callable[[str, str, type[BaseXCom]], Awaitable[None]]
 #: Characters that need quotes in the name of a file.
 _ODD = re.compile(r"[^A-Za-z0-9_.-]")
 
@@ -52,18 +54,14 @@ def _named(job: BatchJob, ti: Any) -> BatchJob:
     )
 
 
-def key(ti: Any, number: int | None = None) -> SubmissionKey:
-    """The submission key of a try of a task, by default of this one."""
-    index = -1 if ti.map_index is None else ti.map_index
-    return SubmissionKey.derive(ti.dag_id, ti.run_id, ti.task_id, index, number or ti.try_number)
-
-
 def keys_of(ti: Any, retries: int) -> tuple[list[SubmissionKey], list[SubmissionKey]]:
     """The keys of the tries before the task was last cleared, and of those since then; the last is this try's.
 
     ``retries`` is the number that the task is granted each time that it is cleared.
     """
-    keys = [key(ti, number) for number in range(1, ti.try_number + 1)]
+    index = -1 if ti.map_index is None else ti.map_index
+    tries = range(1, ti.try_number + 1)
+    keys = [SubmissionKey.derive(ti.dag_id, ti.run_id, ti.task_id, index, number) for number in tries]
     # A cleared task is granted as many tries as at first. They may be fewer by now in the DAG.
     before = min(max(0, ti.max_tries - retries), ti.try_number - 1)
     return keys[:before], keys[before:]
@@ -76,7 +74,7 @@ _BLOCK = 100
 _TITLE = 100
 
 
-async def follow(run: JobRun, log: Logger, published: Published, chain: Chain) -> JobStatus:
+async def follow(run: JobRun, log: Logger, published: Published, chain: Chain, states: StatesOf) -> JobStatus:
     """Submit and wait, with events and output in the log; returns the job's end."""
     submitted = await run.submit()
     assert submitted.id is not None
@@ -96,7 +94,7 @@ async def follow(run: JobRun, log: Logger, published: Published, chain: Chain) -
             log.info("Job %s %s", status.id, sentence(status))
             await published.update(status)
             if freeing is None and chain.is_stuck(status):
-                freeing = asyncio.ensure_future(chain.free(run.client, submitted.id, published.ti, log))
+                freeing = asyncio.ensure_future(chain.free(run.client, submitted.id, states, log))
     finally:
         if freeing:
             freeing.cancel()
@@ -179,32 +177,28 @@ class Chain:
     def is_stuck(self, status: JobStatus) -> bool:
         return bool(self.ahead) and any(part.reason == _NEVER for part in status.parts)
 
-    async def free(self, client: AsyncSlurmClient, job: JobId, ti: Any, log: Logger) -> None:
+    async def free(self, client: AsyncSlurmClient, job: JobId, states_of: StatesOf, log: Logger) -> None:
         """Release a job whose dependency can never be met, or cancel it, once it is clear which.
 
         Airflow may have gone past that dependency, as when a job was forgiven or its task marked by hand.
         """
-        try:
-            await self._free(client, job, ti, log)
-        except (SlurmError, TransportError) as error:
-            log.warning("Job %s waits in vain, and could not be let go: %s", job, error)
-
-    async def _free(self, client: AsyncSlurmClient, job: JobId, ti: Any, log: Logger) -> None:
         names = [name for name, _ in self.follows]
+        states: dict[str, dict[int, str | None]] = {}
         while names:
-            states = await task_sdk.states(ti, names)
+            states = await states_of(names)
             if all(is_ended(state) for name in names for state in states[name].values()):
                 break
             # Another try may succeed.
             await asyncio.sleep(_LOOK)
-        else:
-            states = {}
-        if all(is_met(kind, state) for name, kind in self.follows for state in states[name].values()):
-            if await client.let_go(job):
-                log.info("Job %s need not wait for jobs that have failed: its task's turn has come", job)
-        else:
-            await client.cancel_waiting([job])
-            log.info("Job %s waits for what can never come: what had not begun of it is cancelled", job)
+        try:
+            if all(is_met(kind, state) for name, kind in self.follows for state in states[name].values()):
+                if await client.let_go(job):
+                    log.info("Job %s need not wait for jobs that have failed: its task's turn has come", job)
+            else:
+                await client.cancel_waiting([job])
+                log.info("Job %s waits for what can never come: what had not begun of it is cancelled", job)
+        except (SlurmError, TransportError) as error:
+            log.warning("Job %s waits in vain, and could not be let go: %s", job, error)
 
     async def give_up(self, client: AsyncSlurmClient) -> None:
         """Cancel the jobs that can never run."""
@@ -215,9 +209,9 @@ class Published:
     """XComs of a task, pushed whenever they change; ``pushed`` records those of links."""
 
     def __init__(
-        self, ti: Any, client: AsyncSlurmClient, templates: Mapping[str, str], pushed: dict[str, str], log: Logger
+        self, push: Push, client: AsyncSlurmClient, templates: Mapping[str, str], pushed: dict[str, str], log: Logger
     ) -> None:
-        self.ti, self._client, self._log = ti, client, log
+        self._push_xcom, self._client, self._log = push, client, log
         self._templates = {links.xcom_key(field): template for field, template in templates.items()}
         self._values: dict[str, str] = {}
         self._pushed = pushed
@@ -233,6 +227,8 @@ class Published:
 
     async def update(self, status: JobStatus) -> None:
         """Something about the job has changed."""
+        if not self._templates:
+            return
         # Values may be lost again, as when the job is read from accounting.
         self._values |= {name: value for name, value in links.placeholder_values(status).items() if value}
         for key, template in self._templates.items():
@@ -243,10 +239,7 @@ class Published:
                 self._pushed[key] = link
 
     async def _push(self, key: str, value: str, backend: type[BaseXCom]) -> None:
-        # dag.test() runs triggers without their task instance.
-        if self.ti is None:
-            return
         try:
-            await push(self.ti, key, value, backend)
+            await self._push_xcom(key, value, backend)
         except AirflowRuntimeError as error:
             self._log.info("The XCom %s could not be stored, which does the job no harm: %s", key, error)

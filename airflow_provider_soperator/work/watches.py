@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 
@@ -20,7 +20,7 @@ from airflow_provider_soperator.slurm.node_conditions import in_lines
 from airflow_provider_soperator.slurm.queue_filter import Lasting, QueueFilter, within
 from airflow_provider_soperator.slurm.requests import ListNodes
 from airflow_provider_soperator.slurm.states import JobState
-from airflow_provider_soperator.work.polling import slurm_client
+from airflow_provider_soperator.work.polling import SlurmAccess, slurm_client
 from airflow_provider_soperator.work.protocols import Look, Watch
 
 
@@ -56,10 +56,9 @@ class JobWatch(Watch[JobNews]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class QueueWatch(Watch[AsyncSlurmClient]):
+class QueueWatch(SlurmAccess, Watch[AsyncSlurmClient]):
     """A watch of the number of jobs that fit a filter, until it has been within limits for some time."""
 
-    slurm_conn_id: str
     jobs: QueueFilter
     max_jobs: int | None = None
     min_jobs: int | None = None
@@ -67,9 +66,6 @@ class QueueWatch(Watch[AsyncSlurmClient]):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_episode", Lasting(self.min_duration))
-
-    def open(self) -> AbstractAsyncContextManager[AsyncSlurmClient]:
-        return slurm_client(self.slurm_conn_id)
 
     async def look(self, client: AsyncSlurmClient, max_age: float) -> Look:
         jobs = await client.ask_shared(self.jobs.request(), max_age)
@@ -81,15 +77,11 @@ class QueueWatch(Watch[AsyncSlurmClient]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HealthWatch(Watch[AsyncSlurmClient]):
+class HealthWatch(SlurmAccess, Watch[AsyncSlurmClient]):
     """A watch of some nodes until they are healthy, or until one is not."""
 
-    slurm_conn_id: str
     watched: HealthQuery
     witnesses: HealthSources
-
-    def open(self) -> AbstractAsyncContextManager[AsyncSlurmClient]:
-        return slurm_client(self.slurm_conn_id)
 
     async def look(self, client: AsyncSlurmClient, max_age: float) -> Look:
         nodes, seen = await asyncio.gather(client.ask_shared(ListNodes(), max_age), self.witnesses.ask(max_age))

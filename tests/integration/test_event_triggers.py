@@ -14,7 +14,7 @@ from async_timeout import timeout
 
 from airflow_provider_soperator.slurm.requests import Ping
 from airflow_provider_soperator.transports.transport_errors import ConnectFailed
-from airflow_provider_soperator.triggers.asset_watcher import EventTrigger
+from airflow_provider_soperator.triggers.base import EventTrigger
 from airflow_provider_soperator.triggers.events import SlurmJobFinishedTrigger
 from airflow_provider_soperator.work.polling import may_pass, polled, slurm_client
 from tests.integration.clients import ClientUnderTest, questions

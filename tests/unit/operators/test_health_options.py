@@ -16,7 +16,7 @@ from airflow_provider_soperator.triggers.events import NodeUnhealthyTrigger
 from airflow_provider_soperator.work.protocols import Watch, failed, refused, succeeded
 
 MISTAKES: list[tuple[type[Any], dict[str, Any], str]] = [
-    (NodeHealthSensor, {"target_state": "well"}, "target_state must be 'healthy', 'unhealthy' or 'any'"),
+    (NodeHealthSensor, {"target_state": "well"}, "target_state must be one of 'healthy', 'unhealthy', 'any'"),
     (NodeHealthSensor, {"kinds": ["hardware"]}, "unknown kind hardware of findings"),
     (NodeHealthSensor, {"kinds": "hardware"}, "unknown kind hardware of findings"),
     (NodeHealthSensor, {"nodes": "worker-[0"}, "worker-"),

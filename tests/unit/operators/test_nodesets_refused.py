@@ -19,7 +19,7 @@ def scale(**options: Any) -> ScaleNodeSetOperator:
     [
         ({"replicas": -1}, "replicas must be >= 0, got -1"),
         ({"replicas": "many"}, "replicas must be a number, got 'many'"),
-        ({"mode": "kill"}, "mode must be 'asap' or 'force', got 'kill'"),
+        ({"mode": "kill"}, "mode must be one of 'asap', 'force', got 'kill'"),
     ],
 )
 def test_when_the_dag_is_parsed(options: dict[str, Any], says: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from airflow_provider_soperator.operators.outcome import Policy, check, settle
+from airflow_provider_soperator.operators.sbatch import Policy, check_policy, settle
 from airflow_provider_soperator.slurm.job_failures import JobError
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job, JobStatus
@@ -71,4 +71,4 @@ def test_an_exit_code_says_more_than_a_state() -> None:
 )
 def test_a_policy_that_would_never_apply_is_refused(policy: Policy, said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        check(policy)
+        check_policy(policy)

@@ -16,7 +16,8 @@ from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import JobStatus
 from airflow_provider_soperator.soperator.active_checks import CheckSeen, LastRun, RunSeen, find
 from airflow_provider_soperator.soperator.check_results import CheckResult, JobEnd, RunState
-from airflow_provider_soperator.work.checks import CheckClients, CheckProgress, CheckRun, FailedRuns
+from airflow_provider_soperator.triggers.events import ActiveCheckFailedTrigger
+from airflow_provider_soperator.work.checks import CheckClients, CheckProgress, CheckRun
 from airflow_provider_soperator.work.protocols import Work, WorkFailed
 
 BEGAN = datetime.now(timezone.utc) - timedelta(hours=1)
@@ -210,13 +211,13 @@ def test_work_survives_being_written_down() -> None:
     assert Work.read(json.loads(json.dumps(work.write()))) == work
 
 
-def failures(failed: FailedRuns, checks: MadeUp) -> list[str]:
+def failures(failed: ActiveCheckFailedTrigger, checks: MadeUp) -> list[str]:
     made_up: Any = checks
-    return [report["job"] for report in asyncio.run(failed.round(CheckClients(made_up)))]
+    return [report["job"] for report in asyncio.run(failed.look(CheckClients(made_up)))]
 
 
 def test_failures_are_told_once(checks: MadeUp) -> None:
-    failed = FailedRuns("", BEGAN)
+    failed = ActiveCheckFailedTrigger(look_back=timedelta(hours=2))
     checks.add("good")
     checks.ends("good", RunState.COMPLETE)
     assert failures(failed, checks) == []
@@ -233,11 +234,10 @@ def test_failures_are_told_once(checks: MadeUp) -> None:
 def test_what_failed_while_nobody_watched_is_told(checks: MadeUp) -> None:
     checks.add("bad")
     checks.ends("bad", RunState.ERROR)
-    later = datetime.now(timezone.utc) + timedelta(seconds=1)
-    assert failures(FailedRuns("gpu-checks", later), checks) == []
-    told = FailedRuns("gpu-checks", later)
+    assert failures(ActiveCheckFailedTrigger("gpu-checks", look_back=-1), checks) == []
+    told = ActiveCheckFailedTrigger("gpu-checks", look_back=-1)
     told.remember(["bad"])
     assert failures(told, checks) == []
-    missed = FailedRuns("gpu-checks", later)
+    missed = ActiveCheckFailedTrigger("gpu-checks", look_back=-1)
     missed.remember([])
     assert failures(missed, checks) == ["bad"]

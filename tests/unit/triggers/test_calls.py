@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from airflow_provider_soperator.work import task_sdk
+from airflow_provider_soperator.triggers.base import call
 
 
 def test_a_trigger_that_is_ended_in_a_call_knows_why_and_the_call_is_completed() -> None:
@@ -19,7 +19,7 @@ def test_a_trigger_that_is_ended_in_a_call_knows_why_and_the_call_is_completed()
         done.set()
 
     async def ended() -> None:
-        calling = asyncio.ensure_future(task_sdk.call(push))
+        calling = asyncio.ensure_future(call(push))
         while not begun.is_set():
             await asyncio.sleep(0)
         # In these words Airflow's triggerer says that it is the user who has ended the task.
@@ -30,7 +30,7 @@ def test_a_trigger_that_is_ended_in_a_call_knows_why_and_the_call_is_completed()
         finally:
             may_end.set()
         # Whoever asks next gets the answer to their own question.
-        assert await task_sdk.call(lambda: "mine") == "mine"
+        assert await call(lambda: "mine") == "mine"
         assert done.is_set()
 
     asyncio.run(ended())
@@ -41,4 +41,4 @@ def test_what_goes_wrong_in_a_call_is_raised() -> None:
         raise ValueError(f"{what} {how}")
 
     with pytest.raises(ValueError, match="pushed twice"):
-        asyncio.run(task_sdk.call(fail, "pushed", how="twice"))
+        asyncio.run(call(fail, "pushed", how="twice"))
