@@ -10,7 +10,7 @@ from airflow_provider_soperator.health.findings import Finding, FindingKind
 from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.node_conditions import is_coming_up, is_going_off, is_off
 from airflow_provider_soperator.soperator.conditions import Condition
-from airflow_provider_soperator.soperator.hosts import Host, Pod
+from airflow_provider_soperator.soperator.workloads import Host, Pod
 
 _SOURCE = "kubernetes"
 
@@ -95,9 +95,9 @@ def acted_upon(pod: Pod | None) -> str:
 def _of_pod(node: Node, pod: Pod) -> Iterator[Finding]:
     if pod.is_leaving:
         yield _finding(node.name, FindingKind.POD, "its Pod is being deleted", pod.since, heals=True)
-    elif pod.trouble and not (is_coming_up(node) and pod.host is None):
+    elif pod.problems and not (is_coming_up(node) and pod.host is None):
         # While a node boots, its Pod waits for a machine.
-        yield _finding(node.name, FindingKind.POD, f"its Pod is {pod.phase}: {pod.trouble}", pod.since)
+        yield _finding(node.name, FindingKind.POD, f"its Pod is {pod.phase}: {'; '.join(pod.problems)}", pod.since)
     elif not pod.is_ready and not is_coming_up(node):
         yield _finding(node.name, FindingKind.POD, f"its Pod is {pod.phase} and not ready", pod.since, heals=True)
 

@@ -76,19 +76,9 @@ async def _closed(client: asyncio.Future[kubernetes_asyncio.client.ApiClient]) -
 _SHARED: SharedClients[str, SharedKubernetes] = SharedClients()
 
 
-@asynccontextmanager
-async def shared_kubernetes(
-    kubernetes_conn_id: str,
-) -> AsyncIterator[tuple[kubernetes_asyncio.client.ApiClient, SharedAnswers]]:
-    """The shared client of a cluster, with the answers that its users share."""
-    async with _SHARED.lend(kubernetes_conn_id, SharedKubernetes) as shared, shared.open() as opened:
-        yield opened
-
-
 _RIGHTS = (
     "get, list and patch on slurmclusters, nodesets, nodesets/scale, nodesetpowerstates and activechecks, list on pods "
-    "and services, get on cronjobs, get, list, create and delete on jobs, and a ClusterRole with list on nodes and "
-    "patch on nodes/status,"
+    "and services, get on cronjobs, get, list, create and delete on jobs, and a ClusterRole with list on nodes,"
 )
 #: Number of nodes that are described; where many have failed, most have failed in the same way.
 _MOST_WORKERS = 4
@@ -122,17 +112,18 @@ class SoperatorClusterHook(BaseHook):
             yield client
 
     @asynccontextmanager
-    async def objects(self, max_age: float | None = None) -> AsyncIterator[Objects]:
-        """The cluster's objects, for the running event loop.
+    async def objects(self, max_age: float | None = None, rights: str = _RIGHTS) -> AsyncIterator[Objects]:
+        """The cluster's objects, for the running event loop; errors ask for these ``rights``.
 
         With ``max_age`` lists may be that many seconds old: all users of the cluster in the loop share them.
         """
         if max_age is None:
             async with self.async_client() as client:
-                yield Objects(client, self.namespace, _RIGHTS)
+                yield Objects(client, self.namespace, rights)
             return
-        async with shared_kubernetes(self.kubernetes_conn_id) as (client, answers):
-            yield Objects(client, self.namespace, _RIGHTS, answers, max_age)
+        shared = _SHARED.lend(self.kubernetes_conn_id, SharedKubernetes)
+        async with shared as kubernetes, kubernetes.open() as (client, answers):
+            yield Objects(client, self.namespace, rights, answers, max_age)
 
     @asynccontextmanager
     async def soperator(
