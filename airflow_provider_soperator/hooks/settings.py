@@ -8,13 +8,9 @@ from typing import Any
 
 from airflow_provider_soperator.errors import ConnectionMistake
 from airflow_provider_soperator.hooks.connections import at_most_one, filled
-from airflow_provider_soperator.hooks.form import FIELDS, FILE_WAYS, LINKS, SSH_EXTRAS, TRANSPORTS
+from airflow_provider_soperator.hooks.form import FILE_WAYS, LINKS, SOPERATOR, SSH_EXTRAS, TRANSPORTS
 from airflow_provider_soperator.slurm.links import link_problem
 from airflow_provider_soperator.values import NAMESPACE
-
-__all__ = ["ConnectionMistake", "Settings", "read"]
-
-#: The namespace of a SlurmCluster in Soperator's recipes.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +55,7 @@ def read(connection: Any, extra: Mapping[str, Any]) -> Settings:
 
     The extra is an argument of its own, as threads and event loops read it in different ways.
     """
-    said = filled(extra, FIELDS, "soperator", SSH_EXTRAS)
+    said = filled(extra, SOPERATOR, SSH_EXTRAS)
     host = (connection.host or "").strip()
     # In a URI, soperator://http%3A%2F%2F..., or in the form's field.
     is_address = host.startswith(("http://", "https://"))
