@@ -72,8 +72,10 @@ class SbatchPipeline(PipelineGroup):
         :param stages: for each stage the parameters of its ``SbatchOperator``; ``dependency`` is as in Slurm, with
             names of stages in the place of ids
         """
-        pipeline = cls(group_id, **kwargs)
-        with pipeline:
+        return cls(group_id, **kwargs)._filled(stages)
+
+    def _filled(self, stages: Mapping[str, Mapping[str, Any]]) -> SbatchPipeline:
+        with self:
             tasks, links = {}, {}
             for name, given in stages.items():
                 own, links[name] = graph.read_links(name, given.get("dependency"), stages)
@@ -84,7 +86,7 @@ class SbatchPipeline(PipelineGroup):
             for name, of_stage in links.items():
                 for link in of_stage:
                     tasks[link.upstream] >> edge(link.kind, link.minutes) >> tasks[name]
-        return pipeline
+        return self
 
     @classmethod
     def from_shell(
@@ -104,16 +106,10 @@ class SbatchPipeline(PipelineGroup):
         :param variables: variables that the script is called with; ``"1"`` is its first argument
         :param ignored: commands that the script may contain and that have no effect here
         """
-        from airflow_provider_soperator.pipelines.shell import stages_of
+        from airflow_provider_soperator.pipelines.chains.reading import task_parameters
 
         pipeline = cls(group_id, **kwargs)
-        found = stages_of(script, Path(pipeline.dag.folder), variables or {}, ignored)
-        with pipeline:
-            tasks = {name: SbatchOperator(task_id=name, **options) for name, options, _ in found}
-            for name, _, links in found:
-                for link in links:
-                    tasks[link.upstream] >> edge(link.kind, link.minutes) >> tasks[name]
-        return pipeline
+        return pipeline._filled(task_parameters(script, Path(pipeline.dag.folder), variables or {}, ignored))
 
     def __exit__(self, _type: Any, _value: Any, _tb: Any) -> None:
         try:

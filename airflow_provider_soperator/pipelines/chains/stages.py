@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,33 +16,18 @@ from airflow_provider_soperator.slurm.job import BatchJob
 
 
 @dataclass(frozen=True)
-class After:
-    """A dependency of a stage on others of its script, on all of them together.
-
-    >>> After("after", ("prepare",), minutes=5).kind
-    'after'
-    """
-
-    kind: str
-    #: Their names; none for singleton.
-    stages: tuple[str, ...] = ()
-    minutes: int = 0
-
-
-@dataclass(frozen=True)
 class ScriptStage:
     """A call of sbatch, with one of `script`, `stdin_script` and `command`."""
 
     name: str
     line: int
-    #: Fields of a BatchJob, without its body, its arguments, and its dependencies on other stages.
+    #: Fields of a BatchJob, without body and arguments. The dependency names other stages in place of their ids.
     fields: Mapping[str, Any] = field(default_factory=dict)
     #: A path, relative to the shell script's working directory.
     script: str | None = None
     stdin_script: str | None = None
     command: str | None = None
     args: tuple[str, ...] = ()
-    after: tuple[After, ...] = ()
 
 
 class ScriptWanted(Exception):
@@ -194,27 +179,20 @@ class Call:
 
     # Dependencies
 
-    def after(self, names: Sequence[str]) -> tuple[tuple[After, ...], str | None]:
-        """Dependencies on other stages, and the rest of the dependency on other jobs."""
+    def named_dependency(self, names: Sequence[str]) -> str | None:
+        """The dependency with names of stages in place of their ids."""
         text = self.dependency
         if text is None or ("?" in text and not standins.jobs_in(text)):
-            return (), text
+            return text
         if "?" in text:
             raise self._error("'?' in a dependency is not understood", "say what all must come before, with ','")
-        found: list[After] = []
-        others: list[str] = []
         try:
             said = dependencies.dependency_terms(text)
         except ValueError as wrong:
             raise self._error(f"--dependency: {wrong}", "mend it") from None
-        for term in said:
-            found += self._after(term, names)
-            plain = [job for job in term.jobs if not standins.jobs_in(job)]
-            if plain:
-                others.append(str(dependencies.Dependency(term.kind, *plain, minutes=term.minutes)))
-        return tuple(found), ",".join(others) or None
+        return ",".join(str(self._named(term, names)) for term in said)
 
-    def _after(self, term: dependencies.Dependency, names: Sequence[str]) -> Iterator[After]:
+    def _named(self, term: dependencies.Dependency, names: Sequence[str]) -> dependencies.Dependency:
         for job in term.jobs:
             if standins.jobs_in(job) and not standins.is_stand_in(job):
                 raise self._error("--dependency has something behind the id of a job", "wait for all of the array")
@@ -224,9 +202,8 @@ class Call:
         )
         if problems := checked.problems():
             raise self._error(f"--dependency: {'; '.join(problems)}", "mend it")
-        stages = [names[number] for job in term.jobs for number in standins.jobs_in(job)]
-        if stages or not term.jobs:
-            yield After(term.kind, tuple(dict.fromkeys(stages)), term.minutes)
+        jobs = [names[standins.jobs_in(job)[0]] if standins.is_stand_in(job) else job for job in term.jobs]
+        return dependencies.Dependency(term.kind, *dict.fromkeys(jobs), minutes=term.minutes)
 
 
 # Names
@@ -240,14 +217,13 @@ def staged(calls: Sequence[Call]) -> tuple[ScriptStage, ...]:
     names = _names(calls)
     found = []
     for call, name in zip(calls, names, strict=True):
-        after, dependency = call.after(names)
         fields = dict(call.fields)
-        if dependency is not None:
+        if (dependency := call.named_dependency(names)) is not None:
             fields["dependency"] = dependency
         if call.extra_args:
             fields["extra_args"] = tuple(call.extra_args)
         body = {"script": call.script, "stdin_script": call.stdin_script, "command": call.command}
-        found.append(ScriptStage(name, call.line, fields, **body, args=call.args, after=after))
+        found.append(ScriptStage(name, call.line, fields, **body, args=call.args))
     return tuple(found)
 
 

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_soperator.pipelines.chains.reading import read
-from airflow_provider_soperator.pipelines.chains.stages import After
 from airflow_provider_soperator.pipelines.chains.writing import UnknownDependency, as_shell
 from airflow_provider_soperator.slurm.dependencies import AnyOf, Dependency
 from airflow_provider_soperator.slurm.job import BatchJob
@@ -63,10 +62,10 @@ echo "end: $end"
     assert (prepare.name, prepare.fields) == ("prepare", {"name": "prepare data", "nodes": 2})
     assert (prepare.stdin_script, prepare.args) == ("#!/bin/sh\necho EOF\n", ())
     assert (fit.name, fit.script, fit.args) == ("fit_1", "/jobs/fit.sh", ("a b",))
-    assert fit.fields == {"name": "fit", "export": "ALL", "env": {"RATE": "0.1 %"}}
-    assert fit.after == (After("afterok", ("prepare",)),)
+    rest = {"export": "ALL", "env": {"RATE": "0.1 %"}}
+    assert fit.fields == {"name": "fit", **rest, "dependency": "afterok:prepare"}
     assert (end.name, end.command) == ("end", "echo it's")
-    assert end.after == (After("afterany", ("prepare", "fit_1")), After("after", ("fit_1",), 5), After("singleton"))
+    assert end.fields == {"dependency": "afterany:prepare:fit_1,after:fit_1+5,singleton"}
 
 
 def test_dependencies_on_others_than_whole_jobs_that_come_before() -> None:
