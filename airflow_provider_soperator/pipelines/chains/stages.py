@@ -49,12 +49,7 @@ class Call:
     variables: list[str] = field(default_factory=list, compare=False)
 
     def __post_init__(self) -> None:
-        first, *others, rest = self._components()
-        try:
-            self.said = directives.read_words(first)
-            het = [directives.read_words(words) for words in others]
-        except directives.DirectiveError as wrong:
-            raise self._error(f"sbatch would refuse this: {wrong.problem}", "mend it") from None
+        (self.said, *het), rest = self._components()
         self.fields = dict(self.said.fields)
         self.extra_args = list(self.said.extra_args)
         if het:
@@ -81,44 +76,24 @@ class Call:
     def _error(self, problem: str, remedy: str) -> ShellChainError:
         return ShellChainError(self.line, f"{problem}: {remedy}")
 
-    # Options
-
-    def _components(self) -> list[list[str]]:
-        """The words of the options, one list for each component of the job, and those of the script."""
-        found: list[list[str]] = []
-        rest = list(self.words)
-        while True:
-            end = self._end_of_options(rest)
-            found.append(rest[:end])
-            if rest[end : end + 1] == [":"]:
-                rest = rest[end + 1 :]
-                continue
-            return [*found, rest[end + 1 if rest[end : end + 1] == ["--"] else end :]]
-
-    def _end_of_options(self, words: Sequence[str]) -> int:
-        at = 0
-        while at < len(words) and words[at].startswith("-") and words[at] not in ("-", "--"):
-            word = words[at]
-            takes, value = self._argument(word, words[at + 1 : at + 2])
-            at += 2 if takes == "required" and not value else 1
-        return min(at, len(words))
-
-    def _argument(self, word: str, following: Sequence[str]) -> tuple[str, str]:
-        """Tell whether the last option of a word takes an argument; returns also its argument in the word."""
-        if word.startswith("--"):
-            name, equals, _ = word[2:].partition("=")
-            resolved = options.resolve_long(name)
-            if resolved is None and not equals and following and not following[0].startswith("-"):
+    def _components(self) -> tuple[list[directives.Component], list[str]]:
+        """The options of each component of the job, and the words after them."""
+        found: list[directives.Component] = []
+        rest = [":", *self.words]
+        while rest[:1] == [":"]:
+            words = rest[1:]
+            try:
+                component, rest = directives.read_command(words)
+            except directives.DirectiveError as wrong:
+                raise self._error(f"sbatch would refuse this: {wrong.problem}", "mend it") from None
+            last = words[len(words) - len(rest) - 1] if len(words) > len(rest) else ""
+            if rest and last in component.extra_args and "=" not in last and not options.resolve_long(last[2:]):
                 raise self._error(
-                    f"--{name} is not a known option, and {following[0]!r} may be its value or the script",
-                    f"write --{name}=VALUE, or other options after it",
+                    f"{last} is not a known option, and {rest[0]!r} may be its value or the script",
+                    f"write {last}=VALUE, or other options after it",
                 )
-            return (resolved[1] if resolved else "no"), equals
-        for at, letter in enumerate(word[1:], start=2):
-            resolved = options.resolve_short(letter)
-            if resolved is None or resolved[1] != "no":
-                return (resolved[1] if resolved else "no"), word[at:]
-        return "no", ""
+            found.append(component)
+        return found, rest
 
     def _taken(self, name: str) -> str | None:
         found = [word for word in self.extra_args if word == f"--{name}" or word.startswith(f"--{name}=")]
