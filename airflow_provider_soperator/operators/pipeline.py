@@ -18,7 +18,7 @@ from airflow_provider_soperator.pipelines.group import (
     afterok,
     edge,
 )
-from airflow_provider_soperator.pipelines.stages import UNKNOWN, StageReader, Task, array_of
+from airflow_provider_soperator.pipelines.stages import UNKNOWN, StageReader, Task, array_of, is_slurm_job
 from airflow_provider_soperator.pipelines.wiring import refuse_groups, refuse_setups, wire
 
 __all__ = ["PipelineError", "SbatchPipeline", "after", "afterany", "aftercorr", "afternotok", "afterok"]
@@ -121,7 +121,7 @@ class SbatchPipeline(PipelineGroup):
     def check(self) -> None:
         """Reject changes of stages after the end of the ``with`` block, which would have no effect."""
         for task in self.iter_tasks():
-            if self.takes(task) and task.task_id not in self.followed:
+            if is_slurm_job(task) and task.task_id not in self.followed:
                 raise PipelineError(
                     f"{task.task_id} was put into the pipeline {self.group_id} after its end: say it in the with block"
                 )

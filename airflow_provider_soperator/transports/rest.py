@@ -318,16 +318,18 @@ class MintedTokens:
 class FetchedTokens:
     """Tokens from ``scontrol token`` over another transport: for the user, or, as root, for any user.
 
-    The transport is made for the first token.
+    The transport is open for one token at a time: a token lasts an hour, in which it would idle.
     """
 
     def __init__(self, make: Callable[[], Transport], user: str = "", lifespan: timedelta = LIFESPAN) -> None:
         self._make, self._request = make, MintToken(lifespan, user)
-        self._transport: Transport | None = None
         self._kept = _Kept()
 
     async def token(self, renew: bool) -> str:
         if token := self._kept.current(renew):
             return token
-        self._transport = self._transport or self._make()
-        return self._kept.keep(await self._transport.ask(self._request), self._request.lifespan)
+        transport = self._make()
+        try:
+            return self._kept.keep(await transport.ask(self._request), self._request.lifespan)
+        finally:
+            await transport.close()

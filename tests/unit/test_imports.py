@@ -79,7 +79,7 @@ TABLE = (
         # These call Kubernetes.
         but=(
             "provisioning.objects",
-            "soperator.check_jobs",
+            "soperator.active_checks",
             "soperator.cluster_objects",
             "soperator.kinds",
             "soperator.objects",
