@@ -38,7 +38,7 @@ class ClusterSides:
     slurm: AsyncSlurmClient | None = None
 
     async def nodes(self, most_age: float) -> Mapping[str, Node] | None:
-        """Slurm's nodes by name, at most ``max_age`` seconds old; None without a connection to Slurm."""
+        """Slurm's nodes by name, at most ``most_age`` seconds old; None without a connection to Slurm."""
         if self.slurm is None:
             return None
         return {node.name: node for node in await self.slurm.ask_shared(ListNodes(), most_age)}

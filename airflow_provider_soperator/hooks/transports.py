@@ -163,7 +163,9 @@ TRANSPORTS: dict[str, Callable[[Settings], Transport]] = {
     "kubernetes": lambda settings: KubernetesTransport(
         partial(cluster.connect, settings.kubernetes_conn_id), settings.namespace, _pods(settings)
     ),
-    "rest": lambda settings: open_rest(settings, lambda: TRANSPORTS[settings.tokens_via](settings)),
+    "rest": lambda settings: open_rest(
+        settings, lambda: TRANSPORTS["ssh" if settings.ssh_conn_id else "kubernetes"](settings)
+    ),
     "native": lambda settings: NativeTransport(),
     "local": lambda settings: LocalTransport(),
 }

@@ -35,25 +35,23 @@ class ClusterObjects:
     async def look(self) -> ClusterSnapshot:
         """The present state of the cluster and its NodeSets."""
         clusters, sets, states, pods = await asyncio.gather(
-            self._list_clusters(), self._list(NODE_SET), self._list(POWER_STATE), self.objects.list_pods(NODESET_LABEL)
+            self._list(SLURM_CLUSTER),
+            self._list(NODE_SET),
+            self._list(POWER_STATE),
+            self.objects.list_pods(NODESET_LABEL),
         )
         cluster = ClusterSeen.read(await self._choose(clusters))
         return ClusterSnapshot(cluster, _nodesets(sets, states, pods, cluster.name))
 
     async def cluster(self) -> ClusterSeen:
-        return ClusterSeen.read(await self._choose(await self._list_clusters()))
-
-    async def nodesets(self) -> tuple[NodeSetSeen, ...]:
-        """NodeSets of the cluster, with their power states and Pods."""
-        return (await self.look()).nodesets
+        return ClusterSeen.read(await self._choose(await self._list(SLURM_CLUSTER)))
 
     async def nodeset(self, name: str) -> NodeSetSeen:
         """One NodeSet; ``ObjectMissing`` lists all if there is none of this name."""
-        found = await self.nodesets()
-        for one in found:
-            if one.name == name:
-                return one
-        there = ", ".join(one.name for one in found) or "none"
+        found = {one.name: one for one in (await self.look()).nodesets}
+        if name in found:
+            return found[name]
+        there = ", ".join(found) or "none"
         raise ObjectMissing(f"there is no NodeSet {name} in namespace {self.objects.namespace}", f"there are {there}")
 
     async def services(self, component: str) -> list[Object]:
@@ -67,12 +65,6 @@ class ClusterObjects:
         body = {**held, "spec": {"replicas": replicas}}
         await self.objects.patch_scale(NODE_SET, nodeset, body, dry_run=dry_run)
 
-    async def _list_clusters(self) -> list[Object]:
-        try:
-            return await self.objects.list_all(SLURM_CLUSTER)
-        except KindMissing as error:
-            raise _not_installed() from error
-
     async def _list(self, resource: Resource) -> list[Object]:
         try:
             return await self.objects.list_all(resource)
@@ -80,7 +72,10 @@ class ClusterObjects:
             if resource is POWER_STATE:
                 # Before 3.0 there were no ephemeral nodes.
                 return []
-            raise _not_installed() from error
+            raise KindMissing(
+                "Soperator is not installed in this Kubernetes cluster",
+                "install it, or correct the Kubernetes connection",
+            ) from error
 
     async def _choose(self, clusters: Sequence[Object]) -> Object:
         namespace, names = self.objects.namespace, [str(one["metadata"]["name"]) for one in clusters]
@@ -91,7 +86,7 @@ class ClusterObjects:
                 "set its namespace; `kubectl get slurmclusters --all-namespaces` lists all",
             )
         if self._name is None and len(clusters) > 1:
-            raise SeveralClusters(
+            raise ObjectMissing(
                 f"there are several SlurmClusters in namespace {namespace}", f"name one of {', '.join(names)}"
             )
         if self._name is None:
@@ -101,16 +96,6 @@ class ClusterObjects:
                 f"there is no SlurmCluster {self._name} in namespace {namespace}", f"there is {', '.join(names)}"
             )
         return clusters[names.index(self._name)]
-
-
-class SeveralClusters(ObjectMissing):
-    """Several SlurmClusters, and no name was given."""
-
-
-def _not_installed() -> KindMissing:
-    return KindMissing(
-        "Soperator is not installed in this Kubernetes cluster", "install it, or correct the Kubernetes connection"
-    )
 
 
 def _nodesets(
