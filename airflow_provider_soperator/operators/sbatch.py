@@ -181,7 +181,7 @@ class SbatchOperator(WaitingOperator):
         from airflow_provider_soperator.pipelines.member import member_of
 
         member = self._member or member_of(self, context)
-        with member.ending(self) if member else nullcontext():
+        with member.ending() if member else nullcontext():
             return self._settled(context, event)
 
     def _settled(self, context: Context, event: dict[str, Any]) -> Any:
