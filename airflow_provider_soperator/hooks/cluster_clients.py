@@ -13,6 +13,7 @@ from airflow_provider_soperator.health.assessment import Observations
 from airflow_provider_soperator.health.metrics import NODE_LABELS, Metric, Sample
 from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook, connect
 from airflow_provider_soperator.hooks.connections import known
+from airflow_provider_soperator.hooks.nebius import NebiusHook
 from airflow_provider_soperator.hooks.prometheus import PrometheusHook
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
@@ -103,14 +104,12 @@ class HealthSources:
 
 
 class ShiftClients:
-    """Clients for a shift. The Nebius hook is imported only when a connection of its type is used."""
+    """Clients for a shift."""
 
     def slurm(self, conn_id: str) -> AbstractAsyncContextManager[AsyncSlurmClient]:
         return SlurmHook(conn_id).async_client()
 
     def nebius(self, conn_id: str) -> AbstractAsyncContextManager[SDK]:
-        from airflow_provider_soperator.hooks.nebius import NebiusHook
-
         return NebiusHook(conn_id).async_client()
 
     @asynccontextmanager
@@ -119,6 +118,4 @@ class ShiftClients:
             yield client
 
     async def block(self, conn_id: str, block: str) -> CapacityBlock:
-        from airflow_provider_soperator.hooks.nebius import NebiusHook
-
         return await NebiusHook(conn_id).block(block)

@@ -95,18 +95,13 @@ class LastRun:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckSeen:
-    """A check, with Soperator's status of its last run.
-
-    A suspended check is not run by its schedule, but can be started.
-    """
+    """A check, with Soperator's status of its last run."""
 
     name: str
     #: Its SlurmCluster.
     cluster: str = ""
     #: True if it runs as Slurm jobs; others run in Kubernetes only.
     is_of_slurm: bool = False
-    schedule: str = ""
-    is_suspended: bool = True
     depends_on: tuple[str, ...] = ()
     last: LastRun = LastRun()
 
@@ -119,8 +114,6 @@ class CheckSeen:
             name=check["metadata"]["name"],
             cluster=spec.get("slurmClusterRefName", ""),
             is_of_slurm=is_of_slurm,
-            schedule=spec.get("schedule", ""),
-            is_suspended=spec.get("suspend", True),
             depends_on=tuple(spec.get("dependsOn") or ()),
             last=last if is_of_slurm else _last_in_kubernetes(status.get("k8sJobsStatus") or {}),
         )

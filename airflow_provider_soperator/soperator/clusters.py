@@ -51,7 +51,6 @@ class ClusterSeen:
     #: Soperator's version.
     version: str = ""
     has_accounting: bool = False
-    has_rest: bool = False
     is_being_deleted: bool = False
     #: Time of the last change of the spec; None if unchanged since its creation.
     changed: datetime | None = None
@@ -67,7 +66,6 @@ class ClusterSeen:
             maintenance="" if maintenance in AT_WORK else maintenance,
             version=str(spec.get("crVersion") or ""),
             has_accounting=bool((nodes.get("accounting") or {}).get("enabled")),
-            has_rest=bool((nodes.get("rest") or {}).get("enabled")),
             is_being_deleted="deletionTimestamp" in metadata,
             changed=last_changed(said),
         )
