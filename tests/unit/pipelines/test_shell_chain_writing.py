@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_soperator.pipelines.chains.reading import read
-from airflow_provider_soperator.pipelines.chains.writing import UnknownDependency, as_shell
+from airflow_provider_soperator.pipelines.chains.writing import as_shell
 from airflow_provider_soperator.slurm.dependencies import AnyOf, Dependency
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_description import ScriptFile
@@ -71,7 +71,7 @@ echo "end: $end"
 def test_dependencies_on_others_than_whole_jobs_that_come_before() -> None:
     waiting = BatchJob(command="true", dependency=Dependency("afterok", FIT))
     first = BatchJob(command="true", name=FIT.name("fit"))
-    with pytest.raises(UnknownDependency, match=f"end: it waits for the job with the key {FIT}"):
+    with pytest.raises(ValueError, match=f"end: it waits for the job with the key {FIT}"):
         as_shell({"end": waiting, "fit": first})
     element = as_shell({"fit": first, "end": waiting.replace(dependency=f"afterok:{FIT}_3")})
     assert " --dependency=afterok:${fit}_3 " in element
