@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_provider_soperator import __version__
-from airflow_provider_soperator.hooks import form
-from airflow_provider_soperator.hooks import nebius_settings as nebius
+from airflow_provider_soperator.hooks.form import NEBIUS, SOPERATOR
 
 
 def get_provider_info() -> dict[str, Any]:
@@ -77,7 +76,7 @@ def get_provider_info() -> dict[str, Any]:
             "airflow_provider_soperator.links.slurm.OutputLink",
             "airflow_provider_soperator.links.slurm.GrafanaLink",
         ],
-        "connection-types": [form.connection_type(), nebius.connection_type()],
+        "connection-types": [SOPERATOR.described(), NEBIUS.described()],
         # The schema has "path" for what Airflow reads as "class-name".
         "task-decorators": [
             {"name": "sbatch", "class-name": "airflow_provider_soperator.decorators.sbatch.sbatch_task"},

@@ -12,7 +12,7 @@ from airflow_provider_soperator.health.findings import FindingKind, NodeHealth, 
 from airflow_provider_soperator.health.metrics import NODE_LABELS, Metric, Sample, faults_of_no_node, of_metrics
 from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.node_conditions import chosen
-from airflow_provider_soperator.soperator.hosts import KubernetesView
+from airflow_provider_soperator.soperator.workloads import Pod
 
 Samples = Mapping[Metric, Sequence[Sample]]
 
@@ -21,7 +21,8 @@ Samples = Mapping[Metric, Sequence[Sample]]
 class Observations:
     """Observations from Kubernetes and Prometheus; None or empty if not configured."""
 
-    kubernetes: KubernetesView | None = None
+    #: Pods by name: the Pod of a Slurm node has the node's name.
+    kubernetes: Mapping[str, Pod] | None = None
     samples: Samples = field(default_factory=dict)
     #: See ``of_metrics``.
     node_labels: tuple[str, ...] = NODE_LABELS
@@ -35,7 +36,7 @@ def assess(nodes: Iterable[Node], seen: Observations, *, ignore_own_drains: bool
     for name, node in known.items():
         findings = [*of_slurm(node, ignore_own_drains=ignore_own_drains)]
         if seen.kubernetes is not None:
-            findings += of_kubernetes(node, seen.kubernetes.pods.get(name))
+            findings += of_kubernetes(node, seen.kubernetes.get(name))
         findings += [one for one in by_figures if one.node == name]
         healths[name] = NodeHealth(name, tuple(findings), word_of(node))
     return healths
@@ -48,8 +49,8 @@ def unclear(nodes: Iterable[Node], seen: Observations) -> str:
 
 def _names(known: Mapping[str, Node], seen: Observations) -> dict[str, str]:
     """The node for each name of a node or machine."""
-    pods = seen.kubernetes.pods if seen.kubernetes else {}
-    machines = {pod.host.name: name for name, pod in pods.items() if pod.host and name in known}
+    pods = (seen.kubernetes or {}).items()
+    machines = {pod.host.name: name for name, pod in pods if pod.host and name in known}
     return machines | {name: name for name in known}
 
 

@@ -24,7 +24,7 @@ from airflow_provider_soperator.slurm.node_conditions import (
 )
 from airflow_provider_soperator.slurm.states import NodeBase, NodeFlag
 from airflow_provider_soperator.soperator.conditions import Condition
-from airflow_provider_soperator.soperator.hosts import Host, Pod
+from airflow_provider_soperator.soperator.workloads import Host, Pod
 
 
 class FindingKind(str, Enum):
@@ -272,9 +272,10 @@ def acted_upon(pod: Pod | None) -> str:
 def _of_pod(node: Node, pod: Pod) -> Iterator[Finding]:
     if pod.is_leaving:
         yield _by_kubernetes(node.name, FindingKind.POD, "its Pod is being deleted", since=pod.since, heals=True)
-    elif pod.trouble and not (is_coming_up(node) and pod.host is None):
+    elif pod.problems and not (is_coming_up(node) and pod.host is None):
         # While a node boots, its Pod waits for a machine.
-        yield _by_kubernetes(node.name, FindingKind.POD, f"its Pod is {pod.phase}: {pod.trouble}", since=pod.since)
+        what = f"its Pod is {pod.phase}: {'; '.join(pod.problems)}"
+        yield _by_kubernetes(node.name, FindingKind.POD, what, since=pod.since)
     elif not pod.is_ready and not is_coming_up(node):
         yield _by_kubernetes(
             node.name, FindingKind.POD, f"its Pod is {pod.phase} and not ready", since=pod.since, heals=True

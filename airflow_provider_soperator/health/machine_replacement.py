@@ -27,7 +27,7 @@ from airflow_provider_soperator.slurm.node_conditions import (
 from airflow_provider_soperator.slurm.node_orders import NodeOrder, NodeStep, because, held
 from airflow_provider_soperator.slurm.requests import Drain, Undrain
 from airflow_provider_soperator.slurm.states import NodeFlag
-from airflow_provider_soperator.soperator.hosts import Pod
+from airflow_provider_soperator.soperator.workloads import Pod
 
 _HARDWARE = "[hardware_problem]"
 #: Reasons that lead to a replacement.
@@ -68,7 +68,7 @@ def by_kubernetes(node: Node, pod: Pod | None) -> NodeSnapshot:
     machine = Machine(node=node.name, instance=host.name, since=host.created) if host and not host.is_gone else None
     drained = node.reason_since if node.state.has(NodeFlag.DRAIN) else None
     is_after_drain = bool(drained and machine and machine.since and machine.since > drained)
-    is_there = pod is not None and pod.is_ready and not pod.is_leaving
+    is_there = pod is not None and pod.is_ready
     return NodeSnapshot(node, machine, acted_upon(pod) or _is_away(node), is_after_drain, is_there)
 
 

@@ -17,7 +17,7 @@ from airflow_provider_soperator.hooks.connections import installed, known
 from airflow_provider_soperator.hooks.shared import SharedClients
 from airflow_provider_soperator.soperator.cluster_objects import ClusterObjects
 from airflow_provider_soperator.soperator.objects import Objects
-from airflow_provider_soperator.soperator.pod_events import describe, read_histories
+from airflow_provider_soperator.soperator.pod_events import describe, read_history
 from airflow_provider_soperator.transports.transport_errors import API_TIMEOUT, TransportError, kubernetes_errors
 from airflow_provider_soperator.values import NAMESPACE
 
@@ -41,54 +41,26 @@ async def connect(kubernetes_conn_id: str) -> kubernetes_asyncio.client.ApiClien
 class SharedKubernetes:
     """The client of a Kubernetes cluster, and its answers, shared by all users in an event loop."""
 
-    def __init__(self, kubernetes_conn_id: str) -> None:
-        self._kubernetes_conn_id = kubernetes_conn_id
-        self._answers = SharedAnswers()
-        self._client: asyncio.Future[kubernetes_asyncio.client.ApiClient] | None = None
-        self._users: Counter[asyncio.Future[kubernetes_asyncio.client.ApiClient]] = Counter()
+    def __init__(self, key: tuple[str, int]) -> None:
+        self.answers = SharedAnswers()
+        self._client = asyncio.ensure_future(connect(key[0]))
 
-    @asynccontextmanager
-    async def open(self) -> AsyncIterator[tuple[kubernetes_asyncio.client.ApiClient, SharedAnswers]]:
-        """The client; a new one after a failure, as the connection or its token may have changed."""
-        client = self._client = self._client or asyncio.ensure_future(connect(self._kubernetes_conn_id))
-        self._users[client] += 1
-        try:
-            yield await asyncio.shield(client), self._answers
-        except Exception:
-            if self._client is client:
-                self._client = None
-            raise
-        finally:
-            self._users[client] -= 1
-            if not self._users[client] and self._client is not client:
-                await _closed(client)
+    async def client(self) -> kubernetes_asyncio.client.ApiClient:
+        return await asyncio.shield(self._client)
 
     async def close(self) -> None:
-        if self._client:
-            await _closed(self._client)
+        with suppress(TransportError):
+            await (await self._client).close()
 
 
-async def _closed(client: asyncio.Future[kubernetes_asyncio.client.ApiClient]) -> None:
-    with suppress(TransportError):
-        await (await client).close()
-
-
-_SHARED: SharedClients[str, SharedKubernetes] = SharedClients()
-
-
-@asynccontextmanager
-async def shared_kubernetes(
-    kubernetes_conn_id: str,
-) -> AsyncIterator[tuple[kubernetes_asyncio.client.ApiClient, SharedAnswers]]:
-    """The shared client of a cluster, with the answers that its users share."""
-    async with _SHARED.lend(kubernetes_conn_id, SharedKubernetes) as shared, shared.open() as opened:
-        yield opened
-
+#: By connection, and the number of failures so far: after one the connection or its token may have changed, so the next
+#: users get a new client.
+_SHARED: SharedClients[tuple[str, int], SharedKubernetes] = SharedClients()
+_FAILURES: Counter[str] = Counter()
 
 _RIGHTS = (
     "get, list and patch on slurmclusters, nodesets, nodesets/scale, nodesetpowerstates and activechecks, list on pods "
-    "and services, get on cronjobs, get, list, create and delete on jobs, and a ClusterRole with list on nodes and "
-    "patch on nodes/status,"
+    "and services, get on cronjobs, get, list, create and delete on jobs, and a ClusterRole with list on nodes,"
 )
 #: Number of nodes that are described; where many have failed, most have failed in the same way.
 _MOST_WORKERS = 4
@@ -122,17 +94,23 @@ class SoperatorClusterHook(BaseHook):
             yield client
 
     @asynccontextmanager
-    async def objects(self, max_age: float | None = None) -> AsyncIterator[Objects]:
-        """The cluster's objects, for the running event loop.
+    async def objects(self, max_age: float | None = None, rights: str = _RIGHTS) -> AsyncIterator[Objects]:
+        """The cluster's objects, for the running event loop; errors ask for these ``rights``.
 
         With ``max_age`` lists may be that many seconds old: all users of the cluster in the loop share them.
         """
         if max_age is None:
             async with self.async_client() as client:
-                yield Objects(client, self.namespace, _RIGHTS)
+                yield Objects(client, self.namespace, rights)
             return
-        async with shared_kubernetes(self.kubernetes_conn_id) as (client, answers):
-            yield Objects(client, self.namespace, _RIGHTS, answers, max_age)
+        conn_id = self.kubernetes_conn_id
+        failures = _FAILURES[conn_id]
+        async with _SHARED.lend((conn_id, failures), SharedKubernetes) as shared:
+            try:
+                yield Objects(await shared.client(), self.namespace, rights, shared.answers, max_age)
+            except Exception:
+                _FAILURES[conn_id] = max(_FAILURES[conn_id], failures + 1)
+                raise
 
     @asynccontextmanager
     async def soperator(
@@ -157,7 +135,9 @@ class SoperatorClusterHook(BaseHook):
             import kubernetes_asyncio.client
 
             core = kubernetes_asyncio.client.CoreV1Api(client)
-            found = await read_histories(core, self.namespace, workers[:_MOST_WORKERS])
+            found = await asyncio.gather(
+                *(read_history(core, self.namespace, worker) for worker in workers[:_MOST_WORKERS])
+            )
         now = datetime.now(timezone.utc)
         lines = [line for worker in found for line in describe(worker, now)]
         left = len(workers) - len(found)

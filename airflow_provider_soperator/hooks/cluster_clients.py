@@ -11,22 +11,24 @@ from typing import TYPE_CHECKING
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.health.assessment import Observations
 from airflow_provider_soperator.health.metrics import NODE_LABELS, Metric, Sample
-from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
+from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook, connect
 from airflow_provider_soperator.hooks.connections import known
+from airflow_provider_soperator.hooks.nebius import NebiusHook
 from airflow_provider_soperator.hooks.prometheus import PrometheusHook
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.requests import ListNodes
-from airflow_provider_soperator.soperator.cluster_objects import ClusterObjects, view
-from airflow_provider_soperator.soperator.hosts import KubernetesView
+from airflow_provider_soperator.soperator.cluster_objects import ClusterObjects
+from airflow_provider_soperator.soperator.workloads import Pod, pods_on_hosts
 from airflow_provider_soperator.values import NAMESPACE
 
 if TYPE_CHECKING:
     from kubernetes_asyncio.client import ApiClient
     from nebius.sdk import SDK
 
-    from airflow_provider_soperator.client.client import AsyncSlurmClient
+
+_HEALTH_RIGHTS = "list on pods in it, and a ClusterRole with list on nodes,"
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class ClusterSides:
     slurm: AsyncSlurmClient | None = None
 
     async def nodes(self, most_age: float) -> Mapping[str, Node] | None:
-        """Slurm's nodes by name, at most ``max_age`` seconds old; None without a connection to Slurm."""
+        """Slurm's nodes by name, at most ``most_age`` seconds old; None without a connection to Slurm."""
         if self.slurm is None:
             return None
         return {node.name: node for node in await self.slurm.ask_shared(ListNodes(), most_age)}
@@ -88,11 +90,12 @@ class HealthSources:
         kubernetes, samples = await asyncio.gather(self._kubernetes(max_age), self._samples())
         return Observations(kubernetes, samples, self.node_labels)
 
-    async def _kubernetes(self, max_age: float | None) -> KubernetesView | None:
+    async def _kubernetes(self, max_age: float | None) -> dict[str, Pod] | None:
         if not self.kubernetes_conn_id:
             return None
-        async with SoperatorClusterHook(self.kubernetes_conn_id, self.namespace).objects(max_age) as objects:
-            return await objects.shared(("view",), lambda: view(objects))
+        hook = SoperatorClusterHook(self.kubernetes_conn_id, self.namespace)
+        async with hook.objects(max_age, _HEALTH_RIGHTS) as objects:
+            return pods_on_hosts(*await asyncio.gather(objects.list_pods(), objects.list_nodes()))
 
     async def _samples(self) -> dict[Metric, list[Sample]]:
         if not self.prometheus_conn_id:
@@ -101,26 +104,18 @@ class HealthSources:
 
 
 class ShiftClients:
-    """Clients for a shift. A hook is imported only when a connection of its type is used."""
+    """Clients for a shift."""
 
     def slurm(self, conn_id: str) -> AbstractAsyncContextManager[AsyncSlurmClient]:
-        from airflow_provider_soperator.hooks.slurm import SlurmHook
-
         return SlurmHook(conn_id).async_client()
 
     def nebius(self, conn_id: str) -> AbstractAsyncContextManager[SDK]:
-        from airflow_provider_soperator.hooks.nebius import NebiusHook
-
         return NebiusHook(conn_id).async_client()
 
     @asynccontextmanager
     async def kubernetes(self, conn_id: str) -> AsyncIterator[ApiClient]:
-        from airflow_provider_soperator.hooks.cluster import connect
-
         async with await connect(conn_id) as client:
             yield client
 
     async def block(self, conn_id: str, block: str) -> CapacityBlock:
-        from airflow_provider_soperator.hooks.nebius import NebiusHook
-
         return await NebiusHook(conn_id).block(block)

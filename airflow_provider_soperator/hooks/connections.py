@@ -26,17 +26,38 @@ class Field:
     is_flag: bool = False
 
 
-def connection_type(
-    name: str, hook_class: str, hook_name: str, fields: Iterable[Field], behaviour: Mapping[str, Any]
-) -> dict[str, Any]:
-    """An entry of ``connection-types`` in the provider's description."""
-    return {
-        "connection-type": name,
-        "hook-class-name": hook_class,
-        "hook-name": hook_name,
-        "conn-fields": {field.name: _described(field) for field in fields},
-        "ui-field-behaviour": {name.replace("_", "-"): value for name, value in behaviour.items()},
-    }
+@dataclass(frozen=True, kw_only=True)
+class ConnectionForm:
+    """Airflow's form for a type of connections."""
+
+    conn_type: str
+    hook_class: str
+    hook_name: str
+    fields: tuple[Field, ...]
+    #: Labels of the fields that all connections have, and which of them are hidden.
+    behaviour: Mapping[str, Any]
+
+    def described(self) -> dict[str, Any]:
+        """The entry of ``connection-types`` in the provider's description."""
+        return {
+            "connection-type": self.conn_type,
+            "hook-class-name": self.hook_class,
+            "hook-name": self.hook_name,
+            "conn-fields": {field.name: _described(field) for field in self.fields},
+            "ui-field-behaviour": {name.replace("_", "-"): value for name, value in self.behaviour.items()},
+        }
+
+    def widgets(self) -> dict[str, Any]:
+        """For Airflow 3.1, which does not take them from the provider's description."""
+        from wtforms import BooleanField, PasswordField, StringField
+        from wtforms.validators import Optional, any_of
+
+        def widget(field: Field) -> Any:
+            kind = BooleanField if field.is_flag else PasswordField if field.is_secret else StringField
+            choices = [any_of(list(field.choices))] if field.choices else []
+            return kind(field.label, description=field.help, validators=[Optional(), *choices])
+
+        return {field.name: widget(field) for field in self.fields}
 
 
 def _described(field: Field) -> dict[str, Any]:
@@ -49,31 +70,14 @@ def _described(field: Field) -> dict[str, Any]:
     return {"label": field.label, "description": field.help, "schema": schema}
 
 
-def widgets(fields: Iterable[Field]) -> dict[str, Any]:
-    """The form fields for Airflow 3.1, which does not take them from the provider's description."""
-    from wtforms import BooleanField, PasswordField, StringField
-    from wtforms.validators import Optional, any_of
-
-    def widget(field: Field) -> Any:
-        kind = BooleanField if field.is_flag else PasswordField if field.is_secret else StringField
-        choices = [any_of(list(field.choices))] if field.choices else []
-        return kind(field.label, description=field.help, validators=[Optional(), *choices])
-
-    return {field.name: widget(field) for field in fields}
-
-
-def filled(
-    extra: Mapping[str, Any], fields: Iterable[Field], conn_type: str, others: Iterable[str] = ()
-) -> dict[str, Any]:
+def filled(extra: Mapping[str, Any], form: ConnectionForm, others: Iterable[str] = ()) -> dict[str, Any]:
     """The fields that are set: a form sends all of them, empty ones as null or as an empty text."""
-    # Forms before Airflow 2 wrote the type into the names.
-    found = {name.removeprefix(f"extra__{conn_type}__"): value for name, value in extra.items()}
-    ours = {field.name: field for field in fields}
-    for name in found.keys() - {*ours, *others}:
+    ours = {field.name: field for field in form.fields}
+    for name in extra.keys() - {*ours, *others}:
         # Users keep notes of their own in an extra, but hardly under a name so close to a field's.
         if near := difflib.get_close_matches(name, ours, 1, 0.75):
             raise ConnectionMistake(f"unknown extra field {name}; did you mean {near[0]}?")
-    said = {name: value.strip() if isinstance(value, str) else value for name, value in found.items()}
+    said = {name: value.strip() if isinstance(value, str) else value for name, value in extra.items()}
     # In a URI a flag is a text.
     is_off = {name for name in said if name in ours and ours[name].is_flag and str(said[name]).lower() != "true"}
     return {name: value for name, value in said.items() if value and name not in is_off}

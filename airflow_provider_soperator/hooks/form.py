@@ -1,4 +1,4 @@
-"""The fields of a Soperator connection: Airflow's form, and the keys of the extra.
+"""Airflow's forms for the connections of this provider; their fields are the keys of the extra.
 
 Imports nothing heavy: Airflow reads it in each of its processes.
 """
@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
 
-from airflow_provider_soperator.hooks import connections
-from airflow_provider_soperator.hooks.connections import Field
+from airflow_provider_soperator.hooks.connections import ConnectionForm, Field
 from airflow_provider_soperator.slurm.links import PLACEHOLDERS
 
 #: Transports to a cluster, and their names in the form.
@@ -43,7 +41,7 @@ LINKS: Mapping[str, str] = MappingProxyType(
 )
 _PLACEHOLDERS = f"It may name {', '.join(f'{{{name}}}' for name in PLACEHOLDERS)}."
 
-FIELDS = (
+_SOPERATOR_FIELDS = (
     Field(
         "transport",
         "Transport",
@@ -119,6 +117,18 @@ FIELDS = (
     ),
 )
 
+SOPERATOR = ConnectionForm(
+    conn_type="soperator",
+    hook_class="airflow_provider_soperator.hooks.slurm.SlurmHook",
+    hook_name="Soperator (Slurm)",
+    fields=_SOPERATOR_FIELDS,
+    behaviour={
+        "hidden_fields": ["schema"],
+        "relabeling": {"host": "Login node or slurmrestd", "login": "User"},
+        "placeholders": {"host": "login.example.com", "login": "root", "port": "22"},
+    },
+)
+
 #: Fields of the SSH provider, in a connection that is used for SSH as well.
 SSH_EXTRAS = (
     "allow_host_key_change",
@@ -131,22 +141,37 @@ SSH_EXTRAS = (
     "look_for_keys",
 )
 
+_NEBIUS_FIELDS = (
+    Field(
+        "private_key",
+        "Service account's key",
+        "In place of a token: the JSON of a service account's credentials, or its private key as PEM.",
+        is_secret=True,
+    ),
+    Field(
+        "credentials_file",
+        "Credentials file",
+        "In place of both: path of a file, the same on all workers and triggerers, with that JSON, that key, or a "
+        "token that something else keeps fresh.",
+    ),
+    Field("account_id", "Service account", "Id of the service account, needed beside a key as PEM."),
+    Field("public_key_id", "Public key", "Id of its public key, likewise."),
+    Field(
+        "insecure",
+        "Without TLS",
+        "Sends everything, the token too, as plain text. Only for a sandbox.",
+        is_flag=True,
+    ),
+)
 
-def connection_type() -> dict[str, Any]:
-    """The entry of ``connection-types`` in the provider's description."""
-    hook = "airflow_provider_soperator.hooks.slurm.SlurmHook"
-    return connections.connection_type("soperator", hook, "Soperator (Slurm)", FIELDS, behaviour())
-
-
-def behaviour() -> dict[str, Any]:
-    """Labels of the fields that all connections have, and which of them are hidden."""
-    return {
-        "hidden_fields": ["schema"],
-        "relabeling": {"host": "Login node or slurmrestd", "login": "User"},
-        "placeholders": {"host": "login.example.com", "login": "root", "port": "22"},
-    }
-
-
-def widgets() -> dict[str, Any]:
-    """The form fields for Airflow 3.1, which does not take them from the provider's description."""
-    return connections.widgets(FIELDS)
+NEBIUS = ConnectionForm(
+    conn_type="nebius",
+    hook_class="airflow_provider_soperator.hooks.nebius.NebiusHook",
+    hook_name="Nebius",
+    fields=_NEBIUS_FIELDS,
+    behaviour={
+        "hidden_fields": ["schema", "login"],
+        "relabeling": {"host": "API endpoint", "password": "Access token"},
+        "placeholders": {"host": "if empty: api.nebius.cloud", "port": "443"},
+    },
+)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +15,8 @@ from airflow.sdk import BaseHook
 
 from airflow_provider_soperator import __version__
 from airflow_provider_soperator.errors import ConnectionMistake
-from airflow_provider_soperator.hooks import nebius_settings as form
-from airflow_provider_soperator.hooks.connections import installed, known
-from airflow_provider_soperator.hooks.nebius_settings import NebiusSettings, is_json, read
+from airflow_provider_soperator.hooks.connections import at_most_one, filled, installed, known
+from airflow_provider_soperator.hooks.form import NEBIUS
 from airflow_provider_soperator.hooks.shared import SharedClients
 from airflow_provider_soperator.hooks.transports import lines_of_key
 from airflow_provider_soperator.nebius.api import NebiusUnauthenticated, access_token, whoami
@@ -28,6 +28,68 @@ if TYPE_CHECKING:
 
 #: After an outage gRPC would wait for up to two minutes before it connects again.
 _MOST_WAIT_TO_RECONNECT_MS = 5_000
+#: The default port of the API.
+_PORT = 443
+
+
+@dataclass(frozen=True, kw_only=True)
+class NebiusSettings:
+    """A way to the Nebius API. Two connections with equal settings share an SDK."""
+
+    conn_id: str
+    #: ``HOST:PORT`` of one server for all services; if empty, each service has its own name.
+    endpoint: str = ""
+    #: The domain of the services' names; if empty, that of Nebius.
+    domain: str = ""
+    insecure: bool = False
+    token: str = field(default="", repr=False)
+    private_key: str = field(default="", repr=False)
+    credentials_file: str = ""
+    account_id: str = ""
+    public_key_id: str = ""
+
+    @property
+    def where(self) -> str:
+        """The address, for messages."""
+        return self.endpoint or self.domain or "api.nebius.cloud"
+
+
+def read(connection: Any, extra: Mapping[str, Any]) -> NebiusSettings:
+    """The settings of an Airflow connection; ``ConnectionMistake`` says what is wrong with it."""
+    said = filled(extra, NEBIUS)
+    host = (connection.host or "").strip()
+    if "/" in host:
+        raise ConnectionMistake(f"the host is {host}, but is a name without http:// or a path: Nebius speaks gRPC")
+    token = (connection.password or "").strip()
+    key = said.get("private_key", "")
+    # Users paste these credentials, which are JSON, into the extra without quoting them.
+    key = json.dumps(key) if isinstance(key, dict) else str(key)
+    at_most_one({"the password": token, "private_key": key, "credentials_file": said.get("credentials_file")})
+    ids = {name: said.get(name, "") for name in ("account_id", "public_key_id")}
+    if key and not _is_json(key) and not all(ids.values()):
+        missing = " and ".join(name for name, value in ids.items() if not value)
+        raise ConnectionMistake(f"a key as PEM does not say whose it is: set {missing} beside it")
+    if any(ids.values()) and not (key or said.get("credentials_file")):
+        raise ConnectionMistake("a service account needs its key: set private_key or credentials_file")
+    address = f"{host}:{connection.port or _PORT}" if host else ""
+    # Nebius has a name for each service, such as mk8s.api.nebius.cloud.
+    is_domain = host.startswith("api.")
+    return NebiusSettings(
+        conn_id=connection.conn_id,
+        endpoint="" if is_domain else address,
+        domain=address if is_domain else "",
+        insecure=bool(said.get("insecure")),
+        token=token,
+        private_key=key,
+        credentials_file=said.get("credentials_file", ""),
+        **ids,
+    )
+
+
+def _is_json(credentials: str) -> bool:
+    """Tell credentials in JSON, which have all ids, from a key alone."""
+    return credentials.lstrip().startswith("{")
+
 
 _SDKS: SharedClients[NebiusSettings, SDK] = SharedClients()
 
@@ -43,8 +105,8 @@ class NebiusHook(BaseHook):
 
     conn_name_attr = "nebius_conn_id"
     default_conn_name = "nebius_default"
-    conn_type = "nebius"
-    hook_name = "Nebius"
+    conn_type = NEBIUS.conn_type
+    hook_name = NEBIUS.hook_name
 
     def __init__(self, nebius_conn_id: str = default_conn_name) -> None:
         super().__init__()
@@ -93,12 +155,12 @@ class NebiusHook(BaseHook):
     @classmethod
     def get_connection_form_widgets(cls) -> dict[str, Any]:
         """For Airflow 3.1; newer ones take the form from the provider's description."""
-        return form.widgets()
+        return NEBIUS.widgets()
 
     @classmethod
     def get_ui_field_behaviour(cls) -> dict[str, Any]:
         """For Airflow 3.1, as above."""
-        return form.behaviour()
+        return dict(NEBIUS.behaviour)
 
 
 @asynccontextmanager
@@ -151,7 +213,7 @@ def _credentials(settings: NebiusSettings) -> Any:
         content = Path(settings.credentials_file).expanduser().read_text()
     except OSError as error:
         raise ConnectionMistake(f"credentials_file cannot be read on this machine: {error}") from error
-    if is_json(content) or "-----BEGIN" in content:
+    if _is_json(content) or "-----BEGIN" in content:
         return _service_account(settings, content, "credentials_file")
     from nebius.aio.token.file import Bearer
 
@@ -164,7 +226,7 @@ def _service_account(settings: NebiusSettings, said: str, field: str) -> Reader:
     from nebius.base.service_account.static import Reader
 
     try:
-        document = json.loads(said) if is_json(said) else _document(settings, said)
+        document = json.loads(said) if _is_json(said) else _document(settings, said)
         credentials = ServiceAccountCredentials.from_json(document).subject_credentials
         return Reader(ServiceAccount(credentials.parse_private_key(), credentials.kid, credentials.sub))
     except Exception as error:

@@ -8,13 +8,9 @@ from typing import Any
 
 from airflow_provider_soperator.errors import ConnectionMistake
 from airflow_provider_soperator.hooks.connections import at_most_one, filled
-from airflow_provider_soperator.hooks.form import FIELDS, FILE_WAYS, LINKS, SSH_EXTRAS, TRANSPORTS
+from airflow_provider_soperator.hooks.form import FILE_WAYS, LINKS, SOPERATOR, SSH_EXTRAS, TRANSPORTS
 from airflow_provider_soperator.slurm.links import link_problem
 from airflow_provider_soperator.values import NAMESPACE
-
-__all__ = ["ConnectionMistake", "Settings", "read"]
-
-#: The namespace of a SlurmCluster in Soperator's recipes.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,18 +44,13 @@ class Settings:
         """True if there is a way to the cluster's files."""
         return self.transport != "rest" or self.files_elsewhere
 
-    @property
-    def tokens_via(self) -> str:
-        """The transport by which tokens for slurmrestd are fetched, if none is given and none can be minted."""
-        return "ssh" if self.ssh_conn_id else "kubernetes"
-
 
 def read(connection: Any, extra: Mapping[str, Any]) -> Settings:
     """The settings of an Airflow connection; ``ConnectionMistake`` says what is wrong with it.
 
     The extra is an argument of its own, as threads and event loops read it in different ways.
     """
-    said = filled(extra, FIELDS, "soperator", SSH_EXTRAS)
+    said = filled(extra, SOPERATOR, SSH_EXTRAS)
     host = (connection.host or "").strip()
     # In a URI, soperator://http%3A%2F%2F..., or in the form's field.
     is_address = host.startswith(("http://", "https://"))
@@ -68,11 +59,14 @@ def read(connection: Any, extra: Mapping[str, Any]) -> Settings:
     at_most_one({"ssh_conn_id": said.get("ssh_conn_id"), "a login node as host": is_login_node})
     for pair in (("jwt_token", "jwt_secret"), ("key_file", "private_key"), ("host_key", "no_host_key_check")):
         at_most_one({name: said.get(name) for name in pair})
-    url = said.get("rest_url") or (_with_port(host, connection.port) if is_address else "")
+    address = f"{host.rstrip('/')}:{connection.port}" if connection.port else host
+    url = said.get("rest_url") or (address if is_address else "")
     ssh = said.get("ssh_conn_id") or (connection.conn_id if is_login_node else "")
     kubernetes = said.get("kubernetes_conn_id", "")
     transport = said.get("transport") or _implied(url, ssh, kubernetes)
-    files_via = said.get("files_via") or _files_implied(transport, ssh, kubernetes)
+    files_via = said.get("files_via") or ""
+    if transport == "rest" and not files_via:
+        files_via = "ssh" if ssh else "kubernetes" if kubernetes else ""
     _one_of("transport", transport, TRANSPORTS)
     _one_of("files_via", files_via, ("", *FILE_WAYS))
     for way, needed, what in (
@@ -119,16 +113,6 @@ def _implied(url: str, ssh: str, kubernetes: str) -> str:
     )
 
 
-def _files_implied(transport: str, ssh: str, kubernetes: str) -> str:
-    if transport != "rest":
-        return ""
-    return "ssh" if ssh else "kubernetes" if kubernetes else ""
-
-
 def _one_of(name: str, value: str, choices: Iterable[str]) -> None:
     if value not in choices:
         raise ConnectionMistake(f"{name} is {value!r}, but can be {', '.join(filter(None, choices))}")
-
-
-def _with_port(url: str, port: int | None) -> str:
-    return f"{url.rstrip('/')}:{port}" if port else url

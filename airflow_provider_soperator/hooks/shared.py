@@ -46,10 +46,7 @@ class _Loop(Generic[S, A]):
         # As its last step an event loop closes the generators that were begun in it.
         await self._at_end.__anext__()
 
-    def close_soon(self, settings: S) -> asyncio.TimerHandle:
-        return asyncio.get_running_loop().call_later(KEPT, self._close, settings)
-
-    def _close(self, settings: S) -> None:
+    def close(self, settings: S) -> None:
         # Users that come from here on get a new client, while this one closes.
         lease = self.leases.pop(settings)
         if lease.closing:
@@ -63,7 +60,7 @@ class _Loop(Generic[S, A]):
             yield
         finally:
             for settings in list(self.leases):
-                self._close(settings)
+                self.close(settings)
             await asyncio.gather(*self._closing, return_exceptions=True)
 
 
@@ -92,7 +89,7 @@ class SharedClients(Generic[S, A]):
         finally:
             lease.users -= 1
             if not lease.users:
-                lease.closing = mine.close_soon(settings)
+                lease.closing = loop.call_later(KEPT, mine.close, settings)
 
 
 CLIENTS: SharedClients[Settings, AsyncSlurmClient] = SharedClients()

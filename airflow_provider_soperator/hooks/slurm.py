@@ -10,8 +10,8 @@ from airflow.sdk import BaseHook
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.sync import LOOP, SlurmClient
-from airflow_provider_soperator.hooks import form
 from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
+from airflow_provider_soperator.hooks.form import SOPERATOR
 from airflow_provider_soperator.hooks.settings import Settings, read
 from airflow_provider_soperator.hooks.shared import CLIENTS
 from airflow_provider_soperator.hooks.transports import open_transport
@@ -30,8 +30,8 @@ class SlurmHook(BaseHook):
 
     conn_name_attr = "slurm_conn_id"
     default_conn_name = "soperator_default"
-    conn_type = "soperator"
-    hook_name = "Soperator (Slurm)"
+    conn_type = SOPERATOR.conn_type
+    hook_name = SOPERATOR.hook_name
 
     def __init__(self, slurm_conn_id: str = default_conn_name) -> None:
         super().__init__()
@@ -93,12 +93,12 @@ class SlurmHook(BaseHook):
     @classmethod
     def get_connection_form_widgets(cls) -> dict[str, Any]:
         """For Airflow 3.1; newer ones take the form from the provider's description."""
-        return form.widgets()
+        return SOPERATOR.widgets()
 
     @classmethod
     def get_ui_field_behaviour(cls) -> dict[str, Any]:
         """For Airflow 3.1, as above."""
-        return form.behaviour()
+        return dict(SOPERATOR.behaviour)
 
 
 def _client(settings: Settings) -> AsyncSlurmClient:

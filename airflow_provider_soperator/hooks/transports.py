@@ -11,13 +11,12 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_soperator.errors import ConnectionMistake
 from airflow_provider_soperator.hooks import cluster, transports
 from airflow_provider_soperator.hooks.connections import installed, known
 from airflow_provider_soperator.hooks.settings import Settings
-from airflow_provider_soperator.slurm.requests import Request
 from airflow_provider_soperator.transports.kubernetes import CONTROLLER, LOGIN, KubernetesTransport, PodChoice
 from airflow_provider_soperator.transports.local import LocalTransport
 from airflow_provider_soperator.transports.native import NativeTransport
@@ -105,12 +104,9 @@ def _opened(ssh_conn_id: str, connection: Any, extra: Mapping[str, Any]) -> para
     return client
 
 
-T = TypeVar("T")
-
-
 def open_rest(settings: Settings, over: Callable[[], Transport]) -> Transport:
     """Open slurmrestd; ``over`` makes the transport by which tokens are fetched, if necessary."""
-    tokens = _own_tokens(settings) or FetchedTokens(lambda: _Briefly(over), settings.user)
+    tokens = _own_tokens(settings) or FetchedTokens(over, settings.user)
     with installed("rest"):
         return RestTransport(settings.rest_url, Masked(tokens), user=settings.user)
 
@@ -125,23 +121,6 @@ def _own_tokens(settings: Settings) -> TokenSource | None:
             raise ConnectionMistake(f"jwt_secret is not in base64, as Kubernetes shows a Secret ({error})") from error
         return MintedTokens(key, settings.user)
     return None
-
-
-class _Briefly:
-    """A transport that is open for one request at a time: a token lasts an hour, in which it would idle."""
-
-    def __init__(self, make: Callable[[], Transport]) -> None:
-        self._make = make
-
-    async def ask(self, request: Request[T]) -> T:
-        transport = self._make()
-        try:
-            return await transport.ask(request)
-        finally:
-            await transport.close()
-
-    async def close(self) -> None:
-        pass
 
 
 class Masked:
@@ -184,7 +163,9 @@ TRANSPORTS: dict[str, Callable[[Settings], Transport]] = {
     "kubernetes": lambda settings: KubernetesTransport(
         partial(cluster.connect, settings.kubernetes_conn_id), settings.namespace, _pods(settings)
     ),
-    "rest": lambda settings: open_rest(settings, lambda: TRANSPORTS[settings.tokens_via](settings)),
+    "rest": lambda settings: open_rest(
+        settings, lambda: TRANSPORTS["ssh" if settings.ssh_conn_id else "kubernetes"](settings)
+    ),
     "native": lambda settings: NativeTransport(),
     "local": lambda settings: LocalTransport(),
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -153,15 +153,5 @@ class BlockAwaited:
 
 def block_fields(block: CapacityBlock) -> dict[str, Any]:
     """A block as JSON, as tasks return it."""
-    return {
-        "id": block.id,
-        "state": block.state,
-        "limit": block.limit,
-        "usage": block.usage,
-        "free": block.free,
-        "region": block.region,
-        "fabric": block.fabric,
-        "platform": block.platform,
-        "next_change_at": block.next_change_at.isoformat() if block.next_change_at else None,
-        "next_change_to": block.next_change_to,
-    }
+    next_change_at = block.next_change_at.isoformat() if block.next_change_at else None
+    return {**asdict(block), "free": block.free, "next_change_at": next_change_at}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from airflow_provider_soperator.operators.sbatch import SbatchOperator
 from airflow_provider_soperator.pipelines import graph
-from airflow_provider_soperator.pipelines.graph import Graph, Link, PipelineError, check_arrays, ordered
+from airflow_provider_soperator.pipelines.graph import Graph, PipelineError, check_arrays, ordered
 from airflow_provider_soperator.pipelines.group import (
     PipelineGroup,
     after,
@@ -18,7 +18,7 @@ from airflow_provider_soperator.pipelines.group import (
     afterok,
     edge,
 )
-from airflow_provider_soperator.pipelines.stages import UNKNOWN, StageReader, Task, array_of
+from airflow_provider_soperator.pipelines.stages import UNKNOWN, StageReader, Task, array_of, is_slurm_job
 from airflow_provider_soperator.pipelines.wiring import refuse_groups, refuse_setups, wire
 
 __all__ = ["PipelineError", "SbatchPipeline", "after", "afterany", "aftercorr", "afternotok", "afterok"]
@@ -72,12 +72,21 @@ class SbatchPipeline(PipelineGroup):
         :param stages: for each stage the parameters of its ``SbatchOperator``; ``dependency`` is as in Slurm, with
             names of stages in the place of ids
         """
-        found = []
-        for name, given in stages.items():
-            own, links = graph.read_links(name, given.get("dependency"), stages)
-            options = {option: value for option, value in given.items() if option != "dependency"}
-            found.append((name, options | ({"dependency": own} if own else {}), links))
-        return cls(group_id, **kwargs)._filled(found)
+        return cls(group_id, **kwargs)._filled(stages)
+
+    def _filled(self, stages: Mapping[str, Mapping[str, Any]]) -> SbatchPipeline:
+        with self:
+            tasks, links = {}, {}
+            for name, given in stages.items():
+                own, links[name] = graph.read_links(name, given.get("dependency"), stages)
+                options = {option: value for option, value in given.items() if option != "dependency"}
+                if own:
+                    options["dependency"] = own
+                tasks[name] = SbatchOperator(task_id=name, **options)
+            for name, of_stage in links.items():
+                for link in of_stage:
+                    tasks[link.upstream] >> edge(link.kind, link.minutes) >> tasks[name]
+        return self
 
     @classmethod
     def from_shell(
@@ -97,19 +106,10 @@ class SbatchPipeline(PipelineGroup):
         :param variables: variables that the script is called with; ``"1"`` is its first argument
         :param ignored: commands that the script may contain and that have no effect here
         """
-        from airflow_provider_soperator.pipelines.shell import stages_of
+        from airflow_provider_soperator.pipelines.chains.reading import task_parameters
 
         pipeline = cls(group_id, **kwargs)
-        return pipeline._filled(stages_of(script, Path(pipeline.dag.folder), variables or {}, ignored))
-
-    def _filled(self, stages: Sequence[tuple[str, dict[str, Any], Sequence[Link]]]) -> SbatchPipeline:
-        """The pipeline with stages, by their names, options and links."""
-        with self:
-            tasks = {name: SbatchOperator(task_id=name, **options) for name, options, _ in stages}
-            for name, _, links in stages:
-                for link in links:
-                    tasks[link.upstream] >> edge(link.kind, link.minutes) >> tasks[name]
-        return self
+        return pipeline._filled(task_parameters(script, Path(pipeline.dag.folder), variables or {}, ignored))
 
     def __exit__(self, _type: Any, _value: Any, _tb: Any) -> None:
         try:
@@ -121,7 +121,7 @@ class SbatchPipeline(PipelineGroup):
     def check(self) -> None:
         """Reject changes of stages after the end of the ``with`` block, which would have no effect."""
         for task in self.iter_tasks():
-            if self.takes(task) and task.task_id not in self.followed:
+            if is_slurm_job(task) and task.task_id not in self.followed:
                 raise PipelineError(
                     f"{task.task_id} was put into the pipeline {self.group_id} after its end: say it in the with block"
                 )

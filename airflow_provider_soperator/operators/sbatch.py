@@ -180,7 +180,7 @@ class SbatchOperator(WaitingOperator):
         if "start" in event:
             return self.execute(context)
         member = self._member or self._as_member(context)
-        with member.ending(self) if member else nullcontext():
+        with member.ending() if member else nullcontext():
             return self._settled(context, event)
 
     def _settled(self, context: Context, event: dict[str, Any]) -> Any:

@@ -39,10 +39,6 @@ class PipelineGroup(TaskGroup):
         """True once its ``with`` block has ended."""
         return bool(self.submits)
 
-    def takes(self, task: Any) -> bool:
-        """True if a task in the pipeline is a job."""
-        return is_slurm_job(task)
-
     def too_late(self, upstream: str, stage: str) -> PipelineError:
         is_in_it = pipeline_around(self.dag.get_task(upstream)) is self
         instead = "" if is_in_it else f", or {upstream} >> {self.group_id}"
@@ -93,7 +89,7 @@ def _check_edge(task: Operator, link: Link, said: Link | None) -> None:
             f"the pipeline {pipeline.group_id} cannot follow {link.upstream} by {link}, only by success: put a task "
             f"between the two that has a trigger rule"
         )
-    if link.kind != "afterok" and (pipeline is None or not pipeline.takes(task)):
+    if link.kind != "afterok" and (pipeline is None or not is_slurm_job(task)):
         rule = _RULES.get(link.kind)
         raise PipelineError(
             f"{task.task_id} cannot follow {link.upstream} by {link}, as it is not a job of a pipeline: say "

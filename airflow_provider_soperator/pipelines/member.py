@@ -17,8 +17,6 @@ from airflow_provider_soperator.slurm.job_ids import SubmissionKey
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
-    from airflow_provider_soperator.pipelines.stages import JobTask
-
 
 #: Maximum of tasks in one request, as its URL must not be too long.
 _AT_ONCE = 50
@@ -108,26 +106,27 @@ class Member:
         }
 
     @contextmanager
-    def ending(self, task: JobTask) -> Iterator[None]:
+    def ending(self) -> Iterator[None]:
         """Context for the end of the task's job: cancels those that can then never run."""
         try:
             yield
         except AirflowSkipException:
-            self._give_up(task, "skipped")
+            self._give_up("skipped")
             raise
         except Exception as error:
             if isinstance(error, AirflowFailException) or self._ti.try_number > self._ti.max_tries:
-                self._give_up(task, "failed")
+                self._give_up("failed")
             raise
-        self._give_up(task, "success")
+        self._give_up("success")
 
-    def _give_up(self, task: JobTask, state: str) -> None:
+    def _give_up(self, state: str) -> None:
         """Cancel the jobs that can never run once the task has ended this way."""
         from airflow_provider_soperator.hooks.slurm import SlurmHook
         from airflow_provider_soperator.slurm.errors import SlurmError
         from airflow_provider_soperator.slurm.job_ids import JobId
         from airflow_provider_soperator.transports.transport_errors import TransportError
 
+        task = self._task
         doomed = self._jobs(self._pipeline.graph.doomed_by(task.task_id, state))
         if not doomed:
             return

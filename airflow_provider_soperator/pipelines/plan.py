@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from airflow_provider_soperator.pipelines.graph import Graph, Link, Segment, is_ended, is_met
 from airflow_provider_soperator.slurm.job_ids import SubmissionKey
 
@@ -113,7 +115,7 @@ AHEAD = "ahead"
 
 @dataclass(frozen=True)
 class AheadJob:
-    """A job that was submitted ahead."""
+    """A job that was submitted ahead, and its submission key."""
 
     job: str
     key: str
@@ -133,19 +135,12 @@ class Ahead:
 
     def describe(self) -> dict[str, Any]:
         """Convert to plain values."""
-        jobs = {
-            stage: {str(index): [one.job, one.key] for index, one in of_stage.items()}
-            for stage, of_stage in self.jobs.items()
-        }
-        return {"cleared": self.cleared, "jobs": jobs}
+        plain: dict[str, Any] = TypeAdapter(Ahead).dump_python(self, mode="json")
+        return plain
 
     @classmethod
     def read(cls, said: dict[str, Any]) -> Ahead:
-        jobs = {
-            stage: {int(index): AheadJob(*one) for index, one in of_stage.items()}
-            for stage, of_stage in said["jobs"].items()
-        }
-        return cls(said["cleared"], jobs)
+        return TypeAdapter(Ahead).validate_python(said)
 
     def all(self) -> list[AheadJob]:
         return [one for of_stage in self.jobs.values() for one in of_stage.values()]

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from airflow.sdk import DAG
     from airflow.sdk.definitions.context import Context
 
-    from airflow_provider_soperator.pipelines.stages import JobTask
-
 
 #: In a run that was cleared more often, older jobs are not looked for.
 _MOST_CLEARED = 20
@@ -70,8 +68,8 @@ class RenderedStages:
         for index in planned.indices:
             key = self._key(planned.stage, index)
             context = self._context_of(planned.stage, index)
-            task = cast("JobTask", context["task"])
-            job = task.prepare(context, key, uploads=self._uploads)
+            task: Any = context["task"]
+            job: BatchJob = task.prepare(context, key, uploads=self._uploads)
             waits = [_dependency(term, self._key) for term in planned.terms]
             said = [f"{term.kind} {_names(term)}" for term in planned.terms]
             yield Rendered(

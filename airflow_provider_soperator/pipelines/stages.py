@@ -4,43 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
+from typing import Any, Final
 
 from airflow.sdk import DAG, BaseOperator, TriggerRule, XComArg
 from airflow.sdk.definitions.mappedoperator import MappedOperator
 
-from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.pipelines.graph import EARLY, KINDS, Link, PipelineError, Stage
 from airflow_provider_soperator.slurm import directives
 from airflow_provider_soperator.slurm.job_description import array_indices, array_text
 from airflow_provider_soperator.values import is_template
 
-if TYPE_CHECKING:
-    from airflow.sdk.definitions.context import Context
-
-    from airflow_provider_soperator.slurm.job import BatchJob
-    from airflow_provider_soperator.slurm.job_ids import SubmissionKey
-
-
 Task = BaseOperator | MappedOperator
 
 
-class JobTask(Protocol):
-    """A task that runs a Slurm job, of any operator."""
-
-    #: Marks the operators of such tasks.
-    is_slurm_job: ClassVar[bool]
-    task_id: str
-    slurm_conn_id: str
-
-    @property
-    def log(self) -> Logger: ...
-
-    def prepare(self, context: Context, key: SubmissionKey, *, uploads: bool) -> BatchJob:
-        """The job for another task to submit under this key; its files are on the cluster if it ``uploads``."""
-
-
 def is_slurm_job(task: Any) -> bool:
+    """True for tasks that run a Slurm job: they have a ``slurm_conn_id``, and ``prepare`` the job for another task."""
     kind = task.operator_class if isinstance(task, MappedOperator) else type(task)
     return bool(getattr(kind, "is_slurm_job", False))
 

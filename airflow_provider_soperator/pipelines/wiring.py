@@ -16,7 +16,7 @@ from airflow_provider_soperator.pipelines.submit import CancelRestOperator, Subm
 
 def wire(pipeline: PipelineGroup, graph: Graph, tasks: Mapping[str, Task], plan_only: bool | str) -> dict[str, str]:
     """Add the tasks that submit, with their connections, and the one that cancels what is left."""
-    suffixes = _suffixes(len(graph.segments))
+    suffixes = ["", *(f"_{number}" for number in range(2, len(graph.segments) + 1))]
     _refuse_names(pipeline, suffixes)
     submissions = [
         _Submission(pipeline, graph, segment, suffix, plan_only)
@@ -85,10 +85,6 @@ class _Submission:
         done = EmptyOperator(task_id=f"submitted{self._suffix}", trigger_rule=TriggerRule.ALL_SUCCESS)
         done.set_upstream(self.task)
         return done
-
-
-def _suffixes(count: int) -> list[str]:
-    return ["", *(f"_{number}" for number in range(2, count + 1))]
 
 
 def _refuse_to_wait(stage: Stage, of_stage: Mapping[str, _Submission]) -> None:

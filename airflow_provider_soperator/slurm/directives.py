@@ -52,12 +52,12 @@ def read(script: str) -> list[Component]:
     words: list[tuple[int, str]] = []
     for number, rest in _directive_lines(script):
         if _SEPARATOR.match(rest):
-            _read_words(words, components[-1])
+            _read_options(words, components[-1])
             components.append(Component())
             words = []
             rest = _SEPARATOR.sub("", rest, count=1)
         words += ((number, word) for word in split(rest, number))
-    _read_words(words, components[-1])
+    _read_options(words, components[-1])
     return components
 
 
@@ -130,30 +130,47 @@ def _word(line: str, position: int, number: int) -> tuple[str | None, int]:
 # Options
 
 
-def _read_words(words: Sequence[tuple[int, str]], into: Component) -> None:
+def _read_options(words: Sequence[tuple[int, str]], into: Component) -> None:
+    for number, word in _read_words(words, into):
+        raise DirectiveError(number, f"{word!r} is not an option")
+
+
+def _read_words(words: Sequence[tuple[int, str]], into: Component) -> list[tuple[int, str]]:
+    """Read options up to the first other word; returns the words from there on."""
     rest = iter(words)
     for number, word in rest:
         if word == "--":
-            if following := next(rest, None):
-                raise DirectiveError(following[0], f"{following[1]!r} is not an option")
-            return
+            break
         if word.startswith("--"):
             _read_long(number, word[2:], rest, into)
         elif word.startswith("-") and word != "-":
             _read_short(number, word[1:], rest, into)
         else:
-            raise DirectiveError(number, f"{word!r} is not an option")
+            return [(number, word), *rest]
+    return list(rest)
 
 
 def read_words(words: Sequence[str]) -> Component:
-    """Read words of a command line.
+    """Read words of a command line, all of which are options.
 
     >>> read_words(["-N", "2", "--x11=all"]).extra_args
     ['--x11=all']
     """
     into = Component()
-    _read_words([(1, word) for word in words], into)
+    _read_options([(1, word) for word in words], into)
     return into
+
+
+def read_command(words: Sequence[str]) -> tuple[Component, list[str]]:
+    """Read the options of a command line; returns also the words after them.
+
+    >>> options, rest = read_command(["-N", "2", "train.sh", "-v"])
+    >>> options.fields, rest
+    ({'nodes': 2}, ['train.sh', '-v'])
+    """
+    into = Component()
+    rest = _read_words([(1, word) for word in words], into)
+    return into, [word for _, word in rest]
 
 
 def _read_long(number: int, word: str, rest: Iterator[tuple[int, str]], into: Component) -> None:

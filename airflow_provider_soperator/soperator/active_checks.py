@@ -1,4 +1,4 @@
-"""Active checks and their runs, read from objects of Soperator and Kubernetes.
+"""Active checks and their runs: how they are read, started and ended.
 
 A check is an ActiveCheck and a CronJob of the same name; each run is a Job of that CronJob. The Job of a Slurm check
 ends once the Slurm jobs are submitted, and notes their ids.
@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal, get_args
 
 from airflow_provider_soperator.soperator.check_results import CheckResult, JobEnd, RunState
 from airflow_provider_soperator.soperator.conditions import Object, conditions_of, parse_time
+from airflow_provider_soperator.soperator.kinds import ACTIVE_CHECK, CRON_JOB, JOB
+from airflow_provider_soperator.soperator.objects import ObjectMissing, Objects
+from airflow_provider_soperator.transports.transport_errors import ConnectRefused, TransportError, is_conflict
 
 #: Ids of a run's Slurm jobs, and of those whose end Soperator has not processed yet (from 5.0 on).
 _SLURM_JOBS = "slurm-job-id"
@@ -24,14 +28,15 @@ _NO_SLURM_JOB = "No slurm job"
 _OF_SLURM = "slurmJob"
 #: Conditions of a Job that has ended. Others come before them.
 _ENDS = ("Complete", "Failed")
+#: Kubernetes copies a Job's name into a label, which is limited to this length.
+_NAME_LIMIT = 63
+#: The annotation that ``kubectl create job --from`` sets.
+_BY_HAND = {"cronjob.kubernetes.io/instantiate": "manual"}
+_OWNER = "airflow.apache.org/task"
 #: Soperator looks at a run at least every minute. If it has not noted a run this long after its end, it never will.
 FOLLOWS = timedelta(minutes=3)
 #: ``ended``: with any result.
 Awaited = Literal["complete", "failed", "ended"]
-
-
-class UnknownCheck(LookupError):
-    """The name matches no check, or several."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,18 +95,13 @@ class LastRun:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckSeen:
-    """A check, with Soperator's status of its last run.
-
-    A suspended check is not run by its schedule, but can be started.
-    """
+    """A check, with Soperator's status of its last run."""
 
     name: str
     #: Its SlurmCluster.
     cluster: str = ""
     #: True if it runs as Slurm jobs; others run in Kubernetes only.
     is_of_slurm: bool = False
-    schedule: str = ""
-    is_suspended: bool = True
     depends_on: tuple[str, ...] = ()
     last: LastRun = LastRun()
 
@@ -114,23 +114,21 @@ class CheckSeen:
             name=check["metadata"]["name"],
             cluster=spec.get("slurmClusterRefName", ""),
             is_of_slurm=is_of_slurm,
-            schedule=spec.get("schedule", ""),
-            is_suspended=spec.get("suspend", True),
             depends_on=tuple(spec.get("dependsOn") or ()),
             last=last if is_of_slurm else _last_in_kubernetes(status.get("k8sJobsStatus") or {}),
         )
 
 
-def find(checks: Sequence[CheckSeen], said: str) -> CheckSeen:
+def find(checks: Sequence[CheckSeen], said: str, namespace: str) -> CheckSeen:
     """The check of a name, with or without the prefix of its cluster, which Soperator adds from 5.0 on.
 
     >>> checks = [CheckSeen(name="soperator-gpu-checks", cluster="soperator"), CheckSeen(name="ssh-check")]
-    >>> find(checks, "gpu-checks").name
+    >>> find(checks, "gpu-checks", "soperator").name
     'soperator-gpu-checks'
-    >>> find(checks, "gpu-check")
+    >>> find(checks, "gpu-check", "soperator")
     Traceback (most recent call last):
-    airflow_provider_soperator.soperator.active_checks.UnknownCheck: there is no check gpu-check: did you mean \
-gpu-checks? There are soperator-gpu-checks, ssh-check
+    airflow_provider_soperator.soperator.objects.ObjectMissing: there is no check gpu-check: did you mean gpu-checks? \
+There are soperator-gpu-checks, ssh-check: the namespace is soperator
     """
     named = {check.name: check for check in checks}
     if said in named:
@@ -139,12 +137,14 @@ gpu-checks? There are soperator-gpu-checks, ssh-check
     if len(meant) == 1:
         return meant[0]
     if meant:
-        raise UnknownCheck(f"{said} is ambiguous: name one of {', '.join(one.name for one in meant)}")
-    if not checks:
-        raise UnknownCheck(f"there is no check {said}, and no other check")
-    near = difflib.get_close_matches(said, [*named, *map(_short, checks)], n=1)
-    hint = f"did you mean {near[0]}? There" if near else "there"
-    raise UnknownCheck(f"there is no check {said}: {hint} are {', '.join(sorted(named))}")
+        wrong = f"{said} is ambiguous: name one of {', '.join(one.name for one in meant)}"
+    elif not checks:
+        wrong = f"there is no check {said}, and no other check"
+    else:
+        near = difflib.get_close_matches(said, [*named, *map(_short, checks)], n=1)
+        hint = f"did you mean {near[0]}? There" if near else "there"
+        wrong = f"there is no check {said}: {hint} are {', '.join(sorted(named))}"
+    raise ObjectMissing(wrong, f"the namespace is {namespace}")
 
 
 def newest(runs: Sequence[RunSeen], since: datetime | None = None) -> RunSeen | None:
@@ -270,3 +270,80 @@ class CheckAwaited:
         if self.state == "complete":
             return state is RunState.COMPLETE
         return state.is_bad if self.state == "failed" else state.is_over
+
+
+class ActiveChecks:
+    """The active checks of a namespace."""
+
+    def __init__(self, objects: Objects) -> None:
+        self._objects = objects
+
+    async def list_all(self) -> tuple[CheckSeen, ...]:
+        return tuple(map(CheckSeen.read, await self._objects.list_all(ACTIVE_CHECK)))
+
+    async def find(self, said: str) -> CheckSeen:
+        """The check of this name; ``ObjectMissing`` lists all if there is none."""
+        return find(await self.list_all(), said, self._objects.namespace)
+
+    async def runs(self) -> tuple[RunSeen, ...]:
+        """Runs of all checks, except old ones that Kubernetes has deleted."""
+        return tuple(map(RunSeen.read, await self._objects.list_all(JOB)))
+
+    async def start(self, check: CheckSeen, name: str, owner: str) -> RunSeen:
+        """Start a run, or return the existing one of this name."""
+        try:
+            cron_job = await self._objects.read(CRON_JOB, check.name)
+        except ObjectMissing as error:
+            others = f", and {', '.join(check.depends_on)} have completed" if check.depends_on else ""
+            raise ConnectRefused(
+                f"the check {check.name} has no CronJob yet",
+                f"Soperator creates it once the cluster is available{others}",
+            ) from error
+        try:
+            return RunSeen.read(await self._objects.create(JOB, job_of(cron_job, name, owner)))
+        except TransportError as error:
+            if not is_conflict(error):
+                raise
+            return RunSeen.read(await self._objects.read(JOB, name))
+
+    async def end(self, run: str) -> None:
+        """Delete a run's Job; its Slurm jobs continue."""
+        with suppress(ObjectMissing):
+            await self._objects.delete(JOB, run)
+
+
+def job_name(check: str, key: str) -> str:
+    """The name of the Job for a key.
+
+    >>> job_name("gpu-checks", "q6befiawjvkz")
+    'gpu-checks-airflow-q6befiawjvkz'
+    """
+    suffix = f"-airflow-{key}"
+    return check[: _NAME_LIMIT - len(suffix)].rstrip("-.") + suffix
+
+
+def job_of(cron_job: Object, name: str, owner: str) -> dict[str, Any]:
+    """The Job of a run, as ``kubectl create job --from`` makes it; ``owner`` is the task that starts it."""
+    about, template = cron_job["metadata"], cron_job["spec"]["jobTemplate"]
+    said, pod = template.get("metadata") or {}, template["spec"]["template"].get("metadata") or {}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            "name": name,
+            # Soperator follows Jobs by a label that only their Pods get. Kubernetes copies it to a Job only if the
+            # Job has no labels.
+            "labels": {**(pod.get("labels") or {}), **(said.get("labels") or {})},
+            "annotations": {**(said.get("annotations") or {}), **_BY_HAND, _OWNER: owner},
+            "ownerReferences": [
+                {
+                    "apiVersion": "batch/v1",
+                    "kind": "CronJob",
+                    "name": about["name"],
+                    "uid": about["uid"],
+                    "controller": True,
+                }
+            ],
+        },
+        "spec": template["spec"],
+    }

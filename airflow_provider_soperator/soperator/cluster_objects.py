@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from datetime import datetime, timezone
 
 from airflow_provider_soperator.soperator.clusters import (
     NODESET_LABEL,
     ClusterSeen,
     ClusterSnapshot,
     NodeSetSeen,
-    PodSeen,
     cluster_of,
 )
 from airflow_provider_soperator.soperator.conditions import Object
-from airflow_provider_soperator.soperator.hosts import KubernetesView
 from airflow_provider_soperator.soperator.kinds import NODE_SET, POWER_STATE, SLURM_CLUSTER, Resource
 from airflow_provider_soperator.soperator.objects import KindMissing, ObjectMissing, Objects
-from airflow_provider_soperator.soperator.workloads import is_leaving, is_ready, machine_of, problems_of
-from airflow_provider_soperator.transports.transport_errors import API_TIMEOUT, kubernetes_errors
+from airflow_provider_soperator.soperator.workloads import Pod
 
 #: On all objects of a cluster.
 _INSTANCE_LABEL = "app.kubernetes.io/instance"
 _COMPONENT_LABEL = "app.kubernetes.io/component"
-_VIEW_RIGHTS = "list on pods in it, and a ClusterRole with list on nodes,"
 
 
 class ClusterObjects:
@@ -40,62 +35,35 @@ class ClusterObjects:
     async def look(self) -> ClusterSnapshot:
         """The present state of the cluster and its NodeSets."""
         clusters, sets, states, pods = await asyncio.gather(
-            self._list_clusters(), self._list(NODE_SET), self._list(POWER_STATE), self.pods(NODESET_LABEL)
+            self._list(SLURM_CLUSTER),
+            self._list(NODE_SET),
+            self._list(POWER_STATE),
+            self.objects.list_pods(NODESET_LABEL),
         )
         cluster = ClusterSeen.read(await self._choose(clusters))
         return ClusterSnapshot(cluster, _nodesets(sets, states, pods, cluster.name))
 
     async def cluster(self) -> ClusterSeen:
-        return ClusterSeen.read(await self._choose(await self._list_clusters()))
-
-    async def nodesets(self) -> tuple[NodeSetSeen, ...]:
-        """NodeSets of the cluster, with their power states and Pods."""
-        return (await self.look()).nodesets
+        return ClusterSeen.read(await self._choose(await self._list(SLURM_CLUSTER)))
 
     async def nodeset(self, name: str) -> NodeSetSeen:
         """One NodeSet; ``ObjectMissing`` lists all if there is none of this name."""
-        found = await self.nodesets()
-        for one in found:
-            if one.name == name:
-                return one
-        there = ", ".join(one.name for one in found) or "none"
+        found = {one.name: one for one in (await self.look()).nodesets}
+        if name in found:
+            return found[name]
+        there = ", ".join(found) or "none"
         raise ObjectMissing(f"there is no NodeSet {name} in namespace {self.objects.namespace}", f"there are {there}")
 
-    async def power_states(self) -> dict[str, Object]:
-        """Power states by the names of their NodeSets."""
-        return {str(one["metadata"]["name"]): one for one in await self._list(POWER_STATE)}
-
-    async def pods(self, selector: str = "") -> list[Object]:
-        """Pods of the namespace, of all its clusters, as plain objects."""
-        return await self.objects.list_pods(selector)
-
-    async def nodes(self, selector: str = "") -> list[Object]:
-        """Kubernetes Nodes as plain objects."""
-        return await self.objects.list_nodes(selector)
-
-    async def services(self, component: str = "") -> list[Object]:
+    async def services(self, component: str) -> list[Object]:
         """The cluster's Services as plain objects; component ``login`` is for users."""
         name = (await self.cluster()).name
-        wanted = f"{_INSTANCE_LABEL}={name}" + (f",{_COMPONENT_LABEL}={component}" if component else "")
-        return await self.objects.list_services(wanted)
+        return await self.objects.list_services(f"{_INSTANCE_LABEL}={name},{_COMPONENT_LABEL}={component}")
 
     async def set_replicas(self, nodeset: str, replicas: int, *, version: str = "", dry_run: bool = False) -> None:
         """Scale a NodeSet; a conflict (see ``is_conflict``) if it is no longer at ``version``."""
         held = {"metadata": {"resourceVersion": version}} if version and not dry_run else {}
         body = {**held, "spec": {"replicas": replicas}}
         await self.objects.patch_scale(NODE_SET, nodeset, body, dry_run=dry_run)
-
-    async def set_node_condition(self, node: str, type: str, status: bool, reason: str, message: str = "") -> None:
-        """Set a condition of a Kubernetes Node, such as ``HardwareIssuesSuspected``, on which Soperator acts."""
-        now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-        said = {"type": type, "status": str(status), "reason": reason, "message": message}
-        await self.objects.set_node_condition(node, {**said, "lastHeartbeatTime": now, "lastTransitionTime": now})
-
-    async def _list_clusters(self) -> list[Object]:
-        try:
-            return await self.objects.list_all(SLURM_CLUSTER)
-        except KindMissing as error:
-            raise _not_installed() from error
 
     async def _list(self, resource: Resource) -> list[Object]:
         try:
@@ -104,7 +72,10 @@ class ClusterObjects:
             if resource is POWER_STATE:
                 # Before 3.0 there were no ephemeral nodes.
                 return []
-            raise _not_installed() from error
+            raise KindMissing(
+                "Soperator is not installed in this Kubernetes cluster",
+                "install it, or correct the Kubernetes connection",
+            ) from error
 
     async def _choose(self, clusters: Sequence[Object]) -> Object:
         namespace, names = self.objects.namespace, [str(one["metadata"]["name"]) for one in clusters]
@@ -115,7 +86,7 @@ class ClusterObjects:
                 "set its namespace; `kubectl get slurmclusters --all-namespaces` lists all",
             )
         if self._name is None and len(clusters) > 1:
-            raise SeveralClusters(
+            raise ObjectMissing(
                 f"there are several SlurmClusters in namespace {namespace}", f"name one of {', '.join(names)}"
             )
         if self._name is None:
@@ -127,45 +98,17 @@ class ClusterObjects:
         return clusters[names.index(self._name)]
 
 
-class SeveralClusters(ObjectMissing):
-    """Several SlurmClusters, and no name was given."""
-
-
-def _not_installed() -> KindMissing:
-    return KindMissing(
-        "Soperator is not installed in this Kubernetes cluster", "install it, or correct the Kubernetes connection"
-    )
-
-
 def _nodesets(
     sets: Sequence[Object], states: Sequence[Object], pods: Sequence[Object], cluster: str
 ) -> tuple[NodeSetSeen, ...]:
     by_name = {str(one["metadata"]["name"]): one for one in states}
-    members: dict[str, list[PodSeen]] = {}
+    members: dict[str, dict[str, Pod]] = {}
     for pod in pods:
-        members.setdefault(str(pod["metadata"]["labels"][NODESET_LABEL]), []).append(_pod(pod))
+        metadata = pod["metadata"]
+        members.setdefault(metadata["labels"][NODESET_LABEL], {})[metadata["name"]] = Pod.read(pod)
     return tuple(
-        NodeSetSeen.read(one, by_name.get(one["metadata"]["name"]), members.get(one["metadata"]["name"], []))
+        NodeSetSeen.read(one, by_name.get(one["metadata"]["name"]), members.get(one["metadata"]["name"], {}))
         for one in sets
         # A NodeSet without a cluster belongs to the only cluster.
         if cluster_of(one) in ("", cluster)
     )
-
-
-def _pod(pod: Object) -> PodSeen:
-    return PodSeen(
-        str(pod["metadata"]["name"]), is_ready(pod), is_leaving(pod), machine_of(pod), tuple(problems_of(pod))
-    )
-
-
-async def view(objects: Objects) -> KubernetesView:
-    """All Pods and Nodes, with two requests."""
-    import kubernetes_asyncio.client
-
-    core = kubernetes_asyncio.client.CoreV1Api(objects.client)
-    with kubernetes_errors(f"list pods of namespace {objects.namespace}, and nodes", _VIEW_RIGHTS):
-        pods, nodes = await asyncio.gather(
-            core.list_namespaced_pod(objects.namespace, _request_timeout=API_TIMEOUT),
-            core.list_node(_request_timeout=API_TIMEOUT),
-        )
-    return KubernetesView.read(pods.items, nodes.items)

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from airflow_provider_soperator.soperator.conditions import Condition, Object, conditions_of, last_changed
+from airflow_provider_soperator.soperator.workloads import Pod
 
 AVAILABLE = "Available"
 #: Values of ``spec.maintenance`` with which everything runs.
@@ -50,7 +51,6 @@ class ClusterSeen:
     #: Soperator's version.
     version: str = ""
     has_accounting: bool = False
-    has_rest: bool = False
     is_being_deleted: bool = False
     #: Time of the last change of the spec; None if unchanged since its creation.
     changed: datetime | None = None
@@ -66,7 +66,6 @@ class ClusterSeen:
             maintenance="" if maintenance in AT_WORK else maintenance,
             version=str(spec.get("crVersion") or ""),
             has_accounting=bool((nodes.get("accounting") or {}).get("enabled")),
-            has_rest=bool((nodes.get("rest") or {}).get("enabled")),
             is_being_deleted="deletionTimestamp" in metadata,
             changed=last_changed(said),
         )
@@ -152,19 +151,6 @@ def _wrote_spec(entry: Object) -> bool:
     return "f:spec" in (entry.get("fieldsV1") or {})
 
 
-@dataclass(frozen=True)
-class PodSeen:
-    """The Pod of a Slurm node, which has the same name."""
-
-    name: str
-    is_ready: bool = False
-    is_leaving: bool = False
-    #: Its Kubernetes Node, named like the machine; empty while it has none.
-    machine: str = ""
-    #: Reasons why it does not run, from Kubernetes.
-    problems: tuple[str, ...] = ()
-
-
 @dataclass(frozen=True, kw_only=True)
 class NodeSetSeen:
     """A NodeSet.
@@ -172,7 +158,7 @@ class NodeSetSeen:
     For an ephemeral NodeSet, ``replicas`` is the number of node names, and ``active`` has the ordinals that should run.
 
     >>> said = {"metadata": {"name": "worker"}, "spec": {"replicas": 3, "ephemeralNodes": True}}
-    >>> seen = NodeSetSeen.read(said, {"spec": {"activeNodes": [2, 0, 7]}}, [])
+    >>> seen = NodeSetSeen.read(said, {"spec": {"activeNodes": [2, 0, 7]}}, {})
     >>> seen.nodes, seen.active_nodes
     (('worker-0', 'worker-1', 'worker-2'), ('worker-0', 'worker-2'))
     """
@@ -188,7 +174,7 @@ class NodeSetSeen:
     phase: str = ""
     conditions: Mapping[str, Condition] = field(default_factory=dict)
     #: Pods by the names of their Slurm nodes.
-    pods: Mapping[str, PodSeen] = field(default_factory=dict)
+    pods: Mapping[str, Pod] = field(default_factory=dict)
     is_being_deleted: bool = False
     #: The owner that resets changes by others.
     keeper: Keeper | None = None
@@ -196,7 +182,7 @@ class NodeSetSeen:
     version: str = ""
 
     @classmethod
-    def read(cls, said: Object, power_state: Object | None, pods: Iterable[PodSeen]) -> NodeSetSeen:
+    def read(cls, said: Object, power_state: Object | None, pods: Mapping[str, Pod]) -> NodeSetSeen:
         metadata, spec, status = said["metadata"], said.get("spec") or {}, said.get("status") or {}
         replicas = spec.get("replicas")
         return cls(
@@ -207,7 +193,7 @@ class NodeSetSeen:
             active=_active(power_state) if spec.get("ephemeralNodes") and power_state else None,
             phase=str(status.get("phase") or ""),
             conditions=conditions_of(said),
-            pods={pod.name: pod for pod in pods},
+            pods=pods,
             is_being_deleted="deletionTimestamp" in metadata,
             keeper=keeper_of(said),
             version=str(metadata.get("resourceVersion") or ""),

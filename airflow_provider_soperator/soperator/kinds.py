@@ -26,10 +26,6 @@ class Resource:
     plural: str
     kind: str
 
-    @property
-    def path(self) -> tuple[str, str, str]:
-        return self.group, self.version, self.plural
-
     def is_meant_by(self, reference: dict[str, Any]) -> bool:
         """True if a reference is to this kind; without a kind it refers to a Deployment."""
         group = str(reference.get("apiVersion") or "apps/v1").rpartition("/")[0]

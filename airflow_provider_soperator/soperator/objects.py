@@ -27,10 +27,9 @@ T = TypeVar("T")
 _MERGE = "application/merge-patch+json"
 #: Server-side apply. JSON is YAML, too.
 _APPLY = "application/apply-patch+yaml"
-#: Merges lists by the merge keys of their elements.
-_STRATEGIC = "application/strategic-merge-patch+json"
+_IN_TIME: dict[str, Any] = {"_request_timeout": API_TIMEOUT}
 #: Raw answers: building the client's own objects for thousands of Pods would block the event loop.
-_PLAIN: dict[str, Any] = {"_preload_content": False, "_request_timeout": API_TIMEOUT}
+_PLAIN: dict[str, Any] = {"_preload_content": False, **_IN_TIME}
 _FOR_NOW = "check if the API is overloaded"
 
 
@@ -59,44 +58,33 @@ class Objects:
         self._core = kubernetes_asyncio.client.CoreV1Api(client)
 
     async def read(self, resource: Resource, name: str) -> Object:
-        group, version, plural = resource.path
-        call = self._custom.get_namespaced_custom_object(
-            group, version, self.namespace, plural, name, _request_timeout=API_TIMEOUT
-        )
+        call = self._custom.get_namespaced_custom_object(*self._path(resource), name, **_IN_TIME)
         return await self._answer(call, "get", resource, name)
 
     async def read_scale(self, resource: Resource, name: str) -> Object:
-        group, version, plural = resource.path
-        call = self._custom.get_namespaced_custom_object_scale(
-            group, version, self.namespace, plural, name, _request_timeout=API_TIMEOUT
-        )
+        call = self._custom.get_namespaced_custom_object_scale(*self._path(resource), name, **_IN_TIME)
         return await self._answer(call, "get the scale of", resource, name)
 
-    async def list_all(self, resource: Resource, selector: str = "") -> list[Object]:
-        return await self.shared((resource.path, selector), lambda: self._list_all(resource, selector))
+    async def list_all(self, resource: Resource) -> list[Object]:
+        return await self.shared(resource, lambda: self._list_all(resource))
 
-    async def _list_all(self, resource: Resource, selector: str) -> list[Object]:
-        group, version, plural = resource.path
+    async def _list_all(self, resource: Resource) -> list[Object]:
         try:
-            with self._explained(f"list {plural}"):
-                listed = await self._custom.list_namespaced_custom_object(
-                    group, version, self.namespace, plural, label_selector=selector, _request_timeout=API_TIMEOUT
-                )
+            with self._explained(f"list {resource.plural}"):
+                listed = await self._custom.list_namespaced_custom_object(*self._path(resource), **_IN_TIME)
         except TransportError as error:
             # For a missing namespace the list is empty, so this means a missing kind.
             if is_missing(error):
                 raise KindMissing(
-                    f"the Kubernetes cluster has no kind {resource.kind} ({group}/{version})",
+                    f"the Kubernetes cluster has no kind {resource.kind} ({resource.group}/{resource.version})",
                     "install its CRD, or correct the Kubernetes connection",
                 ) from error
             raise
         return list(listed["items"])
 
-    async def create(self, resource: Resource, body: Object, *, dry_run: bool = False) -> Object:
-        group, version, plural = resource.path
-        how: dict[str, Any] = {"dry_run": "All"} if dry_run else {}
+    async def create(self, resource: Resource, body: Object) -> Object:
         call = self._custom.create_namespaced_custom_object(
-            group, version, self.namespace, plural, body, field_manager=MANAGER, _request_timeout=API_TIMEOUT, **how
+            *self._path(resource), body, field_manager=MANAGER, **_IN_TIME
         )
         return await self._answer(call, "create", resource, str(body["metadata"].get("name", "")))
 
@@ -105,27 +93,33 @@ class Objects:
 
         A conflict (see ``is_conflict``) if others manage a field that would change, unless ``force`` takes it over.
         """
-        group, version, plural = resource.path
         name = str(body["metadata"]["name"])
-        whole = {"apiVersion": f"{group}/{version}", "kind": resource.kind, **body}
+        whole = {"apiVersion": f"{resource.group}/{resource.version}", "kind": resource.kind, **body}
         call = self._custom.patch_namespaced_custom_object(
-            group, version, self.namespace, plural, name, whole, force=force, **_how(dry_run, _APPLY)
+            *self._path(resource), name, whole, force=force, **_how(dry_run, _APPLY)
         )
         return await self._answer(call, "apply", resource, name)
 
+    async def patch(self, resource: Resource, name: str, body: Object, *, dry_run: bool = False) -> None:
+        call = self._custom.patch_namespaced_custom_object(*self._path(resource), name, body, **_how(dry_run))
+        await self._answer(call, "patch", resource, name)
+
+    async def patch_scale(self, resource: Resource, name: str, body: Object, *, dry_run: bool = False) -> None:
+        call = self._custom.patch_namespaced_custom_object_scale(*self._path(resource), name, body, **_how(dry_run))
+        await self._answer(call, "scale", resource, name)
+
     async def delete(self, resource: Resource, name: str) -> None:
         """Delete an object; the objects that it owns are deleted in the background."""
-        group, version, plural = resource.path
         call = self._custom.delete_namespaced_custom_object(
-            group, version, self.namespace, plural, name, propagation_policy="Background", _request_timeout=API_TIMEOUT
+            *self._path(resource), name, propagation_policy="Background", **_IN_TIME
         )
         await self._answer(call, "delete", resource, name)
 
-    async def shared(self, question: tuple[Hashable, ...], ask: Callable[[], Awaitable[T]]) -> T:
+    async def shared(self, question: Hashable, ask: Callable[[], Awaitable[T]]) -> T:
         """An answer about the namespace, which concurrent callers may share."""
         if self._answers is None:
             return await ask()
-        return await self._answers.get((self.namespace, *question), ask, self._max_age)
+        return await self._answers.get((self.namespace, question), ask, self._max_age)
 
     async def list_pods(self, selector: str = "") -> list[Object]:
         return await self.shared(("pods", selector), lambda: self._list_pods(selector))
@@ -138,40 +132,18 @@ class Objects:
         with self._explained("list services"):
             return await _listed(self._core.list_namespaced_service(self.namespace, label_selector=selector, **_PLAIN))
 
-    async def list_nodes(self, selector: str = "") -> list[Object]:
+    async def list_nodes(self) -> list[Object]:
         """Kubernetes Nodes, which are in no namespace."""
-        with kubernetes_errors("list nodes", self._rights, _FOR_NOW):
-            return await _listed(self._core.list_node(label_selector=selector, **_PLAIN))
+        return await self.shared("nodes", self._list_nodes)
 
-    async def set_node_condition(self, node: str, condition: Object) -> None:
-        """Set one condition of a Node; its other conditions stay."""
-        body = {"status": {"conditions": [condition]}}
-        with kubernetes_errors(f"set a condition of node {node}", self._rights, _FOR_NOW):
-            try:
-                await _plain(self._core.patch_node_status(node, body, **(_how(False, _STRATEGIC) | _PLAIN)))
-            except Exception as error:
-                if is_missing(error):
-                    raise ObjectMissing(f"there is no Node {node}", "its machine may have been replaced") from error
-                raise
+    async def _list_nodes(self) -> list[Object]:
+        with kubernetes_errors("list nodes", self._rights, _FOR_NOW):
+            return await _listed(self._core.list_node(**_PLAIN))
 
     async def check_namespace(self) -> None:
         """Raise if the namespace does not exist: Kubernetes would just list no objects."""
         with namespace_errors(self.namespace):
             await _plain(self._core.read_namespace(self.namespace, **_PLAIN))
-
-    async def patch(self, resource: Resource, name: str, body: Object, *, dry_run: bool = False) -> None:
-        group, version, plural = resource.path
-        call = self._custom.patch_namespaced_custom_object(
-            group, version, self.namespace, plural, name, body, **_how(dry_run)
-        )
-        await self._answer(call, "patch", resource, name)
-
-    async def patch_scale(self, resource: Resource, name: str, body: Object, *, dry_run: bool = False) -> None:
-        group, version, plural = resource.path
-        call = self._custom.patch_namespaced_custom_object_scale(
-            group, version, self.namespace, plural, name, body, **_how(dry_run)
-        )
-        await self._answer(call, "scale", resource, name)
 
     async def _answer(self, call: Awaitable[Object], verb: str, resource: Resource, name: str) -> Object:
         try:
@@ -185,12 +157,15 @@ class Objects:
                 ) from error
             raise
 
+    def _path(self, resource: Resource) -> tuple[str, str, str, str]:
+        return resource.group, resource.version, self.namespace, resource.plural
+
     def _explained(self, what: str) -> Any:
         return kubernetes_errors(f"{what} in namespace {self.namespace}", self._rights, _FOR_NOW)
 
 
 def _how(dry_run: bool, content_type: str = _MERGE) -> dict[str, Any]:
-    how = {"field_manager": MANAGER, "_content_type": content_type, "_request_timeout": API_TIMEOUT}
+    how = {"field_manager": MANAGER, "_content_type": content_type, **_IN_TIME}
     return how | {"dry_run": "All"} if dry_run else how
 
 

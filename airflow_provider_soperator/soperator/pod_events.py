@@ -6,7 +6,7 @@ Each Slurm node is a Pod of the same name. Objects are those of either Kubernete
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -102,10 +102,6 @@ async def _try(history: PodHistory, work: Awaitable[None]) -> None:
         await work
     except TransportError as error:
         history.troubles.append(str(error))
-
-
-async def read_histories(core: Any, namespace: str, names: Sequence[str]) -> list[PodHistory]:
-    return list(await asyncio.gather(*(read_history(core, namespace, name) for name in names)))
 
 
 def describe(history: PodHistory, now: datetime) -> list[str]:

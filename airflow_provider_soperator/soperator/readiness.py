@@ -20,8 +20,9 @@ from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.node_conditions import in_lines, is_coming_up, is_going_off, is_off, is_usable
 from airflow_provider_soperator.slurm.node_orders import NodeStep, held
 from airflow_provider_soperator.slurm.states import NodeBase, NodeFlag
-from airflow_provider_soperator.soperator.clusters import AVAILABLE, ClusterSeen, ClusterSnapshot, NodeSetSeen, PodSeen
+from airflow_provider_soperator.soperator.clusters import AVAILABLE, ClusterSeen, ClusterSnapshot, NodeSetSeen
 from airflow_provider_soperator.soperator.conditions import newest
+from airflow_provider_soperator.soperator.workloads import Pod
 
 #: Time after a change in which the status may be outdated. Soperator is notified of changes at once, and checks one
 #: cluster within moments.
@@ -126,7 +127,7 @@ def of_nodeset(nodeset: NodeSetSeen, slurm: Mapping[str, Node] | None = None) ->
     return of_nodes(nodeset.active_nodes, nodeset.pods, slurm)
 
 
-def of_nodes(names: Iterable[str], pods: Mapping[str, PodSeen], slurm: Mapping[str, Node] | None) -> Readiness:
+def of_nodes(names: Iterable[str], pods: Mapping[str, Pod], slurm: Mapping[str, Node] | None) -> Readiness:
     """Readiness of nodes that should run."""
     steps = {name: _node(name, pods.get(name), slurm) for name in names}
     return Readiness(
@@ -135,7 +136,7 @@ def of_nodes(names: Iterable[str], pods: Mapping[str, PodSeen], slurm: Mapping[s
     )
 
 
-def _node(name: str, pod: PodSeen | None, slurm: Mapping[str, Node] | None) -> NodeStep:
+def _node(name: str, pod: Pod | None, slurm: Mapping[str, Node] | None) -> NodeStep:
     if pod is None:
         return NodeStep(waits="has no Pod yet")
     if pod.is_leaving:

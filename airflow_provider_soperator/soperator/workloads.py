@@ -1,10 +1,12 @@
-"""Workloads and their Pods, as plain objects: state, GPUs, replicas and problems."""
+"""Workloads, their Pods and the machines of these, read from plain objects: state, GPUs, replicas and problems."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 
-from airflow_provider_soperator.soperator.conditions import Object
+from airflow_provider_soperator.soperator.conditions import Condition, Object, conditions_of, newest, parse_time
 
 #: Reasons of a container to wait that pass soon.
 _STARTING = ("ContainerCreating", "PodInitializing")
@@ -13,6 +15,56 @@ MANAGER = "airflow-provider-soperator"
 GPU_RESOURCE = "nvidia.com/gpu"
 #: Problems to report: replicas mostly wait for the same reason.
 _MOST_PROBLEMS = 3
+
+
+@dataclass(frozen=True)
+class Host:
+    """The machine of a Pod."""
+
+    name: str
+    created: datetime | None = None
+    conditions: tuple[Condition, ...] = ()
+    is_leaving: bool = False
+    #: The Pod names it, but the API has no such Node any more.
+    is_gone: bool = False
+
+    @classmethod
+    def read(cls, node: Object) -> Host:
+        metadata = node["metadata"]
+        created = parse_time(metadata.get("creationTimestamp"))
+        return cls(metadata["name"], created, tuple(conditions_of(node).values()), is_leaving(node))
+
+
+@dataclass(frozen=True)
+class Pod:
+    """The Pod of a Slurm node, which has the same name."""
+
+    phase: str = ""
+    is_ready: bool = False
+    #: None while it has none, or if Kubernetes Nodes were not asked for.
+    host: Host | None = None
+    #: Reasons why it does not run, from Kubernetes.
+    problems: tuple[str, ...] = ()
+    is_leaving: bool = False
+    #: The last change of a condition.
+    since: datetime | None = None
+
+    @classmethod
+    def read(cls, pod: Object, host: Host | None = None) -> Pod:
+        since = newest(one.since for one in conditions_of(pod).values())
+        phase = str(_status(pod).get("phase") or "")
+        return cls(phase, is_ready(pod), host, tuple(problems_of(pod)), is_leaving(pod), since)
+
+
+def pods_on_hosts(pods: Sequence[Object], nodes: Sequence[Object]) -> dict[str, Pod]:
+    """Pods with their machines, by name."""
+    hosts = {host.name: host for host in map(Host.read, nodes)}
+    return {pod["metadata"]["name"]: Pod.read(pod, _host(pod, hosts)) for pod in pods}
+
+
+def _host(pod: Object, hosts: Mapping[str, Host]) -> Host | None:
+    name = machine_of(pod)
+    return hosts.get(name, Host(name, is_gone=True)) if name else None
 
 
 def is_on_a_node(pod: Object) -> bool:
@@ -25,8 +77,8 @@ def machine_of(pod: Object) -> str:
     return str((pod.get("spec") or {}).get("nodeName") or "")
 
 
-def is_leaving(pod: Object) -> bool:
-    return bool(pod["metadata"].get("deletionTimestamp"))
+def is_leaving(thing: Object) -> bool:
+    return bool(thing["metadata"].get("deletionTimestamp"))
 
 
 def is_ready(pod: Object) -> bool:

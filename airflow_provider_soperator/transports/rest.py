@@ -290,14 +290,16 @@ class MintedTokens(_RenewedTokens):
 class FetchedTokens(_RenewedTokens):
     """Tokens from ``scontrol token`` over another transport: for the user, or, as root, for any user.
 
-    The transport is made for the first token.
+    The transport is open for one token at a time: a token lasts an hour, in which it would idle.
     """
 
     def __init__(self, make: Callable[[], Transport], user: str = "") -> None:
         super().__init__(LIFESPAN)
         self._open, self._request = make, MintToken(LIFESPAN, user)
-        self._transport: Transport | None = None
 
     async def _make(self) -> str:
-        self._transport = self._transport or self._open()
-        return await self._transport.ask(self._request)
+        transport = self._open()
+        try:
+            return await transport.ask(self._request)
+        finally:
+            await transport.close()

@@ -19,15 +19,16 @@ from airflow_provider_soperator.slurm.node_orders import drained
 from airflow_provider_soperator.slurm.requests import ListJobs, ListNodes
 from airflow_provider_soperator.soperator.active_checks import (
     FOLLOWS,
+    ActiveChecks,
     CheckAwaited,
     CheckHasFailed,
     CheckSeen,
     RunSeen,
+    job_name,
     judged,
     newest,
     under_way,
 )
-from airflow_provider_soperator.soperator.check_jobs import ActiveChecks, job_name
 from airflow_provider_soperator.soperator.check_results import CheckResult, RunState, of_slurm
 from airflow_provider_soperator.work.nodes import give_orders
 from airflow_provider_soperator.work.protocols import Look, Progress, Watch, Work, WorkFailed

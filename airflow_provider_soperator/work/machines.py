@@ -143,7 +143,7 @@ class ReplacementProgress(Progress[AsyncSlurmClient]):
         refuse_unknown(self.wanted.nodes, known)
         wanted = [known[name] for name in self.wanted.nodes]
         if seen.kubernetes is not None:
-            return {node.name: by_kubernetes(node, seen.kubernetes.pods.get(node.name)) for node in wanted}
+            return {node.name: by_kubernetes(node, seen.kubernetes.get(node.name)) for node in wanted}
         machines = {machine.node: machine for machine in await client.ask(ListMachines(self.wanted.nodes))}
         sights = {node.name: by_slurm(node, machines.get(node.name)) for node in wanted}
         if unknown := [node.name for node in wanted if is_up(node) and sights[node.name].machine is None]:

@@ -94,12 +94,11 @@ def test_a_script_that_has_been_read_is_written_again(cluster: Cluster) -> None:
     text = "A=$(sbatch --parsable -H --wrap 'true')\nsbatch -J b -d afterok:$A --wrap true\n"
     first, second = read(text)
     after = key("a")
+    assert second.fields == {"name": "b", "dependency": f"afterok:{first.name}"}
     again = as_shell(
         {
             first.name: BatchJob(command=first.command, name=after.name("wrap"), **first.fields),
-            second.name: BatchJob(
-                command=second.command, dependency=Dependency(second.after[0].kind, after), **second.fields
-            ),
+            second.name: BatchJob(command=second.command, name="b", dependency=Dependency("afterok", after)),
         }
     )
     found = submit(cluster, again)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from selenium import webdriver
 
-from airflow_provider_soperator.hooks.form import FIELDS
+from airflow_provider_soperator.hooks.form import SOPERATOR
 from tests.integration.cluster import Cluster
 from tests.ui.page import Page
 
@@ -50,11 +50,11 @@ def test_the_form_shows_each_field_with_its_help(page: Connections) -> None:
     page.add()
     page.find("//*[. = 'Login node or slurmrestd']")
     page.open_extra()
-    for field in FIELDS:
+    for field in SOPERATOR.fields:
         page.find(f"//*[text() = '{field.label}']")
         page.find(f'//*[text() = "{field.help}"]')
-    secret = {field.name for field in FIELDS if field.is_secret}
-    plain = {field.name for field in FIELDS if not (field.is_secret or field.choices or field.is_flag)}
+    secret = {field.name for field in SOPERATOR.fields if field.is_secret}
+    plain = {field.name for field in SOPERATOR.fields if not (field.is_secret or field.choices or field.is_flag)}
     for name, kind in {**dict.fromkeys(secret, "password"), **dict.fromkeys(plain, "text")}.items():
         assert (page.find(f"//input[@name='element_{name}']").get_attribute("type") or "text") == kind
 

@@ -79,7 +79,7 @@ TABLE = (
         # These call Kubernetes.
         but=(
             "provisioning.objects",
-            "soperator.check_jobs",
+            "soperator.active_checks",
             "soperator.cluster_objects",
             "soperator.kinds",
             "soperator.objects",
@@ -114,7 +114,7 @@ TABLE = (
     ),
     Row(
         "what every process of Airflow reads",
-        modules("get_provider_info", "hooks.form", "hooks.settings", "hooks.nebius_settings"),
+        modules("get_provider_info", "hooks.form", "hooks.settings"),
         ACTS,
     ),
     # From here on, what counts is what comes on top of what parsing a DAG file imports anyway.

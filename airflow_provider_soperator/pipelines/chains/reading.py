@@ -10,6 +10,8 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from os.path import exists
+from pathlib import Path
+from typing import Any
 
 from airflow_provider_soperator.pipelines.chains import standins
 from airflow_provider_soperator.pipelines.chains.recording import (
@@ -23,6 +25,7 @@ from airflow_provider_soperator.pipelines.chains.recording import (
 )
 from airflow_provider_soperator.pipelines.chains.stages import Call, ScriptStage, ScriptWanted, staged
 from airflow_provider_soperator.pipelines.chains.standins import ShellChainError
+from airflow_provider_soperator.pipelines.graph import PipelineError
 
 MOST_CALLS, _MOST_DECISIONS, _MOST_FILES = 1000, 50, 20
 #: Variables that jobs do not get from the script.
@@ -49,8 +52,8 @@ def read(
     `ignored` are skipped, as they are done otherwise or do not matter.
 
     >>> first, second = read("J=$(sbatch --parsable prepare.sh)\\nsbatch -N2 --dependency=afterok:$J train.sh")
-    >>> second.name, second.fields, second.after[0].stages
-    ('train', {'nodes': 2}, ('prepare',))
+    >>> second.name, second.fields
+    ('train', {'nodes': 2, 'dependency': 'afterok:prepare'})
     """
     if re.search(r"[\x00\x02-\x05\r]", text):
         raise ShellChainError(1, "it has letters that no shell script has: check its encoding and its line ends")
@@ -65,6 +68,48 @@ def read(
         if not other.failed and other.calls != run.calls:
             raise ShellChainError(line, _UNDECIDED)
     return staged(run.calls)
+
+
+def task_parameters(
+    script: str, here: Path, variables: Mapping[str, str], ignored: Collection[str]
+) -> dict[str, dict[str, Any]]:
+    """The parameters of a task for each stage, by name; a script of one line is a file below ``here``."""
+    if "\n" not in script:
+        file = here / script
+        if not file.is_file():
+            raise PipelineError(
+                f"there is no script {script} in the DAG's folder {here}: name a file, or give its text"
+            )
+        here, script = file.parent, file.read_text()
+    return {stage.name: _options(stage, here) for stage in read(script, variables=variables, ignored=ignored)}
+
+
+def _options(stage: ScriptStage, here: Path) -> dict[str, Any]:
+    options = {name: _raw(value) for name, value in stage.fields.items() if value is not None}
+    if others := options.pop("extra_args", None):
+        options["sbatch_args"] = others
+    if stage.args:
+        options["args"] = _raw(list(stage.args))
+    if stage.command is not None:
+        return {**options, "command": _raw(stage.command)}
+    if stage.stdin_script is not None:
+        return {**options, "script": _raw(stage.stdin_script)}
+    assert stage.script is not None, "a stage has one of the three"
+    file = here / stage.script
+    if file.is_file():
+        return {**options, "script": _raw(file.read_text())}
+    return {**options, "remote_script": _raw(stage.script)}
+
+
+def _raw(value: Any) -> Any:
+    """Keep Jinja from reading a text as a template, such as ``${#files[@]}``."""
+    if isinstance(value, str):
+        return f"{{% raw %}}{value}{{% endraw %}}" if any(mark in value for mark in ("{{", "{%", "{#")) else value
+    if isinstance(value, (list, tuple)):
+        return [_raw(one) for one in value]
+    if isinstance(value, Mapping):
+        return {name: _raw(one) for name, one in value.items()}
+    return value
 
 
 def _otherwise(script: Script, run: _Run) -> Iterator[tuple[int, _Run]]:

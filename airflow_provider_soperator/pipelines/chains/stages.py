@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,33 +16,18 @@ from airflow_provider_soperator.slurm.job import BatchJob
 
 
 @dataclass(frozen=True)
-class After:
-    """A dependency of a stage on others of its script, on all of them together.
-
-    >>> After("after", ("prepare",), minutes=5).kind
-    'after'
-    """
-
-    kind: str
-    #: Their names; none for singleton.
-    stages: tuple[str, ...] = ()
-    minutes: int = 0
-
-
-@dataclass(frozen=True)
 class ScriptStage:
     """A call of sbatch, with one of `script`, `stdin_script` and `command`."""
 
     name: str
     line: int
-    #: Fields of a BatchJob, without its body, its arguments, and its dependencies on other stages.
+    #: Fields of a BatchJob, without body and arguments. The dependency names other stages in place of their ids.
     fields: Mapping[str, Any] = field(default_factory=dict)
     #: A path, relative to the shell script's working directory.
     script: str | None = None
     stdin_script: str | None = None
     command: str | None = None
     args: tuple[str, ...] = ()
-    after: tuple[After, ...] = ()
 
 
 class ScriptWanted(Exception):
@@ -64,12 +49,7 @@ class Call:
     variables: list[str] = field(default_factory=list, compare=False)
 
     def __post_init__(self) -> None:
-        first, *others, rest = self._components()
-        try:
-            self.said = directives.read_words(first)
-            het = [directives.read_words(words) for words in others]
-        except directives.DirectiveError as wrong:
-            raise self._error(f"sbatch would refuse this: {wrong.problem}", "mend it") from None
+        (self.said, *het), rest = self._components()
         self.fields = dict(self.said.fields)
         self.extra_args = list(self.said.extra_args)
         if het:
@@ -96,44 +76,24 @@ class Call:
     def _error(self, problem: str, remedy: str) -> ShellChainError:
         return ShellChainError(self.line, f"{problem}: {remedy}")
 
-    # Options
-
-    def _components(self) -> list[list[str]]:
-        """The words of the options, one list for each component of the job, and those of the script."""
-        found: list[list[str]] = []
-        rest = list(self.words)
-        while True:
-            end = self._end_of_options(rest)
-            found.append(rest[:end])
-            if rest[end : end + 1] == [":"]:
-                rest = rest[end + 1 :]
-                continue
-            return [*found, rest[end + 1 if rest[end : end + 1] == ["--"] else end :]]
-
-    def _end_of_options(self, words: Sequence[str]) -> int:
-        at = 0
-        while at < len(words) and words[at].startswith("-") and words[at] not in ("-", "--"):
-            word = words[at]
-            takes, value = self._argument(word, words[at + 1 : at + 2])
-            at += 2 if takes == "required" and not value else 1
-        return min(at, len(words))
-
-    def _argument(self, word: str, following: Sequence[str]) -> tuple[str, str]:
-        """Tell whether the last option of a word takes an argument; returns also its argument in the word."""
-        if word.startswith("--"):
-            name, equals, _ = word[2:].partition("=")
-            resolved = options.resolve_long(name)
-            if resolved is None and not equals and following and not following[0].startswith("-"):
+    def _components(self) -> tuple[list[directives.Component], list[str]]:
+        """The options of each component of the job, and the words after them."""
+        found: list[directives.Component] = []
+        rest = [":", *self.words]
+        while rest[:1] == [":"]:
+            words = rest[1:]
+            try:
+                component, rest = directives.read_command(words)
+            except directives.DirectiveError as wrong:
+                raise self._error(f"sbatch would refuse this: {wrong.problem}", "mend it") from None
+            last = words[len(words) - len(rest) - 1] if len(words) > len(rest) else ""
+            if rest and last in component.extra_args and "=" not in last and not options.resolve_long(last[2:]):
                 raise self._error(
-                    f"--{name} is not a known option, and {following[0]!r} may be its value or the script",
-                    f"write --{name}=VALUE, or other options after it",
+                    f"{last} is not a known option, and {rest[0]!r} may be its value or the script",
+                    f"write {last}=VALUE, or other options after it",
                 )
-            return (resolved[1] if resolved else "no"), equals
-        for at, letter in enumerate(word[1:], start=2):
-            resolved = options.resolve_short(letter)
-            if resolved is None or resolved[1] != "no":
-                return (resolved[1] if resolved else "no"), word[at:]
-        return "no", ""
+            found.append(component)
+        return found, rest
 
     def _taken(self, name: str) -> str | None:
         found = [word for word in self.extra_args if word == f"--{name}" or word.startswith(f"--{name}=")]
@@ -194,27 +154,20 @@ class Call:
 
     # Dependencies
 
-    def after(self, names: Sequence[str]) -> tuple[tuple[After, ...], str | None]:
-        """Dependencies on other stages, and the rest of the dependency on other jobs."""
+    def named_dependency(self, names: Sequence[str]) -> str | None:
+        """The dependency with names of stages in place of their ids."""
         text = self.dependency
         if text is None or ("?" in text and not standins.jobs_in(text)):
-            return (), text
+            return text
         if "?" in text:
             raise self._error("'?' in a dependency is not understood", "say what all must come before, with ','")
-        found: list[After] = []
-        others: list[str] = []
         try:
             said = dependencies.dependency_terms(text)
         except ValueError as wrong:
             raise self._error(f"--dependency: {wrong}", "mend it") from None
-        for term in said:
-            found += self._after(term, names)
-            plain = [job for job in term.jobs if not standins.jobs_in(job)]
-            if plain:
-                others.append(str(dependencies.Dependency(term.kind, *plain, minutes=term.minutes)))
-        return tuple(found), ",".join(others) or None
+        return ",".join(str(self._named(term, names)) for term in said)
 
-    def _after(self, term: dependencies.Dependency, names: Sequence[str]) -> Iterator[After]:
+    def _named(self, term: dependencies.Dependency, names: Sequence[str]) -> dependencies.Dependency:
         for job in term.jobs:
             if standins.jobs_in(job) and not standins.is_stand_in(job):
                 raise self._error("--dependency has something behind the id of a job", "wait for all of the array")
@@ -224,9 +177,8 @@ class Call:
         )
         if problems := checked.problems():
             raise self._error(f"--dependency: {'; '.join(problems)}", "mend it")
-        stages = [names[number] for job in term.jobs for number in standins.jobs_in(job)]
-        if stages or not term.jobs:
-            yield After(term.kind, tuple(dict.fromkeys(stages)), term.minutes)
+        jobs = [names[standins.jobs_in(job)[0]] if standins.is_stand_in(job) else job for job in term.jobs]
+        return dependencies.Dependency(term.kind, *dict.fromkeys(jobs), minutes=term.minutes)
 
 
 # Names
@@ -240,14 +192,13 @@ def staged(calls: Sequence[Call]) -> tuple[ScriptStage, ...]:
     names = _names(calls)
     found = []
     for call, name in zip(calls, names, strict=True):
-        after, dependency = call.after(names)
         fields = dict(call.fields)
-        if dependency is not None:
+        if (dependency := call.named_dependency(names)) is not None:
             fields["dependency"] = dependency
         if call.extra_args:
             fields["extra_args"] = tuple(call.extra_args)
         body = {"script": call.script, "stdin_script": call.stdin_script, "command": call.command}
-        found.append(ScriptStage(name, call.line, fields, **body, args=call.args, after=after))
+        found.append(ScriptStage(name, call.line, fields, **body, args=call.args))
     return tuple(found)
 
 

@@ -17,17 +17,6 @@ _WIDTH = 100
 _SET_BY_ENV = frozenset({"BASHOPTS", "BASH_VERSINFO", "EUID", "PATH", "PPID", "SHELLOPTS", "UID"})
 
 
-class UnknownDependency(ValueError):
-    """A dependency on a job that the script has not submitted by then.
-
-    >>> str(UnknownDependency("train", "q6befiawjvkz"))
-    'train: it waits for the job with the key q6befiawjvkz, which is not among those before it'
-    """
-
-    def __init__(self, name: str, key: str) -> None:
-        super().__init__(f"{name}: it waits for the job with the key {key}, which is not among those before it")
-
-
 def as_shell(jobs: Mapping[str, BatchJob]) -> str:
     """The script that submits these jobs in their order, with job ids in place of the keys that they wait for.
 
@@ -95,7 +84,9 @@ def _option(name: str, word: str, variables: Mapping[str, str]) -> str:
 
     def variable(found: re.Match[str]) -> str:
         if found[0] not in variables:
-            raise UnknownDependency(name, found[0])
+            raise ValueError(
+                f"{name}: it waits for the job with the key {found[0]}, which is not among those before it"
+            )
         # In front of an array's index the name needs an end.
         return f"${{{variables[found[0]]}}}" if found[1] else f"${variables[found[0]]}"
 

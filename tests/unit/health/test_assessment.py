@@ -31,7 +31,7 @@ from airflow_provider_soperator.slurm.errors import UnknownNode, UnknownPartitio
 from airflow_provider_soperator.slurm.node_conditions import KNOWN_REASONS
 from airflow_provider_soperator.slurm.states import NodeState
 from airflow_provider_soperator.soperator.conditions import Condition
-from airflow_provider_soperator.soperator.hosts import Host, KubernetesView, Pod
+from airflow_provider_soperator.soperator.workloads import Host, Pod
 
 NOON = datetime(2026, 11, 22, 12, tzinfo=timezone.utc)
 HOST = Host("computeinstance-1", NOON, (Condition("Ready", "True"),))
@@ -51,7 +51,7 @@ def node(state: str, reason: str = "", name: str = "worker-0", user: str = "root
 
 def health(one: Node, pod: Pod | None = RUNNING, **options: bool) -> NodeHealth:
     pods = {one.name: pod} if pod else {}
-    return assess([one], Observations(KubernetesView(pods)), **options)[one.name]
+    return assess([one], Observations(pods), **options)[one.name]
 
 
 def kinds(found: NodeHealth) -> list[str]:
@@ -158,8 +158,12 @@ def test_a_kubelet_that_is_not_heard_of_is_not_ready() -> None:
         (None, ["pod"], "has no Pod"),
         (replace(RUNNING, is_leaving=True), ["pod"], "has a Pod that is being deleted"),
         (replace(RUNNING, is_ready=False), ["pod"], ""),
-        (replace(RUNNING, is_ready=False, trouble="container slurmd waits: CrashLoopBackOff"), ["pod"], ""),
-        (Pod("Pending", False, trouble="Unschedulable"), ["pod"], "has a Pod that is on no machine"),
+        (
+            replace(RUNNING, is_ready=False, problems=("container slurmd waits (CrashLoopBackOff)",)),
+            ["pod"],
+            "",
+        ),
+        (Pod("Pending", False, problems=("Unschedulable",)), ["pod"], "has a Pod that is on no machine"),
         (
             replace(RUNNING, host=Host("computeinstance-1", is_gone=True)),
             ["machine"],
@@ -178,11 +182,11 @@ def test_a_pod_is_judged(pod: Pod | None, kind: list[str], acted: str) -> None:
 
 
 def test_a_node_that_boots_may_wait_for_its_machine() -> None:
-    assert not health(node("IDLE+CLOUD+POWERING_UP"), Pod("Pending", False, trouble="Unschedulable")).findings
+    assert not health(node("IDLE+CLOUD+POWERING_UP"), Pod("Pending", False, problems=("Unschedulable",))).findings
 
 
 def by_metrics(samples: Mapping[Metric, Sequence[Sample]], pod: Pod | None = None) -> Observations:
-    return Observations(KubernetesView({"worker-0": pod}) if pod else None, samples)
+    return Observations({"worker-0": pod} if pod else None, samples)
 
 
 XID, ECC, REMAP, TEMPERATURE = METRICS

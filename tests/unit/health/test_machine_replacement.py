@@ -20,7 +20,7 @@ from airflow_provider_soperator.slurm.node_orders import NodeStep
 from airflow_provider_soperator.slurm.requests import Drain, Undrain
 from airflow_provider_soperator.slurm.states import NodeState
 from airflow_provider_soperator.soperator.conditions import Condition
-from airflow_provider_soperator.soperator.hosts import Host, Pod
+from airflow_provider_soperator.soperator.workloads import Host, Pod
 
 NOON = datetime(2026, 11, 22, 12, tzinfo=timezone.utc)
 OURS = "[hardware_problem] airflow:nights: NVLink"

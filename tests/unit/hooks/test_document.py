@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from airflow.sdk import Connection
 
-from airflow_provider_soperator.hooks.form import FIELDS
+from airflow_provider_soperator.hooks.form import SOPERATOR
 from airflow_provider_soperator.hooks.settings import Settings, read
 from airflow_provider_soperator.slurm.links import PLACEHOLDERS, link_problem
 
@@ -48,7 +48,7 @@ def test_all_examples_are_tested() -> None:
     assert len(EXAMPLES) == 6
 
 
-@pytest.mark.parametrize("name", [field.name for field in FIELDS])
+@pytest.mark.parametrize("name", [field.name for field in SOPERATOR.fields])
 def test_each_field_is_in_the_table(name: str) -> None:
     table = DOCUMENT.partition("\n## Fields\n")[2].partition("\n## ")[0]
     assert f"`{name}`" in table

@@ -13,10 +13,10 @@ from airflow.models.connection import Connection
 from airflow.providers_manager import ProvidersManager
 from airflow.sdk.log import redact
 
-from airflow_provider_soperator.hooks.form import FIELDS, FILE_WAYS, TRANSPORTS
+from airflow_provider_soperator.hooks.form import FILE_WAYS, SOPERATOR, TRANSPORTS
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 
-SECRETS = [field.name for field in FIELDS if field.is_secret]
+SECRETS = [field.name for field in SOPERATOR.fields if field.is_secret]
 
 
 @pytest.fixture
@@ -37,8 +37,8 @@ def test_the_page_gets_all_fields() -> None:
     [shown] = [kind for kind in HookMetaService.hook_meta_data() if kind.connection_type == "soperator"]
     assert shown.hook_name == "Soperator (Slurm)"
     assert shown.extra_fields is not None
-    assert list(shown.extra_fields) == [field.name for field in FIELDS]
-    for field in FIELDS:
+    assert list(shown.extra_fields) == [field.name for field in SOPERATOR.fields]
+    for field in SOPERATOR.fields:
         described = shown.extra_fields[field.name]
         assert described["schema"]["title"] == field.label
         assert described["description"] == field.help
@@ -88,7 +88,7 @@ def test_a_secret_is_masked_by_its_name(name: str) -> None:
 
 
 def test_the_api_shows_no_secret() -> None:
-    extra = {field.name: f"what {field.name} says" for field in FIELDS}
+    extra = {field.name: f"what {field.name} says" for field in SOPERATOR.fields}
     connection = Connection(conn_id="mine", conn_type="soperator", password="a-password", extra=json.dumps(extra))
     shown = ConnectionResponse.model_validate(connection, from_attributes=True)
     assert shown.password == "***"

@@ -24,8 +24,8 @@ from nebius.api.nebius.common.v1 import (
 from nebius.base.error import SDKError
 
 from airflow_provider_soperator.errors import ConnectionMistake
-from airflow_provider_soperator.hooks.nebius import NebiusHook
-from airflow_provider_soperator.hooks.nebius_settings import FIELDS, NebiusSettings, read
+from airflow_provider_soperator.hooks.form import NEBIUS
+from airflow_provider_soperator.hooks.nebius import NebiusHook, NebiusSettings, read
 from airflow_provider_soperator.nebius.api import (
     NebiusBusy,
     NebiusConflict,
@@ -97,7 +97,7 @@ def test_the_page_gets_all_fields(monkeypatch: pytest.MonkeyPatch) -> None:
     [shown] = [kind for kind in HookMetaService.hook_meta_data() if kind.connection_type == "nebius"]
     assert shown.hook_name == "Nebius"
     assert shown.extra_fields is not None
-    assert list(shown.extra_fields) == [field.name for field in FIELDS]
+    assert list(shown.extra_fields) == [field.name for field in NEBIUS.fields]
     fields, validators = ModuleType("wtforms"), ModuleType("wtforms.validators")
     vars(fields).update(
         BooleanField=HookMetaService.MockBooleanField,
@@ -118,7 +118,7 @@ def test_the_hook_that_is_named_is_there() -> None:
 
 
 def test_the_api_shows_what_is_no_secret_and_nothing_else() -> None:
-    extra = {field.name: f"what {field.name} says" for field in FIELDS}
+    extra = {field.name: f"what {field.name} says" for field in NEBIUS.fields}
     connection = Connection(conn_id="mine", conn_type="nebius", password="a-password", extra=json.dumps(extra))
     shown = ConnectionResponse.model_validate(connection, from_attributes=True)
     assert shown.password == "***"

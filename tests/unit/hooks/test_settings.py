@@ -9,7 +9,7 @@ import pytest
 from airflow.sdk import Connection
 
 from airflow_provider_soperator.errors import ConnectionMistake
-from airflow_provider_soperator.hooks.form import FIELDS
+from airflow_provider_soperator.hooks.form import SOPERATOR
 from airflow_provider_soperator.hooks.settings import Settings, read
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 
@@ -67,7 +67,7 @@ def test_files_go_another_way_only_if_they_must(said: dict[str, Any], elsewhere:
 
 @pytest.mark.parametrize("blank", [None, "", " "])
 def test_fields_that_a_form_leaves_blank_say_nothing(blank: str | None) -> None:
-    fields = {field.name: blank for field in FIELDS}
+    fields = {field.name: blank for field in SOPERATOR.fields}
     found = settings(**fields | {"kubernetes_conn_id": " k "})
     assert (found.transport, found.kubernetes_conn_id, found.namespace) == ("kubernetes", "k", "soperator")
     with pytest.raises(ConnectionMistake, match="does not say how to reach the cluster"):
@@ -75,7 +75,7 @@ def test_fields_that_a_form_leaves_blank_say_nothing(blank: str | None) -> None:
 
 
 def test_a_uri_says_the_same() -> None:
-    found = settings("soperator://me@http%3A%2F%2Frest%3A6820/?jwt_token=a.b.c&extra__soperator__namespace=mine")
+    found = settings("soperator://me@http%3A%2F%2Frest%3A6820/?jwt_token=a.b.c&namespace=mine")
     assert (found.transport, found.rest_url, found.user, found.namespace) == ("rest", "http://rest:6820", "me", "mine")
 
 

@@ -8,8 +8,7 @@ import pytest
 from airflow.sdk import DAG
 
 from airflow_provider_soperator.operators.pipeline import PipelineError, SbatchPipeline
-from airflow_provider_soperator.pipelines.graph import Link
-from airflow_provider_soperator.pipelines.shell import stages_of
+from airflow_provider_soperator.pipelines.chains.reading import task_parameters
 
 SCRIPT = """#!/bin/bash
 DATA=/data/$1
@@ -21,22 +20,24 @@ sbatch --dependency=afterany:$JOB2,after:$JOB1+5,singleton --wrap 'echo {{ not a
 
 def test_stages(tmp_path: Path) -> None:
     (tmp_path / "train.sh").write_text("#!/bin/bash\necho ${#FILES[@]}\n")
-    first, second, third = stages_of(SCRIPT, tmp_path, {"1": "x"}, ())
-    assert first == ("preprocess", {"remote_script": "preprocess.sh", "args": ["/data/x"]}, [])
-    name, options, links = second
+    found = task_parameters(SCRIPT, tmp_path, {"1": "x"}, ())
+    assert list(found) == ["preprocess", "train", "job"]
+    first, second, third = found.values()
+    assert first == {"remote_script": "preprocess.sh", "args": ["/data/x"]}
     # What lies beside the DAG is sent, as it is.
-    assert options["script"] == "{% raw %}#!/bin/bash\necho ${#FILES[@]}\n{% endraw %}"
-    assert (name, options["nodes"], options["array"], links) == ("train", 2, "0-3", [Link("preprocess")])
-    name, options, links = third
-    assert options["command"].startswith("{% raw %}echo {{ not")
-    assert options["dependency"] == "singleton"
-    assert set(links) == {Link("train", "afterany"), Link("preprocess", "after", 5)}
+    assert second["script"] == "{% raw %}#!/bin/bash\necho ${#FILES[@]}\n{% endraw %}"
+    assert (second["nodes"], second["array"], second["dependency"]) == (2, "0-3", "afterok:preprocess")
+    assert third["command"].startswith("{% raw %}echo {{ not")
+    assert third["dependency"] == "afterany:train,after:preprocess+5,singleton"
 
 
 def test_a_pipeline() -> None:
     with DAG("of_shell", schedule=None) as dag:
         SbatchPipeline.from_shell("model", SCRIPT, variables={"1": "x"})
     assert dag.get_task("model.train").upstream_task_ids == {"model.preprocess"}
+    assert dag.get_task("model.job").job["dependency"] == "singleton"
+    assert dag.get_edge_info("model.train", "model.job")["label"] == "afterany"
+    assert dag.get_edge_info("model.preprocess", "model.job")["label"] == "after+5"
     dag.validate()
     dag.check_cycle()
     dag.resolve_template_files()
@@ -44,6 +45,6 @@ def test_a_pipeline() -> None:
 
 def test_mistakes(tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match=r"there is no script run_all\.sh in"):
-        stages_of("run_all.sh", tmp_path, {}, ())
-    with pytest.raises(PipelineError, match="line 2: expand is not for the stages"):
-        stages_of("A=$(sbatch --parsable a.sh)\nsbatch -d expand:$A b.sh\n", tmp_path, {}, ())
+        task_parameters("run_all.sh", tmp_path, {}, ())
+    with DAG("of_shell", schedule=None), pytest.raises(PipelineError, match="b: unknown kind of dependency expand"):
+        SbatchPipeline.from_shell("model", "A=$(sbatch --parsable a.sh)\nsbatch -d expand:$A b.sh\n")

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_soperator.pipelines.chains.reading import read
-from airflow_provider_soperator.pipelines.chains.stages import After
-from airflow_provider_soperator.pipelines.chains.writing import UnknownDependency, as_shell
+from airflow_provider_soperator.pipelines.chains.writing import as_shell
 from airflow_provider_soperator.slurm.dependencies import AnyOf, Dependency
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_description import ScriptFile
@@ -63,16 +62,16 @@ echo "end: $end"
     assert (prepare.name, prepare.fields) == ("prepare", {"name": "prepare data", "nodes": 2})
     assert (prepare.stdin_script, prepare.args) == ("#!/bin/sh\necho EOF\n", ())
     assert (fit.name, fit.script, fit.args) == ("fit_1", "/jobs/fit.sh", ("a b",))
-    assert fit.fields == {"name": "fit", "export": "ALL", "env": {"RATE": "0.1 %"}}
-    assert fit.after == (After("afterok", ("prepare",)),)
+    rest = {"export": "ALL", "env": {"RATE": "0.1 %"}}
+    assert fit.fields == {"name": "fit", **rest, "dependency": "afterok:prepare"}
     assert (end.name, end.command) == ("end", "echo it's")
-    assert end.after == (After("afterany", ("prepare", "fit_1")), After("after", ("fit_1",), 5), After("singleton"))
+    assert end.fields == {"dependency": "afterany:prepare:fit_1,after:fit_1+5,singleton"}
 
 
 def test_dependencies_on_others_than_whole_jobs_that_come_before() -> None:
     waiting = BatchJob(command="true", dependency=Dependency("afterok", FIT))
     first = BatchJob(command="true", name=FIT.name("fit"))
-    with pytest.raises(UnknownDependency, match=f"end: it waits for the job with the key {FIT}"):
+    with pytest.raises(ValueError, match=f"end: it waits for the job with the key {FIT}"):
         as_shell({"end": waiting, "fit": first})
     element = as_shell({"fit": first, "end": waiting.replace(dependency=f"afterok:{FIT}_3")})
     assert " --dependency=afterok:${fit}_3 " in element

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_soperator.pipelines.chains import reading, recording, standins
 from airflow_provider_soperator.pipelines.chains.reading import read
-from airflow_provider_soperator.pipelines.chains.stages import After, ScriptStage
+from airflow_provider_soperator.pipelines.chains.stages import ScriptStage
 from airflow_provider_soperator.pipelines.chains.standins import ShellChainError
 from airflow_provider_soperator.slurm.job import BatchJob
 
@@ -23,7 +23,8 @@ def one(text: str, **surroundings: object) -> ScriptStage:
 
 def graph(text: str) -> dict[str, tuple[tuple[str, ...], ...]]:
     """The stages by name, each with its dependencies: kind and names."""
-    return {stage.name: tuple((after.kind, *after.stages) for after in stage.after) for stage in read(text)}
+    said = {stage.name: stage.fields.get("dependency", "") for stage in read(text)}
+    return {name: tuple(tuple(term.split(":")) for term in filter(None, one.split(","))) for name, one in said.items()}
 
 
 # Whole scripts
@@ -42,17 +43,11 @@ sbatch --dependency=afterok:$JOB1:${JOB2},singleton evaluate.sh
         ScriptStage(
             "train",
             5,
-            {"nodes": 2},
+            {"nodes": 2, "dependency": "afterok:preprocess"},
             script="train.sh",
             args=("--data", "/data/x"),
-            after=(After("afterok", ("preprocess",)),),
         ),
-        ScriptStage(
-            "evaluate",
-            7,
-            script="evaluate.sh",
-            after=(After("afterok", ("preprocess", "train")), After("singleton")),
-        ),
+        ScriptStage("evaluate", 7, {"dependency": "afterok:preprocess:train,singleton"}, script="evaluate.sh"),
     )
 
 
@@ -210,7 +205,7 @@ def test_other_bodies() -> None:
 
 def test_exported_ids_are_no_variables_of_jobs() -> None:
     _, second = read("export J=$(sbatch --parsable a.sh)\nexport A=1\nsbatch -d afterok:$J b.sh")
-    assert second.fields == {"env": {"A": "1"}}
+    assert second.fields == {"env": {"A": "1"}, "dependency": "afterok:a"}
 
 
 def test_where_it_runs() -> None:
@@ -237,8 +232,7 @@ def test_jobs_that_are_not_of_the_script() -> None:
         "A=$(sbatch --parsable -d after:7+5?afterok:8 a.sh)\nsbatch -d afterok:17:$A,after:$A+5,afterany:18 b.sh"
     )
     assert first.fields == {"dependency": "after:7+5?afterok:8"}
-    assert second.fields == {"dependency": "afterok:17,afterany:18"}
-    assert second.after == (After("afterok", ("a",)), After("after", ("a",), 5))
+    assert second.fields == {"dependency": "afterok:17:a,after:a+5,afterany:18"}
 
 
 def test_what_the_script_takes_from_its_surroundings() -> None:

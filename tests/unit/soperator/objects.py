@@ -8,7 +8,8 @@ from typing import Any
 
 from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.states import NodeState
-from airflow_provider_soperator.soperator.clusters import PARTS, ClusterSeen, NodeSetSeen, PodSeen
+from airflow_provider_soperator.soperator.clusters import PARTS, ClusterSeen, NodeSetSeen
+from airflow_provider_soperator.soperator.workloads import Pod
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=timezone.utc)
 LONG_AGO = NOW - timedelta(days=30)
@@ -57,14 +58,14 @@ def nodeset(
     replicas: int = 2,
     *,
     active: list[int] | None = None,
-    pods: Mapping[str, PodSeen] | None = None,
+    pods: Mapping[str, Pod] | None = None,
     phase: str = "Ready",
     conditions: list[dict[str, str]] | None = None,
     **metadata: Any,
 ) -> NodeSetSeen:
     """A static one; with ``active`` ordinals an ephemeral one. Its Pods are all ready, but for those given."""
     ordinals = range(replicas) if active is None else active
-    ready = {f"worker-{one}": PodSeen(f"worker-{one}", is_ready=True) for one in ordinals}
+    ready = {f"worker-{one}": Pod(is_ready=True) for one in ordinals}
     return NodeSetSeen.read(
         {
             "metadata": {"name": "worker", **metadata},
@@ -72,7 +73,7 @@ def nodeset(
             "status": {"phase": phase, "conditions": conditions or []},
         },
         None if active is None else {"spec": {"activeNodes": active}},
-        list({**ready, **(pods or {})}.values()),
+        {**ready, **(pods or {})},
     )
 
 

@@ -15,13 +15,13 @@ from airflow_provider_soperator.soperator.active_checks import (
     CheckAwaited,
     CheckHasFailed,
     CheckSeen,
-    UnknownCheck,
     find,
+    job_name,
+    job_of,
     judged,
     newest,
     under_way,
 )
-from airflow_provider_soperator.soperator.check_jobs import job_name, job_of
 from airflow_provider_soperator.soperator.check_results import (
     CheckResult,
     JobEnd,
@@ -30,6 +30,7 @@ from airflow_provider_soperator.soperator.check_results import (
     of_slurm,
     refuse_unread,
 )
+from airflow_provider_soperator.soperator.objects import ObjectMissing
 from tests.unit.soperator.active_checks import NOW, active_check, ago, job
 
 JUST_NOW = ago(seconds=FOLLOWS.total_seconds() / 2)
@@ -196,7 +197,7 @@ def test_which_runs_another_one_would_disturb() -> None:
     ],
 )
 def test_a_check_is_found_by_the_names_of_either_version(said: str, found: str) -> None:
-    assert find([active_check("soperator-gpu-checks"), active_check("ssh-check")], said).name == found
+    assert find([active_check("soperator-gpu-checks"), active_check("ssh-check")], said, "soperator").name == found
 
 
 @pytest.mark.parametrize(
@@ -212,15 +213,15 @@ def test_a_check_is_found_by_the_names_of_either_version(said: str, found: str) 
     ],
 )
 def test_a_check_that_is_not_there(names: list[str], said: str, words: str) -> None:
-    with pytest.raises(UnknownCheck) as refused:
-        find([active_check(name) for name in names], said)
+    with pytest.raises(ObjectMissing) as refused:
+        find([active_check(name) for name in names], said, "soperator")
     assert str(refused.value).startswith(words)
 
 
 def test_a_short_name_that_two_clusters_have() -> None:
     checks = [CheckSeen(name=f"{cluster}-x", cluster=cluster) for cluster in ("one", "two")]
-    with pytest.raises(UnknownCheck, match="x is ambiguous: name one of one-x, two-x"):
-        find(checks, "x")
+    with pytest.raises(ObjectMissing, match="x is ambiguous: name one of one-x, two-x"):
+        find(checks, "x", "soperator")
 
 
 def test_a_job_is_named_within_what_kubernetes_has_room_for() -> None:

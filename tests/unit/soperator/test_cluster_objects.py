@@ -7,10 +7,10 @@ from typing import Any, cast
 
 import pytest
 
-from airflow_provider_soperator.soperator.cluster_objects import ClusterObjects, SeveralClusters
+from airflow_provider_soperator.soperator.cluster_objects import ClusterObjects
 from airflow_provider_soperator.soperator.clusters import ClusterSnapshot
 from airflow_provider_soperator.soperator.kinds import NODE_SET, POWER_STATE, SLURM_CLUSTER, Resource
-from airflow_provider_soperator.soperator.objects import KindMissing, Objects
+from airflow_provider_soperator.soperator.objects import KindMissing, ObjectMissing, Objects
 
 
 def named(name: str, **fields: Any) -> dict[str, Any]:
@@ -54,14 +54,13 @@ def test_nodesets_say_their_cluster_in_the_way_of_their_version() -> None:
     kinds = {SLURM_CLUSTER: [named("one"), named("two")], NODE_SET: sets, POWER_STATE: []}
     one = look(kinds, "one", pod("by-annotation-0", "by-annotation"), pod("by-spec-0", "by-spec"))
     assert [nodeset.name for nodeset in one.nodesets] == ["by-annotation", "of-nobody"]
-    [found] = one.nodesets[0].pods.values()
-    assert (found.name, found.is_ready, found.machine) == ("by-annotation-0", True, "machine-of-by-annotation-0")
+    assert {name: found.is_ready for name, found in one.nodesets[0].pods.items()} == {"by-annotation-0": True}
     assert [nodeset.name for nodeset in look(kinds, "two").nodesets] == ["by-spec", "of-nobody"]
 
 
 def test_of_several_clusters_one_has_to_be_named() -> None:
     kinds = {SLURM_CLUSTER: [named("one"), named("two")], NODE_SET: [], POWER_STATE: []}
-    with pytest.raises(SeveralClusters, match="several SlurmClusters in namespace soperator: name one of one, two"):
+    with pytest.raises(ObjectMissing, match="several SlurmClusters in namespace soperator: name one of one, two"):
         look(kinds, None)
 
 

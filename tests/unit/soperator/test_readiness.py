@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_soperator.soperator.clusters import PARTS, ClusterSeen, ClusterSnapshot, NodeSetSeen, PodSeen
+from airflow_provider_soperator.soperator.clusters import PARTS, ClusterSeen, ClusterSnapshot, NodeSetSeen
 from airflow_provider_soperator.soperator.readiness import SETTLES, of_all, of_cluster, of_nodeset
+from airflow_provider_soperator.soperator.workloads import Pod
 from tests.unit.soperator.objects import (
     LONG_AGO,
     NOW,
@@ -187,14 +188,14 @@ def test_a_nodeset_is_ready_by_its_pods_whatever_its_phase(phase: str, active: l
         (without("worker-0", "worker-1"), "worker-[0-1] has no Pod yet"),
         (without("worker-1", phase="Ready"), "worker-1 has no Pod yet"),
         (
-            nodeset(pods={"worker-1": PodSeen("worker-1", problems=("0/4 nodes are available",))}),
+            nodeset(pods={"worker-1": Pod(problems=("0/4 nodes are available",))}),
             "worker-1 has a Pod that is not ready (0/4 nodes are available)",
         ),
         (
-            nodeset(pods={"worker-0": PodSeen("worker-0", is_leaving=True)}),
+            nodeset(pods={"worker-0": Pod(is_leaving=True)}),
             "worker-0 has a Pod that is being deleted",
         ),
-        (nodeset(3, active=[0, 2], pods={"worker-2": PodSeen("worker-2")}), "worker-2 has a Pod that is not ready"),
+        (nodeset(3, active=[0, 2], pods={"worker-2": Pod()}), "worker-2 has a Pod that is not ready"),
         (replace(nodeset(active=[0]), active=None), "NodeSet worker has no power state yet"),
         (nodeset(phase="Terminating"), "NodeSet worker has no Pods while its cluster is in maintenance"),
         (

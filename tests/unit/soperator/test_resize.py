@@ -13,8 +13,9 @@ from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.requests import Drain, Undrain
 from airflow_provider_soperator.slurm.states import JobState
-from airflow_provider_soperator.soperator.clusters import NodeSetSeen, PodSeen, keeper_of
+from airflow_provider_soperator.soperator.clusters import NodeSetSeen, keeper_of
 from airflow_provider_soperator.soperator.resize import Resize, ResizeRefused, jobs_on
+from airflow_provider_soperator.soperator.workloads import Pod
 from tests.unit.soperator.objects import NOW, condition, nodeset, slurm
 
 IDLE = "IDLE+CLOUD"
@@ -96,7 +97,7 @@ def test_without_slurm_a_static_nodeset_shrinks_by_force_only() -> None:
 
 
 def test_it_is_done_once_what_goes_is_gone_on_both_sides() -> None:
-    pods = {name: PodSeen(name, is_ready=True) for name in ("worker-0", "worker-1")}
+    pods = {name: Pod(is_ready=True) for name in ("worker-0", "worker-1")}
     seen, nodes = replace(nodeset(1), pods=pods), slurm(worker_0=IDLE, worker_1=IDLE, worker_cpu_1=IDLE)
     assert str(to(1).finish(seen, nodes, NOW)) == "worker-1 is still in Slurm"
     assert str(to(1).finish(seen, None, NOW)) == "worker-1 still has a Pod"

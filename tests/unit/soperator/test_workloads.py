@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from typing import Any
 
 import pytest
 
-from airflow_provider_soperator.soperator.workloads import last_scaled_by, problems
+from airflow_provider_soperator.soperator.conditions import Condition
+from airflow_provider_soperator.soperator.workloads import Host, Pod, last_scaled_by, pods_on_hosts, problems
 
 
 def change(manager: str, day: int, field: str = "f:replicas") -> dict[str, Any]:
@@ -41,3 +43,23 @@ def test_what_keeps_replicas_from_being_ready_is_said_once() -> None:
         "has timed out",
         "container vllm waits (ImagePullBackOff: of vllm:latest)",
     )
+
+
+def test_a_pod_has_the_machine_that_it_is_on() -> None:
+    ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-11-22T02:00:00Z"}
+    node = {
+        "metadata": {"name": "computeinstance-1", "creationTimestamp": "2026-11-22T01:00:00Z"},
+        "status": {"conditions": [ready]},
+    }
+    running = {"status": {"phase": "Running", "conditions": [ready]}}
+    pods = [
+        {"metadata": {"name": "worker-0"}, "spec": {"nodeName": "computeinstance-1"}, **running},
+        {"metadata": {"name": "worker-1", "deletionTimestamp": "x"}, "spec": {"nodeName": "computeinstance-2"}},
+        waiting("ImagePullBackOff"),
+    ]
+    found = pods_on_hosts(pods, [node])
+    one = datetime(2026, 11, 22, 1, tzinfo=timezone.utc)
+    host = Host("computeinstance-1", one, (Condition("Ready", "True", since=one.replace(hour=2)),))
+    assert found["worker-0"] == Pod("Running", True, host, since=one.replace(hour=2))
+    assert found["worker-1"] == Pod(host=Host("computeinstance-2", is_gone=True), is_leaving=True)
+    assert found["vllm-0"] == Pod(problems=("container vllm waits (ImagePullBackOff: of vllm:latest)",))

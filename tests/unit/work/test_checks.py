@@ -57,7 +57,7 @@ class MadeUp:
         return (self.check,)
 
     async def find(self, said: str) -> CheckSeen:
-        return find([self.check], said)
+        return find([self.check], said, "soperator")
 
     async def runs(self) -> tuple[RunSeen, ...]:
         return tuple(self.seen.values())
