@@ -1,4 +1,4 @@
-"""The reservations of a shift in Slurm: the lease of its block, with its record, and the one that empties nodes.
+"""The lease of a block, held by one shift at a time, and the record of that shift; both are kept in Slurm.
 
 A lease is a reservation of one node for a minute in the year 2099, which affects no job. Slurm creates it atomically,
 keeps it over restarts, and shows it to everyone who wants to know why a shift waits.
@@ -11,24 +11,20 @@ import json
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime, timedelta, timezone
-from typing import Protocol, TypeVar
+from datetime import datetime, timezone
 
+from airflow_provider_soperator.capacity.handover import Ask, handover_name
 from airflow_provider_soperator.capacity.holdings import World
 from airflow_provider_soperator.errors import CapacityBusy
 from airflow_provider_soperator.logger import Logger
-from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.cluster_records import Reservation
 from airflow_provider_soperator.slurm.errors import ReservationConflict, UnknownReservation
 from airflow_provider_soperator.slurm.requests import (
     CreateReservation,
     DeleteReservation,
     ListReservations,
-    Request,
     UpdateReservation,
 )
-
-T = TypeVar("T")
 
 _PREFIX = "airflow-shift-"
 _FAR = datetime(2099, 1, 1, tzinfo=timezone.utc)
@@ -36,14 +32,6 @@ _FAR = datetime(2099, 1, 1, tzinfo=timezone.utc)
 _ASKED, _HAD = (datetime(2099, 1, 1, 0, minute, tzinfo=timezone.utc) for minute in (1, 2))
 #: Bytes that Slurm's front ends keep of a comment.
 _MOST = 1024
-#: A handover reservation ends by itself if no process is left to delete it.
-_LONGEST = timedelta(days=2)
-
-
-class Ask(Protocol):
-    """Sends a request to Slurm."""
-
-    def __call__(self, request: Request[T], /) -> Awaitable[T]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,11 +164,6 @@ class Lease:
         return {one.name: one for one in await self._ask(ListReservations()) if one.name.startswith(self._prefix)}
 
 
-def handover_name(block: str, key: str) -> str:
-    """The name of the reservation of one shift on one block."""
-    return f"airflow-handover-{_short(f'{block} {key}', 12)}"
-
-
 def _short(text: str, length: int) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:length]
 
@@ -266,53 +249,3 @@ class JointLease:
 
 def _remedy(holder: LeaseHolder) -> str:
     return f"if that task no longer exists: `scontrol delete ReservationName={holder.name}`"
-
-
-class HandoverReservation:
-    """The nodes that one shift takes from Slurm, reserved from the moment at which they leave."""
-
-    def __init__(self, ask: Ask, block: str, key: str, user: str, among: Sequence[str]) -> None:
-        self._ask = ask
-        self._name, self._user = handover_name(block, key), user
-        #: Other nodes in the reservation belong to another target of the same shift, in the same Slurm.
-        self._among = frozenset(among)
-
-    async def nodes(self) -> tuple[str, ...]:
-        """The nodes that are reserved now."""
-        found = await self._find()
-        return tuple(hostlist.expand(found.nodelist)) if found else ()
-
-    async def reserve(self, nodes: Sequence[str], start: datetime, why: str) -> bool:
-        """Reserve exactly these of the target's nodes from a moment on; True if anything had to be changed."""
-        found = await self._find()
-        reserved = hostlist.expand(found.nodelist) if found else []
-        wanted = tuple(hostlist.expand(hostlist.fold([*nodes, *(set(reserved) - self._among)])))
-        if found is None:
-            # Slurm rejects a reservation that begins in the past.
-            start = max(start, datetime.now(timezone.utc))
-            try:
-                await self._ask(
-                    CreateReservation(
-                        name=self._name,
-                        nodes=wanted,
-                        start=start,
-                        end=start + _LONGEST,
-                        users=(self._user,),
-                        comment=why,
-                    )
-                )
-            except ReservationConflict:
-                # It was created, but the answer was lost.
-                if await self._find() is None:
-                    raise
-            return True
-        if tuple(reserved) == wanted:
-            return False
-        await self._ask(UpdateReservation(name=self._name, nodes=wanted))
-        return True
-
-    async def end(self) -> None:
-        await self._ask(DeleteReservation(self._name))
-
-    async def _find(self) -> Reservation | None:
-        return next((one for one in await self._ask(ListReservations()) if one.name == self._name), None)

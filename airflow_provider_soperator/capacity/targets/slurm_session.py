@@ -8,8 +8,9 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from airflow_provider_soperator.capacity.figures import DisplacedJobs, JobLosses
+from airflow_provider_soperator.capacity.handover import HandoverReservation
 from airflow_provider_soperator.capacity.holdings import Holding, Release
-from airflow_provider_soperator.capacity.lease import HandoverReservation, Lease
+from airflow_provider_soperator.capacity.lease import Lease
 from airflow_provider_soperator.capacity.node_choice import choose
 from airflow_provider_soperator.capacity.targets.protocol import Session, SessionContext, refuse_unnamed
 from airflow_provider_soperator.client.client import AsyncSlurmClient
