@@ -1,0 +1,85 @@
+"""The reservation that empties nodes for a handover: Slurm starts no job on them that would run into it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Sequence
+from datetime import datetime, timedelta, timezone
+from typing import Protocol, TypeVar
+
+from airflow_provider_soperator.slurm import hostlist
+from airflow_provider_soperator.slurm.cluster_records import Reservation
+from airflow_provider_soperator.slurm.errors import ReservationConflict
+from airflow_provider_soperator.slurm.requests import (
+    CreateReservation,
+    DeleteReservation,
+    ListReservations,
+    Request,
+    UpdateReservation,
+)
+
+T = TypeVar("T")
+
+#: The reservation ends by itself if no process is left to delete it.
+_LONGEST = timedelta(days=2)
+
+
+class Ask(Protocol):
+    """Sends a request to Slurm."""
+
+    def __call__(self, request: Request[T], /) -> Awaitable[T]: ...
+
+
+def handover_name(block: str, key: str) -> str:
+    """The name of the reservation of one shift on one block."""
+    return f"airflow-handover-{hashlib.sha256(f'{block} {key}'.encode()).hexdigest()[:12]}"
+
+
+class HandoverReservation:
+    """The nodes that one shift takes from Slurm, reserved from the moment at which they leave."""
+
+    def __init__(self, ask: Ask, block: str, key: str, user: str, among: Sequence[str]) -> None:
+        self._ask = ask
+        self._name, self._user = handover_name(block, key), user
+        #: Other nodes in the reservation belong to another target of the same shift, in the same Slurm.
+        self._among = frozenset(among)
+
+    async def nodes(self) -> tuple[str, ...]:
+        """The nodes that are reserved now."""
+        found = await self._find()
+        return tuple(hostlist.expand(found.nodelist)) if found else ()
+
+    async def reserve(self, nodes: Sequence[str], start: datetime, why: str) -> bool:
+        """Reserve exactly these of the target's nodes from a moment on; True if anything had to be changed."""
+        found = await self._find()
+        reserved = hostlist.expand(found.nodelist) if found else []
+        wanted = tuple(hostlist.expand(hostlist.fold([*nodes, *(set(reserved) - self._among)])))
+        if found is None:
+            # Slurm rejects a reservation that begins in the past.
+            start = max(start, datetime.now(timezone.utc))
+            try:
+                await self._ask(
+                    CreateReservation(
+                        name=self._name,
+                        nodes=wanted,
+                        start=start,
+                        end=start + _LONGEST,
+                        users=(self._user,),
+                        comment=why,
+                    )
+                )
+            except ReservationConflict:
+                # It was created, but the answer was lost.
+                if await self._find() is None:
+                    raise
+            return True
+        if tuple(reserved) == wanted:
+            return False
+        await self._ask(UpdateReservation(name=self._name, nodes=wanted))
+        return True
+
+    async def end(self) -> None:
+        await self._ask(DeleteReservation(self._name))
+
+    async def _find(self) -> Reservation | None:
+        return next((one for one in await self._ask(ListReservations()) if one.name == self._name), None)
