@@ -77,6 +77,7 @@ def test_files_are_written_and_read_in_pieces(shell_way: Way, cluster: Cluster) 
     assert (missing.data, missing.size) == (b"", None)
     shell_way.ask(RemoveFiles((path, "/root/nothing")))
     assert cluster.run("ls", folder) == ""
+    shell_way.ask(RemoveFiles((folder,)))
 
 
 def test_an_empty_file_can_be_written(shell_way: Way) -> None:
