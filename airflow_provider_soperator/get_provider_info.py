@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_provider_soperator import __version__
-from airflow_provider_soperator.hooks.form import NEBIUS, SOPERATOR
+from airflow_provider_soperator.hooks.forms import NEBIUS, SOPERATOR
 
 
 def get_provider_info() -> dict[str, Any]:

@@ -14,7 +14,8 @@ from typing import Any
 from async_timeout import timeout
 
 from airflow_provider_soperator.client.job_tracker import LossLimits
-from airflow_provider_soperator.client.poll_rounds import Pace, Waiter, WatchList, first_of_kind
+from airflow_provider_soperator.client.poll_interval import Pace
+from airflow_provider_soperator.client.poll_rounds import Waiter, WatchList, first_of_kind
 from airflow_provider_soperator.slurm.errors import InvalidRequest, RateLimited, SlurmError
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import JobStatus

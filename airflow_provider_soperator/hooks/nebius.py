@@ -16,7 +16,7 @@ from airflow.sdk import BaseHook
 from airflow_provider_soperator import __version__
 from airflow_provider_soperator.errors import ConnectionMistake
 from airflow_provider_soperator.hooks.connections import at_most_one, filled, installed, known
-from airflow_provider_soperator.hooks.form import NEBIUS
+from airflow_provider_soperator.hooks.forms import NEBIUS
 from airflow_provider_soperator.hooks.shared import SharedClients
 from airflow_provider_soperator.hooks.transports import lines_of_key
 from airflow_provider_soperator.nebius.api import NebiusUnauthenticated, access_token, whoami

@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow_provider_soperator.errors import ConnectionMistake
 from airflow_provider_soperator.hooks.connections import at_most_one, filled
-from airflow_provider_soperator.hooks.form import FILE_WAYS, LINKS, SOPERATOR, SSH_EXTRAS, TRANSPORTS
+from airflow_provider_soperator.hooks.forms import FILE_WAYS, LINKS, SOPERATOR, SSH_EXTRAS, TRANSPORTS
 from airflow_provider_soperator.slurm.links import link_problem
 from airflow_provider_soperator.values import NAMESPACE
 

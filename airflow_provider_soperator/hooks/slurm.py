@@ -11,7 +11,7 @@ from airflow.sdk import BaseHook
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.sync import LOOP, SlurmClient
 from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
-from airflow_provider_soperator.hooks.form import SOPERATOR
+from airflow_provider_soperator.hooks.forms import SOPERATOR
 from airflow_provider_soperator.hooks.settings import Settings, read
 from airflow_provider_soperator.hooks.shared import CLIENTS
 from airflow_provider_soperator.hooks.transports import open_transport

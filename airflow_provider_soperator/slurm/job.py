@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from airflow_provider_soperator.slurm import job_checks, job_description, job_submission, options
+from airflow_provider_soperator.slurm import job_checks, job_description, options, sbatch_arguments
 from airflow_provider_soperator.slurm.job_description import JobDescription, ScriptFile
-from airflow_provider_soperator.slurm.job_submission import Submission
+from airflow_provider_soperator.slurm.sbatch_arguments import Submission
 
 
 class BatchJob(JobDescription):
@@ -33,19 +33,19 @@ class BatchJob(JobDescription):
     def argv(self) -> list[str]:
         """The options as words of sbatch's command line, which override #SBATCH lines in the script."""
         self.check()
-        return job_submission.argv(self)
+        return sbatch_arguments.argv(self)
 
     def submission(self) -> Submission:
         """The command, and its standard input, that submits the job on the cluster."""
         self.check()
-        return job_submission.build_submission(self)
+        return sbatch_arguments.build_submission(self)
 
     def to_payload(
-        self, version: str, *, environment: Iterable[str] = job_submission.DEFAULT_ENVIRONMENT
+        self, version: str, *, environment: Iterable[str] = sbatch_arguments.DEFAULT_ENVIRONMENT
     ) -> dict[str, Any]:
         """The body of slurmrestd's POST /slurm/{version}/job/submit; `environment` replaces a login's."""
         self.check()
-        return job_submission.build_payload(self, version, environment)
+        return sbatch_arguments.build_payload(self, version, environment)
 
 
 def fields_of(job: BatchJob) -> dict[str, Any]:

@@ -11,9 +11,9 @@ from airflow_provider_soperator.slurm import (
     dependencies,
     directives,
     job_description,
-    job_submission,
     option_values,
     options,
+    sbatch_arguments,
 )
 from airflow_provider_soperator.slurm.job_description import JobDescription
 
@@ -121,7 +121,7 @@ def _encodable(text: str) -> bool:
 def _options(job: JobDescription) -> Iterator[str]:
     said: Mapping[str, Any] = {}
     try:
-        said = job_submission.values(job)
+        said = sbatch_arguments.values(job)
     except (TypeError, ValueError) as wrong:
         yield f"array: {wrong}"
     for option, value in options.said(said):
@@ -159,7 +159,7 @@ def _contradictions(job: JobDescription) -> Iterator[str]:
             yield f"{field} and tres_per_task: both set the number of {resource} per task"
     if job.gpus_per_socket is not None and job.sockets_per_node is None:
         yield "gpus_per_socket: needs sockets_per_node"
-    if job.gpu_type is not None and not any(isinstance(getattr(job, f), int) for f in job_submission.GPU_COUNTS):
+    if job.gpu_type is not None and not any(isinstance(getattr(job, f), int) for f in sbatch_arguments.GPU_COUNTS):
         yield "gpu_type: needs a number of GPUs, such as gpus_per_node"
     if job.array_limit is not None and job.array is None:
         yield "array_limit: needs array"
@@ -246,7 +246,7 @@ _SPECIAL: Mapping[str, Callable[[Any], Iterator[str]]] = {
     "signal": _signal,
     "time_limit": _time,
     "time_min": _time,
-    **dict.fromkeys(job_submission.GPU_COUNTS, _gpus),
+    **dict.fromkeys(sbatch_arguments.GPU_COUNTS, _gpus),
 }
 
 
@@ -260,7 +260,7 @@ def _environment(job: JobDescription) -> Iterator[str]:
             yield f"env: {name[:80]!r} is not a variable name (letters, digits and _, at most 254)"
         elif name == "_":
             yield "env: _ is overwritten by every shell on the way"
-        elif name.startswith((job_submission.RESERVED_PREFIX, "SBATCH_")) or name in ("SLURM_CONF", "SLURM_CLUSTERS"):
+        elif name.startswith((sbatch_arguments.RESERVED_PREFIX, "SBATCH_")) or name in ("SLURM_CONF", "SLURM_CLUSTERS"):
             yield f"env: {name} would change the submission itself, not the job"
         elif not isinstance(value, str):  # a DAG file is not type-checked
             yield f"env: the value of {name} must be a string, got {type(value).__name__}"  # type: ignore[unreachable]
@@ -277,7 +277,7 @@ def _environment(job: JobDescription) -> Iterator[str]:
 
 def _script_lines(job: JobDescription) -> Iterator[str]:
     """Problems of the script's own #SBATCH lines, alone and with the job's fields."""
-    text = job_submission.body(job)
+    text = sbatch_arguments.body(job)
     if text is None:
         return
     try:

@@ -21,8 +21,8 @@ from airflow_provider_soperator.slurm.dependencies import Dependency
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_description import ScriptFile
 from airflow_provider_soperator.slurm.job_ids import SubmissionKey, key_of
-from airflow_provider_soperator.slurm.job_submission import Submission
 from airflow_provider_soperator.slurm.option_values import Signal
+from airflow_provider_soperator.slurm.sbatch_arguments import Submission
 from sandbox.lifecycle import Sandbox
 
 #: What each Slurm's slurmrestd serves, of what the provider speaks.

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from selenium import webdriver
 
-from airflow_provider_soperator.hooks.form import SOPERATOR
+from airflow_provider_soperator.hooks.forms import SOPERATOR
 from tests.integration.cluster import Cluster
 from tests.ui.page import Page
 

@@ -11,7 +11,7 @@ from airflow.providers_manager import ProvidersManager
 
 import airflow_provider_soperator
 from airflow_provider_soperator.get_provider_info import get_provider_info
-from airflow_provider_soperator.hooks import form
+from airflow_provider_soperator.hooks import forms
 from airflow_provider_soperator.links.slurm import LINKS
 
 PACKAGE = "airflow-provider-soperator"
@@ -86,7 +86,7 @@ def test_airflow_lists_the_provider() -> None:
 def test_links_are_registered_and_have_a_field_each() -> None:
     names = {f"{type(link).__module__}.{type(link).__qualname__}" for link in LINKS}
     assert names <= set(ProvidersManager().extra_links_class_names)
-    assert [link.template for link in LINKS] == list(form.LINKS)
+    assert [link.template for link in LINKS] == list(forms.LINKS)
 
 
 def test_one_version_everywhere() -> None:

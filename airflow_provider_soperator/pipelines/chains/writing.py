@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping
 
-from airflow_provider_soperator.slurm import job_submission
+from airflow_provider_soperator.slurm import sbatch_arguments
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_ids import key_of, strip_key
 
@@ -44,11 +44,11 @@ def as_shell(jobs: Mapping[str, BatchJob]) -> str:
 
 
 def _call(name: str, job: BatchJob, variables: Mapping[str, str]) -> Iterator[str]:
-    job = job_submission.with_script_environment(job)
+    job = sbatch_arguments.with_script_environment(job)
     if job.name is not None:
         job = job.replace(name=strip_key(job.name) or None)
-    words = [_option(name, word, variables) for word in job_submission.argv(job)]
-    script = job_submission.body(job)
+    words = [_option(name, word, variables) for word in sbatch_arguments.argv(job)]
+    script = sbatch_arguments.body(job)
     if job.command is not None:
         command = job.command if isinstance(job.command, str) else shlex.join(job.command)
         # Options of the first component come before the others.

@@ -26,7 +26,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_provider_soperator.slurm import dependencies, directives, job_description, job_submission, option_values
+from airflow_provider_soperator.slurm import dependencies, directives, job_description, option_values, sbatch_arguments
 from airflow_provider_soperator.slurm.errors import InvalidRequest, SlurmError, UnreadableAnswer, from_output, passing
 from airflow_provider_soperator.slurm.job_description import Job, JobDescription
 from airflow_provider_soperator.slurm.job_ids import MARK, JobId, SubmissionKey, key_of, strip_key
@@ -153,7 +153,7 @@ class SubmitOnce(Request[tuple[Submitted, ...]]):
     def _job_fields(self, job: BatchJob, key: SubmissionKey, of_all: frozenset[SubmissionKey]) -> Iterator[bytes]:
         waits_for, asked = dependency_of(job), asked_for(job)
         priority = "" if asked.priority is None else option_values.PRIORITY.write(asked.priority)
-        comments = [part.comment or "" for part in job_submission.components(job)] if self.together else []
+        comments = [part.comment or "" for part in sbatch_arguments.components(job)] if self.together else []
         if self.together and not asked.hold and of_all.isdisjoint(waits_for.keys):
             # It must not start before the others exist. A release resets the priority, so its own is set afterwards.
             job = with_extra_args(job).replace(hold=True, comment=HELD, priority=None)
@@ -237,16 +237,16 @@ class KeyedDependency:
 
 def with_extra_args(job: Job) -> Job:
     """The job with the options in its extra words as fields."""
-    return job_submission.with_lines(job, directives.Component()) if job.extra_args else job
+    return sbatch_arguments.with_lines(job, directives.Component()) if job.extra_args else job
 
 
 def asked_for(job: Job) -> Job:
     """The job with the options of #SBATCH lines and extra words as fields of its first component."""
-    text = job_submission.body(job) or ""
+    text = sbatch_arguments.body(job) or ""
     if not job.extra_args and "#SBATCH" not in text and "#SLURM" not in text:
         return job
     try:
-        return job_submission.with_lines(job, directives.read(text)[0])
+        return sbatch_arguments.with_lines(job, directives.read(text)[0])
     except directives.DirectiveError as wrong:
         raise job_description.InvalidJob([f"script: {wrong}"]) from None
 

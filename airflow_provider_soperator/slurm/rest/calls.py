@@ -9,7 +9,7 @@ from functools import singledispatch
 from typing import Any, NoReturn, TypeVar
 from urllib.parse import quote, urlencode
 
-from airflow_provider_soperator.slurm import job_submission
+from airflow_provider_soperator.slurm import sbatch_arguments
 from airflow_provider_soperator.slurm.errors import SlurmError, UnreadableAnswer, classify
 from airflow_provider_soperator.slurm.notations import Duration, ExitCode, NoDuration
 from airflow_provider_soperator.slurm.requests.commands import TIMEOUT, Request
@@ -17,7 +17,7 @@ from airflow_provider_soperator.slurm.requests.commands import TIMEOUT, Request
 T = TypeVar("T")
 
 #: The supported versions of slurmrestd's interface, v0.0.…: Slurm 24.05 to 26.05.
-VERSIONS = tuple(sorted(int(version.rpartition(".")[2]) for version in job_submission.PAYLOAD_VERSIONS))
+VERSIONS = tuple(sorted(int(version.rpartition(".")[2]) for version in sbatch_arguments.PAYLOAD_VERSIONS))
 
 
 class Unsupported(Exception):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from airflow_provider_soperator.slurm import job_description, job_submission, options
+from airflow_provider_soperator.slurm import job_description, options, sbatch_arguments
 from airflow_provider_soperator.slurm.errors import InvalidRequest, UnknownJob
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_ids import JobId
@@ -296,7 +296,7 @@ def submit(request: Submit, site: Site) -> Steps[JobId]:
 def payload_of(job: BatchJob, site: Site) -> dict[str, Any]:
     """The job's JSON; its default working folder is the user's home."""
     job.check()
-    if site.home and job_submission.components(job)[0].chdir is None:
+    if site.home and sbatch_arguments.components(job)[0].chdir is None:
         job = job.replace(chdir=site.home)
     return job.to_payload(f"v0.0.{site.version}")
 

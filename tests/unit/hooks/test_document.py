@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from airflow.sdk import Connection
 
-from airflow_provider_soperator.hooks.form import SOPERATOR
+from airflow_provider_soperator.hooks.forms import SOPERATOR
 from airflow_provider_soperator.hooks.settings import Settings, read
 from airflow_provider_soperator.slurm.links import PLACEHOLDERS, link_problem
 

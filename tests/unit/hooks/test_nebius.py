@@ -24,7 +24,7 @@ from nebius.api.nebius.common.v1 import (
 from nebius.base.error import SDKError
 
 from airflow_provider_soperator.errors import ConnectionMistake
-from airflow_provider_soperator.hooks.form import NEBIUS
+from airflow_provider_soperator.hooks.forms import NEBIUS
 from airflow_provider_soperator.hooks.nebius import NebiusHook, NebiusSettings, read
 from airflow_provider_soperator.nebius.api import (
     NebiusBusy,

@@ -1,4 +1,4 @@
-"""Submission of a job: sbatch's command line and script, the command on the cluster, and the JSON for slurmrestd.
+"""The arguments of sbatch for a job: its command line and script, the command on the cluster, and slurmrestd's JSON.
 
 sbatch's own options cannot carry a job's environment. `--export=NAME=value` interprets quotes and commas in values,
 and writes the values into the job's SLURM_EXPORT_ENV (which every srun in it obeys) and into accounting.

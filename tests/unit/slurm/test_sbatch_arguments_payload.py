@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_soperator.slurm import job_submission
+from airflow_provider_soperator.slurm import sbatch_arguments
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_description import InvalidJob
 
@@ -22,7 +22,7 @@ def test_the_least_there_is() -> None:
         "job": {
             "name": "sbatch",
             "current_working_directory": "/root",
-            "environment": [*job_submission.DEFAULT_ENVIRONMENT, "SLURM_SUBMIT_DIR=/root"],
+            "environment": [*sbatch_arguments.DEFAULT_ENVIRONMENT, "SLURM_SUBMIT_DIR=/root"],
             "standard_input": "/dev/null",
             "script": "#!/bin/sh\ntrue\n",
         }

@@ -13,7 +13,7 @@ from airflow.models.connection import Connection
 from airflow.providers_manager import ProvidersManager
 from airflow.sdk.log import redact
 
-from airflow_provider_soperator.hooks.form import FILE_WAYS, SOPERATOR, TRANSPORTS
+from airflow_provider_soperator.hooks.forms import FILE_WAYS, SOPERATOR, TRANSPORTS
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 
 SECRETS = [field.name for field in SOPERATOR.fields if field.is_secret]
