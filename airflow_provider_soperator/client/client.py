@@ -10,11 +10,11 @@ from datetime import datetime, timezone
 from functools import partial
 from typing import TypeVar
 
-from airflow_provider_soperator.answers import SharedAnswers
-from airflow_provider_soperator.client import poll_rounds, queue, submissions
+from airflow_provider_soperator.client import queue, submissions
 from airflow_provider_soperator.client.output import Tail, Tails
-from airflow_provider_soperator.client.poller import POLL_INTERVAL, JobNews, Poller
+from airflow_provider_soperator.client.poller import POLL_INTERVAL, JobNews, Poller, statuses
 from airflow_provider_soperator.client.submissions import Batcher
+from airflow_provider_soperator.shared import SharedAnswers
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, RateLimit, Share
 from airflow_provider_soperator.slurm.errors import AccountingDisabled
 from airflow_provider_soperator.slurm.files import PIECE, FileError, Piece, ReadPieces
@@ -146,7 +146,7 @@ class AsyncSlurmClient:
 
     async def statuses(self, jobs: Iterable[JobId]) -> dict[JobId, JobStatus]:
         """The status of any number of jobs, from one request."""
-        return await self._take(poll_rounds.statuses(jobs))
+        return await self._take(statuses(jobs))
 
     def watch(self, job: JobId, *, name: str = "", mine: bool = False, poll_interval: float = POLL_INTERVAL) -> JobNews:
         """Watch a job until its end. All watches share one poller.

@@ -1,25 +1,27 @@
-"""The poller: one for all waiters for jobs of a cluster in an event loop.
+"""The poller: one for all waiters for jobs of a cluster in an event loop. It polls only while there are watches.
 
-It polls only while there are watches.
+For any number of waiters, a round asks the queue once, and accounting once for jobs that the queue does not have.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
 
 from async_timeout import timeout
 
-from airflow_provider_soperator.client.job_tracker import LossLimits
-from airflow_provider_soperator.client.poll_interval import Pace
-from airflow_provider_soperator.client.poll_rounds import Waiter, WatchList, first_of_kind
-from airflow_provider_soperator.slurm.errors import InvalidRequest, RateLimited, SlurmError
+from airflow_provider_soperator.client.job_tracker import LossLimits, TrackedJob
+from airflow_provider_soperator.slurm.cluster_records import ClusterConfig
+from airflow_provider_soperator.slurm.errors import AccountingDisabled, InvalidRequest, RateLimited, SlurmError
 from airflow_provider_soperator.slurm.job_ids import JobId
-from airflow_provider_soperator.slurm.job_records import JobStatus
-from airflow_provider_soperator.slurm.requests import Request, ShowConfig
+from airflow_provider_soperator.slurm.job_records import AccountingJob, Job, JobStatus
+from airflow_provider_soperator.slurm.requests import Accounting, ListJobs, Request, ShowConfig
+from airflow_provider_soperator.slurm.requests.accounting import MOST_IDS
 from airflow_provider_soperator.slurm.requests.commands import Steps, run_steps_async
 from airflow_provider_soperator.transports.transport_errors import NotSupported, TransportError
 
@@ -27,6 +29,225 @@ from airflow_provider_soperator.transports.transport_errors import NotSupported,
 POLL_INTERVAL = 10.0
 #: Seconds that the first watch waits for others.
 GATHERING = 0.05
+#: Minimum seconds between two polls.
+SHORTEST = 1.0
+#: Maximum seconds between two polls of a cluster that does not answer.
+LONGEST_SILENCE = 120.0
+
+#: The interval of polls as a part of the time that the job has been waited for.
+_OF_AGE = 0.1
+#: A slow answer costs slurmctld as much; the pause after it is this many times as long.
+_OF_EFFORT = 10.0
+#: RPCs of one squeue: it asks for the partitions and the federation, too.
+_CALLS = 3
+#: The part of a rate limit that polling may use; the rest is for other programs of the same user.
+_OF_LIMIT = 0.5
+
+
+@dataclass
+class Pace:
+    """The seconds until the next poll.
+
+    It depends on the age of the youngest waiter, and not on how many there are or how much changes.
+
+    >>> pace = Pace()
+    >>> pace.after_answer(youngest=5, longest=10), pace.after_answer(youngest=45, longest=10)
+    (1.0, 4.5)
+    """
+
+    shortest: float = SHORTEST
+    _failures: int = 0
+
+    def respect(self, config: ClusterConfig) -> None:
+        """Stay well below the cluster's rate limit."""
+        limit = config.rate_limit
+        if limit and limit.refill:
+            # Requests to accounting do not go to slurmctld.
+            self.shortest = max(SHORTEST, _CALLS * limit.period.total_seconds() / limit.refill / _OF_LIMIT)
+        else:
+            self.shortest = SHORTEST
+
+    def soonest(self, effort: float) -> float:
+        """The minimum pause; ``effort`` is how long the last answer took."""
+        return max(self.shortest, _OF_EFFORT * effort)
+
+    def after_answer(self, *, youngest: float = 0.0, longest: float = 0.0, effort: float = 0.0) -> float:
+        """The pause after an answer; ``youngest`` is the age of the youngest waiter, ``longest`` its poll interval."""
+        self._failures = 0
+        return max(self.soonest(effort), min(longest, _OF_AGE * youngest))
+
+    def after_failure(self) -> float:
+        """The pause after a failure: it grows, with jitter, as many clients may wait for the same cluster."""
+        self._failures += 1
+        longest = min(LONGEST_SILENCE, self.shortest * 2.0 ** min(self._failures, 10))
+        return random.uniform(0.5, 1.0) * longest
+
+
+class Waiter:
+    """A waiter for a job.
+
+    A job with another name than ``name`` is another job. If the jobs of all waiters are the connection's own user's
+    (``mine``), slurmctld has less to list.
+    """
+
+    def __init__(self, job: JobId, name: str = "", mine: bool = False) -> None:
+        self.job, self.name, self.mine = job, name, mine
+        #: The newest status.
+        self.told: JobStatus | None = None
+
+    def tell(self, status: JobStatus) -> None:
+        self.told = status
+
+
+W = TypeVar("W", bound=Waiter)
+
+
+@dataclass(slots=True)
+class _WatchedEntry(Generic[W]):
+    """A job and its waiters by identity, in order of arrival."""
+
+    job: TrackedJob
+    waiters: dict[int, W] = field(default_factory=dict)
+
+
+class WatchList(Generic[W]):
+    """Jobs and their waiters."""
+
+    def __init__(
+        self,
+        patience: LossLimits = LossLimits(),  # noqa: B008 - it cannot change
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._patience, self._clock = patience, clock
+        #: By a job's number, and the name that it must have.
+        self._entries: dict[tuple[int, str], _WatchedEntry[W]] = {}
+        self._not_mine = 0
+        #: When the queue was last asked, and the seconds that its answer took.
+        self.asked_at = self.effort = 0.0
+        # Accounting has its own pace: updates from the queue must not wait for a slurmdbd that does not answer.
+        self._accounting = Pace()
+        self._accounting_due = 0.0
+        self._accounting_failure: Exception | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._entries)
+
+    def __iter__(self) -> Iterator[W]:
+        return (waiter for entry in list(self._entries.values()) for waiter in list(entry.waiters.values()))
+
+    def add(self, waiter: W) -> None:
+        place = (waiter.job.job, waiter.name)
+        if place not in self._entries:
+            self._entries[place] = _WatchedEntry(TrackedJob(*place))
+        self._entries[place].waiters[id(waiter)] = waiter
+        self._not_mine += not waiter.mine
+
+    def remove(self, waiter: W) -> None:
+        place = (waiter.job.job, waiter.name)
+        entry = self._entries.get(place)
+        if entry is None or entry.waiters.pop(id(waiter), None) is None:
+            return
+        self._not_mine -= not waiter.mine
+        if not entry.waiters:
+            del self._entries[place]
+
+    def round(self) -> Steps[None]:
+        """Ask for all jobs, and give each waiter its new status."""
+        # Waiters that come while the request is under way are not in its answer.
+        entries = list(self._entries.values())
+        if not entries:
+            return
+        try:
+            queue = yield from self._ask_queue(entries)
+        except BaseException:
+            for entry in entries:
+                entry.job.could_not_ask()
+            raise
+        open_ones: list[_WatchedEntry[W]] = []
+        settled: list[_WatchedEntry[W]] = []
+        for entry in entries:
+            entry.job.look_at_queue(queue.get(entry.job.number, ()))
+            if entry.job.is_open:
+                open_ones.append(entry)
+            else:
+                entry.job.judge(self.asked_at, self._patience)
+                settled.append(entry)
+        # They need not wait for accounting.
+        self._tell(settled)
+        if open_ones:
+            yield from self._ask_accounting(open_ones)
+            self._tell(open_ones)
+
+    def tell_all(self, trouble: str) -> None:
+        """Tell all waiters why the queue cannot be asked."""
+        self._tell(list(self._entries.values()), trouble)
+
+    def _ask_queue(self, entries: list[_WatchedEntry[W]]) -> Steps[dict[int, list[Job]]]:
+        self.asked_at = self._clock()
+        rows = yield ListJobs(ids=_ids(entries), mine=not self._not_mine)
+        self.effort = self._clock() - self.asked_at
+        queue: dict[int, list[Job]] = {}
+        for row in rows:
+            queue.setdefault(row.id.job, []).append(row)
+        return queue
+
+    def _ask_accounting(self, entries: list[_WatchedEntry[W]]) -> Steps[None]:
+        asked_at = self._clock()
+        if asked_at < self._accounting_due:
+            for entry in entries:
+                entry.job.trouble = str(self._accounting_failure or "")
+            return
+        past: dict[int, list[AccountingJob]] = {}
+        ids = _ids(entries)
+        try:
+            for start in range(0, len(ids), MOST_IDS):
+                for found in (yield Accounting(ids=ids[start : start + MOST_IDS])):
+                    past.setdefault(found.id.job, []).append(found)
+        except AccountingDisabled:
+            for entry in entries:
+                entry.job.do_without_accounting()
+                entry.job.judge(asked_at, self._patience)
+            return
+        except (SlurmError, TransportError) as error:
+            self._accounting_failure = first_of_kind(self._accounting_failure, error)
+            self._accounting_due = self._clock() + self._accounting.after_failure()
+            for entry in entries:
+                entry.job.could_not_ask(str(self._accounting_failure))
+            return
+        self._accounting_failure = None
+        self._accounting_due = asked_at + self._accounting.after_answer(effort=self._clock() - asked_at)
+        for entry in entries:
+            entry.job.look_at_accounting(past.get(entry.job.number, ()))
+            entry.job.judge(self._clock(), self._patience)
+
+    def _tell(self, entries: Iterable[_WatchedEntry[W]], trouble: str = "") -> None:
+        for entry in entries:
+            parts = entry.job.parts()
+            for waiter in list(entry.waiters.values()):
+                status = entry.job.status_of(waiter.job, parts, trouble)
+                if status and (waiter.told is None or waiter.told.news != status.news):
+                    waiter.tell(status)
+                    if status.is_over:
+                        self.remove(waiter)
+
+
+def first_of_kind(before: Exception | None, now: Exception) -> Exception:
+    """The failure to report: its text may differ each time, but only a new type of failure is an update."""
+    return before if before is not None and type(before) is type(now) else now
+
+
+def _ids(entries: Iterable[_WatchedEntry[W]]) -> tuple[JobId, ...]:
+    return tuple(JobId(number) for number in dict.fromkeys(entry.job.number for entry in entries))
+
+
+def statuses(ids: Iterable[JobId]) -> Steps[dict[JobId, JobStatus]]:
+    """The current status of each job; a job in neither the queue nor accounting is ``lost``."""
+    book: WatchList[Waiter] = WatchList(LossLimits(unknown=0, runaway=0))
+    asked = [Waiter(job) for job in dict.fromkeys(ids)]
+    for one in asked:
+        book.add(one)
+    yield from book.round()
+    return {one.job: one.told for one in asked if one.told}
 
 
 class JobNews(Waiter):

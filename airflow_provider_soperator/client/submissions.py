@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
-from airflow_provider_soperator.client.poll_rounds import statuses
+from airflow_provider_soperator.client.poller import statuses
 from airflow_provider_soperator.slurm.cluster_records import Partition, RateLimit, UserRights
 from airflow_provider_soperator.slurm.errors import AccountingDisabled, SlurmError, SubmitRefused, TogetherRefused
 from airflow_provider_soperator.slurm.job import BatchJob

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 from airflow.sdk import BaseHook
 from async_timeout import timeout
 
-from airflow_provider_soperator.answers import SharedAnswers
 from airflow_provider_soperator.hooks.connections import installed, known
-from airflow_provider_soperator.hooks.shared import SharedClients
+from airflow_provider_soperator.shared import SharedAnswers, SharedClients
 from airflow_provider_soperator.soperator.cluster_objects import ClusterObjects
 from airflow_provider_soperator.soperator.objects import Objects
 from airflow_provider_soperator.soperator.pod_events import describe, read_history

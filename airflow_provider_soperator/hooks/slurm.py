@@ -13,8 +13,10 @@ from airflow_provider_soperator.client.sync import LOOP, SlurmClient
 from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
 from airflow_provider_soperator.hooks.forms import SOPERATOR
 from airflow_provider_soperator.hooks.settings import Settings, read
-from airflow_provider_soperator.hooks.shared import CLIENTS
 from airflow_provider_soperator.hooks.transports import open_transport
+from airflow_provider_soperator.shared import SharedClients
+
+_CLIENTS: SharedClients[Settings, AsyncSlurmClient] = SharedClients()
 
 
 class SlurmHook(BaseHook):
@@ -41,7 +43,7 @@ class SlurmHook(BaseHook):
     @contextmanager
     def client(self) -> Iterator[SlurmClient]:
         """The client for threads."""
-        shared = CLIENTS.lend(self._settings(), _client)
+        shared = _CLIENTS.lend(self._settings(), _client)
         client = LOOP.run(shared.__aenter__())
         try:
             yield SlurmClient(client)
@@ -51,7 +53,7 @@ class SlurmHook(BaseHook):
     @asynccontextmanager
     async def async_client(self) -> AsyncIterator[AsyncSlurmClient]:
         """The client for the running event loop."""
-        async with CLIENTS.lend(await self.async_settings(), _client) as client:
+        async with _CLIENTS.lend(await self.async_settings(), _client) as client:
             yield client
 
     async def async_settings(self) -> Settings:

@@ -19,7 +19,7 @@ from airflow_provider_soperator.transports.transport_errors import (
 )
 
 if TYPE_CHECKING:
-    from airflow_provider_soperator.answers import SharedAnswers
+    from airflow_provider_soperator.shared import SharedAnswers
 
 T = TypeVar("T")
 

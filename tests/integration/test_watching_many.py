@@ -29,7 +29,7 @@ def test_two_hundred_who_wait_share_rounds(slurm: ClientUnderTest, cluster: Clus
         followed.until_state("PENDING")
     slurm.ask(ReleaseJobs(tuple(map(JobId.parse, jobs))))
     assert all(followed.end().succeeded for followed in everybody)
-    # Each has heard twice at least. How often rounds come, tests/unit/client/test_poll_rounds_pace.py has.
+    # Each has heard twice at least. How often rounds come, tests/unit/client/test_poller_pace.py has.
     assert questions(slurm) - before < MANY / 2
 
 

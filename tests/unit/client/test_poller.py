@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_soperator.client.poll_rounds import WatchList
+from airflow_provider_soperator.client.poller import WatchList
 from airflow_provider_soperator.slurm.errors import AccountingDisabled, AccountingUnreachable, ControllerUnreachable
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import AccountingJob, Job, JobStatus

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from airflow_provider_soperator.client.poll_interval import LONGEST_SILENCE, SHORTEST, Pace
+from airflow_provider_soperator.client.poller import LONGEST_SILENCE, SHORTEST, Pace
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig
 
 

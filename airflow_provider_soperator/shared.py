@@ -1,16 +1,14 @@
-"""One client for all users of a connection in an event loop."""
+"""Sharing among all users in an event loop: one client for a connection, and one answer for a question."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Hashable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Hashable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
-
-from airflow_provider_soperator.client.client import AsyncSlurmClient
-from airflow_provider_soperator.hooks.settings import Settings
+from typing import Any, Generic, Protocol, TypeVar
 
 
 class _Closable(Protocol):
@@ -19,12 +17,48 @@ class _Closable(Protocol):
     async def close(self) -> None: ...
 
 
+T = TypeVar("T")
 C = TypeVar("C")
 S = TypeVar("S", bound=Hashable)
 A = TypeVar("A", bound=_Closable)
 
 #: Seconds for which a loop keeps an idle client: the next task of the same DAG comes soon.
 KEPT = 60.0
+#: Seconds after which an answer is dropped.
+_LONGEST = 600.0
+
+
+@dataclass
+class _Asked:
+    answer: asyncio.Future[Any]
+    at: float
+
+
+class SharedAnswers:
+    """Cache of answers by question, for callers that accept an answer of some age."""
+
+    def __init__(self) -> None:
+        self._asked: dict[Hashable, _Asked] = {}
+
+    async def get(self, question: Hashable, ask: Callable[[], Awaitable[T]], max_age: float) -> T:
+        """The answer to a question: one that is under way or no older than ``max_age`` seconds, or that of ``ask``."""
+        asked = self._asked.get(question)
+        if asked is None or (asked.answer.done() and time.monotonic() - asked.at > max_age):
+            asked = _Asked(asyncio.ensure_future(ask()), time.monotonic())
+            self._asked[question] = asked
+            asked.answer.add_done_callback(lambda done: self._forget(question, done))
+        # A cancelled caller does not take the answer away from the others.
+        answer: T = await asyncio.shield(asked.answer)
+        return answer
+
+    def _forget(self, question: Hashable, done: asyncio.Future[Any]) -> None:
+        """Drop failed answers, so that they are asked again, and old ones."""
+        if done.cancelled() or done.exception():
+            self._asked.pop(question, None)
+        newest = max((asked.at for asked in self._asked.values()), default=0.0)
+        for old, asked in list(self._asked.items()):
+            if asked.answer.done() and newest - asked.at > _LONGEST:
+                del self._asked[old]
 
 
 @dataclass
@@ -90,6 +124,3 @@ class SharedClients(Generic[S, A]):
             lease.users -= 1
             if not lease.users:
                 lease.closing = loop.call_later(KEPT, mine.close, settings)
-
-
-CLIENTS: SharedClients[Settings, AsyncSlurmClient] = SharedClients()

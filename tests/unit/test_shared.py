@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
+from airflow_provider_soperator import shared
 from airflow_provider_soperator.client.client import AsyncSlurmClient
-from airflow_provider_soperator.hooks import shared
 from airflow_provider_soperator.hooks.settings import Settings
-from airflow_provider_soperator.hooks.shared import SharedClients
+from airflow_provider_soperator.shared import SharedClients
 from airflow_provider_soperator.transports.local import LocalTransport
 
 SETTINGS = Settings(conn_id="mine", transport="local")
