@@ -8,11 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from hashlib import sha256
+from os.path import realpath
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_provider_soperator.client.file_copies import LocalFileError
 from airflow_provider_soperator.client.sync import SlurmClient
 from airflow_provider_soperator.errors import ConnectionMistake
 from airflow_provider_soperator.hooks.slurm import SlurmHook
@@ -64,7 +66,7 @@ class JobFiles:
         """Copy all of them from the folder in which the job has run."""
         with self._client() as client:
             for remote, local in pairs(files):
-                for path, target in _found(client, PurePosixPath(working), remote, local):
+                for path, target in _found(client, PurePosixPath(working), remote, local, self._here):
                     copied = client.download(path, self._here / target)
                     self._log.info("Downloaded %s to %s: %s", path, target, copied)
 
@@ -116,7 +118,9 @@ def _path(working: PurePosixPath, path: str) -> str:
     return posixpath.normpath(str(working / path))
 
 
-def _found(client: SlurmClient, working: PurePosixPath, remote: str, local: str) -> Iterator[tuple[str, str]]:
+def _found(
+    client: SlurmClient, working: PurePosixPath, remote: str, local: str, here: Path
+) -> Iterator[tuple[str, str]]:
     """The paths on the cluster that a path or pattern matches, each with its target."""
     parts = PurePosixPath(remote).parts
     wild = next((number for number, part in enumerate(parts) if _WILD & set(part)), None)
@@ -130,4 +134,10 @@ def _found(client: SlurmClient, working: PurePosixPath, remote: str, local: str)
         raise FileError(f"nothing on the cluster is called {posixpath.join(fixed, *parts[wild:])}")
     for path in matches:
         # Below the part that has no wildcards they keep their folders, so that no two of them meet.
-        yield path, posixpath.join(local, posixpath.relpath(path, fixed))
+        target = posixpath.join(local, posixpath.relpath(path, fixed))
+        if not Path(realpath(here / target)).is_relative_to(realpath(here / local)):
+            raise LocalFileError(
+                f"{path} would be downloaded to {here / target}, out of {here / local}",
+                remedy="remove the link in that path, or download to another folder",
+            )
+        yield path, target
