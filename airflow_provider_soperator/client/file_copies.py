@@ -308,9 +308,20 @@ def _found_on_disk(top: Path, entries: Iterable[Entry]) -> dict[str, Entry]:
     return found
 
 
+def check_place_on_disk(target: Path) -> None:
+    """Reject a target at which this process cannot write."""
+    there = next(folder for folder in (target, *target.parents) if folder.is_dir())
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise LocalFileError(
+            f"{target} cannot be written: {there} is read-only, or belongs to another user",
+            remedy="download to an absolute path where the Airflow worker may write",
+        )
+
+
 @contextmanager
 def staging_on_disk(target: Path) -> Iterator[Path]:
     """A temporary path on the same file system as the target; removed in the end."""
+    check_place_on_disk(target)
     within = target if target.is_dir() else target.parent
     within.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".incoming-", dir=within) as folder:

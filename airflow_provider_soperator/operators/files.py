@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_provider_soperator.client.file_copies import LocalFileError
+from airflow_provider_soperator.client.file_copies import LocalFileError, check_place_on_disk
 from airflow_provider_soperator.client.sync import SlurmClient
 from airflow_provider_soperator.errors import ConnectionMistake
 from airflow_provider_soperator.hooks.slurm import SlurmHook
@@ -45,16 +45,22 @@ class JobFiles:
         self._hook = SlurmHook(slurm_conn_id)
         self._here, self._owner, self._log = here, owner, log
 
-    def upload(self, files: Pairs, job: dict[str, Any], submitted: SbatchTrigger | None = None) -> None:
+    def upload(
+        self, files: Pairs, job: dict[str, Any], submitted: SbatchTrigger | None = None, *, downloads: Pairs = ()
+    ) -> None:
         """Copy all of them, unless the job of an earlier try is there to go on with: it has them, and may read them.
 
-        Where no files can be reached this fails also if there are none, before anything is submitted.
+        Where no files can be reached this fails also if there are none, before anything is submitted; and so it does
+        where the ``downloads`` after the job cannot be written.
         """
         with self._client() as client:
             working = client.ask(WorkingFolder()) / _folder(job)
-            if files and submitted and (adopted := _adopted(client, job, submitted)):
-                self._log.info("Nothing is uploaded, as job %s of an earlier try has its files", adopted)
+            if submitted and (adopted := _adopted(client, job, submitted)):
+                if files:
+                    self._log.info("Nothing is uploaded, as job %s of an earlier try has its files", adopted)
                 return
+            for _, local in pairs(downloads):
+                check_place_on_disk(self._here / local)
             for local, remote in pairs(files):
                 source = self._here / local
                 target = _path(working, _within(remote, source.name))
