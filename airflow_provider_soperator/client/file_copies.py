@@ -1,7 +1,8 @@
 """Copies of files and folders to and from the cluster: changed files only, in pieces, verified, all or nothing.
 
 Pieces are small, so that they do not block other users of the connection, and are resent one by one if it breaks.
-Files are verified by SHA-256 before they are moved into place.
+Files are verified by SHA-256 before they are moved into place. Nothing on the cluster is trusted with the places of
+files on this machine: all that is fetched stays in the folder that it is fetched to, and goes through no link there.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path, PurePath, PurePosixPath
 
 from airflow_provider_soperator.slurm.errors import SlurmError
@@ -124,22 +126,56 @@ def _archive(local: Path, entries: Iterable[Entry]) -> bytes:
 def bring(path: str, local: Path) -> Steps[Copied]:
     """Copy a file or folder from an absolute path of the cluster."""
     listed: dict[str, Entry] = yield ListFiles(path)
+    _check_listing(path, listed)
     entries = [entry for entry in listed.values() if _stays_within(entry)]
-    if not entries:
-        raise FileError(f"{path} is neither a file nor a folder")
-    changed = _changed(entries, _found_on_disk(local, entries))
+    there = _found_on_disk(local, entries)
+    _check_kinds(local, entries, there)
+    changed = _changed(entries, there)
     if changed:
-        with staging_on_disk(local, entries[0].kind) as new:
+        with staging_on_disk(local) as new:
             yield from _fetch(path, new, changed)
             _verify(PurePosixPath(path), changed, _found_on_disk(new, changed))
             place_on_disk(new, local, changed)
     return _copied(entries, changed, len(listed) - len(entries))
 
 
+def _check_listing(path: str, listed: Mapping[str, Entry]) -> None:
+    """Reject a listing with any path that is not a plain name in a folder listed before it."""
+    if "" not in listed or listed[""].kind == "link":
+        raise FileError(f"{path} is neither a file nor a folder")
+    folders = set()
+    for entry in listed.values():
+        above, name = posixpath.split(entry.path)
+        is_plain = name not in ("", ".", "..") and posixpath.join(above, name) == entry.path
+        if entry.path and not (is_plain and above in folders):
+            raise FileError(
+                f"the listing of {path} has {entry.path!r}, which is in no folder of it",
+                remedy="see what the login shell on the cluster does to the commands find and sha256sum",
+            )
+        if entry.kind == "folder":
+            folders.add(entry.path)
+
+
 def _stays_within(entry: Entry) -> bool:
-    """True unless it is a link that leads out: such a path may be anything on this machine."""
-    leads_to = posixpath.normpath(posixpath.join(posixpath.dirname(entry.path), entry.content))
-    return entry.kind != "link" or not leads_to.startswith(("/", ".."))
+    """True unless it is a link that leads out: such a path may be anything on this machine.
+
+    ``..`` may be at the beginning only, where it is seen from the link's own folder: a name before it may be a link.
+    """
+    steps = [step for step in entry.content.split("/") if step not in ("", ".")]
+    up = sum(1 for _ in takewhile("..".__eq__, steps))
+    leads_out = entry.content.startswith("/") or up > entry.path.count("/") or ".." in steps[up:]
+    return entry.kind != "link" or not leads_out
+
+
+def _check_kinds(local: Path, entries: Iterable[Entry], there: Mapping[str, Entry]) -> None:
+    """Reject what cannot be replaced: a folder by another kind, or a file by a folder."""
+    for entry in entries:
+        kind = there[entry.path].kind if entry.path in there else "link"
+        if kind not in (entry.kind, "link") and "folder" in (kind, entry.kind):
+            raise LocalFileError(
+                f"{local / entry.path} is a {kind}, and on the cluster a {entry.kind}",
+                remedy="remove it, or fetch to another path; one that ends in / is a folder to put a file into",
+            )
 
 
 def _fetch(path: str, new: Path, entries: Sequence[Entry]) -> Steps[None]:
@@ -262,16 +298,30 @@ def _sha256(file: Path) -> str:
 
 
 def _found_on_disk(top: Path, entries: Iterable[Entry]) -> dict[str, Entry]:
-    return {entry.path: found for entry in entries if (found := entry_on_disk(top, entry.path))}
+    """Those of the entries that exist, by their paths; what is behind a link below the top does not count."""
+    found: dict[str, Entry] = {}
+    for entry in entries:
+        above = found.get(posixpath.dirname(entry.path))
+        is_within = not entry.path or (above is not None and above.kind == "folder")
+        if is_within and (there := entry_on_disk(top, entry.path)):
+            found[entry.path] = there
+    return found
+
+
+def check_place_on_disk(target: Path) -> None:
+    """Reject a target at which this process cannot write."""
+    there = next(folder for folder in (target, *target.parents) if folder.is_dir())
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise LocalFileError(
+            f"{target} cannot be written: {there} is read-only, or belongs to another user",
+            remedy="download to an absolute path where the Airflow worker may write",
+        )
 
 
 @contextmanager
-def staging_on_disk(target: Path, kind: Kind) -> Iterator[Path]:
+def staging_on_disk(target: Path) -> Iterator[Path]:
     """A temporary path on the same file system as the target; removed in the end."""
-    if kind == "folder" and target.is_file():
-        raise LocalFileError(f"{target} is a file", remedy="fetch a folder to a folder")
-    if kind == "file" and target.is_dir():
-        raise LocalFileError(f"{target} is a folder", remedy="end its name with / to put a file into it")
+    check_place_on_disk(target)
     within = target if target.is_dir() else target.parent
     within.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".incoming-", dir=within) as folder:
@@ -279,13 +329,16 @@ def staging_on_disk(target: Path, kind: Kind) -> Iterator[Path]:
 
 
 def place_on_disk(new: Path, target: Path, entries: Sequence[Entry]) -> None:
-    """Move new content into place; an existing folder keeps its mode and its other files."""
+    """Move new content into place; an existing folder keeps its mode and its other files. A folder replaces a link."""
     if not target.is_dir():
         os.replace(new, target)
         return
     for entry in entries[1:]:
-        if entry.kind == "folder":
-            (target / entry.path).mkdir(exist_ok=True)
-            (target / entry.path).chmod(entry.mode)
-        else:
-            os.replace(new / entry.path, target / entry.path)
+        place = target / entry.path
+        if entry.kind != "folder":
+            os.replace(new / entry.path, place)
+            continue
+        if place.is_symlink():
+            place.unlink()
+        place.mkdir(exist_ok=True)
+        place.chmod(entry.mode)

@@ -8,11 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from hashlib import sha256
+from os.path import realpath
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_provider_soperator.client.file_copies import LocalFileError, check_place_on_disk
 from airflow_provider_soperator.client.sync import SlurmClient
 from airflow_provider_soperator.errors import ConnectionMistake
 from airflow_provider_soperator.hooks.slurm import SlurmHook
@@ -43,16 +45,22 @@ class JobFiles:
         self._hook = SlurmHook(slurm_conn_id)
         self._here, self._owner, self._log = here, owner, log
 
-    def upload(self, files: Pairs, job: dict[str, Any], submitted: SbatchTrigger | None = None) -> None:
+    def upload(
+        self, files: Pairs, job: dict[str, Any], submitted: SbatchTrigger | None = None, *, downloads: Pairs = ()
+    ) -> None:
         """Copy all of them, unless the job of an earlier try is there to go on with: it has them, and may read them.
 
-        Where no files can be reached this fails also if there are none, before anything is submitted.
+        Where no files can be reached this fails also if there are none, before anything is submitted; and so it does
+        where the ``downloads`` after the job cannot be written.
         """
         with self._client() as client:
             working = client.ask(WorkingFolder()) / _folder(job)
-            if files and submitted and (adopted := _adopted(client, job, submitted)):
-                self._log.info("Nothing is uploaded, as job %s of an earlier try has its files", adopted)
+            if submitted and (adopted := _adopted(client, job, submitted)):
+                if files:
+                    self._log.info("Nothing is uploaded, as job %s of an earlier try has its files", adopted)
                 return
+            for _, local in pairs(downloads):
+                check_place_on_disk(self._here / local)
             for local, remote in pairs(files):
                 source = self._here / local
                 target = _path(working, _within(remote, source.name))
@@ -64,7 +72,7 @@ class JobFiles:
         """Copy all of them from the folder in which the job has run."""
         with self._client() as client:
             for remote, local in pairs(files):
-                for path, target in _found(client, PurePosixPath(working), remote, local):
+                for path, target in _found(client, PurePosixPath(working), remote, local, self._here):
                     copied = client.download(path, self._here / target)
                     self._log.info("Downloaded %s to %s: %s", path, target, copied)
 
@@ -116,7 +124,9 @@ def _path(working: PurePosixPath, path: str) -> str:
     return posixpath.normpath(str(working / path))
 
 
-def _found(client: SlurmClient, working: PurePosixPath, remote: str, local: str) -> Iterator[tuple[str, str]]:
+def _found(
+    client: SlurmClient, working: PurePosixPath, remote: str, local: str, here: Path
+) -> Iterator[tuple[str, str]]:
     """The paths on the cluster that a path or pattern matches, each with its target."""
     parts = PurePosixPath(remote).parts
     wild = next((number for number, part in enumerate(parts) if _WILD & set(part)), None)
@@ -130,4 +140,10 @@ def _found(client: SlurmClient, working: PurePosixPath, remote: str, local: str)
         raise FileError(f"nothing on the cluster is called {posixpath.join(fixed, *parts[wild:])}")
     for path in matches:
         # Below the part that has no wildcards they keep their folders, so that no two of them meet.
-        yield path, posixpath.join(local, posixpath.relpath(path, fixed))
+        target = posixpath.join(local, posixpath.relpath(path, fixed))
+        if not Path(realpath(here / target)).is_relative_to(realpath(here / local)):
+            raise LocalFileError(
+                f"{path} would be downloaded to {here / target}, out of {here / local}",
+                remedy="remove the link in that path, or download to another folder",
+            )
+        yield path, target

@@ -158,7 +158,7 @@ class SbatchOperator(WaitingOperator):
         self._make(context, key)
         job = job_for(context["ti"], self.script, self.job)
         if uploads and (self.upload or self.download):
-            self._files(context).upload(self.upload, fields_of(job))
+            self._files(context).upload(self.upload, fields_of(job), downloads=self.download)
         return job
 
     def execute(self, context: Context) -> Any:
@@ -170,7 +170,7 @@ class SbatchOperator(WaitingOperator):
         except InvalidJob as error:
             raise AirflowFailException(str(error)) from None
         if self.upload or self.download:
-            self._files(context).upload(self.upload, trigger.job, trigger)
+            self._files(context).upload(self.upload, trigger.job, trigger, downloads=self.download)
         # The same that the trigger fills, also if this does not end well.
         self.shown_links = trigger.links
         return self.wait_for(trigger, context)

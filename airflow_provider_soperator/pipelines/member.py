@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -20,26 +21,38 @@ if TYPE_CHECKING:
 
 #: Maximum of tasks in one request, as its URL must not be too long.
 _AT_ONCE = 50
+_NUMBERS = re.compile(r"(?:_[0-9]+)*$")
 
 
 def states_of(ti: Any, task_ids: Sequence[str]) -> dict[str, dict[int, str | None]]:
     """States of the instances of these tasks, by task and map index."""
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
-    found: dict[str, str | None] = {}
-    for start in range(0, len(task_ids), _AT_ONCE):
-        some = [*task_ids[start : start + _AT_ONCE]]
-        asked = RuntimeTaskInstance.get_task_states(dag_id=ti.dag_id, task_ids=some, run_ids=[ti.run_id])
-        found |= asked.get(ti.run_id, {})
     states: dict[str, dict[int, str | None]] = {task_id: {} for task_id in task_ids}
-    for name, state in found.items():
-        if name in states:
-            states[name][-1] = state
-        else:
-            # Airflow joins the two for a mapped task.
-            task_id, _, index = name.rpartition("_")
-            states[task_id][int(index)] = state
+    by_numbers: dict[int, list[str]] = {}
+    for task_id in states:
+        by_numbers.setdefault(_numbers(task_id), []).append(task_id)
+    for numbers, names in by_numbers.items():
+        for start in range(0, len(names), _AT_ONCE):
+            some = names[start : start + _AT_ONCE]
+            asked = RuntimeTaskInstance.get_task_states(dag_id=ti.dag_id, task_ids=some, run_ids=[ti.run_id])
+            for name, state in asked.get(ti.run_id, {}).items():
+                if _numbers(name) == numbers:
+                    states[name][-1] = state
+                else:
+                    task_id, _, index = name.rpartition("_")
+                    states[task_id][int(index)] = state
     return states
+
+
+def _numbers(name: str) -> int:
+    """How many numbers a name ends in.
+
+    Airflow calls instance 1 of ``fit`` what a task may be called: ``fit_1``. It has one number more than its task, so
+    tasks that are asked for together have the same.
+    """
+    ending = _NUMBERS.search(name)
+    return ending[0].count("_") if ending else 0
 
 
 class Member:

@@ -149,7 +149,8 @@ class CancelRestOperator(BaseOperator):
         states = states_of(context["ti"], list(ahead.jobs)) if ahead.jobs else {}
         left: tuple[set[JobId], set[JobId]] = set(), set()
         for stage, jobs in ahead.jobs.items():
-            given = option(self.dag.get_task(stage), "cancel_on_kill")
+            # The DAG may have changed during the run.
+            given = option(self.dag.get_task(stage), "cancel_on_kill") if self.dag.has_task(stage) else None
             left[given is None or bool(given)].update(
                 JobId.parse(one.job) for index, one in jobs.items() if states[stage].get(index) != "success"
             )

@@ -54,6 +54,13 @@ class JobFailed(JobError):
         return f"{super()._said()} with {end}"
 
 
+class JobNotStarted(JobFailed):
+    """The node could not start the script."""
+
+    # Another node may be able to.
+    remedy = "folders of output, error and input must exist there, and names have 255 bytes at most; see slurmd's log"
+
+
 class JobOutOfMemory(JobError):
     """A task used more memory than the job had asked for."""
 
@@ -145,6 +152,8 @@ def failure(status: JobStatus) -> JobError | None:
         return None
     worst = next((part for part in failed if part.state == status.state), failed[0])
     kind = _BY_STATE.get(worst.state.base or JobBase.FAILED, JobError)
+    if kind is JobFailed and worst.exit_code.is_not_started:
+        kind = JobNotStarted
     error = kind(status, worst)
     if len(status.parts) > 1:
         error.args = (f"{error} ({_tally(failed, len(status.parts))})",)

@@ -113,6 +113,18 @@ _EXIT_PAIR = re.compile(r"([0-9]+)(?::([0-9]+))?")
 SHELL_SIGNAL_BASE = 128
 
 
+#: Why a node did not start a script, by numbers of signals that no process sends: of slurmd's errors (4014, 4016, 4020
+#: and 4021 in ``slurm_errno.h``) the status of a job keeps seven bits, where that of a process has its signal.
+_NOT_STARTED = {
+    46: "could not confine its processes",
+    48: "could not become its user",
+    52: "could not run its script",
+    53: "could not open its output, error or input file",
+}
+#: Likewise for a job that ran out of memory: ``SIG_OOM``, 253.
+_OUT_OF_MEMORY = 125
+
+
 def signal_name(number: int) -> str:
     """The usual name of a signal.
 
@@ -133,6 +145,8 @@ class ExitCode:
     killed by SIGKILL
     >>> print(ExitCode.parse("137:0"))
     exit code 137 (a command in it was killed by SIGKILL)
+    >>> print(ExitCode.parse("0:48"))
+    not started, as the node could not become its user (signal 48)
     """
 
     code: int = 0
@@ -153,7 +167,16 @@ class ExitCode:
         within = self.code - SHELL_SIGNAL_BASE
         return within if 0 < within < signal.NSIG else 0
 
+    @property
+    def is_not_started(self) -> bool:
+        """True if the node failed before the script began."""
+        return not self.code and self.signal in _NOT_STARTED
+
     def __str__(self) -> str:
+        if self.is_not_started:
+            return f"not started, as the node {_NOT_STARTED[self.signal]} (signal {self.signal})"
+        if self.signal == _OUT_OF_MEMORY:
+            return f"out of memory (signal {self.signal})"
         if self.signal:
             exited = f"exit code {self.code}, " if self.code else ""
             return f"{exited}killed by {signal_name(self.signal)}"

@@ -20,7 +20,7 @@ from airflow_provider_soperator.pipelines.graph import is_ended, is_met
 from airflow_provider_soperator.slurm import directives, links
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.job import BatchJob, job_of
-from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey, readable_name
+from airflow_provider_soperator.slurm.job_ids import NAME_LIMIT, JobId, SubmissionKey, readable_name
 from airflow_provider_soperator.slurm.job_records import JobStatus, sentence
 from airflow_provider_soperator.slurm.requests import ListJobs
 from airflow_provider_soperator.slurm.requests.submission import Submitted
@@ -46,7 +46,8 @@ def _named(job: BatchJob, ti: Any) -> BatchJob:
     in_script = directives.read(job.script)[0].fields if job.script else {}
     run = f"{readable_name(ti.dag_id, ti.task_id, ti.map_index)}.{ti.run_id}"
     is_array = job.array is not None or "array" in in_script
-    file = _ODD.sub("_", run) + ("-%A_%a.out" if is_array else "-%j.out")
+    # A name that is too long for the file system fails the job. The job's number makes a shortened one unique.
+    file = _ODD.sub("_", run)[:NAME_LIMIT] + ("-%A_%a.out" if is_array else "-%j.out")
     return job.replace(
         name=job.name or in_script.get("name") or run,
         output=job.output or in_script.get("output") or file,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_provider_soperator.slurm.notations import ExitCode
 from tests.integration.cluster import Cluster
 from tests.integration.outside import accounted, ssh
 
@@ -159,6 +160,15 @@ def test_accounting_keeps_how_a_job_ended(
     assert kept["SubmitLine"].startswith("sbatch --parsable ")
     assert f"--partition={partition} " in kept["SubmitLine"]
     assert kept["SubmitLine"].endswith(f"--wrap={words}")
+
+
+@pytest.mark.each_slurm
+@pytest.mark.parametrize("output", ["/root/no-such-folder/out", f"/root/{'x' * 256}"], ids=["folder", "name"])
+def test_a_job_whose_output_cannot_be_opened_is_not_started(cluster: Cluster, output: str) -> None:
+    job = cluster.sbatch(f"--output={output}", "--nodelist=worker-0")
+    kept = accounted(cluster, job)
+    assert (kept["State"], kept["NodeList"]) == ("FAILED", "worker-0")
+    assert ExitCode.parse(kept["ExitCode"]).is_not_started
 
 
 def test_a_cancelled_pending_job_is_accounted_without_a_node(cluster: Cluster) -> None:

@@ -37,6 +37,12 @@ def array(*states: str) -> JobStatus:
             "job 7 was killed by SIGKILL: see its",
         ),
         (
+            ended("FAILED", exit_code=ExitCode(0, 53), nodelist="w-1"),
+            job_failures.JobNotStarted,
+            True,
+            "job 7 was not started, as the node could not open its output, error or input file (signal 53) on w-1: ",
+        ),
+        (
             ended("OUT_OF_MEMORY", nodelist="w-1"),
             job_failures.JobOutOfMemory,
             False,

@@ -17,7 +17,15 @@ from airflow_provider_soperator.slurm.notations import ExitCode, signal_name
         ("137:0", ExitCode(137), 9, "exit code 137 (a command in it was killed by SIGKILL)"),
         ("255:0", ExitCode(255), 0, "exit code 255"),
         ("127", ExitCode(127), 0, "exit code 127"),
-        ("0:125", ExitCode(0, 125), 125, "killed by signal 125"),
+        ("0:63", ExitCode(0, 63), 63, "killed by signal 63"),
+        # Slurm's own: SIG_OOM, and ESLURMD_IO_ERROR, 4021, of which a wait status keeps seven bits.
+        ("0:125", ExitCode(0, 125), 125, "out of memory (signal 125)"),
+        (
+            "0:53",
+            ExitCode(0, 53),
+            53,
+            "not started, as the node could not open its output, error or input file (signal 53)",
+        ),
     ],
 )
 def test_exit_codes(text: str, code: ExitCode, killed_by: int, words: str) -> None:

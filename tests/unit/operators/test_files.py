@@ -1,0 +1,127 @@
+"""Where files of a job go on the machine that runs its task."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+
+from airflow_provider_soperator.client.file_copies import Copied, LocalFileError
+from airflow_provider_soperator.operators import files
+from airflow_provider_soperator.operators.files import JobFiles
+from airflow_provider_soperator.operators.sbatch import SbatchOperator
+from airflow_provider_soperator.slurm.files import Match, WorkingFolder
+from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
+from airflow_provider_soperator.slurm.requests import Request
+from airflow_provider_soperator.slurm.requests.submission import Submitted
+
+
+class Cluster:
+    """A connection, and its client: what patterns match, jobs of earlier tries, and what was downloaded to where."""
+
+    def __init__(self, *matches: str, earlier: Submitted | None = None) -> None:
+        self.matches, self.earlier = matches, earlier
+        self.downloaded: list[tuple[str, Path]] = []
+
+    @contextmanager
+    def client(self) -> Iterator[Cluster]:
+        yield self
+
+    def ask(self, request: Request[Any]) -> Any:
+        if isinstance(request, WorkingFolder):
+            return PurePosixPath("/home/ann")
+        assert isinstance(request, Match)
+        return self.matches
+
+    def find(self, *_: Any, **__: Any) -> Submitted | None:
+        return self.earlier
+
+    def download(self, path: str, local: Path) -> Copied:
+        self.downloaded.append((path, local))
+        return Copied(1, 1, 1)
+
+
+def download(cluster: Cluster, pair: tuple[str, str], here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "SlurmHook", lambda _: cluster)
+    JobFiles("east", here, "owner", logging.getLogger(__name__)).download([pair], "/work")
+
+
+def test_matches_keep_their_folders_below_the_local_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "disk").mkdir()
+    # The path that is named may be a link.
+    (tmp_path / "got").symlink_to("disk")
+    cluster = Cluster("/work/plots/", "/work/plots/a/1.png", "/work/plots/..2.png")
+    download(cluster, ("plots/**", "got"), tmp_path, monkeypatch)
+    assert [local for _, local in cluster.downloaded] == [
+        tmp_path / "got", tmp_path / "got" / "a" / "1.png", tmp_path / "got" / "..2.png"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", ["/work/evil.py", "/work/plots/../evil.py", "/etc/evil.py", "/work/plots/out/evil.py"])
+def test_a_match_that_would_go_elsewhere_is_not_downloaded(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "got").mkdir()
+    (tmp_path / "got" / "out").symlink_to("..")
+    cluster = Cluster(path)
+    with pytest.raises(LocalFileError, match=f"{path} would be downloaded to {tmp_path}/.*evil.py, out of "):
+        download(cluster, ("plots/**", "got"), tmp_path, monkeypatch)
+    assert not cluster.downloaded
+
+
+class Begun(Exception):
+    """The job would be submitted now."""
+
+
+def task(number: int = 1) -> dict[str, Any]:
+    """The context of a try of a task."""
+    ti = SimpleNamespace(dag_id="d", run_id="r", task_id="t", map_index=-1, try_number=number, max_tries=3)
+    return {"ti": ti, "dag_run": SimpleNamespace(start_date=None)}
+
+
+@pytest.fixture
+def operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SbatchOperator:
+    """A task beside whose DAG is a folder on a file system that is mounted read-only."""
+    (tmp_path / "mounted").mkdir()
+    is_writable = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "mounted" and is_writable(path, mode))
+    with DAG("d", schedule=None) as dag:
+        made = SbatchOperator(task_id="t", command="true", retries=3, download={"metrics.json": "mounted/a/b/"})
+    dag.fileloc = str(tmp_path / "dag.py")
+
+    def begin(*_: Any) -> None:
+        raise Begun
+
+    monkeypatch.setattr(made, "wait_for", begin)
+    return made
+
+
+def test_a_local_path_that_cannot_be_written_to_fails_before_there_is_a_job(
+    operator: SbatchOperator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "SlurmHook", lambda _: Cluster())
+    words = f"{tmp_path}/mounted/a/b cannot be written: {tmp_path}/mounted is read-only"
+    with pytest.raises(LocalFileError, match=words):
+        operator.execute(task())
+    with pytest.raises(LocalFileError, match=words):
+        operator.prepare(task(), SubmissionKey("a" * 12), uploads=True)
+    operator.download = [["metrics.json", "beside/a/b/"]]
+    with pytest.raises(Begun):
+        operator.execute(task())
+    assert os.listdir(tmp_path) == ["mounted"]
+
+
+def test_it_does_not_keep_a_try_from_the_job_of_an_earlier_one(
+    operator: SbatchOperator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = Cluster(earlier=Submitted(JobId(7), adopted=True))
+    monkeypatch.setattr(files, "SlurmHook", lambda _: cluster)
+    with pytest.raises(Begun):
+        operator.execute(task(2))

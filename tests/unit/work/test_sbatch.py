@@ -1,0 +1,45 @@
+"""What a task's job is called, and where it writes."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.job_records import Job, expand_filename
+from airflow_provider_soperator.work.sbatch import job_for
+
+#: The most that Linux takes for one name.
+MOST = 255
+LARGEST = 4_294_967_294
+
+
+def task(length: int) -> Any:
+    """An instance of a mapped task whose DAG, task and run have names of so many characters."""
+    names = {"dag_id": "d" * length, "task_id": "t" * length, "run_id": "scheduled__" + "r" * (length - 11)}
+    return SimpleNamespace(**names, map_index=12)
+
+
+@pytest.mark.parametrize(
+    ("fields", "part"),
+    [
+        ({}, Job(id=JobId(LARGEST), raw_id=LARGEST)),
+        ({"array": "0-3"}, Job(id=JobId(LARGEST, element=LARGEST), raw_id=LARGEST)),
+        ({"het": [{"nodes": 1}]}, Job(id=JobId(LARGEST, part=1), raw_id=LARGEST)),
+    ],
+)
+def test_the_name_of_the_output_is_never_too_long_for_the_file_system(fields: dict[str, Any], part: Job) -> None:
+    job = job_for(task(250), "#!/bin/sh\ntrue\n", fields)
+    assert job.output
+    path = PurePosixPath(expand_filename(job.output, part))
+    assert len(path.name) <= MOST
+    assert path.name.startswith("ddd")
+    assert str(LARGEST) in path.name
+
+
+def test_short_names_are_whole() -> None:
+    job = job_for(task(20), "#!/bin/sh\ntrue\n", {})
+    assert job.output == f"{'d' * 20}.{'t' * 20}.12.scheduled__{'r' * 9}-%j.out"
