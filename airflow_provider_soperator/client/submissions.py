@@ -125,7 +125,7 @@ def find(job: BatchJob, keys: Sequence[SubmissionKey], since: datetime | None) -
     found: list[Job | AccountingJob] = list((yield ListJobs(mine=True, names=names)))
     since = since or datetime.now(timezone.utc) - LOOK_BACK
     with contextlib.suppress(AccountingDisabled):
-        found += yield Accounting(names=names, since=since)
+        found += yield Accounting(names=names, mine=True, since=since)
     # The lowest id of each name counts, as in the submission.
     ids: dict[str, JobId] = {}
     for one in sorted(found, key=lambda one: one.id, reverse=True):

@@ -81,8 +81,9 @@ joined() { local IFS=,; echo "$*"; }
 queue || { status=$?; cat "$work/err" >&2; exit "$status"; }
 learn "$work/queue"
 if [ "$fresh" = no ]; then
+    # To root and operators sacct shows the jobs of all users, and anybody can give a job this name.
     # shellcheck disable=SC2054 # sacct's comma
-    past+=(--noheader --parsable2 --delimiter="$mark " --format=jobid,jobname)
+    past+=(--user="$EUID" --noheader --parsable2 --delimiter="$mark " --format=jobid,jobname)
     before=${#known[@]}
     if "${past[@]}" >"$work/past" 2>"$work/err" </dev/null; then
         learn "$work/past"

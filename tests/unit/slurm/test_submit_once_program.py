@@ -21,7 +21,7 @@ from airflow_provider_soperator.slurm.errors import (
     SubmitRefused,
 )
 from airflow_provider_soperator.slurm.job import BatchJob
-from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
 from airflow_provider_soperator.slurm.requests import CommandOutput, submission
 from airflow_provider_soperator.slurm.requests.commands import TIMEOUT
 from airflow_provider_soperator.slurm.requests.submission import SubmitOnce, Submitted
@@ -214,3 +214,37 @@ def test_what_a_slow_cluster_does_not_get_to_is_left_for_the_next_request(
     assert [sum(one.id is not None for one in answers) for answers in goes] == [4, 8, 10]
     assert all(one.error is None or one.error.retryable for answers in goes for one in answers)
     assert sorted(slurm.submitted()) == sorted(str(job.name) for job in jobs)
+
+
+def past(slurm: Slurm, number: int, user: int, job: BatchJob) -> None:
+    with (slurm.state / "past").open("a") as lines:
+        lines.write(f"{number} {user} {job.name}\n")
+
+
+def test_a_job_of_another_user_with_the_same_name_is_not_adopted(slurm: Slurm) -> None:
+    [job] = new_jobs()
+    past(slurm, 41, os.geteuid() + 1, job)
+    assert slurm.ask(job) == (Submitted(JobId(1)),)
+    [job] = new_jobs()
+    past(slurm, 42, os.geteuid(), job)
+    assert slurm.ask(job) == (Submitted(JobId(42), adopted=True),)
+
+
+def keyed(name: str) -> BatchJob:
+    return BatchJob(command="true", name=SubmissionKey.derive("dag", "run", name, -1, "1").name(name))
+
+
+@pytest.mark.parametrize("name", ["my job", "données", "a (b) $c; {d} `e` %f"])
+def test_an_odd_name_does_not_make_accounting_read_everything(slurm: Slurm, name: str) -> None:
+    jobs = (*new_jobs(), keyed(name))
+    past(slurm, 42, os.geteuid(), jobs[1])
+    assert [one.adopted for one in slurm.ask(*jobs)] == [False, True]
+    assert str(jobs[1].name) in slurm.calls("sacct").partition("--name=")[2]
+
+
+@pytest.mark.parametrize("name", ["训练", "a[1-3]", "back\\slash", " before"])
+def test_a_name_that_sacct_would_alter_is_found_among_all(slurm: Slurm, name: str) -> None:
+    jobs = (*new_jobs(), keyed(name))
+    past(slurm, 42, os.geteuid(), jobs[1])
+    assert [one.adopted for one in slurm.ask(*jobs)] == [False, True]
+    assert "--name=" not in slurm.calls("sacct")
