@@ -95,7 +95,7 @@ class AsyncSlurmClient:
     async def find(
         self, job: BatchJob, keys: Sequence[SubmissionKey], *, since: datetime | None = None
     ) -> Submitted | None:
-        """The newest of several tries of a job, if it is pending, running or has succeeded."""
+        """The newest of several tries of a job, unless it has failed or was cancelled."""
         return await self._take(submissions.find(job, keys, since))
 
     async def submit_many(

@@ -120,7 +120,10 @@ def jobs_at_once(limit: RateLimit | None) -> int:
 
 
 def find(job: BatchJob, keys: Sequence[SubmissionKey], since: datetime | None) -> Steps[Submitted | None]:
-    """The newest of several tries of a job, if it is pending, running or has succeeded; None otherwise."""
+    """The newest of several tries of a job, unless it has failed or was cancelled.
+
+    A job that has left the queue while accounting lags looks lost, and may have succeeded: its watch finds out.
+    """
     names = tuple(named(job, key).name or "" for key in keys)
     found: list[Job | AccountingJob] = list((yield ListJobs(mine=True, names=names)))
     since = since or datetime.now(timezone.utc) - LOOK_BACK
@@ -134,7 +137,7 @@ def find(job: BatchJob, keys: Sequence[SubmissionKey], since: datetime | None) -
     if newest is None:
         return None
     status = (yield from statuses([newest]))[newest]
-    if status.is_over and not status.succeeded:
+    if status.is_finished and not status.succeeded:
         return None
     if status.state.base is JobBase.CANCELLED:
         # It is being cancelled.

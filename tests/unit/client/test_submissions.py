@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from airflow_provider_soperator.client import submissions
 from airflow_provider_soperator.client.client import AsyncSlurmClient
+from airflow_provider_soperator.client.job_run import JobRun
 from airflow_provider_soperator.slurm.errors import ControllerUnreachable, NotReached
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
-from airflow_provider_soperator.slurm.requests import Request
+from airflow_provider_soperator.slurm.job_records import AccountingJob, Job
+from airflow_provider_soperator.slurm.requests import Accounting, ListJobs, Request
+from airflow_provider_soperator.slurm.requests.commands import run_steps
 from airflow_provider_soperator.slurm.requests.submission import MOST, SubmitOnce, Submitted
 from airflow_provider_soperator.transports.transport import RetryPolicy
+from tests.unit.client.tracking import past, queued
 
 JOB = BatchJob(command="true", name="train")
 
@@ -134,3 +138,68 @@ def test_tasks_are_told_as_soon_as_their_request_is_answered() -> None:
 
     asyncio.run(run())
     assert told == [0, MOST]
+
+
+# A try after another
+
+
+class Remembering:
+    """A Slurm whose queue and accounting are given."""
+
+    def __init__(self, queue: Sequence[Job] = (), accounted: Sequence[AccountingJob] = ()) -> None:
+        self.queue, self.accounted = queue, accounted
+        self.asked: list[Request[Any]] = []
+
+    def __call__(self, request: Request[Any]) -> Any:
+        self.asked.append(request)
+        if isinstance(request, ListJobs):
+            return tuple(job for job in self.queue if request.admits(job))
+        if isinstance(request, Accounting):
+            return tuple(job for job in self.accounted if request.admits(job))
+        assert isinstance(request, SubmitOnce)
+        return tuple(Submitted(JobId(99)) for _ in request.jobs)
+
+    async def ask(self, request: Request[Any]) -> Any:
+        return self(request)
+
+    async def close(self) -> None: ...
+
+
+EARLIER, OWN = keys(2)
+NAME = EARLIER.name("train")
+
+
+@pytest.mark.parametrize(
+    ("queue", "accounted", "found"),
+    [
+        ("RUNNING", None, True),
+        ("COMPLETED", None, True),
+        ("FAILED", None, False),
+        (None, "COMPLETED", True),
+        (None, "FAILED", False),
+        # It has left the queue, and accounting has yet to hear of its end.
+        (None, "RUNNING", True),
+        (None, "PENDING", True),
+        ("CANCELLED", "RUNNING", False),
+    ],
+)
+def test_a_try_goes_on_with_a_job_unless_that_has_failed(queue: str | None, accounted: str | None, found: bool) -> None:
+    slurm = Remembering([queued("7", queue, NAME)] if queue else [], [past("7", accounted, NAME)] if accounted else [])
+    adopted = run_steps(submissions.find(JOB, [EARLIER], None), slurm)
+    assert adopted == (Submitted(JobId(7), adopted=True) if found else None)
+
+
+def test_nothing_is_submitted_while_the_end_of_the_job_before_is_unknown() -> None:
+    slurm = Remembering(accounted=[past("7", "RUNNING", NAME)])
+
+    async def submit() -> Submitted:
+        return await JobRun(client_of(slurm), JOB, [EARLIER, OWN]).submit()
+
+    assert asyncio.run(submit()) == Submitted(JobId(7), adopted=True)
+    assert not any(isinstance(request, SubmitOnce) for request in slurm.asked)
+
+
+def test_only_ones_own_jobs_are_looked_for() -> None:
+    slurm = Remembering()
+    run_steps(submissions.find(JOB, [EARLIER], None), slurm)
+    assert [request.mine for request in slurm.asked if isinstance(request, (ListJobs, Accounting))] == [True, True]
