@@ -134,7 +134,7 @@ is_under_way() {
     return 1
 }
 
-until=$((SECONDS + work_time))
+deadline=$((SECONDS + work_time))
 keys=() names=() waits=() waits_for=() restore=()
 for ((item = 0; item < count; item++)); do
     field key; field name; field singleton; field text; field needed; field place
@@ -146,7 +146,7 @@ for ((item = 0; item < count; item++)); do
         continue
     fi
     # The next request continues here. What is submitted together must not be left half done.
-    if [[ -z $together && -n ${submitted[*]} && $SECONDS -ge $until ]]; then
+    if [[ -z $together && -n ${submitted[*]} && $SECONDS -ge $deadline ]]; then
         echo "$item left -"
         continue
     fi
