@@ -55,7 +55,7 @@ class AsyncSlurmClient:
         self._is_closed = False
         self._watcher = Poller(partial(self._ask, policy=_OF_WATCHERS))
         self._tails = Tails(self.ask)
-        self._batcher = Batcher(self.submit_many)
+        self._batcher = Batcher(self._take)
         self._answers = SharedAnswers()
 
     async def ask(self, request: Request[T]) -> T:
@@ -95,15 +95,14 @@ class AsyncSlurmClient:
     async def find(
         self, job: BatchJob, keys: Sequence[SubmissionKey], *, since: datetime | None = None
     ) -> Submitted | None:
-        """The newest of several tries of a job, if it is pending, running or has succeeded."""
+        """The newest of several tries of a job, unless it has failed or was cancelled."""
         return await self._take(submissions.find(job, keys, since))
 
     async def submit_many(
         self, jobs: Sequence[BatchJob], *, since: datetime | None = None, fresh: bool = False
     ) -> tuple[Submitted, ...]:
         """Submit hundreds of jobs in one go, each exactly once: their names end in keys. One answer for each."""
-        limit = await self._limit() if len(jobs) > 1 else None
-        return await self._take(submissions.submit_many(jobs, since, fresh, limit))
+        return await self._take(submissions.submit_many(jobs, since, fresh))
 
     async def submit_together(
         self, jobs: Sequence[BatchJob], *, since: datetime | None = None, fresh: bool = False

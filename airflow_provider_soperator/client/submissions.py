@@ -9,13 +9,21 @@ import asyncio
 import contextlib
 import dataclasses
 import difflib
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from itertools import islice
+from typing import TypeVar
 
 from airflow_provider_soperator.client.poller import statuses
 from airflow_provider_soperator.slurm.cluster_records import Partition, RateLimit, UserRights
-from airflow_provider_soperator.slurm.errors import AccountingDisabled, SlurmError, SubmitRefused, TogetherRefused
+from airflow_provider_soperator.slurm.errors import (
+    AccountingDisabled,
+    NotReached,
+    SlurmError,
+    SubmitRefused,
+    TogetherRefused,
+)
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
 from airflow_provider_soperator.slurm.job_records import AccountingJob, Job
@@ -47,16 +55,23 @@ def named(job: BatchJob, key: SubmissionKey) -> BatchJob:
     return job.replace(name=key.name(job.name or "job"))
 
 
-def submit_many(
-    jobs: Sequence[BatchJob], since: datetime | None, fresh: bool, limit: RateLimit | None
-) -> Steps[tuple[Submitted, ...]]:
-    """Submit jobs in as few requests as the cluster's rate limit allows."""
-    at_once = jobs_at_once(limit)
-    done: list[Submitted] = []
-    for start in range(0, len(jobs), at_once):
-        batch = tuple(jobs[start : start + at_once])
-        done += yield from explained_answers(batch, (yield SubmitOnce(jobs=batch, since=since, fresh=fresh)))
-    return tuple(done)
+def submit_many(jobs: Sequence[BatchJob], since: datetime | None, fresh: bool) -> Steps[tuple[Submitted, ...]]:
+    """Submit jobs in as many requests as the cluster needs."""
+    done: dict[int, Submitted] = {}
+    while left := [place for place in range(len(jobs)) if place not in done]:
+        done |= yield from _submit_some({place: jobs[place] for place in left[:MOST]}, since, fresh)
+    return tuple(done[place] for place in range(len(jobs)))
+
+
+K = TypeVar("K")
+
+
+def _submit_some(jobs: Mapping[K, BatchJob], since: datetime | None, fresh: bool) -> Steps[dict[K, Submitted]]:
+    """Submit jobs in one request; jobs that it did not reach have no answer."""
+    batch = tuple(jobs.values())
+    answers = yield from explained_answers(batch, (yield SubmitOnce(jobs=batch, since=since, fresh=fresh)))
+    answered = zip(jobs, answers, strict=True)
+    return {which: answer for which, answer in answered if not isinstance(answer.error, NotReached)}
 
 
 def submit_together(
@@ -92,7 +107,7 @@ def _ask_again(jobs: Sequence[BatchJob], since: datetime | None, together: Toget
 
 
 def jobs_at_once(limit: RateLimit | None) -> int:
-    """Jobs per request: under a rate limit ``sbatch`` waits, but its time is limited, too.
+    """Jobs that one request can submit together: under a rate limit ``sbatch`` waits, but its time is limited, too.
 
     >>> from datetime import timedelta
     >>> jobs_at_once(None), jobs_at_once(RateLimit(bucket=40, refill=4, period=timedelta(minutes=1)))
@@ -105,12 +120,15 @@ def jobs_at_once(limit: RateLimit | None) -> int:
 
 
 def find(job: BatchJob, keys: Sequence[SubmissionKey], since: datetime | None) -> Steps[Submitted | None]:
-    """The newest of several tries of a job, if it is pending, running or has succeeded; None otherwise."""
+    """The newest of several tries of a job, unless it has failed or was cancelled.
+
+    A job that has left the queue while accounting lags looks lost, and may have succeeded: its watch finds out.
+    """
     names = tuple(named(job, key).name or "" for key in keys)
     found: list[Job | AccountingJob] = list((yield ListJobs(mine=True, names=names)))
     since = since or datetime.now(timezone.utc) - LOOK_BACK
     with contextlib.suppress(AccountingDisabled):
-        found += yield Accounting(names=names, since=since)
+        found += yield Accounting(names=names, mine=True, since=since)
     # The lowest id of each name counts, as in the submission.
     ids: dict[str, JobId] = {}
     for one in sorted(found, key=lambda one: one.id, reverse=True):
@@ -119,7 +137,7 @@ def find(job: BatchJob, keys: Sequence[SubmissionKey], since: datetime | None) -
     if newest is None:
         return None
     status = (yield from statuses([newest]))[newest]
-    if status.is_over and not status.succeeded:
+    if status.is_finished and not status.succeeded:
         return None
     if status.state.base is JobBase.CANCELLED:
         # It is being cancelled.
@@ -142,10 +160,14 @@ class _PendingSubmission:
 
 
 class Batcher:
-    """Collects jobs, submits them together, and returns each its own answer."""
+    """Collects jobs, submits them together, and returns each its own answer.
 
-    def __init__(self, submit_many: Callable[..., Awaitable[tuple[Submitted, ...]]]) -> None:
-        self._submit_many = submit_many
+    One request is under way at a time, as a second one would wait for the lock of the first; what is collected
+    meanwhile is the next.
+    """
+
+    def __init__(self, take: Callable[[Steps[dict[str, Submitted]]], Awaitable[dict[str, Submitted]]]) -> None:
+        self._take = take
         self._waiting: dict[str, _PendingSubmission] = {}
         self._task: asyncio.Task[None] | None = None
 
@@ -156,25 +178,32 @@ class Batcher:
         answer: asyncio.Future[Submitted] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(key.text, _PendingSubmission(job, since, fresh)).answers.append(answer)
         if self._task is None:
-            self._task = asyncio.create_task(self._send(), name="slurm-submit")
+            self._task = asyncio.create_task(self._send_all(), name="slurm-submit")
         return await answer
 
-    async def _send(self) -> None:
-        await asyncio.sleep(BATCH_PAUSE)
-        batch, self._waiting, self._task = list(self._waiting.values()), {}, None
-        earliest = None if any(one.since is None for one in batch) else min(one.since for one in batch if one.since)
+    async def _send_all(self) -> None:
         try:
-            submitted = await self._submit_many(
-                [one.job for one in batch], since=earliest, fresh=all(one.fresh for one in batch)
-            )
+            await asyncio.sleep(BATCH_PAUSE)
+            while self._waiting:
+                await self._send(dict(islice(self._waiting.items(), MOST)))
+        finally:
+            self._task = None
+
+    async def _send(self, batch: Mapping[str, _PendingSubmission]) -> None:
+        jobs = {key: one.job for key, one in batch.items()}
+        begun = [one.since for one in batch.values() if one.since]
+        earliest = min(begun) if len(begun) == len(batch) else None
+        try:
+            submitted = await self._take(_submit_some(jobs, earliest, all(one.fresh for one in batch.values())))
         except BaseException as error:
-            for answer in (answer for one in batch for answer in one.answers if not answer.done()):
+            for answer in (answer for key in batch for answer in self._waiting.pop(key).answers if not answer.done()):
                 answer.set_exception(error)
+            if not isinstance(error, Exception):
+                raise
             return
-        for one, result in zip(batch, submitted, strict=True):
-            for answer in one.answers:
-                if not answer.done():
-                    answer.set_result(result)
+        for key, result in submitted.items():
+            for answer in (answer for answer in self._waiting.pop(key).answers if not answer.done()):
+                answer.set_result(result)
 
 
 def explained_answers(jobs: Sequence[BatchJob], answers: tuple[Submitted, ...]) -> Steps[tuple[Submitted, ...]]:

@@ -177,6 +177,19 @@ class TryAgain(TransientSlurmError):
     remedy = "try again in a moment"
 
 
+class SubmitIncomplete(TransientSlurmError):
+    """A submission came to no answer, such as without the lock or the queue; some of its jobs may be submitted."""
+
+    unsettled = True
+    remedy = "the next try continues with what was submitted"
+
+
+class NotReached(TransientSlurmError):
+    """A job was not submitted, as the time of its request was over before its turn."""
+
+    remedy = "repeat the request"
+
+
 class AccountingDisabled(SlurmError):
     """The cluster keeps no accounting."""
 
@@ -283,6 +296,10 @@ _ABOUT_OPTIONS = (
 )
 
 
+#: Stands for the command where a submission as a whole fails: only sbatch's own answer about a job rejects it.
+SUBMISSION = "submission"
+
+
 def from_output(argv: Sequence[str], status: int, stdout: bytes, stderr: bytes) -> SlurmError:
     """The error for a command's answer.
 
@@ -297,7 +314,13 @@ def from_output(argv: Sequence[str], status: int, stdout: bytes, stderr: bytes) 
 
 
 def classify(command: str, said: str) -> SlurmError:
-    """The error for Slurm's message; without a matching rule ``SlurmError``, or ``SubmitRefused`` for sbatch."""
+    """The error for Slurm's message.
+
+    Without a matching rule it is ``SlurmError``, ``SubmitRefused`` for sbatch, ``SubmitIncomplete`` for a submission.
+
+    >>> classify(SUBMISSION, "mktemp: failed to create directory: No space left on device").retryable
+    True
+    """
     for error, pattern in _GENERAL:
         if pattern.search(said):
             if command == "sbatch" and error is InvalidOption:
@@ -305,6 +328,8 @@ def classify(command: str, said: str) -> SlurmError:
             return error(said, command)
     if command == "sbatch":
         return _refused(said)
+    if command == SUBMISSION:
+        return SubmitIncomplete(said, command)
     for error, pattern in _ABOUT_THINGS:
         if pattern.search(said):
             return error(said, command)

@@ -69,6 +69,16 @@ def test_many_who_race_for_one_key_get_one_job(way: Way, cluster: Cluster) -> No
     assert all(job.started is None or not job.nodelist for job in found if job.state.base is JobBase.CANCELLED)
 
 
+def test_a_job_of_another_user_with_the_same_name_is_not_adopted(way: Way, cluster: Cluster) -> None:
+    [job] = new_jobs()
+    sbatch = ("sbatch", "--parsable", "--wrap=true", "--output=/dev/null", f"--job-name={job.name}")
+    theirs = cluster.run("runuser", "-u", "alice", "--", *sbatch).strip()
+    cluster.wait("accounting has it", lambda: in_accounting(cluster, job) == [theirs])
+    [own] = way.ask(SubmitOnce(jobs=(job,)))
+    assert not own.adopted
+    assert str(own.id) != theirs
+
+
 def test_without_accounting_only_what_is_surely_new_is_submitted(way: Way, cluster: Cluster) -> None:
     jobs = new_jobs()
     cluster.fault("slurmdbd-down")
@@ -87,11 +97,17 @@ def test_a_job_that_has_left_the_queue_is_found_in_accounting(sandbox: Sandbox) 
     try:
         cluster = Cluster(forgetful)
         way = WAYS["local"](cluster)
-        jobs = (*new_jobs(), *new_jobs(array="1-3"))
+        # Accounting is asked for these by their names, as they are, and for the last by its user.
+        odd = zip(new_jobs(3), ("my job", "données (1) $x", "训练"), strict=True)
+        named = tuple(job.replace(name=str(job.name).replace("once", words)) for job, words in odd)
+        jobs = (*new_jobs(), *new_jobs(array="1-3"), *named[:2])
         first = way.ask(SubmitOnce(jobs=jobs))
         cluster.wait("the queue has forgotten them", lambda: not way.ask(ListJobs()), timeout=90)
         second = way.ask(SubmitOnce(jobs=jobs))
         assert [(one.id, one.adopted) for one in second] == [(one.id, True) for one in first]
+        [third] = way.ask(SubmitOnce(jobs=named[2:]))
+        cluster.wait("the queue has forgotten it", lambda: not way.ask(ListJobs()), timeout=90)
+        assert [(one.id, one.adopted) for one in way.ask(SubmitOnce(jobs=named[2:]))] == [(third.id, True)]
         way.close()
     finally:
         forgetful.down()

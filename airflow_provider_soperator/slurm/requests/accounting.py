@@ -23,7 +23,6 @@ from airflow_provider_soperator.slurm.notations import (
     parse_time,
 )
 from airflow_provider_soperator.slurm.requests.commands import (
-    SAFE_NAME,
     Columns,
     Command,
     CommandOutput,
@@ -44,6 +43,8 @@ MOST_IDS = 5000
 #: Characters of slurmdbd's column for names.
 NAME_LENGTH = 255
 
+#: Names that ``sacct`` neither splits, trims nor expands, and whose characters each database can store and compare.
+_QUERYABLE = re.compile(r"(?! )(?:(?![,'\"\[\]\\])[ -~À-ÿ])+(?<! )")
 _BYTES = re.compile(r"([0-9.]+)([KMGTP]?)")
 _EPOCH = datetime.fromtimestamp(0, timezone.utc)
 
@@ -115,6 +116,8 @@ class Accounting(Request[tuple[AccountingJob, ...]]):
     ids: tuple[JobId, ...] | None = None
     names: tuple[str, ...] = ()
     user: str = ""
+    #: Only jobs of the connection's own user. ``sacct`` lists to root those of all users.
+    mine: bool = False
     #: Jobs of all users; else, except for root, ``sacct`` lists only the user's own.
     everyone: bool = False
     #: Jobs that existed at this time or later. Without it and without ids only today's are found.
@@ -124,10 +127,13 @@ class Accounting(Request[tuple[AccountingJob, ...]]):
     table: Table = field(default_factory=partial(table_of, _COLUMNS), compare=False, repr=False)
 
     def command(self) -> Command:
-        return Command((*self.selection(), "--noconvert", *self.table.parsable_words()), environment=_ENVIRONMENT)
+        argv = (*self.selection(), "--noconvert", *self.table.parsable_words())
+        if self.mine:
+            argv = ("sh", "-c", 'exec "$0" "$@" --user="$(id -u)"', *argv)
+        return Command(argv, environment=_ENVIRONMENT)
 
     def selection(self) -> list[str]:
-        """The command without its output format."""
+        """The command without its output format, and without the connection's user."""
         argv = ["sacct", "--duplicates", *([] if self.steps else ["--allocations"])]
         if self.ids is not None:
             wholes = dict.fromkeys(str(job.whole) for job in self.ids)
@@ -147,7 +153,7 @@ class Accounting(Request[tuple[AccountingJob, ...]]):
 
     def safe_names(self) -> tuple[str, ...]:
         """The names in accounting, if each can be queried; otherwise none."""
-        return tuple(sorted(self._names)) if all(map(SAFE_NAME.fullmatch, self._names)) else ()
+        return tuple(sorted(self._names)) if all(map(_QUERYABLE.fullmatch, self._names)) else ()
 
     def read(self, answer: CommandOutput) -> tuple[AccountingJob, ...]:
         runs: dict[JobId, list[dict[str, Any]]] = {}

@@ -27,11 +27,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_provider_soperator.slurm import dependencies, directives, job_description, option_values, sbatch_arguments
-from airflow_provider_soperator.slurm.errors import InvalidRequest, SlurmError, UnreadableAnswer, from_output, passing
+from airflow_provider_soperator.slurm.errors import (
+    SUBMISSION,
+    InvalidRequest,
+    NotReached,
+    SlurmError,
+    UnreadableAnswer,
+    from_output,
+    passing,
+)
 from airflow_provider_soperator.slurm.job_description import Job, JobDescription
 from airflow_provider_soperator.slurm.job_ids import MARK, JobId, SubmissionKey, key_of, strip_key
 from airflow_provider_soperator.slurm.requests.accounting import Accounting
-from airflow_provider_soperator.slurm.requests.commands import Command, CommandOutput, Request
+from airflow_provider_soperator.slurm.requests.commands import TIMEOUT, Command, CommandOutput, Request
 from airflow_provider_soperator.slurm.requests.jobs import GONE
 
 if TYPE_CHECKING:
@@ -39,6 +47,11 @@ if TYPE_CHECKING:
 
 #: Jobs in one request: rate limits and reports of progress ask for no more.
 MOST = 500
+
+#: Seconds to wait for the lock, beside the time limit of the work.
+LOCK_WAIT = 120
+#: Seconds of work after which the other jobs are left to the next request, as others wait for the lock and the answer.
+WORK_TIME = 60
 
 #: How far back accounting is searched by default.
 LOOK_BACK = timedelta(days=7)
@@ -89,8 +102,9 @@ class Submitted:
 class SubmitOnce(Request[tuple[Submitted, ...]]):
     """Submit jobs whose names end in a key, except those that exist already. One answer for each, in order.
 
-    If one is rejected, the others are submitted nevertheless, unless they are submitted together. After an exception
-    the outcome is unknown: repeat the request. Dependencies can name keys, and be ``singleton``: see ``Dependency``.
+    If one is rejected, the others are submitted nevertheless, unless they are submitted together. ``NotReached`` is the
+    answer for jobs that a slow cluster leaves for the next request. After an exception the outcome is unknown: repeat
+    the request. Dependencies can name keys, and be ``singleton``: see ``Dependency``.
     """
 
     jobs: tuple[BatchJob, ...]
@@ -125,11 +139,12 @@ class SubmitOnce(Request[tuple[Submitted, ...]]):
         return in_order(self.jobs)
 
     def command(self) -> Command:
-        return Command(("bash", "-c", _program(), "sbatch"), stdin=b"\0".join(self._fields()) + b"\0")
+        stdin = b"\0".join(self._fields()) + b"\0"
+        return Command(("bash", "-c", _program(), "sbatch"), stdin=stdin, timeout=LOCK_WAIT + TIMEOUT)
 
     def read(self, answer: CommandOutput) -> tuple[Submitted, ...]:
         if answer.status:
-            raise from_output(("sbatch",), answer.status, answer.stdout, answer.stderr)
+            raise from_output((SUBMISSION,), answer.status, b"", answer.stderr)
         found = dict(self._outcome(line) for line in answer.text.splitlines())
         refused = {place: one for place, one in found.items() if one.error}
         if self.together is Together.END or (self.together and refused):
@@ -143,8 +158,9 @@ class SubmitOnce(Request[tuple[Submitted, ...]]):
         past = Accounting(names=tuple(job.name or "" for job in self.jobs), since=since).selection()
         together = self.together.value if self.together else ""
         words = (HELD, WITHDRAWN, unknown_key(self.mark), passing(), GONE.pattern)
-        for text in (self.mark, _yes(self.fresh), together, *words, *_counted(past), str(len(self.jobs))):
+        for text in (str(LOCK_WAIT), str(WORK_TIME), self.mark, _yes(self.fresh), together, *words, *_counted(past)):
             yield text.encode()
+        yield str(len(self.jobs)).encode()
         keys = self.submission_keys()
         of_all = frozenset(keys)
         for place in self.order:
@@ -174,6 +190,8 @@ class SubmitOnce(Request[tuple[Submitted, ...]]):
     def _outcome(self, line: str) -> tuple[int, Submitted]:
         number, kind, rest = line.split(" ", 2)
         place = self.order[int(number)]
+        if kind == "left":
+            return place, Submitted(None, error=NotReached("the time of the request was over", "sbatch"))
         if kind == "failed":
             status, _, said = rest.partition(" ")
             return place, Submitted(None, error=from_output(("sbatch",), int(status), b"", base64.b64decode(said)))

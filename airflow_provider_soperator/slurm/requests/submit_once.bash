@@ -16,6 +16,7 @@ fields() {
     list=()
     for ((number = 0; number < count; number++)); do field one; list+=("$one"); done
 }
+field patience; field work_time
 field mark; field fresh; field together; field held_note; field withdrawn_suffix
 field unknown; field passing; field gone
 fields; past=("${list[@]}")
@@ -23,8 +24,8 @@ field count
 
 lock=${HOME:-/tmp}/.cache/airflow-soperator
 # shellcheck disable=SC2015,SC2174 # whichever of the three fails, there is no lock
-mkdir -p -m 700 "$lock" && exec 9>>"$lock/submit.lock" && flock -w 120 9 ||
-    { echo "sbatch: error: the lock $lock/submit.lock cannot be had" >&2; exit 75; }
+mkdir -p -m 700 "$lock" && exec 9>>"$lock/submit.lock" && flock -w "$patience" 9 ||
+    { echo "the lock $lock/submit.lock was not free within $patience s, or cannot be used" >&2; exit 75; }
 
 # Reads lines of an id, the mark and more that ends in a name; the lowest id of each key is the one that counts.
 declare -A known
@@ -80,8 +81,9 @@ joined() { local IFS=,; echo "$*"; }
 queue || { status=$?; cat "$work/err" >&2; exit "$status"; }
 learn "$work/queue"
 if [ "$fresh" = no ]; then
+    # To root and operators sacct shows the jobs of all users, and anybody can give a job this name.
     # shellcheck disable=SC2054 # sacct's comma
-    past+=(--noheader --parsable2 --delimiter="$mark " --format=jobid,jobname)
+    past+=(--user="$EUID" --noheader --parsable2 --delimiter="$mark " --format=jobid,jobname)
     before=${#known[@]}
     if "${past[@]}" >"$work/past" 2>"$work/err" </dev/null; then
         learn "$work/past"
@@ -132,6 +134,7 @@ is_under_way() {
     return 1
 }
 
+deadline=$((SECONDS + work_time))
 keys=() names=() waits=() waits_for=() restore=()
 for ((item = 0; item < count; item++)); do
     field key; field name; field singleton; field text; field needed; field place
@@ -140,6 +143,11 @@ for ((item = 0; item < count; item++)); do
     keys+=("$key") names+=("$name")
     if [ -n "${known[$key]}" ]; then
         echo "$item adopted ${known[$key]}"
+        continue
+    fi
+    # The next request continues here. What is submitted together must not be left half done.
+    if [[ -z $together && -n ${submitted[*]} && $SECONDS -ge $deadline ]]; then
+        echo "$item left -"
         continue
     fi
     for other in $needed; do [ -n "${known[$other]}" ] || { settle; break; }; done

@@ -20,6 +20,7 @@ from airflow_provider_soperator.slurm.requests.accounting import (
     by_name,
     with_earlier_runs,
 )
+from airflow_provider_soperator.slurm.requests.cluster import WhoAmI
 from airflow_provider_soperator.slurm.requests.commands import clean
 from airflow_provider_soperator.slurm.rest.calls import (
     Json,
@@ -34,6 +35,7 @@ from airflow_provider_soperator.slurm.rest.calls import (
     number,
     seconds,
     segment,
+    steps,
 )
 from airflow_provider_soperator.slurm.states import JobBase, JobState
 
@@ -50,8 +52,9 @@ def accounting(request: Accounting, site: Site) -> Steps[tuple[AccountingJob, ..
     Exit codes equal those of the queue, on every version of Slurm.
     """
     request.command()
+    user = (yield from steps(WhoAmI(), site)) if request.mine else request.user
     runs: dict[JobId, list[AccountingJob]] = {}
-    for query in _queries(request):
+    for query in _queries(request, user):
         data = yield from _asked(RestCall("GET", "slurmdb/jobs/", query))
         for said in data.get("jobs") or ():
             job = _job(said, request.steps)
@@ -68,12 +71,12 @@ def _asked(call: RestCall, unclear: type[SlurmError] = AccountingUnreachable) ->
         raise
 
 
-def _queries(request: Accounting) -> Iterator[Query]:
+def _queries(request: Accounting, user: str) -> Iterator[Query]:
     # Otherwise times are cut to the requested period, and jobs that have not started get times.
     general: Query = (("disable_truncate_usage_time", "true"), ("show_duplicates", "true"))
     general += (("skip_steps", "false" if request.steps else "true"),)
-    if request.user:
-        general += (("users", request.user),)
+    if user:
+        general += (("users", user),)
     if request.since:
         # Selection by state also finds jobs that ended before they were ever eligible.
         general += (("start_time", format_time(request.since)), ("end_time", "now+1day"))

@@ -208,7 +208,7 @@ def _add_past(known: dict[SubmissionKey, _KnownJob], request: SubmitOnce, site: 
     since = request.since or datetime.now(timezone.utc) - LOOK_BACK
     names = tuple(job.name or "" for job in request.jobs)
     try:
-        jobs = yield from accounting(Accounting(names=names, since=since), site)
+        jobs = yield from accounting(Accounting(names=names, mine=bool(site.user), since=since), site)
     except AccountingDisabled:
         return
     for job in jobs:

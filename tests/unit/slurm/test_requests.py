@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -206,6 +209,17 @@ def test_accounting_by_id_name_and_time() -> None:
     assert {"--name=a,b", "--user=ada", "--starttime=uts1795255200"} <= set(argv)
     with pytest.raises(InvalidRequest, match="in one query"):
         Accounting(ids=tuple(map(JobId, range(1, 6000)))).command()
+
+
+def test_ones_own_jobs_in_accounting_are_those_of_whoever_asks(tmp_path: Path) -> None:
+    command = tmp_path / "sacct"
+    command.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    command.chmod(0o755)
+    question = Accounting(names=("a b",), mine=True)
+    path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    ran = subprocess.run(question.command().argv, env=path, capture_output=True, text=True, check=True)
+    assert {"--name=a b", f"--user={os.geteuid()}"} <= set(ran.stdout.splitlines())
+    assert question.error(CommandOutput(1, b"", b"what?")).command == "sacct"
 
 
 def test_runs_that_were_requeued_come_with_the_last() -> None:

@@ -1,0 +1,205 @@
+"""Submissions of many tasks at once, and of a try after another."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from airflow_provider_soperator.client import submissions
+from airflow_provider_soperator.client.client import AsyncSlurmClient
+from airflow_provider_soperator.client.job_run import JobRun
+from airflow_provider_soperator.slurm.errors import ControllerUnreachable, NotReached
+from airflow_provider_soperator.slurm.job import BatchJob
+from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
+from airflow_provider_soperator.slurm.job_records import AccountingJob, Job
+from airflow_provider_soperator.slurm.requests import Accounting, ListJobs, Request
+from airflow_provider_soperator.slurm.requests.commands import run_steps
+from airflow_provider_soperator.slurm.requests.submission import MOST, SubmitOnce, Submitted
+from airflow_provider_soperator.transports.transport import RetryPolicy
+from tests.unit.client.tracking import past, queued
+
+JOB = BatchJob(command="true", name="train")
+
+
+def keys(count: int) -> list[SubmissionKey]:
+    return [SubmissionKey.derive("dag", "run", "task", number, "1") for number in range(count)]
+
+
+# Many at once
+
+
+class Submitting:
+    """A transport to a Slurm that submits; ``meanwhile`` happens during each request, with its number."""
+
+    def __init__(self, meanwhile: Callable[[int], Any] = lambda _: None, reach: int = MOST) -> None:
+        self.meanwhile, self.reach = meanwhile, reach
+        #: The jobs of each request, and how many of them were under way at once.
+        self.requests: list[int] = []
+        self.under_way = self.most_under_way = 0
+        self.ids: dict[str, JobId] = {}
+
+    async def ask(self, request: Request[Any]) -> Any:
+        assert isinstance(request, SubmitOnce)
+        self.requests.append(len(request.jobs))
+        self.under_way += 1
+        self.most_under_way = max(self.most_under_way, self.under_way)
+        try:
+            # Others have their turn.
+            await asyncio.sleep(0)
+            self.meanwhile(len(self.requests))
+            await asyncio.sleep(0)
+        finally:
+            self.under_way -= 1
+        return tuple(self._answer(place, job) for place, job in enumerate(request.jobs))
+
+    def _answer(self, place: int, job: BatchJob) -> Submitted:
+        if place >= self.reach:
+            return Submitted(None, error=NotReached("over"))
+        name = job.name or ""
+        return Submitted(self.ids.setdefault(name, JobId(len(self.ids) + 1)))
+
+    async def close(self) -> None: ...
+
+
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(submissions, "BATCH_PAUSE", 0)
+
+
+def client_of(transport: Any) -> AsyncSlurmClient:
+    return AsyncSlurmClient(transport, RetryPolicy(tries=1))
+
+
+def fan_out(transport: Submitting, count: int) -> list[Submitted | BaseException]:
+    async def run() -> list[Submitted | BaseException]:
+        client = client_of(transport)
+        return await asyncio.gather(*(client.submit(JOB, key) for key in keys(count)), return_exceptions=True)
+
+    return asyncio.run(run())
+
+
+def test_a_request_that_fails_fails_its_own_tasks_only() -> None:
+    def fail(request: int) -> None:
+        if request == 3:
+            raise ControllerUnreachable("away")
+
+    transport = Submitting(fail)
+    answers = fan_out(transport, 2 * MOST + 200)
+    assert [isinstance(one, ControllerUnreachable) for one in answers] == [False] * 2 * MOST + [True] * 200
+    assert len({one.id for one in answers if isinstance(one, Submitted)}) == len(transport.ids) == 2 * MOST
+
+
+def test_what_a_request_does_not_get_to_is_in_the_next() -> None:
+    transport = Submitting(reach=4)
+    answers = fan_out(transport, 10)
+    assert len({one.id for one in answers if isinstance(one, Submitted)}) == 10
+    assert transport.requests == [10, 6, 2]
+
+
+def test_many_of_one_caller_are_all_answered_in_order() -> None:
+    jobs = [submissions.named(JOB, key) for key in keys(10)]
+    transport = Submitting(reach=4)
+    answers = asyncio.run(client_of(transport).submit_many(jobs))
+    assert [one.id for one in answers] == [transport.ids[job.name or ""] for job in jobs]
+
+
+def test_one_request_is_under_way_at_a_time_and_the_next_has_what_came_meanwhile() -> None:
+    async def run() -> Submitting:
+        later: list[asyncio.Future[Submitted]] = []
+        first, *others = keys(4)
+
+        def meanwhile(request: int) -> None:
+            if request == 1:
+                later.extend(asyncio.ensure_future(client.submit(JOB, key)) for key in [*others, first])
+
+        transport = Submitting(meanwhile)
+        client = client_of(transport)
+        own = await client.submit(JOB, first)
+        answers = await asyncio.gather(*later)
+        assert answers[-1] == own
+        return transport
+
+    transport = asyncio.run(run())
+    assert (transport.requests, transport.most_under_way) == ([1, 3], 1)
+
+
+def test_tasks_are_told_as_soon_as_their_request_is_answered() -> None:
+    told: list[int] = []
+
+    async def run() -> None:
+        tasks: list[asyncio.Future[Submitted]] = []
+        transport = Submitting(lambda _: told.append(sum(task.done() for task in tasks)))
+        client = client_of(transport)
+        tasks.extend(asyncio.ensure_future(client.submit(JOB, key)) for key in keys(2 * MOST))
+        await asyncio.gather(*tasks)
+
+    asyncio.run(run())
+    assert told == [0, MOST]
+
+
+# A try after another
+
+
+class Remembering:
+    """A Slurm whose queue and accounting are given."""
+
+    def __init__(self, queue: Sequence[Job] = (), accounted: Sequence[AccountingJob] = ()) -> None:
+        self.queue, self.accounted = queue, accounted
+        self.asked: list[Request[Any]] = []
+
+    def __call__(self, request: Request[Any]) -> Any:
+        self.asked.append(request)
+        if isinstance(request, ListJobs):
+            return tuple(job for job in self.queue if request.admits(job))
+        if isinstance(request, Accounting):
+            return tuple(job for job in self.accounted if request.admits(job))
+        assert isinstance(request, SubmitOnce)
+        return tuple(Submitted(JobId(99)) for _ in request.jobs)
+
+    async def ask(self, request: Request[Any]) -> Any:
+        return self(request)
+
+    async def close(self) -> None: ...
+
+
+EARLIER, OWN = keys(2)
+NAME = EARLIER.name("train")
+
+
+@pytest.mark.parametrize(
+    ("queue", "accounted", "found"),
+    [
+        ("RUNNING", None, True),
+        ("COMPLETED", None, True),
+        ("FAILED", None, False),
+        (None, "COMPLETED", True),
+        (None, "FAILED", False),
+        # It has left the queue, and accounting has yet to hear of its end.
+        (None, "RUNNING", True),
+        (None, "PENDING", True),
+        ("CANCELLED", "RUNNING", False),
+    ],
+)
+def test_a_try_goes_on_with_a_job_unless_that_has_failed(queue: str | None, accounted: str | None, found: bool) -> None:
+    slurm = Remembering([queued("7", queue, NAME)] if queue else [], [past("7", accounted, NAME)] if accounted else [])
+    adopted = run_steps(submissions.find(JOB, [EARLIER], None), slurm)
+    assert adopted == (Submitted(JobId(7), adopted=True) if found else None)
+
+
+def test_nothing_is_submitted_while_the_end_of_the_job_before_is_unknown() -> None:
+    slurm = Remembering(accounted=[past("7", "RUNNING", NAME)])
+
+    async def submit() -> Submitted:
+        return await JobRun(client_of(slurm), JOB, [EARLIER, OWN]).submit()
+
+    assert asyncio.run(submit()) == Submitted(JobId(7), adopted=True)
+    assert not any(isinstance(request, SubmitOnce) for request in slurm.asked)
+
+
+def test_only_ones_own_jobs_are_looked_for() -> None:
+    slurm = Remembering()
+    run_steps(submissions.find(JOB, [EARLIER], None), slurm)
+    assert [request.mine for request in slurm.asked if isinstance(request, (ListJobs, Accounting))] == [True, True]
