@@ -25,8 +25,8 @@ class Slurmrestd:
         if call.path == "slurm/jobs/":
             return RestAnswer(200, {"jobs": []})
         assert call.path == "slurmdb/jobs/"
-        users = [value for name, value in call.query if name == "users"] or list(self.ids)
-        return RestAnswer(200, {"jobs": [self._accounted(user) for user in users if user in self.ids]})
+        assert "users" not in dict(call.query), "slurmrestd may know no user but root"
+        return RestAnswer(200, {"jobs": [self._accounted(user) for user in self.ids]})
 
     def _accounted(self, user: str) -> dict[str, Any]:
         times = dict.fromkeys(("submission", "eligible", "start", "end", "elapsed"), 1795255200)
@@ -56,6 +56,12 @@ def test_a_job_of_another_user_with_the_same_name_is_not_adopted() -> None:
     slurmrestd = Slurmrestd(job.name or "", root=41, alice=42)
     assert slurmrestd.run(SubmitOnce(jobs=(job,)), "root") == (Submitted(JobId(41), adopted=True),)
     assert slurmrestd.run(SubmitOnce(jobs=(job,)), "bob") == (Submitted(JobId(99)),)
+
+
+def test_a_job_whose_user_nobody_can_name_may_be_ones_own() -> None:
+    [job] = new_jobs()
+    slurmrestd = Slurmrestd(job.name or "", **{"": 43})
+    assert slurmrestd.run(SubmitOnce(jobs=(job,)), "bob") == (Submitted(JobId(43), adopted=True),)
 
 
 def test_ones_own_jobs_in_accounting_are_those_of_the_user_of_the_token() -> None:
