@@ -31,7 +31,7 @@ from airflow_provider_soperator.slurm.errors import InvalidRequest, SlurmError, 
 from airflow_provider_soperator.slurm.job_description import Job, JobDescription
 from airflow_provider_soperator.slurm.job_ids import MARK, JobId, SubmissionKey, key_of, strip_key
 from airflow_provider_soperator.slurm.requests.accounting import Accounting
-from airflow_provider_soperator.slurm.requests.commands import Command, CommandOutput, Request
+from airflow_provider_soperator.slurm.requests.commands import TIMEOUT, Command, CommandOutput, Request
 from airflow_provider_soperator.slurm.requests.jobs import GONE
 
 if TYPE_CHECKING:
@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 
 #: Jobs in one request: rate limits and reports of progress ask for no more.
 MOST = 500
+
+#: Seconds that the program waits for the lock, on top of the time that it has for its work.
+_LOCK = 120.0
 
 #: How far back accounting is searched by default.
 LOOK_BACK = timedelta(days=7)
@@ -125,7 +128,8 @@ class SubmitOnce(Request[tuple[Submitted, ...]]):
         return in_order(self.jobs)
 
     def command(self) -> Command:
-        return Command(("bash", "-c", _program(), "sbatch"), stdin=b"\0".join(self._fields()) + b"\0")
+        fields = b"\0".join(self._fields()) + b"\0"
+        return Command(("bash", "-c", _program(), "sbatch"), stdin=fields, timeout=_LOCK + TIMEOUT)
 
     def read(self, answer: CommandOutput) -> tuple[Submitted, ...]:
         if answer.status:
