@@ -19,10 +19,11 @@ from typing import ClassVar, Generic, Protocol, TypeVar
 from async_timeout import timeout
 
 from airflow_provider_soperator.slurm.requests import Command, CommandOutput, Request
+from airflow_provider_soperator.slurm.requests.commands import TIMEOUT
 from airflow_provider_soperator.transports.transport_errors import (
     CommandTimedOut,
-    ConnectFailed,
     ConnectionLost,
+    ConnectRefused,
     OutputTooLarge,
     TransportError,
 )
@@ -178,11 +179,14 @@ C = TypeVar("C")
 #: Shells at once on one connection. A stock sshd allows ten sessions, and others may share the connection.
 MAX_SHELLS = 4
 
-#: Seconds a new shell has to print its first mark.
-HANDSHAKE = 20.0
+#: Seconds a new shell has to print its first mark. The start-up files of a login shell may load much from a slow disk.
+HANDSHAKE = 60.0
 
-#: Seconds beyond a command's own limit after which the shell is given up.
+#: Seconds beyond a command's own limit after which the connection is given up.
 SLACK = 5.0
+
+#: Seconds for which no further shell is requested after one was refused.
+REFUSED_FOR = 600.0
 
 
 class Pipe(Protocol):
@@ -204,50 +208,122 @@ def _lost(command: Command) -> ConnectionLost:
     return ConnectionLost(f"the connection broke while {command.argv[0]} was under way", "it is reopened")
 
 
+class _Silent(ConnectionLost):
+    """There is no mark, though the watchdog had to end the command by now, so the connection counts as dead."""
+
+    def __init__(self, command: Command, seconds: float) -> None:
+        super().__init__(
+            f"the connection was silent for {seconds:g} s while {command.argv[0]} was under way",
+            "it is reopened; see whether the login node or a file system there hangs",
+        )
+
+
 class Shells:
-    """The shells of one connection: a command takes an idle one, opens a new one, or waits for its turn."""
+    """The shells of one connection: a command takes an idle one, or waits for one, or for a new one.
+
+    Shells are opened one at a time, as each costs the start-up files of the login shell. If another one is refused,
+    those that are open serve all commands. A long command leaves an open shell to the others.
+    """
 
     def __init__(self, open_pipe: Callable[[], Awaitable[Pipe]], most: int = MAX_SHELLS) -> None:
         self._open_pipe = open_pipe
+        self._limit = self._most = most
         self._idle: list[Pipe] = []
-        self._places = asyncio.Semaphore(most)
+        # All shells, and those that run long commands.
+        self._open = self._long = 0
+        self._opening: asyncio.Task[None] | None = None
         self._closed = False
+        # Long commands have a queue of their own. Only the first of each wait for changes, which wake all who wait.
+        self._queues = (asyncio.Semaphore(most), asyncio.Semaphore(most))
+        self._waiting: list[asyncio.Future[None]] = []
 
     async def ask(self, request: Request[T]) -> T:
         return request.read(await self.run(request.command()))
 
     async def run(self, command: Command) -> CommandOutput:
-        async with self._places:
-            pipe = await self._take()
+        is_long = command.timeout > TIMEOUT
+        async with self._queues[is_long]:
+            pipe = await self._take(is_long)
+            self._long += is_long
             try:
                 output = await self._exchange(pipe, command, encode, command.timeout + GRACE + SLACK)
+                await self._put(pipe)
             except BaseException:
+                self._open -= 1
                 await pipe.close()
                 raise
-            if self._closed:
-                await pipe.close()
-            else:
-                self._idle.append(pipe)
+            finally:
+                self._long -= is_long
+                self._tell()
             return output
 
     async def close(self) -> None:
         self._closed = True
+        if self._opening:
+            self._opening.cancel()
+            await asyncio.wait([self._opening])
+        self._tell()
         idle, self._idle = self._idle, []
         for pipe in idle:
             await pipe.close()
 
-    async def _take(self) -> Pipe:
+    async def _take(self, is_long: bool) -> Pipe:
+        while not self._closed:
+            if self._idle and not (is_long and self._long >= max(1, self._open - 1)):
+                return self._idle.pop()
+            if self._open < self._limit and not self._opening:
+                self._opening = asyncio.create_task(self._add(), name="slurm-shell")
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiting.append(waiter)
+            await waiter
+        # Nothing was sent.
+        raise ConnectRefused("the connection was closed", "it is reopened")
+
+    async def _put(self, pipe: Pipe) -> None:
         if self._closed:
-            raise ConnectionLost("the connection was closed")
-        if self._idle:
-            return self._idle.pop()
+            await pipe.close()
+        else:
+            self._idle.append(pipe)
+
+    async def _add(self) -> None:
+        """Open another shell, or find out that there can be no more."""
+        error: Exception | None = None
+        try:
+            pipe = await self._start()
+            self._open += 1
+            await self._put(pipe)
+        except Exception as failure:
+            if self._open and isinstance(failure, ConnectRefused):
+                self._limit = self._open
+                asyncio.get_running_loop().call_later(REFUSED_FOR, self._forget_refusal)
+            else:
+                error = failure
+        finally:
+            self._opening = None
+            self._tell(error)
+
+    def _tell(self, error: Exception | None = None) -> None:
+        """Let those who wait for a shell look again. The first of them gets the error."""
+        waiting, self._waiting = [one for one in self._waiting if not one.done()], []
+        if error and waiting:
+            waiting.pop(0).set_exception(error)
+        for waiter in waiting:
+            waiter.set_result(None)
+
+    def _forget_refusal(self) -> None:
+        self._limit = self._most
+
+    async def _start(self) -> Pipe:
         pipe = await self._open_pipe()
         try:
             await self._exchange(pipe, _GREETING, lambda _, mark: handshake(mark), HANDSHAKE)
         except BaseException as error:
             await pipe.close()
-            if isinstance(error, CommandTimedOut):
-                raise ConnectFailed("the login shell does not answer", _NO_SHELL) from error
+            if isinstance(error, _Silent):
+                # The connection has just opened the pipe, so it is not dead.
+                raise ConnectRefused(
+                    f"the login shell does not start within {HANDSHAKE:g} s", f"see its start-up files, and {_NO_SHELL}"
+                ) from error
             if isinstance(error, ConnectionLost):
                 # No command was running yet, but the connection may just have broken.
                 raise ConnectionLost("the login shell exited at once", _NO_SHELL) from error
@@ -269,7 +345,7 @@ class Shells:
                         raise _lost(command)
                     exchange.feed(*received)
         except asyncio.TimeoutError as error:
-            raise CommandTimedOut(command.argv[0], limit) from error
+            raise _Silent(command, limit) from error
         except (OSError, EOFError) as error:
             raise _lost(command) from error
         return exchange.result(time.monotonic() - started)
@@ -286,7 +362,7 @@ class ShellTransport(Generic[C]):
     """
 
     #: Errors after which the connection is not used again.
-    _final: ClassVar[tuple[type[TransportError], ...]] = (ConnectionLost,)
+    _final: ClassVar[tuple[type[TransportError], ...]] = (ConnectionLost, ConnectRefused)
 
     def __init__(self) -> None:
         self._current: tuple[C, Shells] | None = None

@@ -20,6 +20,7 @@ from airflow_provider_soperator.transports.shell import MAX_SHELLS, SHELL, Pipe,
 from airflow_provider_soperator.transports.transport_errors import (
     ConnectFailed,
     ConnectionLost,
+    ConnectRefused,
     ssh_error,
 )
 
@@ -35,6 +36,9 @@ _AT_ONCE = 16 * 1024
 
 #: Seconds that a session may take to open.
 _OPENING = 20.0
+#: Milliseconds after which a host that acknowledges nothing is given up; the kernel would take a quarter of an hour.
+#: Airflow's hook sends something every 30 s.
+_UNACKNOWLEDGED = 60_000
 
 #: Tries, and maximum seconds between them, for an sshd that drops connections when there are too many. A wide fan-out
 #: opens hundreds at once, and a stock sshd drops half of them.
@@ -42,13 +46,16 @@ CONNECT_TRIES = 8
 _LONGEST_WAIT = 8.0
 
 
-def _without_delay(client: paramiko.SSHClient) -> None:
+def _tune(client: paramiko.SSHClient) -> None:
     transport = client.get_transport()
     if transport is None:
         raise ConnectFailed("the connection was closed at once")
     # Without it each command waits 40 ms for an acknowledgement of the one before.
     if isinstance(transport.sock, socket.socket):
         transport.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # Only Linux has it.
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            transport.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNACKNOWLEDGED)
 
 
 def _session(client: paramiko.SSHClient) -> paramiko.Channel:
@@ -61,6 +68,10 @@ def _session(client: paramiko.SSHClient) -> paramiko.Channel:
     try:
         channel = transport.open_session(timeout=_OPENING)
         channel.exec_command(SHELL)
+    except paramiko.ChannelException as error:
+        raise ConnectRefused(
+            f"sshd allows no further session on this connection ({error.text})", "see MaxSessions in its sshd_config"
+        ) from error
     except (paramiko.SSHException, EOFError, OSError) as error:
         raise ConnectionLost(f"cannot open a session ({error})") from error
     return channel
@@ -183,7 +194,7 @@ class SshTransport(ShellTransport["paramiko.SSHClient"]):
                     raise failure from error
                 # With jitter: clients that were dropped together must not return together.
                 await asyncio.sleep(random.uniform(0, min(_LONGEST_WAIT, 0.25 * 2.0**attempt)))
-        _without_delay(client)
+        _tune(client)
         return client
 
     async def _open_pipe(self, connection: paramiko.SSHClient) -> Pipe:

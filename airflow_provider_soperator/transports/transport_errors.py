@@ -39,7 +39,7 @@ class Unreachable(ConnectFailed):
 
 
 class ConnectRefused(ConnectFailed):
-    """The server accepts no connection at the moment, such as an sshd with too many of them."""
+    """The server accepts no connection at the moment, such as an sshd with too many of them, or no further shell."""
 
     retryable = True
 
