@@ -233,10 +233,10 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
         from airflow_provider_soperator.work.clusters import JOB, ClusterStart
         from airflow_provider_soperator.work.sbatch import keys_of
 
-        ti, begun = context["ti"], context["dag_run"].start_date
+        begun = context["dag_run"].start_date
         names = tuple(name for one in ClusterSpec.read(self.spec).nodesets for name in one.slurm_names)
         # Of the tries since the task was last cleared: what ran before that says nothing about the cluster of now.
-        tries = keys_of(ti, self.retries or 0)[1]
+        tries = keys_of(context, self.retries or 0)[1]
         job = {**JOB, **self.smoke_job} if isinstance(self.smoke_job, Mapping) else JOB
         cluster, namespace = self._place
         return ClusterStart(

@@ -227,12 +227,13 @@ class SbatchStartTrigger(SlurmTrigger):
     def _start(self) -> SbatchTrigger:
         if self._started is None:
             ti: Any = self.task_instance
-            replaced, keys = keys_of(ti, retries=ti.max_tries)
+            context = ti.get_template_context()
+            replaced, keys = keys_of(context, ti.task.retries or 0, remembers=False)
             self._started = trigger_of(
                 ti,
                 keys=keys,
                 replaced=replaced,
-                begun=ti.get_template_context()["dag_run"].start_date,
+                begun=context["dag_run"].start_date,
                 **self.serialize()[1],
             )
             self._started.task_instance = ti
