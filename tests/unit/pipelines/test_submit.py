@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -86,6 +87,12 @@ def test_another_try_goes_on_with_the_jobs_of_the_one_before(pipeline: Pipeline,
     run.clear_number += 1
     assert pipeline.submit(run) == first
     assert not pipeline.cluster.looked_for & first
+
+
+def test_jobs_are_looked_for_from_before_the_run_on_as_the_clocks_may_differ(pipeline: Pipeline) -> None:
+    run = TaskRun("p.submit")
+    pipeline.submit(run)
+    assert pipeline.cluster.since == run.start_date - timedelta(hours=1)
 
 
 @pytest.mark.parametrize("is_old", [False, True])
