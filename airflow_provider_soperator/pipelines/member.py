@@ -1,4 +1,4 @@
-"""A task's place in its pipeline, as the Airflow worker that runs it sees it."""
+"""A task as the Airflow worker that runs it sees it: when it began, the states of others, its place in its pipeline."""
 
 from __future__ import annotations
 
