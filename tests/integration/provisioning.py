@@ -25,6 +25,9 @@ ENVIRONMENT = {
 CPU = {"platform": "cpu-d3", "preset": "16vcpu-64gb"}
 GPU = {"platform": "gpu-h100-sxm", "preset": "8gpu-128vcpu-1600gb"}
 
+#: Of all tries of a task.
+_BEGUN = datetime.now(timezone.utc)
+
 
 @dataclass
 class TaskInstance:
@@ -36,6 +39,7 @@ class TaskInstance:
     task_id: str = "task"
     map_index: int = -1
     max_tries: int = 0
+    context_carrier: None = None
     xcoms: dict[str, Any] = field(default_factory=dict)
 
     def xcom_push(self, key: str, value: Any) -> None:
@@ -46,7 +50,7 @@ class TaskInstance:
 
     @property
     def context(self) -> dict[str, Any]:
-        run = type("DagRun", (), {"start_date": datetime.now(timezone.utc)})
+        run = type("DagRun", (), {"start_date": _BEGUN})
         return {"ti": self, "dag_run": run}
 
 
