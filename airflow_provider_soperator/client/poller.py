@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
@@ -42,6 +43,8 @@ _OF_EFFORT = 10.0
 _CALLS = 3
 #: The part of a rate limit that polling may use; the rest is for other programs of the same user.
 _OF_LIMIT = 0.5
+#: The interval of polls as a part of MinJobAge, where a job that the queue has forgotten is not found elsewhere.
+_OF_MEMORY = 1 / 3
 
 
 @dataclass
@@ -56,10 +59,13 @@ class Pace:
     """
 
     shortest: float = SHORTEST
+    #: Maximum seconds between two polls, unless the rate limit asks for more.
+    rarest: float = math.inf
     _failures: int = 0
 
     def respect(self, config: ClusterConfig) -> None:
-        """Stay well below the cluster's rate limit."""
+        """Stay well below the cluster's rate limit and, without accounting, the time for which the queue remembers."""
+        self.rarest = math.inf if config.has_accounting else config.min_job_age.total_seconds() * _OF_MEMORY
         limit = config.rate_limit
         if limit and limit.refill:
             # Requests to accounting do not go to slurmctld.
@@ -69,17 +75,18 @@ class Pace:
 
     def soonest(self, effort: float) -> float:
         """The minimum pause; ``effort`` is how long the last answer took."""
-        return max(self.shortest, _OF_EFFORT * effort)
+        return max(self.shortest, min(_OF_EFFORT * effort, self.rarest))
 
     def after_answer(self, *, youngest: float = 0.0, longest: float = 0.0, effort: float = 0.0) -> float:
         """The pause after an answer; ``youngest`` is the age of the youngest waiter, ``longest`` its poll interval."""
         self._failures = 0
-        return max(self.soonest(effort), min(longest, _OF_AGE * youngest))
+        return max(self.soonest(effort), min(longest, _OF_AGE * youngest, self.rarest))
 
     def after_failure(self) -> float:
         """The pause after a failure: it grows, with jitter, as many clients may wait for the same cluster."""
         self._failures += 1
-        longest = min(LONGEST_SILENCE, self.shortest * 2.0 ** min(self._failures, 10))
+        rarest = max(self.shortest, self.rarest)
+        longest = min(LONGEST_SILENCE, rarest, self.shortest * 2.0 ** min(self._failures, 10))
         return random.uniform(0.5, 1.0) * longest
 
 
@@ -116,7 +123,7 @@ class WatchList(Generic[W]):
     def __init__(
         self,
         patience: LossLimits = LossLimits(),  # noqa: B008 - it cannot change
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = lambda: time.monotonic(),
     ) -> None:
         self._patience, self._clock = patience, clock
         #: By a job's number, and the name that it must have.
@@ -128,6 +135,8 @@ class WatchList(Generic[W]):
         self._accounting = Pace()
         self._accounting_due = 0.0
         self._accounting_failure: Exception | None = None
+        #: True once accounting has answered.
+        self.has_accounting = False
 
     def __bool__(self) -> bool:
         return bool(self._entries)
@@ -214,7 +223,7 @@ class WatchList(Generic[W]):
             for entry in entries:
                 entry.job.could_not_ask(str(self._accounting_failure))
             return
-        self._accounting_failure = None
+        self._accounting_failure, self.has_accounting = None, True
         self._accounting_due = asked_at + self._accounting.after_answer(effort=self._clock() - asked_at)
         for entry in entries:
             entry.job.look_at_accounting(past.get(entry.job.number, ()))
@@ -325,6 +334,8 @@ class Poller:
         self._ask = ask
         self._book: WatchList[JobNews] = WatchList(patience)
         self._pace = Pace()
+        # Until more is known, there may be no accounting.
+        self._pace.respect(ClusterConfig(version=""))
         self._paced = False
         #: The next round, and the earliest one, also for new watches.
         self._due = self._soonest = 0.0
@@ -405,6 +416,8 @@ class Poller:
             self._book.tell_all(str(self._failure))
         else:
             self._failure = None
+            if self._book.has_accounting:
+                self._pace.rarest = math.inf
             now = time.monotonic()
             youngest = min((now - watch.since for watch in self._book), default=0.0)
             longest = min((watch.poll_interval for watch in self._book), default=POLL_INTERVAL)
