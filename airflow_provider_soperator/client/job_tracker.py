@@ -40,7 +40,7 @@ class TrackedJob:
 
     number: int
     name: str = ""
-    #: Why accounting could not be asked.
+    #: Why accounting could not be asked, or a record of the job could not be read.
     trouble: str = ""
     #: The newest record of each part; None for a part that was never seen but must exist.
     _known: dict[_Key, Job | None] = field(default_factory=dict)
@@ -64,6 +64,9 @@ class TrackedJob:
             if self.name and row.name != self.name:
                 self._stranger = row.name
                 continue
+            if row.unreadable:
+                self.trouble = f"its record in the queue cannot be read: {row.unreadable}"
+                continue
             for key in _keys(row.id):
                 self._here.add(key)
                 self._known[key] = row
@@ -82,6 +85,9 @@ class TrackedJob:
             ours = self._ours(row)
             if ours is None:
                 self._stranger = row.name
+                continue
+            if ours.unreadable:
+                self.trouble = f"its record in accounting cannot be read: {ours.unreadable}"
                 continue
             self._complete = True
             job = ours.as_job()
@@ -107,6 +113,10 @@ class TrackedJob:
 
     def judge(self, now: float, patience: LossLimits) -> None:
         """Declare parts lost that have been missing for too long; call it after both have answered."""
+        if self.trouble:
+            # What cannot be read may not be missing.
+            self._missed_at = None
+            return
         missing = self._missing()
         if self._known and self._complete and not missing:
             self._missing_for, self._missed_at, self._lost = 0.0, None, ""

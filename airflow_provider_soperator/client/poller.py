@@ -204,7 +204,7 @@ class WatchList(Generic[W]):
         asked_at = self._clock()
         if asked_at < self._accounting_due:
             for entry in entries:
-                entry.job.trouble = str(self._accounting_failure or "")
+                entry.job.trouble = str(self._accounting_failure or entry.job.trouble)
             return
         past: dict[int, list[AccountingJob]] = {}
         ids = _ids(entries)
