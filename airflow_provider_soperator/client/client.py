@@ -148,12 +148,21 @@ class AsyncSlurmClient:
         """The status of any number of jobs, from one request."""
         return await self._take(statuses(jobs))
 
-    def watch(self, job: JobId, *, name: str = "", mine: bool = False, poll_interval: float = POLL_INTERVAL) -> JobNews:
+    def watch(
+        self,
+        job: JobId,
+        *,
+        name: str = "",
+        mine: bool = False,
+        poll_interval: float = POLL_INTERVAL,
+        indices: Iterable[int] = (),
+    ) -> JobNews:
         """Watch a job until its end. All watches share one poller.
 
         ``name``: the name that the job must have. ``mine``: the connection's user submitted it, which polls less.
+        ``indices``: those of the whole array: without accounting an element that has left the queue is missed by them.
         """
-        return self._watcher.watch(job, name=name, mine=mine, poll_interval=poll_interval)
+        return self._watcher.watch(job, name=name, mine=mine, poll_interval=poll_interval, indices=indices)
 
     def tail(self, path: str, offset: int = 0) -> Tail:
         """Follow the bytes that are appended to a file. All followed files are read in one request."""

@@ -8,9 +8,10 @@ it has been missing in both for a while.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, field, replace
 
+from airflow_provider_soperator.slurm.job_description import array_text
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import AccountingJob, Job, JobStatus
 from airflow_provider_soperator.slurm.requests.accounting import name_in_accounting
@@ -40,6 +41,8 @@ class TrackedJob:
 
     number: int
     name: str = ""
+    #: The indices of the submitted array, as far as they are known.
+    expected: set[int] = field(default_factory=set)
     #: Why accounting could not be asked, or a record of the job could not be read.
     trouble: str = ""
     #: The newest record of each part; None for a part that was never seen but must exist.
@@ -48,6 +51,8 @@ class TrackedJob:
     _here: set[_Key] = field(default_factory=set)
     #: Parts that accounting has as unfinished and the queue does not have.
     _stale: dict[_Key, Job] = field(default_factory=dict)
+    #: True if the cluster has no accounting.
+    _is_unaccounted: bool = False
     #: True if all parts are known, even those that had left the queue before the first look.
     _complete: bool = False
     #: Seconds for which a part was missing while both could be asked, and when that was last seen.
@@ -105,7 +110,8 @@ class TrackedJob:
 
     def do_without_accounting(self) -> None:
         """Use the queue alone: the cluster has no accounting."""
-        self._complete, self._stale = True, {}
+        self._complete, self._is_unaccounted, self._stale = True, True, {}
+        self._expect(self.expected)
 
     def could_not_ask(self, trouble: str = "") -> None:
         """Note that the queue or accounting did not answer: this time does not count."""
@@ -166,8 +172,9 @@ class TrackedJob:
         """True if there is a record of every expected part."""
         return all(job or key in self._stale for key, job in self._known.items())
 
-    def _expect(self, elements: frozenset[int]) -> None:
-        # Another word of the command line may look like the option; it would hardly fit the known elements.
+    def _expect(self, elements: Set[int]) -> None:
+        # Another word of the command line may look like the option, and the script may have been changed since an
+        # earlier try; that would hardly fit the known elements.
         if elements >= {element for element, _ in self._known}:
             for element in elements:
                 self._known.setdefault((element, None), None)
@@ -192,6 +199,13 @@ class TrackedJob:
 
     def _give_up(self, missing: set[_Key]) -> None:
         others = [job for key, job in self._known.items() if job and key not in missing]
+        unseen = [key[0] for key in missing if key[0] is not None and not self._known[key]]
+        if self._is_unaccounted and unseen:
+            # They have ended, nobody knows how; the job is not over before the others have ended, too.
+            if all(job.state.is_finished for job in others):
+                said = array_text(unseen)
+                self._lost = f"elements {said} are not in the queue, and without accounting nobody knows how they ended"
+            missing = {key for key in missing if self._known[key]}
         for key in missing:
             last = self._known[key]
             if others and key[0] is not None and (last is None or last.state.is_pending):

@@ -94,11 +94,11 @@ class Waiter:
     """A waiter for a job.
 
     A job with another name than ``name`` is another job. If the jobs of all waiters are the connection's own user's
-    (``mine``), slurmctld has less to list.
+    (``mine``), slurmctld has less to list. ``indices`` are those of a whole array.
     """
 
-    def __init__(self, job: JobId, name: str = "", mine: bool = False) -> None:
-        self.job, self.name, self.mine = job, name, mine
+    def __init__(self, job: JobId, name: str = "", mine: bool = False, indices: Iterable[int] = ()) -> None:
+        self.job, self.name, self.mine, self.indices = job, name, mine, frozenset(indices)
         #: The newest status.
         self.told: JobStatus | None = None
 
@@ -149,6 +149,7 @@ class WatchList(Generic[W]):
         if place not in self._entries:
             self._entries[place] = _WatchedEntry(TrackedJob(*place))
         self._entries[place].waiters[id(waiter)] = waiter
+        self._entries[place].job.expected |= waiter.indices
         self._not_mine += not waiter.mine
 
     def remove(self, waiter: W) -> None:
@@ -265,8 +266,10 @@ class JobNews(Waiter):
     The first status comes as soon as anything is known, others when something changes; the last is the job's end.
     """
 
-    def __init__(self, watcher: Poller, job: JobId, name: str, mine: bool, poll_interval: float) -> None:
-        super().__init__(job, name, mine)
+    def __init__(
+        self, watcher: Poller, job: JobId, name: str, mine: bool, poll_interval: float, indices: Iterable[int]
+    ) -> None:
+        super().__init__(job, name, mine, indices)
         self.poll_interval, self.since = poll_interval, time.monotonic()
         self.is_closed = False
         self._watcher = watcher
@@ -344,8 +347,16 @@ class Poller:
         self._sooner = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    def watch(self, job: JobId, *, name: str = "", mine: bool = False, poll_interval: float = POLL_INTERVAL) -> JobNews:
-        watch = JobNews(self, job, name, mine, poll_interval)
+    def watch(
+        self,
+        job: JobId,
+        *,
+        name: str = "",
+        mine: bool = False,
+        poll_interval: float = POLL_INTERVAL,
+        indices: Iterable[int] = (),
+    ) -> JobNews:
+        watch = JobNews(self, job, name, mine, poll_interval, indices)
         is_first = not self._book
         self._book.add(watch)
         # Soon, but watches that start together share one round.

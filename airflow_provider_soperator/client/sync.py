@@ -7,7 +7,7 @@ import atexit
 import os
 import secrets
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Future
 from functools import partial, wraps
 from pathlib import Path
@@ -68,15 +68,22 @@ class SlurmClient:
     close = _waited(AsyncSlurmClient.close)
 
     def watch(
-        self, job: JobId, *, name: str = "", mine: bool = False, poll_interval: float = POLL_INTERVAL
+        self,
+        job: JobId,
+        *,
+        name: str = "",
+        mine: bool = False,
+        poll_interval: float = POLL_INTERVAL,
+        indices: Iterable[int] = (),
     ) -> BlockingWatch:
         """Watch a job until its end. All watches share one poller.
 
         ``name``: the name that the job must have. ``mine``: the connection's user submitted it, which polls less.
+        ``indices``: those of the whole array: without accounting an element that has left the queue is missed by them.
         """
 
         async def begin() -> JobNews:
-            return self._client.watch(job, name=name, mine=mine, poll_interval=poll_interval)
+            return self._client.watch(job, name=name, mine=mine, poll_interval=poll_interval, indices=indices)
 
         return BlockingWatch(LOOP.run(begin()))
 

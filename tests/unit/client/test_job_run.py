@@ -31,6 +31,48 @@ async def end_of(run: JobRun) -> JobStatus:
     return status
 
 
+# ------------------------------------------------------------------------------------------- arrays without accounting
+
+ARRAYS = [
+    BatchJob(command="train", name="train", array="0-3%2"),
+    BatchJob(script="#!/bin/sh\n#SBATCH --array=0-3\ntrain\n", name="train"),
+]
+
+
+@pytest.mark.parametrize("job", ARRAYS)
+def test_elements_that_the_queue_has_forgotten_before_the_first_look_are_missed(
+    job: BatchJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = Slurm(queued("7_3", "RUNNING", name=FIRST.name("train")))
+
+    def later() -> None:
+        if time.monotonic() > 5000:
+            slurm.queue = [queued("7_3", "COMPLETED", name=FIRST.name("train"))]
+
+    slurm.before_look = later
+    status = run_without_waiting(end_of(job_run(slurm, FIRST, SECOND, job=job)), monkeypatch)
+    # It is not given up before the others have ended.
+    assert {str(part.id): str(part.state) for part in status.parts} == {"7_3": "COMPLETED"}
+    assert status.lost == "elements 0-2 are not in the queue, and without accounting nobody knows how they ended"
+    assert not status.succeeded
+
+
+@pytest.mark.parametrize("job", ARRAYS)
+def test_an_array_whose_elements_are_all_seen_succeeds_without_accounting(
+    job: BatchJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = Slurm()
+
+    def later() -> None:
+        # The queue forgets the elements one by one.
+        ages = {index: time.monotonic() - 1500 - 200 * index for index in range(4)}
+        states = {index: "RUNNING" if age < 0 else "COMPLETED" for index, age in ages.items() if age < 300}
+        slurm.queue = [queued(f"7_{index}", state, name=FIRST.name("train")) for index, state in states.items()]
+
+    slurm.before_look = later
+    assert run_without_waiting(end_of(job_run(slurm, FIRST, SECOND, job=job)), monkeypatch).succeeded
+
+
 # ------------------------------------------------------------------------------------------------- how often it asks
 
 

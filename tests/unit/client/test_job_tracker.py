@@ -268,3 +268,12 @@ def test_without_accounting_an_array_is_what_the_queue_has() -> None:
     status = job.status_of(JobId(9), job.parts(), "")
     assert status is not None
     assert status.succeeded
+
+
+def test_without_accounting_indices_that_do_not_fit_what_is_seen_are_not_believed() -> None:
+    job = TrackedJob(9, expected={1, 2, 3})
+    job.look_at_queue([queued("9_5", "COMPLETED")])
+    job.do_without_accounting()
+    status = job.status_of(JobId(9), job.parts(), "")
+    assert status is not None
+    assert status.succeeded

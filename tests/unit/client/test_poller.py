@@ -24,7 +24,7 @@ class Listener:
     """Somebody who waits, and remembers everything that he was told."""
 
     def __init__(self, job: str, name: str = "", mine: bool = True) -> None:
-        self.job, self.name, self.mine = JobId.parse(job), name, mine
+        self.job, self.name, self.mine, self.indices = JobId.parse(job), name, mine, frozenset[int]()
         self.news: list[JobStatus] = []
 
     @property

@@ -76,6 +76,8 @@ class Slurm:
     async def close(self) -> None: ...
 
     def _submitted(self, name: str) -> Submitted:
+        if known := [job.id.whole for job in self.queue if job.name == name]:
+            return Submitted(min(known), adopted=True)
         job = JobId(self.next_id)
         self.queue.append(queued(str(job), "PENDING", name=name))
         return Submitted(job)
