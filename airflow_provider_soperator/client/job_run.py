@@ -129,8 +129,15 @@ class JobRun:
             # Another process may have submitted it, before this one took over.
             self._submission = asyncio.ensure_future(self._find_own())
         self.submitted = await asyncio.shield(self._submission)
-        if self.submitted.id:
-            await self.client.cancel(self.submitted.id)
+        await self.client.cancel_many(await self.unfinished())
+
+    async def unfinished(self) -> tuple[JobId, ...]:
+        """The job, unless it has ended: its number alone may be another job's by now."""
+        submitted = self.submitted
+        if submitted is None or submitted.id is None:
+            return ()
+        assert submitted.key is not None
+        return await self.client.unfinished({submitted.id: submitted.key})
 
     async def diagnosis(self, status: JobStatus) -> list[str]:
         """Lines of the diagnosis of a job that did not succeed."""
@@ -149,8 +156,13 @@ class JobRun:
         """States and output as they come; the last item is the job's end, after all of its output."""
         submitted = self.submitted or await self.submit()
         assert submitted.id is not None
+        assert submitted.key is not None
         watch = self.client.watch(
-            submitted.id, mine=True, poll_interval=self._poll_interval, indices=self._array_indices()
+            submitted.id,
+            name=submitted.key.suffix,
+            mine=True,
+            poll_interval=self._poll_interval,
+            indices=self._array_indices(),
         )
         news = asyncio.ensure_future(watch.next())
         reads: dict[asyncio.Future[bytes], _Output] = {}

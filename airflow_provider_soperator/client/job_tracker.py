@@ -8,11 +8,11 @@ it has been missing in both for a while.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Collection, Iterator, Set
 from dataclasses import dataclass, field, replace
 
 from airflow_provider_soperator.slurm.job_description import array_text
-from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.job_ids import JobId, key_of
 from airflow_provider_soperator.slurm.job_records import AccountingJob, Job, JobStatus
 from airflow_provider_soperator.slurm.requests.accounting import name_in_accounting
 from airflow_provider_soperator.slurm.states import JobBase, JobState
@@ -61,14 +61,21 @@ class TrackedJob:
     #: The name of another job that has this number.
     _stranger: str = ""
     _lost: str = ""
+    #: The key at the end of the name, if it has one.
+    _suffix: str = field(init=False)
 
-    def look_at_queue(self, rows: Iterable[Job]) -> None:
+    def __post_init__(self) -> None:
+        key = key_of(self.name)
+        self._suffix = key.suffix if key else ""
+
+    def look_at_queue(self, rows: Collection[Job]) -> None:
         self.trouble = self._stranger = ""
         self._here = set()
+        # All rows are of one job, of which further components may have names of their own.
+        if rows and not any(self._is_named(row.name) for row in rows):
+            self._stranger = next(iter(rows)).name
+            rows = ()
         for row in rows:
-            if self.name and row.name != self.name:
-                self._stranger = row.name
-                continue
             if row.unreadable:
                 self.trouble = f"its record in the queue cannot be read: {row.unreadable}"
                 continue
@@ -84,10 +91,11 @@ class TrackedJob:
         """True if accounting must be asked."""
         return not self._complete or not self._known or bool(self._missing())
 
-    def look_at_accounting(self, rows: Iterable[AccountingJob]) -> None:
+    def look_at_accounting(self, rows: Collection[AccountingJob]) -> None:
         self._stale = {}
+        is_ours = any(map(self._ours, rows))
         for row in rows:
-            ours = self._ours(row)
+            ours = self._ours(row) or (row if is_ours and row.id.part else None)
             if ours is None:
                 self._stranger = row.name
                 continue
@@ -191,11 +199,13 @@ class TrackedJob:
 
     def _ours(self, row: AccountingJob) -> AccountingJob | None:
         """The newest job of the right name among those with this number."""
-        if not self.name:
-            return row
-        name = name_in_accounting(self.name)
-        runs = [run for run in (*row.earlier_runs, row) if run.name == name]
+        runs = [run for run in (*row.earlier_runs, row) if self._is_named(run.name)]
         return replace(runs[-1], earlier_runs=tuple(runs[:-1])) if runs else None
+
+    def _is_named(self, name: str) -> bool:
+        if self._suffix:
+            return name.endswith(self._suffix)
+        return not self.name or name in (self.name, name_in_accounting(self.name))
 
     def _give_up(self, missing: set[_Key]) -> None:
         others = [job for key, job in self._known.items() if job and key not in missing]

@@ -93,8 +93,9 @@ class Pace:
 class Waiter:
     """A waiter for a job.
 
-    A job with another name than ``name`` is another job. If the jobs of all waiters are the connection's own user's
-    (``mine``), slurmctld has less to list. ``indices`` are those of a whole array.
+    A job with another name than ``name`` is another job; names that end in a submission key are compared by the key.
+    If the jobs of all waiters are the connection's own user's (``mine``), slurmctld has less to list. ``indices`` are
+    those of a whole array.
     """
 
     def __init__(self, job: JobId, name: str = "", mine: bool = False, indices: Iterable[int] = ()) -> None:
@@ -250,10 +251,10 @@ def _ids(entries: Iterable[_WatchedEntry[W]]) -> tuple[JobId, ...]:
     return tuple(JobId(number) for number in dict.fromkeys(entry.job.number for entry in entries))
 
 
-def statuses(ids: Iterable[JobId]) -> Steps[dict[JobId, JobStatus]]:
-    """The current status of each job; a job in neither the queue nor accounting is ``lost``."""
+def statuses(ids: Iterable[JobId], name: str = "") -> Steps[dict[JobId, JobStatus]]:
+    """The current status of each job; a job in neither the queue nor accounting, under this name, is ``lost``."""
     book: WatchList[Waiter] = WatchList(LossLimits(unknown=0, runaway=0))
-    asked = [Waiter(job) for job in dict.fromkeys(ids)]
+    asked = [Waiter(job, name) for job in dict.fromkeys(ids)]
     for one in asked:
         book.add(one)
     yield from book.round()

@@ -57,6 +57,7 @@ class SlurmClient:
     submit_many = _waited(AsyncSlurmClient.submit_many)
     submit_together = _waited(AsyncSlurmClient.submit_together)
     cancel = _waited(AsyncSlurmClient.cancel)
+    unfinished = _waited(AsyncSlurmClient.unfinished)
     cancel_many = _waited(AsyncSlurmClient.cancel_many)
     relink = _waited(AsyncSlurmClient.relink)
     let_go = _waited(AsyncSlurmClient.let_go)
@@ -78,7 +79,8 @@ class SlurmClient:
     ) -> BlockingWatch:
         """Watch a job until its end. All watches share one poller.
 
-        ``name``: the name that the job must have. ``mine``: the connection's user submitted it, which polls less.
+        ``name``: the name that the job must have; names that end in a submission key are compared by the key.
+        ``mine``: the connection's user submitted it, which polls less.
         ``indices``: those of the whole array: without accounting an element that has left the queue is missed by them.
         """
 

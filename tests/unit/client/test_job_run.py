@@ -11,10 +11,11 @@ import pytest
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.job_run import JobRun, Printed
 from airflow_provider_soperator.slurm.job import BatchJob
-from airflow_provider_soperator.slurm.job_ids import SubmissionKey
-from airflow_provider_soperator.slurm.job_records import JobStatus
+from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
+from airflow_provider_soperator.slurm.job_records import AccountingJob, JobStatus
+from airflow_provider_soperator.slurm.requests import CancelJobs
 from airflow_provider_soperator.transports.transport_errors import NotSupported
-from tests.unit.client.tracking import Slurm, queued, run_without_waiting
+from tests.unit.client.tracking import Slurm, past, queued, run_without_waiting
 
 FIRST, SECOND, THEIRS = (SubmissionKey(letter * 12) for letter in "abz")
 
@@ -29,6 +30,78 @@ async def end_of(run: JobRun) -> JobStatus:
         assert not isinstance(news, Printed)
         status = news
     return status
+
+
+# ------------------------------------------------------------------------ a number that Slurm has given to another job
+
+
+@pytest.mark.parametrize("accounting", [None, []])
+def test_the_end_of_another_job_that_was_given_the_number_is_not_the_end_of_this_one(
+    accounting: list[AccountingJob] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = Slurm(accounting=accounting)
+
+    def later() -> None:
+        # slurmctld is killed, and comes back without the job.
+        if time.monotonic() > 1010:
+            slurm.queue = [queued("7", "COMPLETED", name=THEIRS.name("train"))]
+
+    slurm.before_look = later
+    status = run_without_waiting(end_of(job_run(slurm)), monkeypatch)
+    assert status.lost == f"Slurm lost it and reused its id for a job named {THEIRS.name('train')}"
+    assert not status.succeeded
+
+
+def test_a_job_of_an_earlier_try_is_known_by_the_key_of_that_try(monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = Slurm(queued("9", "COMPLETED", name=FIRST.name("train")), accounting=[])
+    assert run_without_waiting(end_of(job_run(slurm, FIRST, SECOND)), monkeypatch).id == JobId(9)
+    # Even if it was called otherwise then.
+    renamed = BatchJob(command="train", name="fit")
+    assert run_without_waiting(end_of(job_run(slurm, FIRST, job=renamed)), monkeypatch).id == JobId(9)
+
+
+@pytest.mark.parametrize(
+    ("there", "cancelled"),
+    [
+        ([("7", FIRST)], True),
+        ([("7_[1-3]", FIRST), ("7_0", FIRST)], True),
+        ([("7", THEIRS)], False),
+        ([("7_[1-3]", THEIRS), ("7_0", THEIRS)], False),
+        # A further component of a heterogeneous job has a name of its own.
+        ([("7+0", FIRST), ("7+1", None)], True),
+        ([("7+0", THEIRS), ("7+1", None)], False),
+        ([], False),
+    ],
+)
+def test_only_ones_own_job_is_cancelled(
+    there: list[tuple[str, SubmissionKey | None]], cancelled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = Slurm(accounting=[])
+
+    async def submit_and_cancel() -> None:
+        run = job_run(slurm)
+        await run.submit()
+        slurm.queue = [queued(job, "PENDING", name=key.name("train") if key else "own") for job, key in there]
+        await run.cancel()
+
+    run_without_waiting(submit_and_cancel(), monkeypatch)
+    assert slurm.orders == [CancelJobs(ids=(JobId(7),))] * cancelled
+
+
+def test_a_job_of_another_process_is_found_and_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = Slurm(queued("9", "RUNNING", name=FIRST.name("train")), accounting=[])
+    run_without_waiting(job_run(slurm, FIRST, SECOND).cancel(), monkeypatch)
+    assert slurm.orders == [CancelJobs(ids=(JobId(9),))]
+
+
+def test_what_accounting_has_of_an_earlier_try_is_not_read_off_another_job_with_its_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slurm = Slurm(
+        queued("9", "RUNNING", name=THEIRS.name("train")), accounting=[past("9", "FAILED", name=FIRST.name("train"))]
+    )
+    submitted = run_without_waiting(job_run(slurm, FIRST, SECOND).submit(), monkeypatch)
+    assert (submitted.id, submitted.adopted) == (JobId(7), False)
 
 
 # ------------------------------------------------------------------------------------------- arrays without accounting

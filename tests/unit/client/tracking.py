@@ -13,7 +13,7 @@ import pytest
 
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig
 from airflow_provider_soperator.slurm.errors import AccountingDisabled
-from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.job_ids import JobId, key_of
 from airflow_provider_soperator.slurm.job_records import AccountingJob, Job
 from airflow_provider_soperator.slurm.requests import (
     Accounting,
@@ -29,8 +29,8 @@ from airflow_provider_soperator.slurm.states import JobState
 T = TypeVar("T")
 
 
-def queued(job: str, state: str, name: str = "train") -> Job:
-    return Job(id=JobId.parse(job), state=JobState.parse(state), name=name, user="alice")
+def queued(job: str, state: str, name: str = "train", **fields: Any) -> Job:
+    return Job(id=JobId.parse(job), state=JobState.parse(state), name=name, user="alice", **fields)
 
 
 def past(job: str, state: str, name: str = "train", submit_line: str = "") -> AccountingJob:
@@ -76,7 +76,7 @@ class Slurm:
     async def close(self) -> None: ...
 
     def _submitted(self, name: str) -> Submitted:
-        if known := [job.id.whole for job in self.queue if job.name == name]:
+        if known := [job.id.whole for job in self.queue if key_of(job.name) == key_of(name)]:
             return Submitted(min(known), adopted=True)
         job = JobId(self.next_id)
         self.queue.append(queued(str(job), "PENDING", name=name))
@@ -90,6 +90,7 @@ class _Skipping(selectors.DefaultSelector):
 
     def select(self, timeout: float | None = None) -> Any:
         self.now += timeout or 0.0
+        assert self.now < 1_000_000, "it never ends"
         return super().select(0)
 
 
