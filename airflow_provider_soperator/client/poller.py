@@ -85,17 +85,15 @@ class Pace:
     def after_failure(self) -> float:
         """The pause after a failure: it grows, with jitter, as many clients may wait for the same cluster."""
         self._failures += 1
-        rarest = max(self.shortest, self.rarest)
-        longest = min(LONGEST_SILENCE, rarest, self.shortest * 2.0 ** min(self._failures, 10))
+        longest = min(LONGEST_SILENCE, max(self.shortest, self.rarest), self.shortest * 2.0 ** min(self._failures, 10))
         return random.uniform(0.5, 1.0) * longest
 
 
 class Waiter:
     """A waiter for a job.
 
-    A job with another name than ``name`` is another job; names that end in a submission key are compared by the key.
-    If the jobs of all waiters are the connection's own user's (``mine``), slurmctld has less to list. ``indices`` are
-    those of a whole array.
+    A job with another ``name`` is another job; one that ends in a submission key is compared by the key. If all jobs
+    are the connection's own user's (``mine``), slurmctld has less to list. ``indices``: those of the whole array.
     """
 
     def __init__(self, job: JobId, name: str = "", mine: bool = False, indices: Iterable[int] = ()) -> None:
@@ -147,10 +145,9 @@ class WatchList(Generic[W]):
 
     def add(self, waiter: W) -> None:
         place = (waiter.job.job, waiter.name)
-        if place not in self._entries:
-            self._entries[place] = _WatchedEntry(TrackedJob(*place))
-        self._entries[place].waiters[id(waiter)] = waiter
-        self._entries[place].job.expected |= waiter.indices
+        entry = self._entries.setdefault(place, _WatchedEntry(TrackedJob(*place)))
+        entry.waiters[id(waiter)] = waiter
+        entry.job.expected |= waiter.indices
         self._not_mine += not waiter.mine
 
     def remove(self, waiter: W) -> None:
@@ -267,10 +264,8 @@ class JobNews(Waiter):
     The first status comes as soon as anything is known, others when something changes; the last is the job's end.
     """
 
-    def __init__(
-        self, watcher: Poller, job: JobId, name: str, mine: bool, poll_interval: float, indices: Iterable[int]
-    ) -> None:
-        super().__init__(job, name, mine, indices)
+    def __init__(self, watcher: Poller, job: JobId, poll_interval: float, **of_waiter: Any) -> None:
+        super().__init__(job, **of_waiter)
         self.poll_interval, self.since = poll_interval, time.monotonic()
         self.is_closed = False
         self._watcher = watcher
@@ -337,9 +332,8 @@ class Poller:
     ) -> None:
         self._ask = ask
         self._book: WatchList[JobNews] = WatchList(patience)
-        self._pace = Pace()
         # Until more is known, there may be no accounting.
-        self._pace.respect(ClusterConfig(version=""))
+        self._pace = Pace(rarest=_OF_MEMORY * ClusterConfig.min_job_age.total_seconds())
         self._paced = False
         #: The next round, and the earliest one, also for new watches.
         self._due = self._soonest = 0.0
@@ -348,16 +342,9 @@ class Poller:
         self._sooner = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    def watch(
-        self,
-        job: JobId,
-        *,
-        name: str = "",
-        mine: bool = False,
-        poll_interval: float = POLL_INTERVAL,
-        indices: Iterable[int] = (),
-    ) -> JobNews:
-        watch = JobNews(self, job, name, mine, poll_interval, indices)
+    def watch(self, job: JobId, *, poll_interval: float = POLL_INTERVAL, **of_waiter: Any) -> JobNews:
+        """Watch a job; the other arguments are those of a ``Waiter``."""
+        watch = JobNews(self, job, poll_interval, **of_waiter)
         is_first = not self._book
         self._book.add(watch)
         # Soon, but watches that start together share one round.
