@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from functools import partial
 from typing import TypeVar
@@ -90,7 +91,7 @@ class AsyncSlurmClient:
         submitted = await self._batcher.submit(submissions.named(job, key), since=since, fresh=fresh)
         if submitted.error:
             raise submitted.error
-        return submitted
+        return dataclasses.replace(submitted, key=key)
 
     async def find(
         self, job: BatchJob, keys: Sequence[SubmissionKey], *, since: datetime | None = None
@@ -115,6 +116,13 @@ class AsyncSlurmClient:
         """
         limit = await self._limit() if len(jobs) > 1 else None
         return await self._take(submissions.submit_together(jobs, since, fresh, limit))
+
+    async def unfinished(self, jobs: Mapping[JobId, SubmissionKey]) -> tuple[JobId, ...]:
+        """Those of these jobs that have not ended: ask right before a change of jobs that were submitted long ago.
+
+        A slurmctld that was killed gives numbers out again, so a job with another key is another job.
+        """
+        return await self._take(queue.unfinished(jobs))
 
     async def cancel(self, job: JobId, *, signal: str = "") -> None:
         """Cancel a job, or send it a signal; a job that has ended is not an error."""
@@ -147,12 +155,22 @@ class AsyncSlurmClient:
         """The status of any number of jobs, from one request."""
         return await self._take(statuses(jobs))
 
-    def watch(self, job: JobId, *, name: str = "", mine: bool = False, poll_interval: float = POLL_INTERVAL) -> JobNews:
+    def watch(
+        self,
+        job: JobId,
+        *,
+        name: str = "",
+        mine: bool = False,
+        poll_interval: float = POLL_INTERVAL,
+        indices: Iterable[int] = (),
+    ) -> JobNews:
         """Watch a job until its end. All watches share one poller.
 
-        ``name``: the name that the job must have. ``mine``: the connection's user submitted it, which polls less.
+        ``name``: the name that the job must have; names that end in a submission key are compared by the key.
+        ``mine``: the connection's user submitted it, which polls less.
+        ``indices``: those of the whole array: without accounting an element that has left the queue is missed by them.
         """
-        return self._watcher.watch(job, name=name, mine=mine, poll_interval=poll_interval)
+        return self._watcher.watch(job, name=name, mine=mine, poll_interval=poll_interval, indices=indices)
 
     def tail(self, path: str, offset: int = 0) -> Tail:
         """Follow the bytes that are appended to a file. All followed files are read in one request."""

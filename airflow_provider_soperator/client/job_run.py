@@ -18,11 +18,12 @@ from airflow_provider_soperator.client.output import Console, Tail
 from airflow_provider_soperator.client.poller import POLL_INTERVAL
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.job import BatchJob
+from airflow_provider_soperator.slurm.job_description import array_indices, array_text
 from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
 from airflow_provider_soperator.slurm.job_records import Job, JobStatus, expand_filename
 from airflow_provider_soperator.slurm.requests import Accounting, ListJobs
 from airflow_provider_soperator.slurm.requests.commands import Steps, run_steps_async
-from airflow_provider_soperator.slurm.requests.submission import Submitted
+from airflow_provider_soperator.slurm.requests.submission import Submitted, asked_for
 from airflow_provider_soperator.slurm.states import JobBase
 from airflow_provider_soperator.transports.transport_errors import TransportError
 
@@ -128,8 +129,15 @@ class JobRun:
             # Another process may have submitted it, before this one took over.
             self._submission = asyncio.ensure_future(self._find_own())
         self.submitted = await asyncio.shield(self._submission)
-        if self.submitted.id:
-            await self.client.cancel(self.submitted.id)
+        await self.client.cancel_many(await self.unfinished())
+
+    async def unfinished(self) -> tuple[JobId, ...]:
+        """The job, unless it has ended: its number alone may be another job's by now."""
+        submitted = self.submitted
+        if submitted is None or submitted.id is None:
+            return ()
+        assert submitted.key is not None
+        return await self.client.unfinished({submitted.id: submitted.key})
 
     async def diagnosis(self, status: JobStatus) -> list[str]:
         """Lines of the diagnosis of a job that did not succeed."""
@@ -148,7 +156,14 @@ class JobRun:
         """States and output as they come; the last item is the job's end, after all of its output."""
         submitted = self.submitted or await self.submit()
         assert submitted.id is not None
-        watch = self.client.watch(submitted.id, mine=True, poll_interval=self._poll_interval)
+        assert submitted.key is not None
+        watch = self.client.watch(
+            submitted.id,
+            name=submitted.key.suffix,
+            mine=True,
+            poll_interval=self._poll_interval,
+            indices=self._array_indices(),
+        )
         news = asyncio.ensure_future(watch.next())
         reads: dict[asyncio.Future[bytes], _Output] = {}
         status: JobStatus | None = None
@@ -184,6 +199,14 @@ class JobRun:
         async for printed in self._rest():
             yield printed
         yield await run_steps_async(attributed(status), self.client.ask)
+
+    def _array_indices(self) -> list[int]:
+        """The indices of the submitted array, if they are known."""
+        array = asked_for(self._job).array
+        # What only Slurm understands, Slurm knows.
+        with contextlib.suppress(ValueError):
+            return [] if array is None else array_indices(array_text(array))
+        return []
 
     def _new_outputs(self, status: JobStatus) -> list[_Output]:
         if not self._show_output:

@@ -8,10 +8,11 @@ it has been missing in both for a while.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator, Set
 from dataclasses import dataclass, field, replace
 
-from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.job_description import array_text
+from airflow_provider_soperator.slurm.job_ids import JobId, key_of
 from airflow_provider_soperator.slurm.job_records import AccountingJob, Job, JobStatus
 from airflow_provider_soperator.slurm.requests.accounting import name_in_accounting
 from airflow_provider_soperator.slurm.states import JobBase, JobState
@@ -40,7 +41,9 @@ class TrackedJob:
 
     number: int
     name: str = ""
-    #: Why accounting could not be asked.
+    #: The indices of the submitted array, as far as they are known.
+    expected: set[int] = field(default_factory=set)
+    #: Why accounting could not be asked, or a record of the job could not be read.
     trouble: str = ""
     #: The newest record of each part; None for a part that was never seen but must exist.
     _known: dict[_Key, Job | None] = field(default_factory=dict)
@@ -48,6 +51,8 @@ class TrackedJob:
     _here: set[_Key] = field(default_factory=set)
     #: Parts that accounting has as unfinished and the queue does not have.
     _stale: dict[_Key, Job] = field(default_factory=dict)
+    #: True if the cluster has no accounting.
+    _is_unaccounted: bool = False
     #: True if all parts are known, even those that had left the queue before the first look.
     _complete: bool = False
     #: Seconds for which a part was missing while both could be asked, and when that was last seen.
@@ -56,13 +61,23 @@ class TrackedJob:
     #: The name of another job that has this number.
     _stranger: str = ""
     _lost: str = ""
+    #: The key at the end of the name, if it has one.
+    _suffix: str = field(init=False)
 
-    def look_at_queue(self, rows: Iterable[Job]) -> None:
+    def __post_init__(self) -> None:
+        key = key_of(self.name)
+        self._suffix = key.suffix if key else ""
+
+    def look_at_queue(self, rows: Collection[Job]) -> None:
         self.trouble = self._stranger = ""
         self._here = set()
+        # All rows are of one job, of which further components may have names of their own.
+        if rows and not any(self._is_named(row.name) for row in rows):
+            self._stranger = next(iter(rows)).name
+            rows = ()
         for row in rows:
-            if self.name and row.name != self.name:
-                self._stranger = row.name
+            if row.unreadable:
+                self.trouble = f"its record in the queue cannot be read: {row.unreadable}"
                 continue
             for key in _keys(row.id):
                 self._here.add(key)
@@ -76,12 +91,16 @@ class TrackedJob:
         """True if accounting must be asked."""
         return not self._complete or not self._known or bool(self._missing())
 
-    def look_at_accounting(self, rows: Iterable[AccountingJob]) -> None:
+    def look_at_accounting(self, rows: Collection[AccountingJob]) -> None:
         self._stale = {}
+        is_ours = any(map(self._ours, rows))
         for row in rows:
-            ours = self._ours(row)
+            ours = self._ours(row) or (row if is_ours and row.id.part else None)
             if ours is None:
                 self._stranger = row.name
+                continue
+            if ours.unreadable:
+                self.trouble = f"its record in accounting cannot be read: {ours.unreadable}"
                 continue
             self._complete = True
             job = ours.as_job()
@@ -99,7 +118,8 @@ class TrackedJob:
 
     def do_without_accounting(self) -> None:
         """Use the queue alone: the cluster has no accounting."""
-        self._complete, self._stale = True, {}
+        self._complete, self._is_unaccounted, self._stale = True, True, {}
+        self._expect(self.expected)
 
     def could_not_ask(self, trouble: str = "") -> None:
         """Note that the queue or accounting did not answer: this time does not count."""
@@ -107,6 +127,10 @@ class TrackedJob:
 
     def judge(self, now: float, patience: LossLimits) -> None:
         """Declare parts lost that have been missing for too long; call it after both have answered."""
+        if self.trouble:
+            # What cannot be read may not be missing.
+            self._missed_at = None
+            return
         missing = self._missing()
         if self._known and self._complete and not missing:
             self._missing_for, self._missed_at, self._lost = 0.0, None, ""
@@ -156,8 +180,9 @@ class TrackedJob:
         """True if there is a record of every expected part."""
         return all(job or key in self._stale for key, job in self._known.items())
 
-    def _expect(self, elements: frozenset[int]) -> None:
-        # Another word of the command line may look like the option; it would hardly fit the known elements.
+    def _expect(self, elements: Set[int]) -> None:
+        # Another word of the command line may look like the option, and the script may have been changed since an
+        # earlier try; that would hardly fit the known elements.
         if elements >= {element for element, _ in self._known}:
             for element in elements:
                 self._known.setdefault((element, None), None)
@@ -174,14 +199,23 @@ class TrackedJob:
 
     def _ours(self, row: AccountingJob) -> AccountingJob | None:
         """The newest job of the right name among those with this number."""
-        if not self.name:
-            return row
-        name = name_in_accounting(self.name)
-        runs = [run for run in (*row.earlier_runs, row) if run.name == name]
+        runs = [run for run in (*row.earlier_runs, row) if self._is_named(run.name)]
         return replace(runs[-1], earlier_runs=tuple(runs[:-1])) if runs else None
+
+    def _is_named(self, name: str) -> bool:
+        if self._suffix:
+            return name.endswith(self._suffix)
+        return not self.name or name in (self.name, name_in_accounting(self.name))
 
     def _give_up(self, missing: set[_Key]) -> None:
         others = [job for key, job in self._known.items() if job and key not in missing]
+        unseen = [key[0] for key in missing if key[0] is not None and not self._known[key]]
+        if self._is_unaccounted and unseen:
+            # They have ended, nobody knows how; the job is not over before the others have ended, too.
+            if all(job.state.is_finished for job in others):
+                said = array_text(unseen)
+                self._lost = f"elements {said} are not in the queue, and without accounting nobody knows how they ended"
+            missing = {key for key in missing if self._known[key]}
         for key in missing:
             last = self._known[key]
             if others and key[0] is not None and (last is None or last.state.is_pending):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
@@ -42,6 +43,8 @@ _OF_EFFORT = 10.0
 _CALLS = 3
 #: The part of a rate limit that polling may use; the rest is for other programs of the same user.
 _OF_LIMIT = 0.5
+#: The interval of polls as a part of MinJobAge, where a job that the queue has forgotten is not found elsewhere.
+_OF_MEMORY = 1 / 3
 
 
 @dataclass
@@ -56,10 +59,13 @@ class Pace:
     """
 
     shortest: float = SHORTEST
+    #: Maximum seconds between two polls, unless the rate limit asks for more.
+    rarest: float = math.inf
     _failures: int = 0
 
     def respect(self, config: ClusterConfig) -> None:
-        """Stay well below the cluster's rate limit."""
+        """Stay well below the cluster's rate limit and, without accounting, the time for which the queue remembers."""
+        self.rarest = math.inf if config.has_accounting else config.min_job_age.total_seconds() * _OF_MEMORY
         limit = config.rate_limit
         if limit and limit.refill:
             # Requests to accounting do not go to slurmctld.
@@ -69,29 +75,29 @@ class Pace:
 
     def soonest(self, effort: float) -> float:
         """The minimum pause; ``effort`` is how long the last answer took."""
-        return max(self.shortest, _OF_EFFORT * effort)
+        return max(self.shortest, min(_OF_EFFORT * effort, self.rarest))
 
     def after_answer(self, *, youngest: float = 0.0, longest: float = 0.0, effort: float = 0.0) -> float:
         """The pause after an answer; ``youngest`` is the age of the youngest waiter, ``longest`` its poll interval."""
         self._failures = 0
-        return max(self.soonest(effort), min(longest, _OF_AGE * youngest))
+        return max(self.soonest(effort), min(longest, _OF_AGE * youngest, self.rarest))
 
     def after_failure(self) -> float:
         """The pause after a failure: it grows, with jitter, as many clients may wait for the same cluster."""
         self._failures += 1
-        longest = min(LONGEST_SILENCE, self.shortest * 2.0 ** min(self._failures, 10))
+        longest = min(LONGEST_SILENCE, max(self.shortest, self.rarest), self.shortest * 2.0 ** min(self._failures, 10))
         return random.uniform(0.5, 1.0) * longest
 
 
 class Waiter:
     """A waiter for a job.
 
-    A job with another name than ``name`` is another job. If the jobs of all waiters are the connection's own user's
-    (``mine``), slurmctld has less to list.
+    A job with another ``name`` is another job; one that ends in a submission key is compared by the key. If all jobs
+    are the connection's own user's (``mine``), slurmctld has less to list. ``indices``: those of the whole array.
     """
 
-    def __init__(self, job: JobId, name: str = "", mine: bool = False) -> None:
-        self.job, self.name, self.mine = job, name, mine
+    def __init__(self, job: JobId, name: str = "", mine: bool = False, indices: Iterable[int] = ()) -> None:
+        self.job, self.name, self.mine, self.indices = job, name, mine, frozenset(indices)
         #: The newest status.
         self.told: JobStatus | None = None
 
@@ -116,7 +122,7 @@ class WatchList(Generic[W]):
     def __init__(
         self,
         patience: LossLimits = LossLimits(),  # noqa: B008 - it cannot change
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = lambda: time.monotonic(),
     ) -> None:
         self._patience, self._clock = patience, clock
         #: By a job's number, and the name that it must have.
@@ -128,6 +134,8 @@ class WatchList(Generic[W]):
         self._accounting = Pace()
         self._accounting_due = 0.0
         self._accounting_failure: Exception | None = None
+        #: True once accounting has answered.
+        self.has_accounting = False
 
     def __bool__(self) -> bool:
         return bool(self._entries)
@@ -137,9 +145,9 @@ class WatchList(Generic[W]):
 
     def add(self, waiter: W) -> None:
         place = (waiter.job.job, waiter.name)
-        if place not in self._entries:
-            self._entries[place] = _WatchedEntry(TrackedJob(*place))
-        self._entries[place].waiters[id(waiter)] = waiter
+        entry = self._entries.setdefault(place, _WatchedEntry(TrackedJob(*place)))
+        entry.waiters[id(waiter)] = waiter
+        entry.job.expected |= waiter.indices
         self._not_mine += not waiter.mine
 
     def remove(self, waiter: W) -> None:
@@ -195,7 +203,7 @@ class WatchList(Generic[W]):
         asked_at = self._clock()
         if asked_at < self._accounting_due:
             for entry in entries:
-                entry.job.trouble = str(self._accounting_failure or "")
+                entry.job.trouble = str(self._accounting_failure or entry.job.trouble)
             return
         past: dict[int, list[AccountingJob]] = {}
         ids = _ids(entries)
@@ -214,7 +222,7 @@ class WatchList(Generic[W]):
             for entry in entries:
                 entry.job.could_not_ask(str(self._accounting_failure))
             return
-        self._accounting_failure = None
+        self._accounting_failure, self.has_accounting = None, True
         self._accounting_due = asked_at + self._accounting.after_answer(effort=self._clock() - asked_at)
         for entry in entries:
             entry.job.look_at_accounting(past.get(entry.job.number, ()))
@@ -240,10 +248,10 @@ def _ids(entries: Iterable[_WatchedEntry[W]]) -> tuple[JobId, ...]:
     return tuple(JobId(number) for number in dict.fromkeys(entry.job.number for entry in entries))
 
 
-def statuses(ids: Iterable[JobId]) -> Steps[dict[JobId, JobStatus]]:
-    """The current status of each job; a job in neither the queue nor accounting is ``lost``."""
+def statuses(ids: Iterable[JobId], name: str = "") -> Steps[dict[JobId, JobStatus]]:
+    """The current status of each job; a job in neither the queue nor accounting, under this name, is ``lost``."""
     book: WatchList[Waiter] = WatchList(LossLimits(unknown=0, runaway=0))
-    asked = [Waiter(job) for job in dict.fromkeys(ids)]
+    asked = [Waiter(job, name) for job in dict.fromkeys(ids)]
     for one in asked:
         book.add(one)
     yield from book.round()
@@ -256,8 +264,8 @@ class JobNews(Waiter):
     The first status comes as soon as anything is known, others when something changes; the last is the job's end.
     """
 
-    def __init__(self, watcher: Poller, job: JobId, name: str, mine: bool, poll_interval: float) -> None:
-        super().__init__(job, name, mine)
+    def __init__(self, watcher: Poller, job: JobId, poll_interval: float, **of_waiter: Any) -> None:
+        super().__init__(job, **of_waiter)
         self.poll_interval, self.since = poll_interval, time.monotonic()
         self.is_closed = False
         self._watcher = watcher
@@ -324,7 +332,8 @@ class Poller:
     ) -> None:
         self._ask = ask
         self._book: WatchList[JobNews] = WatchList(patience)
-        self._pace = Pace()
+        # Until more is known, there may be no accounting.
+        self._pace = Pace(rarest=_OF_MEMORY * ClusterConfig.min_job_age.total_seconds())
         self._paced = False
         #: The next round, and the earliest one, also for new watches.
         self._due = self._soonest = 0.0
@@ -333,8 +342,9 @@ class Poller:
         self._sooner = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    def watch(self, job: JobId, *, name: str = "", mine: bool = False, poll_interval: float = POLL_INTERVAL) -> JobNews:
-        watch = JobNews(self, job, name, mine, poll_interval)
+    def watch(self, job: JobId, *, poll_interval: float = POLL_INTERVAL, **of_waiter: Any) -> JobNews:
+        """Watch a job; the other arguments are those of a ``Waiter``."""
+        watch = JobNews(self, job, poll_interval, **of_waiter)
         is_first = not self._book
         self._book.add(watch)
         # Soon, but watches that start together share one round.
@@ -405,6 +415,8 @@ class Poller:
             self._book.tell_all(str(self._failure))
         else:
             self._failure = None
+            if self._book.has_accounting:
+                self._pace.rarest = math.inf
             now = time.monotonic()
             youngest = min((now - watch.since for watch in self._book), default=0.0)
             longest = min((watch.poll_interval for watch in self._book), default=POLL_INTERVAL)

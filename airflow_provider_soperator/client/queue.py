@@ -11,7 +11,7 @@ from datetime import datetime, timedelta, timezone
 
 from airflow_provider_soperator.slurm.dependencies import Unmet
 from airflow_provider_soperator.slurm.errors import InvalidStateTransition, JobFinished, SlurmError, UnknownJob
-from airflow_provider_soperator.slurm.job_ids import JobId, JobIdSet
+from airflow_provider_soperator.slurm.job_ids import JobId, JobIdSet, SubmissionKey
 from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.queue_filter import QueueFilter
 from airflow_provider_soperator.slurm.requests import (
@@ -185,6 +185,17 @@ def _updates(whole: JobId, parts: Iterable[Job], change: Callable[[Unmet], Unmet
             yield (whole if part.id.elements else JobId(part.raw_id)), str(changed)
         if part.id.elements and changed != unmet:
             text_of_all = str(changed)
+
+
+def unfinished(jobs: Mapping[JobId, SubmissionKey]) -> Steps[tuple[JobId, ...]]:
+    """Those of these jobs that have not ended, each known by its number and its key.
+
+    A slurmctld that was killed forgets its last jobs, and gives their numbers to others.
+    """
+    listed: tuple[Job, ...] = (yield ListJobs(ids=tuple(jobs))) if jobs else ()
+    # Further components of a heterogeneous job may have names of their own.
+    own = {job.id.whole for job in listed if job.name.endswith(jobs[job.id.whole].suffix)}
+    return tuple(dict.fromkeys(job.id.whole for job in listed if job.id.whole in own and not job.state.is_finished))
 
 
 def cancel_many(ids: Iterable[JobId], waiting: bool = False) -> Steps[None]:

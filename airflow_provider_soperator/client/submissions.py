@@ -133,16 +133,18 @@ def find(job: BatchJob, keys: Sequence[SubmissionKey], since: datetime | None) -
     ids: dict[str, JobId] = {}
     for one in sorted(found, key=lambda one: one.id, reverse=True):
         ids[name_in_accounting(one.name)] = one.id.whole
-    newest = next((ids[name] for name in map(name_in_accounting, reversed(names)) if name in ids), None)
-    if newest is None:
+    known = {name_in_accounting(name): key for name, key in zip(names, keys, strict=True)}
+    name = next((name for name in reversed(known) if name in ids), None)
+    if name is None:
         return None
-    status = (yield from statuses([newest]))[newest]
+    newest = ids[name]
+    status = (yield from statuses([newest], name))[newest]
     if status.is_finished and not status.succeeded:
         return None
     if status.state.base is JobBase.CANCELLED:
         # It is being cancelled.
         return None
-    return Submitted(newest, adopted=True)
+    return Submitted(newest, adopted=True, key=known[name])
 
 
 #: Seconds that the first submission waits for others.

@@ -7,7 +7,7 @@ import atexit
 import os
 import secrets
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Future
 from functools import partial, wraps
 from pathlib import Path
@@ -57,6 +57,7 @@ class SlurmClient:
     submit_many = _waited(AsyncSlurmClient.submit_many)
     submit_together = _waited(AsyncSlurmClient.submit_together)
     cancel = _waited(AsyncSlurmClient.cancel)
+    unfinished = _waited(AsyncSlurmClient.unfinished)
     cancel_many = _waited(AsyncSlurmClient.cancel_many)
     relink = _waited(AsyncSlurmClient.relink)
     let_go = _waited(AsyncSlurmClient.let_go)
@@ -68,15 +69,23 @@ class SlurmClient:
     close = _waited(AsyncSlurmClient.close)
 
     def watch(
-        self, job: JobId, *, name: str = "", mine: bool = False, poll_interval: float = POLL_INTERVAL
+        self,
+        job: JobId,
+        *,
+        name: str = "",
+        mine: bool = False,
+        poll_interval: float = POLL_INTERVAL,
+        indices: Iterable[int] = (),
     ) -> BlockingWatch:
         """Watch a job until its end. All watches share one poller.
 
-        ``name``: the name that the job must have. ``mine``: the connection's user submitted it, which polls less.
+        ``name``: the name that the job must have; names that end in a submission key are compared by the key.
+        ``mine``: the connection's user submitted it, which polls less.
+        ``indices``: those of the whole array: without accounting an element that has left the queue is missed by them.
         """
 
         async def begin() -> JobNews:
-            return self._client.watch(job, name=name, mine=mine, poll_interval=poll_interval)
+            return self._client.watch(job, name=name, mine=mine, poll_interval=poll_interval, indices=indices)
 
         return BlockingWatch(LOOP.run(begin()))
 

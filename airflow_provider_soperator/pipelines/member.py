@@ -169,7 +169,7 @@ class Member:
         """Cancel the jobs that can never run once the task has ended this way."""
         from airflow_provider_soperator.hooks.slurm import SlurmHook
         from airflow_provider_soperator.slurm.errors import SlurmError
-        from airflow_provider_soperator.slurm.job_ids import JobId
+        from airflow_provider_soperator.slurm.job_ids import read_keys
         from airflow_provider_soperator.transports.transport_errors import TransportError
 
         task = self._task
@@ -178,7 +178,7 @@ class Member:
             return
         try:
             with SlurmHook(task.slurm_conn_id).client() as client:
-                client.cancel_waiting(map(JobId.parse, doomed))
+                client.cancel_waiting(client.unfinished(read_keys(doomed)))
             task.log.info("Jobs %s, which can never run after this, are out of the queue", ", ".join(doomed))
         except (SlurmError, TransportError) as error:
             # The pipeline's last task tries it again.
@@ -192,6 +192,7 @@ class Member:
     def _index(self) -> int:
         return -1 if self._ti.map_index is None else int(self._ti.map_index)
 
-    def _jobs(self, stages: Iterable[str]) -> list[str]:
+    def _jobs(self, stages: Iterable[str]) -> dict[str, str]:
+        """The keys of these stages' jobs, by job id."""
         stages = list(stages)
-        return [job for ahead in self._ahead for job in ahead.of(stages)]
+        return {one.job: one.key for ahead in self._ahead for one in ahead.of(stages)}

@@ -145,9 +145,9 @@ class Ahead:
     def all(self) -> list[AheadJob]:
         return [one for of_stage in self.jobs.values() for one in of_stage.values()]
 
-    def of(self, stages: Iterable[str]) -> Iterator[str]:
-        """The ids of these stages' jobs."""
-        return (one.job for stage in stages for one in self.jobs.get(stage, {}).values())
+    def of(self, stages: Iterable[str]) -> Iterator[AheadJob]:
+        """These stages' jobs."""
+        return (one for stage in stages for one in self.jobs.get(stage, {}).values())
 
 
 def ahead_key(dag_id: str, run_id: str, task_id: str, map_index: int, begun: tuple[int, str]) -> SubmissionKey:

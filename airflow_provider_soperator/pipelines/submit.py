@@ -128,32 +128,32 @@ class CancelRestOperator(BaseOperator):
             if not kept and not others:
                 continue
             with SlurmHook(cluster).client() as client:
-                left = [job for job, status in client.statuses([*kept, *others]).items() if not status.is_over]
+                left = client.unfinished(kept | others)
                 # A job that may outlive its task runs on; if it is pending, it can never run.
                 client.cancel_waiting([job for job in left if job in kept])
                 client.cancel_many([job for job in left if job in others])
             for job in left:
                 self.log.info("Job %s was left over: %s", job, "cancelled if it waits" if job in kept else "cancelled")
 
-    def _left(self, context: Context, submit: str) -> tuple[set[JobId], set[JobId]]:
-        """The jobs of tasks that did not succeed; those of the others have ended.
+    def _left(self, context: Context, submit: str) -> tuple[dict[JobId, SubmissionKey], dict[JobId, SubmissionKey]]:
+        """The jobs of tasks that did not succeed, with their keys; those of the others have ended.
 
         Those that must not be cancelled with their tasks come first.
         """
         from airflow_provider_soperator.pipelines.member import states_of
         from airflow_provider_soperator.pipelines.plan import AHEAD, Ahead
         from airflow_provider_soperator.pipelines.stages import option
-        from airflow_provider_soperator.slurm.job_ids import JobId
+        from airflow_provider_soperator.slurm.job_ids import read_keys
 
         said = context["ti"].xcom_pull(task_ids=submit, key=AHEAD)
         ahead = Ahead.read(said) if said else Ahead(0)
         states = states_of(context["ti"], list(ahead.jobs)) if ahead.jobs else {}
-        left: tuple[set[JobId], set[JobId]] = set(), set()
+        left: tuple[dict[JobId, SubmissionKey], dict[JobId, SubmissionKey]] = {}, {}
         for stage, jobs in ahead.jobs.items():
             # The DAG may have changed during the run.
             given = option(self.dag.get_task(stage), "cancel_on_kill") if self.dag.has_task(stage) else None
             left[given is None or bool(given)].update(
-                JobId.parse(one.job) for index, one in jobs.items() if states[stage].get(index) != "success"
+                read_keys({one.job: one.key for index, one in jobs.items() if states[stage].get(index) != "success"})
             )
         return left
 

@@ -12,7 +12,7 @@ import base64
 import hashlib
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import total_ordering
@@ -239,6 +239,11 @@ def key_of(job_name: str) -> SubmissionKey | None:
     """
     found = _KEYED.fullmatch(job_name)
     return SubmissionKey(found["key"]) if found else None
+
+
+def read_keys(jobs: Mapping[str, str]) -> dict[JobId, SubmissionKey]:
+    """Jobs and their keys, from texts."""
+    return {JobId.parse(job): SubmissionKey(key) for job, key in jobs.items()}
 
 
 def strip_key(job_name: str) -> str:

@@ -60,6 +60,8 @@ class JobRecord:
     #: Accounting keeps comments only where AccountingStoreFlags says so.
     comment: str = ""
     workdir: str = ""
+    #: Why the end of the job cannot be judged by this record; fields that could not be read have their defaults.
+    unreadable: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.bases.xcom import BaseXCom
@@ -21,7 +21,7 @@ from airflow_provider_soperator.pipelines.member import beginnings_of
 from airflow_provider_soperator.slurm import directives, links
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.job import BatchJob, job_of
-from airflow_provider_soperator.slurm.job_ids import NAME_LIMIT, JobId, SubmissionKey, readable_name
+from airflow_provider_soperator.slurm.job_ids import NAME_LIMIT, JobId, SubmissionKey, read_keys, readable_name
 from airflow_provider_soperator.slurm.job_records import JobStatus, sentence
 from airflow_provider_soperator.slurm.requests import ListJobs
 from airflow_provider_soperator.slurm.requests.submission import Submitted
@@ -104,7 +104,7 @@ async def follow(run: JobRun, log: Logger, published: Published, chain: Chain, s
             log.info("Job %s %s", status.id, sentence(status))
             await published.update(status)
             if freeing is None and chain.is_stuck(status):
-                freeing = asyncio.ensure_future(chain.free(run.client, submitted.id, states, log))
+                freeing = asyncio.ensure_future(chain.free(run, submitted.id, states, log))
     finally:
         if freeing:
             freeing.cancel()
@@ -154,14 +154,14 @@ _NEVER = "DependencyNeverSatisfied"
 
 @dataclass(frozen=True)
 class Chain:
-    """The jobs around that of a task, by their ids."""
+    """The jobs around that of a task, by their ids; those to change with their submission keys."""
 
     #: The job that was submitted ahead for the task itself.
     ahead: str = ""
     #: Jobs that wait for it.
-    waiting: Sequence[str] = ()
+    waiting: Mapping[str, str] = field(default_factory=dict)
     #: Jobs that can never run once it has failed.
-    doomed: Sequence[str] = ()
+    doomed: Mapping[str, str] = field(default_factory=dict)
     #: Upstream tasks that may still run when the task begins, with the kind of link to each.
     follows: Sequence[Sequence[str]] = ()
 
@@ -178,7 +178,7 @@ class Chain:
             known = await client.ask(ListJobs(mine=True, name_suffixes=suffixes)) if suffixes else ()
             before = {found.id.whole for found in known} | ({JobId.parse(self.ahead)} if self.ahead else set())
             for old in sorted(before - {job}):
-                for relinked in await client.relink(map(JobId.parse, self.waiting), old, job):
+                for relinked in await client.relink(await client.unfinished(read_keys(self.waiting)), old, job):
                     log.info("Job %s waits for job %s now, and no longer for job %s", relinked, job, old)
         except (SlurmError, TransportError) as error:
             # Their own tasks do it when it is their turn.
@@ -187,7 +187,7 @@ class Chain:
     def is_stuck(self, status: JobStatus) -> bool:
         return bool(self.ahead) and any(part.reason == _NEVER for part in status.parts)
 
-    async def free(self, client: AsyncSlurmClient, job: JobId, states_of: StatesOf, log: Logger) -> None:
+    async def free(self, run: JobRun, job: JobId, states_of: StatesOf, log: Logger) -> None:
         """Release a job whose dependency can never be met, or cancel it, once it is clear which.
 
         Airflow may have gone past that dependency, as when a job was forgiven or its task marked by hand.
@@ -200,19 +200,21 @@ class Chain:
                 break
             # Another try may succeed.
             await asyncio.sleep(_LOOK)
+        is_due = all(is_met(kind, state) for name, kind in self.follows for state in states[name].values())
         try:
-            if all(is_met(kind, state) for name, kind in self.follows for state in states[name].values()):
-                if await client.let_go(job):
-                    log.info("Job %s need not wait for jobs that have failed: its task's turn has come", job)
-            else:
-                await client.cancel_waiting([job])
+            if not await run.unfinished():
+                return
+            if not is_due:
+                await run.client.cancel_waiting([job])
                 log.info("Job %s waits for what can never come: what had not begun of it is cancelled", job)
+            elif await run.client.let_go(job):
+                log.info("Job %s need not wait for jobs that have failed: its task's turn has come", job)
         except (SlurmError, TransportError) as error:
             log.warning("Job %s waits in vain, and could not be let go: %s", job, error)
 
     async def give_up(self, client: AsyncSlurmClient) -> None:
         """Cancel the jobs that can never run."""
-        await client.cancel_waiting(map(JobId.parse, self.doomed))
+        await client.cancel_waiting(await client.unfinished(read_keys(self.doomed)))
 
 
 class Published:

@@ -390,3 +390,21 @@ def test_what_has_started_goes_on_when_the_waiting_is_cancelled(slurm: SlurmClie
     slurm.cancel_waiting(map(JobId.parse, (array, running, waits, ended)))
     left = cluster.run("squeue", "--noheader", "--format=%i").split()
     assert sorted(left) == sorted([f"{array}_1", running])
+
+
+def test_jobs_that_have_not_ended_are_known_by_their_numbers_and_keys(slurm: SlurmClient, cluster: Cluster) -> None:
+    ours, theirs = (SubmissionKey(letter * 12) for letter in "az")
+    named = f"--job-name={ours.name('fit')}"
+    plain, array = (JobId.parse(cluster.sbatch("--hold", named, *more)) for more in ((), ("--array=0-3",)))
+    het = JobId.parse(cluster.sbatch("--hold", named, ":", "--job-name=second"))
+    ended = JobId.parse(cluster.sbatch(named))
+    cluster.wait_job(str(ended), "COMPLETED")
+    asked = (plain, array, het, ended, JobId(999_999))
+    assert set(slurm.unfinished(dict.fromkeys(asked, ours))) == {plain, array, het}
+    assert slurm.unfinished(dict.fromkeys(asked, theirs)) == ()
+    assert slurm.unfinished({plain: theirs, array: ours}) == (array,)
+    # The first elements are records of their own now.
+    cluster.run("scancel", f"{array}_0")
+    assert slurm.unfinished({array: ours}) == (array,)
+    slurm.cancel_many(slurm.unfinished(dict.fromkeys(asked, ours)))
+    cluster.wait("all have ended", lambda: not slurm.unfinished(dict.fromkeys(asked, ours)))

@@ -29,10 +29,12 @@ from airflow_provider_soperator.slurm.requests.commands import (
     Request,
     Table,
     clean,
+    job_id,
     listed,
     number,
     number_or_none,
     plain_word,
+    read_job_row,
     read_row,
     table_of,
 )
@@ -60,7 +62,7 @@ def _bytes(text: str) -> int | None:
 
 #: Fields of jobs and steps. The columns have the names that 22.05 and 26.05 share; so without Restarts and StdOut.
 _COLUMNS: Columns = {
-    "id": ("JobID", JobId.parse),
+    "id": ("JobID", job_id),
     "raw_id": ("JobIDRaw", number),
     "name": ("JobName", str),
     "user": ("User", str),
@@ -158,12 +160,12 @@ class Accounting(Request[tuple[AccountingJob, ...]]):
     def read(self, answer: CommandOutput) -> tuple[AccountingJob, ...]:
         runs: dict[JobId, list[dict[str, Any]]] = {}
         for row in self.table.rows(self.check(answer).stdout):
-            said = read_row(_COLUMNS, row)
-            job_id: JobId = said["id"]
-            max_rss = said.pop("max_rss")
-            if not job_id.step:
-                runs.setdefault(job_id, []).append({**said, "steps": []})
-            elif found := runs.get(job_id.without_step):
+            said = read_job_row(_COLUMNS, row)
+            job: JobId = said["id"]
+            max_rss = said.pop("max_rss", None)
+            if not job.step:
+                runs.setdefault(job, []).append({**said, "steps": []})
+            elif found := runs.get(job.without_step):
                 # Steps follow the run that they belong to.
                 step = AccountingStep(max_rss=max_rss, **{name: said[name] for name in said.keys() & _OF_STEPS})
                 found[-1]["steps"].append(step)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from airflow_provider_soperator.slurm.errors import InvalidRequest, SlurmError, UnreadableAnswer, from_output
+from airflow_provider_soperator.slurm.job_ids import JobId
 
 T = TypeVar("T")
 
@@ -196,6 +197,42 @@ def read_row(columns: Columns, row: Sequence[str]) -> dict[str, Any]:
     {'name': 'worker-0', 'memory': 7}
     """
     return {name: read(text) for (name, (_, read)), text in zip(columns.items(), row, strict=False)}
+
+
+#: What the end of a job is judged by.
+_TELLING = frozenset({"id", "state", "exit_code"})
+
+
+def read_job_row(columns: Columns, row: Sequence[str]) -> dict[str, Any]:
+    """The fields of a job, of which ``id`` is the first. One that cannot be read is missing.
+
+    If its end could not be judged then, ``unreadable`` says why.
+
+    >>> read_job_row({"id": ("JobID", job_id), "cpus": ("CPUs", int)}, ("7", "many"))
+    {'id': JobId.parse('7')}
+    """
+    said: dict[str, Any] = {}
+    wrong: list[str] = []
+    for (name, (column, read)), text in zip(columns.items(), row, strict=False):
+        try:
+            said[name] = read(text)
+        except (OSError, OverflowError, ValueError) as error:
+            if name in _TELLING:
+                wrong.append(f"{column}: {error}")
+    if "id" not in said:
+        # In every notation the job's number comes first; without it nobody knows whose row it is.
+        found = re.match("[1-9][0-9]*", row[0])
+        if not found:
+            raise UnreadableAnswer(f"expected a job id, got {row[0][:200]!r}")
+        said["id"] = JobId(int(found[0]))
+    return said | ({"unreadable": "; ".join(wrong)} if wrong else {})
+
+
+def job_id(text: str) -> JobId:
+    """A job id whose list of array elements, if it has one, is complete."""
+    job = JobId.parse(text)
+    _ = job.argument  # reads the list
+    return job
 
 
 #: Generator that yields requests, is sent their answers, and returns a ``T``.

@@ -29,10 +29,11 @@ from airflow_provider_soperator.slurm.requests.commands import (
     Request,
     Table,
     clean,
+    job_id,
     number,
     number_or_none,
     plain_word,
-    read_row,
+    read_job_row,
     table_of,
 )
 from airflow_provider_soperator.slurm.states import JobState
@@ -51,7 +52,7 @@ _FIELD = re.compile(r"[A-Za-z]+")
 
 #: The columns have the names that 22.05 and 26.05 share.
 _COLUMNS: Columns = {
-    "id": ("JobArrayId", JobId.parse),
+    "id": ("JobArrayId", job_id),
     "raw_id": ("JobId", number),
     "name": ("Name", str),
     "user": ("UserName", str),
@@ -152,7 +153,7 @@ class ListJobs(Request[tuple[Job, ...]]):
         except UnknownJob:
             # squeue's error for a single job that has left the queue; for several there is none.
             return ()
-        jobs = (Job(**read_row(_COLUMNS, row)) for row in self.table.rows(answer.stdout))
+        jobs = (Job(**read_job_row(_COLUMNS, row)) for row in self.table.rows(answer.stdout))
         return tuple(job for job in jobs if self.admits(job))
 
     def admits(self, job: Job) -> bool:

@@ -90,12 +90,13 @@ class Together(Enum):
 class Submitted:
     """The outcome for one job: its id, or the error.
 
-    ``adopted``: a job with this key existed already.
+    ``adopted``: a job with this key existed already. ``key``: of a job that was submitted or found on its own.
     """
 
     id: JobId | None
     adopted: bool = False
     error: SlurmError | None = None
+    key: SubmissionKey | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)

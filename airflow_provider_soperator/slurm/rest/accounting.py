@@ -23,6 +23,7 @@ from airflow_provider_soperator.slurm.requests.accounting import (
 from airflow_provider_soperator.slurm.requests.cluster import WhoAmI
 from airflow_provider_soperator.slurm.requests.commands import clean
 from airflow_provider_soperator.slurm.rest.calls import (
+    UNREADABLE,
     Json,
     RestCall,
     Site,
@@ -58,7 +59,7 @@ def accounting(request: Accounting, site: Site) -> Steps[tuple[AccountingJob, ..
     for query in _queries(request):
         data = yield from _asked(RestCall("GET", "slurmdb/jobs/", query))
         for said in data.get("jobs") or ():
-            job = _job(said, request.steps)
+            job = _readable_job(said, request.steps)
             if mine is None or job.user in mine:
                 runs.setdefault(job.id, []).append(job)
     return tuple(job for job in map(with_earlier_runs, runs.values()) if request.admits(job))
@@ -98,6 +99,13 @@ def _queries(request: Accounting) -> Iterator[Query]:
             part.append(chosen.pop())
             length += len(part[-1][0]) + len(part[-1][1]) + 2
         yield (*general, *part)
+
+
+def _readable_job(said: Json, steps: bool) -> AccountingJob:
+    try:
+        return _job(said, steps)
+    except UNREADABLE as error:
+        return AccountingJob(id=_id(said), name=said.get("name", ""), unreadable=repr(error))
 
 
 def _job(said: Json, steps: bool) -> AccountingJob:

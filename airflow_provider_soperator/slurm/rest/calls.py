@@ -108,6 +108,8 @@ def segment(text: object) -> str:
 
 Json = Mapping[str, Any]
 
+#: What reading a record raises that is not as it should be.
+UNREADABLE = (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError)
 #: The program's name in errors.
 NAME = "slurmrestd"
 #: Error numbers below are Slurm's own, with the messages of its commands; from here on they are slurmrestd's.

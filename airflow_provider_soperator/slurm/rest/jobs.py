@@ -25,6 +25,7 @@ from airflow_provider_soperator.slurm.requests.jobs import (
     UpdateJob,
 )
 from airflow_provider_soperator.slurm.rest.calls import (
+    UNREADABLE,
     Json,
     RestCall,
     Site,
@@ -97,7 +98,7 @@ def list_jobs(request: ListJobs, site: Site) -> Steps[tuple[Job, ...]]:
         found += data["jobs"]
     elements = yield from _cut_elements(found)
     now = datetime.now(timezone.utc)
-    jobs = (_job(one, elements, now) for one in found if _is_wanted(one, request, site))
+    jobs = (_readable_job(one, elements, now) for one in found if _is_wanted(one, request, site))
     return tuple(job for job in jobs if request.admits(job))
 
 
@@ -135,6 +136,13 @@ def _ends(said: Json, now: datetime) -> datetime | None:
     ends = moment(said["end_time"])
     unlimited = minutes(said["time_limit"], unset=NoDuration.PARTITION_LIMIT) is NoDuration.UNLIMITED
     return None if unlimited and ends and ends > now else ends
+
+
+def _readable_job(said: Json, elements: Mapping[int, str], now: datetime) -> Job:
+    try:
+        return _job(said, elements, now)
+    except UNREADABLE as error:
+        return Job(id=_id(said, elements), name=said.get("name", ""), user=said["user_name"], unreadable=repr(error))
 
 
 def _job(said: Json, elements: Mapping[int, str], now: datetime) -> Job:

@@ -153,6 +153,24 @@ def test_a_name_is_compared_as_accounting_writes_it() -> None:
     assert seen.status.succeeded
 
 
+def test_names_with_a_key_are_compared_by_it() -> None:
+    seen = Seen(name=".af-aaaaaaaaaaaa")
+    seen.look([queued("7", "RUNNING", name="fit.af-zzzzzzzzzzzz")], [past("7", "FAILED", name="fit.af-zzzzzzzzzzzz")])
+    assert not states(seen.status)
+    seen.look([], [past("7", "COMPLETED", name="train.af-aaaaaaaaaaaa")])
+    assert seen.status.succeeded
+
+
+def test_components_of_a_heterogeneous_job_may_have_names_of_their_own() -> None:
+    seen = Seen(8, name="lead")
+    seen.look([queued("8+0", "COMPLETED", name="lead"), queued("8+1", "RUNNING", name="rest")], [])
+    assert states(seen.status) == {"8+0": "COMPLETED", "8+1": "RUNNING"}
+    assert not seen.status.is_over
+    seen.look([], [past("8+0", "COMPLETED", name="lead"), past("8+1", "FAILED", name="rest")])
+    assert states(seen.status) == {"8+0": "COMPLETED", "8+1": "FAILED"}
+    assert seen.status.is_over
+
+
 def test_a_requeued_job_is_not_over() -> None:
     seen = Seen()
     seen.look([queued("7", "FAILED")])
@@ -264,6 +282,15 @@ def test_an_array_that_accounting_does_not_have_yet_may_have_had_more_elements()
 def test_without_accounting_an_array_is_what_the_queue_has() -> None:
     job = TrackedJob(9)
     job.look_at_queue([queued("9_1", "COMPLETED")])
+    job.do_without_accounting()
+    status = job.status_of(JobId(9), job.parts(), "")
+    assert status is not None
+    assert status.succeeded
+
+
+def test_without_accounting_indices_that_do_not_fit_what_is_seen_are_not_believed() -> None:
+    job = TrackedJob(9, expected={1, 2, 3})
+    job.look_at_queue([queued("9_5", "COMPLETED")])
     job.do_without_accounting()
     status = job.status_of(JobId(9), job.parts(), "")
     assert status is not None

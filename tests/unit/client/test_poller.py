@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ class Listener:
     """Somebody who waits, and remembers everything that he was told."""
 
     def __init__(self, job: str, name: str = "", mine: bool = True) -> None:
-        self.job, self.name, self.mine = JobId.parse(job), name, mine
+        self.job, self.name, self.mine, self.indices = JobId.parse(job), name, mine, frozenset[int]()
         self.news: list[JobStatus] = []
 
     @property
@@ -132,6 +133,28 @@ def test_without_accounting_the_queue_is_still_told_of() -> None:
     rounds.round(after=200)
     assert gone.states == ["RUNNING", "RUNNING", "COMPLETED"]
     assert not gone.news[-1].trouble
+
+
+def test_what_cannot_be_read_is_the_trouble_of_its_own_job() -> None:
+    odd, other = Listener("1"), Listener("2")
+    rounds = Rounds(odd, other)
+    running = [queued("1", "RUNNING"), queued("2", "RUNNING")]
+    rounds.queue = running
+    rounds.round()
+    rounds.queue = [replace(running[0], unreadable="exit_code: 'odd'"), queued("2", "COMPLETED")]
+    rounds.round()
+    assert other.states == ["RUNNING", "COMPLETED"]
+    assert "exit_code: 'odd'" in odd.news[-1].trouble
+    # Nor is it lost, however long that lasts; not even if accounting cannot be read either.
+    rounds.past = [replace(past("1", "COMPLETED"), unreadable="ExitCode: 'odd'")]
+    for queue in (rounds.queue, []):
+        rounds.queue = queue
+        for _ in range(100):
+            rounds.round()
+    assert (odd.states[-1], odd.news[-1].is_over) == ("RUNNING", False)
+    rounds.past = [past("1", "COMPLETED")]
+    rounds.round()
+    assert odd.news[-1].succeeded
 
 
 def test_other_words_for_the_same_failure_are_no_news() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from datetime import timedelta
 
 import pytest
 
@@ -11,7 +12,9 @@ from airflow_provider_soperator.slurm.cluster_records import ClusterConfig
 
 
 def config(*parameters: str) -> ClusterConfig:
-    return ClusterConfig(version="24.11.5", slurmctld_parameters=parameters)
+    return ClusterConfig(
+        version="24.11.5", accounting_storage="accounting_storage/slurmdbd", slurmctld_parameters=parameters
+    )
 
 
 @pytest.mark.parametrize(
@@ -55,6 +58,33 @@ def test_a_limit_that_is_lifted_is_no_limit() -> None:
     pace.respect(config("rl_enable", "rl_refill_rate=1", "rl_refill_period=60"))
     pace.respect(config())
     assert pace.after_answer() == SHORTEST
+
+
+@pytest.mark.parametrize(
+    ("storage", "age", "seconds"),
+    [
+        ("accounting_storage/slurmdbd", 300, 900),
+        ("", 300, 100),
+        ("accounting_storage/none", 60, 20),
+        # Even where the queue forgets at once, a cluster is not asked all the time.
+        ("", 2, SHORTEST),
+    ],
+)
+def test_without_accounting_no_job_can_end_and_be_forgotten_between_two_polls(
+    storage: str, age: int, seconds: float
+) -> None:
+    pace = Pace()
+    pace.respect(ClusterConfig(version="24.11.5", accounting_storage=storage, min_job_age=timedelta(seconds=age)))
+    assert pace.after_answer(youngest=86400, longest=900) == seconds
+    # Nor if the answers are slow, or there are none.
+    assert pace.soonest(effort=90) == seconds
+    assert max(pace.after_failure() for _ in range(20)) <= min(seconds, LONGEST_SILENCE)
+
+
+def test_the_limit_of_the_rate_comes_before_that_of_the_queue() -> None:
+    pace = Pace()
+    pace.respect(ClusterConfig(version="24.11.5", slurmctld_parameters=("rl_enable", "rl_refill_period=300")))
+    assert pace.after_answer(longest=10) > 300
 
 
 def test_silence_is_met_with_more_and_more_patience() -> None:

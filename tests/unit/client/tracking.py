@@ -1,15 +1,104 @@
-"""Answers of a Slurm as values, for tests of what is made of them."""
+"""Answers of a Slurm as values, for tests of what is made of them, and a Slurm that gives them."""
 
 from __future__ import annotations
 
-from airflow_provider_soperator.slurm.job_ids import JobId
+import asyncio
+import contextlib
+import selectors
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import pytest
+
+from airflow_provider_soperator.slurm.cluster_records import ClusterConfig
+from airflow_provider_soperator.slurm.errors import AccountingDisabled
+from airflow_provider_soperator.slurm.job_ids import JobId, key_of
 from airflow_provider_soperator.slurm.job_records import AccountingJob, Job
+from airflow_provider_soperator.slurm.requests import (
+    Accounting,
+    CancelJobs,
+    ListJobs,
+    Request,
+    ShowConfig,
+    UpdateJob,
+)
+from airflow_provider_soperator.slurm.requests.submission import SubmitOnce, Submitted
 from airflow_provider_soperator.slurm.states import JobState
 
+T = TypeVar("T")
 
-def queued(job: str, state: str, name: str = "train") -> Job:
-    return Job(id=JobId.parse(job), state=JobState.parse(state), name=name, user="alice")
+
+def queued(job: str, state: str, name: str = "train", **fields: Any) -> Job:
+    return Job(id=JobId.parse(job), state=JobState.parse(state), name=name, user="alice", **fields)
 
 
 def past(job: str, state: str, name: str = "train", submit_line: str = "") -> AccountingJob:
     return AccountingJob(id=JobId.parse(job), state=JobState.parse(state), name=name, submit_line=submit_line)
+
+
+class Slurm:
+    """A transport to a Slurm in memory: a queue and accounting that a test fills, and the orders that were given."""
+
+    def __init__(self, *queue: Job, accounting: list[AccountingJob] | None = None) -> None:
+        self.queue = list(queue)
+        #: None if the cluster keeps none.
+        self.accounting = accounting
+        storage = "" if accounting is None else "accounting_storage/slurmdbd"
+        self.config: ClusterConfig | Exception = ClusterConfig(version="24.11.5", accounting_storage=storage)
+        #: The number that the next submitted job is given.
+        self.next_id = 7
+        self.orders: list[Request[Any]] = []
+        #: When the queue was asked.
+        self.asked_at: list[float] = []
+        #: Called before each look at the queue.
+        self.before_look: Callable[[], None] = lambda: None
+
+    async def ask(self, request: Request[Any]) -> Any:
+        if isinstance(request, ListJobs):
+            self.before_look()
+            self.asked_at.append(time.monotonic())
+            return tuple(job for job in self.queue if request.admits(job))
+        if isinstance(request, Accounting):
+            if self.accounting is None:
+                raise AccountingDisabled("Slurm accounting storage is disabled")
+            return tuple(job for job in self.accounting if request.admits(job))
+        if isinstance(request, ShowConfig):
+            if isinstance(self.config, Exception):
+                raise self.config
+            return self.config
+        if isinstance(request, SubmitOnce):
+            return tuple(self._submitted(job.name or "") for job in request.jobs)
+        assert isinstance(request, (CancelJobs, UpdateJob)), request
+        self.orders.append(request)
+        return None
+
+    async def close(self) -> None: ...
+
+    def _submitted(self, name: str) -> Submitted:
+        if known := [job.id.whole for job in self.queue if key_of(job.name) == key_of(name)]:
+            return Submitted(min(known), adopted=True)
+        job = JobId(self.next_id)
+        self.queue.append(queued(str(job), "PENDING", name=name))
+        return Submitted(job)
+
+
+class _Skipping(selectors.DefaultSelector):
+    """Nothing comes from outside, so what would be waited for is there at once."""
+
+    now = 1000.0
+
+    def select(self, timeout: float | None = None) -> Any:
+        self.now += timeout or 0.0
+        assert self.now < 1_000_000, "it never ends"
+        return super().select(0)
+
+
+def run_without_waiting(work: Coroutine[Any, Any, T], monkeypatch: pytest.MonkeyPatch) -> T:
+    """Run a coroutine in a loop whose clock, which is the one of all modules, moves on instead of waiting."""
+    selector = _Skipping()
+    loop = asyncio.SelectorEventLoop(selector)
+    with monkeypatch.context() as patch, contextlib.closing(loop):
+        patch.setattr(time, "monotonic", lambda: selector.now)
+        patch.setattr(loop, "time", lambda: selector.now)
+        return loop.run_until_complete(work)

@@ -22,7 +22,7 @@ def test_it_is_read_as_it_was_left(cleared: int, jobs: dict[str, dict[int, Ahead
 def test_the_jobs_of_some_stages() -> None:
     jobs = {name: {index: AheadJob(f"{name}{index}", "k") for index in (0, 1)} for name in "ab"}
     left = Ahead(0, jobs)
-    assert list(left.of(["b", "unknown"])) == ["b0", "b1"]
+    assert [one.job for one in left.of(["b", "unknown"])] == ["b0", "b1"]
     assert [one.job for one in left.all()] == ["a0", "a1", "b0", "b1"]
 
 

@@ -13,7 +13,7 @@ from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow_provider_soperator.operators.pipeline import SbatchPipeline
 from airflow_provider_soperator.pipelines.member import states_of
 from airflow_provider_soperator.pipelines.plan import AHEAD, Ahead, AheadJob
-from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
 from tests.unit.operators.dags import job, taken
 
 #: By task and map index.
@@ -78,8 +78,8 @@ class Cluster:
     def client(self) -> Iterator[Cluster]:
         yield self
 
-    def statuses(self, jobs: Sequence[JobId]) -> dict[JobId, Any]:
-        return {job: SimpleNamespace(is_over=False) for job in jobs}
+    def unfinished(self, jobs: Mapping[JobId, SubmissionKey]) -> list[JobId]:
+        return list(jobs)
 
     def cancel_many(self, jobs: Sequence[JobId]) -> None:
         self.cancelled.update(map(str, jobs))

@@ -156,6 +156,39 @@ def test_names_that_squeue_would_take_apart_are_compared_here() -> None:
     assert [job.id.job for job in endings.read(printed(endings.table, *rows))] == [4]
 
 
+def test_a_field_that_cannot_be_read_is_unknown_and_everything_else_is_read() -> None:
+    question = ListJobs()
+    rows = [{"JobArrayId": "7", "TimeLimit": "odd"}, {"JobArrayId": "8", "StartTime": "9" * 30}, {"JobArrayId": "9"}]
+    jobs = question.read(printed(question.table, *rows))
+    assert [(job.id.job, job.time_limit, job.started, job.unreadable) for job in jobs] == [
+        (7, NoDuration.UNKNOWN, None, ""),
+        (8, timedelta(hours=1), None, ""),
+        (9, timedelta(hours=1), None, ""),
+    ]
+
+
+@pytest.mark.parametrize("question", [ListJobs(ids=(parse("7_3"), JobId(8))), Accounting(ids=(parse("7_3"), JobId(8)))])
+def test_a_row_whose_end_cannot_be_judged_is_marked_and_others_are_read(question: ListJobs | Accounting) -> None:
+    id_column, _, *_ = question.table.columns
+    code_column = "exit_code" if isinstance(question, ListJobs) else "ExitCode"
+    # Slurm has cut the first list, and the last two rows are of nobody who is asked for.
+    rows = [
+        {id_column: "7_[1-3,...]"},
+        {id_column: "8", code_column: "odd"},
+        {id_column: "9", code_column: "odd"},
+        {id_column: "10_[1-3,...]"},
+    ]
+    first, second = question.read(printed(question.table, *rows))
+    assert (first.id, second.id) == (JobId(7), JobId(8))
+    assert (id_column in first.unreadable, code_column in second.unreadable) == (True, True)
+
+
+@pytest.mark.parametrize("question", [ListJobs(ids=(JobId(7),)), Accounting(ids=(JobId(7),))])
+def test_a_row_that_may_be_of_any_job_is_an_error(question: ListJobs | Accounting) -> None:
+    with pytest.raises(errors.UnreadableAnswer, match="expected a job id, got 'job seven'"):
+        question.read(printed(question.table, {question.table.columns[0]: "job seven"}))
+
+
 def test_a_single_job_that_is_gone_is_no_error() -> None:
     question = ListJobs(ids=(JobId(7),))
     assert question.read(failed("slurm_load_jobs error: Invalid job id specified")) == ()

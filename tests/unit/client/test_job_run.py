@@ -1,0 +1,178 @@
+"""A job from its submission to its end, with a Slurm that forgets."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import replace
+
+import pytest
+
+from airflow_provider_soperator.client.client import AsyncSlurmClient
+from airflow_provider_soperator.client.job_run import JobRun, Printed
+from airflow_provider_soperator.slurm.job import BatchJob
+from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
+from airflow_provider_soperator.slurm.job_records import AccountingJob, JobStatus
+from airflow_provider_soperator.slurm.requests import CancelJobs
+from airflow_provider_soperator.transports.transport_errors import NotSupported
+from tests.unit.client.tracking import Slurm, past, queued, run_without_waiting
+
+FIRST, SECOND, THEIRS = (SubmissionKey(letter * 12) for letter in "abz")
+
+
+def job_run(slurm: Slurm, *keys: SubmissionKey, job: BatchJob | None = None, poll_interval: float = 10.0) -> JobRun:
+    job = job or BatchJob(command="train", name="train")
+    return JobRun(AsyncSlurmClient(slurm), job, keys or [FIRST], poll_interval=poll_interval, show_output=False)
+
+
+async def end_of(run: JobRun) -> JobStatus:
+    async for news in run.follow():
+        assert not isinstance(news, Printed)
+        status = news
+    return status
+
+
+# ------------------------------------------------------------------------ a number that Slurm has given to another job
+
+
+@pytest.mark.parametrize("accounting", [None, []])
+def test_the_end_of_another_job_that_was_given_the_number_is_not_the_end_of_this_one(
+    accounting: list[AccountingJob] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = Slurm(accounting=accounting)
+
+    def later() -> None:
+        # slurmctld is killed, and comes back without the job.
+        if time.monotonic() > 1010:
+            slurm.queue = [queued("7", "COMPLETED", name=THEIRS.name("train"))]
+
+    slurm.before_look = later
+    status = run_without_waiting(end_of(job_run(slurm)), monkeypatch)
+    assert status.lost == f"Slurm lost it and reused its id for a job named {THEIRS.name('train')}"
+    assert not status.succeeded
+
+
+def test_a_job_of_an_earlier_try_is_known_by_the_key_of_that_try(monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = Slurm(queued("9", "COMPLETED", name=FIRST.name("train")), accounting=[])
+    assert run_without_waiting(end_of(job_run(slurm, FIRST, SECOND)), monkeypatch).id == JobId(9)
+    # Even if it was called otherwise then.
+    renamed = BatchJob(command="train", name="fit")
+    assert run_without_waiting(end_of(job_run(slurm, FIRST, job=renamed)), monkeypatch).id == JobId(9)
+
+
+@pytest.mark.parametrize(
+    ("there", "cancelled"),
+    [
+        ([("7", FIRST)], True),
+        ([("7_[1-3]", FIRST), ("7_0", FIRST)], True),
+        ([("7", THEIRS)], False),
+        ([("7_[1-3]", THEIRS), ("7_0", THEIRS)], False),
+        # A further component of a heterogeneous job has a name of its own.
+        ([("7+0", FIRST), ("7+1", None)], True),
+        ([("7+0", THEIRS), ("7+1", None)], False),
+        ([], False),
+    ],
+)
+def test_only_ones_own_job_is_cancelled(
+    there: list[tuple[str, SubmissionKey | None]], cancelled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = Slurm(accounting=[])
+
+    async def submit_and_cancel() -> None:
+        run = job_run(slurm)
+        await run.submit()
+        slurm.queue = [queued(job, "PENDING", name=key.name("train") if key else "own") for job, key in there]
+        await run.cancel()
+
+    run_without_waiting(submit_and_cancel(), monkeypatch)
+    assert slurm.orders == [CancelJobs(ids=(JobId(7),))] * cancelled
+
+
+def test_a_job_of_another_process_is_found_and_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = Slurm(queued("9", "RUNNING", name=FIRST.name("train")), accounting=[])
+    run_without_waiting(job_run(slurm, FIRST, SECOND).cancel(), monkeypatch)
+    assert slurm.orders == [CancelJobs(ids=(JobId(9),))]
+
+
+def test_what_accounting_has_of_an_earlier_try_is_not_read_off_another_job_with_its_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slurm = Slurm(
+        queued("9", "RUNNING", name=THEIRS.name("train")), accounting=[past("9", "FAILED", name=FIRST.name("train"))]
+    )
+    submitted = run_without_waiting(job_run(slurm, FIRST, SECOND).submit(), monkeypatch)
+    assert (submitted.id, submitted.adopted) == (JobId(7), False)
+
+
+# ------------------------------------------------------------------------------------------- arrays without accounting
+
+ARRAYS = [
+    BatchJob(command="train", name="train", array="0-3%2"),
+    BatchJob(script="#!/bin/sh\n#SBATCH --array=0-3\ntrain\n", name="train"),
+]
+
+
+@pytest.mark.parametrize("job", ARRAYS)
+def test_elements_that_the_queue_has_forgotten_before_the_first_look_are_missed(
+    job: BatchJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = Slurm(queued("7_3", "RUNNING", name=FIRST.name("train")))
+
+    def later() -> None:
+        if time.monotonic() > 5000:
+            slurm.queue = [queued("7_3", "COMPLETED", name=FIRST.name("train"))]
+
+    slurm.before_look = later
+    status = run_without_waiting(end_of(job_run(slurm, FIRST, SECOND, job=job)), monkeypatch)
+    # It is not given up before the others have ended.
+    assert {str(part.id): str(part.state) for part in status.parts} == {"7_3": "COMPLETED"}
+    assert status.lost == "elements 0-2 are not in the queue, and without accounting nobody knows how they ended"
+    assert not status.succeeded
+
+
+@pytest.mark.parametrize("job", ARRAYS)
+def test_an_array_whose_elements_are_all_seen_succeeds_without_accounting(
+    job: BatchJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = Slurm()
+
+    def later() -> None:
+        # The queue forgets the elements one by one.
+        ages = {index: time.monotonic() - 1500 - 200 * index for index in range(4)}
+        states = {index: "RUNNING" if age < 0 else "COMPLETED" for index, age in ages.items() if age < 300}
+        slurm.queue = [queued(f"7_{index}", state, name=FIRST.name("train")) for index, state in states.items()]
+
+    slurm.before_look = later
+    assert run_without_waiting(end_of(job_run(slurm, FIRST, SECOND, job=job)), monkeypatch).succeeded
+
+
+# ------------------------------------------------------------------------------------------------- how often it asks
+
+
+def test_without_accounting_the_end_of_a_job_is_seen_before_the_queue_forgets_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slurm = Slurm()
+
+    def later() -> None:
+        # It ends right after a look, hours after its start.
+        since_end = time.monotonic() - next((at for at in slurm.asked_at if at > 20_000), math.inf)
+        state = "RUNNING" if since_end < 0 else "COMPLETED" if since_end < 300 else ""
+        slurm.queue = [queued("7", state, name=FIRST.name("train"))] * bool(state)
+
+    slurm.before_look = later
+    assert run_without_waiting(end_of(job_run(slurm, poll_interval=900)), monkeypatch).succeeded
+
+
+def test_once_accounting_has_answered_polls_are_as_rare_as_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    # As over a slurmrestd that cannot tell how the cluster is set up.
+    slurm = Slurm(accounting=[])
+    slurm.config = NotSupported("it cannot tell")
+    array = [queued("7_0", "COMPLETED", name=FIRST.name("train")), queued("7_1", "RUNNING", name=FIRST.name("train"))]
+
+    def later() -> None:
+        slurm.queue = array if time.monotonic() < 20_000 else [replace(job, state=array[0].state) for job in array]
+
+    slurm.before_look = later
+    assert run_without_waiting(end_of(job_run(slurm, poll_interval=900)), monkeypatch).succeeded
+    assert slurm.asked_at[-1] - slurm.asked_at[-2] == pytest.approx(900, abs=1)

@@ -1,0 +1,69 @@
+"""Jobs that a pipeline has submitted ahead and cancels hours later."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+
+from airflow_provider_soperator.client.client import AsyncSlurmClient
+from airflow_provider_soperator.client.sync import SlurmClient
+from airflow_provider_soperator.operators.sbatch import SbatchOperator
+from airflow_provider_soperator.pipelines import member
+from airflow_provider_soperator.pipelines.graph import Graph, Link, Stage
+from airflow_provider_soperator.pipelines.member import Member
+from airflow_provider_soperator.pipelines.plan import Ahead, AheadJob
+from airflow_provider_soperator.pipelines.submit import CancelRestOperator
+from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
+from airflow_provider_soperator.slurm.requests import CancelJobs
+from tests.unit.client.tracking import Slurm, queued
+
+OURS, THEIRS = (SubmissionKey(letter * 12) for letter in "az")
+AHEAD = Ahead(0, {"fit": {index: AheadJob(str(8 + index), OURS.text) for index in range(3)}})
+
+
+@pytest.fixture
+def slurm(monkeypatch: pytest.MonkeyPatch) -> Slurm:
+    """One job is there, another was given the number of the second, and the third has ended."""
+    slurm = Slurm(
+        queued("8", "PENDING", OURS.name("fit")),
+        queued("9", "PENDING", THEIRS.name("fit")),
+        queued("10", "COMPLETED", OURS.name("fit")),
+    )
+
+    class Hook:
+        def __init__(self, slurm_conn_id: str) -> None: ...
+
+        @contextlib.contextmanager
+        def client(self) -> Iterator[SlurmClient]:
+            yield SlurmClient(AsyncSlurmClient(slurm))
+
+    monkeypatch.setattr("airflow_provider_soperator.hooks.slurm.SlurmHook", Hook)
+    monkeypatch.setattr(member, "states_of", lambda ti, tasks: {task: dict.fromkeys(range(3)) for task in tasks})
+    return slurm
+
+
+@pytest.mark.parametrize("cancel_on_kill", [True, False])
+def test_what_is_left_is_cancelled_by_its_number_and_key(slurm: Slurm, cancel_on_kill: bool) -> None:
+    with DAG("d", schedule=None):
+        SbatchOperator(task_id="fit", command="fit", cancel_on_kill=cancel_on_kill)
+        rest = CancelRestOperator(task_id="cancel_rest", submits={"submit": "cluster"})
+    context: Any = {"ti": SimpleNamespace(xcom_pull=lambda **_: AHEAD.describe())}
+    rest.execute(context)
+    assert slurm.orders == [CancelJobs(ids=(JobId(8),), waiting=not cancel_on_kill)]
+
+
+def test_what_can_never_run_is_cancelled_by_its_number_and_key(slurm: Slurm) -> None:
+    graph = Graph({"prepare": Stage("prepare", "c"), "fit": Stage("fit", "c", (Link("prepare"),))})
+    pipeline: Any = SimpleNamespace(submits={"submit": "cluster"}, graph=graph, followed={})
+    task = SimpleNamespace(task_id="prepare", slurm_conn_id="cluster", log=logging.getLogger(__name__))
+    ti = SimpleNamespace(xcom_pull=lambda **_: [AHEAD.describe()], try_number=1, max_tries=0)
+    context: Any = {"ti": ti}
+    with pytest.raises(RuntimeError), Member(pipeline, task, context).ending():
+        raise RuntimeError("it failed")
+    assert slurm.orders == [CancelJobs(ids=(JobId(8),), waiting=True)]

@@ -1,0 +1,62 @@
+"""Changes to jobs around that of a task, whose numbers may be those of other jobs by now."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from airflow_provider_soperator.client.client import AsyncSlurmClient
+from airflow_provider_soperator.client.job_run import JobRun
+from airflow_provider_soperator.slurm.job import BatchJob
+from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
+from airflow_provider_soperator.slurm.requests import CancelJobs, UpdateJob
+from airflow_provider_soperator.work.sbatch import Chain
+from tests.unit.client.tracking import Slurm, queued, run_without_waiting
+
+LOG = logging.getLogger(__name__)
+OURS, EARLIER, THEIRS = (SubmissionKey(letter * 12) for letter in "abz")
+
+
+def pending(job: str, key: SubmissionKey, after: str = "") -> Any:
+    return queued(job, "PENDING", name=key.name("fit"), raw_id=int(job), dependency=after)
+
+
+def test_jobs_that_can_never_run_are_cancelled_by_their_numbers_and_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = Slurm(pending("8", OURS), pending("9", THEIRS))
+    chain = Chain(doomed={"8": OURS.text, "9": OURS.text, "10": OURS.text})
+    run_without_waiting(chain.give_up(AsyncSlurmClient(slurm)), monkeypatch)
+    assert slurm.orders == [CancelJobs(ids=(JobId(8),), waiting=True)]
+
+
+def test_jobs_that_wait_are_told_of_the_new_job_by_their_numbers_and_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = "afterok:5(unfulfilled)"
+    slurm = Slurm(pending("8", OURS, waits), pending("9", THEIRS, waits), queued("5", "FAILED", EARLIER.name("fit")))
+    chain = Chain(ahead="4", waiting={"8": OURS.text, "9": OURS.text})
+    relink = chain.relink(AsyncSlurmClient(slurm), JobId(7), [EARLIER.text], LOG)
+    run_without_waiting(relink, monkeypatch)
+    assert slurm.orders == [UpdateJob(JobId(8), {"Dependency": "afterok:7"})]
+
+
+@pytest.mark.parametrize("state", ["success", "failed"])
+@pytest.mark.parametrize("key", [OURS, THEIRS])
+def test_a_job_that_waits_in_vain_is_freed_by_its_number_and_key(
+    key: SubmissionKey, state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = Slurm(accounting=[])
+    chain = Chain(ahead="7", follows=[["prepare", "afterok"]])
+
+    async def states(names: Any) -> dict[str, dict[int, str | None]]:
+        slurm.queue = [pending("7", key, "afterok:5(failed)")]
+        return {"prepare": {-1: state}}
+
+    async def free() -> None:
+        run = JobRun(AsyncSlurmClient(slurm), BatchJob(command="fit", name="fit"), [OURS])
+        await run.submit()
+        await chain.free(run, JobId(7), states, LOG)
+
+    run_without_waiting(free(), monkeypatch)
+    freed = UpdateJob(JobId(7), {"Dependency": ""})
+    expected = freed if state == "success" else CancelJobs(ids=(JobId(7),), waiting=True)
+    assert slurm.orders == [expected] * (key is OURS)
