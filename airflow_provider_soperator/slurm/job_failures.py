@@ -58,7 +58,7 @@ class JobNotStarted(JobFailed):
     """The node could not start the script."""
 
     # Another node may be able to.
-    remedy = "folders of output, error and input must exist there, and names have 255 bytes at most; see slurmd's log"
+    remedy = "see whether output, error and input can be opened there (names have 255 bytes at most), and slurmd's log"
 
 
 class JobOutOfMemory(JobError):
