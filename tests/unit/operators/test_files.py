@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +21,6 @@ from airflow_provider_soperator.slurm.files import Match, WorkingFolder
 from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
 from airflow_provider_soperator.slurm.requests import Request
 from airflow_provider_soperator.slurm.requests.submission import Submitted
-from tests.unit.operators.task_runs import TaskRun
 
 
 class Cluster:
@@ -80,6 +80,12 @@ class Begun(Exception):
     """The job would be submitted now."""
 
 
+def task(number: int = 1) -> dict[str, Any]:
+    """The context of a try of a task."""
+    ti = SimpleNamespace(dag_id="d", run_id="r", task_id="t", map_index=-1, try_number=number, max_tries=3)
+    return {"ti": ti, "dag_run": SimpleNamespace(start_date=None)}
+
+
 @pytest.fixture
 def operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SbatchOperator:
     """A task beside whose DAG is a folder on a file system that is mounted read-only."""
@@ -103,12 +109,12 @@ def test_a_local_path_that_cannot_be_written_to_fails_before_there_is_a_job(
     monkeypatch.setattr(files, "SlurmHook", lambda _: Cluster())
     words = f"{tmp_path}/mounted/a/b cannot be written: {tmp_path}/mounted is read-only"
     with pytest.raises(LocalFileError, match=words):
-        operator.execute(TaskRun("t", retries=3).begin())
+        operator.execute(task())
     with pytest.raises(LocalFileError, match=words):
-        operator.prepare(TaskRun("t", retries=3).begin(), SubmissionKey("a" * 12), uploads=True)
+        operator.prepare(task(), SubmissionKey("a" * 12), uploads=True)
     operator.download = [["metrics.json", "beside/a/b/"]]
     with pytest.raises(Begun):
-        operator.execute(TaskRun("t", retries=3).begin())
+        operator.execute(task())
     assert os.listdir(tmp_path) == ["mounted"]
 
 
@@ -117,7 +123,5 @@ def test_it_does_not_keep_a_try_from_the_job_of_an_earlier_one(
 ) -> None:
     cluster = Cluster(earlier=Submitted(JobId(7), adopted=True))
     monkeypatch.setattr(files, "SlurmHook", lambda _: cluster)
-    run = TaskRun("t", retries=3)
-    run.begin()
     with pytest.raises(Begun):
-        operator.execute(run.begin())
+        operator.execute(task(2))
