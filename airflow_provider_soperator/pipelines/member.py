@@ -1,4 +1,4 @@
-"""A task as the Airflow worker that runs it sees it: when it began, the states of others, its place in its pipeline."""
+"""A task's place in its pipeline, as the Airflow worker that runs it sees it."""
 
 from __future__ import annotations
 
@@ -53,39 +53,6 @@ def _numbers(name: str) -> int:
     """
     ending = _NUMBERS.search(name)
     return ending[0].count("_") if ending else 0
-
-
-#: Key in the state of a task, which Airflow keeps as long as the run.
-_BEGINNINGS = "soperator_beginnings"
-
-
-def beginnings_of(context: Context, retries: int, *, remembers: bool = True) -> list[tuple[int, str]]:
-    """The times that a task has begun: at first, and after each clear; the last is the current one.
-
-    Of each, the number of its first try, and a name that differs from those of other runs, also of one that was deleted
-    and made again under its id, and of other Airflows. ``retries`` is the number in the DAG. Without ``remembers``, for
-    the first try in a triggerer, which has no state of tasks, nothing is stored.
-    """
-    ti: Any = context["ti"]
-    store: Any = context.get("task_state_store")
-    trace = (ti.context_carrier or {}).get("traceparent")
-    if store is None or not trace:
-        # Before Airflow 3.3, in runs of that time, and in dag.test(). A clear grants a task as many tries as at first.
-        begun = context["dag_run"].start_date
-        before = max(0, min(ti.max_tries - retries, ti.try_number - 1))
-        return [(number, str(begun.timestamp() if begun else "")) for number in range(1, before + 2)]
-    # The random trace of the run, which Airflow draws anew with a clear, for the tasks that are cleared. If it is asked
-    # to leave the run as it is, they are only granted more tries. Neither changes with a retry. A triggerer knows the
-    # number of the DAG only.
-    name = f"{trace} {ti.max_tries or retries}"
-    if not remembers:
-        return [(1, name)]
-    known: list[tuple[int, str]] = [(first, other) for first, other in store.get(_BEGINNINGS) or ()]
-    if not known or known[-1][1] != name:
-        # The first try may have been a triggerer's.
-        known.append((ti.try_number if known else 1, name))
-        store.set(_BEGINNINGS, [list(one) for one in known])
-    return known
 
 
 class Member:

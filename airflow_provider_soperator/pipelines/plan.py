@@ -150,7 +150,6 @@ class Ahead:
         return (one for stage in stages for one in self.jobs.get(stage, {}).values())
 
 
-def ahead_key(dag_id: str, run_id: str, task_id: str, map_index: int, begun: tuple[int, str]) -> SubmissionKey:
-    """The submission key of a job that is submitted ahead, by the beginning of the task that submits it."""
-    first, name = begun
-    return SubmissionKey.derive(dag_id, run_id, task_id, map_index, f"ahead {first} {name}")
+def ahead_key(dag_id: str, run_id: str, task_id: str, map_index: int, cleared: int) -> SubmissionKey:
+    """The submission key of a job that is submitted ahead: a new one after each clear in the run."""
+    return SubmissionKey.derive(dag_id, run_id, task_id, map_index, f"ahead {cleared}")

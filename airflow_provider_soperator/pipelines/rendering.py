@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, cast
 from airflow.sdk.definitions.mappedoperator import MappedOperator
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_provider_soperator.pipelines.member import beginnings_of
 from airflow_provider_soperator.pipelines.plan import Planned, States, Term, ahead_key
 from airflow_provider_soperator.slurm import directives
 from airflow_provider_soperator.slurm.dependencies import AnyOf, Dependency
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
 
-#: Of a task that was cleared more often, older jobs are not looked for.
+#: In a run that was cleared more often, older jobs are not looked for.
 _MOST_CLEARED = 20
 
 
@@ -36,7 +35,7 @@ class Rendered:
     key: SubmissionKey
     #: Dependencies in words, for the log.
     waits_for: str = ""
-    #: Keys under which it may have been submitted before the task that submits was cleared.
+    #: Keys under which it may have been submitted before something of the run was cleared.
     stale: tuple[SubmissionKey, ...] = ()
 
     @property
@@ -51,9 +50,9 @@ class RenderedStages:
         self._dag, self._context, self._uploads = dag, context, uploads
         self._inside = frozenset(stages)
         self._ti: Any = context["ti"]
+        self._cleared: int = context["dag_run"].clear_number or 0
         self._counts: dict[str, int] = {}
-        *before, self._begun = beginnings_of(context, context["task"].retries or 0)
-        self._before = before[-_MOST_CLEARED:]
+        self._before = range(max(0, self._cleared - _MOST_CLEARED), self._cleared)
 
     def states(self, stage: str, known: States) -> States:
         """States of the instances of a stage; a mapped one may have none yet in Airflow."""
@@ -79,11 +78,12 @@ class RenderedStages:
                 _waiting(job, waits).replace(name=key.name(job.name or "job")),
                 key,
                 waits_for=", ".join(said),
-                stale=tuple(self._key(planned.stage, index, begun) for begun in self._before),
+                stale=tuple(self._key(planned.stage, index, before) for before in self._before),
             )
 
-    def _key(self, stage: str, index: int, begun: tuple[int, str] | None = None) -> SubmissionKey:
-        return ahead_key(self._ti.dag_id, self._ti.run_id, stage, index, begun or self._begun)
+    def _key(self, stage: str, index: int, cleared: int | None = None) -> SubmissionKey:
+        cleared = self._cleared if cleared is None else cleared
+        return ahead_key(self._ti.dag_id, self._ti.run_id, stage, index, cleared)
 
     def _context_of(self, stage: str, index: int) -> Context:
         """The template context that the stage's own task would have."""

@@ -7,7 +7,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow.sdk.bases.xcom import BaseXCom
 from airflow.sdk.exceptions import AirflowRuntimeError
@@ -17,7 +17,6 @@ from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.job_run import JobRun, Printed
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.pipelines.graph import is_ended, is_met
-from airflow_provider_soperator.pipelines.member import beginnings_of
 from airflow_provider_soperator.slurm import directives, links
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.job import BatchJob, job_of
@@ -26,9 +25,6 @@ from airflow_provider_soperator.slurm.job_records import JobStatus, sentence
 from airflow_provider_soperator.slurm.requests import ListJobs
 from airflow_provider_soperator.slurm.requests.submission import Submitted
 from airflow_provider_soperator.transports.transport_errors import TransportError
-
-if TYPE_CHECKING:
-    from airflow.sdk.definitions.context import Context
 
 #: The states of the instances of some tasks of the run, by task and map index.
 StatesOf = Callable[[Sequence[str]], Awaitable[dict[str, dict[int, str | None]]]]
@@ -59,21 +55,16 @@ def _named(job: BatchJob, ti: Any) -> BatchJob:
     )
 
 
-def keys_of(
-    context: Context, retries: int, *, remembers: bool = True
-) -> tuple[list[SubmissionKey], list[SubmissionKey]]:
+def keys_of(ti: Any, retries: int) -> tuple[list[SubmissionKey], list[SubmissionKey]]:
     """The keys of the tries before the task was last cleared, and of those since then; the last is this try's.
 
-    The arguments are those of ``beginnings_of``.
+    ``retries`` is the number that the task is granted each time that it is cleared.
     """
-    ti = context["ti"]
     index = -1 if ti.map_index is None else ti.map_index
-    beginnings = beginnings_of(context, retries, remembers=remembers)
-    keys = []
-    for number in range(1, ti.try_number + 1):
-        began = [name for first, name in beginnings if first <= number][-1]
-        keys.append(SubmissionKey.derive(ti.dag_id, ti.run_id, ti.task_id, index, f"{number} {began}"))
-    before = beginnings[-1][0] - 1
+    tries = range(1, ti.try_number + 1)
+    keys = [SubmissionKey.derive(ti.dag_id, ti.run_id, ti.task_id, index, number) for number in tries]
+    # A cleared task is granted as many tries as at first. They may be fewer by now in the DAG.
+    before = min(max(0, ti.max_tries - retries), ti.try_number - 1)
     return keys[:before], keys[before:]
 
 

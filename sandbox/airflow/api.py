@@ -52,7 +52,7 @@ class AirflowApi:
         answer = self._request(method, path, **options)
         if not answer.is_success:
             raise SandboxError(f"Airflow: {method} {path}: {answer.status_code} {answer.text}", "")
-        return answer.json() if answer.content else None
+        return answer.json()
 
     def _request(self, method: str, path: str, **options: Any) -> httpx.Response:
         for tries in range(_TRIES):

@@ -25,9 +25,6 @@ ENVIRONMENT = {
 CPU = {"platform": "cpu-d3", "preset": "16vcpu-64gb"}
 GPU = {"platform": "gpu-h100-sxm", "preset": "8gpu-128vcpu-1600gb"}
 
-#: Of all tries of a task.
-_BEGUN = datetime.now(timezone.utc)
-
 
 @dataclass
 class TaskInstance:
@@ -39,7 +36,6 @@ class TaskInstance:
     task_id: str = "task"
     map_index: int = -1
     max_tries: int = 0
-    context_carrier: None = None
     xcoms: dict[str, Any] = field(default_factory=dict)
 
     def xcom_push(self, key: str, value: Any) -> None:
@@ -50,7 +46,7 @@ class TaskInstance:
 
     @property
     def context(self) -> dict[str, Any]:
-        run = type("DagRun", (), {"start_date": _BEGUN})
+        run = type("DagRun", (), {"start_date": datetime.now(timezone.utc)})
         return {"ti": self, "dag_run": run}
 
 

@@ -54,8 +54,7 @@ class Checks:
 
     def context(self, attempt: int = 1) -> Any:
         names = {"dag_id": "nightly", "run_id": f"run-{self.number}", "task_id": "check", "map_index": -1}
-        ti = SimpleNamespace(**names, try_number=attempt, max_tries=3, context_carrier=None)
-        return {"ti": ti, "dag_run": SimpleNamespace(start_date=None)}
+        return {"ti": SimpleNamespace(**names, try_number=attempt, max_tries=3)}
 
     async def interrupt(self, **options: Any) -> WorkTrigger:
         """What a task waits with is torn away from it while its jobs are in the queue."""

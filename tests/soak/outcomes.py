@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection
 from typing import Any
 
-from airflow_provider_soperator.slurm.job_ids import key_of, readable_name, strip_key
+from airflow_provider_soperator.slurm.job_ids import SubmissionKey, key_of
 from sandbox.airflow.api import ENDS
 from tests.airflow.stack import Run
 from tests.integration.cluster import Cluster
@@ -56,11 +56,12 @@ def _check_task(
 ) -> set[str]:
     """The ids of the task's jobs."""
     task_id, index = task["task_id"], task["map_index"]
-    name = f"{readable_name(run.dag_id, task_id, index)}.{run.run_id}"
-    mine = {job: said for job, said in jobs.items() if strip_key(said[0]) == name}
+    tries = range(1, task["try_number"] + 1)
+    keys = {SubmissionKey.derive(run.dag_id, run.run_id, task_id, index, number).text for number in tries}
+    mine = {job: said for job, said in jobs.items() if said[0] in keys}
     states = {job: state for job, (_, state) in mine.items()}
     where = f"{task_id}[{index}]: {states}"
-    doubled = {job_name for job_name, times in Counter(job_name for job_name, _ in mine.values()).items() if times > 1}
+    doubled = {key for key, times in Counter(key for key, _ in mine.values()).items() if times > 1}
     assert not doubled, f"{where}: two jobs of one key"
     round_.checked[KEYS] += len(mine)
     completed = [job for job, state in states.items() if state == "COMPLETED"]
@@ -96,7 +97,7 @@ def _over(jobs: dict[str, tuple[str, str]]) -> bool:
 
 
 def _jobs(cluster: Cluster, dag_id: str) -> dict[str, tuple[str, str]]:
-    """Name, with its key, and state of each job of a DAG's, by their ids.
+    """Key and state of each job of a DAG's, by their ids.
 
     The queue forgets none while a round lasts, unless its controller was ended at the wrong moment; accounting has all.
     """
@@ -105,8 +106,9 @@ def _jobs(cluster: Cluster, dag_id: str) -> dict[str, tuple[str, str]]:
     said += cluster.run("squeue", "--noheader", "--all", "--states=all", "--format=%F|%T|%j")
     found: dict[str, tuple[str, str]] = {}
     for job, state, name in (line.split("|", 2) for line in said.splitlines()):
-        if name.startswith(f"{dag_id}.") and key_of(name):
-            found[job] = (name, state.partition(" ")[0])
+        key = key_of(name)
+        if name.startswith(f"{dag_id}.") and key:
+            found[job] = (key.text, state.partition(" ")[0])
     return found
 
 
