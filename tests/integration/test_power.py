@@ -36,9 +36,12 @@ def test_power_up_boots_a_machine_of_the_block(cluster: Cluster) -> None:
 
 
 def test_a_queued_job_powers_up_the_node_it_needs(cluster: Cluster) -> None:
+    # It boots once the test has seen what comes before.
+    cluster.fault("node-no-boot", node="worker-1")
     job = cluster.sbatch("--nodelist=worker-1", "--gpus-per-node=8", wrap="hostname")
     cluster.wait_node("worker-1", has={"POWERING_UP"})
     assert "CONFIGURING" in cluster.job_state(job)
+    cluster.fault("clear")
     cluster.wait_job(job, "COMPLETED")
     assert cluster.run("cat", f"/root/{job}.out").strip() == "worker-1"
     assert cluster.active_nodes() == [0, 1]
