@@ -99,7 +99,7 @@ def start(daemon: Daemon, init: Init, settings: Settings) -> None:
     init.start(daemon.name, daemon.argv(settings), hostname=daemon.pod)
 
 
-def wait_ready(daemon: Daemon, init: Init, settings: Settings, timeout: float = 60) -> None:
+def wait_ready(daemon: Daemon, init: Init, settings: Settings, timeout: float = 180) -> None:
     wait_for(
         lambda: daemon.ready(init, settings),
         timeout,

@@ -168,12 +168,12 @@ class Sandbox:
 
     def _wait_for_cloud(self, report: Progress) -> None:
         report(0.85, "starting the Kubernetes and Nebius doubles")
-        self._wait_on_cloud("up", 30, "the Kubernetes and Nebius doubles do not come up")
+        self._wait_on_cloud("up", 120, "the Kubernetes and Nebius doubles do not come up")
 
     def _wait_for_workers(self, report: Progress) -> None:
         """A new sandbox is ready with its first workers; one that is healed may have good reason to lack some."""
         report(0.9, "booting workers")
-        self._wait_on_cloud("ready", 30 + 2 * self.settings.vm_boot, "the first workers do not come up")
+        self._wait_on_cloud("ready", 120 + 2 * self.settings.vm_boot, "the first workers do not come up")
 
     def _have_nodes_saved(self) -> None:
         """Have slurmctld write down which nodes are on, as it does when one is changed: killed before, it forgets."""
