@@ -211,7 +211,7 @@ class TrackedJob:
         others = [job for key, job in self._known.items() if job and key not in missing]
         unseen = [key[0] for key in missing if key[0] is not None and not self._known[key]]
         if self._is_unaccounted and unseen:
-            # They have ended, nobody knows how; the job is not over before the others have ended, too.
+            # They have ended, how is unknown; the job is not over before the others have ended, too.
             if all(job.state.is_finished for job in others):
                 said = array_text(unseen)
                 self._lost = f"elements {said} are not in the queue, and without accounting nobody knows how they ended"

@@ -7,7 +7,7 @@ import atexit
 import os
 import secrets
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from functools import partial, wraps
 from pathlib import Path
@@ -16,8 +16,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from airflow_provider_soperator.client import file_copies
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.file_copies import Copied
-from airflow_provider_soperator.client.poller import POLL_INTERVAL, JobNews
-from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.client.poller import JobNews
 from airflow_provider_soperator.slurm.job_records import JobStatus
 from airflow_provider_soperator.slurm.requests.commands import run_steps
 
@@ -35,6 +34,21 @@ def _waited(
         return LOOP.run(method(self._client, *args, **kwargs))
 
     return waited
+
+
+def _watched(
+    method: Callable[Concatenate[AsyncSlurmClient, P], JobNews],
+) -> Callable[Concatenate[SlurmClient, P], BlockingWatch]:
+    """A blocking version of a method of the async client that begins a watch in its event loop."""
+
+    @wraps(method)
+    def watched(self: SlurmClient, /, *args: P.args, **kwargs: P.kwargs) -> BlockingWatch:
+        async def begin() -> JobNews:
+            return method(self._client, *args, **kwargs)
+
+        return BlockingWatch(LOOP.run(begin()))
+
+    return watched
 
 
 class SlurmClient:
@@ -67,27 +81,7 @@ class SlurmClient:
     stats = _waited(AsyncSlurmClient.stats)
     read_file = _waited(AsyncSlurmClient.read_file)
     close = _waited(AsyncSlurmClient.close)
-
-    def watch(
-        self,
-        job: JobId,
-        *,
-        name: str = "",
-        mine: bool = False,
-        poll_interval: float = POLL_INTERVAL,
-        indices: Iterable[int] = (),
-    ) -> BlockingWatch:
-        """Watch a job until its end. All watches share one poller.
-
-        ``name``: the name that the job must have; names that end in a submission key are compared by the key.
-        ``mine``: the connection's user submitted it, which polls less.
-        ``indices``: those of the whole array: without accounting an element that has left the queue is missed by them.
-        """
-
-        async def begin() -> JobNews:
-            return self._client.watch(job, name=name, mine=mine, poll_interval=poll_interval, indices=indices)
-
-        return BlockingWatch(LOOP.run(begin()))
+    watch = _watched(AsyncSlurmClient.watch)
 
     def upload(self, local: Path, target: str, *, tag: str = "") -> Copied:
         """Copy a local file or folder to an absolute path of the cluster, all or nothing.

@@ -65,8 +65,7 @@ class ScaleTargetOperator(WorkOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(timeout=timeout, **kwargs)
-        if mode not in ("idle", "asap", "force"):
-            raise CapacityMistake(f"mode must be 'idle', 'asap' or 'force', got {mode!r}")
+        _check_mode(mode)
         refuse_strangers([target])
         self.target, self.units = target, units
         self.mode, self.block, self.nebius_conn_id = mode, block, nebius_conn_id
@@ -83,6 +82,11 @@ class ScaleTargetOperator(WorkOperator):
             key=task_name(context["ti"]),
             **self.span(),
         )
+
+
+def _check_mode(mode: str) -> None:
+    if mode not in ("idle", "asap", "force"):
+        raise CapacityMistake(f"mode must be 'idle', 'asap' or 'force', got {mode!r}")
 
 
 def _count(units: int | str) -> int:
@@ -164,8 +168,7 @@ class ShiftCapacityOperator(WaitingOperator):
         super().__init__(**kwargs)
         if desired is None and schedule is None:
             raise CapacityMistake("desired and schedule are both missing", "give one of them")
-        if mode not in ("idle", "asap", "force"):
-            raise CapacityMistake(f"mode must be 'idle', 'asap' or 'force', got {mode!r}")
+        _check_mode(mode)
         if force_after and mode != "force":
             raise CapacityMistake(f"force_after needs mode='force', got {mode!r}")
         if if_running not in ("wait", "fail"):

@@ -53,8 +53,6 @@ class TargetScaling(Work[Session]):
 class ScalingProgress(Progress[Session]):
     """A scaling under way: the target shrinks, or grows as far as its block allows."""
 
-    place = ""
-
     def __init__(self, wanted: TargetScaling, log: Logger) -> None:
         self._wanted, self._log = wanted, log
         self._target = wanted.target
@@ -110,7 +108,4 @@ class ScalingProgress(Progress[Session]):
         leaving = f", {seen.finishing} are on their way out" if seen.finishing else ""
         why = f" ({'; '.join(seen.problems)})" if seen.problems else ""
         ready = f"{target.name}: {seen.ready} of {self._wanted.units} {target.units} are ready"
-        place = f"{ready}, {seen.held} hold GPUs{leaving}{why}"
-        if place != self.place:
-            self.place = place
-            self._log.info("%s", place)
+        self._reach(f"{ready}, {seen.held} hold GPUs{leaving}{why}")

@@ -220,7 +220,7 @@ def read_job_row(columns: Columns, row: Sequence[str]) -> dict[str, Any]:
             if name in _TELLING:
                 wrong.append(f"{column}: {error}")
     if "id" not in said:
-        # In every notation the job's number comes first; without it nobody knows whose row it is.
+        # In every notation the job's number comes first; without it the row may be any job's.
         found = re.match("[1-9][0-9]*", row[0])
         if not found:
             raise UnreadableAnswer(f"expected a job id, got {row[0][:200]!r}")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-from types import ModuleType
 
 import pytest
 from airflow.api_fastapi.core_api.datamodels.connections import ConnectionResponse
@@ -17,20 +15,6 @@ from airflow_provider_soperator.hooks.forms import FILE_WAYS, SOPERATOR, TRANSPO
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 
 SECRETS = [field.name for field in SOPERATOR.fields if field.is_secret]
-
-
-@pytest.fixture
-def wtforms(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As much of it as Airflow 3.1 puts in its place where it is not installed."""
-    fields, validators = ModuleType("wtforms"), ModuleType("wtforms.validators")
-    vars(fields).update(
-        BooleanField=HookMetaService.MockBooleanField,
-        PasswordField=HookMetaService.MockPasswordField,
-        StringField=HookMetaService.MockStringField,
-    )
-    vars(validators).update(Optional=HookMetaService.MockOptional, any_of=HookMetaService.MockEnum)
-    monkeypatch.setitem(sys.modules, "wtforms", fields)
-    monkeypatch.setitem(sys.modules, "wtforms.validators", validators)
 
 
 def test_the_page_gets_all_fields() -> None:
