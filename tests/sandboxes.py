@@ -154,7 +154,7 @@ def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
     slurm: dict[str, str] = request.param
     # Its own name: a sandbox that the developer has running stays out of it.
     name = f"test-{slurm['slurm'].replace('.', '')}-{os.getpid()}"
-    settings = Settings(name=name, **slurm, workers=4, resume_timeout=12, suspend_timeout=1, checks="off")
+    settings = Settings(name=name, **slurm, workers=4, resume_timeout=60, suspend_timeout=1, checks="off")
     with kept_up(replace(settings, vm_boot=0.5, vm_lag=3, vm_removal=0.5)) as made:
         yield made
 

@@ -30,7 +30,7 @@ def slurm() -> Iterator[Cluster]:
         name=f"airflow-{os.getpid()}",
         slurm="26.05",
         workers=4,
-        resume_timeout=12,
+        resume_timeout=60,
         suspend_timeout=1,
         slurmd_timeout=10,
         # Runs are looked at minutes after they began.

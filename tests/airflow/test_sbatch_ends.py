@@ -30,29 +30,28 @@ class End:
     #: What Slurm says; empty: there is no job.
     slurm: str = ""
     #: What the test does to the job once it runs.
-    act: Callable[[Cluster, str, str], object] | None = None
+    act: Callable[[Cluster, str], object] | None = None
     #: Whether it is run deferred, in a worker, or both.
     modes: tuple[bool, ...] = (True,)
 
 
 SLEEP = "script='#!/bin/bash\\nsleep 300\\n'"
 BOTH = (False, True)
-#: By mode: two nodes that boot, and two that are kept from it.
-BOOTING = {False: "worker-0", True: "worker-1"}
-BROKEN = {False: "worker-2", True: "worker-3"}
+#: A node that boots for its job, and one that is kept from it.
+BOOTING, BROKEN = "worker-1", "worker-3"
 
 
-def end_now(cluster: Cluster, job: str, node: str) -> None:
+def end_now(cluster: Cluster, job: str) -> None:
     # As Slurm counts limits in minutes, this is the way to a shorter one.
     cluster.run("scontrol", "update", f"jobid={job}", "endtime=now+1")
 
 
-def cancel(cluster: Cluster, job: str, node: str) -> None:
+def cancel(cluster: Cluster, job: str) -> None:
     cluster.run("scancel", job)
 
 
-def preempt(cluster: Cluster, job: str, node: str) -> None:
-    cluster.sbatch("--partition=urgent", "--exclusive", f"--nodelist={node}")
+def preempt(cluster: Cluster, job: str) -> None:
+    cluster.sbatch("--partition=urgent", "--exclusive", f"--nodelist={BOOTING}")
 
 
 CASES = {
@@ -75,11 +74,9 @@ CASES = {
         "CANCELLED",
         cancel,
     ),
-    "no_boot": End(
-        "command='true', nodelist=BROKEN[deferrable], requeue=False", "up_for_retry", "lost a node", "NODE_FAIL"
-    ),
+    "no_boot": End(f"command='true', nodelist='{BROKEN}', requeue=False", "up_for_retry", "lost a node", "NODE_FAIL"),
     "preempted": End(
-        f"{SLEEP}, nodelist=BOOTING[deferrable], exclusive=True, requeue=False",
+        f"{SLEEP}, nodelist='{BOOTING}', exclusive=True, requeue=False",
         "up_for_retry",
         "was preempted",
         "PREEMPTED",
@@ -93,7 +90,7 @@ CASES = {
 }
 IN_MODES = [(name, mode) for name, case in CASES.items() for mode in case.modes]
 
-TASKS = f"BOOTING, BROKEN = {BOOTING}, {BROKEN}\n" + "".join(
+TASKS = "".join(
     f"""
 deferrable = {mode}
 SbatchOperator(
@@ -109,8 +106,7 @@ def ended(stack: Stack, slurm: Cluster) -> Run:
     """A run of all cases in both modes, each task at its end or waiting for another try."""
     # Tests before this one may have powered them up.
     slurm.reset()
-    for node in BROKEN.values():
-        slurm.fault("node-no-boot", node=node)
+    slurm.fault("node-no-boot", node=BROKEN)
     run = stack.add_dag("ends", TASKS).trigger()
     waiting = {(name, mode) for name, mode in IN_MODES if CASES[name].act}
 
@@ -118,11 +114,12 @@ def ended(stack: Stack, slurm: Cluster) -> Run:
         for name, mode in list(waiting):
             act, states = CASES[name].act, Jobs(slurm, run, f"{name}_{mode}").states()
             if act and list(states.values()) == ["RUNNING"]:
-                act(slurm, *states, BOOTING[mode])
+                act(slurm, *states)
                 waiting.remove((name, mode))
         return not waiting
 
     stack.wait("all jobs that are to be ended run", act, 120)
+    slurm.give_up_boot(BROKEN)
     run.wait_all(180, ENDS | {"up_for_retry"})
     return run
 

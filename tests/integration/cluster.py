@@ -282,6 +282,29 @@ class Cluster:
             self.run("scontrol", "power", "up", name)
         return self.wait_node(name, has={"IDLE"}, lacks=NOT_UP)
 
+    def give_up_boot(self, *names: str) -> None:
+        """Have slurmctld give up these nodes, which do not boot, and all others that have booted for 5 s.
+
+        It does so by itself after ResumeTimeout: a minute, so that a busy machine, too, boots those that shall come up.
+        """
+        for name in names:
+            self.wait_node(name, has={"POWERING_UP"})
+        with self._resume_timeout(5):
+            for name in names:
+                self.wait_node(name, has={"DOWN"})
+
+    @contextmanager
+    def _resume_timeout(self, seconds: int) -> Iterator[None]:
+        def change(seconds: int) -> None:
+            self.run("sed", "-i", f"s/^ResumeTimeout=.*/ResumeTimeout={seconds}/", "/etc/slurm/slurm.conf")
+            self.run("scontrol", "reconfigure")
+
+        change(seconds)
+        try:
+            yield
+        finally:
+            change(self.settings.resume_timeout)
+
     def power_down(self, *names: str) -> None:
         """Bring nodes down at once, from wherever they are; their machines follow in their own time."""
         if not names:

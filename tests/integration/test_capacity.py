@@ -53,6 +53,7 @@ def test_resume_timeout_strikes_while_the_block_is_exhausted(cluster: Cluster) -
     [event] = cluster.group(TRAINING_GROUP).events
     assert event.last_occurrence is not None
     assert event.last_occurrence.code == "NotEnoughResources"
+    cluster.give_up_boot("worker-1")
     node = cluster.wait_node("worker-1", has={"DOWN", "POWERED_DOWN"})
     assert node.reason == "ResumeTimeout reached"
     cluster.wait("the job is back in the queue", lambda: cluster.job(job)["restart_cnt"] == 1)
@@ -81,6 +82,7 @@ def test_a_node_that_does_not_boot_keeps_its_machine_up_to_4_1(cluster: Cluster)
     cluster.fault("node-no-boot", node="worker-1")
     cluster.run("scontrol", "power", "up", "worker-1")
     machine = cluster.wait("the Pod has a machine", lambda: cluster.machine_of("worker-1"))
+    cluster.give_up_boot("worker-1")
     node = cluster.wait_node("worker-1", has={"DOWN", "POWERED_DOWN"})
     assert node.reason == "ResumeTimeout reached"
     if cluster.settings.has_resume_fail_program:

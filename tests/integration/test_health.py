@@ -98,7 +98,7 @@ def test_the_machine_dies(cluster: Cluster, poke: Poke) -> None:
 def test_a_node_does_not_boot(cluster: Cluster, poke: Poke) -> None:
     cluster.fault("node-no-boot", node="worker-1")
     cluster.run("scontrol", "power", "up", "worker-1")
-    cluster.wait_node("worker-1", has={"DOWN"})
+    cluster.give_up_boot("worker-1")
     assert kinds(poke()[1]) == {"worker-1": ["boot_failed"]}
 
 

@@ -72,6 +72,7 @@ def test_a_node_that_does_not_boot(cluster: Cluster) -> None:
     cluster.fault("node-no-boot", node="worker-1")
     ask(cluster, PowerUp(("worker-1",)))
     wait_node(cluster, node_conditions.is_coming_up)
+    cluster.give_up_boot("worker-1")
     wait_node(cluster, node_conditions.failed_to_resume)
     cluster.fault("clear")
     ask(cluster, PowerDown(("worker-1",), PowerDownMode.FORCE))

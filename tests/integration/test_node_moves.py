@@ -135,6 +135,8 @@ def test_what_does_not_boot_is_lost_once_and_tried_again_by_the_next(over_ssh: M
     cluster.settle()
     cluster.fault("block-exhausted", leave=0)
     began = datetime.now(timezone.utc)
+    assert not over_ssh.step(lambda nodes: node_orders.up(nodes, since=began), "worker-1").is_settled
+    cluster.give_up_boot("worker-1")
     move = over_ssh.until_over(lambda nodes: node_orders.up(nodes, since=began), "worker-1")
     assert "ResumeTimeout reached" in move.lost["worker-1"]
     assert over_ssh.ordered == [PowerUp(("worker-1",))]

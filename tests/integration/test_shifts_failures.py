@@ -268,12 +268,15 @@ def test_another_comes_for_a_node_that_does_not_boot_and_without_one_it_is_undon
     shifts.run(shifts.order(2, 2))
     broken, spare = sorted(shifts.drained())
     cluster.fault("node-no-boot", node=broken)
-    assert shifts.run(shifts.order(3, 1)).allocation == {"training": 3, "inference": 1}
+    running = shifts.start(shifts.order(3, 1))
+    cluster.give_up_boot(broken)
+    assert running.end().allocation == {"training": 3, "inference": 1}
     assert spare in shifts.usable()
     assert set(shifts.drained()) == {broken}
     shifts.check(3, same_cluster=1)
-    # Long enough to find that it does not boot, too short for a second try.
-    said = shifts.start(shifts.order(4, 0, timeouts=replace(PATIENT, ready=timedelta(seconds=18)))).failure()
+    running = shifts.start(shifts.order(4, 0, timeouts=replace(PATIENT, ready=timedelta(seconds=30))))
+    cluster.give_up_boot(broken)
+    said = running.failure()
     assert "training is not ready" in said
     assert f"{broken}: " in said
     assert "ResumeTimeout reached" in said

@@ -20,7 +20,7 @@ from tests.soak.rounds import Round
 
 #: A world in which what takes minutes takes seconds, and whose queue forgets no job while a round lasts.
 SOON: dict[str, Any] = {
-    "resume_timeout": 12,
+    "resume_timeout": 30,
     "suspend_timeout": 1,
     "vm_boot": 0.5,
     "vm_lag": 1,
