@@ -32,7 +32,6 @@ def slurm() -> Iterator[Cluster]:
         workers=4,
         resume_timeout=60,
         suspend_timeout=1,
-        slurmd_timeout=10,
         # Runs are looked at minutes after they began.
         min_job_age=3600,
         vm_boot=0.5,

@@ -119,6 +119,10 @@ def ended(stack: Stack, slurm: Cluster) -> Run:
         return not waiting
 
     stack.wait("all jobs that are to be ended run", act, 120)
+    # slurmctld forgets who has cancelled a job if it reads its configuration before the job has ended.
+    for name, mode in IN_MODES:
+        if CASES[name].act:
+            Jobs(slurm, run, f"{name}_{mode}").wait(CASES[name].slurm)
     slurm.give_up_boot(BROKEN)
     run.wait_all(180, ENDS | {"up_for_retry"})
     return run
