@@ -216,7 +216,7 @@ class RunActiveCheckOperator(WorkOperator):
 
         self._refuse_mistakes()
         ti = context["ti"]
-        _, keys = keys_of(ti, self.retries or 0)
+        _, keys = keys_of(context, self.retries or 0)
         why = self.reason or f"{self.check} failed"
         return CheckRun(
             kubernetes_conn_id=self.kubernetes_conn_id,

@@ -229,14 +229,13 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
             self.log.info("Connection %s was %s", body["connection_id"], "added" if is_new else "changed")
 
     def work(self, context: Context) -> ClusterStart:
-        from airflow_provider_soperator.slurm.job_ids import SubmissionKey
+        from airflow_provider_soperator.slurm.job_ids import SubmissionKey, submitted_since
         from airflow_provider_soperator.work.clusters import JOB, ClusterStart
         from airflow_provider_soperator.work.sbatch import keys_of
 
-        ti, begun = context["ti"], context["dag_run"].start_date
         names = tuple(name for one in ClusterSpec.read(self.spec).nodesets for name in one.slurm_names)
         # Of the tries since the task was last cleared: what ran before that says nothing about the cluster of now.
-        tries = keys_of(ti, self.retries or 0)[1]
+        tries = keys_of(context, self.retries or 0)[1]
         job = {**JOB, **self.smoke_job} if isinstance(self.smoke_job, Mapping) else JOB
         cluster, namespace = self._place
         return ClusterStart(
@@ -250,7 +249,7 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
                 name: tuple(SubmissionKey.derive("smoke", own.text, name, -1, 1).text for own in tries)
                 for name in names
             },
-            submitted_since=begun - timedelta(hours=1) if begun else None,
+            submitted_since=submitted_since(context["dag_run"].start_date),
             **self.span(),
         )
 

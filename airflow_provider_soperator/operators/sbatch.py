@@ -220,7 +220,7 @@ class SbatchOperator(WaitingOperator):
         from airflow_provider_soperator.triggers.sbatch import trigger_of
         from airflow_provider_soperator.work.sbatch import keys_of
 
-        replaced, keys = keys_of(context["ti"], self.retries or 0)
+        replaced, keys = keys_of(context, self.retries or 0)
         if self._member:
             replaced, keys = self._member.keys(replaced, keys)
         self._make(context, keys[-1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -150,6 +151,8 @@ class Ahead:
         return (one for stage in stages for one in self.jobs.get(stage, {}).values())
 
 
-def ahead_key(dag_id: str, run_id: str, task_id: str, map_index: int, cleared: int) -> SubmissionKey:
+def ahead_key(
+    dag_id: str, run_id: str, task_id: str, map_index: int, cleared: int, begun: datetime | None
+) -> SubmissionKey:
     """The submission key of a job that is submitted ahead: a new one after each clear in the run."""
-    return SubmissionKey.derive(dag_id, run_id, task_id, map_index, f"ahead {cleared}")
+    return SubmissionKey.derive(dag_id, run_id, task_id, map_index, f"ahead {cleared}", begun=begun)

@@ -83,7 +83,8 @@ class RenderedStages:
 
     def _key(self, stage: str, index: int, cleared: int | None = None) -> SubmissionKey:
         cleared = self._cleared if cleared is None else cleared
-        return ahead_key(self._ti.dag_id, self._ti.run_id, stage, index, cleared)
+        begun = self._context["dag_run"].start_date
+        return ahead_key(self._ti.dag_id, self._ti.run_id, stage, index, cleared, begun)
 
     def _context_of(self, stage: str, index: int) -> Context:
         """The template context that the stage's own task would have."""

@@ -14,6 +14,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta, timezone
 from functools import total_ordering
 
 _ID = re.compile(
@@ -200,10 +201,24 @@ class SubmissionKey:
             raise ValueError(f"{self.text!r} is not a submission key")
 
     @classmethod
-    def derive(cls, dag_id: str, run_id: str, task_id: str, map_index: int, attempt_group: str | int) -> SubmissionKey:
-        """The key of a task's submission; tries that continue with each other's job share an `attempt_group`."""
+    def derive(
+        cls,
+        dag_id: str,
+        run_id: str,
+        task_id: str,
+        index: int | str,
+        attempt_group: str | int,
+        *,
+        begun: datetime | None = None,
+    ) -> SubmissionKey:
+        """The key of a task's submission; tries that continue with each other's job share an `attempt_group`.
+
+        ``begun``: when the run began, as its id is not unique: a run that is deleted and made again may have it,
+        too, and so may one of another Airflow.
+        """
         digest = hashlib.sha256()
-        for part in (dag_id, run_id, task_id, str(map_index), str(attempt_group)):
+        moment = [begun.astimezone(timezone.utc).isoformat()] if begun else []
+        for part in (dag_id, run_id, task_id, str(index), str(attempt_group), *moment):
             data = part.encode("utf-8", "surrogatepass")
             # With its length, so that different lists of parts have different digests.
             digest.update(len(data).to_bytes(8, "big") + data)
@@ -219,6 +234,15 @@ class SubmissionKey:
 
     def __str__(self) -> str:
         return self.text
+
+
+#: Maximum difference of the clocks of Airflow and Slurm.
+_CLOCKS = timedelta(hours=1)
+
+
+def submitted_since(begun: datetime | None) -> datetime | None:
+    """The time from which on the jobs of a DAG run that began then are looked for."""
+    return begun - _CLOCKS if begun else None
 
 
 def key_of(job_name: str) -> SubmissionKey | None:

@@ -7,7 +7,8 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.bases.xcom import BaseXCom
 from airflow.sdk.exceptions import AirflowRuntimeError
@@ -25,6 +26,9 @@ from airflow_provider_soperator.slurm.job_records import JobStatus, sentence
 from airflow_provider_soperator.slurm.requests import ListJobs
 from airflow_provider_soperator.slurm.requests.submission import Submitted
 from airflow_provider_soperator.transports.transport_errors import TransportError
+
+if TYPE_CHECKING:
+    from airflow.sdk.definitions.context import Context
 
 #: The states of the instances of some tasks of the run, by task and map index.
 StatesOf = Callable[[Sequence[str]], Awaitable[dict[str, dict[int, str | None]]]]
@@ -55,17 +59,52 @@ def _named(job: BatchJob, ti: Any) -> BatchJob:
     )
 
 
-def keys_of(ti: Any, retries: int) -> tuple[list[SubmissionKey], list[SubmissionKey]]:
+def keys_of(context: Context, retries: int) -> tuple[list[SubmissionKey], list[SubmissionKey]]:
     """The keys of the tries before the task was last cleared, and of those since then; the last is this try's.
 
     ``retries`` is the number that the task is granted each time that it is cleared.
     """
-    index = -1 if ti.map_index is None else ti.map_index
-    tries = range(1, ti.try_number + 1)
-    keys = [SubmissionKey.derive(ti.dag_id, ti.run_id, ti.task_id, index, number) for number in tries]
-    # A cleared task is granted as many tries as at first. They may be fewer by now in the DAG.
-    before = min(max(0, ti.max_tries - retries), ti.try_number - 1)
+    ti: Any = context["ti"]
+    keys = [key_of_try(ti, context["dag_run"].start_date, number) for number in range(1, ti.try_number + 1)]
+    before = _tries_before_clear(context, retries)
     return keys[:before], keys[before:]
+
+
+def key_of_try(ti: Any, begun: datetime | None, number: int) -> SubmissionKey:
+    """The key of a try's job, in a run that began at this time."""
+    index = "-1" if ti.map_index is None else str(ti.map_index)
+    # Airflow 3.4: the iterations of a loop are instances of one task, all without a map index.
+    if (region := getattr(ti, "region_id", None)) and region.int:
+        index = f"{region}/{ti.region_index}"
+    return SubmissionKey.derive(ti.dag_id, ti.run_id, ti.task_id, index, number, begun=begun)
+
+
+#: Key in the state that Airflow keeps of a task instance from 3.3 on.
+_CLEARED = "soperator_cleared"
+
+
+def _tries_before_clear(context: Context, retries: int) -> int:
+    """How many tries the task had had when it was last cleared, which Airflow does not say."""
+    ti: Any = context["ti"]
+    earlier = ti.try_number - 1
+    if not retries:
+        return int(earlier)
+    # A cleared task is granted as many tries as at first: the DAG may say another number by now, and nothing is granted
+    # to one that is cleared while it runs in an Airflow worker.
+    granted = min(max(0, ti.max_tries - retries), earlier)
+    store: Any = context.get("task_state_store")
+    if store is None:
+        return int(granted)
+    from airflow.sdk.execution_time.context import NEVER_EXPIRE
+
+    # So the first try since a clear leaves a note. Airflow 3.4 removes it at a clear, 3.3 has another maximum then.
+    known = store.get(_CLEARED) if earlier else None
+    if known and known[0] == ti.max_tries:
+        return int(known[1])
+    # A try in the triggerer cannot leave one.
+    before = granted if context["task"].start_from_trigger else earlier
+    store.set(_CLEARED, [ti.max_tries, before], retention=NEVER_EXPIRE)
+    return int(before)
 
 
 #: Lines that make one event of the log. A triggerer passes some thousand events a second, for all of its triggers, and

@@ -52,7 +52,7 @@ class AirflowApi:
         answer = self._request(method, path, **options)
         if not answer.is_success:
             raise SandboxError(f"Airflow: {method} {path}: {answer.status_code} {answer.text}", "")
-        return answer.json()
+        return answer.json() if answer.content else None
 
     def _request(self, method: str, path: str, **options: Any) -> httpx.Response:
         for tries in range(_TRIES):
@@ -109,6 +109,9 @@ class DagRun:
 
     def state(self) -> str:
         return str(self.api.call("GET", self.path)["state"])
+
+    def begun(self) -> datetime:
+        return datetime.fromisoformat(self.api.call("GET", self.path)["start_date"].replace("Z", "+00:00"))
 
     def tasks(self) -> list[Json]:
         found: list[Json] = []

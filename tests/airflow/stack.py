@@ -248,6 +248,12 @@ class Run(DagRun):
     def mark(self, task_id: str, state: str) -> None:
         self.stack.call("PATCH", f"{self.path}/taskInstances/{task_id}", json={"new_state": state})
 
+    def make_again(self) -> None:
+        """Delete the run, and have another under its id."""
+        self.stack.call("DELETE", self.path)
+        body = {"dag_run_id": self.run_id, "logical_date": None}
+        self.stack.call("POST", f"/dags/{self.dag_id}/dagRuns", json=body)
+
     def end(self, state: str) -> None:
         """Mark the whole run."""
         self.stack.call("PATCH", self.path, json={"state": state})

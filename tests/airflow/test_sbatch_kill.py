@@ -144,6 +144,19 @@ def worker_told_to_end(killing: Killing) -> None:
     run.wait("fit", "success", least_try=2)
 
 
+def deleted_and_made_again(killing: Killing) -> None:
+    """Another run of the same id has a job of its own."""
+    run, jobs = killing.start()
+    jobs.let_go()
+    run.wait("fit", "success")
+    killing.wait_over(run)
+    run.make_again()
+    jobs.wait("COMPLETED", "RUNNING")
+    jobs.let_go()
+    run.wait("fit", "success")
+    jobs.wait("COMPLETED", "COMPLETED")
+
+
 #: Those first that take longest.
 WAYS = (
     dagrun_timeout,
@@ -163,6 +176,8 @@ CASES = [
     *((way, mode) for way in WAYS for mode in ("worker", "deferred") if (way, mode) not in ELSEWHERE),
     *((way, "triggerer") for way in STARTED_THERE),
     (worker_told_to_end, "worker"),
+    # In a worker, Airflow may take the end of the deleted run's process for that of the new one's.
+    (deleted_and_made_again, "triggerer"),
 ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
+from datetime import datetime
 from typing import Any
 
 from airflow_provider_soperator.slurm.job_ids import SubmissionKey, key_of
@@ -33,10 +34,11 @@ def check(round_: Round, cluster: Cluster, run: Run, marked: Collection[tuple[st
     cluster.wait("nothing is left in the queue", lambda: not cluster.active_jobs())
     jobs = _jobs(cluster, run.dag_id)
     cluster.wait("accounting knows that all have ended", lambda: jobs.update(_jobs(cluster, run.dag_id)) or _over(jobs))
-    marks, tasks = _marks(cluster), run.tasks()
+    marks, tasks, begun = _marks(cluster), run.tasks(), run.begun()
     owned: set[str] = set()
     for task in tasks:
-        owned |= _check_task(round_, run, task, jobs, marks, is_marked=(task["task_id"], task["map_index"]) in marked)
+        is_marked = (task["task_id"], task["map_index"]) in marked
+        owned |= _check_task(round_, run, task, jobs, marks, begun=begun, is_marked=is_marked)
     strays = {job: said for job, said in jobs.items() if job not in owned}
     assert not strays, f"jobs of no task: {strays}"
     round_.checked[REST] += 1
@@ -52,12 +54,13 @@ def _check_task(
     jobs: dict[str, tuple[str, str]],
     marks: dict[str, list[str]],
     *,
+    begun: datetime,
     is_marked: bool,
 ) -> set[str]:
     """The ids of the task's jobs."""
     task_id, index = task["task_id"], task["map_index"]
     tries = range(1, task["try_number"] + 1)
-    keys = {SubmissionKey.derive(run.dag_id, run.run_id, task_id, index, number).text for number in tries}
+    keys = {SubmissionKey.derive(run.dag_id, run.run_id, task_id, index, number, begun=begun).text for number in tries}
     mine = {job: said for job, said in jobs.items() if said[0] in keys}
     states = {job: state for job, (_, state) in mine.items()}
     where = f"{task_id}[{index}]: {states}"

@@ -16,7 +16,8 @@ from airflow_provider_soperator.work.checks import CheckRun
 from airflow_provider_soperator.work.protocols import Watch, Work, WorkTimeout, failed, refused, succeeded, timed_out
 
 TI = {"dag_id": "nightly", "run_id": "r", "task_id": "check", "map_index": -1}
-CONTEXT: Any = {"ti": SimpleNamespace(**TI, try_number=2, max_tries=2)}
+RUN = SimpleNamespace(start_date=datetime(2026, 11, 23, 7, tzinfo=timezone.utc))
+CONTEXT: Any = {"ti": SimpleNamespace(**TI, try_number=2, max_tries=2), "dag_run": RUN}
 
 
 def run_of(**options: Any) -> RunActiveCheckOperator:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime, timedelta, timezone
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from airflow_provider_soperator.pipelines.plan import Ahead, AheadJob, ahead_key
 
 NAMES = st.text("abc._-", min_size=1, max_size=5)
+NOON = datetime(2026, 11, 23, 12, tzinfo=timezone.utc)
 JOBS = st.builds(AheadJob, st.integers(1, 10**9).map(str), st.just("abcdefghijkl"))
 
 
@@ -28,12 +30,13 @@ def test_the_jobs_of_some_stages() -> None:
 
 def test_each_job_has_a_key_of_its_own() -> None:
     keys = {
-        ahead_key(dag, run, task, index, cleared).text
+        ahead_key(dag, run, task, index, cleared, begun).text
         for dag in ("d", "e")
         for run in ("r", "s")
         for task in ("a", "b")
         for index in (-1, 0, 1)
         for cleared in (0, 1)
+        for begun in (NOON, NOON + timedelta(microseconds=1))
     }
-    assert len(keys) == 2 * 2 * 2 * 3 * 2
-    assert ahead_key("d", "r", "a", -1, 0) == ahead_key("d", "r", "a", -1, 0)
+    assert len(keys) == 2 * 2 * 2 * 3 * 2 * 2
+    assert ahead_key("d", "r", "a", -1, 0, NOON) == ahead_key("d", "r", "a", -1, 0, NOON)

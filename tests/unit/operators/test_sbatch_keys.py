@@ -1,0 +1,164 @@
+"""Whose job a try goes on with, whose it cancels, and which it leaves alone: by the keys of a task's tries."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import TaskDeferred
+
+from airflow_provider_soperator.operators.sbatch import SbatchOperator
+from airflow_provider_soperator.triggers.sbatch import SbatchStartTrigger
+from tests.unit.operators.task_runs import TaskRun
+
+
+@dataclass(frozen=True)
+class Keys:
+    own: str
+    #: Of tries whose jobs this one may go on with.
+    earlier: frozenset[str]
+    #: Of tries whose jobs it cancels.
+    replaced: frozenset[str]
+
+    @property
+    def all(self) -> frozenset[str]:
+        return self.earlier | self.replaced | {self.own}
+
+
+def begin(run: TaskRun, *, start_from_trigger: bool = False, **options: Any) -> Keys:
+    """The keys of the next try, in an Airflow worker."""
+    operator = SbatchOperator(
+        task_id=run.task_id, command="true", deferrable=True, retries=run.retries, poll_interval=1, **options
+    )
+    with pytest.raises(TaskDeferred) as deferred:
+        operator.execute(run.begin(start_from_trigger=start_from_trigger))
+    return read(deferred.value.trigger)
+
+
+def read(trigger: Any) -> Keys:
+    *earlier, own = trigger.keys
+    return Keys(own, frozenset(earlier), frozenset(trigger.replaced))
+
+
+def begin_in_the_triggerer(run: TaskRun) -> Keys:
+    operator = SbatchOperator(task_id=run.task_id, command="true", start_from_trigger=True)
+    trigger = SbatchStartTrigger(**operator._asked())
+    trigger.task_instance = run.begin_in_the_triggerer()
+    return read(trigger._start())
+
+
+EACH_AIRFLOW = pytest.mark.parametrize("airflow", ["3.2", "3.3", "3.4"])
+
+
+@EACH_AIRFLOW
+def test_a_retry_goes_on_with_the_job_of_any_try_before_it(airflow: str) -> None:
+    run = TaskRun(airflow=airflow)
+    first, second, third = begin(run), begin(run), begin(run)
+    assert {first.own, second.own} <= third.earlier
+    assert first.own in second.earlier
+    assert not second.replaced | third.replaced
+
+
+@EACH_AIRFLOW
+def test_a_run_that_is_made_again_under_its_id_has_nothing_of_the_one_before(airflow: str) -> None:
+    deleted, made_again = (TaskRun(airflow=airflow) for _ in range(2))
+    assert not begin(deleted).all & begin(made_again).all
+    first, again = (begin_in_the_triggerer(TaskRun(airflow=airflow)) for _ in range(2))
+    assert not first.all & again.all
+
+
+@EACH_AIRFLOW
+@pytest.mark.parametrize("retries", [0, 2])
+def test_a_cleared_task_has_a_new_job_and_the_old_ones_are_cancelled(airflow: str, retries: int) -> None:
+    run = TaskRun(airflow=airflow, retries=retries)
+    first = begin(run)
+    run.clear()
+    second = begin(run)
+    run.clear()
+    third = begin(run)
+    assert second.replaced == {first.own}
+    assert third.replaced == {first.own, second.own}
+    assert not (second.earlier | third.earlier) & {first.own, second.own}
+    assert len({first.own, second.own, third.own}) == 3
+
+
+@EACH_AIRFLOW
+def test_a_retry_after_a_clear_goes_on_with_the_tries_since_then(airflow: str) -> None:
+    run = TaskRun(airflow=airflow)
+    first, second = begin(run), begin(run)
+    run.clear()
+    third, fourth = begin(run), begin(run)
+    assert fourth.replaced == {first.own, second.own}
+    assert fourth.earlier == {third.own}
+
+
+@pytest.mark.parametrize(("airflow", "retries"), [("3.2", 0), ("3.3", 0), ("3.4", 0), ("3.4", 2)])
+def test_a_task_that_is_cleared_while_it_runs_in_a_worker_has_a_new_job(airflow: str, retries: int) -> None:
+    run = TaskRun(airflow=airflow, retries=retries)
+    first = begin(run)
+    run.clear_while_it_runs()
+    second = begin(run)
+    assert second.replaced == {first.own}
+    assert not second.earlier
+
+
+@pytest.mark.parametrize("airflow", ["3.3", "3.4"])
+@pytest.mark.parametrize("retries", [1, 5])
+def test_a_task_whose_retries_were_changed_in_the_dag_has_a_new_job_after_a_clear_only(
+    airflow: str, retries: int
+) -> None:
+    run = TaskRun(retries=2, airflow=airflow)
+    first = begin(run)
+    run.retries = retries
+    second = begin(run)
+    assert first.own in second.earlier
+    assert not second.replaced
+    run.clear()
+    run.retries = 3
+    third, fourth = begin(run), begin(run)
+    assert third.replaced == fourth.replaced == {first.own, second.own}
+    assert not third.earlier
+    assert fourth.earlier == {third.own}
+
+
+def test_what_is_not_to_be_cancelled_is_not_gone_on_with_either() -> None:
+    run = TaskRun()
+    first = begin(run)
+    run.clear()
+    second = begin(run, cancel_on_kill=False)
+    assert not second.replaced
+    assert first.own not in second.all
+
+
+@EACH_AIRFLOW
+def test_a_retry_goes_on_with_the_job_that_the_triggerer_began(airflow: str) -> None:
+    run = TaskRun(airflow=airflow)
+    first = begin_in_the_triggerer(run)
+    second = begin(run, start_from_trigger=True)
+    assert first.own in second.earlier
+    assert not first.replaced | second.replaced
+
+
+@EACH_AIRFLOW
+def test_a_task_that_is_cleared_after_the_triggerer_began_it_has_a_new_job(airflow: str) -> None:
+    run = TaskRun(airflow=airflow)
+    first = begin_in_the_triggerer(run)
+    run.clear()
+    second = begin(run, start_from_trigger=True)
+    assert first.own not in second.earlier
+    assert first.own in second.replaced
+
+
+def test_the_iterations_of_a_loop_have_jobs_of_their_own() -> None:
+    loop = uuid.uuid4()
+    outside, *inside = (
+        TaskRun(airflow="3.4", region_id=region, region_index=index)
+        for region, index in [(uuid.UUID(int=0), -1), (loop, 0), (loop, 1), (uuid.uuid4(), 0)]
+    )
+    plain = TaskRun(airflow="3.3")
+    for run in (*inside, plain):
+        run.start_date = outside.start_date
+    assert begin(outside).own == begin(plain).own
+    assert len({begin(run).own for run in (plain, *inside)}) == 4

@@ -1,0 +1,134 @@
+"""What a pipeline's task finds of what it has submitted, in another try, after a clear, and of other runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import TaskDeferred
+from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+from airflow_provider_soperator.hooks.slurm import SlurmHook
+from airflow_provider_soperator.operators.pipeline import SbatchPipeline
+from airflow_provider_soperator.pipelines.plan import AHEAD
+from airflow_provider_soperator.slurm.job_ids import JobId, key_of
+from airflow_provider_soperator.slurm.requests.submission import Submitted
+from tests.unit.operators.dags import job
+from tests.unit.operators.task_runs import TaskRun
+
+
+class Cluster:
+    """Accepts all jobs, and notes what it is asked for."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.since: Any = None
+        self.looked_for: set[str] = set()
+
+    def submit_together(self, jobs: Any, *, since: Any) -> Any:
+        self.names, self.since = [one.name for one in jobs], since
+        return tuple(Submitted(JobId(number)) for number, _ in enumerate(jobs, 1))
+
+    def ask(self, request: Any) -> Any:
+        self.looked_for |= {suffix.removeprefix(".af-") for suffix in request.name_suffixes}
+        return ()
+
+    def cancel_many(self, jobs: Any) -> None:
+        assert not jobs
+
+
+class Pipeline:
+    """A pipeline of two jobs, whose tasks have not yet run."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with DAG("d", schedule=None) as self.dag, SbatchPipeline("p"):
+            job("a", deferrable=True, retries=1) >> job("b", deferrable=True)
+        self.cluster = Cluster()
+
+        @contextmanager
+        def client(_: SlurmHook) -> Iterator[Cluster]:
+            yield self.cluster
+
+        monkeypatch.setattr(SlurmHook, "client", client)
+        states = {"scheduled__1": {"p.a": None, "p.b": None}}
+        monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", lambda **_: states)
+
+    def submit(self, run: TaskRun) -> set[str]:
+        """The keys of the jobs that a try submits."""
+        self.cluster.__init__()  # type: ignore[misc]
+        submit: Any = self.dag.get_task("p.submit")
+        submit.execute({**run.begin(), "params": {}, "dag": self.dag})
+        return {key.text for name in self.cluster.names if (key := key_of(name))}
+
+    def begin(self, run: TaskRun) -> Any:
+        """What the first stage waits with."""
+        stage: Any = self.dag.get_task("p.a")
+        with pytest.raises(TaskDeferred) as deferred:
+            stage.execute(run.begin())
+        return deferred.value.trigger
+
+
+@pytest.fixture
+def pipeline(monkeypatch: pytest.MonkeyPatch) -> Pipeline:
+    return Pipeline(monkeypatch)
+
+
+@pytest.mark.parametrize("airflow", ["3.2", "3.3", "3.4"])
+def test_another_try_goes_on_with_the_jobs_of_the_one_before(pipeline: Pipeline, airflow: str) -> None:
+    run = TaskRun("p.submit", airflow=airflow)
+    first = pipeline.submit(run)
+    assert len(first) == 2
+    assert pipeline.submit(run) == first
+    assert not pipeline.cluster.looked_for & first
+
+
+def test_jobs_are_looked_for_from_before_the_run_on_as_the_clocks_may_differ(pipeline: Pipeline) -> None:
+    run = TaskRun("p.submit")
+    pipeline.submit(run)
+    assert pipeline.cluster.since == run.start_date - timedelta(hours=1)
+
+
+@pytest.mark.parametrize("airflow", ["3.2", "3.3", "3.4"])
+def test_a_run_that_is_made_again_under_its_id_goes_on_with_nothing(pipeline: Pipeline, airflow: str) -> None:
+    deleted, made_again = (TaskRun("p.submit", airflow=airflow) for _ in range(2))
+    jobs = pipeline.submit(deleted)
+    assert not jobs & pipeline.submit(made_again)
+    made_again.clear()
+    pipeline.submit(made_again)
+    assert not jobs & pipeline.cluster.looked_for
+
+
+@pytest.mark.parametrize("airflow", ["3.2", "3.3", "3.4"])
+def test_what_was_submitted_before_a_clear_is_cancelled_and_submitted_again(pipeline: Pipeline, airflow: str) -> None:
+    run = TaskRun("p.submit", airflow=airflow)
+    first = pipeline.submit(run)
+    run.clear()
+    second = pipeline.submit(run)
+    assert not second & first
+    assert first <= pipeline.cluster.looked_for
+    run.clear()
+    third = pipeline.submit(run)
+    assert not third & (first | second)
+    assert first | second <= pipeline.cluster.looked_for
+    assert not third & pipeline.cluster.looked_for
+
+
+def test_a_stage_goes_on_with_its_job_unless_it_is_cleared_while_it_runs(pipeline: Pipeline) -> None:
+    submitting, stage = TaskRun("p.submit"), TaskRun("p.a", retries=1, airflow="3.4")
+    pipeline.submit(submitting)
+    submitted = json.loads(json.dumps(submitting.xcoms[AHEAD]))
+    ahead = submitted["jobs"]["p.a"]["-1"]["key"]
+    stage.pulled = [submitted]
+    first = pipeline.begin(stage)
+    assert (first.keys, first.replaced) == ([ahead], [])
+    retried = pipeline.begin(stage)
+    assert retried.keys[0] == ahead
+    stage.clear_while_it_runs()
+    cleared = pipeline.begin(stage)
+    assert ahead not in cleared.keys
+    assert {ahead, retried.keys[-1]} <= set(cleared.replaced)
