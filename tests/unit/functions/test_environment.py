@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -35,8 +35,8 @@ class Machine:
         self.calls.touch()
         patch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
         patch.setenv("UV_CALLS", str(self.calls))
-        patch.setattr(time, "monotonic", lambda: self.now)
-        patch.setattr(time, "sleep", self._sleep)
+        # That of the module alone: whoever waits for a process sleeps, too.
+        patch.setattr(remote, "time", SimpleNamespace(monotonic=lambda: self.now, sleep=self._sleep))
 
     def _sleep(self, seconds: float) -> None:
         self.now += seconds
