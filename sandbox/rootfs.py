@@ -19,7 +19,8 @@ from sandbox.settings import SUITES, USER, home
 
 PACKAGES = (
     "slurmctld", "slurmd", "slurmdbd", "slurmrestd", "slurm-client",
-    "slurm-wlm-jwt-plugin", "munge", "mariadb-server", "openssh-server", "tini", "strace", "python3", "procps",
+    "slurm-wlm-jwt-plugin", "munge", "mariadb-server", "openssh-server", "tini", "strace", "python3", "python3-venv",
+    "procps",
 )  # fmt: skip
 
 #: Kept out of the root: nobody reads them there, and they are a third of its files.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator, task_decorator_factory
@@ -28,7 +29,7 @@ class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
     template_fields: Sequence[str] = (
         *DecoratedOperator.template_fields,
         *(name for name in SbatchOperator.template_fields if name != "script"),
-        *("python", "venv", "ranks", "srun_args"),
+        *("python", "venv", "requirements", "venv_cache_path", "ranks", "srun_args"),
     )
     # An argument of the function that looks like the name of a file is one for the function.
     template_ext: Sequence[str] = ()
@@ -42,6 +43,8 @@ class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
         *,
         python: str | None = None,
         venv: str | None = None,
+        requirements: Sequence[str] | str = (),
+        venv_cache_path: str | None = None,
         ranks: int | None = None,
         srun_args: Sequence[str] = (),
         on_finish: Policy | None = None,
@@ -49,11 +52,15 @@ class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
     ) -> None:
         if python and venv:
             raise ValueError("python and venv both say which interpreter is meant: give one of them")
+        if requirements and venv:
+            raise ValueError("requirements make an environment of their own: give its interpreter (python) and no venv")
         from airflow_provider_soperator.functions.remote import UNFIT
 
         super().__init__(on_finish={UNFIT: "fail", **(on_finish or {})}, **kwargs)
         self.python = python
         self.venv = venv
+        self.requirements = requirements
+        self.venv_cache_path = venv_cache_path
         self.ranks = ranks
         self.srun_args = srun_args
         #: What the call has left on the cluster, once its result is here.
@@ -94,6 +101,8 @@ class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
         launch = Launch(
             python=self.python,
             venv=self.venv,
+            requirements=self._requirements(),
+            venv_cache_path=self.venv_cache_path,
             ranks=self.ranks,
             srun_args=self.srun_args,
             container={name: value for name, value in self.job.items() if name in CONTAINER and value is not None},
@@ -101,6 +110,20 @@ class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
         self.job = {"ntasks": self.ranks} | {name: self.job[name] for name in self.job if name not in CONTAINER}
         args, kwargs = plain([*self.op_args]), plain({**self._from_context(context), **self.op_kwargs})
         self.script = call.script(self.python_callable, args, kwargs, name=key.text, launch=launch)
+
+    def _requirements(self) -> str:
+        """The text of a file of requirements. The order of a list does not matter."""
+        if not isinstance(self.requirements, str):
+            return "".join(f"{one}\n" for one in sorted(set(self.requirements)))
+        from airflow_provider_soperator.functions.call import CallError
+
+        try:
+            return Path(self.dag.folder, self.requirements).read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise CallError(
+                f"requirements={self.requirements!r} must be a list, or a file beside the DAG, which cannot be read: "
+                f"{error}"
+            ) from None
 
     def _from_context(self, context: Mapping[str, Any]) -> dict[str, Any]:
         """The variables of Airflow's context that the function has parameters for."""
@@ -165,20 +188,24 @@ def sbatch_task(
 ) -> TaskDecorator:
     """Run a function as a Slurm job; as ``@task.sbatch`` in a DAG file.
 
-        @task.sbatch(partition="main", gpus_per_node=1, venv="/shared/venv")
+        @task.sbatch(partition="main", gpus_per_node=1, requirements=["torch==2.*"])
         def train(rate: float) -> dict:
             import torch
             ...
             return {"loss": loss}
 
-    The interpreter must be of the same minor version as Airflow's. With ``container_image`` the function runs in a
-    container of pyxis. Other parameters are those of ``SbatchOperator``, except its bodies and ``array``;
+    The interpreter may have any version from Python 3.8 on. With ``container_image`` the function runs in a container
+    of pyxis. Other parameters are those of ``SbatchOperator``, except its bodies and ``array``;
     docs/task-sbatch.md has the details.
 
     :param python_callable: the function
     :param multiple_outputs: push each entry of a returned dict as an XCom of its own
     :param python: interpreter on the cluster (``python3``)
     :param venv: path of a virtual environment on the cluster, instead of ``python``
+    :param requirements: packages to install into an environment that is built once and then shared, as a list or a
+        requirements file beside the DAG
+    :param venv_cache_path: folder of these environments on the root that all nodes share
+        (``.airflow-soperator/venvs`` in the job's working directory)
     :param ranks: number of processes to start with ``srun``; the result is that of the first
     :param srun_args: further options for ``srun``
     :param on_finish: as for ``SbatchOperator``

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import inspect
 import io
 import json
 import pickle
 import posixpath
+import re
 import shlex
 import sys
 import zipfile
@@ -18,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_soperator.functions import remote
+from airflow_provider_soperator.functions.source_form import NoSourceForm, source_form
 from airflow_provider_soperator.slurm import options
 from airflow_provider_soperator.slurm.job import BatchJob
 
@@ -37,7 +40,7 @@ _SCRIPT = """\
 set -eu
 folder=$PWD/{folder}
 mkdir -p -m 700 "$folder"
-find "$folder" -type f -mtime +{days} -delete || true
+find "$folder" -maxdepth 1 -type f -mtime +{days} -delete || true
 rm -f "$folder/{name}.result"
 base64 -d >"$folder/{name}.zip" <<'END'
 {payload}END
@@ -55,12 +58,16 @@ class CallError(ValueError):
 class Launch:
     """An interpreter and its environment.
 
+    ``requirements`` is the text of a file of requirements, from which the environment is built on the cluster.
+
     ``container`` has the fields of a job that are options of pyxis. They are passed to srun: sbatch would run the batch
     script itself in the container, which has no srun, and sees the job's folder only if it is mounted.
     """
 
     python: str | None = None
     venv: str | None = None
+    requirements: str = ""
+    venv_cache_path: str | None = None
     ranks: int | None = None
     srun_args: Sequence[str] = ()
     container: Mapping[str, Any] = field(default_factory=dict)
@@ -82,7 +89,33 @@ class Launch:
             # Like its activation script, for programs that are installed there.
             venv = shlex.quote(self.venv)
             lines.insert(0, f"export VIRTUAL_ENV={venv} PATH={venv}/bin:$PATH")
+        if self.container and self.requirements and self.venv_cache_path:
+            # What does not exist cannot be mounted.
+            lines.insert(0, f"mkdir -p {shlex.quote(self.venv_cache_path)}")
         return "\n".join(lines)
+
+    def environment(self) -> dict[str, str | None] | None:
+        """The environment to build, for ``remote``. The same content has the same key."""
+        if not self.requirements:
+            return None
+        if self.venv_cache_path and not posixpath.isabs(self.venv_cache_path):
+            raise CallError(
+                f"venv_cache_path is {self.venv_cache_path!r}, but must be an absolute path on the root that all nodes "
+                f"share"
+            )
+        # In another image the same path is another interpreter.
+        content = (self.requirements, self._python(), str(self.container.get("container_image")))
+        key = hashlib.sha256("\0".join(content).encode()).hexdigest()[:16]
+        return {"folder": self.venv_cache_path, "key": key, "requirements": self.requirements}
+
+    def told_version(self) -> str | None:
+        """The version of the interpreter, if its name tells it.
+
+        >>> Launch(python="/usr/bin/python3.12").told_version()
+        '3.12'
+        """
+        found = re.search(r"python(3\.\d+)$", self._python())
+        return found[1] if found else None
 
     def _python(self) -> str:
         return posixpath.join(self.venv, "bin", "python") if self.venv else self.python or "python3"
@@ -100,7 +133,9 @@ class Launch:
         if not self.container:
             return []
         fields = dict(self.container)
-        mounts = fields.pop("container_mounts", None) or ()
+        mounts = [*(fields.pop("container_mounts", None) or ())]
+        if self.requirements and self.venv_cache_path:
+            mounts.append(f"{self.venv_cache_path}:{self.venv_cache_path}")
         words = BatchJob(command="true", **fields).argv()
         own = BatchJob(command="true", container_mounts=mounts).argv() if mounts else ["--container-mounts="]
         # If an option is given twice, Slurm passes only the last one to a plugin.
@@ -119,9 +154,11 @@ def script(
 ) -> str:
     """A batch script that makes the call. ``name`` is unique to the files of this call.
 
+    The call is sent both as bytecode and as source: only on the cluster it is known which Python runs it.
+
     With several ranks, the result is that of the first one.
     """
-    payload = base64.encodebytes(_archive(function, args, kwargs)).decode()
+    payload = base64.encodebytes(_archive(function, args, kwargs, launch)).decode()
     if len(payload) > MOST_TO_SEND:
         raise CallError(
             f"the call of {_called(function)} has {len(payload) >> 10} KiB with its arguments, but a batch script can "
@@ -158,21 +195,38 @@ def result(data: bytes) -> Any:
         ) from error
 
 
-def _archive(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
+def _archive(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], launch: Launch) -> bytes:
     import cloudpickle
 
+    about = _about(function) | {"environment": launch.environment(), "refused": None}
+    try:
+        form = source_form(function, args, kwargs)
+    except NoSourceForm as error:
+        about["refused"], told = str(error), launch.told_version()
+        if told not in (None, about["python"]):
+            raise CallError(
+                f"python= is Python {told}, and Airflow runs on {about['python']}: {_called(function)} would have to "
+                f"be sent as source, which cannot contain {error}"
+            ) from None
+        members = {"call.pickle": _pickled(function, (function, tuple(args), dict(kwargs)))}
+    else:
+        about["functions"] = form.functions
+        # Arguments may be large: they are sent once.
+        members = {"values.pickle": form.values, "arguments.pickle": form.arguments}
+        members["call.pickle"] = _pickled(function, function)
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("__main__.py", inspect.getsource(remote))
-        archive.writestr("about.json", json.dumps(_about(function)))
-        archive.writestr("call.pickle", _pickled(function, args, kwargs))
+        archive.writestr("about.json", json.dumps(about))
+        for name, data in members.items():
+            archive.writestr(name, data)
         # The cluster may have no cloudpickle, or another version.
         for file in Path(cloudpickle.__file__).parent.glob("*.py"):
             archive.write(file, f"cloudpickle/{file.name}")
     return packed.getvalue()
 
 
-def _pickled(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
+def _pickled(function: Callable[..., Any], value: Any) -> bytes:
     import cloudpickle
 
     module = inspect.getmodule(function)
@@ -181,7 +235,7 @@ def _pickled(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[
     if by_value:
         cloudpickle.register_pickle_by_value(module)
     try:
-        data: bytes = cloudpickle.dumps((function, tuple(args), dict(kwargs)))
+        data: bytes = cloudpickle.dumps(value)
     except Exception as error:
         raise CallError(
             f"{_called(function)} or its arguments cannot be pickled ({error}): create such objects inside the function"

@@ -10,7 +10,7 @@ from tests.airflow.stack import Run, Stack
 
 @pytest.fixture(scope="module")
 def runs(stack: Stack) -> dict[str, Run]:
-    dags = [stack.add_file(DAGS / f"{name}.py") for name in ("sweep", "tidy_up")]
+    dags = [stack.add_file(DAGS / f"{name}.py") for name in ("estimate_pi", "sweep", "tidy_up")]
     return {dag.dag_id: dag.trigger() for dag in dags}
 
 
@@ -32,6 +32,12 @@ def test_sweep(runs: dict[str, Run]) -> None:
     assert run.xcom("best")["loss"] < 1e-9
     names = {task["rendered_map_index"] for task in run.tasks()}
     assert "rate 0.1, momentum 0.5" in names
+
+
+def test_estimate_pi(runs: dict[str, Run]) -> None:
+    run = runs["estimate_pi"]
+    assert states(run) == {"seeds": ["success"], "throw": ["success"] * 4, "mean": ["success"]}
+    assert run.xcom("mean") == pytest.approx(3.14159, abs=0.02)
 
 
 def test_tidy_up(runs: dict[str, Run]) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import zipfile
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +17,7 @@ from tests.integration.cluster import Cluster
 
 TASKS = '''
 OFFSET = 100
+GREETING = "/opt/greeting-1.0-py3-none-any.whl"
 
 def helper(value):
     return value + OFFSET
@@ -65,6 +68,17 @@ def in_venv(run_id, ds_nodash=None):
     import sys
     return [sys.prefix, run_id]
 
+@task.sbatch(python="/usr/bin/python3")
+def clusters_python():
+    import sys
+    return [sys.executable, helper(1)]
+
+@task.sbatch(python="/usr/bin/python3", requirements=[GREETING], venv_cache_path="/opt/venvs")
+def required():
+    import sys
+    import greeting
+    return [greeting.WORDS, sys.prefix]
+
 @task.sbatch
 def path(name):
     return name
@@ -94,10 +108,6 @@ def ends_its_process():
 
 # Another try of these could not help.
 
-@task.sbatch(python="/usr/bin/python3", retries=2)
-def other_python():
-    return 1
-
 @task.sbatch(retries=2)
 def too_large():
     return bytes(17 << 20)
@@ -126,15 +136,16 @@ def arrayed():
 def without_files():
     return 1
 
-for function in (ranked, one_rank_fails, may_fail, skips, ends_its_process, other_python, too_large, no_value,
-                 of_no_type_here, arrayed, without_files):
+for function in (ranked, one_rank_fails, may_fail, skips, ends_its_process, too_large, no_value, of_no_type_here,
+                 clusters_python, arrayed, without_files):
     function()
 in_venv()
+for index in range(2):
+    required()
 wants_airflow()
 '''
 #: By the task: what its log says.
 FOR_GOOD = {
-    "other_python": "set an interpreter of that version (python=, venv=)",
     "too_large": "write a file, and return its path",
     "no_value": "the result of the function cannot be pickled",
     "of_no_type_here": "the result of the function cannot be unpickled here (ModuleNotFoundError: No module named",
@@ -151,10 +162,21 @@ OPTIONS = f"default_args={{'poll_interval': 1, 'python': {interpreter.PYTHON!r},
 def start(stack: Stack, slurm: Cluster) -> Run:
     python = interpreter.install(slurm)
     slurm.run(python, "-m", "venv", "--without-pip", "/opt/venv")
+    wheel(slurm.sandbox.init.root() / "opt/greeting-1.0-py3-none-any.whl")
     rest = {"rest_url": "http://127.0.0.1:6820", "jwt_token": "of-a-test"}
     said = {"connection_id": "no_files", "conn_type": "soperator", "extra": json.dumps(rest)}
     stack.call("POST", "/connections", json=said)
     return stack.add_dag("functions", TASKS, dag_options=OPTIONS).trigger()
+
+
+def wheel(file: Path) -> None:
+    """A package that can be installed without a network."""
+    info = "greeting-1.0.dist-info"
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("greeting.py", "WORDS = 'hello there'")
+        archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: greeting\nVersion: 1.0\n")
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        archive.writestr(f"{info}/RECORD", "")
 
 
 def test_arguments_go_and_a_result_comes_back(run: Run) -> None:
@@ -188,6 +210,25 @@ def test_a_rank_that_fails_ends_the_others(run: Run) -> None:
 def test_a_virtual_environment_and_a_variable_of_airflows(run: Run) -> None:
     run.wait("in_venv", "success")
     assert run.xcom("in_venv") == ["/opt/venv", run.run_id]
+
+
+def test_the_clusters_own_python_runs_a_function(run: Run) -> None:
+    run.wait("clusters_python", "success")
+    assert run.xcom("clusters_python") == ["/usr/bin/python3", 101]
+
+
+def test_requirements_are_installed_once(run: Run) -> None:
+    found = []
+    logs = []
+    for task_id in ("required", "required__1"):
+        run.wait(task_id, "success")
+        found.append(run.xcom(task_id))
+        logs.append(run.wait_log(task_id, "is COMPLETED"))
+    assert found[0] == found[1]
+    words, prefix = found[0]
+    assert words == "hello there"
+    assert prefix.startswith("/opt/venvs/")
+    assert ["Successfully installed greeting-1.0" in log for log in logs].count(True) == 1
 
 
 def test_a_result_comes_back_over_every_way_to_files(run: Run) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.sdk import DAG
 
 from airflow_provider_soperator.decorators.sbatch import sbatch_task
 from airflow_provider_soperator.functions import call, remote
@@ -146,12 +148,63 @@ def test_what_old_calls_have_left_is_removed(tmp_path: Path) -> None:
     assert folder.stat().st_mode & 0o777 == 0o700
 
 
-def test_another_python_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def other_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Airflow runs on another Python than the cluster."""
     about = call._about
     monkeypatch.setattr(call, "_about", lambda function: about(function) | {"python": "3.99"})
-    said = run(packed(add, 1), tmp_path)
+
+
+@pytest.mark.usefixtures("other_python")
+def test_another_python_gets_the_source(tmp_path: Path) -> None:
+    said = run(packed(add, 20, kwargs={"second": 3}), tmp_path)
+    assert (said.returncode, said.stdout, said.stderr) == (0, "adding 20 3\n", "")
+    assert call.result(Path(call.result_path(str(tmp_path), "a-key")).read_bytes()) == {"sum": 123}
+    # Its traceback has the lines of the DAG file, too.
+    said = run(packed(fail, 7), tmp_path)
+    line = inspect.getsourcelines(fail)[1] + 1
+    assert said.returncode == 1
+    assert f'File "{__file__}", line {line}, in fail\n    raise LookupError(f"no {{first}} here")' in said.stderr
+
+
+@pytest.mark.usefixtures("other_python")
+def test_what_has_no_source_says_what_to_do_on_another_python(tmp_path: Path) -> None:
+    said = run(packed(lambda: 1), tmp_path)
     assert said.returncode == remote.UNFIT
-    assert "but the function comes from Python 3.99: set an interpreter of that version" in said.stderr
+    assert "and Airflow runs on 3.99: the function would have to be sent as source, which cannot contain" in said.stderr
+    assert "write it with def; or set an interpreter of Python 3.99 (python=, venv=)" in said.stderr
+
+
+def test_a_version_in_the_interpreters_name_is_heeded_before_anything_is_sent() -> None:
+    with pytest.raises(call.CallError, match=r"python= is Python 3\.99, .* cannot contain a lambda"):
+        call.script(lambda: 1, (), {}, name="a-key", launch=Launch(python="/usr/bin/python3.99"))
+    assert call.script(add, (1,), {}, name="a-key", launch=Launch(python="/usr/bin/python3.99"))
+
+
+def test_requirements_are_installed_for_the_function(tmp_path: Path) -> None:
+    # As much of uv as is used; it installs modules of these names.
+    uv = tmp_path / "uv"
+    uv.write_text(f"""#!/bin/bash
+case $1 in
+venv) exec {sys.executable} -m venv --without-pip "$4" ;;
+pip) cd "${{4%/bin/python}}"/lib/python*/site-packages && sed 's/$/.py/' "$6" | xargs touch ;;
+esac
+""")
+    uv.chmod(0o755)
+
+    def uses() -> tuple[str, str, str]:
+        import just_installed  # type: ignore[import-not-found]
+
+        return just_installed.__file__, sys.prefix, os.environ["VIRTUAL_ENV"]
+
+    script = packed(uses, launch={"requirements": "just_installed\n"})
+    said = run(script, tmp_path, PATH=f"{tmp_path}:/usr/bin:/bin")
+    assert said.returncode == 0, said.stderr
+    module, prefix, venv = call.result(Path(call.result_path(str(tmp_path), "a-key")).read_bytes())
+    assert module.startswith(prefix)
+    assert prefix == venv
+    assert Path(venv).parent == tmp_path / call.FOLDER / "venvs"
+    assert said.stderr == f"airflow: installing the requirements into {venv}\n"
 
 
 def test_a_result_that_is_too_large_says_what_to_do(tmp_path: Path) -> None:
@@ -191,3 +244,48 @@ def test_arguments_that_are_too_large_are_refused() -> None:
 def test_of_two_interpreters_one_is_too_many() -> None:
     with pytest.raises(ValueError, match="give one of them"):
         sbatch_task(python="/usr/bin/python3", venv="/opt/venv")(add)(1)
+    with pytest.raises(ValueError, match="and no venv"):
+        sbatch_task(requirements=["numpy"], venv="/opt/venv")(add)(1)
+
+
+def environment(**options: Any) -> Any:
+    return Launch(**options).environment()
+
+
+def test_the_same_requirements_have_the_same_environment() -> None:
+    first = environment(requirements="numpy\n")
+    assert environment(requirements="numpy\n") == first
+    others = [
+        environment(requirements="scipy\n"),
+        environment(requirements="numpy\n", python="/opt/python3"),
+        environment(requirements="numpy\n", container={"container_image": "ubuntu"}),
+    ]
+    assert len({one["key"] for one in (first, *others)}) == 4
+    assert environment() is None
+    with pytest.raises(call.CallError, match="must be an absolute path"):
+        environment(requirements="numpy\n", venv_cache_path="venvs")
+
+
+def test_a_container_has_the_folder_of_environments() -> None:
+    container = {"container_image": "ubuntu"}
+    words = exec_line(Launch(container=container, requirements="numpy\n", venv_cache_path="/a/venvs"))
+    assert "--container-mounts=/a/venvs:/a/venvs,/a b/c:/a b/c" in words
+    assert "--container-mounts=/a b/c:/a b/c" in exec_line(Launch(container=container, venv_cache_path="/a/venvs"))
+
+
+def sent(requirements: Any) -> Any:
+    """What a task of these requirements sends of them."""
+    with DAG("a_dag", schedule=None):
+        operator = sbatch_task(requirements=requirements)(add)(1).operator
+    return operator._requirements()
+
+
+def test_requirements_are_a_list_or_a_file(tmp_path: Path) -> None:
+    # In any order they are the same environment.
+    assert sent(["scipy", "numpy==2.*", "scipy"]) == "numpy==2.*\nscipy\n"
+    assert sent([]) == ""
+    file = tmp_path / "requirements.txt"
+    file.write_text("scipy\nnumpy\n")
+    assert sent(str(file)) == "scipy\nnumpy\n"
+    with pytest.raises(call.CallError, match="'numpy' must be a list, or a file beside the DAG"):
+        sent("numpy")
