@@ -21,6 +21,8 @@ JWT_KEY = "/var/spool/slurmctld/jwt_hs256.key"
 #: Where the jobs of active checks write to.
 CHECK_OUTPUTS = "/opt/soperator-outputs/slurm_jobs"
 GPU_FILE = "/dev/nvidia{}"
+DATABASE = "slurm_acct_db"
+DATABASE_FILE = "etc/mysql/sandbox.sql"
 
 
 @dataclass(frozen=True)
@@ -195,7 +197,7 @@ def slurmdbd_conf(settings: Settings) -> str:
             "StorageType=accounting_storage/mysql",
             "StorageHost=localhost",
             "StorageUser=root",
-            "StorageLoc=slurm_acct_db",
+            f"StorageLoc={DATABASE}",
             "PurgeJobAfter=12months",
             "",
         ]
@@ -208,6 +210,8 @@ def mariadb_conf() -> str:
         "[mariadbd]\nskip-networking\ninnodb_buffer_pool_size=128M\ninnodb_log_file_size=64M\n"
         # From 11.6 on it is on, and slurmdbd ends when two of its writes meet, mostly at a full hour, when it sums up.
         "loose_innodb_snapshot_isolation=OFF\n"
+        # A slurmdbd that makes its database itself ends at its first query, with the client library from 11.8.9 on.
+        f"init_file=/{DATABASE_FILE}\n"
         "innodb_lock_wait_timeout=900\ninnodb_flush_log_at_trx_commit=2\nmax_allowed_packet=16M\n"
     )
 
@@ -272,6 +276,7 @@ def all_files(settings: Settings) -> dict[str, str]:
         "etc/slurm/plugstack.conf": "",
         "etc/ssh/sshd_config": sshd_config(settings),
         "etc/mysql/mariadb.conf.d/90-sandbox.cnf": mariadb_conf(),
+        DATABASE_FILE: f"CREATE DATABASE IF NOT EXISTS {DATABASE};\n",
         "etc/hosts": hosts(),
         "etc/hostname": "controller-0\n",
     }

@@ -41,11 +41,6 @@ CUSTOMIZE = (
     'mkdir -p "$1/opt/soperator-outputs/shared" && chmod 1777 "$1/opt/soperator-outputs/shared"',
 )
 
-#: Where MariaDB comes from, whatever the suite: the client library that testing carries since 11.8.9 takes slurmdbd's
-#: first query for one with too many columns, and slurmdbd gives up.
-DATABASE_SUITE = "trixie"
-DATABASE_PIN = f"Package: mariadb-* libmariadb3\\nPin: release n={DATABASE_SUITE}\\nPin-Priority: 1001\\n"
-
 #: Bytes that a build needs at its peak: the root and the packages it is made from.
 DISK_NEEDED = 1_500_000_000
 
@@ -189,7 +184,7 @@ def debian_mirror() -> str:
 
 
 def _recipe(version: str) -> str:
-    text = "\n".join((SUITES[version], *PACKAGES, *EXCLUDED, *CUSTOMIZE, DATABASE_PIN))
+    text = "\n".join((SUITES[version], *PACKAGES, *EXCLUDED, *CUSTOMIZE))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -207,14 +202,12 @@ def _command(version: str, mirror: str, target: Path, debs: Path) -> list[str]:
         # The root can be built again at any time; waiting for the disk at each file buys nothing.
         "--dpkgopt=force-unsafe-io",
         "--skip=download/empty", "--skip=essential/unlink",
-        "--setup-hook=mkdir -p \"$1/var/cache/apt/archives\" \"$1/etc/apt/preferences.d\"",
-        f"--setup-hook=printf '{DATABASE_PIN}' > \"$1/etc/apt/preferences.d/database\"",
+        "--setup-hook=mkdir -p \"$1/var/cache/apt/archives\"",
         f"--setup-hook=cp -a {debs}/. \"$1/var/cache/apt/archives/\"",
     ]  # fmt: skip
     command += [f"--customize-hook={line}" for line in CUSTOMIZE]
     command += [f"--dpkgopt=path-exclude={pattern}" for pattern in EXCLUDED]
-    suites = dict.fromkeys((SUITES[version], DATABASE_SUITE))
-    return [*command, SUITES[version], str(target), *(f"deb {mirror} {suite} main" for suite in suites)]
+    return [*command, SUITES[version], str(target), f"deb {mirror} {SUITES[version]} main"]
 
 
 def _contained() -> list[str]:
