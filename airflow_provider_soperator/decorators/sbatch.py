@@ -63,7 +63,7 @@ class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
 
     def _settled(self, context: Context, event: dict[str, Any]) -> Any:
         report = super()._settled(context, event)
-        from airflow_provider_soperator.slurm.job_records import status_of
+        from airflow_provider_soperator.slurm.job_reports import status_of
 
         context["ti"].xcom_push(REPORT, report)
         # A job that may fail, and has, leaves no result.

@@ -188,7 +188,7 @@ class SbatchOperator(WaitingOperator):
         self.shown_links = event.get("links", {})
         if event["status"] == "timeout":
             raise AirflowTaskTimeout(f"{event['message']} did not end within {self.execution_timeout}: cancelled")
-        from airflow_provider_soperator.slurm.job_records import status_of
+        from airflow_provider_soperator.slurm.job_reports import status_of
         from airflow_provider_soperator.work.protocols import result_of
 
         report = result_of(event)

@@ -24,7 +24,7 @@ from airflow_provider_soperator.slurm.errors import SlurmError, SubmitRefused
 from airflow_provider_soperator.slurm.job import fields_of, job_of
 from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.job_ids import SubmissionKey
-from airflow_provider_soperator.slurm.job_records import report_of, status_of
+from airflow_provider_soperator.slurm.job_reports import report_of, status_of
 from airflow_provider_soperator.transports.transport_errors import NotSupported, TransportError
 from airflow_provider_soperator.triggers.base import KillableTrigger, SlurmTrigger, call
 from airflow_provider_soperator.work.protocols import failed, refused, succeeded, timed_out
