@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 
     from airflow_provider_soperator.slurm.job_ids import SubmissionKey
 
-#: XCom key of the job's report, as the task returns the function's result.
-REPORT = "job"
-
 
 class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
     """A call of a function as a job. See ``sbatch_task``."""
@@ -27,7 +24,7 @@ class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
     custom_operator_name = "@task.sbatch"
     template_fields: Sequence[str] = (
         *DecoratedOperator.template_fields,
-        *(name for name in SbatchOperator.template_fields if name != "script"),
+        *(name for name in SbatchOperator.template_fields if name not in ("script", "result")),
         *("python", "venv", "ranks", "srun_args"),
     )
     # An argument of the function that looks like the name of a file is one for the function.
@@ -49,9 +46,12 @@ class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
     ) -> None:
         if python and venv:
             raise ValueError("python and venv both say which interpreter is meant: give one of them")
+        if kwargs.pop("result", None) is not None:
+            raise ValueError("result is for SbatchOperator: this task returns what its function returns")
         from airflow_provider_soperator.functions.remote import UNFIT
 
-        super().__init__(on_finish={UNFIT: "fail", **(on_finish or {})}, **kwargs)
+        # The result may come from default_args.
+        super().__init__(on_finish={UNFIT: "fail", **(on_finish or {})}, result=None, **kwargs)
         self.python = python
         self.venv = venv
         self.ranks = ranks
@@ -64,6 +64,7 @@ class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
     def _settled(self, context: Context, event: dict[str, Any]) -> Any:
         report = super()._settled(context, event)
         from airflow_provider_soperator.slurm.job_reports import status_of
+        from airflow_provider_soperator.work.sbatch import REPORT
 
         context["ti"].xcom_push(REPORT, report)
         # A job that may fail, and has, leaves no result.

@@ -61,6 +61,9 @@ class SbatchOperator(WaitingOperator):
         relative to the DAG's file, remote ones to the job's working directory
     :param download: files and folders to copy back after the job, ``{remote: local}``
     :param download_on: ``"success"``; or ``"always"``, to copy also what exists after a failure
+    :param result: return what the job has computed, and not its report, which is the XCom ``job`` then: ``"json"``, the
+        last line of its output as JSON; ``"last_line"``; or ``"file:PATH"``, a file, as JSON if its name ends in
+        ``.json``. Of an array a list
     :param start_from_trigger: start the task in the triggerer, if nothing in it needs an Airflow worker
     :param end_from_trigger: end a successful task in the triggerer, if nothing in it needs an Airflow worker
     :param command: a line of shell, or the words of one command
@@ -72,7 +75,7 @@ class SbatchOperator(WaitingOperator):
     :param het: components of a heterogeneous job, as dicts of these parameters
     """
 
-    template_fields: Sequence[str] = ("slurm_conn_id", "script", "job", "upload", "download")
+    template_fields: Sequence[str] = ("slurm_conn_id", "script", "job", "upload", "download", "result")
     template_ext: Sequence[str] = _TEMPLATES
     template_fields_renderers = {  # noqa: RUF012 - as Airflow has it
         "script": "bash",
@@ -99,6 +102,7 @@ class SbatchOperator(WaitingOperator):
         upload: Mapping[str, str] | None = None,
         download: Mapping[str, str] | None = None,
         download_on: Literal["success", "always"] = "success",
+        result: str | None = None,
         start_from_trigger: bool = False,
         end_from_trigger: bool = False,
         **kwargs: Any,
@@ -120,6 +124,11 @@ class SbatchOperator(WaitingOperator):
         if download_on not in ("success", "always"):
             raise ValueError(f"download_on must be 'success' or 'always', got {download_on!r}")
         self.download_on = download_on
+        if result is not None:
+            from airflow_provider_soperator.slurm.job_result import check_result
+
+            check_result(result)
+        self.result = _no_file(result)
         self.end_from_trigger = end_from_trigger
         self._starts_from_trigger = start_from_trigger
         self._member: Member | None = None
@@ -190,6 +199,7 @@ class SbatchOperator(WaitingOperator):
             raise AirflowTaskTimeout(f"{event['message']} did not end within {self.execution_timeout}: cancelled")
         from airflow_provider_soperator.slurm.job_reports import status_of
         from airflow_provider_soperator.work.protocols import result_of
+        from airflow_provider_soperator.work.sbatch import REPORT
 
         report = result_of(event)
         status = status_of(report)
@@ -202,7 +212,10 @@ class SbatchOperator(WaitingOperator):
             raise
         if self.download:
             self._files(context).download(self.download, folder)
-        return report
+        if self.result is None:
+            return report
+        context["ti"].xcom_push(REPORT, report)
+        return event["value"]
 
     def _as_member(self, context: Context) -> Member | None:
         """The task as a stage of its pipeline, if it is in one."""
@@ -256,6 +269,7 @@ class SbatchOperator(WaitingOperator):
             "stream_logs": self.stream_logs,
             "cancel_on_kill": self.cancel_on_kill,
             "end_from_trigger": self.end_from_trigger and not self._needs_a_worker_at_the_end(),
+            "result": self.result,
         }
 
     def _needs_a_worker_at_the_start(self) -> bool:
@@ -273,8 +287,8 @@ class SbatchOperator(WaitingOperator):
             or self.max_active_tis_per_dagrun
             or self.on_execute_callback
             or self._pre_execute_hook
-            or any(XComArg.iter_xcom_references([self.script, self.job]))
-            or needs_a_worker([self.slurm_conn_id, self.script, self.job])
+            or any(XComArg.iter_xcom_references([self.script, self.job, self.result]))
+            or needs_a_worker([self.slurm_conn_id, self.script, self.job, self.result])
             # The triggerer has the DAG as it is stored, without functions.
             or (dag and (dag.user_defined_macros or dag.user_defined_filters))
         )

@@ -48,6 +48,8 @@ plain("pooled", pool="default_pool", outlets=[])
 SbatchOperator.partial(task_id="mapped", command="echo $WHAT", **free).expand(env=[{{"WHAT": "x"}}, {{"WHAT": "y"}}])
 SbatchOperator(task_id="from_task", command="true", nodes=task(lambda: 1, task_id="one")(), **free)
 plain("starts", end_from_trigger=False)
+plain("computed", "echo '[1, 2]'", result="json")
+plain("elements", "echo $SLURM_ARRAY_TASK_ID", array="0,2", result="json", start_from_trigger=False, deferrable=False)
 plain("ends", start_from_trigger=False, deferrable=True)
 """
 
@@ -81,6 +83,22 @@ def test_the_result_is_what_it_would_be_from_a_worker(run: Run) -> None:
     assert run.xcom("text")["state"] == "COMPLETED"
     run.wait("show", "success")
     run.wait_log("show", "what came: dict COMPLETED")
+
+
+def test_what_a_job_has_computed_is_the_result_and_its_report_is_there_too(run: Run) -> None:
+    # The one ends in the triggerer, the other in a worker.
+    assert WORKER not in log_of_success(run, "computed")
+    assert run.xcom("computed") == [1, 2]
+    assert run.xcom("computed", key="job")["state"] == "COMPLETED"
+    run.wait("elements", "success")
+    assert run.xcom("elements") == [0, 2]
+    assert [part["state"] for part in run.xcom("elements", key="job")["parts"]] == ["COMPLETED"] * 2
+
+
+def test_the_figures_of_accounting_are_in_log_and_report(run: Run) -> None:
+    log_of_success(run, "computed")
+    run.wait_log("computed", "of its CPU time")
+    assert run.xcom("computed", key="job")["cpu_efficiency"] is not None
 
 
 def test_a_failed_job_is_tried_again_as_a_job_of_its_own(run: Run, slurm: Cluster) -> None:
