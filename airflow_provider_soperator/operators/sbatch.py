@@ -15,6 +15,7 @@ from airflow_provider_soperator.links.slurm import LINKS
 from airflow_provider_soperator.operators.work import WaitingOperator
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_description import InvalidJob
+from airflow_provider_soperator.slurm.job_retry import Retry, retry
 from airflow_provider_soperator.slurm.options import OPTIONS
 from airflow_provider_soperator.values import needs_a_worker
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from airflow_provider_soperator.slurm.job_records import JobStatus
     from airflow_provider_soperator.triggers.sbatch import SbatchTrigger
 
+__all__ = ["SbatchOperator", "retry"]
+
 #: Fields of a job that are parameters of the operator under other names.
 _OWN = {"script", "script_file", "extra_args"}
 _OPTIONS = tuple(field.name for field in dataclasses.fields(BatchJob) if field.name not in _OWN)
@@ -35,7 +38,7 @@ _TEMPLATES = (".sh", ".sbatch")
 #: What the end of a job means for its task.
 Action = Literal["retry", "fail", "skip", "succeed"]
 #: By a state of Slurm's, LOST, or an exit code.
-Policy = Mapping[str | int, Action]
+Policy = Mapping[str | int, Action | Retry]
 _LOST = "LOST"
 
 
@@ -55,7 +58,8 @@ class SbatchOperator(WaitingOperator):
     :param poll_interval: seconds between two polls of the job's state
     :param stream_logs: copy the job's output to the task log while it runs
     :param on_finish: what an end of the job means for the task, by Slurm's state (``"PREEMPTED"``), ``"LOST"`` or an
-        exit code: ``"retry"``, ``"fail"`` (without a retry), ``"skip"`` or ``"succeed"``
+        exit code: ``"retry"``, ``"fail"`` (without a retry), ``"skip"`` or ``"succeed"``; or ``retry(mem="x2")``, a
+        retry with a changed job
     :param cancel_on_kill: cancel the job when the task is stopped
     :param upload: files and folders to copy to the cluster before the job, ``{local: remote}``; local paths are
         relative to the DAG's file, remote ones to the job's working directory
@@ -237,6 +241,7 @@ class SbatchOperator(WaitingOperator):
         if self._member:
             replaced, keys = self._member.keys(replaced, keys)
         self._make(context, keys[-1])
+        asked = self._asked() | {"job": self._changed(context, keys[:-1])}
         return trigger_of(
             context["ti"],
             keys=keys,
@@ -244,8 +249,31 @@ class SbatchOperator(WaitingOperator):
             begun=context["dag_run"].start_date,
             timeout=self.execution_timeout,
             chain=self._member.chain() if self._member else None,
-            **self._asked(),
+            **asked,
         )
+
+    def _changed(self, context: Context, earlier: Sequence[SubmissionKey]) -> dict[str, Any]:
+        """The job, with what ``on_finish`` changes after the ends of the earlier tries."""
+        if not earlier or not any(isinstance(action, Retry) for action in self.on_finish.values()):
+            return self.job
+        from airflow_provider_soperator.client.earlier_jobs import earlier_jobs
+        from airflow_provider_soperator.hooks.slurm import SlurmHook
+        from airflow_provider_soperator.slurm.requests.commands import run_steps
+        from airflow_provider_soperator.triggers.sbatch import CLOCKS
+        from airflow_provider_soperator.work.sbatch import job_for
+
+        fields, job, begun = self.job, job_for(context["ti"], self.script, self.job), context["dag_run"].start_date
+        with SlurmHook(self.slurm_conn_id).client() as slurm:
+            ends = run_steps(earlier_jobs(job, earlier, begun - CLOCKS if begun else None), slurm.ask)
+        for end in ends:
+            if end is None:
+                self.log.warning("Slurm knows no job of an earlier try (any more): it changes nothing in this one")
+            elif end.is_finished and isinstance(action := action_after(end, self.on_finish), Retry):
+                new = action.changed(job, end)
+                fields, job = fields | new, job.replace(**new)
+                said = ", ".join(f"{name}={value}" for name, value in new.items()) or "nothing changed"
+                self.log.info("Job %s of an earlier try was %s: this try has %s", end.id, end.state, said)
+        return fields
 
     def _make(self, context: Context, key: SubmissionKey) -> None:
         """Make the script of the job, where that is for the one with this key alone."""
@@ -316,7 +344,7 @@ def check_policy(policy: Policy) -> None:
     for end, action in policy.items():
         if isinstance(end, str) and end not in known:
             raise ValueError(f"on_finish: jobs do not end as {end!r}; the states are {', '.join(sorted(known))}")
-        if action not in get_args(Action):
+        if not isinstance(action, Retry) and action not in get_args(Action):
             raise ValueError(f"on_finish: {action!r} must be one of {', '.join(get_args(Action))}")
 
 
@@ -328,17 +356,26 @@ def settle(status: JobStatus, policy: Policy) -> None:
 
     error = failure(status)
     assert error is not None, "it has not succeeded"
-    part = error.part
-    state = part.state.base.value if part and part.state.base else _LOST
-    action = policy.get(state, "retry" if error.retry_helps else "fail")
-    if part:
-        action = policy.get(part.exit_code.code, action)
+    action = action_after(status, policy)
     if action == "fail":
         raise AirflowFailException(str(error)) from error
     if action == "skip":
         raise AirflowSkipException(str(error)) from error
-    if action == "retry":
+    if action != "succeed":
         raise error
+
+
+def action_after(status: JobStatus, policy: Policy) -> Action | Retry:
+    """What the end of a job means for its task."""
+    from airflow_provider_soperator.slurm.job_failures import failure
+
+    error = failure(status)
+    if error is None:
+        return "succeed"
+    part = error.part
+    state = part.state.base.value if part and part.state.base else _LOST
+    action = policy.get(state, "retry" if error.retry_helps else "fail")
+    return policy.get(part.exit_code.code, action) if part else action
 
 
 def _option_docs() -> str:

@@ -184,7 +184,7 @@ class SbatchTrigger(KillableTrigger):
 
 
 #: Maximum difference of the clocks of Airflow and Slurm.
-_CLOCKS = timedelta(hours=1)
+CLOCKS = timedelta(hours=1)
 
 
 def trigger_of(
@@ -206,7 +206,7 @@ def trigger_of(
         job=fields_of(job_for(ti, script, job)),
         keys=[key.text for key in keys],
         replaced=[key.text for key in replaced] if cancel_on_kill else [],
-        since=(begun - _CLOCKS).isoformat() if begun else None,
+        since=(begun - CLOCKS).isoformat() if begun else None,
         deadline=time.time() + timeout.total_seconds() if timeout else None,
         cancel_on_kill=cancel_on_kill,
         result=result,

@@ -41,6 +41,10 @@ plain("invalid", mem="{{{{ 'much' }}}}", retries=1)
 plain("refused", partition="nowhere", retries=1)
 plain("skipped", "exit 7", on_finish={{7: "skip"}})
 plain("retried", {FAILS_ONCE.format("retried", "retried")!r}, retries=1, retry_delay=timedelta(seconds=1))
+plain(
+    "grown", {FAILS_ONCE.format("grown", "grown")!r}, mem="20M", retries=1, retry_delay=timedelta(seconds=1),
+    on_finish={{"FAILED": retry(mem="x2", exclude_nodes=True)}},
+)
 plain("failed", "exit 3", on_failure_callback=note)
 plain("noted", on_success_callback=note)
 plain("limited", execution_timeout=timedelta(minutes=5))
@@ -56,7 +60,8 @@ plain("ends", start_from_trigger=False, deferrable=True)
 
 def start(stack: Stack, slurm: Cluster) -> Run:
     callbacks(stack).mkdir()
-    return stack.add_dag("without_worker", tasks(callbacks(stack)), files=FILES).trigger()
+    head = "from airflow_provider_soperator.operators.sbatch import retry"
+    return stack.add_dag("without_worker", tasks(callbacks(stack)), files=FILES, head=head).trigger()
 
 
 def callbacks(stack: Stack) -> Path:
@@ -104,6 +109,15 @@ def test_the_figures_of_accounting_are_in_log_and_report(run: Run) -> None:
 def test_a_failed_job_is_tried_again_as_a_job_of_its_own(run: Run, slurm: Cluster) -> None:
     assert run.wait("retried", "success")["try_number"] == 2
     Jobs(slurm, run, "retried").wait("FAILED", "COMPLETED")
+
+
+def test_a_retry_has_what_it_was_to_change(run: Run, slurm: Cluster) -> None:
+    assert run.wait("grown", "success")["try_number"] == 2
+    first, second = Jobs(slurm, run, "grown").wait("FAILED", "COMPLETED")
+    shown = slurm.run("squeue", "--noheader", "--states=all", f"--jobs={first},{second}", "--format=%A|%m|%N")
+    rows = {row.split("|")[0]: row.split("|")[1:] for row in shown.splitlines()}
+    assert [rows[job][0] for job in (first, second)] == ["20M", "40M"]
+    assert rows[first][1] != rows[second][1]
 
 
 @pytest.mark.parametrize(
