@@ -173,7 +173,7 @@ def sbatch_task(
             return {"loss": loss}
 
     The interpreter must be of the same minor version as Airflow's. With ``container_image`` the function runs in a
-    container of pyxis. Other parameters are those of ``SbatchOperator``, except its bodies and ``array``;
+    container of pyxis. Other parameters are those of ``SbatchOperator``, except its bodies, ``result`` and ``array``;
     docs/task-sbatch.md has the details.
 
     :param python_callable: the function

@@ -184,9 +184,10 @@ def _step(said: Json, job_id: JobId) -> AccountingStep:
 
 def _cpu_time(said: Json | None) -> timedelta | None:
     """A time of CPUs, in the units of ``sacct``: milliseconds, and from an hour on seconds."""
-    if not said:
+    whole = number(said["seconds"]) if said else None
+    if said is None or whole is None:
         return None
-    time = timedelta(seconds=number(said["seconds"]) or 0, microseconds=number(said["microseconds"]) or 0)
+    time = timedelta(seconds=whole, microseconds=number(said["microseconds"]) or 0)
     return time - time % (timedelta(seconds=1) if time >= timedelta(hours=1) else timedelta(milliseconds=1))
 
 
