@@ -47,7 +47,8 @@ def _whole(status: JobStatus) -> Job:
     """A job with parts as one; its end is that of the most relevant part."""
     if status.telling is None:
         return Job(id=status.id)
-    nodes = [part.nodelist for part in status.parts if part.nodelist]
+    # Thousands of elements share some nodes, and reading hostlists takes time.
+    nodes = {part.nodelist for part in status.parts if part.nodelist}
     return replace(
         status.telling,
         id=status.id,

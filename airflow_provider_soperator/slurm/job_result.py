@@ -18,6 +18,8 @@ MOST = 1 << 20
 LONGEST_LINE = 64 << 10
 #: Files in one request; the last lines of so many have a few MiB.
 _AT_ONCE = 100
+#: An offset beyond the end of any file: only the size is read.
+_BEYOND = (1 << 63) - 1
 _FILE = "file:"
 _FORMS = ("json", "last_line")
 
@@ -52,7 +54,7 @@ def read_result(said: str, status: JobStatus) -> Steps[Any]:
     if len(set(paths)) < len(paths):
         what = "name it with %a" if said.startswith(_FILE) else "put %a into output"
         raise ResultError(f"result: elements of the array have written the same file, {paths[0]}: {what}")
-    sizes = [piece.size or 0 for piece in (yield from _read([Piece(path, 0, 0) for path in paths]))]
+    sizes = [piece.size or 0 for piece in (yield from _read([Piece(path, _BEYOND, 0) for path in paths]))]
     if said.startswith(_FILE):
         if sum(sizes) > MOST:
             _too_much(sum(sizes), paths)
