@@ -8,13 +8,11 @@ that are off.
 
 from __future__ import annotations
 
-import json
 from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import Param, dag, task
 
-from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.operators.pipeline import SbatchPipeline
 from airflow_provider_soperator.operators.sbatch import SbatchOperator
 
@@ -49,18 +47,22 @@ def train_pipeline() -> None:
             nodes=1,
             gpus_per_node=8,
         )
-        evaluate = SbatchOperator(task_id="evaluate", script="train_pipeline/evaluate.sbatch", gpus_per_node=1)
+        evaluate = SbatchOperator(
+            task_id="evaluate",
+            script="train_pipeline/evaluate.sbatch",
+            gpus_per_node=1,
+            # The task returns what the job prints last, here the comparison of the models.
+            result="json",
+        )
         # In Slurm this is --dependency=afterok. Airflow adds no delay between two jobs.
         prepare >> train >> evaluate
 
     @task
-    def best(evaluated: dict[str, Any]) -> Any:
-        """Pass a result of a job to Airflow: here the last line of its output."""
-        with SlurmHook().client() as slurm:
-            printed = slurm.read_file(evaluated["output"]).decode()
-        return json.loads(printed.splitlines()[-1])
+    def best(evaluated: dict[str, Any]) -> dict[str, Any]:
+        """Take the result of a job; its times, nodes and output file are in the XCom ``job`` of its task."""
+        print("The best learning rate is", evaluated["learning_rate"])
+        return evaluated
 
-    # The result of an SbatchOperator has the job's nodes, times and output file.
     best(evaluate.output)
 
 

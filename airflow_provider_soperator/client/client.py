@@ -12,6 +12,7 @@ from functools import partial
 from typing import TypeVar
 
 from airflow_provider_soperator.client import queue, submissions
+from airflow_provider_soperator.client.job_accounts import JobAccounts
 from airflow_provider_soperator.client.output import Tail, Tails
 from airflow_provider_soperator.client.poller import POLL_INTERVAL, JobNews, Poller, statuses
 from airflow_provider_soperator.client.submissions import Batcher
@@ -58,6 +59,8 @@ class AsyncSlurmClient:
         self._tails = Tails(self.ask)
         self._batcher = Batcher(self._take)
         self._answers = SharedAnswers()
+        #: Records in accounting of jobs that have ended.
+        self.accounts = JobAccounts(self.ask)
 
     async def ask(self, request: Request[T]) -> T:
         """Send a request; repeat it after a transient failure if that does no harm."""

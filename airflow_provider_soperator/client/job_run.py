@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -21,10 +20,9 @@ from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_description import array_indices, array_text
 from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
 from airflow_provider_soperator.slurm.job_records import Job, JobStatus, expand_filename
-from airflow_provider_soperator.slurm.requests import Accounting, ListJobs
-from airflow_provider_soperator.slurm.requests.commands import Steps, run_steps_async
+from airflow_provider_soperator.slurm.requests import ListJobs
+from airflow_provider_soperator.slurm.requests.commands import run_steps_async
 from airflow_provider_soperator.slurm.requests.submission import Submitted, asked_for
-from airflow_provider_soperator.slurm.states import JobBase
 from airflow_provider_soperator.transports.transport_errors import TransportError
 
 #: Output files that are streamed; the others are only counted.
@@ -198,7 +196,9 @@ class JobRun:
                 output.tail.close()
         async for printed in self._rest():
             yield printed
-        yield await run_steps_async(attributed(status), self.client.ask)
+        # Before 24.05 accounting does not keep the path of the output, but the job names it.
+        parts = tuple(replace(part, stdout=part.stdout or self._job.output or "") for part in status.parts)
+        yield await self.client.accounts.complete(replace(status, parts=parts))
 
     def _array_indices(self) -> list[int]:
         """The indices of the submitted array, if they are known."""
@@ -227,7 +227,6 @@ class JobRun:
         return found
 
     def _paths(self, part: Job) -> list[tuple[str, bool]]:
-        # Before 24.05 accounting does not keep the path, but the job names it.
         paths = [(expand_filename(part.stdout or self._job.output or "", part), False)]
         if self._job.error:
             paths.append((expand_filename(self._job.error, part), True))
@@ -252,19 +251,3 @@ class JobRun:
             first = min(self._unshown)
             lines = [f"(The output of {len(self._unshown)} more parts is not shown; read it on the cluster)"]
             yield Printed(first.whole, "", lines)
-
-
-def attributed(status: JobStatus) -> Steps[JobStatus]:
-    """The status with the users who cancelled parts of it, from accounting."""
-    if all(part.state.base is not JobBase.CANCELLED or part.state.cancelled_by is not None for part in status.parts):
-        return status
-    with contextlib.suppress(SlurmError, TransportError):
-        accounted = {job.id: job.state for job in (yield Accounting(ids=(status.id.whole,)))}
-        parts = tuple(
-            dataclasses.replace(part, state=accounted[part.id])
-            if part.state.base is JobBase.CANCELLED and accounted.get(part.id) == part.state
-            else part
-            for part in status.parts
-        )
-        return dataclasses.replace(status, parts=parts)
-    return status

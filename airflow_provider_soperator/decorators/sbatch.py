@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 
     from airflow_provider_soperator.slurm.job_ids import SubmissionKey
 
-#: XCom key of the job's report, as the task returns the function's result.
-REPORT = "job"
-
 
 class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
     """A call of a function as a job. See ``sbatch_task``."""
@@ -28,7 +25,7 @@ class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
     custom_operator_name = "@task.sbatch"
     template_fields: Sequence[str] = (
         *DecoratedOperator.template_fields,
-        *(name for name in SbatchOperator.template_fields if name != "script"),
+        *(name for name in SbatchOperator.template_fields if name not in ("script", "result")),
         *("python", "venv", "requirements", "venv_cache_path", "ranks", "srun_args"),
     )
     # An argument of the function that looks like the name of a file is one for the function.
@@ -54,9 +51,12 @@ class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
             raise ValueError("python and venv both say which interpreter is meant: give one of them")
         if requirements and venv:
             raise ValueError("requirements make an environment of their own: give its interpreter (python) and no venv")
+        if kwargs.pop("result", None) is not None:
+            raise ValueError("result is for SbatchOperator: this task returns what its function returns")
         from airflow_provider_soperator.functions.remote import UNFIT
 
-        super().__init__(on_finish={UNFIT: "fail", **(on_finish or {})}, **kwargs)
+        # The result may come from default_args.
+        super().__init__(on_finish={UNFIT: "fail", **(on_finish or {})}, result=None, **kwargs)
         self.python = python
         self.venv = venv
         self.requirements = requirements
@@ -70,7 +70,8 @@ class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
 
     def _settled(self, context: Context, event: dict[str, Any]) -> Any:
         report = super()._settled(context, event)
-        from airflow_provider_soperator.slurm.job_records import status_of
+        from airflow_provider_soperator.slurm.job_reports import status_of
+        from airflow_provider_soperator.work.sbatch import REPORT
 
         context["ti"].xcom_push(REPORT, report)
         # A job that may fail, and has, leaves no result.
@@ -195,7 +196,7 @@ def sbatch_task(
             return {"loss": loss}
 
     The interpreter may have any version from Python 3.8 on. With ``container_image`` the function runs in a container
-    of pyxis. Other parameters are those of ``SbatchOperator``, except its bodies and ``array``;
+    of pyxis. Other parameters are those of ``SbatchOperator``, except its bodies, ``result`` and ``array``;
     docs/task-sbatch.md has the details.
 
     :param python_callable: the function

@@ -15,6 +15,7 @@ from airflow_provider_soperator.links.slurm import LINKS
 from airflow_provider_soperator.operators.work import WaitingOperator
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_description import InvalidJob
+from airflow_provider_soperator.slurm.job_retry import Retry, retry
 from airflow_provider_soperator.slurm.options import OPTIONS
 from airflow_provider_soperator.values import needs_a_worker
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from airflow_provider_soperator.slurm.job_records import JobStatus
     from airflow_provider_soperator.triggers.sbatch import SbatchTrigger
 
+__all__ = ["SbatchOperator", "retry"]
+
 #: Fields of a job that are parameters of the operator under other names.
 _OWN = {"script", "script_file", "extra_args"}
 _OPTIONS = tuple(field.name for field in dataclasses.fields(BatchJob) if field.name not in _OWN)
@@ -35,7 +38,7 @@ _TEMPLATES = (".sh", ".sbatch")
 #: What the end of a job means for its task.
 Action = Literal["retry", "fail", "skip", "succeed"]
 #: By a state of Slurm's, LOST, or an exit code.
-Policy = Mapping[str | int, Action]
+Policy = Mapping[str | int, Action | Retry]
 _LOST = "LOST"
 
 
@@ -55,12 +58,16 @@ class SbatchOperator(WaitingOperator):
     :param poll_interval: seconds between two polls of the job's state
     :param stream_logs: copy the job's output to the task log while it runs
     :param on_finish: what an end of the job means for the task, by Slurm's state (``"PREEMPTED"``), ``"LOST"`` or an
-        exit code: ``"retry"``, ``"fail"`` (without a retry), ``"skip"`` or ``"succeed"``
+        exit code: ``"retry"``, ``"fail"`` (without a retry), ``"skip"`` or ``"succeed"``; or ``retry(mem="x2")``, a
+        retry with a changed job
     :param cancel_on_kill: cancel the job when the task is stopped
     :param upload: files and folders to copy to the cluster before the job, ``{local: remote}``; local paths are
         relative to the DAG's file, remote ones to the job's working directory
     :param download: files and folders to copy back after the job, ``{remote: local}``
     :param download_on: ``"success"``; or ``"always"``, to copy also what exists after a failure
+    :param result: return what the job has computed, and not its report, which is the XCom ``job`` then: ``"json"``, the
+        last line of its output as JSON; ``"last_line"``; or ``"file:PATH"``, a file, as JSON if its name ends in
+        ``.json``. Of an array a list
     :param start_from_trigger: start the task in the triggerer, if nothing in it needs an Airflow worker
     :param end_from_trigger: end a successful task in the triggerer, if nothing in it needs an Airflow worker
     :param command: a line of shell, or the words of one command
@@ -72,7 +79,7 @@ class SbatchOperator(WaitingOperator):
     :param het: components of a heterogeneous job, as dicts of these parameters
     """
 
-    template_fields: Sequence[str] = ("slurm_conn_id", "script", "job", "upload", "download")
+    template_fields: Sequence[str] = ("slurm_conn_id", "script", "job", "upload", "download", "result")
     template_ext: Sequence[str] = _TEMPLATES
     template_fields_renderers = {  # noqa: RUF012 - as Airflow has it
         "script": "bash",
@@ -99,6 +106,7 @@ class SbatchOperator(WaitingOperator):
         upload: Mapping[str, str] | None = None,
         download: Mapping[str, str] | None = None,
         download_on: Literal["success", "always"] = "success",
+        result: str | None = None,
         start_from_trigger: bool = False,
         end_from_trigger: bool = False,
         **kwargs: Any,
@@ -120,6 +128,11 @@ class SbatchOperator(WaitingOperator):
         if download_on not in ("success", "always"):
             raise ValueError(f"download_on must be 'success' or 'always', got {download_on!r}")
         self.download_on = download_on
+        if result is not None:
+            from airflow_provider_soperator.slurm.job_result import check_result
+
+            check_result(result)
+        self.result = _no_file(result)
         self.end_from_trigger = end_from_trigger
         self._starts_from_trigger = start_from_trigger
         self._member: Member | None = None
@@ -188,8 +201,9 @@ class SbatchOperator(WaitingOperator):
         self.shown_links = event.get("links", {})
         if event["status"] == "timeout":
             raise AirflowTaskTimeout(f"{event['message']} did not end within {self.execution_timeout}: cancelled")
-        from airflow_provider_soperator.slurm.job_records import status_of
+        from airflow_provider_soperator.slurm.job_reports import status_of
         from airflow_provider_soperator.work.protocols import result_of
+        from airflow_provider_soperator.work.sbatch import REPORT
 
         report = result_of(event)
         status = status_of(report)
@@ -202,7 +216,10 @@ class SbatchOperator(WaitingOperator):
             raise
         if self.download:
             self._files(context).download(self.download, folder)
-        return report
+        if self.result is None:
+            return report
+        context["ti"].xcom_push(REPORT, report)
+        return event["value"]
 
     def _as_member(self, context: Context) -> Member | None:
         """The task as a stage of its pipeline, if it is in one."""
@@ -224,6 +241,7 @@ class SbatchOperator(WaitingOperator):
         if self._member:
             replaced, keys = self._member.keys(replaced, keys)
         self._make(context, keys[-1])
+        asked = self._asked() | {"job": self._changed(context, keys[:-1])}
         return trigger_of(
             context["ti"],
             keys=keys,
@@ -231,8 +249,32 @@ class SbatchOperator(WaitingOperator):
             begun=context["dag_run"].start_date,
             timeout=self.execution_timeout,
             chain=self._member.chain() if self._member else None,
-            **self._asked(),
+            **asked,
         )
+
+    def _changed(self, context: Context, earlier: Sequence[SubmissionKey]) -> dict[str, Any]:
+        """The job, with what ``on_finish`` changes after the ends of the earlier tries."""
+        if not earlier or not any(isinstance(action, Retry) for action in self.on_finish.values()):
+            return self.job
+        from airflow_provider_soperator.client.earlier_jobs import earlier_jobs
+        from airflow_provider_soperator.hooks.slurm import SlurmHook
+        from airflow_provider_soperator.slurm.job_ids import submitted_since
+        from airflow_provider_soperator.slurm.requests.commands import run_steps
+        from airflow_provider_soperator.work.sbatch import job_for
+
+        fields, job = self.job, job_for(context["ti"], self.script, self.job)
+        since = submitted_since(context["dag_run"].start_date)
+        with SlurmHook(self.slurm_conn_id).client() as slurm:
+            ends = run_steps(earlier_jobs(job, earlier, since), slurm.ask)
+        for end in ends:
+            if end is None:
+                self.log.warning("Slurm knows no job of an earlier try (any more): it changes nothing in this one")
+            elif end.is_finished and isinstance(action := action_after(end, self.on_finish), Retry):
+                new = action.changed(job, end)
+                fields, job = fields | new, job.replace(**new)
+                said = ", ".join(f"{name}={value}" for name, value in new.items()) or "nothing changed"
+                self.log.info("Job %s of an earlier try was %s: this try has %s", end.id, end.state, said)
+        return fields
 
     def _make(self, context: Context, key: SubmissionKey) -> None:
         """Make the script of the job, where that is for the one with this key alone."""
@@ -256,6 +298,7 @@ class SbatchOperator(WaitingOperator):
             "stream_logs": self.stream_logs,
             "cancel_on_kill": self.cancel_on_kill,
             "end_from_trigger": self.end_from_trigger and not self._needs_a_worker_at_the_end(),
+            "result": self.result,
         }
 
     def _needs_a_worker_at_the_start(self) -> bool:
@@ -273,8 +316,8 @@ class SbatchOperator(WaitingOperator):
             or self.max_active_tis_per_dagrun
             or self.on_execute_callback
             or self._pre_execute_hook
-            or any(XComArg.iter_xcom_references([self.script, self.job]))
-            or needs_a_worker([self.slurm_conn_id, self.script, self.job])
+            or any(XComArg.iter_xcom_references([self.script, self.job, self.result]))
+            or needs_a_worker([self.slurm_conn_id, self.script, self.job, self.result])
             # The triggerer has the DAG as it is stored, without functions.
             or (dag and (dag.user_defined_macros or dag.user_defined_filters))
         )
@@ -302,7 +345,7 @@ def check_policy(policy: Policy) -> None:
     for end, action in policy.items():
         if isinstance(end, str) and end not in known:
             raise ValueError(f"on_finish: jobs do not end as {end!r}; the states are {', '.join(sorted(known))}")
-        if action not in get_args(Action):
+        if not isinstance(action, Retry) and action not in get_args(Action):
             raise ValueError(f"on_finish: {action!r} must be one of {', '.join(get_args(Action))}")
 
 
@@ -314,17 +357,26 @@ def settle(status: JobStatus, policy: Policy) -> None:
 
     error = failure(status)
     assert error is not None, "it has not succeeded"
-    part = error.part
-    state = part.state.base.value if part and part.state.base else _LOST
-    action = policy.get(state, "retry" if error.retry_helps else "fail")
-    if part:
-        action = policy.get(part.exit_code.code, action)
+    action = action_after(status, policy)
     if action == "fail":
         raise AirflowFailException(str(error)) from error
     if action == "skip":
         raise AirflowSkipException(str(error)) from error
-    if action == "retry":
+    if action != "succeed":
         raise error
+
+
+def action_after(status: JobStatus, policy: Policy) -> Action | Retry:
+    """What the end of a job means for its task."""
+    from airflow_provider_soperator.slurm.job_failures import failure
+
+    error = failure(status)
+    if error is None:
+        return "succeed"
+    part = error.part
+    state = part.state.base.value if part and part.state.base else _LOST
+    action = policy.get(state, "retry" if error.retry_helps else "fail")
+    return policy.get(part.exit_code.code, action) if part else action
 
 
 def _option_docs() -> str:

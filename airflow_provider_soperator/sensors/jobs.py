@@ -59,7 +59,7 @@ class SlurmJobSensor(WatchSensor):
 
     def result(self, seen: Any) -> Any:
         from airflow_provider_soperator.slurm.job_failures import failure
-        from airflow_provider_soperator.slurm.job_records import status_of
+        from airflow_provider_soperator.slurm.job_reports import status_of
 
         status = status_of(seen)
         is_wanted = status.state.base in {JobState.parse(state).base for state in self.target_states}

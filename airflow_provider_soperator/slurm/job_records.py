@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from functools import cached_property
 from pathlib import PurePosixPath
@@ -31,6 +31,16 @@ def count_gpus(resources: str) -> int:
     # TRES has a total, and the count of each type besides.
     total = _GPU_TOTAL.search(resources)
     return int(total[1]) if total else sum(map(int, _GPU.findall(resources)))
+
+
+def resource(tres: str, name: str) -> str:
+    """The amount of a resource in a job's TRES; empty if it has none.
+
+    >>> resource("cpu=16,mem=1000M,gres/gpu=8", "mem")
+    '1000M'
+    """
+    found = re.search(rf"(?:^|,){re.escape(name)}=([^,]*)", tres)
+    return found[1] if found else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,8 +121,12 @@ class AccountingStep:
     elapsed: timedelta | None = None
     nodelist: str = ""
     tres: str = ""
+    #: CPU time of all its tasks.
+    cpu_time: timedelta | None = None
     #: Maximum memory of one of its tasks, in bytes.
     max_rss: int | None = None
+    #: Sum of the maxima of all its tasks, in bytes.
+    total_rss: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,6 +187,12 @@ _WORST_FIRST = (
 )
 
 
+def _relevance(state: JobState) -> tuple[bool, bool, int]:
+    """The lowest comes first."""
+    end = _WORST_FIRST.index(state.base) if state.base in _WORST_FIRST else len(_WORST_FIRST)
+    return (not state.is_active, not state.is_pending, end)
+
+
 @dataclass(frozen=True, kw_only=True)
 class JobStatus:
     """A job and its parts: elements of an array, components of a heterogeneous job, or the job itself.
@@ -191,6 +211,8 @@ class JobStatus:
     lost: str = ""
     #: Why the cluster cannot be polled at present; the rest is older.
     trouble: str = ""
+    #: The records of its parts in accounting, once it is over, as far as they are there.
+    accounted: tuple[AccountingJob, ...] = ()
 
     @property
     def is_finished(self) -> bool:
@@ -209,14 +231,14 @@ class JobStatus:
         return self.is_finished and all(part.state.succeeded for part in self.parts)
 
     @cached_property
+    def telling(self) -> Job | None:
+        """The most relevant part: a running one, else a pending one, else the first of those with the worst end."""
+        return min(self.parts, key=lambda part: _relevance(part.state), default=None)
+
+    @property
     def state(self) -> JobState:
-        """The state of the most relevant part: a running one, else a pending one, else the worst end."""
-        states = [part.state for part in self.parts]
-        unfinished = [state for state in states if state.is_active] + [state for state in states if state.is_pending]
-        if unfinished:
-            return unfinished[0]
-        ends = {state.base: state for state in states}
-        return next((ends[base] for base in _WORST_FIRST if base in ends), states[0] if states else UNKNOWN_JOB)
+        """The state of the most relevant part."""
+        return self.telling.state if self.telling else UNKNOWN_JOB
 
     @cached_property
     def news(self) -> tuple[Any, ...]:
@@ -234,8 +256,8 @@ _NO_INDEX = 0xFFFFFFFE
 _MOST_PADDING = 10
 
 
-def expand_filename(pattern: str, job: Job) -> str:
-    """The path that the job's batch script writes to; empty if it is unknown (yet).
+def expand_filename(pattern: str, job: Job, keep: str = "") -> str:
+    """The path that the job's batch script writes to; empty if it is unknown (yet). Letters to ``keep`` stay patterns.
 
     >>> from airflow_provider_soperator.slurm.job_ids import JobId
     >>> expand_filename("/home/me/%x-%4A_%a.out", Job(id=JobId.parse("12_3"), raw_id=15, name="fit"))
@@ -271,6 +293,8 @@ def expand_filename(pattern: str, job: Job) -> str:
         nonlocal unknown
         if found[0] == "%%":
             return "%"
+        if found[2] in keep:
+            return found[0]
         padding, said = min(int(found[1] or 0), _MOST_PADDING), values.get(found[2])
         if said is None:
             return found[0]
@@ -310,78 +334,3 @@ def _state_of(part: Job) -> str:
     if part.state.is_finished and part.started and part.ends:
         said += f" after {part.ends - part.started}"
     return said
-
-
-def report_of(status: JobStatus) -> Json:
-    """The report of a job, with its elements or components, if any, in ``parts``.
-
-    >>> part = Job(id=JobId(7), raw_id=7, state=JobState.parse("COMPLETED"), nodelist="worker-1", stdout="/root/%j.out")
-    >>> report = report_of(JobStatus(id=JobId(7), parts=(part,)))
-    >>> report["job_id"], report["state"], report["output"]
-    ('7', 'COMPLETED', '/root/7.out')
-    """
-    said: Json = {"job_id": str(status.id), "state": str(status.state)}
-    if status.lost:
-        said["lost"] = status.lost
-    if len(status.parts) == 1 and status.parts[0].id == status.id:
-        return said | _part_report(status.parts[0])
-    started = [part.started for part in status.parts if part.started]
-    ended = [part.ends for part in status.parts if part.ends]
-    return said | {
-        "started": min(started).isoformat() if started else None,
-        "ended": max(ended).isoformat() if ended else None,
-        "parts": {str(part.id): {"state": str(part.state)} | _part_report(part) for part in status.parts},
-    }
-
-
-def _part_report(job: Job) -> Json:
-    elapsed = job.ends - job.started if job.started and job.ends else job.time_used
-    return {
-        "name": job.name,
-        "exit_code": f"{job.exit_code.code}:{job.exit_code.signal}",
-        "nodes": job.nodelist,
-        "reason": job.reason,
-        "restarts": job.restarts,
-        "submitted": _written(job.submitted),
-        "started": _written(job.started),
-        "ended": _written(job.ends) if job.state.is_finished else None,
-        "elapsed": elapsed.total_seconds() if isinstance(elapsed, timedelta) else None,
-        "workdir": job.workdir,
-        "output": expand_filename(job.stdout, job),
-        "raw_id": job.raw_id,
-        **({} if job.state.cancelled_by is None else {"cancelled_by": job.state.cancelled_by}),
-    }
-
-
-def status_of(said: Json) -> JobStatus:
-    """The status that a report was made of, as far as the report has it."""
-    job = JobId.parse(said["job_id"])
-    parts = said.get("parts", {said["job_id"]: said} if "name" in said else {})
-    known = tuple(_part_of(JobId.parse(text), part) for text, part in parts.items())
-    return JobStatus(id=job, parts=known, lost=said.get("lost", ""))
-
-
-def _part_of(job: JobId, said: Json) -> Job:
-    return Job(
-        id=job,
-        raw_id=said["raw_id"],
-        name=said["name"],
-        state=replace(JobState.parse(said["state"]), cancelled_by=said.get("cancelled_by")),
-        exit_code=ExitCode.parse(said["exit_code"]),
-        nodelist=said["nodes"],
-        reason=said["reason"],
-        restarts=said["restarts"],
-        submitted=_when(said["submitted"]),
-        started=_when(said["started"]),
-        ends=_when(said["ended"]),
-        workdir=said["workdir"],
-        stdout=said["output"].replace("%", "%%"),
-    )
-
-
-def _written(when: datetime | None) -> str | None:
-    return when.isoformat() if when else None
-
-
-def _when(text: str | None) -> datetime | None:
-    return datetime.fromisoformat(text) if text else None

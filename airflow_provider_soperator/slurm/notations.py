@@ -77,6 +77,19 @@ def parse_seconds(text: str) -> timedelta | None:
     return timedelta(seconds=int(text)) if text.isdecimal() else None
 
 
+_BYTES = re.compile(r"([0-9.]+)([KMGTPE]?)")
+
+
+def parse_bytes(text: str) -> int | None:
+    """Read an amount of memory that a command prints; None where it has none.
+
+    >>> parse_bytes("2048K"), parse_bytes("")
+    (2097152, None)
+    """
+    found = _BYTES.fullmatch(text)
+    return int(float(found[1]) * 1024 ** " KMGTPE".index(found[2] or " ")) if found else None
+
+
 def parse_time(text: str, tz: tzinfo = timezone.utc) -> datetime | None:
     """Read a time: seconds since 1970, or a local time of the cluster in the given time zone.
 

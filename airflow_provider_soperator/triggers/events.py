@@ -25,7 +25,7 @@ from airflow_provider_soperator.hooks.cluster_clients import HealthSources
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.hostlist import names_of
-from airflow_provider_soperator.slurm.job_records import report_of
+from airflow_provider_soperator.slurm.job_reports import report_of
 from airflow_provider_soperator.slurm.queue_filter import Lasting, QueueFilter
 from airflow_provider_soperator.slurm.requests import ListNodes
 from airflow_provider_soperator.slurm.requests.commands import run_steps_async

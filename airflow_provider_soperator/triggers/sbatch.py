@@ -24,14 +24,20 @@ from airflow_provider_soperator.slurm.errors import SlurmError, SubmitRefused
 from airflow_provider_soperator.slurm.job import fields_of, job_of
 from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.job_ids import SubmissionKey, submitted_since
-from airflow_provider_soperator.slurm.job_records import report_of, status_of
+from airflow_provider_soperator.slurm.job_records import JobStatus
+from airflow_provider_soperator.slurm.job_reports import report_of, status_of
+from airflow_provider_soperator.slurm.job_result import ResultError, check_result, read_result
+from airflow_provider_soperator.slurm.job_usage import gauges
+from airflow_provider_soperator.slurm.requests.commands import run_steps_async
 from airflow_provider_soperator.transports.transport_errors import NotSupported, TransportError
 from airflow_provider_soperator.triggers.base import KillableTrigger, SlurmTrigger, call
+from airflow_provider_soperator.work.metrics import emit
 from airflow_provider_soperator.work.protocols import failed, refused, succeeded, timed_out
-from airflow_provider_soperator.work.sbatch import Chain, Published, follow, job_for, key_of_try
+from airflow_provider_soperator.work.sbatch import REPORT, Chain, Published, follow, job_for, key_of_try
 
 #: Errors that last until the task or its connection is changed.
-_FINAL = (ConnectionMistake, InvalidJob, SubmitRefused, NotSupported)
+_FINAL = (ConnectionMistake, InvalidJob, ResultError, SubmitRefused, NotSupported)
+_NO_FILES = "result: the connection {} cannot read files: name an SSH or Kubernetes connection in it (files_via)"
 
 
 @dataclass(eq=False, repr=False)
@@ -41,7 +47,7 @@ class SbatchTrigger(KillableTrigger):
     ``job`` has the fields of a ``BatchJob``, ``keys`` those of all tries that can have submitted it, the own one last;
     jobs with keys in ``replaced`` are cancelled. ``deadline`` is the end of the task's time, in seconds since 1970.
     With ``end_from_trigger`` no Airflow worker is started for a job that has succeeded. ``chain`` has the fields of a
-    ``Chain``.
+    ``Chain``. ``result`` is what the task returns of the job; by default its report.
     """
 
     slurm_conn_id: str
@@ -55,6 +61,7 @@ class SbatchTrigger(KillableTrigger):
     cancel_on_kill: bool = True
     end_from_trigger: bool = False
     chain: dict[str, Any] | None = None
+    result: str | None = None
     made: float = 0.0
 
     def __post_init__(self) -> None:
@@ -74,22 +81,31 @@ class SbatchTrigger(KillableTrigger):
         ends_here = self.end_from_trigger and self.task_instance is not None
         if not ends_here or event["status"] != "success" or not status_of(event["result"]).succeeded:
             return False
+        returned = event["result"]
         try:
-            await self.push(XCom.XCOM_RETURN_KEY, event["result"])
+            if self.result is not None:
+                await self.push(REPORT, returned)
+                returned = event["value"]
+            await self.push(XCom.XCOM_RETURN_KEY, returned)
         except AirflowRuntimeError as error:
             self.log.warning("The result could not be stored from here, so a worker does it: %s", error)
             return False
         return True
 
     async def event(self) -> dict[str, Any]:
-        """The report of the job's end, or the reason for its lack; with the ``links`` of the task's page."""
+        """The report of the job's end, or the reason for its lack; with the ``links`` of the task's page.
+
+        If the task returns a result, that is the ``value``; null for a job that has not succeeded.
+        """
         try:
             hook = SlurmHook(self.slurm_conn_id)
             async with hook.async_client() as client:
-                templates = dict((await hook.async_settings()).links)
-                published = Published(self.push, client, templates, self.links, self.log)
+                settings = await hook.async_settings()
+                if self.result is not None and not settings.reaches_files:
+                    raise ConnectionMistake(_NO_FILES.format(self.slurm_conn_id))
+                published = Published(self.push, client, dict(settings.links), self.links, self.log)
                 outcome = await self._in_time(self._run_with(client), published)
-        except (SlurmError, TransportError, ConnectionMistake, InvalidJob) as error:
+        except (SlurmError, TransportError, ConnectionMistake, InvalidJob, ResultError) as error:
             outcome = (refused if isinstance(error, _FINAL) else failed)(str(error))
         return outcome | {"links": self.links}
 
@@ -97,12 +113,27 @@ class SbatchTrigger(KillableTrigger):
         left = None if self.deadline is None else max(0.0, self.deadline - time.time())
         try:
             async with timeout(left):
-                return succeeded(report_of(await follow(run, self.log, published, Chain.read(self.chain), self.states)))
+                status = await follow(run, self.log, published, Chain.read(self.chain), self.states)
+                report = report_of(status)
+                await self._emit(report)
+                return succeeded(report) | await self._value(run.client, status)
         except asyncio.TimeoutError:
             if left is None:
                 raise
         await run.cancel()
         return timed_out(f"job {run.submitted.id}" if run.submitted else "the submission")
+
+    async def _value(self, client: AsyncSlurmClient, status: JobStatus) -> dict[str, Any]:
+        if self.result is None:
+            return {}
+        has_one = status.succeeded
+        return {"value": await run_steps_async(read_result(self.result, status), client.ask) if has_one else None}
+
+    async def _emit(self, report: Mapping[str, Any]) -> None:
+        ti: Any = self.task_instance
+        if ti is not None:
+            # Airflow looks up the address of its StatsD at first.
+            await call(emit, gauges(report), dag_id=ti.dag_id, task_id=ti.task_id)
 
     async def push(self, key: str, value: Any, backend: type[BaseXCom] = XCom) -> None:
         """Push an XCom. Airflow stores XComs that come with an event as text, and they are pulled as text."""
@@ -162,9 +193,11 @@ def trigger_of(
     begun: datetime | None,
     timeout: timedelta | None = None,
     cancel_on_kill: bool = True,
+    result: str | None = None,
     **others: Any,
 ) -> SbatchTrigger:
     """The trigger of a try; ``InvalidJob`` if Slurm would refuse its job. ``begun`` is the start of the DAG run."""
+    check_result(result)
     since = submitted_since(begun)
     return SbatchTrigger(
         job=fields_of(job_for(ti, script, job)),
@@ -173,6 +206,7 @@ def trigger_of(
         since=since.isoformat() if since else None,
         deadline=time.time() + timeout.total_seconds() if timeout else None,
         cancel_on_kill=cancel_on_kill,
+        result=result,
         **others,
     )
 
@@ -192,6 +226,7 @@ class SbatchStartTrigger(SlurmTrigger):
     stream_logs: bool
     cancel_on_kill: bool
     end_from_trigger: bool
+    result: str | None
 
     def __post_init__(self) -> None:
         super().__init__()

@@ -23,6 +23,7 @@ from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.job import BatchJob, job_of
 from airflow_provider_soperator.slurm.job_ids import NAME_LIMIT, JobId, SubmissionKey, read_keys, readable_name
 from airflow_provider_soperator.slurm.job_records import JobStatus, sentence
+from airflow_provider_soperator.slurm.job_usage import figures, in_words, usage_of
 from airflow_provider_soperator.slurm.requests import ListJobs
 from airflow_provider_soperator.slurm.requests.submission import Submitted
 from airflow_provider_soperator.transports.transport_errors import TransportError
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 StatesOf = Callable[[Sequence[str]], Awaitable[dict[str, dict[int, str | None]]]]
 #: Pushes an XCom to a backend.
 Push = Callable[[str, str, type[BaseXCom]], Awaitable[None]]
+#: XCom key of the report of a task that returns what its job has computed.
+REPORT = "job"
 #: Characters that need quotes in the name of a file.
 _ODD = re.compile(r"[^A-Za-z0-9_.-]")
 
@@ -139,6 +142,8 @@ async def follow(run: JobRun, log: Logger, published: Published, chain: Chain, s
         if freeing:
             freeing.cancel()
     assert status is not None, "the last news is the end"
+    if used := in_words(figures(map(usage_of, status.accounted))):
+        log.info("Job %s %s", status.id, used)
     if not status.succeeded:
         for line in await run.diagnosis(status):
             log.info("%s", line)

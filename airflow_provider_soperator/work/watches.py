@@ -15,7 +15,8 @@ from airflow_provider_soperator.hooks.cluster_clients import HealthSources
 from airflow_provider_soperator.hooks.nebius import NebiusHook
 from airflow_provider_soperator.nebius.capacity_blocks import BlockAwaited, block_fields
 from airflow_provider_soperator.slurm.job_ids import JobId
-from airflow_provider_soperator.slurm.job_records import report_of, sentence
+from airflow_provider_soperator.slurm.job_records import sentence
+from airflow_provider_soperator.slurm.job_reports import report_of
 from airflow_provider_soperator.slurm.node_conditions import in_lines
 from airflow_provider_soperator.slurm.queue_filter import Lasting, QueueFilter, within
 from airflow_provider_soperator.slurm.requests import ListNodes

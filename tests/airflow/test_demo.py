@@ -85,7 +85,7 @@ def test_the_example_has_done_what_it_says(made: Sandbox) -> None:
     states = {task["task_id"]: task["state"] for task in run.tasks()}
     assert states == dict.fromkeys(stages | {"model.submit", "model.cancel_rest", "best"}, "success")
     assert run.xcom("model.submit").keys() == stages
-    trained = run.xcom("model.train")["parts"].values()
+    trained = run.xcom("model.train")["parts"]
     # Each element had all GPUs of a node, so they ran on several, of which all but one were off at first.
     assert [part["state"] for part in trained] == ["COMPLETED"] * 4
     assert len({part["nodes"] for part in trained}) > 1

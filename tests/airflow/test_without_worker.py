@@ -41,6 +41,10 @@ plain("invalid", mem="{{{{ 'much' }}}}", retries=1)
 plain("refused", partition="nowhere", retries=1)
 plain("skipped", "exit 7", on_finish={{7: "skip"}})
 plain("retried", {FAILS_ONCE.format("retried", "retried")!r}, retries=1, retry_delay=timedelta(seconds=1))
+plain(
+    "grown", {FAILS_ONCE.format("grown", "grown")!r}, mem="20M", retries=1, retry_delay=timedelta(seconds=1),
+    on_finish={{"FAILED": retry(mem="x2", exclude_nodes=True)}},
+)
 plain("failed", "exit 3", on_failure_callback=note)
 plain("noted", on_success_callback=note)
 plain("limited", execution_timeout=timedelta(minutes=5))
@@ -48,13 +52,16 @@ plain("pooled", pool="default_pool", outlets=[])
 SbatchOperator.partial(task_id="mapped", command="echo $WHAT", **free).expand(env=[{{"WHAT": "x"}}, {{"WHAT": "y"}}])
 SbatchOperator(task_id="from_task", command="true", nodes=task(lambda: 1, task_id="one")(), **free)
 plain("starts", end_from_trigger=False)
+plain("computed", "echo '[1, 2]'", result="json")
+plain("elements", "echo $SLURM_ARRAY_TASK_ID", array="0,2", result="json", start_from_trigger=False, deferrable=False)
 plain("ends", start_from_trigger=False, deferrable=True)
 """
 
 
 def start(stack: Stack, slurm: Cluster) -> Run:
     callbacks(stack).mkdir()
-    return stack.add_dag("without_worker", tasks(callbacks(stack)), files=FILES).trigger()
+    head = "from airflow_provider_soperator.operators.sbatch import retry"
+    return stack.add_dag("without_worker", tasks(callbacks(stack)), files=FILES, head=head).trigger()
 
 
 def callbacks(stack: Stack) -> Path:
@@ -83,9 +90,34 @@ def test_the_result_is_what_it_would_be_from_a_worker(run: Run) -> None:
     run.wait_log("show", "what came: dict COMPLETED")
 
 
+def test_what_a_job_has_computed_is_the_result_and_its_report_is_there_too(run: Run) -> None:
+    # The one ends in the triggerer, the other in a worker.
+    assert WORKER not in log_of_success(run, "computed")
+    assert run.xcom("computed") == [1, 2]
+    assert run.xcom("computed", key="job")["state"] == "COMPLETED"
+    run.wait("elements", "success")
+    assert run.xcom("elements") == [0, 2]
+    assert [part["state"] for part in run.xcom("elements", key="job")["parts"]] == ["COMPLETED"] * 2
+
+
+def test_the_figures_of_accounting_are_in_log_and_report(run: Run) -> None:
+    log_of_success(run, "computed")
+    run.wait_log("computed", "of its CPU time")
+    assert run.xcom("computed", key="job")["cpu_efficiency"] is not None
+
+
 def test_a_failed_job_is_tried_again_as_a_job_of_its_own(run: Run, slurm: Cluster) -> None:
     assert run.wait("retried", "success")["try_number"] == 2
     Jobs(slurm, run, "retried").wait("FAILED", "COMPLETED")
+
+
+def test_a_retry_has_what_it_was_to_change(run: Run, slurm: Cluster) -> None:
+    assert run.wait("grown", "success")["try_number"] == 2
+    first, second = Jobs(slurm, run, "grown").wait("FAILED", "COMPLETED")
+    shown = slurm.run("squeue", "--noheader", "--states=all", f"--jobs={first},{second}", "--format=%A|%m|%N")
+    rows = {row.split("|")[0]: row.split("|")[1:] for row in shown.splitlines()}
+    assert [rows[job][0] for job in (first, second)] == ["20M", "40M"]
+    assert rows[first][1] != rows[second][1]
 
 
 @pytest.mark.parametrize(

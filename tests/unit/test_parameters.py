@@ -20,6 +20,7 @@ from airflow.triggers.base import BaseTrigger
 
 from airflow_provider_soperator.decorators.sbatch import _SbatchDecoratedOperator, sbatch_task
 from airflow_provider_soperator.operators.pipeline import SbatchPipeline, after
+from airflow_provider_soperator.operators.sbatch import retry
 from tests.unit.test_provider_info import PUBLIC
 
 PACKAGE = "airflow_provider_soperator"
@@ -91,6 +92,7 @@ def public() -> Iterator[tuple[str, str, Any]]:
     yield "operators.pipeline", "SbatchPipeline.of", SbatchPipeline.of
     yield "operators.pipeline", "SbatchPipeline.from_shell", SbatchPipeline.from_shell
     yield "operators.pipeline", "after", after
+    yield "operators.sbatch", "retry", retry
 
 
 def default(parameter: inspect.Parameter) -> str:

@@ -6,18 +6,20 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from functools import cached_property, partial
 from typing import Any
 
 from airflow_provider_soperator.slurm.cluster_records import Association, Share, UserRights
 from airflow_provider_soperator.slurm.errors import InvalidRequest, UnreadableAnswer
 from airflow_provider_soperator.slurm.job_ids import JobId, JobIdSet
-from airflow_provider_soperator.slurm.job_records import AccountingJob, AccountingStep
+from airflow_provider_soperator.slurm.job_records import AccountingJob, AccountingStep, resource
 from airflow_provider_soperator.slurm.notations import (
     EPOCHS,
     ExitCode,
     format_time,
+    parse_bytes,
+    parse_duration,
     parse_minutes,
     parse_seconds,
     parse_time,
@@ -47,7 +49,6 @@ NAME_LENGTH = 255
 
 #: Names that ``sacct`` neither splits, trims nor expands, and whose characters each database can store and compare.
 _QUERYABLE = re.compile(r"(?! )(?:(?![,'\"\[\]\\])[ -~À-ÿ])+(?<! )")
-_BYTES = re.compile(r"([0-9.]+)([KMGTP]?)")
 _EPOCH = datetime.fromtimestamp(0, timezone.utc)
 
 
@@ -55,9 +56,13 @@ def _exit_code(text: str) -> ExitCode:
     return ExitCode.parse(text or "0:0")
 
 
-def _bytes(text: str) -> int | None:
-    found = _BYTES.fullmatch(text)
-    return int(float(found[1]) * 1024 ** " KMGTP".index(found[2] or " ")) if found else None
+def _cpu_time(text: str) -> timedelta | None:
+    read = parse_duration(text)
+    return read if isinstance(read, timedelta) else None
+
+
+def _memory(tres: str) -> int | None:
+    return parse_bytes(resource(tres, "mem"))
 
 
 #: Fields of jobs and steps. The columns have the names that 22.05 and 26.05 share; so without Restarts and StdOut.
@@ -84,8 +89,11 @@ _COLUMNS: Columns = {
     "comment": ("Comment", str),
     "submit_line": ("SubmitLine", str),
     "workdir": ("WorkDir", str),
-    "max_rss": ("MaxRSS", _bytes),
+    "cpu_time": ("TotalCPU", _cpu_time),
+    "max_rss": ("MaxRSS", parse_bytes),
+    "total_rss": ("TRESUsageInTot", _memory),
 }
+_OF_JOBS = {one.name for one in fields(AccountingJob)}
 _OF_STEPS = {one.name for one in fields(AccountingStep)}
 #: Prints lists of array elements in full.
 _ENVIRONMENT = {**EPOCHS, "SLURM_BITSTR_LEN": "0"}
@@ -162,13 +170,11 @@ class Accounting(Request[tuple[AccountingJob, ...]]):
         for row in self.table.rows(self.check(answer).stdout):
             said = read_job_row(_COLUMNS, row)
             job: JobId = said["id"]
-            max_rss = said.pop("max_rss", None)
             if not job.step:
-                runs.setdefault(job, []).append({**said, "steps": []})
+                runs.setdefault(job, []).append({name: said[name] for name in said.keys() & _OF_JOBS} | {"steps": []})
             elif found := runs.get(job.without_step):
                 # Steps follow the run that they belong to.
-                step = AccountingStep(max_rss=max_rss, **{name: said[name] for name in said.keys() & _OF_STEPS})
-                found[-1]["steps"].append(step)
+                found[-1]["steps"].append(AccountingStep(**{name: said[name] for name in said.keys() & _OF_STEPS}))
         jobs = (with_earlier_runs(map(_accounting_job, found)) for found in runs.values())
         return tuple(job for job in jobs if self.admits(job))
 

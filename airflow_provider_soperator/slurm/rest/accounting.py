@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 from airflow_provider_soperator.slurm import job_description
@@ -164,7 +165,7 @@ def _step(said: Json, job_id: JobId) -> AccountingStep:
     time = said["time"]
     # It has its job's own id, even for an element of an array.
     step = str(said["step"]["id"]).partition(".")[2]
-    most = said["tres"].get("requested", {}).get("max") or ()
+    measured = said["tres"].get("requested", {})
     return AccountingStep(
         id=replace(job_id, step=step),
         name=said["step"]["name"],
@@ -175,8 +176,23 @@ def _step(said: Json, job_id: JobId) -> AccountingStep:
         elapsed=seconds(time["elapsed"]),
         nodelist=clean((said.get("nodes") or {}).get("range") or ""),
         tres=_tres(said["tres"].get("allocated")),
-        max_rss=next((one["count"] for one in most if one["type"] == "mem"), None),
+        cpu_time=_cpu_time(time.get("total")),
+        max_rss=_memory(measured.get("max")),
+        total_rss=_memory(measured.get("total")),
     )
+
+
+def _cpu_time(said: Json | None) -> timedelta | None:
+    """A time of CPUs, in the units of ``sacct``: milliseconds, and from an hour on seconds."""
+    whole = number(said["seconds"]) if said else None
+    if said is None or whole is None:
+        return None
+    time = timedelta(seconds=whole, microseconds=number(said["microseconds"]) or 0)
+    return time - time % (timedelta(seconds=1) if time >= timedelta(hours=1) else timedelta(milliseconds=1))
+
+
+def _memory(tres: list[Json] | None) -> int | None:
+    return next((one["count"] for one in tres or () if one["type"] == "mem"), None)
 
 
 def _tres(said: list[Json] | None) -> str:

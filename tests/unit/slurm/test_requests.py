@@ -275,6 +275,18 @@ def test_runs_that_were_requeued_come_with_the_last() -> None:
     assert [step.state.base for step in job.earlier_runs[0].steps] == [JobBase.CANCELLED]
 
 
+@pytest.mark.parametrize(
+    ("printed_time", "seconds"), [("00:30.250", 30.25), ("00:01:30", 90), ("1-02:00:00", 93600), ("", None)]
+)
+def test_what_a_step_has_used(printed_time: str, seconds: float | None) -> None:
+    question = Accounting(ids=(JobId(7),), steps=True)
+    usage = "cpu=00:00:30,energy=0,fs/disk=2332,mem=3072K,pages=0,vmem=4096K"
+    rows = {"JobID": "7"}, {"JobID": "7.0", "TotalCPU": printed_time, "MaxRSS": "1024K", "TRESUsageInTot": usage}
+    [job] = question.read(printed(question.table, *rows))
+    assert job.steps[0].cpu_time == (None if seconds is None else timedelta(seconds=seconds))
+    assert (job.steps[0].max_rss, job.steps[0].total_rss) == (1 << 20, 3 << 20)
+
+
 def test_a_run_that_waits_has_no_steps_yet() -> None:
     question = Accounting(ids=(JobId(7),), steps=True)
     (job,) = question.read(

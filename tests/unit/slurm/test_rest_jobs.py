@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
+
+import pytest
 
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import AccountingJob, Job
@@ -38,3 +41,23 @@ def test_a_job_of_accounting_that_cannot_be_read_is_marked() -> None:
     assert isinstance(job, AccountingJob)
     assert (job.id, job.name) == (JobId(7), "fit")
     assert "state" in job.unreadable
+
+
+@pytest.mark.parametrize(
+    ("seconds", "microseconds", "told"),
+    [(30, 250_999, timedelta(seconds=30.25)), (0, 2_000_000, timedelta(seconds=2)), (7200, 5000, timedelta(hours=2))],
+)
+def test_what_a_step_has_used_is_what_sacct_prints(seconds: int, microseconds: int, told: timedelta) -> None:
+    times = dict.fromkeys(("submission", "eligible", "start", "end", "elapsed", "limit"), 0)
+    memory = {"type": "mem", "name": "", "count": 1 << 20}
+    step = {
+        "step": {"id": "7.batch", "name": "batch"}, "state": ["COMPLETED"], "exit_code": {},
+        "time": {**times, "total": {"seconds": seconds, "microseconds": microseconds}},
+        "tres": {"requested": {"max": [memory], "total": [{**memory, "count": 3 << 20}]}, "allocated": []},
+    }  # fmt: skip
+    said = {
+        "job_id": 7, "name": "fit", "array": {"job_id": 0}, "het": {"job_id": 0}, "state": {"current": ["COMPLETED"]},
+        "time": times, "tres": {"allocated": []}, "steps": [step],
+    }  # fmt: skip
+    [job] = answered(Accounting(ids=(JobId(7),), steps=True), said)
+    assert (job.steps[0].cpu_time, job.steps[0].max_rss, job.steps[0].total_rss) == (told, 1 << 20, 3 << 20)

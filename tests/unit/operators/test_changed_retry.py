@@ -1,0 +1,124 @@
+"""A try whose job is changed by how those of the earlier tries have ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_provider_soperator.client.client import AsyncSlurmClient
+from airflow_provider_soperator.hooks import slurm as hooks
+from airflow_provider_soperator.operators.sbatch import Policy, SbatchOperator, retry, settle
+from airflow_provider_soperator.slurm.job_failures import JobOutOfMemory
+from airflow_provider_soperator.slurm.job_ids import SubmissionKey
+from airflow_provider_soperator.slurm.job_records import Job
+from airflow_provider_soperator.work.sbatch import key_of_try
+from tests.unit.client.tracking import Slurm, past, queued, run_without_waiting
+from tests.unit.operators.dags import taken
+from tests.unit.operators.test_outcome import ended
+
+POLICY: Policy = {"OUT_OF_MEMORY": retry(mem="x2"), "NODE_FAIL": retry(exclude_nodes=True), "TIMEOUT": "retry"}
+
+
+def task_instance(tries: int) -> Any:
+    return SimpleNamespace(dag_id="d", run_id="r", task_id="t", map_index=-1, try_number=tries, max_tries=3)
+
+
+KEYS = [key_of_try(task_instance(4), None, number) for number in range(1, 5)]
+
+
+def named(key: SubmissionKey) -> str:
+    return key.name("d.t.r")
+
+
+@pytest.fixture
+def changed(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The job of a try that follows others, on a cluster that knows these."""
+
+    def made(slurm: Slurm, tries: int, policy: Policy = POLICY, **fields: Any) -> dict[str, Any]:
+        class Hook:
+            def __init__(self, conn_id: str) -> None: ...
+
+            @contextmanager
+            def client(self) -> Iterator[Any]:
+                def ask(request: Any) -> Any:
+                    return run_without_waiting(AsyncSlurmClient(slurm).ask(request), monkeypatch)
+
+                yield SimpleNamespace(ask=ask)
+
+        monkeypatch.setattr(hooks, "SlurmHook", Hook)
+        task = SbatchOperator(task_id="t", command="true", on_finish=policy, **fields)
+        context: Any = {"ti": task_instance(tries), "dag_run": SimpleNamespace(start_date=None)}
+        return {name: value for name, value in task._changed(context, KEYS[: tries - 1]).items() if name != "command"}
+
+    return made
+
+
+def oom(*keys: SubmissionKey) -> Sequence[Job]:
+    return [queued(str(7 + place), "OUT_OF_MEMORY", name=named(key)) for place, key in enumerate(keys)]
+
+
+def test_the_first_try_asks_nothing(changed: Any) -> None:
+    slurm = Slurm()
+    assert changed(slurm, 1, mem="8G") == {"mem": "8G"}
+    assert slurm.asked_at == []
+
+
+def test_without_changes_nothing_is_asked(changed: Any) -> None:
+    slurm = Slurm(*oom(KEYS[0]))
+    assert changed(slurm, 2, {"OUT_OF_MEMORY": "retry"}, mem="8G") == {"mem": "8G"}
+    assert slurm.asked_at == []
+
+
+def test_a_job_grows_with_each_try(changed: Any) -> None:
+    slurm = Slurm(*oom(*KEYS[:2]), accounting=[])
+    assert changed(slurm, 2, mem="8G") == {"mem": 16384}
+    assert changed(slurm, 3, mem="8G") == {"mem": 32768}
+
+
+def test_each_earlier_end_counts_for_what_it_was(changed: Any) -> None:
+    # The queue has forgotten the first one.
+    slurm = Slurm(
+        queued("8", "NODE_FAIL", name=named(KEYS[1]), nodelist="worker-[2-3]"),
+        queued("9", "TIMEOUT", name=named(KEYS[2]), nodelist="worker-4"),
+        accounting=[past("7", "OUT_OF_MEMORY", name=named(KEYS[0]))],
+    )
+    assert changed(slurm, 4, mem="1G") == {"mem": 2048, "exclude": "worker-[2-3]"}
+
+
+@pytest.mark.parametrize("state", ["RUNNING", "PENDING", "COMPLETED", "CANCELLED"])
+def test_a_job_that_the_try_goes_on_with_or_that_ended_otherwise_changes_nothing(changed: Any, state: str) -> None:
+    slurm = Slurm(queued("7", state, name=named(KEYS[0])), accounting=[])
+    assert changed(slurm, 2, mem="8G") == {"mem": "8G"}
+
+
+def test_a_job_that_is_not_known_any_more_changes_nothing(changed: Any) -> None:
+    assert changed(Slurm(), 2, mem="8G") == {"mem": "8G"}
+
+
+def test_only_the_array_of_the_task_counts_and_not_another_job_with_the_name(changed: Any) -> None:
+    name = named(KEYS[0])
+    slurm = Slurm(
+        queued("7_0", "NODE_FAIL", name=name, nodelist="worker-0"),
+        queued("7_1", "COMPLETED", name=name, nodelist="worker-1"),
+        queued("9", "NODE_FAIL", name=name, nodelist="worker-9"),
+        accounting=[],
+    )
+    assert changed(slurm, 2) == {"exclude": "worker-0"}
+
+
+def test_such_an_end_is_tried_again() -> None:
+    with pytest.raises(JobOutOfMemory):
+        settle(ended("OUT_OF_MEMORY"), POLICY)
+    with pytest.raises(AirflowFailException):
+        settle(ended("DEADLINE"), POLICY)
+
+
+def test_airflow_can_store_it_in_a_dag() -> None:
+    with taken():
+        SbatchOperator(task_id="one", command="true", on_finish=POLICY)
+        SbatchOperator.partial(task_id="many", command="true", on_finish=POLICY).expand(env=[{"A": "1"}])
