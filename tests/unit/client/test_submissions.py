@@ -8,16 +8,17 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_soperator.client import submissions
+from airflow_provider_soperator.client import batcher, submissions
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.job_run import JobRun
+from airflow_provider_soperator.client.submissions import Earlier
 from airflow_provider_soperator.slurm.errors import ControllerUnreachable, NotReached
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
 from airflow_provider_soperator.slurm.job_records import AccountingJob, Job
 from airflow_provider_soperator.slurm.requests import Accounting, ListJobs, Request
 from airflow_provider_soperator.slurm.requests.commands import run_steps
-from airflow_provider_soperator.slurm.requests.submission import MOST, SubmitOnce, Submitted
+from airflow_provider_soperator.slurm.requests.submission import MOST, SubmitOnce, Submitted, Withdraw
 from airflow_provider_soperator.transports.transport import RetryPolicy
 from tests.unit.client.tracking import past, queued
 
@@ -66,7 +67,7 @@ class Submitting:
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(submissions, "BATCH_PAUSE", 0)
+    monkeypatch.setattr(batcher, "BATCH_PAUSE", 0)
 
 
 def client_of(transport: Any) -> AsyncSlurmClient:
@@ -156,6 +157,8 @@ class Remembering:
             return tuple(job for job in self.queue if request.admits(job))
         if isinstance(request, Accounting):
             return tuple(job for job in self.accounted if request.admits(job))
+        if isinstance(request, Withdraw):
+            return None
         assert isinstance(request, SubmitOnce)
         return tuple(Submitted(JobId(99)) for _ in request.jobs)
 
@@ -185,7 +188,7 @@ NAME = EARLIER.name("train")
 )
 def test_a_try_goes_on_with_a_job_unless_that_has_failed(queue: str | None, accounted: str | None, found: bool) -> None:
     slurm = Remembering([queued("7", queue, NAME)] if queue else [], [past("7", accounted, NAME)] if accounted else [])
-    adopted = run_steps(submissions.find(JOB, [EARLIER], None), slurm)
+    [adopted] = run_steps(submissions.find({"": Earlier(JOB, (EARLIER,))}), slurm).values()
     assert adopted == (Submitted(JobId(7), adopted=True) if found else None)
 
 
@@ -201,5 +204,5 @@ def test_nothing_is_submitted_while_the_end_of_the_job_before_is_unknown() -> No
 
 def test_only_ones_own_jobs_are_looked_for() -> None:
     slurm = Remembering()
-    run_steps(submissions.find(JOB, [EARLIER], None), slurm)
+    run_steps(submissions.find({"": Earlier(JOB, (EARLIER,))}), slurm)
     assert [request.mine for request in slurm.asked if isinstance(request, (ListJobs, Accounting))] == [True, True]
