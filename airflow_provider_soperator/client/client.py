@@ -69,8 +69,8 @@ class AsyncSlurmClient:
         self._lookups: Batcher[tuple[SubmissionKey, ...], Earlier, Submitted | None] = Batcher(
             lambda batch: self._take(submissions.find(batch)), policy, MOST_IDS
         )
-        self._ends: Batcher[tuple[SubmissionKey, ...], tuple[SubmissionKey, ...], tuple[JobId, ...]] = Batcher(
-            lambda batch: self._take(queue.end(batch)), policy
+        self._cancellations: Batcher[tuple[SubmissionKey, ...], tuple[SubmissionKey, ...], tuple[JobId, ...]] = Batcher(
+            lambda batch: self._take(queue.cancel_keys(batch)), policy
         )
         self._answers = SharedAnswers()
 
@@ -146,12 +146,12 @@ class AsyncSlurmClient:
         limit = await self._limit() if len(jobs) > 1 else None
         return await self._take(submissions.submit_together(jobs, since, fresh, limit))
 
-    async def end(self, keys: Sequence[SubmissionKey]) -> tuple[JobId, ...]:
+    async def cancel_keys(self, keys: Sequence[SubmissionKey]) -> tuple[JobId, ...]:
         """Cancel whatever has these keys, also a job whose submission has begun; returns the jobs that had not ended.
 
         Tasks that end at the same time share the requests.
         """
-        return await self._ends.get(tuple(keys), tuple(keys), self._log) if keys else ()
+        return await self._cancellations.get(tuple(keys), tuple(keys), self._log) if keys else ()
 
     async def unfinished(self, jobs: Mapping[JobId, SubmissionKey]) -> tuple[JobId, ...]:
         """Those of these jobs that have not ended: ask right before a change of jobs that were submitted long ago.

@@ -132,7 +132,7 @@ class JobRun:
         return True
 
     async def _submit(self) -> Submitted:
-        self.ended = await self._patient.end(self._replaced)
+        self.ended = await self._patient.cancel_keys(self._replaced)
         *earlier, own = self._keys
         if earlier:
             adopted = await self._patient.find(self._job, earlier, since=self._since)
@@ -143,11 +143,11 @@ class JobRun:
     async def cancel(self) -> None:
         """Cancel the job, even while its submission is under way, here or in a process that this one took over from."""
         is_under_way = self._take_back()
-        self.cancelled = await self._patient.end(self._keys)
+        self.cancelled = await self._patient.cancel_keys(self._keys)
         if is_under_way and self._submission:
             # What was under way has its answer then, and where nothing could withdraw it there is a job now.
             await asyncio.wait([self._submission])
-            self.cancelled += await self._patient.end(self._keys)
+            self.cancelled += await self._patient.cancel_keys(self._keys)
 
     async def unfinished(self) -> tuple[JobId, ...]:
         """The job, unless it has ended: its number alone may be another job's by now."""

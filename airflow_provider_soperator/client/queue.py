@@ -203,7 +203,7 @@ def unfinished(jobs: Mapping[JobId, SubmissionKey]) -> Steps[tuple[JobId, ...]]:
     return tuple(dict.fromkeys(job.id.whole for job in listed if job.id.whole in own and not job.state.is_finished))
 
 
-def end(batch: Mapping[K, Sequence[SubmissionKey]]) -> Steps[dict[K, tuple[JobId, ...]]]:
+def cancel_keys(batch: Mapping[K, Sequence[SubmissionKey]]) -> Steps[dict[K, tuple[JobId, ...]]]:
     """Cancel whatever has these keys, also a job whose submission has begun; returns the jobs that had not ended.
 
     What is begun here and not completed, as slurmctld does not answer, the next submission on the cluster completes.

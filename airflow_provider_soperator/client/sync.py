@@ -73,7 +73,7 @@ class SlurmClient:
     config = _waited(AsyncSlurmClient.config)
     submit = _waited(AsyncSlurmClient.submit)
     find = _waited(AsyncSlurmClient.find)
-    end = _waited(AsyncSlurmClient.end)
+    cancel_keys = _waited(AsyncSlurmClient.cancel_keys)
     submit_many = _waited(AsyncSlurmClient.submit_many)
     submit_together = _waited(AsyncSlurmClient.submit_together)
     cancel = _waited(AsyncSlurmClient.cancel)

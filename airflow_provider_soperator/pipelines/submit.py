@@ -84,7 +84,7 @@ class SubmitAheadOperator(BaseOperator):
         with SlurmHook(self.slurm_conn_id).client() as shared:
             client = shared.patient(self.log)
             # Submitted ahead for the same tasks before they were cleared.
-            client.end([key for one in rendered for key in one.stale])
+            client.cancel_keys([key for one in rendered for key in one.stale])
             try:
                 submitted = client.submit_together([one.job for one in rendered], since=begun) if rendered else ()
             except TogetherRefused as refused:

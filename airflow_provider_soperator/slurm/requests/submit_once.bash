@@ -83,7 +83,7 @@ joined() { local IFS=,; echo "$*"; }
 # Both times are those of one file system, whatever the clocks of login nodes.
 is_withdrawn() { [ "$withdrawals/$1" -nt "$begun" ]; }
 # Whoever was told to end a job may not have lived to see that done.
-end_withdrawn() {
+cancel_withdrawn() {
     local id said key file
     local -A there=()
     local ended=() found=
@@ -285,5 +285,5 @@ if [ "$together" = start ]; then
     fi
 fi
 
-end_withdrawn
+cancel_withdrawn
 exit 0
