@@ -14,7 +14,6 @@ from airflow_provider_soperator.client.poller import statuses
 from airflow_provider_soperator.slurm.cluster_records import Partition, RateLimit, UserRights
 from airflow_provider_soperator.slurm.errors import (
     AccountingDisabled,
-    NotReached,
     SlurmError,
     SubmitRefused,
     TogetherRefused,
@@ -66,7 +65,7 @@ K = TypeVar("K")
 
 
 def submit(batch: Mapping[K, PendingSubmission]) -> Steps[dict[K, Submitted]]:
-    """Submit jobs in one request; jobs that it did not reach have no answer."""
+    """Submit jobs in one request; those that it did not reach, or slurmctld did not answer about, have no answer."""
     jobs, begun = tuple(one.job for one in batch.values()), [one.since for one in batch.values()]
     since = None if None in begun else min(filter(None, begun))
     request = SubmitOnce(jobs=jobs, since=since, fresh=all(one.fresh for one in batch.values()))
@@ -74,8 +73,10 @@ def submit(batch: Mapping[K, PendingSubmission]) -> Steps[dict[K, Submitted]]:
         # After a failure it may have been submitted nevertheless.
         one.fresh = False
     answers = yield from explained_answers(jobs, (yield request))
-    answered = zip(batch, answers, strict=True)
-    return {which: answer for which, answer in answered if not isinstance(answer.error, NotReached)}
+    answered = {which: one for which, one in zip(batch, answers, strict=True) if not (one.error and one.error.passing)}
+    if not answered:
+        raise next(one.error for one in answers if one.error)
+    return answered
 
 
 def submit_together(
@@ -148,7 +149,7 @@ def find(batch: Mapping[K, Earlier]) -> Steps[dict[K, Submitted | None]]:
     wanted = {known[key]: names[key] for key in newest.values() if key}
     if not wanted:
         return dict.fromkeys(batch)
-    # Whoever was told to end one of them has not done it yet, and from here on it is this try's.
+    # Whoever was told to cancel one of them has not done it yet, and from here on it is this try's.
     yield Withdraw(tuple(key for key in newest.values() if key), is_void=True)
     found_as = yield from statuses(wanted)
     return {

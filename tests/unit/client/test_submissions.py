@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ from airflow_provider_soperator.slurm.requests import Accounting, ListJobs, Requ
 from airflow_provider_soperator.slurm.requests.commands import run_steps
 from airflow_provider_soperator.slurm.requests.submission import MOST, SubmitOnce, Submitted, Withdraw
 from airflow_provider_soperator.transports.transport import RetryPolicy
-from tests.unit.client.tracking import past, queued
+from tests.unit.client.tracking import Log, past, queued, run_without_waiting
 
 JOB = BatchJob(command="true", name="train")
 
@@ -98,6 +99,40 @@ def test_what_a_request_does_not_get_to_is_in_the_next() -> None:
     answers = fan_out(transport, 10)
     assert len({one.id for one in answers if isinstance(one, Submitted)}) == 10
     assert transport.requests == [10, 6, 2]
+
+
+def test_a_job_that_slurmctld_gives_no_answer_about_is_in_the_next_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Failing(Submitting):
+        def _answer(self, place: int, job: BatchJob) -> Submitted:
+            if place and time.monotonic() < 1000 + 3600:
+                return Submitted(None, error=ControllerUnreachable("connect failure"))
+            return super()._answer(place, job)
+
+    transport, log = Failing(), Log()
+
+    async def run() -> list[Submitted]:
+        client = AsyncSlurmClient(transport).patient(log)
+        return await asyncio.gather(*(client.submit(JOB, key) for key in keys(4)))
+
+    answers = run_without_waiting(run(), monkeypatch)
+    assert len({one.id for one in answers}) == 4
+    # One job is submitted each time, as long as there are others; they are no reason to wait for it.
+    assert transport.requests[:4] == [4, 3, 2, 1]
+    assert log.lines == []
+
+
+def test_slurmctld_is_waited_for_that_gives_no_answer_about_any_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Failing(Submitting):
+        def _answer(self, place: int, job: BatchJob) -> Submitted:
+            if time.monotonic() < 1000 + 600:
+                return Submitted(None, error=ControllerUnreachable("connect failure"))
+            return super()._answer(place, job)
+
+    transport, log = Failing(), Log()
+    client = AsyncSlurmClient(transport).patient(log)
+    assert run_without_waiting(client.submit(JOB, keys(1)[0]), monkeypatch).id == JobId(1)
+    assert len(transport.requests) < 30
+    assert len(log.lines) == 1
 
 
 def test_many_of_one_caller_are_all_answered_in_order() -> None:
