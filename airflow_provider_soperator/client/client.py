@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import dataclasses
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,23 +13,26 @@ from functools import partial
 from typing import TypeVar
 
 from airflow_provider_soperator.client import queue, submissions
+from airflow_provider_soperator.client.batcher import Batcher, Patience
 from airflow_provider_soperator.client.job_accounts import JobAccounts
 from airflow_provider_soperator.client.output import Tail, Tails
-from airflow_provider_soperator.client.poller import POLL_INTERVAL, JobNews, Poller, statuses
-from airflow_provider_soperator.client.submissions import Batcher
+from airflow_provider_soperator.client.poller import POLL_INTERVAL, JobNews, Pace, Poller, statuses
+from airflow_provider_soperator.client.submissions import Earlier, PendingSubmission
+from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.shared import SharedAnswers
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, RateLimit, Share
-from airflow_provider_soperator.slurm.errors import AccountingDisabled
+from airflow_provider_soperator.slurm.errors import AccountingDisabled, SlurmError
 from airflow_provider_soperator.slurm.files import PIECE, FileError, Piece, ReadPieces
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
 from airflow_provider_soperator.slurm.job_records import JobStatus
 from airflow_provider_soperator.slurm.requests import CancelJobs, ListJobs, ListNodes, ListShares, Request, ShowConfig
+from airflow_provider_soperator.slurm.requests.accounting import MOST_IDS
 from airflow_provider_soperator.slurm.requests.commands import Steps, run_steps_async
-from airflow_provider_soperator.slurm.requests.submission import Submitted
+from airflow_provider_soperator.slurm.requests.submission import MOST, SubmitOnce, Submitted
 from airflow_provider_soperator.slurm.stats import SlurmStats, snapshot
 from airflow_provider_soperator.transports.transport import RetryPolicy, Transport, repeated
-from airflow_provider_soperator.transports.transport_errors import NotSupported
+from airflow_provider_soperator.transports.transport_errors import NotSupported, TransportError
 
 T = TypeVar("T")
 
@@ -54,27 +58,52 @@ class AsyncSlurmClient:
     def __init__(self, transport: Transport, policy: RetryPolicy = RetryPolicy()) -> None:  # noqa: B008
         self._transport = transport
         self._policy = policy
-        self._is_closed = False
+        #: Set for good, also for copies.
+        self._closed = asyncio.Event()
+        #: The log of a caller that waits while the cluster is away.
+        self._log: Logger | None = None
         self._watcher = Poller(partial(self._ask, policy=_OF_WATCHERS))
         self._tails = Tails(self.ask)
-        self._batcher = Batcher(self._take)
+        self._submissions: Batcher[SubmissionKey, PendingSubmission, Submitted] = Batcher(
+            self._submit_batch, policy, MOST
+        )
+        self._lookups: Batcher[tuple[SubmissionKey, ...], Earlier, Submitted | None] = Batcher(
+            lambda batch: self._take(submissions.find(batch)), policy, MOST_IDS
+        )
+        self._cancellations: Batcher[tuple[SubmissionKey, ...], tuple[SubmissionKey, ...], tuple[JobId, ...]] = Batcher(
+            lambda batch: self._take(queue.cancel_keys(batch)), policy
+        )
         self._answers = SharedAnswers()
         #: Records in accounting of jobs that have ended.
         self.accounts = JobAccounts(self.ask)
+
+    def patient(self, log: Logger) -> AsyncSlurmClient:
+        """This client for a caller that waits while the cluster is away, which its log is told of.
+
+        A failure that cannot pass by itself, such as a refused login or a rejected job, is still raised.
+        """
+        patient = copy.copy(self)
+        patient._log = log
+        return patient
 
     async def ask(self, request: Request[T]) -> T:
         """Send a request; repeat it after a transient failure if that does no harm."""
         return await self._ask(request, self._policy)
 
     async def _ask(self, request: Request[T], policy: RetryPolicy) -> T:
-        attempt, started = 1, time.monotonic()
+        attempt, started, patience, pace = 1, time.monotonic(), Patience(self._log), Pace()
         while True:
             try:
                 return await self._transport.ask(request)
-            except Exception as error:
-                again, pause = repeated(request, error), policy.pause(attempt, time.monotonic() - started)
-                if again is None or pause is None or self._is_closed:
+            except (SlurmError, TransportError) as error:
+                again = repeated(request, error)
+                pause = policy.pause(attempt, time.monotonic() - started) if error.retryable else None
+                if again is None or self._closed.is_set():
                     raise
+                if pause is None:
+                    if not patience.bears(error):
+                        raise
+                    pause = pace.after_failure()
                 request = again
             await asyncio.sleep(pause)
             attempt += 1
@@ -91,7 +120,7 @@ class AsyncSlurmClient:
         self, job: BatchJob, key: SubmissionKey, *, since: datetime | None = None, fresh: bool = False
     ) -> Submitted:
         """Submit a job exactly once; jobs submitted at the same time share a request."""
-        submitted = await self._batcher.submit(submissions.named(job, key), since=since, fresh=fresh)
+        submitted = await self._submit(PendingSubmission(submissions.named(job, key), since, fresh))
         if submitted.error:
             raise submitted.error
         return dataclasses.replace(submitted, key=key)
@@ -100,13 +129,13 @@ class AsyncSlurmClient:
         self, job: BatchJob, keys: Sequence[SubmissionKey], *, since: datetime | None = None
     ) -> Submitted | None:
         """The newest of several tries of a job, unless it has failed or was cancelled."""
-        return await self._take(submissions.find(job, keys, since))
+        return await self._lookups.get(tuple(keys), Earlier(job, tuple(keys), since), self._log)
 
     async def submit_many(
         self, jobs: Sequence[BatchJob], *, since: datetime | None = None, fresh: bool = False
     ) -> tuple[Submitted, ...]:
         """Submit hundreds of jobs in one go, each exactly once: their names end in keys. One answer for each."""
-        return await self._take(submissions.submit_many(jobs, since, fresh))
+        return tuple(await asyncio.gather(*(self._submit(PendingSubmission(job, since, fresh)) for job in jobs)))
 
     async def submit_together(
         self, jobs: Sequence[BatchJob], *, since: datetime | None = None, fresh: bool = False
@@ -119,6 +148,13 @@ class AsyncSlurmClient:
         """
         limit = await self._limit() if len(jobs) > 1 else None
         return await self._take(submissions.submit_together(jobs, since, fresh, limit))
+
+    async def cancel_keys(self, keys: Sequence[SubmissionKey]) -> tuple[JobId, ...]:
+        """Cancel whatever has these keys, also a job whose submission has begun; returns the jobs that had not ended.
+
+        Tasks that end at the same time share the requests.
+        """
+        return await self._cancellations.get(tuple(keys), tuple(keys), self._log) if keys else ()
 
     async def unfinished(self, jobs: Mapping[JobId, SubmissionKey]) -> tuple[JobId, ...]:
         """Those of these jobs that have not ended: ask right before a change of jobs that were submitted long ago.
@@ -156,7 +192,7 @@ class AsyncSlurmClient:
 
     async def statuses(self, jobs: Iterable[JobId]) -> dict[JobId, JobStatus]:
         """The status of any number of jobs, from one request."""
-        return await self._take(statuses(jobs))
+        return await self._take(statuses(dict.fromkeys(jobs, "")))
 
     def watch(
         self,
@@ -203,12 +239,22 @@ class AsyncSlurmClient:
 
     async def close(self) -> None:
         """Close the connection; open watches get no more updates."""
-        self._is_closed = True
+        self._closed.set()
         await self._watcher.close()
         await self._transport.close()
 
     async def _take(self, steps: Steps[T]) -> T:
         return await run_steps_async(steps, self.ask)
+
+    async def _submit(self, item: PendingSubmission) -> Submitted:
+        # An invalid job must not keep others from being submitted.
+        item.job.check()
+        [key] = SubmitOnce(jobs=(item.job,)).submission_keys()
+        return await self._submissions.get(key, item, self._log)
+
+    async def _submit_batch(self, batch: dict[SubmissionKey, PendingSubmission]) -> dict[SubmissionKey, Submitted]:
+        # Repeated by the batcher alone, without what was taken back meanwhile.
+        return await run_steps_async(submissions.submit(batch), self._transport.ask)
 
     async def _limit(self) -> RateLimit | None:
         try:

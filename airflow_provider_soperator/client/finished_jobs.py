@@ -125,7 +125,7 @@ def _whole(over: Mapping[int, Sequence[Job]]) -> Steps[list[JobStatus]]:
             plain.append(JobStatus(id=JobId(number), parts=tuple(parts)))
         else:
             others.append(JobId(number))
-    found: dict[JobId, JobStatus] = (yield from statuses(others)) if others else {}
+    found: dict[JobId, JobStatus] = (yield from statuses(dict.fromkeys(others, ""))) if others else {}
     return [*plain, *found.values()]
 
 

@@ -15,12 +15,12 @@ from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.diagnosis import diagnose
 from airflow_provider_soperator.client.output import Console, Tail
 from airflow_provider_soperator.client.poller import POLL_INTERVAL
+from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_description import array_indices, array_text
 from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
 from airflow_provider_soperator.slurm.job_records import Job, JobStatus, expand_filename
-from airflow_provider_soperator.slurm.requests import ListJobs
 from airflow_provider_soperator.slurm.requests.commands import run_steps_async
 from airflow_provider_soperator.slurm.requests.submission import Submitted, asked_for
 from airflow_provider_soperator.transports.transport_errors import TransportError
@@ -63,8 +63,8 @@ class JobRun:
 
     ``keys`` are the keys of the earlier tries, and last that of this one. A try continues with the job of an earlier
     one unless that has failed by now. Jobs with keys in ``replaced`` are cancelled: their task was cleared, and the
-    process that should have cancelled them may have died. ``tell_of_nodes`` returns lines about the nodes of a failed
-    job, for what Slurm does not know.
+    process that should have cancelled them may have died. With a ``log`` a submission and a cancellation wait while the
+    cluster is away. ``tell_of_nodes`` returns lines about the nodes of a failed job, for what Slurm does not know.
     """
 
     def __init__(
@@ -77,21 +77,30 @@ class JobRun:
         since: datetime | None = None,
         poll_interval: float = POLL_INTERVAL,
         show_output: bool = True,
+        log: Logger | None = None,
         tell_of_nodes: Callable[[Sequence[str]], Awaitable[list[str]]] | None = None,
     ) -> None:
-        self.client = client
+        self._log = log
+        self.use(client)
         self._job, self._keys, self._since = job, tuple(keys), since
         self._replaced = tuple(replaced)
         self._poll_interval, self._show_output = poll_interval, show_output
         self._tell_of_nodes = tell_of_nodes
         self._outputs: dict[str, _Output] = {}
         self._submission: asyncio.Future[Submitted] | None = None
+        self._is_taken_back = False
         #: The job that was submitted or adopted.
         self.submitted: Submitted | None = None
-        #: Jobs of replaced tries that were cancelled.
-        self.ended: list[JobId] = []
+        #: Jobs of replaced tries that were cancelled, and those of this one.
+        self.ended: tuple[JobId, ...] = ()
+        self.cancelled: tuple[JobId, ...] = ()
         #: Parts whose output is not streamed, as there are too many.
         self._unshown: set[JobId] = set()
+
+    def use(self, client: AsyncSlurmClient) -> None:
+        """Go on with another client of the cluster, as when the connection was corrected."""
+        self.client = client
+        self._patient = client.patient(self._log) if self._log else client
 
     @property
     def earlier(self) -> list[str]:
@@ -99,35 +108,43 @@ class JobRun:
         return [key.text for key in self._keys[:-1]]
 
     async def submit(self) -> Submitted:
-        """Submit the job; a submission that has begun completes even if the waiting task is cancelled."""
+        """Submit the job. If this is cancelled, only what is under way is completed on the cluster."""
         if self._submission is None:
             self._submission = asyncio.ensure_future(self._submit())
-        self.submitted = await asyncio.shield(self._submission)
+        try:
+            self.submitted = await asyncio.shield(self._submission)
+        except asyncio.CancelledError:
+            # Another process may go on with the task, or end it, while the cluster is away.
+            self._take_back()
+            raise
         return self.submitted
 
+    def _take_back(self) -> bool:
+        """Keep a submission from being sent, or sent again; True if it may be under way."""
+        if self._submission is None or self._submission.done():
+            return False
+        if not self._is_taken_back:
+            self._is_taken_back = True
+            self._submission.cancel()
+        return True
+
     async def _submit(self) -> Submitted:
-        await self._end_replaced()
+        self.ended = await self._patient.cancel_keys(self._replaced)
         *earlier, own = self._keys
         if earlier:
-            adopted = await self.client.find(self._job, earlier, since=self._since)
+            adopted = await self._patient.find(self._job, earlier, since=self._since)
             if adopted:
                 return adopted
-        return await self.client.submit(self._job, own, since=self._since)
-
-    async def _end_replaced(self) -> None:
-        if self._replaced:
-            suffixes = tuple(key.suffix for key in self._replaced)
-            jobs = await self.client.ask(ListJobs(mine=True, name_suffixes=suffixes))
-            self.ended = sorted({job.id.whole for job in jobs if not job.state.is_finished})
-            await self.client.cancel_many(self.ended)
+        return await self._patient.submit(self._job, own, since=self._since)
 
     async def cancel(self) -> None:
-        """Cancel the job, even while its submission is under way."""
-        if self._submission is None:
-            # Another process may have submitted it, before this one took over.
-            self._submission = asyncio.ensure_future(self._find_own())
-        self.submitted = await asyncio.shield(self._submission)
-        await self.client.cancel_many(await self.unfinished())
+        """Cancel the job, even while its submission is under way, here or in a process that this one took over from."""
+        is_under_way = self._take_back()
+        self.cancelled = await self._patient.cancel_keys(self._keys)
+        if is_under_way and self._submission:
+            # What was under way has its answer then, and where nothing could withdraw it there is a job now.
+            await asyncio.wait([self._submission])
+            self.cancelled += await self._patient.cancel_keys(self._keys)
 
     async def unfinished(self) -> tuple[JobId, ...]:
         """The job, unless it has ended: its number alone may be another job's by now."""
@@ -146,9 +163,6 @@ class JobRun:
             return [f"No diagnosis: the cluster did not answer within {DIAGNOSIS_TIME:g} s"]
         told = await self._tell_of_nodes(nodes) if nodes and self._tell_of_nodes else []
         return lines + (["  Kubernetes", *(f"    {line}" for line in told)] if told else [])
-
-    async def _find_own(self) -> Submitted:
-        return await self.client.find(self._job, self._keys, since=self._since) or Submitted(None)
 
     async def follow(self) -> AsyncIterator[JobStatus | Printed]:
         """States and output as they come; the last item is the job's end, after all of its output."""

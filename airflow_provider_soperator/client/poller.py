@@ -10,7 +10,7 @@ import contextlib
 import math
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -248,10 +248,10 @@ def _ids(entries: Iterable[_WatchedEntry[W]]) -> tuple[JobId, ...]:
     return tuple(JobId(number) for number in dict.fromkeys(entry.job.number for entry in entries))
 
 
-def statuses(ids: Iterable[JobId], name: str = "") -> Steps[dict[JobId, JobStatus]]:
-    """The current status of each job; a job in neither the queue nor accounting, under this name, is ``lost``."""
+def statuses(jobs: Mapping[JobId, str]) -> Steps[dict[JobId, JobStatus]]:
+    """The current status of each job; one in neither the queue nor accounting, under its name if given, is ``lost``."""
     book: WatchList[Waiter] = WatchList(LossLimits(unknown=0, runaway=0))
-    asked = [Waiter(job, name) for job in dict.fromkeys(ids)]
+    asked = [Waiter(job, name) for job, name in jobs.items()]
     for one in asked:
         book.add(one)
     yield from book.round()

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
+from typing import TypeVar
 
 from airflow_provider_soperator.slurm.dependencies import Unmet
 from airflow_provider_soperator.slurm.errors import InvalidStateTransition, JobFinished, SlurmError, UnknownJob
-from airflow_provider_soperator.slurm.job_ids import JobId, JobIdSet, SubmissionKey
+from airflow_provider_soperator.slurm.job_ids import JobId, JobIdSet, SubmissionKey, key_of
 from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.queue_filter import QueueFilter
 from airflow_provider_soperator.slurm.requests import (
@@ -25,6 +26,10 @@ from airflow_provider_soperator.slurm.requests import (
     batches,
 )
 from airflow_provider_soperator.slurm.requests.commands import Steps
+from airflow_provider_soperator.slurm.requests.submission import Withdraw
+from airflow_provider_soperator.transports.transport_errors import NotSupported
+
+K = TypeVar("K")
 
 #: Reads of the queue. A job may start or end between a read and a change, which then fails for it.
 _LOOKS = 4
@@ -196,6 +201,28 @@ def unfinished(jobs: Mapping[JobId, SubmissionKey]) -> Steps[tuple[JobId, ...]]:
     # Further components of a heterogeneous job may have names of their own.
     own = {job.id.whole for job in listed if job.name.endswith(jobs[job.id.whole].suffix)}
     return tuple(dict.fromkeys(job.id.whole for job in listed if job.id.whole in own and not job.state.is_finished))
+
+
+def cancel_keys(batch: Mapping[K, Sequence[SubmissionKey]]) -> Steps[dict[K, tuple[JobId, ...]]]:
+    """Cancel whatever has these keys, also a job whose submission has begun; returns the jobs that had not ended.
+
+    What is begun here and not completed, as slurmctld does not answer, the next submission on the cluster completes.
+    """
+    keys = tuple(dict.fromkeys(key for some in batch.values() for key in some))
+    yield Withdraw(keys)
+    suffixes = tuple(key.suffix for key in keys)
+    listed: tuple[Job, ...]
+    try:
+        listed = yield ListJobs(mine=True, name_suffixes=suffixes)
+    except NotSupported:
+        # The token names no user.
+        listed = yield ListJobs(name_suffixes=suffixes)
+    ended: dict[SubmissionKey | None, dict[JobId, None]] = {}
+    for job in sorted(listed, key=lambda job: job.id):
+        if not job.state.is_finished:
+            ended.setdefault(key_of(job.name), {})[job.id.whole] = None
+    yield from cancel_many(job for jobs in ended.values() for job in jobs)
+    return {which: tuple(job for key in some for job in ended.get(key, ())) for which, some in batch.items()}
 
 
 def cancel_many(ids: Iterable[JobId], waiting: bool = False) -> Steps[None]:

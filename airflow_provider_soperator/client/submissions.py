@@ -1,32 +1,26 @@
-"""Submissions: many jobs in one request, and explanations of rejected ones.
-
-Jobs that many tasks submit at the same moment, as in a wide fan-out, go to the cluster together.
-"""
+"""Submissions: many jobs in one request, the jobs of earlier tries, and explanations of rejected ones."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import dataclasses
 import difflib
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
-from itertools import islice
 from typing import TypeVar
 
 from airflow_provider_soperator.client.poller import statuses
 from airflow_provider_soperator.slurm.cluster_records import Partition, RateLimit, UserRights
 from airflow_provider_soperator.slurm.errors import (
     AccountingDisabled,
-    NotReached,
     SlurmError,
     SubmitRefused,
     TogetherRefused,
 )
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
-from airflow_provider_soperator.slurm.job_records import AccountingJob, Job
+from airflow_provider_soperator.slurm.job_records import AccountingJob, Job, JobStatus
 from airflow_provider_soperator.slurm.requests import (
     Accounting,
     ListJobs,
@@ -43,6 +37,7 @@ from airflow_provider_soperator.slurm.requests.submission import (
     SubmitOnce,
     Submitted,
     Together,
+    Withdraw,
     in_order,
     readable_job_name,
 )
@@ -55,23 +50,33 @@ def named(job: BatchJob, key: SubmissionKey) -> BatchJob:
     return job.replace(name=key.name(job.name or "job"))
 
 
-def submit_many(jobs: Sequence[BatchJob], since: datetime | None, fresh: bool) -> Steps[tuple[Submitted, ...]]:
-    """Submit jobs in as many requests as the cluster needs."""
-    done: dict[int, Submitted] = {}
-    while left := [place for place in range(len(jobs)) if place not in done]:
-        done |= yield from _submit_some({place: jobs[place] for place in left[:MOST]}, since, fresh)
-    return tuple(done[place] for place in range(len(jobs)))
+@dataclass
+class PendingSubmission:
+    """A job to submit, whose name ends in its key."""
+
+    job: BatchJob
+    #: The earliest possible time of the first try.
+    since: datetime | None = None
+    #: True if there was no earlier try, and no earlier request.
+    fresh: bool = False
 
 
 K = TypeVar("K")
 
 
-def _submit_some(jobs: Mapping[K, BatchJob], since: datetime | None, fresh: bool) -> Steps[dict[K, Submitted]]:
-    """Submit jobs in one request; jobs that it did not reach have no answer."""
-    batch = tuple(jobs.values())
-    answers = yield from explained_answers(batch, (yield SubmitOnce(jobs=batch, since=since, fresh=fresh)))
-    answered = zip(jobs, answers, strict=True)
-    return {which: answer for which, answer in answered if not isinstance(answer.error, NotReached)}
+def submit(batch: Mapping[K, PendingSubmission]) -> Steps[dict[K, Submitted]]:
+    """Submit jobs in one request; those that it did not reach, or slurmctld did not answer about, have no answer."""
+    jobs, begun = tuple(one.job for one in batch.values()), [one.since for one in batch.values()]
+    since = None if None in begun else min(filter(None, begun))
+    request = SubmitOnce(jobs=jobs, since=since, fresh=all(one.fresh for one in batch.values()))
+    for one in batch.values():
+        # After a failure it may have been submitted nevertheless.
+        one.fresh = False
+    answers = yield from explained_answers(jobs, (yield request))
+    answered = {which: one for which, one in zip(batch, answers, strict=True) if not (one.error and one.error.passing)}
+    if not answered:
+        raise next(one.error for one in answers if one.error)
+    return answered
 
 
 def submit_together(
@@ -119,93 +124,55 @@ def jobs_at_once(limit: RateLimit | None) -> int:
     return max(1, min(MOST, int(in_time)))
 
 
-def find(job: BatchJob, keys: Sequence[SubmissionKey], since: datetime | None) -> Steps[Submitted | None]:
-    """The newest of several tries of a job, unless it has failed or was cancelled.
+@dataclass(frozen=True)
+class Earlier:
+    """A job, the keys under which earlier tries can have submitted it, and the earliest time of the first of them."""
+
+    job: BatchJob
+    keys: tuple[SubmissionKey, ...]
+    since: datetime | None = None
+
+
+def find(batch: Mapping[K, Earlier]) -> Steps[dict[K, Submitted | None]]:
+    """For each job the newest of its tries, unless that has failed or was cancelled.
 
     A job that has left the queue while accounting lags looks lost, and may have succeeded: its watch finds out.
     """
-    names = tuple(named(job, key).name or "" for key in keys)
-    found: list[Job | AccountingJob] = list((yield ListJobs(mine=True, names=names)))
-    since = since or datetime.now(timezone.utc) - LOOK_BACK
-    with contextlib.suppress(AccountingDisabled):
-        found += yield Accounting(names=names, mine=True, since=since)
+    names = {key: named(one.job, key).name or "" for one in batch.values() for key in one.keys}
+    since = min(one.since or datetime.now(timezone.utc) - LOOK_BACK for one in batch.values())
     # The lowest id of each name counts, as in the submission.
     ids: dict[str, JobId] = {}
-    for one in sorted(found, key=lambda one: one.id, reverse=True):
-        ids[name_in_accounting(one.name)] = one.id.whole
-    known = {name_in_accounting(name): key for name, key in zip(names, keys, strict=True)}
-    name = next((name for name in reversed(known) if name in ids), None)
-    if name is None:
-        return None
-    newest = ids[name]
-    status = (yield from statuses([newest], name))[newest]
-    if status.is_finished and not status.succeeded:
-        return None
-    if status.state.base is JobBase.CANCELLED:
-        # It is being cancelled.
-        return None
-    return Submitted(newest, adopted=True, key=known[name])
+    for job in sorted((yield from _named_jobs(tuple(names.values()), since)), key=lambda job: job.id, reverse=True):
+        ids[name_in_accounting(job.name)] = job.id.whole
+    known = {key: ids[found] for key, name in names.items() if (found := name_in_accounting(name)) in ids}
+    newest = {which: next((key for key in reversed(one.keys) if key in known), None) for which, one in batch.items()}
+    wanted = {known[key]: names[key] for key in newest.values() if key}
+    if not wanted:
+        return dict.fromkeys(batch)
+    # Whoever was told to cancel one of them has not done it yet, and from here on it is this try's.
+    yield Withdraw(tuple(key for key in newest.values() if key), is_void=True)
+    found_as = yield from statuses(wanted)
+    return {
+        which: Submitted(known[key], adopted=True, key=key) if key and _goes_on(found_as[known[key]]) else None
+        for which, key in newest.items()
+    }
 
 
-#: Seconds that the first submission waits for others.
-BATCH_PAUSE = 0.05
+def _named_jobs(names: Sequence[str], since: datetime) -> Steps[list[Job | AccountingJob]]:
+    """The connection's own jobs of these names, in the queue and in accounting."""
+    found: list[Job | AccountingJob] = list((yield ListJobs(mine=True, names=tuple(names))))
+    with contextlib.suppress(AccountingDisabled):
+        for start in range(0, len(names), MOST):
+            found += yield Accounting(names=tuple(names[start : start + MOST]), mine=True, since=since)
+    return found
 
 
-@dataclass
-class _PendingSubmission:
-    """A job, and the futures of its submission."""
-
-    job: BatchJob
-    since: datetime | None
-    fresh: bool
-    answers: list[asyncio.Future[Submitted]] = field(default_factory=list)
-
-
-class Batcher:
-    """Collects jobs, submits them together, and returns each its own answer.
-
-    One request is under way at a time, as a second one would wait for the lock of the first; what is collected
-    meanwhile is the next.
-    """
-
-    def __init__(self, take: Callable[[Steps[dict[str, Submitted]]], Awaitable[dict[str, Submitted]]]) -> None:
-        self._take = take
-        self._waiting: dict[str, _PendingSubmission] = {}
-        self._task: asyncio.Task[None] | None = None
-
-    async def submit(self, job: BatchJob, *, since: datetime | None, fresh: bool) -> Submitted:
-        # An invalid job must not keep the others from being submitted.
-        job.check()
-        [key] = SubmitOnce(jobs=(job,)).submission_keys()
-        answer: asyncio.Future[Submitted] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(key.text, _PendingSubmission(job, since, fresh)).answers.append(answer)
-        if self._task is None:
-            self._task = asyncio.create_task(self._send_all(), name="slurm-submit")
-        return await answer
-
-    async def _send_all(self) -> None:
-        try:
-            await asyncio.sleep(BATCH_PAUSE)
-            while self._waiting:
-                await self._send(dict(islice(self._waiting.items(), MOST)))
-        finally:
-            self._task = None
-
-    async def _send(self, batch: Mapping[str, _PendingSubmission]) -> None:
-        jobs = {key: one.job for key, one in batch.items()}
-        begun = [one.since for one in batch.values() if one.since]
-        earliest = min(begun) if len(begun) == len(batch) else None
-        try:
-            submitted = await self._take(_submit_some(jobs, earliest, all(one.fresh for one in batch.values())))
-        except BaseException as error:
-            for answer in (answer for key in batch for answer in self._waiting.pop(key).answers if not answer.done()):
-                answer.set_exception(error)
-            if not isinstance(error, Exception):
-                raise
-            return
-        for key, result in submitted.items():
-            for answer in (answer for answer in self._waiting.pop(key).answers if not answer.done()):
-                answer.set_result(result)
+def _goes_on(status: JobStatus) -> bool:
+    """True if another try goes on with a job."""
+    if status.is_finished:
+        return status.succeeded
+    # It may be on its way out.
+    return status.state.base is not JobBase.CANCELLED
 
 
 def explained_answers(jobs: Sequence[BatchJob], answers: tuple[Submitted, ...]) -> Steps[tuple[Submitted, ...]]:

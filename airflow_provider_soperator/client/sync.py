@@ -17,6 +17,7 @@ from airflow_provider_soperator.client import file_copies
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.file_copies import Copied
 from airflow_provider_soperator.client.poller import JobNews
+from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm.job_records import JobStatus
 from airflow_provider_soperator.slurm.requests.commands import run_steps
 
@@ -64,10 +65,15 @@ class SlurmClient:
     def __init__(self, client: AsyncSlurmClient) -> None:
         self._client = client
 
+    def patient(self, log: Logger) -> SlurmClient:
+        """This client for a caller that waits while the cluster is away, which its log is told of."""
+        return SlurmClient(self._client.patient(log))
+
     ask = _waited(AsyncSlurmClient.ask)
     config = _waited(AsyncSlurmClient.config)
     submit = _waited(AsyncSlurmClient.submit)
     find = _waited(AsyncSlurmClient.find)
+    cancel_keys = _waited(AsyncSlurmClient.cancel_keys)
     submit_many = _waited(AsyncSlurmClient.submit_many)
     submit_together = _waited(AsyncSlurmClient.submit_together)
     cancel = _waited(AsyncSlurmClient.cancel)

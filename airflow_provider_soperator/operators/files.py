@@ -88,7 +88,7 @@ class JobFiles:
     def _client(self) -> Iterator[SlurmClient]:
         try:
             with self._hook.client() as client:
-                yield client
+                yield client.patient(self._log)
         except (ConnectionMistake, NotSupported) as error:
             raise AirflowFailException(str(error)) from error
 

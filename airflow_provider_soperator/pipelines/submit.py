@@ -82,8 +82,10 @@ class SubmitAheadOperator(BaseOperator):
 
         since = submitted_since(context["dag_run"].start_date)
         ahead = Ahead(context["dag_run"].clear_number or 0)
-        with SlurmHook(self.slurm_conn_id).client() as client:
-            _cancel(client, [key for one in rendered for key in one.stale])
+        with SlurmHook(self.slurm_conn_id).client() as shared:
+            client = shared.patient(self.log)
+            # Submitted ahead for the same tasks before they were cleared.
+            client.cancel_keys([key for one in rendered for key in one.stale])
             try:
                 submitted = client.submit_together([one.job for one in rendered], since=since) if rendered else ()
             except TogetherRefused as refused:
@@ -127,7 +129,8 @@ class CancelRestOperator(BaseOperator):
             kept, others = self._left(context, submit)
             if not kept and not others:
                 continue
-            with SlurmHook(cluster).client() as client:
+            with SlurmHook(cluster).client() as shared:
+                client = shared.patient(self.log)
                 left = client.unfinished(kept | others)
                 # A job that may outlive its task runs on; if it is pending, it can never run.
                 client.cancel_waiting([job for job in left if job in kept])
@@ -172,12 +175,3 @@ def _keys(client: SlurmClient, jobs: Iterable[str | None]) -> dict[str, str]:
     ids = tuple(JobId.parse(job) for job in jobs if job)
     known = client.ask(ListJobs(ids=ids)) if ids else ()
     return {str(job.id.whole): key.text for job in known if (key := key_of(job.name))}
-
-
-def _cancel(client: SlurmClient, keys: Sequence[SubmissionKey]) -> None:
-    """Cancel the jobs that were submitted ahead for the same tasks before they were cleared."""
-    from airflow_provider_soperator.slurm.requests import ListJobs
-
-    if keys:
-        jobs = client.ask(ListJobs(mine=True, name_suffixes=tuple(key.suffix for key in keys)))
-        client.cancel_many(sorted({job.id.whole for job in jobs if not job.state.is_finished}))

@@ -10,7 +10,7 @@ class SlurmError(Exception):
     """Slurm rejected a request, or failed to carry it out.
 
     ``said`` is Slurm's own message. ``retryable``: the same request may succeed later. ``unsettled``: it may have been
-    carried out nevertheless.
+    carried out nevertheless. ``passing``: it may be over later without any change, so that a task can wait for that.
 
     >>> try:
     ...     raise UnknownNode("Invalid node name specified", "scontrol")
@@ -28,6 +28,10 @@ class SlurmError(Exception):
         self.command = command
         self.remedy = remedy or type(self).remedy
         super().__init__(": ".join(filter(None, (command, self.said, self.remedy))))
+
+    @property
+    def passing(self) -> bool:
+        return self.retryable
 
 
 class InvalidRequest(SlurmError, ValueError):
@@ -188,6 +192,12 @@ class NotReached(TransientSlurmError):
     """A job was not submitted, as the time of its request was over before its turn."""
 
     remedy = "repeat the request"
+
+
+class SubmissionWithdrawn(SlurmError):
+    """A job was not submitted, as its task was told to end before its turn."""
+
+    remedy = "clear the task to have it submitted"
 
 
 class AccountingDisabled(SlurmError):

@@ -52,7 +52,7 @@ class RetryPolicy:
 
 def repeated(request: Request[T], error: BaseException) -> Request[T] | None:
     """The request to repeat after a failure, mostly the same; None if a repeat cannot succeed or does harm."""
-    if not isinstance(error, (SlurmError, TransportError)) or not error.retryable:
+    if not isinstance(error, (SlurmError, TransportError)) or not error.passing:
         return None
     return request.again() if error.unsettled else request
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import socket
 import ssl
@@ -18,7 +19,7 @@ class TransportError(Exception):
     """A request did not reach the cluster, or its answer did not arrive.
 
     ``retryable``: the same request may succeed later. ``unsettled``: the cluster may have carried out the request
-    nevertheless.
+    nevertheless. ``passing``: it may be over later without any change, so that a task can wait for that.
     """
 
     retryable = False
@@ -29,13 +30,22 @@ class TransportError(Exception):
         self.what = what
         self.remedy = remedy
 
+    @property
+    def passing(self) -> bool:
+        return self.retryable
+
 
 class ConnectFailed(TransportError):
     """The connection failed: the host, its key, the private key or the name is wrong, or there is no server."""
 
 
 class Unreachable(ConnectFailed):
-    """The server does not answer, or nothing listens there: it may be down, or starting."""
+    """The server does not answer, or nothing listens there: it may be down, or starting.
+
+    Not worth another try at once: who waits for nobody is told of a wrong address or port quickly.
+    """
+
+    passing = True
 
 
 class ConnectRefused(ConnectFailed):
@@ -138,6 +148,11 @@ def _kubernetes_words(error: BaseException) -> str:
     return str(innermost).strip() or type(innermost).__name__
 
 
+def _is_unknown_name(error: BaseException) -> bool:
+    """True if there is no host of the name; not if the name servers do not answer."""
+    return any(isinstance(one, socket.gaierror) and one.errno != socket.EAI_AGAIN for one in _causes(error))
+
+
 def is_missing(error: BaseException) -> bool:
     """True if there is no such object."""
     return _kubernetes_status(error) == 404
@@ -184,6 +199,10 @@ def kubernetes_error(
         return ConnectRefused(
             f"the Kubernetes API closed the connection ({words})", "it may be starting, or a proxy in front of it"
         )
+    if _is_unknown_name(error):
+        return ConnectFailed(
+            f"the host name of the Kubernetes API is unknown ({words})", "check the server of the Kubernetes connection"
+        )
     silent = any(isinstance(one, (OSError, asyncio.TimeoutError)) for one in _causes(error))
     if silent or "ClientConnectorError" in names:
         return Unreachable(
@@ -225,14 +244,14 @@ def rest_error(error: Exception, call: RestCall, url: str) -> TransportError:
     if isinstance(error, httpx.ConnectTimeout):
         return Unreachable(f"{address} does not answer", "see the address, and firewalls and network policies")
     if isinstance(error, httpx.ConnectError):
-        if any(isinstance(one, socket.gaierror) for one in chain):
+        if _is_unknown_name(error):
             return ConnectFailed(
                 f"the host name in {address} is unknown",
                 "inside Kubernetes it is CLUSTER-rest-svc.NAMESPACE.svc; from outside it needs a proxy or a tunnel",
             )
         if any(isinstance(one, ConnectionRefusedError) for one in chain) or "refused" in words:
             return ConnectRefused(f"nothing listens at {address}", _RESTARTS)
-        return ConnectFailed(f"cannot connect to {address} ({words})", "see the address of slurmrestd")
+        return Unreachable(f"cannot connect to {address} ({words})", "see the address of slurmrestd")
     if isinstance(error, httpx.TimeoutException):
         return CommandTimedOut(str(call), call.timeout)
     if isinstance(error, httpx.RemoteProtocolError) and "illegal" in str(error):
@@ -254,6 +273,7 @@ def unexpected_answer(call: RestCall, url: str, status: int, data: bytes) -> Tra
     return ConnectFailed(what, "see whether this is the address of a slurmrestd, with the path that a proxy has for it")
 
 
+_NO_WAY_THERE = (errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH)
 #: Messages of paramiko and the SSH provider for a private key that they cannot read.
 _KEY_UNREADABLE = ("private key file", "Key must have BEGIN", "Private key provided")
 _HOST_KEY_UNREADABLE = ("Invalid key (class", "host key algorithm", "missing key data", "Incorrect padding")
@@ -264,8 +284,12 @@ def ssh_error(error: BaseException) -> TransportError:
     if isinstance(error, TransportError):
         return error
     kind, text = type(error).__name__, str(error).removeprefix("[Errno None] ").rstrip(".") or type(error).__name__
-    if isinstance(error, socket.gaierror):
+    if _is_unknown_name(error):
         return ConnectFailed(f"the host name is unknown ({text})", "check the host of the connection")
+    if isinstance(error, socket.gaierror):
+        return Unreachable(f"the host name is unknown at present ({text})", "see whether the name servers answer")
+    if isinstance(error, OSError) and error.errno in _NO_WAY_THERE:
+        return Unreachable(f"there is no way to the host ({text})", "see whether the login node is up, and the network")
     if isinstance(error, ConnectionRefusedError) or kind == "NoValidConnectionsError":
         return Unreachable(f"nothing listens there ({text})", "check host and port, and whether the login node is up")
     if kind == "BadHostKeyException":

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -32,9 +33,12 @@ from airflow_provider_soperator.slurm.requests.commands import run_steps_async
 from airflow_provider_soperator.transports.transport_errors import NotSupported, TransportError
 from airflow_provider_soperator.triggers.base import KillableTrigger, SlurmTrigger, call
 from airflow_provider_soperator.work.metrics import emit
+from airflow_provider_soperator.work.polling import may_pass, polled, slurm_client
 from airflow_provider_soperator.work.protocols import failed, refused, succeeded, timed_out
 from airflow_provider_soperator.work.sbatch import REPORT, Chain, Published, follow, job_for, key_of_try
 
+#: Seconds between two tries to cancel a job over a connection that has to be corrected first.
+_PAUSE = 60.0
 #: Errors that last until the task or its connection is changed.
 _FINAL = (ConnectionMistake, InvalidJob, ResultError, SubmitRefused, NotSupported)
 _NO_FILES = "result: the connection {} cannot read files: name an SSH or Kubernetes connection in it (files_via)"
@@ -120,8 +124,8 @@ class SbatchTrigger(KillableTrigger):
         except asyncio.TimeoutError:
             if left is None:
                 raise
-        await run.cancel()
-        return timed_out(f"job {run.submitted.id}" if run.submitted else "the submission")
+        await self._until_done(self._cancel_job)
+        return timed_out(self._job_ids or "the submission")
 
     async def _value(self, client: AsyncSlurmClient, status: JobStatus) -> dict[str, Any]:
         if self.result is None:
@@ -152,25 +156,52 @@ class SbatchTrigger(KillableTrigger):
 
     async def cancel(self) -> None:
         """Cancel the job, if there is one and the task asks for it, and those that can never run after that."""
-        async with SlurmHook(self.slurm_conn_id).async_client() as client:
-            if self.cancel_on_kill:
-                await self._run_with(client).cancel()
-            chain = Chain.read(self.chain)
-            # Others follow a task that was marked as successful. In a run that takes too long all are skipped.
-            if chain.doomed and await self.state() in ("failed", "skipped"):
-                await chain.give_up(client)
+        await self._until_done(self._cancel_with)
+
+    async def _until_done(self, step: Callable[[AsyncSlurmClient], Awaitable[None]]) -> None:
+        """Try a step until it is done: the cluster may be away for hours, and the connection have to be corrected."""
+        done = polled(
+            lambda: slurm_client(self.slurm_conn_id),
+            step,
+            _PAUSE,
+            self.log,
+            is_borne=lambda error: may_pass(error) or not isinstance(error, (SlurmError, NotSupported)),
+        )
+        async with aclosing(done):
+            await anext(done)
+
+    async def _cancel_job(self, client: AsyncSlurmClient) -> None:
+        await self._run_with(client).cancel()
+
+    async def _cancel_with(self, client: AsyncSlurmClient) -> None:
+        if self.cancel_on_kill:
+            await self._cancel_job(client)
+        chain = Chain.read(self.chain)
+        # Others follow a task that was marked as successful. In a run that takes too long all are skipped.
+        if chain.doomed and await self.state() in ("failed", "skipped"):
+            await chain.give_up(client.patient(self.log))
 
     @property
     def fate(self) -> str:
         """The result of the cancellation, as the rest of a sentence."""
-        submitted = self._begun.submitted if self._begun else None
-        if submitted is None or submitted.id is None:
+        if not self._job_ids:
             return ""
-        return f", and job {submitted.id} was {'cancelled' if self.cancel_on_kill else 'left alone'}"
+        return f", and {self._job_ids} was {'cancelled' if self.cancel_on_kill else 'left alone'}"
+
+    @property
+    def _job_ids(self) -> str:
+        """The job, in words; empty if there is none."""
+        run = self._begun
+        submitted = run.submitted.id if run and run.submitted else None
+        ids = (run.cancelled if run else ()) or ((submitted,) if submitted else ())
+        return f"job {', '.join(map(str, ids))}" if ids else ""
 
     def _run_with(self, client: AsyncSlurmClient) -> JobRun:
-        # A trigger that is killed has begun, and knows best which jobs to cancel.
-        self._begun = self._begun or JobRun(
+        # A trigger that is killed has begun, and its submission may be under way.
+        if self._begun:
+            self._begun.use(client)
+            return self._begun
+        self._begun = JobRun(
             client,
             job_of(self.job),
             [SubmissionKey(key) for key in self.keys],
@@ -178,6 +209,7 @@ class SbatchTrigger(KillableTrigger):
             since=datetime.fromisoformat(self.since) if self.since else None,
             poll_interval=self.poll_interval,
             show_output=self.stream_logs,
+            log=self.log,
             tell_of_nodes=SlurmHook(self.slurm_conn_id).tell_of_pods,
         )
         return self._begun

@@ -143,8 +143,8 @@ class ClusterProgress(Progress[ClusterClients]):
     async def undo(self, clients: ClusterClients) -> str:
         """Cancel the test jobs."""
         if clients.slurm:
-            jobs = [run.submitted.id for run in self._runs if run.submitted and run.submitted.id]
-            await clients.slurm.cancel_many(jobs)
+            # Another process may have submitted them.
+            await clients.slurm.cancel_keys([SubmissionKey(key) for keys in self._wanted.keys.values() for key in keys])
         return "The cluster stays, and comes up by itself"
 
     def left(self, error: Exception) -> str:

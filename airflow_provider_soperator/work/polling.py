@@ -18,7 +18,6 @@ from airflow_provider_soperator.soperator.objects import ObjectMissing
 from airflow_provider_soperator.transports.transport_errors import (
     NotSupported,
     TransportError,
-    Unreachable,
     is_forbidden,
 )
 from airflow_provider_soperator.work.protocols import Progress, Watch, WorkRefused, failed, refused
@@ -40,9 +39,9 @@ def is_final(error: Exception) -> bool:
 
 def may_pass(error: Exception) -> bool:
     """True if a failure may be over at the next look without any change: the cluster is unreachable, or busy."""
-    if isinstance(error, SlurmError):
-        return not is_final(error)
-    return isinstance(error, TransportError) and (error.retryable or isinstance(error, Unreachable))
+    if isinstance(error, InvalidStateTransition):
+        return True
+    return isinstance(error, (SlurmError, TransportError)) and error.passing
 
 
 def event_of(error: Exception) -> dict[str, Any]:
@@ -123,7 +122,7 @@ async def completed(
         progress.has_begun = True
         return result
 
-    async for outcome in polled(connect, step, poll_interval, log, is_borne=lambda error: False):
+    async for outcome in polled(connect, step, poll_interval, log, is_borne=may_pass):
         if isinstance(outcome, Exception):
             raise outcome
         if outcome is not None:

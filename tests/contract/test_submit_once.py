@@ -10,7 +10,7 @@ import pytest
 from airflow_provider_soperator.slurm.errors import AccountingUnreachable, InvalidRequest, SubmitRefused
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.requests import ListJobs
-from airflow_provider_soperator.slurm.requests.submission import SubmitOnce
+from airflow_provider_soperator.slurm.requests.submission import SubmitOnce, Withdraw
 from airflow_provider_soperator.slurm.states import JobBase
 from sandbox.lifecycle import Sandbox
 from tests.contract.transports import WAYS, Way
@@ -53,6 +53,16 @@ def test_what_slurm_refuses_does_not_keep_others_from_being_submitted(way: Way) 
     assert isinstance(refused.error, SubmitRefused)
     assert "invalid partition" in str(refused.error).lower()
     assert submitted.id is not None
+
+
+def test_a_withdrawal_does_not_meet_what_is_submitted_later(way: Way, cluster: Cluster) -> None:
+    jobs = new_jobs(2, hold=True)
+    [there] = way.ask(SubmitOnce(jobs=jobs[:1]))
+    for is_void in (False, True, False):
+        way.ask(Withdraw(SubmitOnce(jobs=jobs).submission_keys(), is_void=is_void))
+    for adopted in (False, True):
+        assert [one.adopted for one in way.ask(SubmitOnce(jobs=jobs))] == [True, adopted]
+    cluster.wait_job(str(there.id), "PENDING")
 
 
 @pytest.mark.oldest_slurm

@@ -6,10 +6,13 @@ A few moments of each kind, spread over what a submission does; ``make soak`` tr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from airflow_provider_soperator.slurm.requests import Ping
+from airflow_provider_soperator.slurm.errors import SubmissionWithdrawn
+from airflow_provider_soperator.slurm.requests import ListJobs, Ping
+from airflow_provider_soperator.slurm.requests.submission import SubmitOnce, Withdraw
 from tests.contract.transports import Way
 from tests.integration.cluster import Cluster
 from tests.integration.fire import (
@@ -27,6 +30,8 @@ from tests.integration.fire import (
     waiting_jobs,
 )
 from tests.submissions import check_once
+
+WITHDRAWALS = "/root/.cache/airflow-soperator/withdrawn"
 
 pytestmark = pytest.mark.leaves("jobs", "drains")
 
@@ -92,3 +97,26 @@ def test_a_worker_is_killed_at_every_step(
         ids |= found_after(way, jobs)[0]
     check_once(cluster, ids)
     check_whole(cluster, list(ids.values()))
+
+
+def test_a_submission_that_is_withdrawn_while_slurmctld_hangs_leaves_no_job(cluster: Cluster, way: Way) -> None:
+    [ended, other] = waiting_jobs(2)
+    keys = SubmitOnce(jobs=(ended,)).submission_keys()
+    cluster.fault("slurmctld-hung")
+    with ThreadPoolExecutor(1) as pool:
+        submission = pool.submit(way.ask, SubmitOnce(jobs=(ended, other)))
+        cluster.wait("its program has begun", lambda: ".begun" in cluster.try_run("ls", "-A", WITHDRAWALS).stdout)
+        way.ask(Withdraw(keys))
+        cluster.fault("clear")
+        withdrawn, submitted = submission.result(300)
+    assert isinstance(withdrawn.error, SubmissionWithdrawn)
+    check_once(cluster, {str(other.name): str(submitted.id)})
+    assert way.ask(ListJobs(name_suffixes=(keys[0].suffix,))) == ()
+
+
+def test_what_nobody_lived_to_cancel_is_cancelled_by_the_next_submission(cluster: Cluster, way: Way) -> None:
+    [ended, other] = waiting_jobs(2)
+    [submitted] = way.ask(SubmitOnce(jobs=(ended,)))
+    way.ask(Withdraw(SubmitOnce(jobs=(ended,)).submission_keys()))
+    way.ask(SubmitOnce(jobs=(other,)))
+    cluster.wait_job(str(submitted.id), "CANCELLED")

@@ -160,14 +160,26 @@ class ListJobs(Request[tuple[Job, ...]]):
         """True if a job fits the conditions on ids and names; those that a server may not have applied."""
         if self._wanted is not None and not self._wanted.touches(job.id):
             return False
-        if self.names and job.name not in self.names:
+        if self.names and job.name not in self._names:
             return False
-        return not self.name_suffixes or job.name.endswith(self.name_suffixes)
+        return not self.name_suffixes or any(job.name[-length:] in some for length, some in self._suffixes.items())
 
     def _wholes(self) -> tuple[JobId, ...]:
         if self.ids == ():
             raise InvalidRequest("no job is given")
         return tuple(dict.fromkeys(job.whole for job in self.ids or ()))
+
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        return frozenset(self.names)
+
+    @cached_property
+    def _suffixes(self) -> dict[int, set[str]]:
+        """The endings by their lengths: thousands of jobs are compared with as many keys."""
+        found: dict[int, set[str]] = {}
+        for suffix in self.name_suffixes:
+            found.setdefault(len(suffix), set()).add(suffix)
+        return found
 
     @cached_property
     def _wanted(self) -> JobIdSet | None:

@@ -8,6 +8,10 @@ Jobs can be submitted together, all or none. Those that depend on no other of th
 with a comment that says so, by which the next try tells them from jobs that their user has held: after a success
 nothing more is released. If one is rejected, the others are held, lose their keys, and are cancelled.
 
+A submission can be withdrawn by a file that is named by its key. That meets the programs that have begun before, even
+if they still wait for the lock: they do not submit its job, or cancel it. A job that was to be cancelled at that time,
+and is still there, is cancelled by the next program, whatever that submits.
+
 A dependency may name other jobs by their submission keys. Slurm knows neither keys nor names without them, so they are
 replaced by ids at the last moment.
 """
@@ -32,6 +36,7 @@ from airflow_provider_soperator.slurm.errors import (
     InvalidRequest,
     NotReached,
     SlurmError,
+    SubmissionWithdrawn,
     UnreadableAnswer,
     from_output,
     passing,
@@ -39,7 +44,7 @@ from airflow_provider_soperator.slurm.errors import (
 from airflow_provider_soperator.slurm.job_description import Job, JobDescription
 from airflow_provider_soperator.slurm.job_ids import MARK, JobId, SubmissionKey, key_of, strip_key
 from airflow_provider_soperator.slurm.requests.accounting import Accounting
-from airflow_provider_soperator.slurm.requests.commands import TIMEOUT, Command, CommandOutput, Request
+from airflow_provider_soperator.slurm.requests.commands import TIMEOUT, Command, CommandOutput, Order, Request
 from airflow_provider_soperator.slurm.requests.jobs import GONE
 
 if TYPE_CHECKING:
@@ -52,6 +57,9 @@ MOST = 500
 LOCK_WAIT = 120
 #: Seconds of work after which the other jobs are left to the next request, as others wait for the lock and the answer.
 WORK_TIME = 60
+
+#: Minutes for which a withdrawal is kept at least: no program lives longer.
+KEPT = 60
 
 #: How far back accounting is searched by default.
 LOOK_BACK = timedelta(days=7)
@@ -158,8 +166,9 @@ class SubmitOnce(Request[tuple[Submitted, ...]]):
         since = self.since or datetime.now(timezone.utc) - LOOK_BACK
         past = Accounting(names=tuple(job.name or "" for job in self.jobs), since=since).selection()
         together = self.together.value if self.together else ""
+        limits = map(str, (LOCK_WAIT, WORK_TIME, KEPT))
         words = (HELD, WITHDRAWN, unknown_key(self.mark), passing(), GONE.pattern)
-        for text in (str(LOCK_WAIT), str(WORK_TIME), self.mark, _yes(self.fresh), together, *words, *_counted(past)):
+        for text in (*limits, self.mark, _yes(self.fresh), together, *words, *_counted(past)):
             yield text.encode()
         yield str(len(self.jobs)).encode()
         keys = self.submission_keys()
@@ -193,10 +202,37 @@ class SubmitOnce(Request[tuple[Submitted, ...]]):
         place = self.order[int(number)]
         if kind == "left":
             return place, Submitted(None, error=NotReached("the time of the request was over", "sbatch"))
+        if kind == "withdrawn":
+            return place, Submitted(None, error=SubmissionWithdrawn("the submission was withdrawn", "sbatch"))
         if kind == "failed":
             status, _, said = rest.partition(" ")
             return place, Submitted(None, error=from_output(("sbatch",), int(status), b"", base64.b64decode(said)))
         return place, Submitted(JobId.parse(rest), adopted=kind == "adopted")
+
+
+#: Where the programs look for withdrawals.
+_WITHDRAWALS = '"${HOME:-/tmp}/.cache/airflow-soperator/withdrawn"'
+
+
+@dataclass(frozen=True)
+class Withdraw(Order):
+    """Withdraw the submissions of these keys that have begun; later ones are not met.
+
+    ``is_void``: the opposite, as another try goes on with the jobs.
+
+    >>> Withdraw((SubmissionKey("abcdefghijkl"),)).command().stdin
+    b'abcdefghijkl\\n'
+    """
+
+    keys: tuple[SubmissionKey, ...]
+    is_void: bool = False
+
+    def command(self) -> Command:
+        if self.is_void:
+            program = f"cd {_WITHDRAWALS} 2>/dev/null || exit 0; exec xargs rm -f --"
+        else:
+            program = f"mkdir -p -m 700 {_WITHDRAWALS} && cd {_WITHDRAWALS} && exec xargs touch --"
+        return Command(("sh", "-c", program), stdin="".join(f"{key}\n" for key in self.keys).encode())
 
 
 def _yes(value: bool) -> str:

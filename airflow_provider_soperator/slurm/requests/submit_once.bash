@@ -6,7 +6,8 @@
 # The connection may be gone; a submission that has begun is completed nevertheless.
 trap '' HUP PIPE
 work=$(mktemp -d) || exit 1
-trap 'rm -rf -- "$work"' EXIT
+begun=
+trap 'rm -rf -- "$work" ${begun:+"$begun"}' EXIT
 # From a file bash reads in blocks, from a pipe byte by byte.
 cat >"$work/in" && exec 8<"$work/in" || exit 1
 field() { IFS= read -r -d '' -u 8 "$1"; }
@@ -16,15 +17,17 @@ fields() {
     list=()
     for ((number = 0; number < count; number++)); do field one; list+=("$one"); done
 }
-field patience; field work_time
+field patience; field work_time; field keep
 field mark; field fresh; field together; field held_note; field withdrawn_suffix
 field unknown; field passing; field gone
 fields; past=("${list[@]}")
 field count
 
 lock=${HOME:-/tmp}/.cache/airflow-soperator
-# shellcheck disable=SC2015,SC2174 # whichever of the three fails, there is no lock
-mkdir -p -m 700 "$lock" && exec 9>>"$lock/submit.lock" && flock -w "$patience" 9 ||
+withdrawals=$lock/withdrawn
+# shellcheck disable=SC2015,SC2174 # whichever of them fails, there is no lock
+mkdir -p -m 700 "$lock" "$withdrawals" && begun=$(mktemp "$withdrawals/.begun.XXXXXXXX") &&
+    exec 9>>"$lock/submit.lock" && flock -w "$patience" 9 ||
     { echo "the lock $lock/submit.lock was not free within $patience s, or cannot be used" >&2; exit 75; }
 
 # Reads lines of an id, the mark and more that ends in a name; the lowest id of each key is the one that counts.
@@ -77,6 +80,30 @@ change() {
     exit "$status"
 }
 joined() { local IFS=,; echo "$*"; }
+# Both times are those of one file system, whatever the clocks of login nodes.
+is_withdrawn() { [ "$withdrawals/$1" -nt "$begun" ]; }
+# Whoever was told to end a job may not have lived to see that done.
+cancel_withdrawn() {
+    local id said key file
+    local -A there=()
+    local ended=() found=
+    while read -r id said; do
+        [[ $id == *"$mark" && $said == $unfinished"$mark "*.af-* ]] || continue
+        id=${id%"$mark"} key=${said##*.af-}
+        [[ -n ${there[$key]} && ${there[$key]} -le $id ]] || there[$key]=$id
+    done <"$work/queue"
+    for file in "$withdrawals"/*; do
+        key=${file##*/}
+        [[ $key =~ ^[a-z2-7]{12}$ ]] || continue
+        found=yes
+        [ -z "${there[$key]}" ] || ended+=("${there[$key]}")
+    done
+    [ ${#ended[@]} -eq 0 ] || scancel "${ended[@]}" >/dev/null 2>&1 </dev/null
+    # By now no program is left that they could meet.
+    [ -z "$found" ] || find "$withdrawals" -type f -mmin +"$keep" -printf '%f\n' | while read -r key; do
+        [ -n "${there[$key]}" ] || rm -f -- "$withdrawals/$key"
+    done
+}
 
 queue || { status=$?; cat "$work/err" >&2; exit "$status"; }
 learn "$work/queue"
@@ -141,6 +168,13 @@ for ((item = 0; item < count; item++)); do
     field priority; fields; printf -v "restore[item]" '%s\n' "$priority" "${list[@]}"
     fields; argv=("${list[@]}"); field form; field body
     keys+=("$key") names+=("$name")
+    if is_withdrawn "$key"; then
+        echo "$item withdrawn -"
+        [ -z "$together" ] || refused=yes
+        continue
+    fi
+    # What was withdrawn before is begun anew.
+    [ ! -e "$withdrawals/$key" ] || rm -f -- "$withdrawals/$key"
     if [ -n "${known[$key]}" ]; then
         echo "$item adopted ${known[$key]}"
         continue
@@ -205,7 +239,10 @@ fi
 lost=()
 for line in "${submitted[@]}"; do
     read -r item key id <<<"$line"
-    if [ "${known[$key]}" != "$id" ]; then
+    if [ -z "$together" ] && is_withdrawn "$key"; then
+        change scancel "$id"
+        echo "$item withdrawn -"
+    elif [ "${known[$key]}" != "$id" ]; then
         lost+=("$id")
         echo "$item adopted ${known[$key]}"
     else
@@ -247,3 +284,6 @@ if [ "$together" = start ]; then
         done
     fi
 fi
+
+cancel_withdrawn
+exit 0

@@ -42,6 +42,7 @@ from airflow_provider_soperator.slurm.requests.submission import (
     SubmitOnce,
     Submitted,
     Together,
+    Withdraw,
     unknown_key,
 )
 from airflow_provider_soperator.slurm.rest.accounting import accounting
@@ -138,6 +139,12 @@ def submit_once(request: SubmitOnce, site: Site) -> Steps[tuple[Submitted, ...]]
         else Submitted(JobId(known[key].lowest), adopted=mine.get(key) != known[key].lowest)
         for key in keys
     )
+
+
+@handles
+def withdraw(request: Withdraw, site: Site) -> Steps[None]:
+    """Do nothing: a submission ends with the process that makes these calls."""
+    yield from ()
 
 
 def _is_over(request: SubmitOnce, refused: dict[SubmissionKey, SlurmError]) -> bool:

@@ -15,7 +15,8 @@ from airflow_provider_soperator.slurm.errors import TryAgain
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.requests import ListJobs, Request, Submit
 from airflow_provider_soperator.transports.transport import RetryPolicy
-from airflow_provider_soperator.transports.transport_errors import ConnectionLost
+from airflow_provider_soperator.transports.transport_errors import ConnectFailed, ConnectionLost, Unreachable
+from tests.unit.client.tracking import Log, run_without_waiting
 
 #: Only triggers, which have a loop, follow files and share answers.
 ONLY_IN_LOOPS = {"tail", "ask_shared"}
@@ -88,3 +89,35 @@ def test_it_is_given_up_after_the_last_try(ask: Callable[..., Any]) -> None:
 def test_a_submission_that_may_have_been_made_is_not_made_again(ask: Callable[..., Any]) -> None:
     with pytest.raises(ConnectionLost):
         ask(Submit(BatchJob(command="true")), ConnectionLost("cut"))
+
+
+AWAY = Unreachable("nothing listens there")
+
+
+def test_a_patient_caller_waits_while_the_cluster_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    transport, log = Failing(*[AWAY] * 5, ConnectionLost("cut"), *[AWAY] * 5), Log()
+    asked = AsyncSlurmClient(transport).patient(log).ask(ListJobs())
+    assert run_without_waiting(asked, monkeypatch) == "answer"
+    assert (len(transport.asked), len(log.lines)) == (12, 2)
+
+
+@pytest.mark.parametrize("failure", [AWAY, ConnectFailed("the login was refused")])
+def test_others_are_told_at_once_that_there_is_no_connection(
+    failure: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = AsyncSlurmClient(Failing(failure))
+    caller = client if failure is AWAY else client.patient(Log())
+    with pytest.raises(ConnectFailed, match=str(failure)):
+        run_without_waiting(caller.ask(ListJobs()), monkeypatch)
+
+
+def test_nobody_waits_for_a_client_that_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def closed() -> None:
+        client = AsyncSlurmClient(Failing(*[AWAY] * 1000))
+        waiting = asyncio.ensure_future(client.patient(Log()).ask(ListJobs()))
+        await asyncio.sleep(1000)
+        await client.close()
+        with pytest.raises(Unreachable):
+            await waiting
+
+    run_without_waiting(closed(), monkeypatch)

@@ -94,6 +94,20 @@ def test_a_job_of_another_process_is_found_and_cancelled(monkeypatch: pytest.Mon
     assert slurm.orders == [CancelJobs(ids=(JobId(9),))]
 
 
+def test_jobs_are_cancelled_by_their_keys_alone_where_nobody_can_tell_whose_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slurm = Slurm(queued("9", "RUNNING", name=FIRST.name("train")), queued("8", "RUNNING", name=THEIRS.name("train")))
+
+    def before() -> None:
+        if getattr(slurm.asked[-1], "mine", False):
+            raise NotSupported("the token names no user")
+
+    slurm.before = before
+    run_without_waiting(job_run(slurm).cancel(), monkeypatch)
+    assert slurm.orders == [CancelJobs(ids=(JobId(9),))]
+
+
 def test_what_accounting_has_of_an_earlier_try_is_not_read_off_another_job_with_its_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
-from airflow_provider_soperator.client import submissions
+from airflow_provider_soperator.client import batcher, submissions
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.job_run import JobRun
+from airflow_provider_soperator.client.submissions import Earlier
 from airflow_provider_soperator.slurm.errors import ControllerUnreachable, NotReached
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
 from airflow_provider_soperator.slurm.job_records import AccountingJob, Job
 from airflow_provider_soperator.slurm.requests import Accounting, ListJobs, Request
 from airflow_provider_soperator.slurm.requests.commands import run_steps
-from airflow_provider_soperator.slurm.requests.submission import MOST, SubmitOnce, Submitted
+from airflow_provider_soperator.slurm.requests.submission import MOST, SubmitOnce, Submitted, Withdraw
 from airflow_provider_soperator.transports.transport import RetryPolicy
-from tests.unit.client.tracking import past, queued
+from tests.unit.client.tracking import Log, past, queued, run_without_waiting
 
 JOB = BatchJob(command="true", name="train")
 
@@ -66,7 +68,7 @@ class Submitting:
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(submissions, "BATCH_PAUSE", 0)
+    monkeypatch.setattr(batcher, "BATCH_PAUSE", 0)
 
 
 def client_of(transport: Any) -> AsyncSlurmClient:
@@ -97,6 +99,40 @@ def test_what_a_request_does_not_get_to_is_in_the_next() -> None:
     answers = fan_out(transport, 10)
     assert len({one.id for one in answers if isinstance(one, Submitted)}) == 10
     assert transport.requests == [10, 6, 2]
+
+
+def test_a_job_that_slurmctld_gives_no_answer_about_is_in_the_next_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Failing(Submitting):
+        def _answer(self, place: int, job: BatchJob) -> Submitted:
+            if place and time.monotonic() < 1000 + 3600:
+                return Submitted(None, error=ControllerUnreachable("connect failure"))
+            return super()._answer(place, job)
+
+    transport, log = Failing(), Log()
+
+    async def run() -> list[Submitted]:
+        client = AsyncSlurmClient(transport).patient(log)
+        return await asyncio.gather(*(client.submit(JOB, key) for key in keys(4)))
+
+    answers = run_without_waiting(run(), monkeypatch)
+    assert len({one.id for one in answers}) == 4
+    # One job is submitted each time, as long as there are others; they are no reason to wait for it.
+    assert transport.requests[:4] == [4, 3, 2, 1]
+    assert log.lines == []
+
+
+def test_slurmctld_is_waited_for_that_gives_no_answer_about_any_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Failing(Submitting):
+        def _answer(self, place: int, job: BatchJob) -> Submitted:
+            if time.monotonic() < 1000 + 600:
+                return Submitted(None, error=ControllerUnreachable("connect failure"))
+            return super()._answer(place, job)
+
+    transport, log = Failing(), Log()
+    client = AsyncSlurmClient(transport).patient(log)
+    assert run_without_waiting(client.submit(JOB, keys(1)[0]), monkeypatch).id == JobId(1)
+    assert len(transport.requests) < 30
+    assert len(log.lines) == 1
 
 
 def test_many_of_one_caller_are_all_answered_in_order() -> None:
@@ -156,6 +192,8 @@ class Remembering:
             return tuple(job for job in self.queue if request.admits(job))
         if isinstance(request, Accounting):
             return tuple(job for job in self.accounted if request.admits(job))
+        if isinstance(request, Withdraw):
+            return None
         assert isinstance(request, SubmitOnce)
         return tuple(Submitted(JobId(99)) for _ in request.jobs)
 
@@ -185,7 +223,7 @@ NAME = EARLIER.name("train")
 )
 def test_a_try_goes_on_with_a_job_unless_that_has_failed(queue: str | None, accounted: str | None, found: bool) -> None:
     slurm = Remembering([queued("7", queue, NAME)] if queue else [], [past("7", accounted, NAME)] if accounted else [])
-    adopted = run_steps(submissions.find(JOB, [EARLIER], None), slurm)
+    [adopted] = run_steps(submissions.find({"": Earlier(JOB, (EARLIER,))}), slurm).values()
     assert adopted == (Submitted(JobId(7), adopted=True) if found else None)
 
 
@@ -201,5 +239,5 @@ def test_nothing_is_submitted_while_the_end_of_the_job_before_is_unknown() -> No
 
 def test_only_ones_own_jobs_are_looked_for() -> None:
     slurm = Remembering()
-    run_steps(submissions.find(JOB, [EARLIER], None), slurm)
+    run_steps(submissions.find({"": Earlier(JOB, (EARLIER,))}), slurm)
     assert [request.mine for request in slurm.asked if isinstance(request, (ListJobs, Accounting))] == [True, True]

@@ -13,7 +13,7 @@ import pytest
 
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig
 from airflow_provider_soperator.slurm.errors import AccountingDisabled
-from airflow_provider_soperator.slurm.job_ids import JobId, key_of
+from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey, key_of
 from airflow_provider_soperator.slurm.job_records import AccountingJob, Job
 from airflow_provider_soperator.slurm.requests import (
     Accounting,
@@ -23,7 +23,7 @@ from airflow_provider_soperator.slurm.requests import (
     ShowConfig,
     UpdateJob,
 )
-from airflow_provider_soperator.slurm.requests.submission import SubmitOnce, Submitted
+from airflow_provider_soperator.slurm.requests.submission import SubmitOnce, Submitted, Withdraw
 from airflow_provider_soperator.slurm.states import JobState
 
 T = TypeVar("T")
@@ -35,6 +35,18 @@ def queued(job: str, state: str, name: str = "train", **fields: Any) -> Job:
 
 def past(job: str, state: str, name: str = "train", submit_line: str = "") -> AccountingJob:
     return AccountingJob(id=JobId.parse(job), state=JobState.parse(state), name=name, submit_line=submit_line)
+
+
+class Log:
+    """What a task's log is told."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def info(self, event: str, *args: Any) -> None:
+        self.lines.append(event % args)
+
+    warning = info
 
 
 class Slurm:
@@ -51,10 +63,19 @@ class Slurm:
         self.orders: list[Request[Any]] = []
         #: When the queue was asked.
         self.asked_at: list[float] = []
-        #: Called before each look at the queue.
+        #: Called before each look at the queue, and before each request; what it raises is the answer.
         self.before_look: Callable[[], None] = lambda: None
+        self.before: Callable[[], None] = lambda: None
+        #: All requests, answered or not.
+        self.asked: list[Request[Any]] = []
+
+    def count(self, kind: type[Request[Any]]) -> int:
+        """Number of requests of a kind."""
+        return sum(isinstance(request, kind) for request in self.asked)
 
     async def ask(self, request: Request[Any]) -> Any:
+        self.asked.append(request)
+        self.before()
         if isinstance(request, ListJobs):
             self.before_look()
             self.asked_at.append(time.monotonic())
@@ -68,17 +89,27 @@ class Slurm:
                 raise self.config
             return self.config
         if isinstance(request, SubmitOnce):
-            return tuple(self._submitted(job.name or "") for job in request.jobs)
+            return self.submit(request)
+        if isinstance(request, Withdraw):
+            return None
         assert isinstance(request, (CancelJobs, UpdateJob)), request
         self.orders.append(request)
         return None
 
     async def close(self) -> None: ...
 
-    def _submitted(self, name: str) -> Submitted:
-        if known := [job.id.whole for job in self.queue if key_of(job.name) == key_of(name)]:
-            return Submitted(min(known), adopted=True)
+    def submit(self, request: SubmitOnce) -> tuple[Submitted, ...]:
+        known: dict[SubmissionKey | None, JobId] = {}
+        for job in self.queue:
+            key = key_of(job.name)
+            known[key] = min(known.get(key, job.id.whole), job.id.whole)
+        return tuple(self._submitted(job.name or "", known) for job in request.jobs)
+
+    def _submitted(self, name: str, known: dict[SubmissionKey | None, JobId]) -> Submitted:
+        if there := known.get(key_of(name)):
+            return Submitted(there, adopted=True)
         job = JobId(self.next_id)
+        self.next_id += 1
         self.queue.append(queued(str(job), "PENDING", name=name))
         return Submitted(job)
 

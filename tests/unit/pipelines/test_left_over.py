@@ -12,15 +12,20 @@ import pytest
 from airflow.sdk import DAG
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
+from airflow_provider_soperator.client.poller import Pace
 from airflow_provider_soperator.client.sync import SlurmClient
 from airflow_provider_soperator.operators.sbatch import SbatchOperator
 from airflow_provider_soperator.pipelines import member
-from airflow_provider_soperator.pipelines.graph import Graph, Link, Stage
+from airflow_provider_soperator.pipelines.graph import Graph, Link, Segment, Stage
 from airflow_provider_soperator.pipelines.member import Member
-from airflow_provider_soperator.pipelines.plan import Ahead, AheadJob
-from airflow_provider_soperator.pipelines.submit import CancelRestOperator
+from airflow_provider_soperator.pipelines.plan import AHEAD as AHEAD_KEY
+from airflow_provider_soperator.pipelines.plan import Ahead, AheadJob, Plan
+from airflow_provider_soperator.pipelines.rendering import Rendered
+from airflow_provider_soperator.pipelines.submit import CancelRestOperator, SubmitAheadOperator
+from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
 from airflow_provider_soperator.slurm.requests import CancelJobs
+from airflow_provider_soperator.transports.transport_errors import Unreachable
 from tests.unit.client.tracking import Slurm, queued
 
 OURS, THEIRS = (SubmissionKey(letter * 12) for letter in "az")
@@ -67,3 +72,38 @@ def test_what_can_never_run_is_cancelled_by_its_number_and_key(slurm: Slurm) -> 
     with pytest.raises(RuntimeError), Member(pipeline, task, context).ending():
         raise RuntimeError("it failed")
     assert slurm.orders == [CancelJobs(ids=(JobId(8),), waiting=True)]
+
+
+@pytest.fixture
+def away(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first requests are not answered."""
+    monkeypatch.setattr(Pace, "after_failure", lambda _: 0.0)
+
+    def before() -> None:
+        if len(slurm.asked) < 5:
+            raise Unreachable("nothing listens there")
+
+    slurm.before = before
+
+
+@pytest.mark.usefixtures("away")
+def test_what_is_left_is_cancelled_once_the_cluster_is_back(slurm: Slurm) -> None:
+    test_what_is_left_is_cancelled_by_its_number_and_key(slurm, True)
+
+
+@pytest.mark.usefixtures("away")
+def test_jobs_are_submitted_ahead_once_the_cluster_is_back(slurm: Slurm) -> None:
+    with DAG("d", schedule=None):
+        submit = SubmitAheadOperator(
+            task_id="submit", graph=Graph({}), segment=Segment("cluster", frozenset(), ()), slurm_conn_id="cluster"
+        )
+    key = SubmissionKey("b" * 12)
+    rendered = Rendered("fit", -1, BatchJob(command="fit", name=key.name("fit")), key, stale=(OURS,))
+    run = SimpleNamespace(start_date=None, clear_number=1)
+    pushed: dict[str, Any] = {}
+    context: Any = {"dag_run": run, "ti": SimpleNamespace(xcom_push=pushed.__setitem__)}
+    submitted = submit._submit(context, [rendered], Plan())
+    assert list(submitted) == ["fit"]
+    # Before that what was submitted ahead of the clear.
+    assert slurm.orders == [CancelJobs(ids=(JobId(8),))]
+    assert pushed[AHEAD_KEY]["jobs"] == {"fit": {"-1": {"job": submitted["fit"], "key": key.text}}}

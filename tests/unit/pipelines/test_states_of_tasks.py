@@ -78,6 +78,9 @@ class Cluster:
     def client(self) -> Iterator[Cluster]:
         yield self
 
+    def patient(self, log: Any) -> Cluster:
+        return self
+
     def unfinished(self, jobs: Mapping[JobId, SubmissionKey]) -> list[JobId]:
         return list(jobs)
 

@@ -8,7 +8,7 @@ import pytest
 
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.requests import Accounting
-from airflow_provider_soperator.slurm.requests.submission import SubmitOnce, Submitted
+from airflow_provider_soperator.slurm.requests.submission import SubmitOnce, Submitted, Withdraw
 from airflow_provider_soperator.slurm.rest.calls import VERSIONS, RestAnswer, RestCall, Site, Unsupported, steps
 from tests.submissions import new_jobs
 
@@ -70,3 +70,9 @@ def test_ones_own_jobs_in_accounting_are_those_of_the_user_of_the_token() -> Non
     assert len(slurmrestd.run(Accounting(names=("train",)), "alice")) == 2
     with pytest.raises(Unsupported, match="names no user"):
         slurmrestd.run(Accounting(names=("train",), mine=True), "")
+
+
+def test_there_is_nothing_to_withdraw_where_a_submission_ends_with_its_process() -> None:
+    keys = SubmitOnce(jobs=new_jobs()).submission_keys()
+    calls = steps(Withdraw(keys), Site(VERSIONS[-1], "root"))
+    assert list(calls) == []

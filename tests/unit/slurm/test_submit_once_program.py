@@ -7,6 +7,7 @@ import re
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -17,20 +18,24 @@ from airflow_provider_soperator.slurm.errors import (
     ControllerUnreachable,
     NotReached,
     SlurmError,
+    SubmissionWithdrawn,
     SubmitIncomplete,
     SubmitRefused,
 )
 from airflow_provider_soperator.slurm.job import BatchJob
-from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
-from airflow_provider_soperator.slurm.requests import CommandOutput, submission
+from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey, key_of
+from airflow_provider_soperator.slurm.requests import CommandOutput, Request, submission
 from airflow_provider_soperator.slurm.requests.commands import TIMEOUT
-from airflow_provider_soperator.slurm.requests.submission import SubmitOnce, Submitted
+from airflow_provider_soperator.slurm.requests.submission import SubmitOnce, Submitted, Withdraw
 from tests.submissions import new_jobs
 
-# Each keeps its arguments, and fails with the words of a file of its name.
+T = TypeVar("T")
+
+# Each keeps its arguments, and does or fails with what files of its name say.
 HEAD = """#!/bin/bash
 name=${0##*/}
 printf '%s\\n' "$*" >>"$SLURM_STATE/$name.calls"
+if [ -e "$SLURM_STATE/$name.meanwhile" ]; then . "$SLURM_STATE/$name.meanwhile"; fi
 if [ -e "$SLURM_STATE/$name.fails" ]; then cat "$SLURM_STATE/$name.fails" >&2; exit 1; fi
 """
 COMMANDS = {
@@ -57,6 +62,9 @@ while read -r id owner name; do
     [[ -z $names || $names == *",$name,"* ]] || continue
     echo "$id$delimiter$name"
 done <"$SLURM_STATE/past"
+""",
+    "scancel": """
+for word; do sed -i "s/^$word [A-Z]* /$word CANCELLED /" "$SLURM_STATE/queue"; done
 """,
     # Refuses a partition, and gives out numbers.
     "sbatch": """
@@ -100,8 +108,27 @@ class Slurm:
         """The names of all jobs that were ever submitted."""
         return (self.state / "sbatch.ids").read_text().splitlines()
 
+    def meanwhile(self, command: str, withdrawn: BatchJob) -> None:
+        """A submission is withdrawn during a command; a moment later, as files have no finer times."""
+        words = f"sleep 0.02; touch {self.withdrawals}/{key_of(withdrawn.name or '')}\n"
+        (self.state / f"{command}.meanwhile").write_text(words)
+
+    @property
+    def withdrawals(self) -> Path:
+        return self.folder / ".cache" / "airflow-soperator" / "withdrawn"
+
+    def withdrawn(self) -> set[str]:
+        return {path.name for path in self.withdrawals.iterdir()}
+
+    def states(self) -> dict[str, str]:
+        """The states of the jobs in the queue, by name."""
+        rows = (line.split() for line in (self.state / "queue").read_text().splitlines())
+        return {name: state for _, state, name in rows}
+
     def ask(self, *jobs: BatchJob) -> tuple[Submitted, ...]:
-        request = SubmitOnce(jobs=jobs)
+        return self.take(SubmitOnce(jobs=jobs))
+
+    def take(self, request: Request[T]) -> T:
         command = request.command()
         variables = {
             "PATH": f"{self.folder}/bin:{os.environ['PATH']}",
@@ -248,3 +275,86 @@ def test_a_name_that_sacct_would_alter_is_found_among_all(slurm: Slurm, name: st
     past(slurm, 42, os.geteuid(), jobs[1])
     assert [one.adopted for one in slurm.ask(*jobs)] == [False, True]
     assert "--name=" not in slurm.calls("sacct")
+
+
+# Withdrawals
+
+
+def keys_of(*jobs: BatchJob) -> tuple[SubmissionKey, ...]:
+    return SubmitOnce(jobs=jobs).submission_keys()
+
+
+@pytest.mark.parametrize("command", ["flock", "squeue", "sacct"])
+def test_a_job_that_is_withdrawn_while_its_submission_waits_is_not_submitted(slurm: Slurm, command: str) -> None:
+    ended, other = new_jobs(2)
+    if command == "flock":
+        slurm.put(command, "")
+    slurm.meanwhile(command, ended)
+    first, second = slurm.ask(ended, other)
+    assert isinstance(first.error, SubmissionWithdrawn)
+    assert second == Submitted(JobId(1))
+    assert slurm.submitted() == [other.name]
+
+
+def test_a_job_that_is_withdrawn_while_sbatch_submits_it_is_cancelled(slurm: Slurm) -> None:
+    ended, other = new_jobs(2)
+    slurm.meanwhile("sbatch", ended)
+    first, second = slurm.ask(ended, other)
+    assert isinstance(first.error, SubmissionWithdrawn)
+    assert second.id is not None
+    assert slurm.states() == {ended.name: "CANCELLED", other.name: "PENDING"}
+
+
+def test_a_job_of_an_earlier_program_is_withdrawn_too(slurm: Slurm) -> None:
+    ended, other = new_jobs(2)
+    slurm.ask(ended, other)
+    slurm.meanwhile("squeue", ended)
+    assert [type(one.error) for one in slurm.ask(ended, other)] == [SubmissionWithdrawn, type(None)]
+    assert slurm.states() == {ended.name: "CANCELLED", other.name: "PENDING"}
+
+
+def test_a_submission_that_begins_after_a_withdrawal_is_not_met_by_it(slurm: Slurm) -> None:
+    new, there = new_jobs(2)
+    slurm.ask(there)
+    slurm.take(Withdraw(keys_of(new, there)))
+    assert slurm.ask(new, there) == (Submitted(JobId(2)), Submitted(JobId(1), adopted=True))
+    assert set(slurm.states().values()) == {"PENDING"}
+    # Nor are those jobs by the programs that come later.
+    assert slurm.withdrawn() == set()
+
+
+def test_what_could_not_be_cancelled_with_its_withdrawal_is_cancelled_by_the_next_submission(slurm: Slurm) -> None:
+    ended, kept, other, another = new_jobs(4)
+    slurm.ask(ended, kept)
+    slurm.take(Withdraw(keys_of(ended, kept)))
+    # Another try goes on with it.
+    slurm.take(Withdraw(keys_of(kept), is_void=True))
+    slurm.fail("scancel", "slurmctld is away")
+    assert slurm.ask(other) == (Submitted(JobId(3)),)
+    assert slurm.states()[str(ended.name)] == "PENDING"
+    (slurm.state / "scancel.fails").unlink()
+    assert slurm.ask(another) == (Submitted(JobId(4)),)
+    states = slurm.states()
+    assert states.pop(str(ended.name)) == "CANCELLED"
+    assert set(states.values()) == {"PENDING"}
+
+
+def test_withdrawals_are_kept_as_long_as_they_can_meet_something(slurm: Slurm) -> None:
+    gone, ended, new = new_jobs(3)
+    slurm.ask(ended)
+    slurm.fail("scancel", "slurmctld is away")
+    slurm.take(Withdraw(keys_of(gone, ended)))
+    slurm.ask(new)
+    assert slurm.withdrawn() == {key.text for key in keys_of(gone, ended)}
+    for file in slurm.withdrawals.iterdir():
+        os.utime(file, (0, 0))
+    slurm.ask(new)
+    assert slurm.withdrawn() == {key.text for key in keys_of(ended)}
+
+
+def test_there_may_be_nothing_to_withdraw_or_to_take_back(slurm: Slurm) -> None:
+    [job] = new_jobs()
+    slurm.take(Withdraw(keys_of(job), is_void=True))
+    slurm.take(Withdraw(keys_of(job)))
+    slurm.take(Withdraw(keys_of(job), is_void=True))
+    assert slurm.withdrawn() == set()

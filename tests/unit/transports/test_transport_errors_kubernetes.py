@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import socket
 from unittest.mock import Mock
 
 import aiohttp
@@ -35,3 +37,23 @@ def test_a_missing_right_names_what_was_refused_and_what_to_bind(error: Exceptio
     assert not said.retryable
     assert said.what == f"the Kubernetes account has no right to exec into pod login-0 ({words})"
     assert "pods/exec" in said.remedy
+
+
+@pytest.mark.parametrize(
+    ("error", "passing"),
+    [
+        (ConnectionRefusedError("Connection refused"), True),
+        (asyncio.TimeoutError(), True),
+        (kubernetes_asyncio.client.exceptions.ApiException(status=503, reason="Unavailable"), True),
+        (socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"), True),
+        (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), False),
+        (kubernetes_asyncio.client.exceptions.ApiException(status=401, reason="Unauthorized"), False),
+        (refused_list(), False),
+    ],
+    ids=str,
+)
+def test_an_api_that_is_away_is_told_from_a_connection_that_is_wrong(error: Exception, passing: bool) -> None:
+    # As aiohttp has it.
+    outer = aiohttp.ClientError()
+    outer.__cause__ = error
+    assert kubernetes_error(outer if isinstance(error, OSError) else error, "list pods").passing == passing

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import socket
+
 import paramiko
 import pytest
 
@@ -37,3 +40,22 @@ def test_one_that_was_refused_is_not(error: Exception, words: str) -> None:
     failure = ssh_error(error)
     assert words in str(failure)
     assert not failure.retryable
+
+
+@pytest.mark.parametrize(
+    ("error", "passing"),
+    [
+        (ConnectionRefusedError("Connection refused"), True),
+        (ConnectionResetError("Connection reset by peer"), True),
+        (TimeoutError(), True),
+        (OSError(errno.ENETUNREACH, "Network is unreachable"), True),
+        (OSError(errno.EHOSTUNREACH, "No route to host"), True),
+        (socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"), True),
+        (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), False),
+        (paramiko.AuthenticationException("Authentication failed."), False),
+        (FileNotFoundError("/no/key"), False),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
+)
+def test_a_cluster_that_is_away_is_told_from_a_connection_that_is_wrong(error: Exception, passing: bool) -> None:
+    assert ssh_error(error).passing == passing

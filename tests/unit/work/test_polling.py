@@ -166,7 +166,7 @@ def worked(**fields: Any) -> dict[str, Any]:
 
 
 def test_what_work_comes_to(play: Callable[..., None]) -> None:
-    play("on", LOST, AWAY, "done")
+    play(AWAY, LOST, "on", LOST, AWAY, "done")
     assert worked() == succeeded({"is": "done"})
     assert SCRIPT.undone == []
 
@@ -179,7 +179,7 @@ def test_what_work_comes_to(play: Callable[..., None]) -> None:
         (("on", NO_NODE), refused(f"{NO_NODE}. All was undone")),
         # Nothing has been begun, so there is nothing to undo.
         ((NO_NODE,), refused(str(NO_NODE))),
-        ((LOST,), failed("the connection broke")),
+        ((WRONG,), failed("the login was refused")),
     ],
 )
 def test_what_was_begun_is_undone(play: Callable[..., None], acts: tuple[Any, ...], event: dict[str, Any]) -> None:

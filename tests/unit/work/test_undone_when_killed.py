@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from datetime import datetime, timezone
 
 import pytest
 
+from airflow_provider_soperator.client.client import AsyncSlurmClient
+from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
+from airflow_provider_soperator.slurm.requests import CancelJobs
 from airflow_provider_soperator.triggers.work import WorkTrigger
+from airflow_provider_soperator.work.clusters import ClusterClients, ClusterStart
 from airflow_provider_soperator.work.machines import MachineReplacement
+from tests.unit.client.tracking import Slurm, queued, run_without_waiting
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=timezone.utc)
 
@@ -37,3 +43,24 @@ def test_drains_are_taken_back_unless_another_triggerer_goes_on(is_in: str, is_u
     trigger = Observed(is_in)
     asyncio.run(trigger.on_kill())
     assert trigger.is_undone is is_undone
+
+
+def test_jobs_that_try_a_cluster_are_cancelled_by_their_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = (SubmissionKey(letter * 12) for letter in "az")
+    slurm = Slurm(queued("7", "RUNNING", ours.name("smoke-gpu")), queued("8", "RUNNING", theirs.name("smoke-gpu")))
+    start = ClusterStart(
+        kubernetes_conn_id=None,
+        namespace="soperator",
+        cluster="soperator",
+        nodesets=("gpu",),
+        slurm_conn_id="soperator_default",
+        smoke_job={},
+        keys={"gpu": (ours.text,)},
+        submitted_since=None,
+        since=NOW,
+        deadline=NOW,
+    )
+    # It has taken over from another process.
+    progress = start.begin(logging.getLogger(__name__))
+    run_without_waiting(progress.undo(ClusterClients(None, AsyncSlurmClient(slurm))), monkeypatch)
+    assert slurm.orders == [CancelJobs(ids=(JobId(7),))]

@@ -1,0 +1,169 @@
+"""Requests that many tasks share, and failures that are waited out.
+
+What many tasks ask for at the same moment, as in a wide fan-out, goes to the cluster together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Generic, TypeVar
+
+from airflow_provider_soperator.client.poller import Pace, first_of_kind
+from airflow_provider_soperator.logger import Logger
+from airflow_provider_soperator.slurm.errors import SlurmError
+from airflow_provider_soperator.transports.transport import RetryPolicy
+from airflow_provider_soperator.transports.transport_errors import TransportError
+
+K = TypeVar("K", bound=Hashable)
+I = TypeVar("I")  # noqa: E741 - an item
+R = TypeVar("R")
+
+#: Seconds that the first item waits for others.
+BATCH_PAUSE = 0.05
+#: Seconds after which the log is told again of a failure that lasts.
+TOLD_AGAIN = 1800.0
+
+
+class Patience:
+    """The wait of a caller while a cluster is away: its log is told of each cause, and again from time to time.
+
+    Only failures that may pass by themselves are waited out. Without a log there is no patience.
+    """
+
+    def __init__(self, log: Logger | None) -> None:
+        self._log = log
+        #: When the log is told of each kind of failure the next time.
+        self._due: dict[type[Exception], float] = {}
+
+    def bears(self, failure: Exception) -> bool:
+        """True if the caller waits until the failure is over; its log is told then."""
+        if self._log is None or not isinstance(failure, (SlurmError, TransportError)) or not failure.passing:
+            return False
+        now, kind = time.monotonic(), type(failure)
+        if now >= self._due.get(kind, -math.inf):
+            self._due[kind] = now + TOLD_AGAIN
+            self._log.warning("The cluster cannot be asked at present, this waits until it can: %s", failure)
+        return True
+
+
+@dataclass
+class _Caller(Generic[R]):
+    """A task that waits for its answer."""
+
+    answer: asyncio.Future[R]
+    patience: Patience
+    began: float = field(default_factory=lambda: time.monotonic())
+    failures: int = 0
+
+
+@dataclass
+class _Entry(Generic[I, R]):
+    """An item, and who waits for its answer."""
+
+    item: I
+    callers: list[_Caller[R]] = field(default_factory=list)
+
+
+class Batcher(Generic[K, I, R]):
+    """Collects items, sends them together, and returns each its own answer.
+
+    One request is under way at a time; what is collected meanwhile is in the next, as is what the request did not
+    reach. After a failure it is repeated for those who bear that, or whose ``policy`` has further tries.
+    """
+
+    def __init__(
+        self, send: Callable[[dict[K, I]], Awaitable[Mapping[K, R]]], policy: RetryPolicy, most: float = math.inf
+    ) -> None:
+        self._send, self._policy, self._most = send, policy, most
+        self._waiting: dict[K, _Entry[I, R]] = {}
+        #: The items of the request that is under way, and its end.
+        self._sent: dict[K, _Entry[I, R]] = {}
+        self._end: asyncio.Future[None] | None = None
+        #: The last failure, while it lasts.
+        self._failure: Exception | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def get(self, key: K, item: I, log: Logger | None = None) -> R:
+        """The answer to an item. With a log it waits while the cluster is away."""
+        caller: _Caller[R] = _Caller(asyncio.get_running_loop().create_future(), Patience(log))
+        entry = self._waiting.setdefault(key, _Entry(item))
+        entry.callers.append(caller)
+        if self._failure:
+            caller.patience.bears(self._failure)
+        if self._task is None:
+            self._task = asyncio.create_task(self._send_all(), name="slurm-batch")
+        try:
+            return await caller.answer
+        except asyncio.CancelledError:
+            await self._take_back(key, entry, caller)
+            raise
+
+    async def _take_back(self, key: K, entry: _Entry[I, R], caller: _Caller[R]) -> None:
+        """Forget a caller. If nobody else wants the answer, the item is not sent, or not again once it was sent."""
+        if caller in entry.callers:
+            entry.callers.remove(caller)
+        if self._sent.get(key) is entry and self._end:
+            # What comes of it is known after that.
+            await asyncio.wait([self._end])
+        if not entry.callers and self._waiting.get(key) is entry:
+            del self._waiting[key]
+
+    async def _send_all(self) -> None:
+        pace = Pace()
+        try:
+            await asyncio.sleep(BATCH_PAUSE)
+            while self._waiting:
+                if await self._send_some():
+                    pace = Pace()
+                elif self._waiting:
+                    await asyncio.sleep(pace.after_failure())
+        finally:
+            self._task = self._failure = None
+            for caller in self._callers(self._waiting.values()):
+                caller.answer.cancel()
+            self._waiting.clear()
+
+    async def _send_some(self) -> bool:
+        """Send the next request; False if it has failed and is repeated after a pause."""
+        self._sent = sent = dict(islice(self._waiting.items(), int(min(self._most, len(self._waiting)))))
+        self._end = end = asyncio.get_running_loop().create_future()
+        try:
+            answers = await self._send({key: entry.item for key, entry in sent.items()})
+        except Exception as failure:
+            return self._fail(failure)
+        else:
+            self._failure = None
+            for key, answer in answers.items():
+                for caller in self._callers([self._waiting.pop(key)]):
+                    caller.answer.set_result(answer)
+            return True
+        finally:
+            for key, entry in sent.items():
+                if not entry.callers:
+                    self._waiting.pop(key, None)
+            self._sent, self._end = {}, None
+            end.set_result(None)
+
+    def _fail(self, failure: Exception) -> bool:
+        """Fail the callers of this request who do not bear it; True if they are all of them."""
+        now = time.monotonic()
+        self._failure = first_of_kind(self._failure, failure)
+        may_pass = isinstance(failure, (SlurmError, TransportError)) and failure.passing
+        for key, entry in list(self._waiting.items()):
+            for caller in self._callers([entry]):
+                caller.failures += key in self._sent
+                is_borne = caller.patience.bears(failure)
+                has_more = may_pass and self._policy.pause(max(1, caller.failures), now - caller.began) is not None
+                if key in self._sent and not is_borne and not has_more:
+                    caller.answer.set_exception(failure)
+                    entry.callers.remove(caller)
+        return not any(entry.callers for entry in self._sent.values())
+
+    @staticmethod
+    def _callers(entries: Iterable[_Entry[I, R]]) -> list[_Caller[R]]:
+        return [caller for entry in entries for caller in entry.callers if not caller.answer.done()]

@@ -1,0 +1,36 @@
+"""A slurmrestd that is away, told from a connection that is wrong."""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+import httpx
+import pytest
+
+from airflow_provider_soperator.slurm.rest.calls import RestCall
+from airflow_provider_soperator.transports.transport_errors import rest_error, unexpected_answer
+
+URL = "http://rest:6820"
+CALL = RestCall("GET", "slurm/jobs/")
+
+
+@pytest.mark.parametrize(
+    ("cause", "passing"),
+    [
+        (ConnectionRefusedError("Connection refused"), True),
+        (OSError(errno.EHOSTUNREACH, "No route to host"), True),
+        (socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"), True),
+        (socket.gaierror(socket.EAI_NONAME, "Name or service not known"), False),
+    ],
+    ids=str,
+)
+def test_connections(cause: Exception, passing: bool) -> None:
+    error = httpx.ConnectError("All connection attempts failed")
+    error.__cause__ = cause
+    assert rest_error(error, CALL, URL).passing == passing
+
+
+@pytest.mark.parametrize(("status", "passing"), [(503, True), (502, True), (404, False), (200, False)])
+def test_answers_that_are_not_those_of_slurmrestd(status: int, passing: bool) -> None:
+    assert unexpected_answer(CALL, URL, status, b"<html>").passing == passing

@@ -1,0 +1,217 @@
+"""A task whose cluster is away: as it is submitted, after its triggerer was replaced, and as it is ended."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_provider_soperator.client.client import AsyncSlurmClient
+from airflow_provider_soperator.slurm.errors import ControllerUnreachable, SubmitRefused
+from airflow_provider_soperator.slurm.job_ids import SubmissionKey
+from airflow_provider_soperator.slurm.requests import CancelJobs, Request
+from airflow_provider_soperator.slurm.requests.submission import SubmitOnce, Withdraw
+from airflow_provider_soperator.transports.transport_errors import ConnectFailed, Unreachable
+from airflow_provider_soperator.triggers import sbatch
+from airflow_provider_soperator.triggers.sbatch import SbatchTrigger
+from airflow_provider_soperator.work import polling
+from tests.unit.client.tracking import Slurm, queued, run_without_waiting
+
+KEY = SubmissionKey("a" * 12)
+NAME = KEY.name("train")
+HOUR = 3600.0
+
+
+class Cluster(Slurm):
+    """A Slurm behind a connection, whose clients are closed as those of Airflow's processes are."""
+
+    #: Until when there is a failure, and which.
+    away_until = -math.inf
+    failure: Exception = Unreachable("nothing listens there")
+
+    async def ask(self, request: Request[Any]) -> Any:
+        if time.monotonic() < 1000 + self.away_until:
+            raise self.failure
+        if isinstance(request, CancelJobs):
+            self.queue = [queued(str(job.id), "CANCELLED", NAME) for job in self.queue]
+        return await super().ask(request)
+
+    def end_jobs_at(self, seconds: float) -> None:
+        def look() -> None:
+            if time.monotonic() >= 1000 + seconds:
+                self.queue = [queued(str(job.id), "COMPLETED", NAME) for job in self.queue]
+
+        self.before_look = look
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    cluster = Cluster(accounting=[])
+
+    class Hook:
+        def __init__(self, slurm_conn_id: str) -> None: ...
+
+        @asynccontextmanager
+        async def async_client(self) -> AsyncIterator[AsyncSlurmClient]:
+            yield AsyncSlurmClient(cluster)
+
+        async def async_settings(self) -> Any:
+            return SimpleNamespace(links={})
+
+        tell_of_pods = None
+
+    for module in (sbatch, polling):
+        monkeypatch.setattr(module, "SlurmHook", Hook)
+    return cluster
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    return lambda work: run_without_waiting(work, monkeypatch)
+
+
+def trigger(**fields: Any) -> SbatchTrigger:
+    job = {"command": "train", "name": "train"}
+    return SbatchTrigger(**{"slurm_conn_id": "c", "job": job, "keys": [KEY.text], "stream_logs": False, **fields})
+
+
+AWAY = [Unreachable("nothing listens there"), ControllerUnreachable("connect failure")]
+
+
+@pytest.mark.parametrize("failure", AWAY)
+@pytest.mark.parametrize("there", [True, False])
+@pytest.mark.parametrize("keys", [[KEY.text], [KEY.text, "b" * 12]])
+def test_a_job_is_submitted_or_found_again_once_the_cluster_is_back(
+    keys: list[str],
+    there: bool,
+    failure: Exception,
+    cluster: Cluster,
+    run: Callable[..., Any],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cluster.queue = [queued("5", "RUNNING", NAME)] * there
+    cluster.away_until, cluster.failure = 2 * HOUR, failure
+    cluster.end_jobs_at(3 * HOUR)
+    event = run(trigger(keys=keys).event())
+    assert (event["status"], event["result"]["job_id"]) == ("success", "5" if there else "7")
+    said = capsys.readouterr().out
+    # At first, and each half hour.
+    assert said.count("The cluster cannot be asked at present") == 4
+    assert str(failure) in said
+
+
+@pytest.mark.parametrize(
+    ("failure", "status"), [(ConnectFailed("the login was refused"), "failed"), (SubmitRefused("no"), "refused")]
+)
+def test_what_cannot_pass_by_itself_fails_the_task_at_once(
+    failure: Exception, status: str, cluster: Cluster, run: Callable[..., Any]
+) -> None:
+    cluster.away_until, cluster.failure = math.inf, failure
+    event = run(trigger().event())
+    assert (event["status"], event["message"]) == (status, str(failure))
+
+
+@pytest.mark.parametrize("failure", [*AWAY, ConnectFailed("the token has expired")])
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_kill_is_carried_out_once_the_cluster_is_back_or_the_connection_mended(
+    begun: bool,
+    failure: Exception,
+    cluster: Cluster,
+    run: Callable[..., Any],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async def killed() -> None:
+        told = trigger()
+        if begun:
+            event = asyncio.ensure_future(told.event())
+            await asyncio.sleep(10)
+            event.cancel()
+            await asyncio.wait([event])
+        else:
+            # That of the triggerer before.
+            cluster.queue = [queued("7", "RUNNING", NAME)]
+        cluster.away_until, cluster.failure = 5 * HOUR, failure
+        await told.on_kill()
+
+    run(killed())
+    assert [str(job.state) for job in cluster.queue] == ["CANCELLED"]
+    said = capsys.readouterr().out
+    assert str(failure) in said
+    assert "The task was told to end, and job 7 was cancelled" in said
+
+
+def test_a_triggerer_that_is_relieved_of_a_task_does_not_submit_its_job_later(
+    cluster: Cluster, run: Callable[..., Any]
+) -> None:
+    async def relieved() -> None:
+        cluster.away_until = 5 * HOUR
+        event = asyncio.ensure_future(trigger().event())
+        await asyncio.sleep(HOUR)
+        event.cancel()
+        await asyncio.wait([event])
+        await asyncio.sleep(5 * HOUR)
+
+    run(relieved())
+    assert cluster.queue == []
+
+
+def test_what_is_killed_before_it_could_be_submitted_is_not_submitted_later(
+    cluster: Cluster, run: Callable[..., Any]
+) -> None:
+    async def killed() -> None:
+        cluster.away_until = 5 * HOUR
+        told = trigger()
+        event = asyncio.ensure_future(told.event())
+        await asyncio.sleep(HOUR)
+        event.cancel()
+        await asyncio.wait([event])
+        await told.on_kill()
+
+    run(killed())
+    assert cluster.queue == []
+    assert cluster.count(SubmitOnce) == 0
+    assert [one.keys for one in cluster.asked if isinstance(one, Withdraw)][:1] == [(KEY,)]
+
+
+def test_a_submission_that_is_under_way_as_the_task_is_killed_leaves_no_job(
+    cluster: Cluster, run: Callable[..., Any]
+) -> None:
+    async def killed() -> None:
+        told = trigger()
+        event = asyncio.ensure_future(told.event())
+        await asyncio.sleep(10)
+        event.cancel()
+        await asyncio.wait([event])
+        await told.on_kill()
+
+    async def slow(request: Request[Any]) -> Any:
+        if isinstance(request, SubmitOnce):
+            await asyncio.sleep(120)
+            return cluster.submit(request)
+        return await Cluster.ask(cluster, request)
+
+    cluster.ask = slow  # type: ignore[method-assign]
+    run(killed())
+    assert [str(job.state) for job in cluster.queue] == ["CANCELLED"]
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+def test_a_task_whose_time_is_over_while_the_cluster_is_away_ends_with_its_job(
+    is_over: bool, cluster: Cluster, run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sbatch.time, "time", time.monotonic)
+    cluster.queue = [queued("7", "RUNNING", NAME)]
+    cluster.away_until = 5 * HOUR
+
+    async def ends() -> dict[str, Any]:
+        return await trigger(deadline=1000 + (-HOUR if is_over else HOUR)).event()
+
+    event = run(ends())
+    assert (event["status"], event["message"]) == ("timeout", "job 7")
+    assert [str(job.state) for job in cluster.queue] == ["CANCELLED"]
