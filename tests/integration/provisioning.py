@@ -25,6 +25,9 @@ ENVIRONMENT = {
 CPU = {"platform": "cpu-d3", "preset": "16vcpu-64gb"}
 GPU = {"platform": "gpu-h100-sxm", "preset": "8gpu-128vcpu-1600gb"}
 
+#: Of all tries of a task.
+_BEGUN = datetime.now(timezone.utc)
+
 
 @dataclass
 class TaskInstance:
@@ -46,7 +49,7 @@ class TaskInstance:
 
     @property
     def context(self) -> dict[str, Any]:
-        run = type("DagRun", (), {"start_date": datetime.now(timezone.utc)})
+        run = type("DagRun", (), {"start_date": _BEGUN})
         return {"ti": self, "dag_run": run}
 
 

@@ -54,7 +54,8 @@ class Checks:
 
     def context(self, attempt: int = 1) -> Any:
         names = {"dag_id": "nightly", "run_id": f"run-{self.number}", "task_id": "check", "map_index": -1}
-        return {"ti": SimpleNamespace(**names, try_number=attempt, max_tries=3)}
+        ti = SimpleNamespace(**names, try_number=attempt, max_tries=3)
+        return {"ti": ti, "dag_run": SimpleNamespace(start_date=None)}
 
     async def interrupt(self, **options: Any) -> WorkTrigger:
         """What a task waits with is torn away from it while its jobs are in the queue."""
