@@ -20,7 +20,7 @@ from airflow_provider_soperator.slurm.states import JobBase
 from airflow_provider_soperator.transports.transport_errors import TransportError
 
 #: Seconds that accounting may take: a task must not wait for one that lags far behind, or does not answer.
-PATIENCE = 20.0
+PATIENCE = 5.0
 
 
 @dataclass(eq=False)
