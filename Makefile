@@ -1,10 +1,12 @@
 # Works on a fresh Debian machine, as root, with git, make and python3: scripts/bootstrap installs the rest.
 PYTHON := .venv/bin/python
+# The first that is supported, and the beta of the next; .venv has the newest release.
+VERSIONS := 3.3.0 3.4.0b2
 # Tests begin many Pythons, each of which would compile all modules anew where the environment keeps it from saving them.
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test soak flaky sandbox bench lint format clean
+.PHONY: help venv demo test matrix soak flaky sandbox bench lint format clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -17,6 +19,14 @@ demo: venv ## Start a sandbox and an Airflow, and watch an example DAG run in th
 
 test: venv ## Run all tests; ARGS="tests/unit -k NAME" for some of them
 	$(PYTHON) -m pytest --numprocesses=6 --dist=loadgroup --no-loadscope-reorder $(ARGS)
+
+matrix: ## Run the tests in an Airflow on each version that is supported; VERSIONS=3.3.1 for another
+	@for version in $(VERSIONS); do \
+		echo "matrix: Airflow $$version"; \
+		AIRFLOW=$$version scripts/bootstrap && \
+		.venv-$$version/bin/python -m pytest --numprocesses=2 --dist=loadgroup --no-loadscope-reorder \
+			tests/airflow tests/ui tests/unit/operators tests/unit/triggers tests/unit/decorators $(ARGS) || exit 1; \
+	done
 
 soak: venv ## Run what is a matter of luck, for a while; ARGS="--minutes 60 --seed 7"
 	$(PYTHON) -m tests.soak $(ARGS)
@@ -43,5 +53,5 @@ format: venv ## Mend style and format in place
 
 clean: ## Stop all sandboxes; remove .venv and every cache in this folder
 	if [ -x $(PYTHON) ] && [ "$$(id -u)" = 0 ]; then $(PYTHON) -m sandbox down --all; fi
-	rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-* build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -47,18 +47,6 @@ class ConnectionForm:
             "ui-field-behaviour": {name.replace("_", "-"): value for name, value in self.behaviour.items()},
         }
 
-    def widgets(self) -> dict[str, Any]:
-        """For Airflow 3.1, which does not take them from the provider's description."""
-        from wtforms import BooleanField, PasswordField, StringField
-        from wtforms.validators import Optional, any_of
-
-        def widget(field: Field) -> Any:
-            kind = BooleanField if field.is_flag else PasswordField if field.is_secret else StringField
-            choices = [any_of(list(field.choices))] if field.choices else []
-            return kind(field.label, description=field.help, validators=[Optional(), *choices])
-
-        return {field.name: widget(field) for field in self.fields}
-
 
 def _described(field: Field) -> dict[str, Any]:
     schema: dict[str, Any] = {"type": ["boolean" if field.is_flag else "string", "null"]}

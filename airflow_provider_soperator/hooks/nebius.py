@@ -152,16 +152,6 @@ class NebiusHook(BaseHook):
         except Exception as error:
             return False, in_words(error)
 
-    @classmethod
-    def get_connection_form_widgets(cls) -> dict[str, Any]:
-        """For Airflow 3.1; newer ones take the form from the provider's description."""
-        return NEBIUS.widgets()
-
-    @classmethod
-    def get_ui_field_behaviour(cls) -> dict[str, Any]:
-        """For Airflow 3.1, as above."""
-        return dict(NEBIUS.behaviour)
-
 
 @asynccontextmanager
 async def _lent(settings: NebiusSettings) -> AsyncIterator[SDK]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any
 
 from airflow.sdk import BaseHook
 
@@ -91,16 +90,6 @@ class SlurmHook(BaseHook):
         connection = self.get_connection(self.slurm_conn_id)
         # Reading the extra tells Airflow's secrets masker what is in it.
         return read(connection, connection.extra_dejson)
-
-    @classmethod
-    def get_connection_form_widgets(cls) -> dict[str, Any]:
-        """For Airflow 3.1; newer ones take the form from the provider's description."""
-        return SOPERATOR.widgets()
-
-    @classmethod
-    def get_ui_field_behaviour(cls) -> dict[str, Any]:
-        """For Airflow 3.1, as above."""
-        return dict(SOPERATOR.behaviour)
 
 
 def _client(settings: Settings) -> AsyncSlurmClient:

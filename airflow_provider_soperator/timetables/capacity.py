@@ -74,10 +74,7 @@ class CapacityTimetable(Timetable):
         return DagRunInfo(run_after=change.begins, data_interval=_interval(change))
 
     def next_run_info_from_dag_model(self, *, dag_model: DagModel) -> DagRunInfo | None:
-        """The next run for the scheduler; the one that it has noted may have been superseded in the meantime.
-
-        Airflow 3.1 does not ask. There a run for an older handover may come first when all of Airflow was down.
-        """
+        """The next run for the scheduler; the one that it has noted may have been superseded in the meantime."""
         noted = super().next_run_info_from_dag_model(dag_model=dag_model)
         due = self.schedule.due(_now())
         if noted is None or noted.data_interval is None or due is None or due.at <= noted.data_interval.end:

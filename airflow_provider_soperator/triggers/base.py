@@ -195,7 +195,7 @@ class SlurmEventTrigger(EventTrigger):
 
 
 class _Memory:
-    """The memory of a watcher, which Airflow keeps beside the asset, from 3.3 on."""
+    """The memory of a watcher, which Airflow keeps beside the asset."""
 
     def __init__(self, trigger: SlurmTrigger) -> None:
         self._store = getattr(trigger, "asset_state_store", None)

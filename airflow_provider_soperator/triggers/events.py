@@ -1,7 +1,7 @@
 """Events of a cluster as asset events, on which DAGs are scheduled.
 
 Each trigger asks through the clients that all tasks of a triggerer share: any number of watchers with the same question
-cost a cluster one request in an interval. Airflow's own shared streams are not used: they exist from 3.3 on, for
+cost a cluster one request in an interval. Airflow's own shared streams are not used: they are for
 watchers only, and a watcher that comes later, or lags, loses events in them.
 """
 
@@ -55,8 +55,7 @@ class SlurmJobFinishedTrigger(SlurmEventTrigger):
     Without any conditions all jobs count. An array finishes as a whole.
 
     Jobs that ended while no watcher ran are found in accounting. Over a restart of the triggerer nothing is lost, but
-    what finished in the seconds before may be reported twice, with the same ``job_id`` and ``ended``. Airflow stores
-    state for watchers from 3.3 on; before that each start is a first one.
+    what finished in the seconds before may be reported twice, with the same ``job_id`` and ``ended``.
 
     :param name: name of the job, with ``*`` and ``?``
     :param states: end states of Slurm, such as ``["COMPLETED"]``; by default all
@@ -251,8 +250,8 @@ class ClusterUnavailableTrigger(EventTrigger):
         AssetWatcher(name="down", trigger=ClusterUnavailableTrigger(min_duration=timedelta(minutes=5)))
 
     A cluster in maintenance, or one that is being set up, fires no event. The event has the ``cluster``, its ``phase``,
-    the ``conditions`` that are not met and why, and ``since`` when. From Airflow 3.3 on, nothing is reported again over
-    a restart of the triggerer.
+    the ``conditions`` that are not met and why, and ``since`` when. Nothing is reported again over a restart of the
+    triggerer.
 
     :param min_duration: time, or seconds, for which it must have been unavailable
     :param cluster: name of the SlurmCluster; by default the only one in the namespace
@@ -309,8 +308,7 @@ class ActiveCheckFailedTrigger(EventTrigger):
     with ``slurm_conn_id`` also ``nodes`` and those that are ``failing``.
 
     A run that failed while no watcher ran is reported as long as Kubernetes keeps its Job, and without Slurm only if no
-    other run has been noted since. Airflow stores state for watchers from 3.3 on; before that each start is a first
-    one.
+    other run has been noted since.
 
     :param check: name of the ActiveCheck; by default all
     :param look_back: time before the first start, or seconds, of which runs that failed are reported, too

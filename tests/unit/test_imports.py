@@ -20,7 +20,7 @@ ROOT = airflow_provider_soperator.__name__
 #: What a call needs and no DAG file does. It is imported once a connection is opened, or a function is packed.
 LATE = {
     "ClusterShell", "cloudpickle", "grpc", "hcl2", "httpx", "kubernetes", "kubernetes_asyncio", "nebius",
-    "paramiko", "pyslurm", "wtforms",
+    "paramiko", "pyslurm",
 }  # fmt: skip
 #: The parts of Airflow that read its database.
 DATABASE = {"airflow.models.dag", "airflow.models.serialized_dag"}

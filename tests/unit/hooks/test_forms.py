@@ -40,20 +40,6 @@ def test_each_choice_has_words_of_its_own() -> None:
         assert schema["values_display"]["null"]
 
 
-@pytest.mark.usefixtures("wtforms")
-def test_older_versions_get_the_same() -> None:
-    now = {field["name"]: field for field in _described()}
-    for name, widget in SlurmHook.get_connection_form_widgets().items():
-        then = widget.param.dump()
-        assert then["description"] == now[name]["description"]
-        assert then["schema"]["title"] == now[name]["schema"]["title"]
-        assert then["schema"]["type"] == now[name]["schema"]["type"]
-        assert then["schema"].get("format") == now[name]["schema"].get("format")
-        assert then["schema"].get("enum", []) == [value for value in now[name]["schema"].get("enum", []) if value]
-        del now[name]
-    assert not now
-
-
 def _described() -> list[dict[str, object]]:
     [shown] = [kind for kind in HookMetaService.hook_meta_data() if kind.connection_type == "soperator"]
     assert shown.extra_fields is not None

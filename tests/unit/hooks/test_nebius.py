@@ -91,13 +91,14 @@ def test_a_mistake_is_named(extra: dict[str, Any], fields: dict[str, Any], words
 # The form
 
 
-def test_the_page_gets_all_fields(wtforms: None) -> None:
+def test_the_page_gets_all_fields() -> None:
     [shown] = [kind for kind in HookMetaService.hook_meta_data() if kind.connection_type == "nebius"]
     assert shown.hook_name == "Nebius"
     assert shown.extra_fields is not None
     assert list(shown.extra_fields) == [field.name for field in NEBIUS.fields]
-    assert list(NebiusHook.get_connection_form_widgets()) == list(shown.extra_fields)
-    assert NebiusHook.get_ui_field_behaviour()["relabeling"]["password"] == "Access token"
+    assert shown.standard_fields is not None
+    assert shown.standard_fields.password is not None
+    assert shown.standard_fields.password.title == "Access token"
 
 
 def test_the_hook_that_is_named_is_there() -> None:

@@ -31,7 +31,7 @@ class Store:
 class TaskRun:
     """What changes with a try, a clear, and a new run of the same id (models/taskinstance, clear_task_instances).
 
-    ``airflow``: 3.2 has no state of tasks, 3.3 keeps it over a clear, 3.4 empties it then.
+    ``airflow``: 3.3 keeps the state of tasks over a clear, 3.4 empties it then, and dag.test() may have none.
     """
 
     def __init__(self, task_id: str = "fit", *, retries: int = 2, airflow: str = "3.3", **instance: Any) -> None:
@@ -60,14 +60,14 @@ class TaskRun:
         run = SimpleNamespace(start_date=self.start_date, clear_number=self.clear_number)
         task = SimpleNamespace(retries=self.retries, template_ext=(), start_from_trigger=start_from_trigger)
         context = {"ti": ti, "task_instance": ti, "task": task, "dag_run": run}
-        return context if self.airflow == "3.2" else {**context, "task_state_store": self.store}
+        return context if self.airflow == "no state" else {**context, "task_state_store": self.store}
 
     def begin_in_the_triggerer(self) -> Any:
         """The task instance of the first try, which a trigger begins: it has no number of tries, and no state."""
         context = self.begin()
         ti = context["ti"]
         ti.max_tries, ti.task = 0, context["task"]
-        if self.airflow != "3.2":
+        if self.airflow != "no state":
             # It is there, and the triggerer does not know what to do with its questions.
             context["task_state_store"] = object()
         ti.get_template_context = lambda: context
