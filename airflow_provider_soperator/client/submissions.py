@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import difflib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -16,6 +15,7 @@ from itertools import islice
 from typing import TypeVar
 
 from airflow_provider_soperator.client.poller import statuses
+from airflow_provider_soperator.errors import name_remedy
 from airflow_provider_soperator.slurm.cluster_records import Partition, RateLimit, UserRights
 from airflow_provider_soperator.slurm.errors import (
     AccountingDisabled,
@@ -261,16 +261,8 @@ def explained_refusal(
     return SubmitRefused(refusal.said, refusal.command, why, option) if why else refusal
 
 
-def near(what: str, said: str, names: Iterable[str]) -> str:
-    """An unknown name, and the closest known one.
-
-    >>> near("account", "visoin", ["vision", "shared"])
-    "account 'visoin': did you mean 'vision'?"
-    >>> near("account", "x", ["vision", "shared"])
-    "account 'x':"
-    """
-    found = difflib.get_close_matches(said, list(names), n=1)
-    return f"{what} {said!r}:" + (f" did you mean {found[0]!r}?" if found else "")
+def _unknown(what: str, name: str, known: Iterable[str]) -> str:
+    return f"{what} {name!r}: {name_remedy(name, known, '')}".rstrip()
 
 
 def _about_partition(wanted: Iterable[str], partitions: Sequence[Partition]) -> str:
@@ -280,7 +272,7 @@ def _about_partition(wanted: Iterable[str], partitions: Sequence[Partition]) -> 
         return ""
     # Hidden partitions are not for every user.
     shown = [one.name for one in partitions if not one.is_hidden]
-    return f"{near('partition', unknown[0], shown)} there are {', '.join(shown)}"
+    return f"{_unknown('partition', unknown[0], shown)} the partitions are {', '.join(shown)}"
 
 
 def _about_account(said: str, partitions: Sequence[str], rights: UserRights) -> str:
@@ -289,7 +281,7 @@ def _about_account(said: str, partitions: Sequence[str], rights: UserRights) -> 
         return f"no account is given, and the user has no default account: {may}"
     only = [one.partition for one in rights.associations if one.account == said]
     if not only:
-        return f"{near('account', said, rights.accounts)} {may}"
+        return f"{_unknown('account', said, rights.accounts)} {may}"
     if "" in only or not {*only}.isdisjoint(partitions):
         return ""
     return f"user {rights.user} may use account {said} in partition {', '.join(only)} only"
@@ -314,4 +306,4 @@ def _about_qos(said: str, account: str, rights: UserRights) -> str:
     others = [name for name, qos in allowed.items() if said in qos]
     if others:
         return f"qos {said} needs account {', '.join(others)}: {may}"
-    return f"{near('qos', said, with_it)} {may}"
+    return f"{_unknown('qos', said, with_it)} {may}"

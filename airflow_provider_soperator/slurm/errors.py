@@ -131,6 +131,9 @@ class SubmitRefused(SlurmError):
     def __init__(self, said: str, command: str = "sbatch", remedy: str = "", option: str = "") -> None:
         super().__init__(said, command, remedy)
         self.option = option
+        if self.remedy:
+            # First, as Airflow's page cuts long lines.
+            self.args = (f"{self.remedy} ({command}: {self.said})",)
 
 
 class TogetherRefused(SlurmError):

@@ -135,7 +135,7 @@ def test_a_user_who_may_do_less_is_told_so(connections: Connections) -> None:
         ({"key_file": None, "private_key": "no key"}, "The private key cannot be used", "or private_key"),
         ({"host_key": None}, "The host key is unknown", "put its key into the connection's host_key"),
         ({"host_key": "no key"}, "host_key is not a public key", "`ssh-keyscan HOST`"),
-        ({"hostkey": "ssh-ed25519 AAAA"}, "Unknown extra field hostkey", "did you mean host_key?"),
+        ({"hostkey": "ssh-ed25519 AAAA"}, "Unknown extra field hostkey", "did you mean 'host_key'?"),
     ],
     ids=["host", "port", "user", "key-file", "private-key", "host-key-unknown", "host-key", "typo"],
 )
