@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import inspect
+from collections.abc import Callable, Collection, Iterable, Iterator
 from datetime import datetime
+from functools import cache
 from typing import Any
+
+from airflow_provider_soperator.errors import name_remedy
 
 #: Default namespace of a cluster in Soperator's Helm charts.
 NAMESPACE = "soperator"
@@ -31,6 +35,35 @@ def is_template(said: object) -> bool:
     """
     # An XComArg, without an import of Airflow.
     return hasattr(said, "iter_references") or (isinstance(said, str) and ("{{" in said or "{%" in said))
+
+
+def has_template(value: object) -> bool:
+    """True for a template, and for a list or a dict with one in it.
+
+    >>> has_template({"nodes": ["{{ params.count }}"]}), has_template({"nodes": [4]})
+    (True, False)
+    """
+    if isinstance(value, dict):
+        return any(map(has_template, value.values()))
+    return any(map(has_template, value)) if isinstance(value, (list, tuple)) else is_template(value)
+
+
+@cache
+def _parameters(operator: type) -> tuple[str, ...]:
+    inits = (base.__init__ for base in operator.__mro__)  # type: ignore[misc]
+    return tuple(dict.fromkeys(name for init in inits for name in inspect.signature(init).parameters))
+
+
+def check_arguments(
+    operator: type, task_id: object, given: Iterable[str], remedy: Callable[[str], str] = lambda name: ""
+) -> None:
+    """Raise ``TypeError`` for arguments that an operator has not, with the nearest name or the caller's remedy."""
+    known = _parameters(operator)
+    # Airflow's own begin with an underscore.
+    unknown = [name for name in given if name not in known and not name.startswith("_")]
+    if unknown:
+        wrong = (f"{name!r}: {remedy(name) or name_remedy(name, known, 'see its docstring')}" for name in unknown)
+        raise TypeError(f"{operator.__name__} {task_id} has no parameter {'; '.join(wrong)}")
 
 
 def is_on(option: bool | str | None) -> bool:

@@ -126,6 +126,10 @@ class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
                 f"{error}"
             ) from None
 
+    def _body(self) -> str:
+        # Of the call, which has its arguments when the task runs.
+        return "#!/bin/sh\n"
+
     def _from_context(self, context: Mapping[str, Any]) -> dict[str, Any]:
         """The variables of Airflow's context that the function has parameters for."""
         from airflow_provider_soperator.functions.call import CallError, is_airflows

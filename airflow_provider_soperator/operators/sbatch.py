@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 from airflow.sdk import BaseOperator, XComArg, conf
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, AirflowTaskTimeout
 
+from airflow_provider_soperator.errors import name_remedy
 from airflow_provider_soperator.links.slurm import LINKS
 from airflow_provider_soperator.operators.work import WaitingOperator
-from airflow_provider_soperator.slurm.job import BatchJob
+from airflow_provider_soperator.slurm import options
+from airflow_provider_soperator.slurm.job import BatchJob, literal_problems
 from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.job_retry import Retry, retry
-from airflow_provider_soperator.slurm.options import OPTIONS
-from airflow_provider_soperator.values import needs_a_worker
+from airflow_provider_soperator.values import has_template, needs_a_worker
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
@@ -111,12 +112,12 @@ class SbatchOperator(WaitingOperator):
         end_from_trigger: bool = False,
         **kwargs: Any,
     ) -> None:
-        options = {name: kwargs.pop(name) for name in _OPTIONS if name in kwargs}
+        job = {name: kwargs.pop(name) for name in _OPTIONS if name in kwargs}
         super().__init__(**kwargs)
         if sbatch_args:
-            options["extra_args"] = list(sbatch_args)
+            job["extra_args"] = list(sbatch_args)
         self.script = _text(script)
-        self.job: dict[str, Any] = _no_file(options)
+        self.job: dict[str, Any] = _no_file(job)
         self.slurm_conn_id = slurm_conn_id
         self.deferrable = deferrable or start_from_trigger
         self.poll_interval = poll_interval
@@ -140,6 +141,16 @@ class SbatchOperator(WaitingOperator):
         self.shown_links: dict[str, str] = {}
         check_policy(self.on_finish)
 
+    @classmethod
+    def remedy_for(cls, name: str) -> str:
+        """The parameter for an option of sbatch, or what to do without one."""
+        long, _ = options.resolve_long(name.replace("_", "-")) or ("", "")
+        if option := options.typed(long):
+            return f"did you mean {option.field!r}?"
+        if long in options.REFUSED:
+            return f"--{long} cannot be used: {options.REFUSED[long]}"
+        return f"pass --{long} in sbatch_args" if long else ""
+
     # Airflow reads from the signature what default_args and expand may give.
     __init__.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [
@@ -151,6 +162,7 @@ class SbatchOperator(WaitingOperator):
 
     def prepare_template(self) -> None:
         """By now the text of a file has taken the place of its name."""
+        self._check_literals()
         self.script = _text(self.script)
         # Airflow asks whenever it has parsed the DAG.
         if self._starts_from_trigger and not self._needs_a_worker_at_the_start():
@@ -162,6 +174,27 @@ class SbatchOperator(WaitingOperator):
                 trigger_kwargs=self._asked(),
                 next_method="execute_complete",
             )
+
+    def _check_literals(self) -> None:
+        """Refuse, when the DAG is parsed, what no template hides."""
+        said = {"script": self._body(), **self.job}
+        hidden = {name for name, value in said.items() if has_template(value)}
+        found = literal_problems({name: value for name, value in said.items() if name not in hidden}, hidden)
+        script = said["script"]
+        if "script" not in hidden and isinstance(script, str) and not script.startswith("#!") and "\n" not in script:
+            where = f"there is no such file beside the DAG ({self.dag.folder})"
+            why = (
+                where
+                if script.endswith(_TEMPLATES)
+                else "a script's text begins with #!, its file ends in .sh or .sbatch"
+            )
+            found = [f"script={script!r}: {why}; for a path on the cluster use remote_script"]
+        if found:
+            raise InvalidJob([f"{self.task_id}: {problem}" for problem in found])
+
+    def _body(self) -> Any:
+        """The script as far as it is known when the DAG is parsed."""
+        return self.script
 
     def prepare(self, context: Context, key: SubmissionKey, *, uploads: bool) -> BatchJob:
         """The job for another task to submit under this key, with its files on the cluster if it ``uploads``."""
@@ -339,12 +372,13 @@ class SbatchOperator(WaitingOperator):
 
 def check_policy(policy: Policy) -> None:
     """Refuse, when the DAG is parsed, what would never apply."""
-    from airflow_provider_soperator.slurm.states import JobBase
+    from airflow_provider_soperator.slurm.states import JobBase, JobState
 
-    known = {_LOST, *(base.value for base in JobBase)}
+    states = map(JobState, JobBase)
+    known = [*(str(state) for state in states if state.is_finished and not state.succeeded), _LOST]
     for end, action in policy.items():
         if isinstance(end, str) and end not in known:
-            raise ValueError(f"on_finish: jobs do not end as {end!r}; the states are {', '.join(sorted(known))}")
+            raise ValueError(f"on_finish: jobs do not end as {end!r}: {name_remedy(end.upper(), known)}")
         if not isinstance(action, Retry) and action not in get_args(Action):
             raise ValueError(f"on_finish: {action!r} must be one of {', '.join(get_args(Action))}")
 
@@ -382,7 +416,7 @@ def action_after(status: JobStatus, policy: Policy) -> Action | Retry:
 def _option_docs() -> str:
     """The ``:param`` lines of sbatch's options."""
     words: dict[str, list[str]] = {}
-    for option in OPTIONS:
+    for option in options.OPTIONS:
         words.setdefault(option.field, []).append(f"``--{option.long}``")
     return "".join(f"    :param {name}: sbatch's {' or '.join(longs)}\n" for name, longs in words.items())
 

@@ -14,6 +14,7 @@ from airflow.sdk import BaseOperator, conf
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_soperator.slurm.errors import SlurmError
+from airflow_provider_soperator.values import check_arguments
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
@@ -86,6 +87,15 @@ class WaitingOperator(BaseOperator):
 
     deferrable: bool
     _waiting: Waiting | None = None
+
+    def __init__(self, **kwargs: Any) -> None:
+        check_arguments(type(self), kwargs.get("task_id"), kwargs, self.remedy_for)
+        super().__init__(**kwargs)
+
+    @classmethod
+    def remedy_for(cls, name: str) -> str:
+        """The remedy for an unknown parameter, if it is not the nearest known one."""
+        return ""
 
     def wait_for(self, trigger: KillableTrigger, context: Context) -> Any:
         """Go on with ``execute_complete`` once the trigger has come to its event."""

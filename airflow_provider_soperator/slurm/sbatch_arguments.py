@@ -34,7 +34,7 @@ def body(job: JobDescription) -> str | None:
         return job.script_file.text
     if job.command is not None:
         # As sbatch does for --wrap.
-        command = job.command if isinstance(job.command, str) else shlex.join(job.command)
+        command = job.command if isinstance(job.command, str) else shlex.join(map(str, job.command))
         return f"#!/bin/sh\n{command}\n"
     return None
 

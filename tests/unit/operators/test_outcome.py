@@ -67,7 +67,15 @@ def test_an_exit_code_says_more_than_a_state() -> None:
 
 @pytest.mark.parametrize(
     ("policy", "said"),
-    [({"OOM": "retry"}, "jobs do not end as 'OOM'"), ({"TIMEOUT": "restart"}, "'restart' must be one of")],
+    [
+        ({"OOM": "retry"}, "jobs do not end as 'OOM': there are CANCELLED, FAILED, TIMEOUT, .*, LOST"),
+        ({"TIMEOT": "retry"}, "jobs do not end as 'TIMEOT': did you mean 'TIMEOUT'?"),
+        ({"failed": "retry"}, "jobs do not end as 'failed': did you mean 'FAILED'?"),
+        # Such a job has not ended, or has not failed.
+        ({"RUNNING": "retry"}, "jobs do not end as 'RUNNING'"),
+        ({"COMPLETED": "skip"}, "jobs do not end as 'COMPLETED'"),
+        ({"TIMEOUT": "restart"}, "'restart' must be one of"),
+    ],
 )
 def test_a_policy_that_would_never_apply_is_refused(policy: Policy, said: str) -> None:
     with pytest.raises(ValueError, match=said):
