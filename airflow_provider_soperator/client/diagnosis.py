@@ -11,7 +11,7 @@ from functools import partial
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.errors import SlurmError, UnknownJob
-from airflow_provider_soperator.slurm.job_failures import failure
+from airflow_provider_soperator.slurm.job_failures import canceller, failure
 from airflow_provider_soperator.slurm.job_records import AccountingStep, Job, JobStatus
 from airflow_provider_soperator.slurm.requests import Accounting, JobDetail, ListNodes
 from airflow_provider_soperator.slurm.requests.commands import Steps
@@ -75,8 +75,7 @@ def _node(node: Node) -> str:
 def _accounting(part: Job) -> Steps[list[str]]:
     for job in (yield Accounting(ids=(part.id.whole,), steps=True)):
         if job.id == part.id:
-            by = "" if job.state.cancelled_by is None else f" by {job.state.cancelled_by}"
-            said = [f"job: {job.state}{by}, {job.exit_code}"]
+            said = [f"job: {job.state}{canceller(job)}, {job.exit_code}"]
             return said + _some([_step(step) for step in job.steps], "steps")
     return ["no record (yet)"]
 

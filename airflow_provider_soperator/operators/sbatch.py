@@ -242,7 +242,7 @@ class SbatchOperator(WaitingOperator):
         status = status_of(report)
         folder = next((part.workdir for part in status.parts), "")
         try:
-            settle(status, self.on_finish)
+            settle(status, self.on_finish, event.get("last_lines", ()))
         except Exception:
             if self.download and self.download_on == "always" and folder:
                 self._files(context).download_what_is_there(self.download, folder)
@@ -383,13 +383,13 @@ def check_policy(policy: Policy) -> None:
             raise ValueError(f"on_finish: {action!r} must be one of {', '.join(get_args(Action))}")
 
 
-def settle(status: JobStatus, policy: Policy) -> None:
+def settle(status: JobStatus, policy: Policy, last: Sequence[str] = ()) -> None:
     """Raise what makes Airflow do as the policy says; where it says nothing, what can help by another try gets one."""
     if status.succeeded:
         return
     from airflow_provider_soperator.slurm.job_failures import failure
 
-    error = failure(status)
+    error = failure(status, last)
     assert error is not None, "it has not succeeded"
     action = action_after(status, policy)
     if action == "fail":

@@ -77,6 +77,12 @@ def argv(job: JobDescription) -> list[str]:
     return found
 
 
+def command_line(job: JobDescription) -> list[str]:
+    """The job as a user would submit it, without the text of its script."""
+    script = job.script_file.name if job.script_file else job.remote_script
+    return ["sbatch", *argv(job), *([script] if script else []), *job.args]
+
+
 #: Prefix of the variables of the program below, which a job's own must not have.
 RESERVED_PREFIX = "_soperator_"
 

@@ -93,7 +93,7 @@ class SbatchTrigger(KillableTrigger):
         return True
 
     async def event(self) -> dict[str, Any]:
-        """The report of the job's end, or the reason for its lack; with the ``links`` of the task's page.
+        """The job's report and its ``last_lines``, or the reason for their lack; with the ``links`` of the task's page.
 
         If the task returns a result, that is the ``value``; null for a job that has not succeeded.
         """
@@ -104,19 +104,20 @@ class SbatchTrigger(KillableTrigger):
                 if self.result is not None and not settings.reaches_files:
                     raise ConnectionMistake(_NO_FILES.format(self.slurm_conn_id))
                 published = Published(self.push, client, dict(settings.links), self.links, self.log)
-                outcome = await self._in_time(self._run_with(client), published)
+                way = f" over {settings.transport} (connection {settings.conn_id})"
+                outcome = await self._in_time(self._run_with(client), published, way)
         except (SlurmError, TransportError, ConnectionMistake, InvalidJob, ResultError) as error:
             outcome = (refused if isinstance(error, _FINAL) else failed)(str(error))
         return outcome | {"links": self.links}
 
-    async def _in_time(self, run: JobRun, published: Published) -> dict[str, Any]:
+    async def _in_time(self, run: JobRun, published: Published, way: str) -> dict[str, Any]:
         left = None if self.deadline is None else max(0.0, self.deadline - time.time())
         try:
             async with timeout(left):
-                status = await follow(run, self.log, published, Chain.read(self.chain), self.states)
+                status, last = await follow(run, self.log, published, Chain.read(self.chain), self.states, way)
                 report = report_of(status)
                 await self._emit(report)
-                return succeeded(report) | await self._value(run.client, status)
+                return succeeded(report) | {"last_lines": last} | await self._value(run.client, status)
         except asyncio.TimeoutError:
             if left is None:
                 raise

@@ -12,13 +12,16 @@ from typing import Any, TypeVar
 import pytest
 
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig
-from airflow_provider_soperator.slurm.errors import AccountingDisabled
+from airflow_provider_soperator.slurm.errors import AccountingDisabled, UnknownJob
+from airflow_provider_soperator.slurm.files import FilePiece, Piece, ReadPieces
 from airflow_provider_soperator.slurm.job_ids import JobId, key_of
 from airflow_provider_soperator.slurm.job_records import AccountingJob, Job
 from airflow_provider_soperator.slurm.requests import (
     Accounting,
     CancelJobs,
+    JobDetail,
     ListJobs,
+    ListNodes,
     Request,
     ShowConfig,
     UpdateJob,
@@ -51,6 +54,9 @@ class Slurm:
         self.orders: list[Request[Any]] = []
         #: When the queue was asked.
         self.asked_at: list[float] = []
+        #: The content of files, by path, which pieces are read of; and how often they were.
+        self.files: dict[str, bytes] = {}
+        self.reads = 0
         #: Called before each look at the queue.
         self.before_look: Callable[[], None] = lambda: None
 
@@ -69,11 +75,23 @@ class Slurm:
             return self.config
         if isinstance(request, SubmitOnce):
             return tuple(self._submitted(job.name or "") for job in request.jobs)
+        if isinstance(request, ReadPieces):
+            self.reads += 1
+            return [self._read(piece) for piece in request.pieces]
+        if isinstance(request, JobDetail):
+            raise UnknownJob("Invalid job id specified")
+        if isinstance(request, ListNodes):
+            return ()
         assert isinstance(request, (CancelJobs, UpdateJob)), request
         self.orders.append(request)
         return None
 
     async def close(self) -> None: ...
+
+    def _read(self, piece: Piece) -> FilePiece:
+        data = self.files.get(piece.path)
+        read = b"" if data is None else data[piece.offset : piece.offset + piece.length]
+        return FilePiece(read, None if data is None else len(data))
 
     def _submitted(self, name: str) -> Submitted:
         if known := [job.id.whole for job in self.queue if key_of(job.name) == key_of(name)]:

@@ -59,6 +59,13 @@ def test_a_policy_says_otherwise(state: str) -> None:
     assert issubclass(kind, JobError)
 
 
+def test_the_last_lines_of_output_are_part_of_the_exception() -> None:
+    with pytest.raises(JobError, match=r"job 7 failed with exit code 1\nThe end of /root/7\.out:\n  no torch$"):
+        settle(ended("FAILED", 1), {}, ["The end of /root/7.out:", "  no torch"])
+    with pytest.raises(AirflowFailException, match=r"raise time_limit, .*: job 7 reached its time limit\n  last$"):
+        settle(ended("TIMEOUT"), {}, ["  last"])
+
+
 def test_an_exit_code_says_more_than_a_state() -> None:
     policy: Policy = {"FAILED": "skip", 75: "fail"}
     assert raised(ended("FAILED", 75), policy) is AirflowFailException
