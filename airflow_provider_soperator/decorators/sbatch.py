@@ -82,6 +82,7 @@ class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
         from airflow_provider_soperator.errors import ConnectionMistake
         from airflow_provider_soperator.functions.call import CallError
         from airflow_provider_soperator.hooks.slurm import SlurmHook
+        from airflow_provider_soperator.transports.transport_errors import LastingError
 
         try:
             if not SlurmHook(self.slurm_conn_id).reaches_files:
@@ -90,7 +91,7 @@ class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
                     f"way to the cluster's files: name an SSH or Kubernetes connection in it (files_via)"
                 )
             self._pack(context, key)
-        except (CallError, ConnectionMistake, InvalidJob) as error:
+        except (CallError, ConnectionMistake, InvalidJob, LastingError) as error:
             raise AirflowFailException(str(error)) from None
 
     def _pack(self, context: Context, key: SubmissionKey) -> None:

@@ -91,15 +91,15 @@ def at_most_one(said: Mapping[str, object]) -> None:
 
 @contextmanager
 def known(conn_id: str) -> Iterator[None]:
-    """Context in which a connection is read; raises ``ConnectFailed`` if there is none with the id."""
+    """Context in which a connection is read; raises ``UnknownEndpoint`` if there is none with the id."""
     from airflow.providers.common.compat.sdk import AirflowNotFoundException
 
     try:
         yield
     except AirflowNotFoundException as error:
-        from airflow_provider_soperator.transports.transport_errors import ConnectFailed
+        from airflow_provider_soperator.transports.transport_errors import UnknownEndpoint
 
-        raise ConnectFailed(f"there is no connection {conn_id}", "add it, or name another one") from error
+        raise UnknownEndpoint(f"there is no connection {conn_id}", "add it, or name another one") from error
 
 
 @contextmanager

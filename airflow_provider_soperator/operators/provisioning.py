@@ -305,11 +305,10 @@ class DestroyClusterOperator(_ProvisioningOperator):
         return {"plan": planned.write(), "done": done}
 
     def _refuse_with_jobs(self, slurm: str) -> None:
-        from airflow_provider_soperator.hooks.connections import known
         from airflow_provider_soperator.hooks.slurm import SlurmHook
         from airflow_provider_soperator.slurm.requests import ListJobs
 
-        with known(slurm), SlurmHook(slurm).client() as client:
+        with SlurmHook(slurm).client() as client:
             jobs = [job for job in client.ask(ListJobs()) if not job.state.is_finished]
         if jobs:
             shown = ", ".join(f"{job.id} of {job.user}" for job in jobs[:5])

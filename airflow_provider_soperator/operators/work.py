@@ -34,11 +34,11 @@ def task_name(ti: Any) -> str:
 @contextmanager
 def final_errors() -> Iterator[None]:
     """Fail the task for good after a mistake, or an error of Slurm's that no other try can mend."""
-    from airflow_provider_soperator.transports.transport_errors import NotSupported
+    from airflow_provider_soperator.transports.transport_errors import LastingError
 
     try:
         yield
-    except (SlurmError, NotSupported, ValueError) as error:
+    except (SlurmError, LastingError, ValueError) as error:
         if getattr(error, "retryable", False):
             raise
         raise AirflowFailException(str(error)) from error

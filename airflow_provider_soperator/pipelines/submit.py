@@ -47,7 +47,7 @@ class SubmitAheadOperator(BaseOperator):
         from airflow_provider_soperator.errors import ConnectionMistake
         from airflow_provider_soperator.pipelines.rendering import RenderedStages
         from airflow_provider_soperator.slurm.job_description import InvalidJob
-        from airflow_provider_soperator.transports.transport_errors import NotSupported
+        from airflow_provider_soperator.transports.transport_errors import LastingError
 
         is_dry = is_on(self.plan_only)
         try:
@@ -58,7 +58,7 @@ class SubmitAheadOperator(BaseOperator):
                 self._show(rendered)
                 raise AirflowSkipException("nothing was submitted, as this was a dry run")
             return self._submit(context, rendered, plan)
-        except (ConnectionMistake, InvalidJob, NotSupported) as error:
+        except (ConnectionMistake, InvalidJob, LastingError) as error:
             raise AirflowFailException(str(error)) from error
 
     def _plan(self, context: Context, stages: RenderedStages) -> Plan:

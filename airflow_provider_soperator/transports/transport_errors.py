@@ -30,12 +30,20 @@ class TransportError(Exception):
         self.remedy = remedy
 
 
+class LastingError(TransportError):
+    """The request cannot reach the cluster before the task, its connection or the host's name is changed."""
+
+
 class ConnectFailed(TransportError):
     """The connection failed: the host, its key, the private key or the name is wrong, or there is no server."""
 
 
 class Unreachable(ConnectFailed):
     """The server does not answer, or nothing listens there: it may be down, or starting."""
+
+
+class UnknownEndpoint(ConnectFailed, LastingError):
+    """There is no such Airflow connection, or no such host."""
 
 
 class ConnectRefused(ConnectFailed):
@@ -71,7 +79,7 @@ class OutputTooLarge(TransportError):
         super().__init__(f"{command} printed more than {limit} bytes", "request less at a time")
 
 
-class NotSupported(TransportError):
+class NotSupported(LastingError):
     """The transport cannot do this; the message names one that can."""
 
 
@@ -184,6 +192,10 @@ def kubernetes_error(
         return ConnectRefused(
             f"the Kubernetes API closed the connection ({words})", "it may be starting, or a proxy in front of it"
         )
+    if unknown := _unknown_host(error):
+        return unknown(
+            f"the host name of the Kubernetes API is unknown ({words})", "check the server of the Kubernetes connection"
+        )
     silent = any(isinstance(one, (OSError, asyncio.TimeoutError)) for one in _causes(error))
     if silent or "ClientConnectorError" in names:
         return Unreachable(
@@ -225,8 +237,8 @@ def rest_error(error: Exception, call: RestCall, url: str) -> TransportError:
     if isinstance(error, httpx.ConnectTimeout):
         return Unreachable(f"{address} does not answer", "see the address, and firewalls and network policies")
     if isinstance(error, httpx.ConnectError):
-        if any(isinstance(one, socket.gaierror) for one in chain):
-            return ConnectFailed(
+        if unknown := _unknown_host(error):
+            return unknown(
                 f"the host name in {address} is unknown",
                 "inside Kubernetes it is CLUSTER-rest-svc.NAMESPACE.svc; from outside it needs a proxy or a tunnel",
             )
@@ -259,13 +271,26 @@ _KEY_UNREADABLE = ("private key file", "Key must have BEGIN", "Private key provi
 _HOST_KEY_UNREADABLE = ("Invalid key (class", "host key algorithm", "missing key data", "Incorrect padding")
 
 
-def ssh_error(error: BaseException) -> TransportError:
-    """The error of a failed SSH connection, in terms of the user's settings."""
+def ssh_error(error: BaseException, where: str = "") -> TransportError:
+    """The error of a failed SSH connection, in terms of the user's settings; ``where`` names host and connection."""
     if isinstance(error, TransportError):
         return error
+    failure = _ssh_error(error)
+    return type(failure)(f"{failure.what} at {where}", failure.remedy) if where else failure
+
+
+def _unknown_host(error: BaseException) -> type[ConnectFailed] | None:
+    """The class of an error that says that a host's name is not known, or cannot be looked up at the moment."""
+    missing = next((one for one in _causes(error) if isinstance(one, socket.gaierror)), None)
+    if missing is None:
+        return None
+    return Unreachable if missing.errno == socket.EAI_AGAIN else UnknownEndpoint
+
+
+def _ssh_error(error: BaseException) -> ConnectFailed:
     kind, text = type(error).__name__, str(error).removeprefix("[Errno None] ").rstrip(".") or type(error).__name__
-    if isinstance(error, socket.gaierror):
-        return ConnectFailed(f"the host name is unknown ({text})", "check the host of the connection")
+    if unknown := _unknown_host(error):
+        return unknown(f"the host name is unknown ({text})", "check the host of the connection")
     if isinstance(error, ConnectionRefusedError) or kind == "NoValidConnectionsError":
         return Unreachable(f"nothing listens there ({text})", "check host and port, and whether the login node is up")
     if kind == "BadHostKeyException":

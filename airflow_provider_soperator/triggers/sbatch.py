@@ -29,14 +29,14 @@ from airflow_provider_soperator.slurm.job_reports import report_of, status_of
 from airflow_provider_soperator.slurm.job_result import ResultError, check_result, read_result
 from airflow_provider_soperator.slurm.job_usage import gauges
 from airflow_provider_soperator.slurm.requests.commands import run_steps_async
-from airflow_provider_soperator.transports.transport_errors import NotSupported, TransportError
+from airflow_provider_soperator.transports.transport_errors import LastingError, TransportError
 from airflow_provider_soperator.triggers.base import KillableTrigger, SlurmTrigger, call
 from airflow_provider_soperator.work.metrics import emit
 from airflow_provider_soperator.work.protocols import failed, refused, succeeded, timed_out
 from airflow_provider_soperator.work.sbatch import REPORT, Chain, Published, follow, job_for, key_of_try
 
 #: Errors that last until the task or its connection is changed.
-_FINAL = (ConnectionMistake, InvalidJob, ResultError, SubmitRefused, NotSupported)
+_FINAL = (ConnectionMistake, InvalidJob, ResultError, SubmitRefused, LastingError)
 _NO_FILES = "result: the connection {} cannot read files: name an SSH or Kubernetes connection in it (files_via)"
 
 
