@@ -16,7 +16,8 @@ from typing import TypeVar
 
 from airflow_provider_soperator.client.poller import statuses
 from airflow_provider_soperator.errors import name_remedy
-from airflow_provider_soperator.slurm.cluster_records import Partition, RateLimit, UserRights
+from airflow_provider_soperator.slurm import hostlist
+from airflow_provider_soperator.slurm.cluster_records import Node, Partition, RateLimit, UserRights
 from airflow_provider_soperator.slurm.errors import (
     AccountingDisabled,
     NotReached,
@@ -30,6 +31,7 @@ from airflow_provider_soperator.slurm.job_records import AccountingJob, Job
 from airflow_provider_soperator.slurm.requests import (
     Accounting,
     ListJobs,
+    ListNodes,
     ListPartitions,
     ShowRights,
     WhoAmI,
@@ -209,47 +211,57 @@ class Batcher:
 
 
 def explained_answers(jobs: Sequence[BatchJob], answers: tuple[Submitted, ...]) -> Steps[tuple[Submitted, ...]]:
-    """The answers, with errors about accounts, QOS and partitions that name what may be used instead."""
+    """The answers, with errors about accounts, QOS, partitions and nodes that name what may be used instead."""
     refused = {option_of(answer.error) for answer in answers} - {""}
     if not refused:
         return answers
     rights: UserRights | None = None
     partitions: tuple[Partition, ...] = ()
+    nodes: tuple[Node, ...] = ()
     try:
         if refused & {*OF_ACCOUNTING}:
             rights = yield ShowRights((yield WhoAmI()))
         if OF_PARTITIONS in refused:
             partitions = yield ListPartitions()
+        if refused & {*OF_NODES}:
+            nodes = yield ListNodes()
     except (SlurmError, TransportError):
         # Slurm's own message is raised in any case.
         pass
     return tuple(
-        dataclasses.replace(answer, error=explained_refusal(answer.error, job, rights, partitions))
+        dataclasses.replace(answer, error=explained_refusal(answer.error, job, rights, partitions, nodes))
         if answer.error and option_of(answer.error)
         else answer
         for job, answer in zip(jobs, answers, strict=True)
     )
 
 
-#: Options that the user's associations explain, and one that the names of partitions explain.
+#: Options that are explained by the user's associations, by the names of partitions, and by what nodes have.
 OF_ACCOUNTING = ("--account", "--qos")
 OF_PARTITIONS = "--partition"
+OF_NODES = ("--nodes", "--gres")
 
 
 def option_of(error: SlurmError | None) -> str:
     """The rejected option, if its error can be explained."""
     option = error.option if isinstance(error, SubmitRefused) else ""
-    return option if option in (*OF_ACCOUNTING, OF_PARTITIONS) else ""
+    return option if option in (*OF_ACCOUNTING, OF_PARTITIONS, *OF_NODES) else ""
 
 
 def explained_refusal(
-    refusal: SlurmError, job: BatchJob, rights: UserRights | None, partitions: Iterable[Partition]
+    refusal: SlurmError,
+    job: BatchJob,
+    rights: UserRights | None = None,
+    partitions: Iterable[Partition] = (),
+    nodes: Iterable[Node] = (),
 ) -> SlurmError:
     """The error with what may be used instead; unchanged if that is unknown."""
     option, asked = option_of(refusal), submission.asked_for(job)
     wanted = [asked.partition] if isinstance(asked.partition, str) else list(asked.partition or ())
     if option == OF_PARTITIONS:
         why = _about_partition(wanted, tuple(partitions))
+    elif option in OF_NODES:
+        why = _about_nodes({name for said in wanted for name in said.split(",")}, nodes)
     elif rights is None:
         return refusal
     elif not rights.is_known:
@@ -273,6 +285,19 @@ def _about_partition(wanted: Iterable[str], partitions: Sequence[Partition]) -> 
     # Hidden partitions are not for every user.
     shown = [one.name for one in partitions if not one.is_hidden]
     return f"{_unknown('partition', unknown[0], shown)} the partitions are {', '.join(shown)}"
+
+
+def _about_nodes(wanted: set[str], nodes: Iterable[Node]) -> str:
+    found = [node for node in nodes if not wanted or not wanted.isdisjoint(node.partitions)]
+    if not found:
+        return ""
+    where = f"partition {', '.join(sorted(wanted))}" if wanted else "the cluster"
+    gpus = max(node.gpus for node in found)
+    best = [node for node in found if node.gpus == gpus]
+    kinds = ", ".join(sorted({node.gres for node in best}))
+    has = f"{gpus} GPUs ({hostlist.fold(node.name for node in best)}: {kinds})" if gpus else "no GPUs"
+    most = f"{max(node.cpus for node in found)} CPUs and {max(node.memory for node in found)} MiB"
+    return f"{where} has {len(found)} nodes, and at most {has}, {most} on one"
 
 
 def _about_account(said: str, partitions: Sequence[str], rights: UserRights) -> str:

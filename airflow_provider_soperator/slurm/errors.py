@@ -287,6 +287,7 @@ _ABOUT_OPTIONS = (
     (r"\bqos\b", "--qos"),
     (r"reservation", "--reservation"),
     (r"node name", "--nodelist"),
+    (r"node (configuration|count)", "--nodes"),
     (r"job array", "--array"),
     (r"dependency", "--dependency"),
     (r"feature specification", "--constraint"),
