@@ -16,7 +16,7 @@ from typing import Any
 from async_timeout import timeout
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
-from airflow_provider_soperator.client.diagnosis import diagnose
+from airflow_provider_soperator.client.diagnosis import diagnose, hindrances
 from airflow_provider_soperator.client.output import Console, Tail
 from airflow_provider_soperator.client.poller import POLL_INTERVAL
 from airflow_provider_soperator.slurm import sbatch_arguments
@@ -167,6 +167,10 @@ class JobRun:
             return ()
         assert submitted.key is not None
         return await self.client.unfinished({submitted.id: submitted.key})
+
+    async def hindrances(self, status: JobStatus) -> list[str]:
+        """Lines about the nodes that a pending job waits for."""
+        return await run_steps_async(hindrances(status), self.client.ask)
 
     async def diagnosis(self, status: JobStatus) -> list[str]:
         """Lines of the diagnosis of a job that did not succeed."""

@@ -145,9 +145,9 @@ class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
                 )
         return asked
 
-    def _needs_a_worker_at_the_start(self) -> bool:
-        # The triggerer has not got the function.
-        return True
+    def _needs_a_worker_at_the_start(self) -> str:
+        # The triggerer has not got it.
+        return "a function"
 
     def _needs_a_worker_at_the_end(self) -> bool:
         # The triggerer must not unpickle foreign data.

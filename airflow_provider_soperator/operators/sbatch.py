@@ -208,6 +208,9 @@ class SbatchOperator(WaitingOperator):
         return job
 
     def execute(self, context: Context) -> Any:
+        if self._starts_from_trigger:
+            why = self._needs_a_worker_at_the_start() or "it is mapped, or this is not its first try"
+            self.log.info("An Airflow worker starts this task, and not the triggerer: %s", why)
         self._member = self._as_member(context)
         if self._member:
             self._member.check()
@@ -334,26 +337,27 @@ class SbatchOperator(WaitingOperator):
             "result": self.result,
         }
 
-    def _needs_a_worker_at_the_start(self) -> bool:
-        """True if something in the task works in an Airflow worker only."""
+    def _needs_a_worker_at_the_start(self) -> str:
+        """What in the task works in an Airflow worker only; empty for nothing."""
         from airflow_provider_soperator.pipelines.group import pipeline_of
 
         dag = self.get_dag()
-        return bool(
-            self.upload
-            or self.download
-            or pipeline_of(self)
-            or self.execution_timeout
-            or self.pool != BaseOperator.pool
-            or self.max_active_tis_per_dag
-            or self.max_active_tis_per_dagrun
-            or self.on_execute_callback
-            or self._pre_execute_hook
-            or any(XComArg.iter_xcom_references([self.script, self.job, self.result]))
-            or needs_a_worker([self.slurm_conn_id, self.script, self.job, self.result])
+        found = {
+            "upload": self.upload,
+            "download": self.download,
+            "a pipeline": pipeline_of(self),
+            "execution_timeout": self.execution_timeout,
+            "pool": self.pool != BaseOperator.pool,
+            "max_active_tis_per_dag": self.max_active_tis_per_dag,
+            "max_active_tis_per_dagrun": self.max_active_tis_per_dagrun,
+            "on_execute_callback": self.on_execute_callback,
+            "pre_execute": self._pre_execute_hook,
+            "results of other tasks": any(XComArg.iter_xcom_references([self.script, self.job, self.result])),
+            "templates": needs_a_worker([self.slurm_conn_id, self.script, self.job, self.result]),
             # The triggerer has the DAG as it is stored, without functions.
-            or (dag and (dag.user_defined_macros or dag.user_defined_filters))
-        )
+            "macros or filters of the DAG": dag and (dag.user_defined_macros or dag.user_defined_filters),
+        }
+        return ", ".join(name for name, is_there in found.items() if is_there)
 
     def _needs_a_worker_at_the_end(self) -> bool:
         from airflow_provider_soperator.pipelines.group import pipeline_of

@@ -126,12 +126,14 @@ class CancelRestOperator(BaseOperator):
         for submit, cluster in self.submits.items():
             kept, others = self._left(context, submit)
             if not kept and not others:
+                self.log.info("Nothing is left of the jobs of %s: their tasks have succeeded", submit)
                 continue
             with SlurmHook(cluster).client() as client:
                 left = client.unfinished(kept | others)
                 # A job that may outlive its task runs on; if it is pending, it can never run.
                 client.cancel_waiting([job for job in left if job in kept])
                 client.cancel_many([job for job in left if job in others])
+            self.log.info("Of %d jobs whose tasks have not succeeded %d are left", len(kept | others), len(left))
             for job in left:
                 self.log.info("Job %s was left over: %s", job, "cancelled if it waits" if job in kept else "cancelled")
 

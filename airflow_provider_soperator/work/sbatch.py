@@ -153,6 +153,8 @@ async def follow(
                 log.error("Job %s %s", status.id, said)
             elif said != before:
                 log.info("Job %s %s", status.id, said)
+                for line in await run.hindrances(status):
+                    log.info("  %s", line)
             await published.update(status)
             if freeing is None and chain.is_stuck(status):
                 freeing = asyncio.ensure_future(chain.free(run, submitted.id, states, log))

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from airflow_provider_soperator.slurm.cluster_records import ClusterConfig
+from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Node
 from airflow_provider_soperator.slurm.errors import AccountingDisabled, UnknownJob
 from airflow_provider_soperator.slurm.files import FilePiece, Piece, ReadPieces
 from airflow_provider_soperator.slurm.job_ids import JobId, key_of
@@ -57,6 +57,9 @@ class Slurm:
         #: The content of files, by path, which pieces are read of; and how often they were.
         self.files: dict[str, bytes] = {}
         self.reads = 0
+        #: What scontrol shows of any job; and the nodes.
+        self.detail = ""
+        self.nodes: list[Node] = []
         #: Called before each look at the queue.
         self.before_look: Callable[[], None] = lambda: None
 
@@ -79,9 +82,11 @@ class Slurm:
             self.reads += 1
             return [self._read(piece) for piece in request.pieces]
         if isinstance(request, JobDetail):
-            raise UnknownJob("Invalid job id specified")
+            if not self.detail:
+                raise UnknownJob("Invalid job id specified")
+            return self.detail
         if isinstance(request, ListNodes):
-            return ()
+            return tuple(node for node in self.nodes if node.name in request.names)
         assert isinstance(request, (CancelJobs, UpdateJob)), request
         self.orders.append(request)
         return None

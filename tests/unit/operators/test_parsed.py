@@ -113,3 +113,17 @@ def test_the_file_of_a_script_is_read(tmp_path: Path) -> None:
 def test_an_edge_without_parentheses(chain: Any) -> None:
     with refused("afterany has no parentheses: write a >> afterany() >> b"), SbatchPipeline("p"):
         chain(job("a"), job("b"))
+
+
+def test_what_needs_an_airflow_worker_at_the_start_is_named() -> None:
+    with DAG("d", schedule=None, user_defined_macros={"f": str}) as dag:
+        free = {"command": "true", "start_from_trigger": True}
+        one = SbatchOperator(task_id="one", pool="gpus", upload={"a": "b"}, **free)
+    dag.resolve_template_files()
+    assert one._needs_a_worker_at_the_start() == "upload, pool, macros or filters of the DAG"
+    assert not one.start_from_trigger
+    with DAG("e", schedule=None) as dag:
+        none = SbatchOperator(task_id="none", **free)
+    dag.resolve_template_files()
+    assert none._needs_a_worker_at_the_start() == ""
+    assert none.start_from_trigger

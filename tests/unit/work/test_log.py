@@ -9,11 +9,12 @@ import pytest
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.job_run import LAST_LINES, MOST_OF_ELEMENT, MOST_SHOWN, JobRun
-from airflow_provider_soperator.slurm.cluster_records import ClusterConfig
+from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Node
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_ids import SubmissionKey
 from airflow_provider_soperator.slurm.job_records import JobStatus
 from airflow_provider_soperator.slurm.notations import ExitCode
+from airflow_provider_soperator.slurm.states import NodeState
 from airflow_provider_soperator.work.sbatch import Chain, Published, follow
 from tests.unit.client.tracking import Slurm, queued, run_without_waiting
 
@@ -117,6 +118,19 @@ def test_a_file_for_errors_says_more_than_the_other(monkeypatch: pytest.MonkeyPa
     slurm.files["/root/fit-7.err"] = b"\n"
     _, _, last = followed(slurm, [end], FIT.replace(error="fit-%j.err"), monkeypatch)
     assert last == ["The end of /root/fit-7.out:", "  fine"]
+
+
+def test_a_job_that_waits_for_a_node_says_what_is_the_matter_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = Slurm(accounting=[])
+    reason = "ReqNodeNotAvail,_May_be_reserved_for_other_job"
+    slurm.detail = f"JobId=7 Reason={reason}\n   ReqNodeList=worker-[0-1] ExcNodeList=(null)\n"
+    drained = Node(name="worker-0", state=NodeState.parse("IDLE+DRAIN"), reason="newcomer looks", reason_user="root")
+    slurm.nodes = [drained, Node(name="worker-1", state=NodeState.parse("IDLE")), Node(name="worker-2", reason="other")]
+    looks = [[part("7", "PENDING", reason=reason)], [part("7", "COMPLETED")]]
+    log, _, _ = followed(slurm, looks, FIT, monkeypatch)
+    said = log.of("INFO")
+    at = said.index(f"Job 7 is PENDING ({reason})")
+    assert said[at + 1 :] == ["  worker-0: IDLE+DRAIN, newcomer looks (by root)", "Job 7 is COMPLETED"]
 
 
 # ------------------------------------------------------------------------------------------------------------- arrays
