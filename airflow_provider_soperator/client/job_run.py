@@ -281,6 +281,8 @@ class JobRun:
 
     async def _ended(self, status: JobStatus) -> AsyncIterator[Printed]:
         """The output of elements that have ended since the last status, of failed ones first."""
+        # Those that were requeued after their end run, and end, once more.
+        self._over &= {part.id for part in status.parts if part.state.is_finished}
         ended = [part for part in status.parts if part.state.is_finished and part.id not in self._over]
         if not status.is_array or not ended:
             return

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from airflow_provider_soperator.client.poller import statuses
 from airflow_provider_soperator.errors import name_remedy
-from airflow_provider_soperator.slurm import hostlist
+from airflow_provider_soperator.slurm import hostlist, options
 from airflow_provider_soperator.slurm.cluster_records import Node, Partition, RateLimit, UserRights
 from airflow_provider_soperator.slurm.errors import (
     AccountingDisabled,
@@ -243,9 +243,8 @@ OF_NODES = ("--nodes", "--gres")
 
 
 def option_of(error: SlurmError | None) -> str:
-    """The rejected option, if its error can be explained."""
-    option = error.option if isinstance(error, SubmitRefused) else ""
-    return option if option in (*OF_ACCOUNTING, OF_PARTITIONS, *OF_NODES) else ""
+    """The rejected option, if Slurm names it."""
+    return error.option if isinstance(error, SubmitRefused) else ""
 
 
 def explained_refusal(
@@ -255,21 +254,25 @@ def explained_refusal(
     partitions: Iterable[Partition] = (),
     nodes: Iterable[Node] = (),
 ) -> SlurmError:
-    """The error with what may be used instead; unchanged if that is unknown."""
+    """The error with what may be used instead, or the parameter if it is not called as the option."""
     option, asked = option_of(refusal), submission.asked_for(job)
     wanted = [asked.partition] if isinstance(asked.partition, str) else list(asked.partition or ())
+    why = ""
     if option == OF_PARTITIONS:
         why = _about_partition(wanted, tuple(partitions))
     elif option in OF_NODES:
         why = _about_nodes({name for said in wanted for name in said.split(",")}, nodes)
     elif rights is None:
-        return refusal
+        pass
     elif not rights.is_known:
         why = f"user {rights.user} is not in accounting (`sacctmgr add user {rights.user} account=NAME`)"
     elif option == "--account":
         why = _about_account(asked.account or "", wanted, rights)
-    else:
+    elif option == "--qos":
         why = _about_qos(asked.qos or "", asked.account or "", rights)
+    long = option.removeprefix("--")
+    if (typed := options.typed(long)) and typed.field != long.replace("-", "_"):
+        why = f"see the parameter {typed.field}"
     return SubmitRefused(refusal.said, refusal.command, why, option) if why else refusal
 
 

@@ -166,9 +166,9 @@ async def follow(
         log.info("Job %s %s", status.id, used)
     if status.succeeded:
         return status, []
-    first, *lines = await run.diagnosis(status) or [f"No diagnosis of job {status.id}"]
-    for line in (f"::group::{first}", *lines, "::endgroup::"):
-        log.warning("%s", line)
+    if diagnosis := await run.diagnosis(status):
+        for line in (f"::group::{diagnosis[0]}", *diagnosis[1:], "::endgroup::"):
+            log.warning("%s", line)
     last = await run.last_lines(status)
     # At the end, where a page shows a log first.
     log.error("%s", failure(status, last))

@@ -43,8 +43,11 @@ def jobs(*accounts: str) -> list[BatchJob]:
 def test_jobs_that_are_taken_or_refused_for_something_else_cost_no_question() -> None:
     asked = Asked()
     answers = (GOOD, refused("--time"))
-    assert run_steps(explained_answers(jobs("a", "b"), answers), asked) == answers
+    good, other = run_steps(explained_answers(jobs("a", "b"), answers), asked)
     assert asked.requests == []
+    assert good is GOOD
+    # It is not called so here.
+    assert str(other.error) == "see the parameter time_limit (sbatch: Invalid thing)"
 
 
 def test_many_refusals_are_one_question() -> None:
