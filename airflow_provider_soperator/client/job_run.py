@@ -30,7 +30,7 @@ from airflow_provider_soperator.slurm.job_records import Job, JobStatus, expand_
 from airflow_provider_soperator.slurm.requests import ListJobs
 from airflow_provider_soperator.slurm.requests.commands import run_steps_async
 from airflow_provider_soperator.slurm.requests.submission import Submitted, asked_for
-from airflow_provider_soperator.transports.transport_errors import TransportError
+from airflow_provider_soperator.transports.transport_errors import NotSupported, TransportError
 
 #: Elements of an array whose output is shown, of those that have failed and of the others; the rest are only counted.
 MOST_SHOWN = 50
@@ -282,7 +282,7 @@ class JobRun:
     async def _ended(self, status: JobStatus) -> AsyncIterator[Printed]:
         """The output of elements that have ended since the last status, of failed ones first."""
         # Those that were requeued after their end run, and end, once more.
-        self._over &= {part.id for part in status.parts if part.state.is_finished}
+        self._over -= {part.id for part in status.parts if not part.state.is_finished}
         ended = [part for part in status.parts if part.state.is_finished and part.id not in self._over]
         if not status.is_array or not ended:
             return
@@ -301,6 +301,7 @@ class JobRun:
             ends = await self._ends([path for _, path, _ in chosen], MOST_OF_ELEMENT)
         except (SlurmError, TransportError) as error:
             # Missing output does not change how the job ended.
+            self._show_output &= not isinstance(error, NotSupported)
             yield Printed(status.id, "", [f"(The output of {len(chosen)} elements is not shown: {error})"])
             return
         for (part, path, is_error), lines in zip(chosen, ends, strict=True):

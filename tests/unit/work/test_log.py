@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,11 +11,13 @@ import pytest
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.job_run import LAST_LINES, MOST_OF_ELEMENT, MOST_SHOWN, JobRun
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Node
+from airflow_provider_soperator.slurm.files import ReadPieces
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_ids import SubmissionKey
 from airflow_provider_soperator.slurm.job_records import JobStatus
 from airflow_provider_soperator.slurm.notations import ExitCode
 from airflow_provider_soperator.slurm.states import NodeState
+from airflow_provider_soperator.transports.transport_errors import NotSupported
 from airflow_provider_soperator.work.sbatch import Chain, Published, follow
 from tests.unit.client.tracking import Slurm, queued, run_without_waiting
 
@@ -61,7 +64,11 @@ def followed(
         run = JobRun(client, job, [KEY])
         await run.submit()
         slurm.before_look = look
-        return await follow(run, log, Published(push, client, {}, {}, log), Chain(), push, " over ssh (connection a)")  # type: ignore[arg-type]
+        published = Published(push, client, {}, {}, log)
+        end = await follow(run, log, published, Chain(), push, " over ssh (connection a)")  # type: ignore[arg-type]
+        # The reader of output ends at its next look.
+        await asyncio.sleep(60)
+        return end
 
     status, last = run_without_waiting(work(), monkeypatch)
     return log, status, last
@@ -214,3 +221,33 @@ def test_of_a_long_output_the_end_is_shown(monkeypatch: pytest.MonkeyPatch) -> N
     said = "\n".join(log.of("INFO"))
     assert f"(Not shown of /root/fit-7_0.out: the {MOST_OF_ELEMENT + 5} bytes before this)\n" in said
     assert said.count("\nlast") == 1
+
+
+def test_an_element_that_is_requeued_after_its_end_is_shown_again_and_one_that_is_not_seen_for_a_while_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slurm = Slurm(accounting=[])
+    slurm.files |= {f"/root/fit-7_{index}.out": b"a\nb\n" for index in range(2)}
+    done, other = part("7_0", "COMPLETED"), part("7_1", "COMPLETED")
+    again, waits = part("7_0", "PENDING", restarts=1), part("7_1", "RUNNING")
+    for looks, shown in (
+        ([[done, waits], [again, waits], [done, other]], 2),
+        ([[done, waits], [waits], [done, other]], 1),
+    ):
+        log, _, _ = followed(slurm, looks, ARRAY.replace(array="0-1"), monkeypatch)
+        assert log.of("INFO").count("::group::7_0 is COMPLETED: b") == shown
+
+
+def test_a_cluster_without_files_is_asked_for_output_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Blind(Slurm):
+        async def ask(self, request: Any) -> Any:
+            if isinstance(request, ReadPieces):
+                self.reads += 1
+                raise NotSupported("slurmrestd has no files")
+            return await super().ask(request)
+
+    looks = [[part("7_0", "COMPLETED"), part("7_1", "PENDING")], [part("7_0", "COMPLETED"), part("7_1", "COMPLETED")]]
+    slurm = Blind(accounting=[])
+    log, _, last = followed(slurm, looks, ARRAY.replace(array="0-1"), monkeypatch)
+    assert log.of("INFO").count("(The output of 1 elements is not shown: slurmrestd has no files)") == slurm.reads == 1
+    assert last == []
