@@ -63,7 +63,8 @@ def check_arguments(
     unknown = [name for name in given if name not in known and not name.startswith("_")]
     if unknown:
         wrong = (f"{name!r}: {remedy(name) or name_remedy(name, known, 'see its docstring')}" for name in unknown)
-        raise TypeError(f"{operator.__name__} {task_id} has no parameter {'; '.join(wrong)}")
+        name = getattr(operator, "custom_operator_name", operator.__name__)
+        raise TypeError(f"{name} {task_id} has no parameter {'; '.join(wrong)}")
 
 
 def is_on(option: bool | str | None) -> bool:

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow.sdk import BaseHook, BaseOperator
+from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from airflow_provider_soperator.operators.work import WorkOperator, task_name
+from airflow_provider_soperator.operators.work import StrictOperator, WorkOperator, task_name
 from airflow_provider_soperator.provisioning.fields import NotKnownYet, SpecMistake
 from airflow_provider_soperator.provisioning.spec import ClusterSpec, Connections, KubernetesObjects, Recipe, Source
 from airflow_provider_soperator.slurm.job import job_of
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from airflow_provider_soperator.work.clusters import ClusterStart
 
 
-class _ProvisioningOperator(BaseOperator):
+class _ProvisioningOperator(StrictOperator):
     """Plans a cluster, and applies the plan.
 
     :param spec: description of the cluster, or the same as plain data

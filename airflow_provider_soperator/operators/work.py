@@ -82,11 +82,8 @@ class Waiting:
         raise AirflowException("the task was told to end" + self._trigger.fate)
 
 
-class WaitingOperator(BaseOperator):
-    """Leaves its work to a trigger."""
-
-    deferrable: bool
-    _waiting: Waiting | None = None
+class StrictOperator(BaseOperator):
+    """Refuses parameters that it has not, with the nearest name."""
 
     def __init__(self, **kwargs: Any) -> None:
         check_arguments(type(self), kwargs.get("task_id"), kwargs, self.remedy_for)
@@ -96,6 +93,13 @@ class WaitingOperator(BaseOperator):
     def remedy_for(cls, name: str) -> str:
         """The remedy for an unknown parameter, if it is not the nearest known one."""
         return ""
+
+
+class WaitingOperator(StrictOperator):
+    """Leaves its work to a trigger."""
+
+    deferrable: bool
+    _waiting: Waiting | None = None
 
     def wait_for(self, trigger: KillableTrigger, context: Context) -> Any:
         """Go on with ``execute_complete`` once the trigger has come to its event."""

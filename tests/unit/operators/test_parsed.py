@@ -11,6 +11,7 @@ from airflow.sdk import DAG, task
 from airflow_provider_soperator.operators.nodes import DrainNodesOperator
 from airflow_provider_soperator.operators.pipeline import SbatchPipeline, afterany
 from airflow_provider_soperator.operators.sbatch import SbatchOperator
+from airflow_provider_soperator.operators.stats import SlurmStatsOperator
 from airflow_provider_soperator.sensors.jobs import SlurmJobSensor
 from airflow_provider_soperator.slurm.job_description import InvalidJob
 from tests.unit.operators.dags import job, refused
@@ -37,11 +38,17 @@ def test_a_parameter_that_there_is_not(unknown: dict[str, Any], says: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("operator", "needed"), [(DrainNodesOperator, {"nodes": "a", "reason": "b"}), (SlurmJobSensor, {"job_id": "7"})]
+    ("operator", "needed"),
+    [(DrainNodesOperator, {"nodes": "a", "reason": "b"}), (SlurmJobSensor, {"job_id": "7"}), (SlurmStatsOperator, {})],
 )
 def test_a_parameter_that_another_operator_has_not(operator: Any, needed: dict[str, str]) -> None:
     with pytest.raises(TypeError, match="has no parameter 'slurm_con_id': did you mean 'slurm_conn_id'"):
         operator(task_id="a", slurm_con_id="x", **needed)
+
+
+def test_a_state_that_no_job_is_in() -> None:
+    with pytest.raises(ValueError, match="Slurm has no runing: did you mean 'RUNNING'"):
+        SlurmJobSensor(task_id="a", job_id="7", target_states=["runing"])
 
 
 def parsed(*, folder: Path | None = None, **options: Any) -> None:
