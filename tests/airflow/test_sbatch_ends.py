@@ -60,6 +60,9 @@ CASES = {
     "timeout": End(f"{SLEEP}, time_limit=1", "failed", "reached its time limit", "TIMEOUT", end_now, BOTH),
     "refused": End("command='true', partition='nowhere'", "failed", "invalid partition specified: nowhere", modes=BOTH),
     "invalid": End("command='true', gpus=1, mem='{{ \"much\" }}'", "failed", "mem: ", modes=(False,)),
+    "nowhere": End(
+        "command='true', slurm_conn_id='no_such_id'", "failed", "there is no connection no_such_id: add it", modes=BOTH
+    ),
     # Of these Slurm knows more than the exit code says.
     "too_large": End(
         "script='#!/bin/bash\\npython3 -c \"x = bytes(1) * (200 << 20); import time; time.sleep(60)\"\\n', mem=20",
