@@ -5,8 +5,7 @@ It is for people, at the end of a log. A failed request becomes a line of it, ne
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from airflow_provider_soperator.slurm import hostlist
@@ -23,7 +22,6 @@ _TELLING = (
     "JobState=", "ExitCode=", "RunTime=", "StartTime=", "PreemptTime=", "NodeList=", "FailedNode=", "ReqTRES=",
     "AllocTRES=", "Command=", "WorkDir=", "StdErr=", "StdOut=", "Comment=", "AdminComment=", "SystemComment=",
 )  # fmt: skip
-_ASKED = re.compile(r"\bReqNodeList=([^\s(]+)")
 #: Nodes and steps that are listed.
 _MOST = 16
 
@@ -48,18 +46,8 @@ def diagnose(status: JobStatus) -> Steps[tuple[list[str], list[str]]]:
     return lines, [node.name for node in found] or hostlist.expand(part.nodelist)
 
 
-def hindrances(status: JobStatus) -> Steps[list[str]]:
-    """Lines about nodes that a pending job has asked for by name and cannot get: Slurm's reason names none."""
-    part = next(
-        (one for one in status.parts if one.state.is_pending and one.reason.startswith("ReqNodeNotAvail")), None
-    )
-    if part is None:
-        return []
-    try:
-        asked = _ASKED.search((yield JobDetail(part.id.whole)))
-        nodes: tuple[Node, ...] = (yield ListNodes(tuple(hostlist.expand(asked[1])))) if asked else ()
-    except (SlurmError, TransportError):
-        return []
+def trouble_of(nodes: Iterable[Node]) -> list[str]:
+    """Lines about the nodes that Slurm, or somebody, has taken out of service."""
     return _some([_node(node) for node in nodes if node.reason], "nodes")
 
 

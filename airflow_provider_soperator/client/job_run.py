@@ -16,10 +16,10 @@ from typing import Any
 from async_timeout import timeout
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
-from airflow_provider_soperator.client.diagnosis import diagnose, hindrances
+from airflow_provider_soperator.client.diagnosis import diagnose, trouble_of
 from airflow_provider_soperator.client.output import Console, Tail
 from airflow_provider_soperator.client.poller import POLL_INTERVAL
-from airflow_provider_soperator.slurm import sbatch_arguments
+from airflow_provider_soperator.slurm import hostlist, sbatch_arguments
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.files import Piece, ReadPieces
 from airflow_provider_soperator.slurm.job import BatchJob
@@ -27,7 +27,8 @@ from airflow_provider_soperator.slurm.job_description import array_indices, arra
 from airflow_provider_soperator.slurm.job_failures import failure
 from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
 from airflow_provider_soperator.slurm.job_records import Job, JobStatus, expand_filename, state_of
-from airflow_provider_soperator.slurm.requests import ListJobs
+from airflow_provider_soperator.slurm.option_values import as_words
+from airflow_provider_soperator.slurm.requests import ListJobs, ListNodes
 from airflow_provider_soperator.slurm.requests.commands import run_steps_async
 from airflow_provider_soperator.slurm.requests.submission import Submitted, asked_for
 from airflow_provider_soperator.transports.transport_errors import NotSupported, TransportError
@@ -169,8 +170,17 @@ class JobRun:
         return await self.client.unfinished({submitted.id: submitted.key})
 
     async def hindrances(self, status: JobStatus) -> list[str]:
-        """Lines about the nodes that a pending job waits for."""
-        return await run_steps_async(hindrances(status), self.client.ask)
+        """Lines about nodes that the job asks for by name and cannot get, as Slurm's reason names none."""
+        asked = asked_for(self._job).nodelist
+        waits = any(part.state.is_pending and part.reason.startswith("ReqNodeNotAvail") for part in status.parts)
+        if not asked or not waits:
+            return []
+        with contextlib.suppress(SlurmError, TransportError, ValueError):
+            request = ListNodes(tuple(hostlist.expand(",".join(as_words(asked)))))
+            # Many jobs may wait for the same nodes.
+            nodes = await self.client.ask_shared(request, self._poll_interval)
+            return trouble_of(nodes)
+        return []
 
     async def diagnosis(self, status: JobStatus) -> list[str]:
         """Lines of the diagnosis of a job that did not succeed."""

@@ -130,14 +130,17 @@ def test_a_file_for_errors_says_more_than_the_other(monkeypatch: pytest.MonkeyPa
 def test_a_job_that_waits_for_a_node_says_what_is_the_matter_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     slurm = Slurm(accounting=[])
     reason = "ReqNodeNotAvail,_May_be_reserved_for_other_job"
-    slurm.detail = f"JobId=7 Reason={reason}\n   ReqNodeList=worker-[0-1] ExcNodeList=(null)\n"
     drained = Node(name="worker-0", state=NodeState.parse("IDLE+DRAIN"), reason="newcomer looks", reason_user="root")
     slurm.nodes = [drained, Node(name="worker-1", state=NodeState.parse("IDLE")), Node(name="worker-2", reason="other")]
     looks = [[part("7", "PENDING", reason=reason)], [part("7", "COMPLETED")]]
-    log, _, _ = followed(slurm, looks, FIT, monkeypatch)
+    log, _, _ = followed(slurm, list(looks), FIT.replace(nodelist="worker-[0-1]"), monkeypatch)
     said = log.of("INFO")
     at = said.index(f"Job 7 is PENDING ({reason})")
     assert said[at + 1 :] == ["  worker-0: IDLE+DRAIN, newcomer looks (by root)", "Job 7 is COMPLETED"]
+    assert slurm.looks_at_nodes == 1
+    # A job that names no node costs no question.
+    followed(slurm, looks, FIT, monkeypatch)
+    assert slurm.looks_at_nodes == 1
 
 
 # ------------------------------------------------------------------------------------------------------------- arrays
