@@ -104,7 +104,8 @@ def _opened(ssh_conn_id: str, connection: Any, extra: Mapping[str, Any]) -> para
         hook.conn_timeout = hook.conn_timeout or CONNECT_TIMEOUT
         client: paramiko.SSHClient = hook.get_conn()
     except Exception as error:
-        raise ssh_error(error, f"{connection.host}:{connection.port or 22} (connection {ssh_conn_id})") from error
+        at = f"at {connection.host}:{connection.port or 22} " if connection.host else ""
+        raise ssh_error(error, f"{at}(connection {ssh_conn_id})") from error
     return client
 
 

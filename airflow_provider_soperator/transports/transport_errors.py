@@ -272,11 +272,11 @@ _HOST_KEY_UNREADABLE = ("Invalid key (class", "host key algorithm", "missing key
 
 
 def ssh_error(error: BaseException, where: str = "") -> TransportError:
-    """The error of a failed SSH connection, in terms of the user's settings; ``where`` names host and connection."""
+    """The error of a failed SSH connection, in terms of the user's settings; ``where`` ends the sentence."""
     if isinstance(error, TransportError):
         return error
     failure = _ssh_error(error)
-    return type(failure)(f"{failure.what} at {where}", failure.remedy) if where else failure
+    return type(failure)(f"{failure.what} {where}", failure.remedy) if where else failure
 
 
 def _unknown_host(error: BaseException) -> type[ConnectFailed] | None:

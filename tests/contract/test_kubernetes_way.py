@@ -182,7 +182,7 @@ def test_what_is_wrong_with_the_settings_is_said(reach: Reach, settings: dict[st
 
 @pytest.mark.parametrize(
     ("host", "words"),
-    [("https://127.0.0.1:9", "does not answer"), ("https://no-such-host.invalid", "does not answer")],
+    [("https://127.0.0.1:9", "does not answer"), ("https://no-such-host.invalid", "does not answer|is unknown")],
     ids=["port", "name"],
 )
 def test_an_api_that_cannot_be_reached_is_said_to_be(reach: Reach, host: str, words: str) -> None:

@@ -59,7 +59,7 @@ def test_an_unknown_host_is_told_apart_from_a_name_server_that_does_not_answer()
 
 
 def test_host_and_connection_are_named() -> None:
-    where = "login:22 (connection soperator_default)"
+    where = "at login:22 (connection soperator_default)"
     said = str(ssh_error(UNKNOWN, where))
     assert said.startswith("the host name is unknown (")
     assert said.endswith("at login:22 (connection soperator_default): check the host of the connection")
