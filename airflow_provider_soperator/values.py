@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import cache
 from typing import Any
@@ -12,6 +12,8 @@ from airflow_provider_soperator.errors import name_remedy
 
 #: Default namespace of a cluster in Soperator's Helm charts.
 NAMESPACE = "soperator"
+#: A file whose text is a template; it lies beside the DAG.
+SCRIPTS = (".sh", ".sbatch")
 #: Texts that mean no.
 _NO = frozenset({"", "0", "false", "no", "none", "off"})
 #: What the triggerer has for templates: the run of the DAG and its parameters, variables and connections. Asked for
@@ -65,6 +67,30 @@ def check_arguments(
         wrong = (f"{name!r}: {remedy(name) or name_remedy(name, known, 'see its docstring')}" for name in unknown)
         name = getattr(operator, "custom_operator_name", operator.__name__)
         raise TypeError(f"{name} {task_id} has no parameter {'; '.join(wrong)}")
+
+
+def script_text(script: Any) -> Any:
+    """Keep the text of a script, which has several lines, from being taken for the name of a file."""
+    return no_file(script) if isinstance(script, str) and "\n" in script else script
+
+
+def path_pairs(files: Any) -> Any:
+    """Pairs of paths, all of which are templates: of a mapping Airflow renders the values only."""
+    return no_file([list(pair) for pair in files.items()]) if isinstance(files, Mapping) else files or []
+
+
+def no_file(value: Any) -> Any:
+    """Keep Airflow from taking a text for the name of a template, as it does with all that end like one.
+
+    Scripts whose last line calls another, and paths on the cluster, end so. What is added is a comment of Jinja's.
+    """
+    if isinstance(value, str):
+        return value + "{# #}" if value.endswith(SCRIPTS) else value
+    if type(value) in (list, tuple):
+        return type(value)(map(no_file, value))
+    if type(value) is dict:
+        return {name: no_file(one) for name, one in value.items()}
+    return value
 
 
 def is_on(option: bool | str | None) -> bool:

@@ -18,7 +18,7 @@ from airflow_provider_soperator.slurm import options
 from airflow_provider_soperator.slurm.job import BatchJob, literal_problems
 from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.job_retry import Retry, retry
-from airflow_provider_soperator.values import has_template, needs_a_worker
+from airflow_provider_soperator.values import SCRIPTS, has_template, needs_a_worker, no_file, path_pairs, script_text
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
@@ -34,8 +34,6 @@ __all__ = ["SbatchOperator", "retry"]
 #: Fields of a job that are parameters of the operator under other names.
 _OWN = {"script", "script_file", "extra_args"}
 _OPTIONS = tuple(field.name for field in dataclasses.fields(BatchJob) if field.name not in _OWN)
-#: A file whose text is a template; it lies beside the DAG.
-_TEMPLATES = (".sh", ".sbatch")
 #: What the end of a job means for its task.
 Action = Literal["retry", "fail", "skip", "succeed"]
 #: By a state of Slurm's, LOST, or an exit code.
@@ -81,7 +79,7 @@ class SbatchOperator(WaitingOperator):
     """
 
     template_fields: Sequence[str] = ("slurm_conn_id", "script", "job", "upload", "download", "result")
-    template_ext: Sequence[str] = _TEMPLATES
+    template_ext: Sequence[str] = SCRIPTS
     template_fields_renderers = {  # noqa: RUF012 - as Airflow has it
         "script": "bash",
         "job": "json",
@@ -116,16 +114,16 @@ class SbatchOperator(WaitingOperator):
         super().__init__(**kwargs)
         if sbatch_args:
             job["extra_args"] = list(sbatch_args)
-        self.script = _text(script)
-        self.job: dict[str, Any] = _no_file(job)
+        self.script = script_text(script)
+        self.job: dict[str, Any] = no_file(job)
         self.slurm_conn_id = slurm_conn_id
         self.deferrable = deferrable or start_from_trigger
         self.poll_interval = poll_interval
         self.stream_logs = stream_logs
         self.on_finish = on_finish or {}
         self.cancel_on_kill = cancel_on_kill
-        self.upload = _paths(upload)
-        self.download = _paths(download)
+        self.upload = path_pairs(upload)
+        self.download = path_pairs(download)
         if download_on not in ("success", "always"):
             raise ValueError(f"download_on must be 'success' or 'always', got {download_on!r}")
         self.download_on = download_on
@@ -133,7 +131,7 @@ class SbatchOperator(WaitingOperator):
             from airflow_provider_soperator.slurm.job_result import check_result
 
             check_result(result)
-        self.result = _no_file(result)
+        self.result = no_file(result)
         self.end_from_trigger = end_from_trigger
         self._starts_from_trigger = start_from_trigger
         self._member: Member | None = None
@@ -163,7 +161,7 @@ class SbatchOperator(WaitingOperator):
     def prepare_template(self) -> None:
         """By now the text of a file has taken the place of its name."""
         self._check_literals()
-        self.script = _text(self.script)
+        self.script = script_text(self.script)
         # Airflow asks whenever it has parsed the DAG.
         if self._starts_from_trigger and not self._needs_a_worker_at_the_start():
             from airflow.triggers.base import StartTriggerArgs
@@ -182,12 +180,9 @@ class SbatchOperator(WaitingOperator):
         found = literal_problems({name: value for name, value in said.items() if name not in hidden}, hidden)
         script = said["script"]
         if "script" not in hidden and isinstance(script, str) and not script.startswith("#!") and "\n" not in script:
-            where = f"there is no such file beside the DAG ({self.dag.folder})"
-            why = (
-                where
-                if script.endswith(_TEMPLATES)
-                else "a script's text begins with #!, its file ends in .sh or .sbatch"
-            )
+            why = "a script's text begins with #!, its file ends in .sh or .sbatch"
+            if script.endswith(SCRIPTS):
+                why = f"there is no such file beside the DAG ({self.dag.folder})"
             found = [f"script={script!r}: {why}; for a path on the cluster use remote_script"]
         if found:
             raise InvalidJob([f"{self.task_id}: {problem}" for problem in found])
@@ -427,27 +422,3 @@ def _option_docs() -> str:
 
 if SbatchOperator.__doc__:  # python -OO has none
     SbatchOperator.__doc__ = SbatchOperator.__doc__.rstrip() + "\n" + _option_docs()
-
-
-def _text(script: Any) -> Any:
-    """Keep the text of a script, which has several lines, from being taken for the name of a file."""
-    return _no_file(script) if isinstance(script, str) and "\n" in script else script
-
-
-def _paths(files: Any) -> Any:
-    """Pairs of paths, all of which are templates: of a mapping Airflow renders the values only."""
-    return _no_file([list(pair) for pair in files.items()]) if isinstance(files, Mapping) else files or []
-
-
-def _no_file(value: Any) -> Any:
-    """Keep Airflow from taking a text for the name of a template, as it does with all that end like one.
-
-    Scripts whose last line calls another, and paths on the cluster, end so. What is added is a comment of Jinja's.
-    """
-    if isinstance(value, str):
-        return value + "{# #}" if value.endswith(_TEMPLATES) else value
-    if type(value) in (list, tuple):
-        return type(value)(map(_no_file, value))
-    if type(value) is dict:
-        return {name: _no_file(one) for name, one in value.items()}
-    return value
