@@ -1,6 +1,28 @@
-"""Errors that all rooms share."""
+"""Errors that all rooms share, and remedies for unknown names."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+def nearest(name: object, known: Iterable[object], likeness: float = 0.6) -> str:
+    """The known name that is most like this one; empty if none is."""
+    return next(iter(get_close_matches(str(name), map(str, known), 1, likeness)), "")
+
+
+def name_remedy(name: object, known: Iterable[object], otherwise: str | None = None) -> str:
+    """The remedy for an unknown name: the nearest known one, else all of them, or another text.
+
+    >>> name_remedy("drianed", ["idle", "drained"])
+    "did you mean 'drained'?"
+    >>> name_remedy("x", ["idle", "drained"])
+    'there are idle, drained'
+    """
+    names = list(map(str, known))
+    if near := nearest(name, names):
+        return f"did you mean {near!r}?"
+    return (f"there are {', '.join(names)}" if names else "there are none") if otherwise is None else otherwise
 
 
 class ConnectionMistake(ValueError):

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import inspect
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import datetime
+from functools import cache
 from typing import Any
+
+from airflow_provider_soperator.errors import name_remedy
 
 #: Default namespace of a cluster in Soperator's Helm charts.
 NAMESPACE = "soperator"
+#: A file whose text is a template; it lies beside the DAG.
+SCRIPTS = (".sh", ".sbatch")
 #: Texts that mean no.
 _NO = frozenset({"", "0", "false", "no", "none", "off"})
 #: What the triggerer has for templates: the run of the DAG and its parameters, variables and connections. Asked for
@@ -31,6 +37,60 @@ def is_template(said: object) -> bool:
     """
     # An XComArg, without an import of Airflow.
     return hasattr(said, "iter_references") or (isinstance(said, str) and ("{{" in said or "{%" in said))
+
+
+def has_template(value: object) -> bool:
+    """True for a template, and for a list or a dict with one in it.
+
+    >>> has_template({"nodes": ["{{ params.count }}"]}), has_template({"nodes": [4]})
+    (True, False)
+    """
+    if isinstance(value, dict):
+        return any(map(has_template, value.values()))
+    return any(map(has_template, value)) if isinstance(value, (list, tuple)) else is_template(value)
+
+
+@cache
+def _parameters(operator: type) -> tuple[str, ...]:
+    inits = (base.__init__ for base in operator.__mro__)  # type: ignore[misc]
+    return tuple(dict.fromkeys(name for init in inits for name in inspect.signature(init).parameters))
+
+
+def check_arguments(
+    operator: type, task_id: object, given: Iterable[str], remedy: Callable[[str], str] = lambda name: ""
+) -> None:
+    """Raise ``TypeError`` for arguments that an operator has not, with the nearest name or the caller's remedy."""
+    known = _parameters(operator)
+    # Airflow's own begin with an underscore.
+    unknown = [name for name in given if name not in known and not name.startswith("_")]
+    if unknown:
+        wrong = (f"{name!r}: {remedy(name) or name_remedy(name, known, 'see its docstring')}" for name in unknown)
+        name = getattr(operator, "custom_operator_name", operator.__name__)
+        raise TypeError(f"{name} {task_id} has no parameter {'; '.join(wrong)}")
+
+
+def script_text(script: Any) -> Any:
+    """Keep the text of a script, which has several lines, from being taken for the name of a file."""
+    return no_file(script) if isinstance(script, str) and "\n" in script else script
+
+
+def path_pairs(files: Any) -> Any:
+    """Pairs of paths, all of which are templates: of a mapping Airflow renders the values only."""
+    return no_file([list(pair) for pair in files.items()]) if isinstance(files, Mapping) else files or []
+
+
+def no_file(value: Any) -> Any:
+    """Keep Airflow from taking a text for the name of a template, as it does with all that end like one.
+
+    Scripts whose last line calls another, and paths on the cluster, end so. What is added is a comment of Jinja's.
+    """
+    if isinstance(value, str):
+        return value + "{# #}" if value.endswith(SCRIPTS) else value
+    if type(value) in (list, tuple):
+        return type(value)(map(no_file, value))
+    if type(value) is dict:
+        return {name: no_file(one) for name, one in value.items()}
+    return value
 
 
 def is_on(option: bool | str | None) -> bool:

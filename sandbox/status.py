@@ -79,6 +79,8 @@ def _state(up: bool, hung: bool) -> Text:
 
 def _nodes(sandbox: Sandbox) -> Table:
     table = Table("nodes", "state", "GPUs", "reason", title="Nodes", title_justify="left")
+    # Names of who has drained a node are long words.
+    table.columns[-1].overflow = "fold"
     words = ["%N", "%T", "%G", "%E"]
     for row in _ask(sandbox, ["sinfo", "--noheader", "--partition=main", f"--format={_SEPARATOR.join(words)}"]):
         nodes, state, gres, reason = row
@@ -88,6 +90,7 @@ def _nodes(sandbox: Sandbox) -> Table:
 
 def _jobs(sandbox: Sandbox) -> Table:
     table = Table("job", "name", "user", "state", "time", "nodes", "waits for", title="Jobs", title_justify="left")
+    table.columns[-1].overflow = "fold"
     words = ["%i", "%j", "%u", "%T", "%M", "%N", "%r"]
     for row in _ask(sandbox, ["squeue", "--noheader", "--all", f"--format={_SEPARATOR.join(words)}"]):
         table.add_row(*row[:-1], "" if row[-1] == "None" else row[-1])

@@ -6,14 +6,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from difflib import get_close_matches
 from functools import cached_property
 from itertools import pairwise
 
 import pendulum
 from pendulum import DateTime, Timezone
 
-from airflow_provider_soperator.errors import CapacityMistake
+from airflow_provider_soperator.errors import CapacityMistake, name_remedy
 
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 _UNITS = {"d": 86_400, "h": 3600, "m": 60, "s": 1}
@@ -45,10 +44,9 @@ def zone(name: str) -> Timezone:
             return pendulum.timezone(name)
     except (ValueError, OSError):  # the latter for the name of a folder of the database
         pass
-    near = get_close_matches(str(name), pendulum.timezones(), 1)
     raise CapacityMistake(
         f"unknown time zone {name!r}",
-        f"did you mean {near[0]!r}?" if near else 'use a name of the IANA database, such as "Europe/Amsterdam"',
+        name_remedy(name, pendulum.timezones(), 'use a name of the IANA database, such as "Europe/Amsterdam"'),
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import date, datetime, timedelta
-from difflib import get_close_matches
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -23,7 +22,7 @@ from airflow_provider_soperator.capacity.calendar import (
     refuse_overlap,
 )
 from airflow_provider_soperator.capacity.calendar import Window as Window
-from airflow_provider_soperator.errors import CapacityMistake
+from airflow_provider_soperator.errors import CapacityMistake, name_remedy
 
 #: Every weekly change occurs in this time, even one that clocks jump over once.
 _TWO_WEEKS = timedelta(days=15)
@@ -215,10 +214,9 @@ class CapacitySchedule:
             elif holds in named:
                 found.append((dates, holds, named[holds]))
             else:
-                near = get_close_matches(holds, named, 1)
                 raise CapacityMistake(
                     f"the exception {text!r} names an unknown window {holds!r}",
-                    f"did you mean {near[0]!r}?" if near else f"the windows are {', '.join(map(repr, named))}",
+                    name_remedy(holds, named, f"the windows are {', '.join(map(repr, named))}"),
                 )
         return sorted(found, key=lambda one: one[0])
 

@@ -5,13 +5,13 @@ It is for people, at the end of a log. A failed request becomes a line of it, ne
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.errors import SlurmError, UnknownJob
-from airflow_provider_soperator.slurm.job_failures import failure
+from airflow_provider_soperator.slurm.job_failures import canceller, failure
 from airflow_provider_soperator.slurm.job_records import AccountingStep, Job, JobStatus
 from airflow_provider_soperator.slurm.requests import Accounting, JobDetail, ListNodes
 from airflow_provider_soperator.slurm.requests.commands import Steps
@@ -46,6 +46,11 @@ def diagnose(status: JobStatus) -> Steps[tuple[list[str], list[str]]]:
     return lines, [node.name for node in found] or hostlist.expand(part.nodelist)
 
 
+def trouble_of(nodes: Iterable[Node]) -> list[str]:
+    """Lines about the nodes that Slurm, or somebody, has taken out of service."""
+    return _some([_node(node) for node in nodes if node.reason], "nodes")
+
+
 def _queue(part: Job) -> Steps[list[str]]:
     try:
         shown: str = yield JobDetail(part.id)
@@ -75,8 +80,7 @@ def _node(node: Node) -> str:
 def _accounting(part: Job) -> Steps[list[str]]:
     for job in (yield Accounting(ids=(part.id.whole,), steps=True)):
         if job.id == part.id:
-            by = "" if job.state.cancelled_by is None else f" by {job.state.cancelled_by}"
-            said = [f"job: {job.state}{by}, {job.exit_code}"]
+            said = [f"job: {job.state}{canceller(job)}, {job.exit_code}"]
             return said + _some([_step(step) for step in job.steps], "steps")
     return ["no record (yet)"]
 

@@ -4,32 +4,46 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
+import shlex
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from pathlib import PurePosixPath
 from typing import Any
 
 from async_timeout import timeout
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
-from airflow_provider_soperator.client.diagnosis import diagnose
+from airflow_provider_soperator.client.diagnosis import diagnose, trouble_of
 from airflow_provider_soperator.client.output import Console, Tail
 from airflow_provider_soperator.client.poller import POLL_INTERVAL
 from airflow_provider_soperator.logger import Logger
+from airflow_provider_soperator.slurm import hostlist, sbatch_arguments
 from airflow_provider_soperator.slurm.errors import SlurmError
+from airflow_provider_soperator.slurm.files import Piece, ReadPieces
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_description import array_indices, array_text
+from airflow_provider_soperator.slurm.job_failures import failure
 from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
-from airflow_provider_soperator.slurm.job_records import Job, JobStatus, expand_filename
+from airflow_provider_soperator.slurm.job_records import Job, JobStatus, expand_filename, state_of
+from airflow_provider_soperator.slurm.option_values import as_words
+from airflow_provider_soperator.slurm.requests import ListNodes
 from airflow_provider_soperator.slurm.requests.commands import run_steps_async
 from airflow_provider_soperator.slurm.requests.submission import Submitted, asked_for
-from airflow_provider_soperator.transports.transport_errors import TransportError
+from airflow_provider_soperator.transports.transport_errors import NotSupported, TransportError
 
-#: Output files that are streamed; the others are only counted.
-MOST_SHOWN = 16
+#: Elements of an array whose output is shown, of those that have failed and of the others; the rest are only counted.
+MOST_SHOWN = 50
+#: Bytes that are shown of the output of each.
+MOST_OF_ELEMENT = 64 << 10
+#: The end of the output of a failed job: bytes that are read, and lines of them.
+MOST_OF_END, LAST_LINES = 4096, 10
 #: Bytes of each file that are streamed after the end of a job.
 MOST_AT_THE_END = 1 << 20
-#: Seconds that a diagnosis may take: a failed task must not wait for a cluster that does not answer.
+#: Seconds that a diagnosis may take, and the end of the output: a failed task must not wait for a cluster that does not
+#: answer.
 DIAGNOSIS_TIME = 20.0
 
 
@@ -42,6 +56,16 @@ class Printed:
     lines: list[str]
     #: True if they come from the job's separate error file.
     is_error: bool = False
+    #: How it has ended, for an element of an array: it has printed no others.
+    end: str = ""
+
+
+@dataclass(frozen=True)
+class NewestLine:
+    """The newest line of one of the elements that run."""
+
+    part: JobId
+    line: str
 
 
 @dataclass
@@ -87,6 +111,9 @@ class JobRun:
         self._poll_interval, self._show_output = poll_interval, show_output
         self._tell_of_nodes = tell_of_nodes
         self._outputs: dict[str, _Output] = {}
+        #: Elements of an array whose end was seen, and when progress was last reported.
+        self._over: set[JobId] = set()
+        self._reported = -math.inf
         self._submission: asyncio.Future[Submitted] | None = None
         self._is_taken_back = False
         #: The job that was submitted or adopted.
@@ -94,8 +121,14 @@ class JobRun:
         #: Jobs of replaced tries that were cancelled, and those of this one.
         self.ended: tuple[JobId, ...] = ()
         self.cancelled: tuple[JobId, ...] = ()
-        #: Parts whose output is not streamed, as there are too many.
-        self._unshown: set[JobId] = set()
+        #: The number of elements whose output is shown, by whether they have failed, and of those whose is not.
+        self._shown = {True: 0, False: 0}
+        self._unshown = 0
+
+    @property
+    def command_line(self) -> str:
+        """The job as a command line, without the text of its script."""
+        return shlex.join(sbatch_arguments.command_line(self._job))
 
     def use(self, client: AsyncSlurmClient) -> None:
         """Go on with another client of the cluster, as when the connection was corrected."""
@@ -154,6 +187,19 @@ class JobRun:
         assert submitted.key is not None
         return await self.client.unfinished({submitted.id: submitted.key})
 
+    async def hindrances(self, status: JobStatus) -> list[str]:
+        """Lines about nodes that the job asks for by name and cannot get, as Slurm's reason names none."""
+        asked = asked_for(self._job).nodelist
+        waits = any(part.state.is_pending and part.reason.startswith("ReqNodeNotAvail") for part in status.parts)
+        if not asked or not waits:
+            return []
+        with contextlib.suppress(SlurmError, TransportError, ValueError):
+            request = ListNodes(tuple(hostlist.expand(",".join(as_words(asked)))))
+            # Many jobs may wait for the same nodes.
+            nodes = await self.client.ask_shared(request, self._poll_interval)
+            return trouble_of(nodes)
+        return []
+
     async def diagnosis(self, status: JobStatus) -> list[str]:
         """Lines of the diagnosis of a job that did not succeed."""
         try:
@@ -164,8 +210,11 @@ class JobRun:
         told = await self._tell_of_nodes(nodes) if nodes and self._tell_of_nodes else []
         return lines + (["  Kubernetes", *(f"    {line}" for line in told)] if told else [])
 
-    async def follow(self) -> AsyncIterator[JobStatus | Printed]:
-        """States and output as they come; the last item is the job's end, after all of its output."""
+    async def follow(self) -> AsyncIterator[JobStatus | Printed | NewestLine]:
+        """States and output as they come; the last item is the job's end, after all of its output.
+
+        The output of an element of an array comes as a whole, at its end; until then a newest line comes now and then.
+        """
         submitted = self.submitted or await self.submit()
         assert submitted.id is not None
         assert submitted.key is not None
@@ -185,21 +234,24 @@ class JobRun:
                 await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 for read in [read for read in reads if read.done()]:
                     output = reads.pop(read)
-                    if printed := output.printed(read.result()):
-                        yield printed
-                    if not output.tail.trouble:
+                    if (printed := output.printed(read.result())) and (news_of := self._news_of(printed)):
+                        yield news_of
+                    if not output.tail.trouble and output.part not in self._over:
                         reads[asyncio.ensure_future(output.tail.next())] = output
                 if news.done():
                     status = news.result()
                     assert status is not None, "only this run closes the watch"
                     if not status.is_over:
                         yield status
+                        async for printed in self._ended(status):
+                            yield printed
                     for output in self._new_outputs(status):
                         reads[asyncio.ensure_future(output.tail.next())] = output
                     news = asyncio.ensure_future(watch.next())
             for read in filter(asyncio.Future.done, list(reads)):
                 # Read while the last status was yielded: it would not come again.
-                if printed := reads.pop(read).printed(read.result()):
+                output = reads.pop(read)
+                if output.part.element is None and (printed := output.printed(read.result())):
                     yield printed
         finally:
             watch.close()
@@ -208,8 +260,11 @@ class JobRun:
                 read.cancel()
             for output in self._outputs.values():
                 output.tail.close()
-        async for printed in self._rest():
+        async for printed in self._ended(status) if status.is_array else self._rest():
             yield printed
+        if self._unshown:
+            lines = [f"(The output of {self._unshown} more elements is not shown; read it on the cluster)"]
+            yield Printed(submitted.id, "", lines)
         # Before 24.05 accounting does not keep the path of the output, but the job names it.
         parts = tuple(replace(part, stdout=part.stdout or self._job.output or "") for part in status.parts)
         yield await self.client.accounts.complete(replace(status, parts=parts))
@@ -225,20 +280,95 @@ class JobRun:
     def _new_outputs(self, status: JobStatus) -> list[_Output]:
         if not self._show_output:
             return []
+        # A pending job has no output, or only that of the run before a requeue.
+        parts = [part for part in status.parts if not part.state.is_pending]
+        if status.is_array:
+            # One that runs stands for all.
+            parts = [part for part in parts if part.state.is_active][:1]
+            if any(output.part not in self._over for output in self._outputs.values()):
+                return []
         found = []
-        for part in status.parts:
-            # A pending job has no output, or only that of the run before a requeue.
-            if part.state.is_pending:
-                continue
+        for part in parts:
             for path, is_error in self._paths(part):
-                if not path or path in self._outputs:
-                    continue
-                if len(self._outputs) >= MOST_SHOWN:
-                    self._unshown.add(part.id)
-                else:
+                if path and path not in self._outputs:
                     self._outputs[path] = _Output(part.id, self.client.tail(path), is_error)
                     found.append(self._outputs[path])
         return found
+
+    def _news_of(self, printed: Printed) -> Printed | NewestLine | None:
+        """The lines themselves, or for an array the progress, at most once in each interval."""
+        if printed.part.element is None:
+            return printed
+        if printed.part in self._over or time.monotonic() - self._reported < self._poll_interval:
+            return None
+        self._reported = time.monotonic()
+        return NewestLine(printed.part, printed.lines[-1])
+
+    async def _ended(self, status: JobStatus) -> AsyncIterator[Printed]:
+        """The output of elements that have ended since the last status, of failed ones first."""
+        # Those that were requeued after their end run, and end, once more.
+        self._over -= {part.id for part in status.parts if not part.state.is_finished}
+        ended = [part for part in status.parts if part.state.is_finished and part.id not in self._over]
+        if not status.is_array or not ended:
+            return
+        self._over |= {part.id for part in ended}
+        for output in self._outputs.values():
+            if output.part in self._over:
+                output.tail.close()
+        chosen: list[tuple[Job, str, bool]] = []
+        for part in sorted(ended, key=lambda part: not part.has_failed):
+            self._shown[part.has_failed] += 1
+            if self._shown[part.has_failed] > MOST_SHOWN:
+                self._unshown += self._show_output
+            elif self._show_output:
+                chosen += [(part, path, is_error) for path, is_error in self._paths(part) if path]
+        try:
+            ends = await self._ends([path for _, path, _ in chosen], MOST_OF_ELEMENT)
+        except (SlurmError, TransportError) as error:
+            # Missing output does not change how the job ended.
+            self._show_output &= not isinstance(error, NotSupported)
+            yield Printed(status.id, "", [f"(The output of {len(chosen)} elements is not shown: {error})"])
+            return
+        for (part, path, is_error), lines in zip(chosen, ends, strict=True):
+            if lines:
+                yield Printed(part.id, path, lines, is_error, state_of(part))
+
+    async def _ends(self, paths: Sequence[str], most: int) -> list[list[str]]:
+        """The last lines of files, each up to so many bytes."""
+        if not paths:
+            return []
+        sizes = [one.size or 0 for one in await self.client.ask(ReadPieces(tuple(Piece(path, 0, 0) for path in paths)))]
+        skipped = [max(0, size - most) for size in sizes]
+        pieces = tuple(Piece(path, before, most) for path, before in zip(paths, skipped, strict=True))
+        answers = await self.client.ask(ReadPieces(pieces))
+        found = []
+        for piece, read in zip(pieces, answers, strict=True):
+            console = Console()
+            lines = console.feed(read.data) + console.end()
+            note = f"(Not shown of {piece.path}: the {piece.offset} bytes before this)"
+            # The first of them is cut.
+            found.append([note, *lines[1:]] if piece.offset else lines)
+        return found
+
+    async def last_lines(self, status: JobStatus) -> list[str]:
+        """The last lines of the output of a failed job, or of its first failed part, under a heading."""
+        error = failure(status)
+        if error is None or error.part is None:
+            return []
+        # Separate errors say more.
+        for path, _ in reversed(self._paths(error.part)):
+            with contextlib.suppress(SlurmError, TransportError, asyncio.TimeoutError):
+                async with timeout(DIAGNOSIS_TIME):
+                    [lines] = await self._ends([path] * bool(path), MOST_OF_END) or [[]]
+                if lines := [line for line in lines if line.strip()][-LAST_LINES:]:
+                    return [f"The end of {path}:", *(f"  {line}" for line in lines)]
+        return []
+
+    def place(self, part: Job) -> str:
+        """The path of the output of a job, or the pattern of the paths of its parts."""
+        pattern = part.stdout or self._job.output or ""
+        whole = str(PurePosixPath(part.workdir, pattern)) if pattern else ""
+        return whole if part.id != part.id.whole else expand_filename(pattern, part) or whole
 
     def _paths(self, part: Job) -> list[tuple[str, bool]]:
         paths = [(expand_filename(part.stdout or self._job.output or "", part), False)]
@@ -261,7 +391,3 @@ class JobRun:
                 lines.append(f"(Not shown of {tail.path}: {note})")
             if lines:
                 yield Printed(output.part, tail.path, lines, output.is_error)
-        if self._unshown:
-            first = min(self._unshown)
-            lines = [f"(The output of {len(self._unshown)} more parts is not shown; read it on the cluster)"]
-            yield Printed(first.whole, "", lines)

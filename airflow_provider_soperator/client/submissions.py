@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TypeVar
 
 from airflow_provider_soperator.client.poller import statuses
-from airflow_provider_soperator.slurm.cluster_records import Partition, RateLimit, UserRights
+from airflow_provider_soperator.errors import name_remedy
+from airflow_provider_soperator.slurm import hostlist, options
+from airflow_provider_soperator.slurm.cluster_records import Node, Partition, RateLimit, UserRights
 from airflow_provider_soperator.slurm.errors import (
     AccountingDisabled,
     SlurmError,
@@ -24,6 +25,7 @@ from airflow_provider_soperator.slurm.job_records import AccountingJob, Job, Job
 from airflow_provider_soperator.slurm.requests import (
     Accounting,
     ListJobs,
+    ListNodes,
     ListPartitions,
     ShowRights,
     WhoAmI,
@@ -176,68 +178,73 @@ def _goes_on(status: JobStatus) -> bool:
 
 
 def explained_answers(jobs: Sequence[BatchJob], answers: tuple[Submitted, ...]) -> Steps[tuple[Submitted, ...]]:
-    """The answers, with errors about accounts, QOS and partitions that name what may be used instead."""
+    """The answers, with errors about accounts, QOS, partitions and nodes that name what may be used instead."""
     refused = {option_of(answer.error) for answer in answers} - {""}
     if not refused:
         return answers
     rights: UserRights | None = None
     partitions: tuple[Partition, ...] = ()
+    nodes: tuple[Node, ...] = ()
     try:
         if refused & {*OF_ACCOUNTING}:
             rights = yield ShowRights((yield WhoAmI()))
         if OF_PARTITIONS in refused:
             partitions = yield ListPartitions()
+        if refused & {*OF_NODES}:
+            nodes = yield ListNodes()
     except (SlurmError, TransportError):
         # Slurm's own message is raised in any case.
         pass
     return tuple(
-        dataclasses.replace(answer, error=explained_refusal(answer.error, job, rights, partitions))
+        dataclasses.replace(answer, error=explained_refusal(answer.error, job, rights, partitions, nodes))
         if answer.error and option_of(answer.error)
         else answer
         for job, answer in zip(jobs, answers, strict=True)
     )
 
 
-#: Options that the user's associations explain, and one that the names of partitions explain.
+#: Options that are explained by the user's associations, by the names of partitions, and by what nodes have.
 OF_ACCOUNTING = ("--account", "--qos")
 OF_PARTITIONS = "--partition"
+OF_NODES = ("--nodes", "--gres")
 
 
 def option_of(error: SlurmError | None) -> str:
-    """The rejected option, if its error can be explained."""
-    option = error.option if isinstance(error, SubmitRefused) else ""
-    return option if option in (*OF_ACCOUNTING, OF_PARTITIONS) else ""
+    """The rejected option, if Slurm names it."""
+    return error.option if isinstance(error, SubmitRefused) else ""
 
 
 def explained_refusal(
-    refusal: SlurmError, job: BatchJob, rights: UserRights | None, partitions: Iterable[Partition]
+    refusal: SlurmError,
+    job: BatchJob,
+    rights: UserRights | None = None,
+    partitions: Iterable[Partition] = (),
+    nodes: Iterable[Node] = (),
 ) -> SlurmError:
-    """The error with what may be used instead; unchanged if that is unknown."""
+    """The error with what may be used instead, or the parameter if it is not called as the option."""
     option, asked = option_of(refusal), submission.asked_for(job)
     wanted = [asked.partition] if isinstance(asked.partition, str) else list(asked.partition or ())
+    why = ""
     if option == OF_PARTITIONS:
         why = _about_partition(wanted, tuple(partitions))
+    elif option in OF_NODES:
+        why = _about_nodes({name for said in wanted for name in said.split(",")}, nodes)
     elif rights is None:
-        return refusal
+        pass
     elif not rights.is_known:
         why = f"user {rights.user} is not in accounting (`sacctmgr add user {rights.user} account=NAME`)"
     elif option == "--account":
         why = _about_account(asked.account or "", wanted, rights)
-    else:
+    elif option == "--qos":
         why = _about_qos(asked.qos or "", asked.account or "", rights)
+    long = option.removeprefix("--")
+    if (typed := options.typed(long)) and typed.field != long.replace("-", "_"):
+        why = f"see the parameter {typed.field}"
     return SubmitRefused(refusal.said, refusal.command, why, option) if why else refusal
 
 
-def near(what: str, said: str, names: Iterable[str]) -> str:
-    """An unknown name, and the closest known one.
-
-    >>> near("account", "visoin", ["vision", "shared"])
-    "account 'visoin': did you mean 'vision'?"
-    >>> near("account", "x", ["vision", "shared"])
-    "account 'x':"
-    """
-    found = difflib.get_close_matches(said, list(names), n=1)
-    return f"{what} {said!r}:" + (f" did you mean {found[0]!r}?" if found else "")
+def _unknown(what: str, name: str, known: Iterable[str]) -> str:
+    return f"{what} {name!r}: {name_remedy(name, known, '')}".rstrip()
 
 
 def _about_partition(wanted: Iterable[str], partitions: Sequence[Partition]) -> str:
@@ -247,7 +254,20 @@ def _about_partition(wanted: Iterable[str], partitions: Sequence[Partition]) -> 
         return ""
     # Hidden partitions are not for every user.
     shown = [one.name for one in partitions if not one.is_hidden]
-    return f"{near('partition', unknown[0], shown)} there are {', '.join(shown)}"
+    return f"{_unknown('partition', unknown[0], shown)} the partitions are {', '.join(shown)}"
+
+
+def _about_nodes(wanted: set[str], nodes: Iterable[Node]) -> str:
+    found = [node for node in nodes if not wanted or not wanted.isdisjoint(node.partitions)]
+    if not found:
+        return ""
+    where = f"partition {', '.join(sorted(wanted))}" if wanted else "the cluster"
+    gpus = max(node.gpus for node in found)
+    best = [node for node in found if node.gpus == gpus]
+    kinds = ", ".join(sorted({node.gres for node in best}))
+    has = f"{gpus} GPUs ({hostlist.fold(node.name for node in best)}: {kinds})" if gpus else "no GPUs"
+    most = f"{max(node.cpus for node in found)} CPUs and {max(node.memory for node in found)} MiB"
+    return f"{where} has {len(found)} nodes, and at most {has}, {most} on one"
 
 
 def _about_account(said: str, partitions: Sequence[str], rights: UserRights) -> str:
@@ -256,7 +276,7 @@ def _about_account(said: str, partitions: Sequence[str], rights: UserRights) -> 
         return f"no account is given, and the user has no default account: {may}"
     only = [one.partition for one in rights.associations if one.account == said]
     if not only:
-        return f"{near('account', said, rights.accounts)} {may}"
+        return f"{_unknown('account', said, rights.accounts)} {may}"
     if "" in only or not {*only}.isdisjoint(partitions):
         return ""
     return f"user {rights.user} may use account {said} in partition {', '.join(only)} only"
@@ -281,4 +301,4 @@ def _about_qos(said: str, account: str, rights: UserRights) -> str:
     others = [name for name, qos in allowed.items() if said in qos]
     if others:
         return f"qos {said} needs account {', '.join(others)}: {may}"
-    return f"{near('qos', said, with_it)} {may}"
+    return f"{_unknown('qos', said, with_it)} {may}"

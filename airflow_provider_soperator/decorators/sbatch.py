@@ -82,6 +82,7 @@ class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
         from airflow_provider_soperator.errors import ConnectionMistake
         from airflow_provider_soperator.functions.call import CallError
         from airflow_provider_soperator.hooks.slurm import SlurmHook
+        from airflow_provider_soperator.transports.transport_errors import LastingError
 
         try:
             if not SlurmHook(self.slurm_conn_id).reaches_files:
@@ -90,7 +91,7 @@ class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
                     f"way to the cluster's files: name an SSH or Kubernetes connection in it (files_via)"
                 )
             self._pack(context, key)
-        except (CallError, ConnectionMistake, InvalidJob) as error:
+        except (CallError, ConnectionMistake, InvalidJob, LastingError) as error:
             raise AirflowFailException(str(error)) from None
 
     def _pack(self, context: Context, key: SubmissionKey) -> None:
@@ -126,6 +127,10 @@ class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
                 f"{error}"
             ) from None
 
+    def _body(self) -> str:
+        # Of the call, which has its arguments when the task runs.
+        return "#!/bin/sh\n"
+
     def _from_context(self, context: Mapping[str, Any]) -> dict[str, Any]:
         """The variables of Airflow's context that the function has parameters for."""
         from airflow_provider_soperator.functions.call import CallError, is_airflows
@@ -140,9 +145,9 @@ class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
                 )
         return asked
 
-    def _needs_a_worker_at_the_start(self) -> bool:
-        # The triggerer has not got the function.
-        return True
+    def _needs_a_worker_at_the_start(self) -> str:
+        # The triggerer has not got it.
+        return "a function"
 
     def _needs_a_worker_at_the_end(self) -> bool:
         # The triggerer must not unpickle foreign data.

@@ -66,11 +66,15 @@ class HealthQuery:
     kinds: tuple[str, ...] = ()
     ignore_own_drains: bool = True
 
+    def chosen(self, nodes: Iterable[Node]) -> list[Node]:
+        """The nodes that are meant."""
+        return chosen(nodes, self.nodes, self.partition)
+
     def unhealthy(self, nodes: Iterable[Node], seen: Observations) -> dict[str, NodeHealth]:
         """The nodes with findings that count."""
         # Metrics may name any node.
         everyone = list(nodes)
-        wanted = {node.name for node in chosen(everyone, self.nodes, self.partition)}
+        wanted = {node.name for node in self.chosen(everyone)}
         kinds = set(map(FindingKind, self.kinds or FindingKind))
         found = {}
         for name, health in assess(everyone, seen, ignore_own_drains=self.ignore_own_drains).items():

@@ -9,6 +9,7 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
+from airflow_provider_soperator.errors import name_remedy
 from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.node_conditions import (
     DrainReason,
@@ -59,16 +60,15 @@ class FindingKind(str, Enum):
 
 
 def kinds_of(said: Iterable[str]) -> tuple[FindingKind, ...]:
-    """Kinds by their names; the ``ValueError`` for an unknown name lists them all.
+    """Kinds by their names; ``ValueError`` for an unknown name, with the nearest one.
 
     >>> kinds_of(["hardware_problem"])
     (<FindingKind.HARDWARE_PROBLEM: 'hardware_problem'>,)
     """
     names = [said] if isinstance(said, str) else list(said)
     if unknown := [name for name in names if name not in [*FindingKind]]:
-        raise ValueError(
-            f"unknown kind {', '.join(unknown)} of findings; use {', '.join(kind.value for kind in FindingKind)}"
-        )
+        remedy = name_remedy(unknown[0], [kind.value for kind in FindingKind])
+        raise ValueError(f"unknown kind {', '.join(unknown)} of findings: {remedy}")
     return tuple(map(FindingKind, names))
 
 

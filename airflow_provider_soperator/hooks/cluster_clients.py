@@ -12,7 +12,6 @@ from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.health.assessment import Observations
 from airflow_provider_soperator.health.metrics import NODE_LABELS, Metric, Sample
 from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook, connect
-from airflow_provider_soperator.hooks.connections import known
 from airflow_provider_soperator.hooks.nebius import NebiusHook
 from airflow_provider_soperator.hooks.prometheus import PrometheusHook
 from airflow_provider_soperator.hooks.slurm import SlurmHook
@@ -65,8 +64,7 @@ class ClusterConnections:
             objects = await opened.enter_async_context(hook.soperator(self.cluster or None, max_age))
             slurm = None
             if self.slurm_conn_id:
-                with known(self.slurm_conn_id):
-                    slurm = await opened.enter_async_context(SlurmHook(self.slurm_conn_id).async_client())
+                slurm = await opened.enter_async_context(SlurmHook(self.slurm_conn_id).async_client())
             yield ClusterSides(objects, slurm)
 
 

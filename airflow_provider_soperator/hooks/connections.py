@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_provider_soperator.errors import ConnectionMistake
+from airflow_provider_soperator.errors import ConnectionMistake, nearest
 
 #: The text of a form where nothing is chosen.
 _NOT_CHOSEN = "follows from what else is set"
@@ -63,8 +62,8 @@ def filled(extra: Mapping[str, Any], form: ConnectionForm, others: Iterable[str]
     ours = {field.name: field for field in form.fields}
     for name in extra.keys() - {*ours, *others}:
         # Users keep notes of their own in an extra, but hardly under a name so close to a field's.
-        if near := difflib.get_close_matches(name, ours, 1, 0.75):
-            raise ConnectionMistake(f"unknown extra field {name}; did you mean {near[0]}?")
+        if near := nearest(name, ours, likeness=0.75):
+            raise ConnectionMistake(f"unknown extra field {name}: did you mean {near!r}?")
     said = {name: value.strip() if isinstance(value, str) else value for name, value in extra.items()}
     # In a URI a flag is a text.
     is_off = {name for name in said if name in ours and ours[name].is_flag and str(said[name]).lower() != "true"}
@@ -80,15 +79,15 @@ def at_most_one(said: Mapping[str, object]) -> None:
 
 @contextmanager
 def known(conn_id: str) -> Iterator[None]:
-    """Context in which a connection is read; raises ``ConnectFailed`` if there is none with the id."""
+    """Context in which a connection is read; raises ``UnknownEndpoint`` if there is none with the id."""
     from airflow.providers.common.compat.sdk import AirflowNotFoundException
 
     try:
         yield
     except AirflowNotFoundException as error:
-        from airflow_provider_soperator.transports.transport_errors import ConnectFailed
+        from airflow_provider_soperator.transports.transport_errors import UnknownEndpoint
 
-        raise ConnectFailed(f"there is no connection {conn_id}", "add it, or name another one") from error
+        raise UnknownEndpoint(f"there is no connection {conn_id}", "add it, or name another one") from error
 
 
 @contextmanager

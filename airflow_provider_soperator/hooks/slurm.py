@@ -10,6 +10,7 @@ from airflow.sdk import BaseHook
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.sync import LOOP, SlurmClient
 from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
+from airflow_provider_soperator.hooks.connections import known
 from airflow_provider_soperator.hooks.forms import SOPERATOR
 from airflow_provider_soperator.hooks.settings import Settings, read
 from airflow_provider_soperator.hooks.transports import open_transport
@@ -60,7 +61,8 @@ class SlurmHook(BaseHook):
         from airflow.providers.common.compat.connection import get_async_connection, get_async_extra_dejson
 
         if self._said is None:
-            connection = await get_async_connection(self.slurm_conn_id)
+            with known(self.slurm_conn_id):
+                connection = await get_async_connection(self.slurm_conn_id)
             self._said = read(connection, await get_async_extra_dejson(connection))
         return self._said
 
@@ -87,7 +89,8 @@ class SlurmHook(BaseHook):
         return check(self._settings)
 
     def _settings(self) -> Settings:
-        connection = self.get_connection(self.slurm_conn_id)
+        with known(self.slurm_conn_id):
+            connection = self.get_connection(self.slurm_conn_id)
         # Reading the extra tells Airflow's secrets masker what is in it.
         return read(connection, connection.extra_dejson)
 

@@ -29,6 +29,7 @@ from airflow_provider_soperator.transports.rest import (
 )
 from airflow_provider_soperator.transports.ssh import SshTransport
 from airflow_provider_soperator.transports.transport import SplitTransport, Transport
+from airflow_provider_soperator.transports.transport_errors import ssh_error
 
 if TYPE_CHECKING:
     import paramiko
@@ -97,10 +98,14 @@ def _opened(ssh_conn_id: str, connection: Any, extra: Mapping[str, Any]) -> para
         def get_connection(cls, conn_id: str) -> Any:
             return connection
 
-    # The transport tries again by itself, and knows when that is useless.
-    hook = LoginHook(ssh_conn_id=ssh_conn_id, conn_retry_attempts=1)
-    hook.conn_timeout = hook.conn_timeout or CONNECT_TIMEOUT
-    client: paramiko.SSHClient = hook.get_conn()
+    try:
+        # The transport tries again by itself, and knows when that is useless.
+        hook = LoginHook(ssh_conn_id=ssh_conn_id, conn_retry_attempts=1)
+        hook.conn_timeout = hook.conn_timeout or CONNECT_TIMEOUT
+        client: paramiko.SSHClient = hook.get_conn()
+    except Exception as error:
+        at = f"at {connection.host}:{connection.port or 22} " if connection.host else ""
+        raise ssh_error(error, f"{at}(connection {ssh_conn_id})") from error
     return client
 
 

@@ -24,7 +24,7 @@ from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.files import FileError, Match, WorkingFolder
 from airflow_provider_soperator.slurm.job import job_of
 from airflow_provider_soperator.slurm.job_ids import SubmissionKey
-from airflow_provider_soperator.transports.transport_errors import NotSupported, TransportError
+from airflow_provider_soperator.transports.transport_errors import LastingError, TransportError
 
 if TYPE_CHECKING:
     from airflow_provider_soperator.triggers.sbatch import SbatchTrigger
@@ -89,7 +89,7 @@ class JobFiles:
         try:
             with self._hook.client() as client:
                 yield client.patient(self._log)
-        except (ConnectionMistake, NotSupported) as error:
+        except (ConnectionMistake, LastingError) as error:
             raise AirflowFailException(str(error)) from error
 
 

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow.sdk import BaseHook, BaseOperator
+from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from airflow_provider_soperator.operators.work import WorkOperator, task_name
+from airflow_provider_soperator.operators.work import StrictOperator, WorkOperator, task_name
 from airflow_provider_soperator.provisioning.fields import NotKnownYet, SpecMistake
 from airflow_provider_soperator.provisioning.spec import ClusterSpec, Connections, KubernetesObjects, Recipe, Source
 from airflow_provider_soperator.slurm.job import job_of
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from airflow_provider_soperator.work.clusters import ClusterStart
 
 
-class _ProvisioningOperator(BaseOperator):
+class _ProvisioningOperator(StrictOperator):
     """Plans a cluster, and applies the plan.
 
     :param spec: description of the cluster, or the same as plain data
@@ -305,11 +305,10 @@ class DestroyClusterOperator(_ProvisioningOperator):
         return {"plan": planned.write(), "done": done}
 
     def _refuse_with_jobs(self, slurm: str) -> None:
-        from airflow_provider_soperator.hooks.connections import known
         from airflow_provider_soperator.hooks.slurm import SlurmHook
         from airflow_provider_soperator.slurm.requests import ListJobs
 
-        with known(slurm), SlurmHook(slurm).client() as client:
+        with SlurmHook(slurm).client() as client:
             jobs = [job for job in client.ask(ListJobs()) if not job.state.is_finished]
         if jobs:
             shown = ", ".join(f"{job.id} of {job.user}" for job in jobs[:5])

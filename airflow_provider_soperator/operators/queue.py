@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperator, XComArg
+from airflow.sdk import XComArg
 
-from airflow_provider_soperator.operators.work import final_errors
+from airflow_provider_soperator.operators.work import StrictOperator, final_errors
 from airflow_provider_soperator.slurm.errors import InvalidRequest
 from airflow_provider_soperator.slurm.queue_filter import QueueFilter
 
@@ -26,7 +26,7 @@ JobIds = str | Sequence[str | int]
 _CHANGES = ("priority", "nice", "qos", "account", "partition", "time_limit")
 
 
-class _QueueOperator(BaseOperator):
+class _QueueOperator(StrictOperator):
     """Changes jobs by their ids, or those that match a filter.
 
     Jobs that are in the wanted state already are left alone, so the task may run again; those that have started or

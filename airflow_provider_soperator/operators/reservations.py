@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperator
-
-from airflow_provider_soperator.operators.work import final_errors
+from airflow_provider_soperator.operators.work import StrictOperator, final_errors
 from airflow_provider_soperator.slurm.errors import InvalidRequest, ReservationConflict
 from airflow_provider_soperator.slurm.hostlist import check_count, check_nodes, names_of
 from airflow_provider_soperator.slurm.requests.reservations import HANDOVER_FLAGS
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
     from airflow_provider_soperator.slurm.requests import CreateReservation
 
 
-class CreateReservationOperator(BaseOperator):
+class CreateReservationOperator(StrictOperator):
     """Reserve nodes for some users or accounts.
 
         CreateReservationOperator(
@@ -188,7 +186,7 @@ class CreateReservationOperator(BaseOperator):
             )
 
 
-class DeleteReservationOperator(BaseOperator):
+class DeleteReservationOperator(StrictOperator):
     """Delete a reservation; one that is gone is a success. Jobs that run in it go on.
 
         DeleteReservationOperator(task_id="release", name="night-{{ ds }}", trigger_rule="all_done")

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 from airflow.sdk import BaseOperator, XComArg, conf
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, AirflowTaskTimeout
 
+from airflow_provider_soperator.errors import name_remedy
 from airflow_provider_soperator.links.slurm import LINKS
 from airflow_provider_soperator.operators.work import WaitingOperator
-from airflow_provider_soperator.slurm.job import BatchJob
+from airflow_provider_soperator.slurm import options
+from airflow_provider_soperator.slurm.job import BatchJob, literal_problems
 from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.job_retry import Retry, retry
-from airflow_provider_soperator.slurm.options import OPTIONS
-from airflow_provider_soperator.values import needs_a_worker
+from airflow_provider_soperator.values import SCRIPTS, has_template, needs_a_worker, no_file, path_pairs, script_text
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
@@ -33,8 +34,6 @@ __all__ = ["SbatchOperator", "retry"]
 #: Fields of a job that are parameters of the operator under other names.
 _OWN = {"script", "script_file", "extra_args"}
 _OPTIONS = tuple(field.name for field in dataclasses.fields(BatchJob) if field.name not in _OWN)
-#: A file whose text is a template; it lies beside the DAG.
-_TEMPLATES = (".sh", ".sbatch")
 #: What the end of a job means for its task.
 Action = Literal["retry", "fail", "skip", "succeed"]
 #: By a state of Slurm's, LOST, or an exit code.
@@ -80,7 +79,7 @@ class SbatchOperator(WaitingOperator):
     """
 
     template_fields: Sequence[str] = ("slurm_conn_id", "script", "job", "upload", "download", "result")
-    template_ext: Sequence[str] = _TEMPLATES
+    template_ext: Sequence[str] = SCRIPTS
     template_fields_renderers = {  # noqa: RUF012 - as Airflow has it
         "script": "bash",
         "job": "json",
@@ -111,20 +110,20 @@ class SbatchOperator(WaitingOperator):
         end_from_trigger: bool = False,
         **kwargs: Any,
     ) -> None:
-        options = {name: kwargs.pop(name) for name in _OPTIONS if name in kwargs}
+        job = {name: kwargs.pop(name) for name in _OPTIONS if name in kwargs}
         super().__init__(**kwargs)
         if sbatch_args:
-            options["extra_args"] = list(sbatch_args)
-        self.script = _text(script)
-        self.job: dict[str, Any] = _no_file(options)
+            job["extra_args"] = list(sbatch_args)
+        self.script = script_text(script)
+        self.job: dict[str, Any] = no_file(job)
         self.slurm_conn_id = slurm_conn_id
         self.deferrable = deferrable or start_from_trigger
         self.poll_interval = poll_interval
         self.stream_logs = stream_logs
         self.on_finish = on_finish or {}
         self.cancel_on_kill = cancel_on_kill
-        self.upload = _paths(upload)
-        self.download = _paths(download)
+        self.upload = path_pairs(upload)
+        self.download = path_pairs(download)
         if download_on not in ("success", "always"):
             raise ValueError(f"download_on must be 'success' or 'always', got {download_on!r}")
         self.download_on = download_on
@@ -132,13 +131,23 @@ class SbatchOperator(WaitingOperator):
             from airflow_provider_soperator.slurm.job_result import check_result
 
             check_result(result)
-        self.result = _no_file(result)
+        self.result = no_file(result)
         self.end_from_trigger = end_from_trigger
         self._starts_from_trigger = start_from_trigger
         self._member: Member | None = None
         #: By their keys.
         self.shown_links: dict[str, str] = {}
         check_policy(self.on_finish)
+
+    @classmethod
+    def remedy_for(cls, name: str) -> str:
+        """The parameter for an option of sbatch, or what to do without one."""
+        long, _ = options.resolve_long(name.replace("_", "-")) or ("", "")
+        if option := options.typed(long):
+            return f"did you mean {option.field!r}?"
+        if long in options.REFUSED:
+            return f"--{long} cannot be used: {options.REFUSED[long]}"
+        return f"pass --{long} in sbatch_args" if long else ""
 
     # Airflow reads from the signature what default_args and expand may give.
     __init__.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
@@ -151,7 +160,8 @@ class SbatchOperator(WaitingOperator):
 
     def prepare_template(self) -> None:
         """By now the text of a file has taken the place of its name."""
-        self.script = _text(self.script)
+        self._check_literals()
+        self.script = script_text(self.script)
         # Airflow asks whenever it has parsed the DAG.
         if self._starts_from_trigger and not self._needs_a_worker_at_the_start():
             from airflow.triggers.base import StartTriggerArgs
@@ -162,6 +172,24 @@ class SbatchOperator(WaitingOperator):
                 trigger_kwargs=self._asked(),
                 next_method="execute_complete",
             )
+
+    def _check_literals(self) -> None:
+        """Refuse, when the DAG is parsed, what no template hides."""
+        said = {"script": self._body(), **self.job}
+        hidden = {name for name, value in said.items() if has_template(value)}
+        found = literal_problems({name: value for name, value in said.items() if name not in hidden}, hidden)
+        script = said["script"]
+        if "script" not in hidden and isinstance(script, str) and not script.startswith("#!") and "\n" not in script:
+            why = "a script's text begins with #!, its file ends in .sh or .sbatch"
+            if script.endswith(SCRIPTS):
+                why = f"there is no such file beside the DAG ({self.dag.folder})"
+            found = [f"script={script!r}: {why}; for a path on the cluster use remote_script"]
+        if found:
+            raise InvalidJob([f"{self.task_id}: {problem}" for problem in found])
+
+    def _body(self) -> Any:
+        """The script as far as it is known when the DAG is parsed."""
+        return self.script
 
     def prepare(self, context: Context, key: SubmissionKey, *, uploads: bool) -> BatchJob:
         """The job for another task to submit under this key, with its files on the cluster if it ``uploads``."""
@@ -175,6 +203,9 @@ class SbatchOperator(WaitingOperator):
         return job
 
     def execute(self, context: Context) -> Any:
+        if self._starts_from_trigger:
+            why = self._needs_a_worker_at_the_start() or "it is mapped, or this is not its first try"
+            self.log.info("An Airflow worker starts this task, and not the triggerer: %s", why)
         self._member = self._as_member(context)
         if self._member:
             self._member.check()
@@ -209,7 +240,7 @@ class SbatchOperator(WaitingOperator):
         status = status_of(report)
         folder = next((part.workdir for part in status.parts), "")
         try:
-            settle(status, self.on_finish)
+            settle(status, self.on_finish, event.get("last_lines", ()))
         except Exception:
             if self.download and self.download_on == "always" and folder:
                 self._files(context).download_what_is_there(self.download, folder)
@@ -301,26 +332,27 @@ class SbatchOperator(WaitingOperator):
             "result": self.result,
         }
 
-    def _needs_a_worker_at_the_start(self) -> bool:
-        """True if something in the task works in an Airflow worker only."""
+    def _needs_a_worker_at_the_start(self) -> str:
+        """What in the task works in an Airflow worker only; empty for nothing."""
         from airflow_provider_soperator.pipelines.group import pipeline_of
 
         dag = self.get_dag()
-        return bool(
-            self.upload
-            or self.download
-            or pipeline_of(self)
-            or self.execution_timeout
-            or self.pool != BaseOperator.pool
-            or self.max_active_tis_per_dag
-            or self.max_active_tis_per_dagrun
-            or self.on_execute_callback
-            or self._pre_execute_hook
-            or any(XComArg.iter_xcom_references([self.script, self.job, self.result]))
-            or needs_a_worker([self.slurm_conn_id, self.script, self.job, self.result])
+        found = {
+            "upload": self.upload,
+            "download": self.download,
+            "a pipeline": pipeline_of(self),
+            "execution_timeout": self.execution_timeout,
+            "pool": self.pool != BaseOperator.pool,
+            "max_active_tis_per_dag": self.max_active_tis_per_dag,
+            "max_active_tis_per_dagrun": self.max_active_tis_per_dagrun,
+            "on_execute_callback": self.on_execute_callback,
+            "pre_execute": self._pre_execute_hook,
+            "results of other tasks": any(XComArg.iter_xcom_references([self.script, self.job, self.result])),
+            "templates": needs_a_worker([self.slurm_conn_id, self.script, self.job, self.result]),
             # The triggerer has the DAG as it is stored, without functions.
-            or (dag and (dag.user_defined_macros or dag.user_defined_filters))
-        )
+            "macros or filters of the DAG": dag and (dag.user_defined_macros or dag.user_defined_filters),
+        }
+        return ", ".join(name for name, is_there in found.items() if is_there)
 
     def _needs_a_worker_at_the_end(self) -> bool:
         from airflow_provider_soperator.pipelines.group import pipeline_of
@@ -339,23 +371,24 @@ class SbatchOperator(WaitingOperator):
 
 def check_policy(policy: Policy) -> None:
     """Refuse, when the DAG is parsed, what would never apply."""
-    from airflow_provider_soperator.slurm.states import JobBase
+    from airflow_provider_soperator.slurm.states import JobBase, JobState
 
-    known = {_LOST, *(base.value for base in JobBase)}
+    states = map(JobState, JobBase)
+    known = [*(str(state) for state in states if state.is_finished and not state.succeeded), _LOST]
     for end, action in policy.items():
         if isinstance(end, str) and end not in known:
-            raise ValueError(f"on_finish: jobs do not end as {end!r}; the states are {', '.join(sorted(known))}")
+            raise ValueError(f"on_finish: jobs do not end as {end!r}: {name_remedy(end.upper(), known)}")
         if not isinstance(action, Retry) and action not in get_args(Action):
             raise ValueError(f"on_finish: {action!r} must be one of {', '.join(get_args(Action))}")
 
 
-def settle(status: JobStatus, policy: Policy) -> None:
+def settle(status: JobStatus, policy: Policy, last: Sequence[str] = ()) -> None:
     """Raise what makes Airflow do as the policy says; where it says nothing, what can help by another try gets one."""
     if status.succeeded:
         return
     from airflow_provider_soperator.slurm.job_failures import failure
 
-    error = failure(status)
+    error = failure(status, last)
     assert error is not None, "it has not succeeded"
     action = action_after(status, policy)
     if action == "fail":
@@ -382,34 +415,10 @@ def action_after(status: JobStatus, policy: Policy) -> Action | Retry:
 def _option_docs() -> str:
     """The ``:param`` lines of sbatch's options."""
     words: dict[str, list[str]] = {}
-    for option in OPTIONS:
+    for option in options.OPTIONS:
         words.setdefault(option.field, []).append(f"``--{option.long}``")
     return "".join(f"    :param {name}: sbatch's {' or '.join(longs)}\n" for name, longs in words.items())
 
 
 if SbatchOperator.__doc__:  # python -OO has none
     SbatchOperator.__doc__ = SbatchOperator.__doc__.rstrip() + "\n" + _option_docs()
-
-
-def _text(script: Any) -> Any:
-    """Keep the text of a script, which has several lines, from being taken for the name of a file."""
-    return _no_file(script) if isinstance(script, str) and "\n" in script else script
-
-
-def _paths(files: Any) -> Any:
-    """Pairs of paths, all of which are templates: of a mapping Airflow renders the values only."""
-    return _no_file([list(pair) for pair in files.items()]) if isinstance(files, Mapping) else files or []
-
-
-def _no_file(value: Any) -> Any:
-    """Keep Airflow from taking a text for the name of a template, as it does with all that end like one.
-
-    Scripts whose last line calls another, and paths on the cluster, end so. What is added is a comment of Jinja's.
-    """
-    if isinstance(value, str):
-        return value + "{# #}" if value.endswith(_TEMPLATES) else value
-    if type(value) in (list, tuple):
-        return type(value)(map(_no_file, value))
-    if type(value) is dict:
-        return {name: _no_file(one) for name, one in value.items()}
-    return value

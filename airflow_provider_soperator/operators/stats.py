@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperator
-
-from airflow_provider_soperator.operators.work import final_errors
+from airflow_provider_soperator.operators.work import StrictOperator, final_errors
 from airflow_provider_soperator.work.metrics import emit
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
 
-class SlurmStatsOperator(BaseOperator):
+class SlurmStatsOperator(StrictOperator):
     """Take the figures of a cluster: queue and waits, states of nodes, GPUs, users, and fair shares.
 
         SlurmStatsOperator(task_id="stats", top=5)

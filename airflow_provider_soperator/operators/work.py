@@ -14,6 +14,7 @@ from airflow.sdk import BaseOperator, conf
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_soperator.slurm.errors import SlurmError
+from airflow_provider_soperator.values import check_arguments
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
@@ -33,11 +34,11 @@ def task_name(ti: Any) -> str:
 @contextmanager
 def final_errors() -> Iterator[None]:
     """Fail the task for good after a mistake, or an error of Slurm's that no other try can mend."""
-    from airflow_provider_soperator.transports.transport_errors import NotSupported
+    from airflow_provider_soperator.transports.transport_errors import LastingError
 
     try:
         yield
-    except (SlurmError, NotSupported, ValueError) as error:
+    except (SlurmError, LastingError, ValueError) as error:
         if getattr(error, "retryable", False):
             raise
         raise AirflowFailException(str(error)) from error
@@ -81,7 +82,20 @@ class Waiting:
         raise AirflowException("the task was told to end" + self._trigger.fate)
 
 
-class WaitingOperator(BaseOperator):
+class StrictOperator(BaseOperator):
+    """Refuses parameters that it has not, with the nearest name."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        check_arguments(type(self), kwargs.get("task_id"), kwargs, self.remedy_for)
+        super().__init__(**kwargs)
+
+    @classmethod
+    def remedy_for(cls, name: str) -> str:
+        """The remedy for an unknown parameter, if it is not the nearest known one."""
+        return ""
+
+
+class WaitingOperator(StrictOperator):
     """Leaves its work to a trigger."""
 
     deferrable: bool

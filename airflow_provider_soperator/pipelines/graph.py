@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from airflow_provider_soperator.errors import name_remedy
 from airflow_provider_soperator.slurm.dependencies import dependency_text
 from airflow_provider_soperator.slurm.job_description import array_text
 
@@ -243,11 +243,10 @@ def _is_no_name(job: str, stages: Collection[str]) -> bool:
 def _link(stage: str, kind: str, said: str, stages: Collection[str]) -> Link:
     name, _, minutes = (said, "", "") if said in stages else said.partition("+")
     if kind not in KINDS:
-        raise PipelineError(f"{stage}: unknown kind of dependency {kind}; there are {', '.join(KINDS)}")
+        raise PipelineError(f"{stage}: unknown kind of dependency {kind}: {name_remedy(kind, KINDS)}")
     if name not in stages:
-        close = difflib.get_close_matches(name, stages, 1)
-        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(stages)}"
-        raise PipelineError(f"{stage} waits for {name}, which is not a stage of the pipeline: {hint}")
+        remedy = name_remedy(name, stages)
+        raise PipelineError(f"{stage} waits for {name}, which is not a stage of the pipeline: {remedy}")
     if minutes and kind != "after":
         raise PipelineError(f"{stage} waits for {said} by {kind}, but only after takes minutes")
     if minutes and not minutes.isdecimal():

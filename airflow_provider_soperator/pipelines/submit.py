@@ -47,7 +47,7 @@ class SubmitAheadOperator(BaseOperator):
         from airflow_provider_soperator.errors import ConnectionMistake
         from airflow_provider_soperator.pipelines.rendering import RenderedStages
         from airflow_provider_soperator.slurm.job_description import InvalidJob
-        from airflow_provider_soperator.transports.transport_errors import NotSupported
+        from airflow_provider_soperator.transports.transport_errors import LastingError
 
         is_dry = is_on(self.plan_only)
         try:
@@ -58,7 +58,7 @@ class SubmitAheadOperator(BaseOperator):
                 self._show(rendered)
                 raise AirflowSkipException("nothing was submitted, as this was a dry run")
             return self._submit(context, rendered, plan)
-        except (ConnectionMistake, InvalidJob, NotSupported) as error:
+        except (ConnectionMistake, InvalidJob, LastingError) as error:
             raise AirflowFailException(str(error)) from error
 
     def _plan(self, context: Context, stages: RenderedStages) -> Plan:
@@ -128,6 +128,7 @@ class CancelRestOperator(BaseOperator):
         for submit, cluster in self.submits.items():
             kept, others = self._left(context, submit)
             if not kept and not others:
+                self.log.info("Nothing is left of the jobs of %s: their tasks have succeeded", submit)
                 continue
             with SlurmHook(cluster).client() as shared:
                 client = shared.patient(self.log)
@@ -135,6 +136,7 @@ class CancelRestOperator(BaseOperator):
                 # A job that may outlive its task runs on; if it is pending, it can never run.
                 client.cancel_waiting([job for job in left if job in kept])
                 client.cancel_many([job for job in left if job in others])
+            self.log.info("Of %d jobs whose tasks have not succeeded %d are left", len(kept | others), len(left))
             for job in left:
                 self.log.info("Job %s was left over: %s", job, "cancelled if it waits" if job in kept else "cancelled")
 

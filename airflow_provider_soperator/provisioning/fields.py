@@ -7,13 +7,13 @@ import binascii
 import re
 import struct
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
-from difflib import get_close_matches
 from functools import reduce
 from operator import or_
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from airflow_provider_soperator.errors import name_remedy
 from airflow_provider_soperator.values import is_template
 
 T = TypeVar("T")
@@ -40,17 +40,6 @@ class NotKnownYet(Exception):
     retryable = True
 
 
-def near(name: object, known: Iterable[str]) -> str:
-    """The end of a message about an unknown name.
-
-    >>> "there is no 'sise'" + near("sise", ["size", "name"])
-    "there is no 'sise'; did you mean size?"
-    """
-    names = sorted(known)
-    found = get_close_matches(str(name), names, 1)
-    return f"; did you mean {found[0]}?" if found else f"; there are {', '.join(names)}"
-
-
 def write(described: Any) -> Any:
     """A description as plain data, without fields that have their defaults."""
     if is_dataclass(described) and not isinstance(described, type):
@@ -70,7 +59,7 @@ def read(kind: type[T], said: Any, where: str) -> T:
     hints = get_type_hints(kind)
     for name in said:
         if name not in hints:
-            raise SpecMistake(f"{where} has no field {name!r}{near(name, hints)}")
+            raise SpecMistake(f"{where} has no field {name!r}: {name_remedy(name, hints)}")
     try:
         return kind(**{name: _value(hints[name], value, f"{where}.{name}") for name, value in said.items()})
     except TypeError as error:

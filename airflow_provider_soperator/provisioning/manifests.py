@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_provider_soperator.provisioning.fields import SpecMistake, near, preset_of
+from airflow_provider_soperator.errors import name_remedy
+from airflow_provider_soperator.provisioning.fields import SpecMistake, preset_of
 from airflow_provider_soperator.provisioning.parts import NodeSet
 from airflow_provider_soperator.provisioning.spec import ClusterSpec, Installation
 
@@ -25,7 +26,7 @@ def objects(spec: ClusterSpec, installation: Installation) -> tuple[Object, list
     known = {"SlurmCluster", "NodeSet", f"SlurmCluster/{spec.name}", *(f"NodeSet/{name}" for name in names)}
     for said in installation.overrides:
         if said not in known:
-            raise SpecMistake(f"unknown object {said!r} in overrides{near(said, known)}")
+            raise SpecMistake(f"unknown object {said!r} in overrides: {name_remedy(said, sorted(known))}")
     cluster = _slurm_cluster(spec, installation)
     nodesets = [_nodeset(one, spec, installation) for one in spec.nodesets]
     return _with(cluster, "SlurmCluster", installation), [_with(one, "NodeSet", installation) for one in nodesets]

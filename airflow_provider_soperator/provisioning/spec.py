@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
+from airflow_provider_soperator.errors import name_remedy
 from airflow_provider_soperator.provisioning import fields
-from airflow_provider_soperator.provisioning.fields import SpecMistake, Switch, check_key, check_name, near
+from airflow_provider_soperator.provisioning.fields import SpecMistake, Switch, check_key, check_name
 from airflow_provider_soperator.provisioning.parts import Filesystem, NodeSet, PartitionSpec, ServiceNodes, Submount
 from airflow_provider_soperator.soperator.clusters import AT_WORK
 from airflow_provider_soperator.values import NAMESPACE, is_template
@@ -85,7 +86,7 @@ class ClusterSpec:
         for name, known in (("maintenance", MAINTENANCE), ("active_checks_scope", ACTIVE_CHECKS)):
             said = getattr(self, name)
             if said is not None and not is_template(said) and said not in known:
-                raise SpecMistake(f"unknown {name} {said!r}{near(said, known)}")
+                raise SpecMistake(f"unknown {name} {said!r}: {name_remedy(said, known)}")
         if self.rest is True and self.accounting in (None, False):
             raise SpecMistake(
                 "rest needs accounting, without which slurmrestd is not started: also set accounting=True"
@@ -112,7 +113,9 @@ class ClusterSpec:
         for partition in self.partitions:
             for name in partition.nodesets:
                 if not is_template(name) and name not in known:
-                    raise SpecMistake(f"partition {partition.name}: there is no node set {name}{near(name, known)}")
+                    raise SpecMistake(
+                        f"partition {partition.name}: there is no node set {name}: {name_remedy(name, known)}"
+                    )
 
     @property
     def is_taken_down(self) -> bool:

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_soperator.errors import name_remedy
 from airflow_provider_soperator.sensors.watch import WatchSensor
 from airflow_provider_soperator.slurm.queue_filter import QueueFilter
-from airflow_provider_soperator.slurm.states import JobState
+from airflow_provider_soperator.slurm.states import JobBase, JobState
 
 if TYPE_CHECKING:
     from airflow_provider_soperator.work.watches import JobWatch, QueueWatch
@@ -40,7 +41,8 @@ class SlurmJobSensor(WatchSensor):
         super().__init__(**kwargs)
         unknown = [state for state in target_states if JobState.parse(state).base is None]
         if unknown:
-            raise ValueError(f"target_states: Slurm has no {', '.join(unknown)}")
+            remedy = name_remedy(unknown[0].upper(), [state.value for state in JobBase])
+            raise ValueError(f"target_states: Slurm has no {', '.join(unknown)}: {remedy}")
         self.job_id = job_id
         self.target_states = tuple(target_states)
         self.slurm_conn_id = slurm_conn_id

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseSensorOperator, PokeReturnValue, conf
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_provider_soperator.values import check_arguments
+
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
@@ -32,6 +34,7 @@ class WatchSensor(BaseSensorOperator):
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         **kwargs: Any,
     ) -> None:
+        check_arguments(type(self), kwargs.get("task_id"), kwargs)
         super().__init__(**kwargs)
         self.deferrable = deferrable
         self._watch: Watch[Any] | None = None

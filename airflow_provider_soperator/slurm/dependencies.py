@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from airflow_provider_soperator.errors import name_remedy
 from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
 
 #: Slurm's types of dependencies.
@@ -49,7 +50,7 @@ class Dependency:
 
     def problems(self) -> list[str]:
         if self.kind not in DEPENDENCY_KINDS:
-            return [f"{self.kind!r} is not a type of dependency; there are {', '.join(DEPENDENCY_KINDS)}"]
+            return [f"{self.kind!r} is not a type of dependency: {name_remedy(self.kind, DEPENDENCY_KINDS)}"]
         found = [f"{job!r} is neither a job id nor a submission key" for job in self.jobs if not _JOB.fullmatch(job)]
         if self.kind == "singleton" and self.jobs:
             found.append("singleton waits for jobs of the same name and takes no job id")

@@ -135,6 +135,9 @@ class SubmitRefused(SlurmError):
     def __init__(self, said: str, command: str = "sbatch", remedy: str = "", option: str = "") -> None:
         super().__init__(said, command, remedy)
         self.option = option
+        if self.remedy:
+            # First, as Airflow's page cuts long lines.
+            self.args = (f"{self.remedy} ({command}: {self.said})",)
 
 
 class TogetherRefused(SlurmError):
@@ -294,6 +297,7 @@ _ABOUT_OPTIONS = (
     (r"\bqos\b", "--qos"),
     (r"reservation", "--reservation"),
     (r"node name", "--nodelist"),
+    (r"node (configuration|count)", "--nodes"),
     (r"job array", "--array"),
     (r"dependency", "--dependency"),
     (r"feature specification", "--constraint"),

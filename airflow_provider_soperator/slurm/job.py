@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+from airflow_provider_soperator.errors import name_remedy
 from airflow_provider_soperator.slurm import job_checks, job_description, options, sbatch_arguments
 from airflow_provider_soperator.slurm.job_description import JobDescription, ScriptFile
 from airflow_provider_soperator.slurm.sbatch_arguments import Submission
@@ -79,6 +81,19 @@ def _plain_field(name: str, value: Any) -> Any:
     return options.by_field(name, value).kind.write(value)
 
 
+def literal_problems(said: Mapping[str, Any], hidden: Collection[str]) -> list[str]:
+    """The problems that some fields of a job have whatever its other, ``hidden`` ones will be.
+
+    >>> literal_problems({"mem": "much", "array_limit": 2}, ["command", "array"])
+    ["mem: 'much' is not an amount of memory: write a whole number and K, M, G or T, such as 16G"]
+    """
+    try:
+        job = job_of({name: value for name, value in said.items() if value is not None})
+    except job_description.InvalidJob as error:
+        return error.problems
+    return [problem for problem in job.problems() if not {*re.findall(r"\w+", problem)} & {*hidden}]
+
+
 def job_of(said: Mapping[str, Any]) -> BatchJob:
     """The job with the fields from ``fields_of``; parts of a heterogeneous one may be jobs already."""
     fields = dict(said)
@@ -86,4 +101,7 @@ def job_of(said: Mapping[str, Any]) -> BatchJob:
         fields["script_file"] = ScriptFile(**fields["script_file"])
     if "het" in fields:
         fields["het"] = tuple(one if isinstance(one, BatchJob) else job_of(one) for one in fields["het"])
+    known = [field.name for field in dataclasses.fields(BatchJob)]
+    if unknown := [name for name in fields if name not in known]:
+        raise job_description.InvalidJob([f"{name}: no such field; {name_remedy(name, known, '')}" for name in unknown])
     return BatchJob(**fields)

@@ -67,11 +67,15 @@ def _body(job: JobDescription) -> Iterator[str]:
     if job.script_file is not None:
         yield from _script("script_file", job.script_file.text)
         yield from _plain("script_file", job.script_file.name)
+    words = [job.command] if isinstance(job.command, str) else list(job.command or ())
+    # A DAG file is not type-checked.
+    if odd := [word for word in (*words, *job.args) if not isinstance(word, str)]:
+        yield f"{'args' if job.args else 'command'}: {odd[0]!r} must be a text"
+        return
     if job.command is not None:
-        command = [job.command] if isinstance(job.command, str) else list(job.command)
-        if not any(part.strip() for part in command):
+        if not any(part.strip() for part in words):
             yield "command: must not be empty"
-        for part in command:
+        for part in words:
             if "\0" in part or "\r\n" in part:
                 yield "command: Slurm rejects scripts with NUL characters or DOS line ends"
             elif not _encodable(part):
@@ -160,7 +164,7 @@ def _contradictions(job: JobDescription) -> Iterator[str]:
     if job.gpus_per_socket is not None and job.sockets_per_node is None:
         yield "gpus_per_socket: needs sockets_per_node"
     if job.gpu_type is not None and not any(isinstance(getattr(job, f), int) for f in sbatch_arguments.GPU_COUNTS):
-        yield "gpu_type: needs a number of GPUs, such as gpus_per_node"
+        yield f"gpu_type: needs a number of GPUs: {' or '.join(sbatch_arguments.GPU_COUNTS)}"
     if job.array_limit is not None and job.array is None:
         yield "array_limit: needs array"
     if job.priority is not None and job.hold:

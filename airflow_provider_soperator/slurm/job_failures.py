@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
-from airflow_provider_soperator.slurm.job_records import Job, JobStatus, count_by_state
+from airflow_provider_soperator.slurm.job_records import Job, JobRecord, JobStatus, count_by_state, expand_filename
 from airflow_provider_soperator.slurm.states import JobBase
 
 #: Elements of an array that a message names; there may be thousands.
@@ -12,7 +13,7 @@ _MOST_NAMED = 10
 
 
 class JobError(Exception):
-    """A job failed.
+    """A job failed. The message begins with the remedy, and ends with the last lines of the job's output, if given.
 
     ``retry_helps``: the same job may succeed if it is submitted again unchanged.
 
@@ -20,7 +21,7 @@ class JobError(Exception):
     >>> from airflow_provider_soperator.slurm.states import JobState
     >>> end = Job(id=JobId(7), state=JobState.parse("TIMEOUT"), nodelist="worker-1")
     >>> print(failure(JobStatus(id=JobId(7), parts=(end,))))
-    job 7 reached its time limit on worker-1: raise it (time), or save a checkpoint and resume (signal, requeue)
+    raise time_limit, or save a checkpoint and resume (signal, requeue): job 7 reached its time limit on worker-1
     """
 
     retry_helps: ClassVar[bool] = False
@@ -28,11 +29,15 @@ class JobError(Exception):
     what: ClassVar[str] = "failed"
     remedy: ClassVar[str] = ""
 
-    def __init__(self, status: JobStatus, part: Job | None = None) -> None:
+    def __init__(self, status: JobStatus, part: Job | None = None, failed: str = "", last: Sequence[str] = ()) -> None:
         self.status = status
         #: The part that failed, or the first of several.
         self.part = part
-        super().__init__(": ".join(filter(None, (f"job {status.id} {self._said()}", self.remedy))))
+        said = ": ".join(filter(None, (self._remedy(), f"job {status.id} {self._said()}{failed}")))
+        super().__init__("\n".join([said, *last]))
+
+    def _remedy(self) -> str:
+        return self.remedy
 
     def _said(self) -> str:
         return f"{self.what}{_where(self.part)}"
@@ -44,6 +49,10 @@ class JobFailed(JobError):
     # As for any other task: a file may have been missing, or a server may not have answered.
     retry_helps = True
     remedy = "see its output"
+
+    def _remedy(self) -> str:
+        path = expand_filename(self.part.stdout, self.part) if self.part else ""
+        return f"{self.remedy}, {path}" if path else self.remedy
 
     def _said(self) -> str:
         if self.part is None:
@@ -60,6 +69,9 @@ class JobNotStarted(JobFailed):
     # Another node may be able to.
     remedy = "see whether output, error and input can be opened there (names have 255 bytes at most), and slurmd's log"
 
+    def _remedy(self) -> str:
+        return self.remedy
+
 
 class JobOutOfMemory(JobError):
     """A task used more memory than the job had asked for."""
@@ -72,14 +84,14 @@ class JobTimedOut(JobError):
     """The job ran longer than its time limit."""
 
     what = "reached its time limit"
-    remedy = "raise it (time), or save a checkpoint and resume (signal, requeue)"
+    remedy = "raise time_limit, or save a checkpoint and resume (signal, requeue)"
 
 
 class JobMissedDeadline(JobError):
     """The job could not have ended by its deadline."""
 
     what = "could no longer meet its deadline"
-    remedy = "see what it waited for; move the deadline, or submit it sooner"
+    remedy = "move the deadline or submit it sooner, and see what it waited for"
 
 
 class JobNodeFailed(JobError):
@@ -112,8 +124,7 @@ class JobCancelled(JobError):
     what = "was cancelled"
 
     def _said(self) -> str:
-        by = self.part.state.cancelled_by if self.part else None
-        return super()._said() + ("" if by is None else f" by the user with id {by}")
+        return super()._said() + (canceller(self.part) if self.part else "")
 
 
 class JobLost(JobError):
@@ -123,6 +134,12 @@ class JobLost(JobError):
         return f"is lost: {self.status.lost}"
 
     remedy = "see whether its work was done before you run it again"
+
+
+def canceller(part: JobRecord) -> str:
+    """Who has cancelled it, if that is known: " by root"."""
+    by = part.state.cancelled_by
+    return "" if by is None else " by root" if by == 0 else f" by the user with id {by}"
 
 
 def _where(part: Job | None) -> str:
@@ -141,10 +158,10 @@ _BY_STATE: dict[JobBase, type[JobError]] = {
 }
 
 
-def failure(status: JobStatus) -> JobError | None:
-    """The failure of a job that is over; None if it succeeded."""
+def failure(status: JobStatus, last: Sequence[str] = ()) -> JobError | None:
+    """The failure of a job that is over, with the last lines of its output; None if it succeeded."""
     if status.lost:
-        return JobLost(status)
+        return JobLost(status, last=last)
     if not status.is_finished:
         raise ValueError(f"job {status.id} is not over: {status.state}")
     failed = [part for part in status.parts if not part.state.succeeded]
@@ -154,10 +171,7 @@ def failure(status: JobStatus) -> JobError | None:
     kind = _BY_STATE.get(worst.state.base or JobBase.FAILED, JobError)
     if kind is JobFailed and worst.exit_code.is_not_started:
         kind = JobNotStarted
-    error = kind(status, worst)
-    if len(status.parts) > 1:
-        error.args = (f"{error} ({_tally(failed, len(status.parts))})",)
-    return error
+    return kind(status, worst, f" ({_tally(failed, len(status.parts))})" if len(status.parts) > 1 else "", last)
 
 
 def _tally(failed: list[Job], total: int) -> str:

@@ -96,6 +96,10 @@ class Job(JobRecord):
     stdout: str = ""
 
     @property
+    def has_failed(self) -> bool:
+        return self.state.is_finished and not self.state.succeeded
+
+    @property
     def is_held(self) -> bool:
         """True if the job must be released to start."""
         # Pending elements in one entry have a reason each; and some holds have reasons of their own.
@@ -227,6 +231,11 @@ class JobStatus:
         return bool(self.lost) or self.is_finished
 
     @property
+    def is_array(self) -> bool:
+        """True if the parts are elements of an array."""
+        return any(part.id.element is not None or part.id.elements for part in self.parts)
+
+    @property
     def succeeded(self) -> bool:
         return self.is_finished and all(part.state.succeeded for part in self.parts)
 
@@ -305,7 +314,7 @@ def expand_filename(pattern: str, job: Job, keep: str = "") -> str:
     return "" if unknown else expanded
 
 
-#: Parts of a job that are listed; of more only the states are counted.
+#: Failed elements of an array that are named in each state.
 _MOST_NAMED = 8
 
 
@@ -315,15 +324,27 @@ def sentence(status: JobStatus) -> str:
         return f"is lost: {status.lost}"
     if status.trouble:
         return f"cannot be polled at present, which does not affect it: {status.trouble}"
-    if len(status.parts) > _MOST_NAMED:
-        return "is " + ", ".join(f"{count} {state}" for state, count in count_by_state(status.parts).items())
-    said = [_state_of(part) for part in status.parts]
+    if len(status.parts) > 1 and status.is_array:
+        return _tally(status.parts)
+    said = [state_of(part) for part in status.parts]
     if len(said) == 1:
         return f"is {said[0]}"
     return "is " + ", ".join(f"{part.id} {one}" for part, one in zip(status.parts, said, strict=True))
 
 
-def _state_of(part: Job) -> str:
+def _tally(parts: Iterable[Job]) -> str:
+    """The elements of an array by state, with the names of those that have failed."""
+    said, total = [], 0
+    for state, count in count_by_state(parts).items():
+        total += count
+        failed = [str(part.id) for part in parts if str(part.state) == state and part.has_failed]
+        named = ", ".join(failed[:_MOST_NAMED]) + (", …" if len(failed) > _MOST_NAMED else "")
+        said.append(f"{count} {state}" + (f" ({named})" if named else ""))
+    return f"has {', '.join(said)} of {total} elements"
+
+
+def state_of(part: Job) -> str:
+    """The state of a job or of a part of one, with what belongs to it."""
     said = str(part.state)
     if part.state.is_pending and part.reason:
         said += f" ({part.reason})"

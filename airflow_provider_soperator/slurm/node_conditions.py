@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from airflow_provider_soperator.errors import name_remedy
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.errors import (
     UnknownNode,
@@ -281,9 +281,8 @@ def word(said: str) -> str:
     meant = _ALIASES.get(plain, plain)
     if meant in WORDS:
         return meant
-    near = difflib.get_close_matches(plain, [*WORDS, *_ALIASES], n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(WORDS)}"
-    raise ValueError(f"{said!r} is not a node state: {hint}")
+    remedy = name_remedy(plain, [*WORDS, *_ALIASES], f"there are {', '.join(WORDS)}")
+    raise ValueError(f"{said!r} is not a node state: {remedy}")
 
 
 def in_lines(said: Mapping[str, str]) -> tuple[str, ...]:
@@ -317,10 +316,9 @@ def chosen(nodes: Iterable[Node], names: Sequence[str], partition: str) -> list[
 
 
 def refuse_unknown(names: Iterable[str], known: Collection[str]) -> None:
-    """Raise if there is no such node, with close matches."""
+    """Raise if there is no such node, with the nearest name."""
     missing = [name for name in dict.fromkeys(names) if name not in known]
     if not missing:
         return
-    near = difflib.get_close_matches(missing[0], known, n=3)
-    meant = f"did you mean {' or '.join(near)}?" if near else f"there are {hostlist.fold(known)}" if known else ""
-    raise UnknownNode(f"there is no node {hostlist.fold(missing)}", remedy=meant)
+    remedy = name_remedy(missing[0], known, f"there are {hostlist.fold(known)}" if known else "")
+    raise UnknownNode(f"there is no node {hostlist.fold(missing)}", remedy=remedy)

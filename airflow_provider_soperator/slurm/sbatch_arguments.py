@@ -34,7 +34,7 @@ def body(job: JobDescription) -> str | None:
         return job.script_file.text
     if job.command is not None:
         # As sbatch does for --wrap.
-        command = job.command if isinstance(job.command, str) else shlex.join(job.command)
+        command = job.command if isinstance(job.command, str) else shlex.join(map(str, job.command))
         return f"#!/bin/sh\n{command}\n"
     return None
 
@@ -75,6 +75,12 @@ def argv(job: JobDescription) -> list[str]:
     for component in job.het:
         found += [":", *words(component)]
     return found
+
+
+def command_line(job: JobDescription) -> list[str]:
+    """The job as a user would submit it, without the text of its script."""
+    script = job.script_file.name if job.script_file else job.remote_script
+    return ["sbatch", *argv(job), *([script] if script else []), *job.args]
 
 
 #: Prefix of the variables of the program below, which a job's own must not have.

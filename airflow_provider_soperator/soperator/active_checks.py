@@ -6,13 +6,13 @@ ends once the Slurm jobs are submitted, and notes their ids.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal, get_args
 
+from airflow_provider_soperator.errors import nearest
 from airflow_provider_soperator.soperator.check_results import CheckResult, JobEnd, RunState
 from airflow_provider_soperator.soperator.conditions import Object, conditions_of, parse_time
 from airflow_provider_soperator.soperator.kinds import ACTIVE_CHECK, CRON_JOB, JOB
@@ -125,9 +125,9 @@ def find(checks: Sequence[CheckSeen], said: str, namespace: str) -> CheckSeen:
     >>> checks = [CheckSeen(name="soperator-gpu-checks", cluster="soperator"), CheckSeen(name="ssh-check")]
     >>> find(checks, "gpu-checks", "soperator").name
     'soperator-gpu-checks'
-    >>> find(checks, "gpu-check", "soperator")
+    >>> find(checks, "gpu-chek", "soperator")
     Traceback (most recent call last):
-    airflow_provider_soperator.soperator.objects.ObjectMissing: there is no check gpu-check: did you mean gpu-checks? \
+    airflow_provider_soperator.soperator.objects.ObjectMissing: there is no check gpu-chek: did you mean 'gpu-checks'? \
 There are soperator-gpu-checks, ssh-check: the namespace is soperator
     """
     named = {check.name: check for check in checks}
@@ -141,8 +141,8 @@ There are soperator-gpu-checks, ssh-check: the namespace is soperator
     elif not checks:
         wrong = f"there is no check {said}, and no other check"
     else:
-        near = difflib.get_close_matches(said, [*named, *map(_short, checks)], n=1)
-        hint = f"did you mean {near[0]}? There" if near else "there"
+        near = nearest(said, [*named, *map(_short, checks)])
+        hint = f"did you mean {near!r}? There" if near else "there"
         wrong = f"there is no check {said}: {hint} are {', '.join(sorted(named))}"
     raise ObjectMissing(wrong, f"the namespace is {namespace}")
 

@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from airflow_provider_soperator.errors import name_remedy
 from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.node_conditions import in_lines, is_coming_up, is_going_off, is_off, is_usable
 from airflow_provider_soperator.slurm.node_orders import NodeStep, held
@@ -170,7 +171,7 @@ def _missing(name: str, seen: ClusterSnapshot, may_come: bool) -> Readiness:
     line = f"there is no NodeSet {name}"
     if seen.nodesets and seen.cluster.is_available and not may_come:
         # The NodeSets of a cluster are created together.
-        return Readiness(broken=(f"{line}; there are {', '.join(one.name for one in seen.nodesets)}",))
+        return Readiness(broken=(f"{line}: {name_remedy(name, (one.name for one in seen.nodesets))}",))
     return Readiness((f"{line} yet",))
 
 

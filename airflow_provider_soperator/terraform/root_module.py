@@ -6,7 +6,6 @@ only blocks, their labels, and attributes that are plain strings are read.
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_soperator.errors import nearest
 from airflow_provider_soperator.terraform.failures import NoReader, NotARecipe, UnknownVariable
 
 
@@ -74,8 +74,8 @@ class RootModule:
             raise NotARecipe(f"{self.folder} declares no variables, so {', '.join(unknown)} cannot be set")
         told = []
         for name in unknown:
-            near = difflib.get_close_matches(name, self.variables, 1)
-            told.append(f"{name} (did you mean {near[0]}?)" if near else name)
+            near = nearest(name, self.variables)
+            told.append(f"{name} (did you mean {near!r}?)" if near else name)
         raise UnknownVariable(
             f"the recipe has no variable {', '.join(told)}",
             "correct the name, see its variables.tf, or use a version of the recipe that has it",

@@ -35,6 +35,10 @@ class TransportError(Exception):
         return self.retryable
 
 
+class LastingError(TransportError):
+    """The request cannot reach the cluster before the task, its connection or the host's name is changed."""
+
+
 class ConnectFailed(TransportError):
     """The connection failed: the host, its key, the private key or the name is wrong, or there is no server."""
 
@@ -46,6 +50,10 @@ class Unreachable(ConnectFailed):
     """
 
     passing = True
+
+
+class UnknownEndpoint(ConnectFailed, LastingError):
+    """There is no such Airflow connection, or no such host."""
 
 
 class ConnectRefused(ConnectFailed):
@@ -81,7 +89,7 @@ class OutputTooLarge(TransportError):
         super().__init__(f"{command} printed more than {limit} bytes", "request less at a time")
 
 
-class NotSupported(TransportError):
+class NotSupported(LastingError):
     """The transport cannot do this; the message names one that can."""
 
 
@@ -200,7 +208,7 @@ def kubernetes_error(
             f"the Kubernetes API closed the connection ({words})", "it may be starting, or a proxy in front of it"
         )
     if _is_unknown_name(error):
-        return ConnectFailed(
+        return UnknownEndpoint(
             f"the host name of the Kubernetes API is unknown ({words})", "check the server of the Kubernetes connection"
         )
     silent = any(isinstance(one, (OSError, asyncio.TimeoutError)) for one in _causes(error))
@@ -245,7 +253,7 @@ def rest_error(error: Exception, call: RestCall, url: str) -> TransportError:
         return Unreachable(f"{address} does not answer", "see the address, and firewalls and network policies")
     if isinstance(error, httpx.ConnectError):
         if _is_unknown_name(error):
-            return ConnectFailed(
+            return UnknownEndpoint(
                 f"the host name in {address} is unknown",
                 "inside Kubernetes it is CLUSTER-rest-svc.NAMESPACE.svc; from outside it needs a proxy or a tunnel",
             )
@@ -279,13 +287,18 @@ _KEY_UNREADABLE = ("private key file", "Key must have BEGIN", "Private key provi
 _HOST_KEY_UNREADABLE = ("Invalid key (class", "host key algorithm", "missing key data", "Incorrect padding")
 
 
-def ssh_error(error: BaseException) -> TransportError:
-    """The error of a failed SSH connection, in terms of the user's settings."""
+def ssh_error(error: BaseException, where: str = "") -> TransportError:
+    """The error of a failed SSH connection, in terms of the user's settings; ``where`` ends the sentence."""
     if isinstance(error, TransportError):
         return error
+    failure = _ssh_error(error)
+    return type(failure)(f"{failure.what} {where}", failure.remedy) if where else failure
+
+
+def _ssh_error(error: BaseException) -> ConnectFailed:
     kind, text = type(error).__name__, str(error).removeprefix("[Errno None] ").rstrip(".") or type(error).__name__
     if _is_unknown_name(error):
-        return ConnectFailed(f"the host name is unknown ({text})", "check the host of the connection")
+        return UnknownEndpoint(f"the host name is unknown ({text})", "check the host of the connection")
     if isinstance(error, socket.gaierror):
         return Unreachable(f"the host name is unknown at present ({text})", "see whether the name servers answer")
     if isinstance(error, OSError) and error.errno in _NO_WAY_THERE:

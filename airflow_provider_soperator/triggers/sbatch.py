@@ -30,7 +30,7 @@ from airflow_provider_soperator.slurm.job_reports import report_of, status_of
 from airflow_provider_soperator.slurm.job_result import ResultError, check_result, read_result
 from airflow_provider_soperator.slurm.job_usage import gauges
 from airflow_provider_soperator.slurm.requests.commands import run_steps_async
-from airflow_provider_soperator.transports.transport_errors import NotSupported, TransportError
+from airflow_provider_soperator.transports.transport_errors import LastingError, NotSupported, TransportError
 from airflow_provider_soperator.triggers.base import KillableTrigger, SlurmTrigger, call
 from airflow_provider_soperator.work.metrics import emit
 from airflow_provider_soperator.work.polling import may_pass, polled, slurm_client
@@ -40,7 +40,7 @@ from airflow_provider_soperator.work.sbatch import REPORT, Chain, Published, fol
 #: Seconds between two tries to cancel a job over a connection that has to be corrected first.
 _PAUSE = 60.0
 #: Errors that last until the task or its connection is changed.
-_FINAL = (ConnectionMistake, InvalidJob, ResultError, SubmitRefused, NotSupported)
+_FINAL = (ConnectionMistake, InvalidJob, ResultError, SubmitRefused, LastingError)
 _NO_FILES = "result: the connection {} cannot read files: name an SSH or Kubernetes connection in it (files_via)"
 
 
@@ -97,7 +97,7 @@ class SbatchTrigger(KillableTrigger):
         return True
 
     async def event(self) -> dict[str, Any]:
-        """The report of the job's end, or the reason for its lack; with the ``links`` of the task's page.
+        """The job's report and its ``last_lines``, or the reason for their lack; with the ``links`` of the task's page.
 
         If the task returns a result, that is the ``value``; null for a job that has not succeeded.
         """
@@ -108,19 +108,20 @@ class SbatchTrigger(KillableTrigger):
                 if self.result is not None and not settings.reaches_files:
                     raise ConnectionMistake(_NO_FILES.format(self.slurm_conn_id))
                 published = Published(self.push, client, dict(settings.links), self.links, self.log)
-                outcome = await self._in_time(self._run_with(client), published)
+                way = f" over {settings.transport} (connection {settings.conn_id})"
+                outcome = await self._in_time(self._run_with(client), published, way)
         except (SlurmError, TransportError, ConnectionMistake, InvalidJob, ResultError) as error:
             outcome = (refused if isinstance(error, _FINAL) else failed)(str(error))
         return outcome | {"links": self.links}
 
-    async def _in_time(self, run: JobRun, published: Published) -> dict[str, Any]:
+    async def _in_time(self, run: JobRun, published: Published, way: str) -> dict[str, Any]:
         left = None if self.deadline is None else max(0.0, self.deadline - time.time())
         try:
             async with timeout(left):
-                status = await follow(run, self.log, published, Chain.read(self.chain), self.states)
+                status, last = await follow(run, self.log, published, Chain.read(self.chain), self.states, way)
                 report = report_of(status)
                 await self._emit(report)
-                return succeeded(report) | await self._value(run.client, status)
+                return succeeded(report) | {"last_lines": last} | await self._value(run.client, status)
         except asyncio.TimeoutError:
             if left is None:
                 raise

@@ -201,7 +201,7 @@ class CheckProgress(Progress[CheckClients]):
         if not outcome.state.is_over:
             self._over_since = None
             ended = f": {len(outcome.jobs)} have ended" if outcome.jobs else ""
-            self._reach(f"{run.name}: {f'waits for {jobs}{ended}' if run.end else 'its Job has not ended'}")
+            self._reach(f"{run.name}: {f'waits for {jobs}{ended}' if run.end else 'its Job is still running'}")
         elif not judged(check, run, datetime.now(timezone.utc)).state.is_over:
             # Soperator reacts to failures before it records them, and not afterwards.
             self._over_since = self._over_since or time.monotonic()

@@ -19,6 +19,7 @@ from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.job import job_of
 from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.job_ids import SubmissionKey
+from airflow_provider_soperator.slurm.job_records import JobStatus
 from airflow_provider_soperator.slurm.node_conditions import is_usable
 from airflow_provider_soperator.slurm.requests import ListNodes
 from airflow_provider_soperator.soperator import readiness
@@ -214,6 +215,6 @@ class ClusterProgress(Progress[ClusterClients]):
             if isinstance(news, Printed):
                 for line in news.lines:
                     self._log.info("%s: %s", name, line)
-            elif news.is_over and not news.succeeded:
+            elif isinstance(news, JobStatus) and news.is_over and not news.succeeded:
                 said = "\n".join(await run.diagnosis(news))
                 raise WorkFailed(f"the job that tried node set {name} has ended {news.state}\n{said}")

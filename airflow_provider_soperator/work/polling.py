@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.errors import ConnectionMistake
-from airflow_provider_soperator.hooks.connections import known
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm.errors import InvalidStateTransition, SlurmError
 from airflow_provider_soperator.soperator.objects import ObjectMissing
 from airflow_provider_soperator.transports.transport_errors import (
+    LastingError,
     NotSupported,
     TransportError,
     is_forbidden,
@@ -46,7 +46,9 @@ def may_pass(error: Exception) -> bool:
 
 def event_of(error: Exception) -> dict[str, Any]:
     """The event of work or of a watch that ends with an error."""
-    return (refused if isinstance(error, WorkRefused) or is_final(error) else failed)(str(error))
+    # An unknown host ends no work that has begun, as its name may be back soon. But none can begin, at no other try.
+    is_lasting = is_final(error) or isinstance(error, (WorkRefused, LastingError))
+    return (refused if is_lasting else failed)(str(error))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,10 +63,9 @@ class SlurmAccess:
 
 @asynccontextmanager
 async def slurm_client(slurm_conn_id: str) -> AsyncIterator[AsyncSlurmClient]:
-    """The client of a connection, which must exist."""
-    with known(slurm_conn_id):
-        async with SlurmHook(slurm_conn_id).async_client() as client:
-            yield client
+    """The client of a connection."""
+    async with SlurmHook(slurm_conn_id).async_client() as client:
+        yield client
 
 
 async def polled(

@@ -15,14 +15,15 @@ from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.sdk.execution_time.xcom import XCom
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
-from airflow_provider_soperator.client.job_run import JobRun, Printed
+from airflow_provider_soperator.client.job_run import JobRun, NewestLine, Printed
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.pipelines.graph import is_ended, is_met
 from airflow_provider_soperator.slurm import directives, links
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.job import BatchJob, job_of
+from airflow_provider_soperator.slurm.job_failures import failure
 from airflow_provider_soperator.slurm.job_ids import NAME_LIMIT, JobId, SubmissionKey, read_keys, readable_name
-from airflow_provider_soperator.slurm.job_records import JobStatus, sentence
+from airflow_provider_soperator.slurm.job_records import Job, JobStatus, sentence
 from airflow_provider_soperator.slurm.job_usage import figures, in_words, usage_of
 from airflow_provider_soperator.slurm.requests import ListJobs
 from airflow_provider_soperator.slurm.requests.submission import Submitted
@@ -118,8 +119,14 @@ _BLOCK = 100
 _TITLE = 100
 
 
-async def follow(run: JobRun, log: Logger, published: Published, chain: Chain, states: StatesOf) -> JobStatus:
-    """Submit and wait, with events and output in the log; returns the job's end."""
+async def follow(
+    run: JobRun, log: Logger, published: Published, chain: Chain, states: StatesOf, way: str = ""
+) -> tuple[JobStatus, list[str]]:
+    """Submit and wait, with events and output in the log; returns the job's end, and if it failed its last lines.
+
+    ``way`` says how the cluster is reached.
+    """
+    log.info("Job%s: %s", way, run.command_line)
     submitted = await run.submit()
     assert submitted.id is not None
     for job in run.ended:
@@ -128,14 +135,27 @@ async def follow(run: JobRun, log: Logger, published: Published, chain: Chain, s
     await chain.relink(run.client, submitted.id, run.earlier, log)
     await published.begin(submitted.id)
     status: JobStatus | None = None
+    said, is_placed = "", False
     freeing: asyncio.Future[None] | None = None
     try:
         async for news in run.follow():
             if isinstance(news, Printed):
                 await _print(news, log)
                 continue
+            if isinstance(news, NewestLine):
+                log.info("Job %s %s; %s: %s", submitted.id, said, news.part, news.line[:_TITLE])
+                continue
+            if not is_placed and news.parts:
+                is_placed = True
+                await _tell_place(run, news.parts[0], log)
             status = news
-            log.info("Job %s %s", status.id, sentence(status))
+            before, said = said, sentence(status)
+            if status.is_over and not status.succeeded:
+                log.error("Job %s %s", status.id, said)
+            elif said != before:
+                log.info("Job %s %s", status.id, said)
+                for line in await run.hindrances(status):
+                    log.info("  %s", line)
             await published.update(status)
             if freeing is None and chain.is_stuck(status):
                 freeing = asyncio.ensure_future(chain.free(run, submitted.id, states, log))
@@ -145,10 +165,24 @@ async def follow(run: JobRun, log: Logger, published: Published, chain: Chain, s
     assert status is not None, "the last news is the end"
     if used := in_words(figures(map(usage_of, status.accounted))):
         log.info("Job %s %s", status.id, used)
-    if not status.succeeded:
-        for line in await run.diagnosis(status):
-            log.info("%s", line)
-    return status
+    if status.succeeded:
+        return status, []
+    if diagnosis := await run.diagnosis(status):
+        for line in (f"::group::{diagnosis[0]}", *diagnosis[1:], "::endgroup::"):
+            log.warning("%s", line)
+    last = await run.last_lines(status)
+    # At the end, where a page shows a log first.
+    log.error("%s", failure(status, last))
+    return status, last
+
+
+async def _tell_place(run: JobRun, part: Job, log: Logger) -> None:
+    """Log whose job it is, on which cluster, and where it writes."""
+    cluster = ""
+    with suppress(SlurmError, TransportError):
+        cluster = (await run.client.config()).cluster
+    known = (("belongs to", part.user), ("is on cluster", cluster), ("writes to", run.place(part)))
+    log.info("Job %s %s", part.id.whole, ", ".join(f"{verb} {what}" for verb, what in known if what))
 
 
 def _begin(submitted: Submitted, chain: Chain) -> str:
@@ -164,11 +198,13 @@ async def _print(printed: Printed, log: Logger) -> None:
     lines = [prefix + line for line in printed.lines]
     if printed.part == printed.part.whole:
         await _log(lines, log)
-    elif len(lines) == 1:
-        log.info("%s: %s", printed.part, lines[0])
+        return
+    title = f"{printed.part}{f' is {printed.end}' * bool(printed.end)}"
+    if len(lines) == 1:
+        log.info("%s: %s", title, lines[0])
     else:
-        # The marks make a group that Airflow's page folds. Its title shows the progress when folded.
-        log.info("::group::%s: %s", printed.part, lines[-1][:_TITLE])
+        # The marks make a group that Airflow's page folds. Its title shows the last line when folded.
+        log.info("::group::%s: %s", title, lines[-1][:_TITLE])
         await _log(lines, log)
         log.info("::endgroup::")
 

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta, timezone
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.poller import JobNews
-from airflow_provider_soperator.health.assessment import HealthQuery, in_words, told, unclear
+from airflow_provider_soperator.health.assessment import HealthQuery, Observations, in_words, told, unclear
 from airflow_provider_soperator.hooks.cluster_clients import HealthSources
 from airflow_provider_soperator.hooks.nebius import NebiusHook
 from airflow_provider_soperator.nebius.capacity_blocks import BlockAwaited, block_fields
@@ -74,7 +74,9 @@ class QueueWatch(SlurmAccess, Watch[AsyncSlurmClient]):
         found = self.jobs.tally(jobs, now)
         fits = within(found["count"], self.max_jobs, self.min_jobs)
         episode: Lasting = self._episode  # type: ignore[attr-defined]
-        return Look(episode.look(fits, now), found, (f"{found['count']} jobs",))
+        limits = {"at least": self.min_jobs, "at most": self.max_jobs}
+        wanted = " and ".join(f"{words} {limit}" for words, limit in limits.items() if limit is not None)
+        return Look(episode.look(fits, now), found, (f"{found['count']} jobs, awaited are {wanted}",))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,10 +89,15 @@ class HealthWatch(SlurmAccess, Watch[AsyncSlurmClient]):
     async def look(self, client: AsyncSlurmClient, max_age: float) -> Look:
         nodes, seen = await asyncio.gather(client.ask_shared(ListNodes(), max_age), self.witnesses.ask(max_age))
         unhealthy = self.watched.unhealthy(nodes, seen)
-        lines = in_lines(in_words(unhealthy)) or ("nothing is wrong",)
+        lines = in_lines(in_words(unhealthy)) or (self._well(len(self.watched.chosen(nodes)), seen),)
         doubt = unclear(nodes, seen)
         says = (*lines, doubt) if doubt else lines
         return Look(self.watched.is_reached(unhealthy), told(unhealthy), says)
+
+    def _well(self, number: int, seen: Observations) -> str:
+        where = f" of {self.watched.partition}" if self.watched.partition else ""
+        asked = ["Slurm", *["Kubernetes"] * (seen.kubernetes is not None), *["Prometheus"] * bool(seen.samples)]
+        return f"{number} nodes{where} are healthy ({', '.join(asked)})"
 
 
 @dataclass(frozen=True, kw_only=True)

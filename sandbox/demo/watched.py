@@ -85,9 +85,11 @@ class Watched:
                 said, is_folded = text.removeprefix("::group::"), True
             elif text.startswith("::endgroup::"):
                 is_folded = False
-            # That is about the job, which has columns of its own.
+            # That is about the job, which has columns of its own; but for the progress of an element.
             elif not is_folded and not text.startswith("Job "):
                 said = text.splitlines()[-1]
+            elif not is_folded and "; " in text:
+                said = text.partition("; ")[2]
         return said
 
     def log_of_failed(self, most: int) -> dict[str, list[str]]:

@@ -118,9 +118,9 @@ def test_a_task_without_a_worker_has_links_too(run: Run) -> None:
 
 def test_a_job_that_failed_gives_what_there_is(run: Run) -> None:
     run.wait("failed", "failed")
-    log = run.wait_log("failed", "failed on worker")
+    log = run.wait_log("failed", "more is not downloaded: listing /root/work/")
     assert (run.stack.dags / "got" / "failed" / "core").read_text() == "7\n"
-    assert "more is not downloaded: listing /root/work/" in log
+    assert "failed on worker" in log
     assert "exit code 7" in log
 
 

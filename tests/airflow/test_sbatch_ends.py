@@ -59,7 +59,10 @@ CASES = {
     "exit_code": End("command='exit 3'", "up_for_retry", "with exit code 3", "FAILED", modes=BOTH),
     "timeout": End(f"{SLEEP}, time_limit=1", "failed", "reached its time limit", "TIMEOUT", end_now, BOTH),
     "refused": End("command='true', partition='nowhere'", "failed", "invalid partition specified: nowhere", modes=BOTH),
-    "invalid": End("command='true', gpus=1, mem='much'", "failed", "mem: ", modes=(False,)),
+    "invalid": End("command='true', gpus=1, mem='{{ \"much\" }}'", "failed", "mem: ", modes=(False,)),
+    "nowhere": End(
+        "command='true', slurm_conn_id='no_such_id'", "failed", "there is no connection no_such_id: add it", modes=BOTH
+    ),
     # Of these Slurm knows more than the exit code says.
     "too_large": End(
         "script='#!/bin/bash\\npython3 -c \"x = bytes(1) * (200 << 20); import time; time.sleep(60)\"\\n', mem=20",
@@ -70,7 +73,7 @@ CASES = {
     "cancelled": End(
         f"{SLEEP}, nodelist='worker-cpu-1'",
         "failed",
-        "was cancelled on worker-cpu-1 by the user with id 0",
+        "was cancelled on worker-cpu-1 by root",
         "CANCELLED",
         cancel,
     ),

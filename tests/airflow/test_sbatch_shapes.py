@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.airflow.jobs import HELD
@@ -104,8 +106,10 @@ def test_an_array_has_a_result_and_a_group_for_each_element(run: Run) -> None:
     assert task["try_number"] == 1
     log = run.wait_log("array", "2 of its 3 parts: 2 FAILED")
     for element in range(3):
-        assert f"_{element}: element begun\nelement {element}\nelement begun\n" in log
+        assert re.search(rf"_{element} is \w+ .*: element begun\nelement {element}\nelement begun\n", log)
+        assert log.count(f"\nelement {element}\n") == 1
     assert "with exit code 1" in log
+    assert "The end of /root/shapes.array." in log
 
 
 def test_stderr_is_told_apart_where_it_is_apart(run: Run) -> None:

@@ -72,7 +72,8 @@ def key(name: str) -> SubmissionKey:
         ({"account": "research"}, f"account 'research': {MAY}"),
         ({"qos": "solw"}, f"qos 'solw': did you mean 'slow'? {MAY} normal, slow with account vision"),
         ({"qos": "fast"}, f"qos fast needs account shared: {MAY} normal, slow with account vision"),
-        ({"partition": "mian"}, "partition 'mian': did you mean 'main'? there are main"),
+        ({"gpus_per_node": 99}, "the cluster has "),
+        ({"partition": "mian"}, "partition 'mian': did you mean 'main'? the partitions are main"),
     ],
     ids=str,
 )

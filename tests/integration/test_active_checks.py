@@ -211,7 +211,10 @@ def test_who_is_killed_leaves_nothing_behind(checks: Checks, busy: Callable[[], 
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"check": "gpu-check"}, "there is no check gpu-check: did you mean gpu-checks? There are dcgmi-diag-r3, gpu"),
+        (
+            {"check": "gpu-check"},
+            "there is no check gpu-check: did you mean 'gpu-checks'? There are dcgmi-diag-r3, gpu",
+        ),
         ({"namespace": "elsewhere"}, f"there is no check {QUIET}, and no other check: the namespace is elsewhere"),
         ({"kubernetes_conn_id": "no_such_id"}, "there is no connection no_such_id: add it"),
     ],
@@ -245,7 +248,7 @@ def test_a_check_of_kubernetes_alone(checks: Checks) -> None:
     with pytest.raises(AirflowException, match="BackoffLimitExceeded"):
         sense(check="ssh-check", fail_fast=True)
     assert sense(check="ssh-check", target_state="ended")["state"] == "Failed"
-    with pytest.raises(AirflowFailException, match="there is no check ssh-chek: did you mean ssh-check"):
+    with pytest.raises(AirflowFailException, match="there is no check ssh-chek: did you mean 'ssh-check'"):
         sense(check="ssh-chek")
 
 

@@ -66,7 +66,7 @@ def test_what_no_wait_mends_fails_the_sensor_at_once(cluster: Cluster, sense: Se
     assert sense(nodesets=[EPHEMERAL_SET])["cluster"] == "soperator"
     with pytest.raises(AirflowFailException, match=f"{LAST} is drained by root: my test"):
         sense()
-    with pytest.raises(AirflowFailException, match="there is no NodeSet gpu; there are worker, worker-cpu"):
+    with pytest.raises(AirflowFailException, match="there is no NodeSet gpu: there are worker, worker-cpu"):
         sense(nodesets="gpu")
 
 

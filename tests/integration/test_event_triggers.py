@@ -66,6 +66,8 @@ class Log:
     def warning(self, event: str, *args: Any) -> None:
         self.lines.append(event % args)
 
+    error = warning
+
 
 def test_what_lasts_waits_for_its_connection_and_for_slurm(cluster: Cluster, connections: Connections) -> None:
     log = Log()

@@ -88,7 +88,7 @@ def test_who_is_late_says_where_the_nodes_are(perform: Perform, cluster: Cluster
 @pytest.mark.parametrize(
     ("operator", "options", "says"),
     [
-        (PowerUpNodesOperator, {"nodes": "worker-[0,9]"}, "there is no node worker-9: did you mean worker-"),
+        (PowerUpNodesOperator, {"nodes": "worker-[0,9]"}, "there is no node worker-9: did you mean 'worker-"),
         (PowerDownNodesOperator, {"nodes": "worker-cpu-0"}, "worker-cpu-0 cannot be powered up or down"),
         (PowerDownNodesOperator, {"count": 40, "partition": "main"}, "40 nodes are wanted, and there are 4"),
         (PowerUpNodesOperator, {"count": 1, "partition": "mian"}, "there is no partition mian"),

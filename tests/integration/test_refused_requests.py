@@ -87,7 +87,7 @@ def test_mistakes_have_names(cluster: Cluster, request_: Request[Any], expected:
         ({"extra_args": ["--time=soon"]}, "--time"),
         ({"extra_args": ["--array=0-99999999"]}, "--array"),
         ({"extra_args": ["--dependency=afterok:999999"]}, "--dependency"),
-        ({"gpus_per_node": 99}, ""),
+        ({"gpus_per_node": 99}, "--nodes"),
     ],
 )
 def test_what_sbatch_refuses_names_the_option(cluster: Cluster, fields: dict[str, Any], option: str) -> None:

@@ -208,7 +208,7 @@ def test_a_recipe_with_a_state_of_its_own_is_not_copied(bench: Bench, tmp_path: 
 def test_variables_that_the_recipe_does_not_have(bench: Bench) -> None:
     with bench.workspace() as workspace:
         workspace.init()
-        with pytest.raises(UnknownVariable, match=r"filestore_jail \(did you mean filesystem_jail\?\)"):
+        with pytest.raises(UnknownVariable, match=r"filestore_jail \(did you mean 'filesystem_jail'\?\)"):
             workspace.plan(variables(filestore_jail={}, nodes=1))
     assert not list((bench.home / "training/runs").glob("*"))
 

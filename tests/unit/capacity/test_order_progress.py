@@ -28,7 +28,7 @@ class Log:
     def info(self, event: str, *args: Any) -> None:
         self.said.append(event % args)
 
-    warning = info
+    warning = error = info
 
 
 def holding(allowed: int, held: int | None = None, ready: int | None = None, *problems: str) -> Holding:

@@ -40,7 +40,7 @@ class Log:
     def info(self, event: str, *args: Any) -> None:
         self.said.append(event % args)
 
-    warning = info
+    warning = error = info
 
 
 class Death(BaseException):

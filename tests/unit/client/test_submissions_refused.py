@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_provider_soperator.client.submissions import explained_answers
-from airflow_provider_soperator.slurm.cluster_records import Association, Partition, UserRights
+from airflow_provider_soperator.slurm.cluster_records import Association, Node, Partition, UserRights
 from airflow_provider_soperator.slurm.errors import AccountingUnreachable, SubmitRefused
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_ids import JobId
-from airflow_provider_soperator.slurm.requests import ListPartitions, Request, ShowRights, WhoAmI
+from airflow_provider_soperator.slurm.requests import ListNodes, ListPartitions, Request, ShowRights, WhoAmI
 from airflow_provider_soperator.slurm.requests.commands import run_steps
 from airflow_provider_soperator.slurm.requests.submission import Submitted
 
@@ -42,9 +42,12 @@ def jobs(*accounts: str) -> list[BatchJob]:
 
 def test_jobs_that_are_taken_or_refused_for_something_else_cost_no_question() -> None:
     asked = Asked()
-    answers = (GOOD, refused("--gres"))
-    assert run_steps(explained_answers(jobs("a", "b"), answers), asked) == answers
+    answers = (GOOD, refused("--time"))
+    good, other = run_steps(explained_answers(jobs("a", "b"), answers), asked)
     assert asked.requests == []
+    assert good is GOOD
+    # It is not called so here.
+    assert str(other.error) == "see the parameter time_limit (sbatch: Invalid thing)"
 
 
 def test_many_refusals_are_one_question() -> None:
@@ -62,6 +65,23 @@ def test_of_a_partition_accounting_is_not_asked() -> None:
     [answer] = run_steps(explained_answers(jobs("vision"), (refused("--partition"),)), asked)
     assert asked.requests == [ListPartitions()]
     assert "did you mean 'main'?" in str(answer.error)
+
+
+def test_what_the_nodes_have_is_told_where_more_was_asked_for() -> None:
+    has = {"cpus": 128, "memory": 1_500_000, "gres": "gpu:h100:8", "partitions": ("main",)}
+    gpu = [Node(name=f"worker-{number}", **has) for number in range(2)]
+    cpu = [Node(name="cpu-0", cpus=192, memory=64000, partitions=("main", "spare"))]
+    asked = Asked(ListNodes=(*gpu, *cpu))
+    job = BatchJob(command="x", partition="main", gpus_per_node=16)
+    for option in ("--nodes", "--gres"):
+        [answer] = run_steps(explained_answers([job], (refused(option),)), asked)
+        assert str(answer.error) == (
+            "partition main has 3 nodes, and at most 8 GPUs (worker-[0-1]: gpu:h100:8), 192 CPUs and 1500000 MiB on "
+            "one (sbatch: Invalid thing)"
+        )
+    [answer] = run_steps(explained_answers([job.replace(partition="spare")], (refused("--nodes"),)), asked)
+    assert "partition spare has 1 nodes, and at most no GPUs, 192 CPUs" in str(answer.error)
+    assert asked.requests == [ListNodes()] * 3
 
 
 def test_who_cannot_be_asked_leaves_the_refusal_as_it_is() -> None:

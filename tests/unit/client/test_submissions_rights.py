@@ -41,8 +41,13 @@ PARTITIONS = (Partition(name="main"), Partition(name="spare"), Partition(name="h
         ("--qos", {"qos": "solw"}, ALICE, "qos 'solw': did you mean 'slow'? user alice may use normal, slow with"),
         ("--qos", {"qos": "fast"}, ALICE, "qos fast needs account shared: user alice may use normal, slow with"),
         ("--qos", {"qos": "slow", "account": "shared"}, ALICE, "qos slow needs account vision: user alice may use"),
-        ("--partition", {"partition": "mian"}, None, "partition 'mian': did you mean 'main'? there are main, spare"),
-        ("--partition", {"partition": ["main", "x"]}, None, "partition 'x': there are main, spare"),
+        (
+            "--partition",
+            {"partition": "mian"},
+            None,
+            "'mian': did you mean 'main'? the partitions are main, spare",
+        ),
+        ("--partition", {"partition": ["main", "x"]}, None, "partition 'x': the partitions are main, spare"),
     ],
 )
 def test_it_names_what_may_be_used(option: str, asked: dict[str, Any], rights: UserRights | None, says: str) -> None:
@@ -50,7 +55,9 @@ def test_it_names_what_may_be_used(option: str, asked: dict[str, Any], rights: U
     error = explained_refusal(refusal, BatchJob(command="x", **asked), rights, PARTITIONS)
     assert isinstance(error, SubmitRefused)
     assert error.option == option
-    assert str(error).startswith(f"sbatch: Invalid thing specified: {says}")
+    assert says in str(error)
+    # The remedy comes first.
+    assert str(error).endswith(" (sbatch: Invalid thing specified)")
 
 
 @pytest.mark.parametrize(

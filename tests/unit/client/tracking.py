@@ -11,14 +11,17 @@ from typing import Any, TypeVar
 
 import pytest
 
-from airflow_provider_soperator.slurm.cluster_records import ClusterConfig
-from airflow_provider_soperator.slurm.errors import AccountingDisabled
+from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Node
+from airflow_provider_soperator.slurm.errors import AccountingDisabled, UnknownJob
+from airflow_provider_soperator.slurm.files import FilePiece, Piece, ReadPieces
 from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey, key_of
 from airflow_provider_soperator.slurm.job_records import AccountingJob, Job
 from airflow_provider_soperator.slurm.requests import (
     Accounting,
     CancelJobs,
+    JobDetail,
     ListJobs,
+    ListNodes,
     Request,
     ShowConfig,
     UpdateJob,
@@ -63,6 +66,11 @@ class Slurm:
         self.orders: list[Request[Any]] = []
         #: When the queue was asked.
         self.asked_at: list[float] = []
+        #: The content of files, by path, which pieces are read of; and how often they were.
+        self.files: dict[str, bytes] = {}
+        self.reads = 0
+        self.looks_at_nodes = 0
+        self.nodes: list[Node] = []
         #: Called before each look at the queue, and before each request; what it raises is the answer.
         self.before_look: Callable[[], None] = lambda: None
         self.before: Callable[[], None] = lambda: None
@@ -92,11 +100,24 @@ class Slurm:
             return self.submit(request)
         if isinstance(request, Withdraw):
             return None
+        if isinstance(request, ReadPieces):
+            self.reads += 1
+            return [self._read(piece) for piece in request.pieces]
+        if isinstance(request, JobDetail):
+            raise UnknownJob("Invalid job id specified")
+        if isinstance(request, ListNodes):
+            self.looks_at_nodes += 1
+            return tuple(node for node in self.nodes if node.name in request.names)
         assert isinstance(request, (CancelJobs, UpdateJob)), request
         self.orders.append(request)
         return None
 
     async def close(self) -> None: ...
+
+    def _read(self, piece: Piece) -> FilePiece:
+        data = self.files.get(piece.path)
+        read = b"" if data is None else data[piece.offset : piece.offset + piece.length]
+        return FilePiece(read, None if data is None else len(data))
 
     def submit(self, request: SubmitOnce) -> tuple[Submitted, ...]:
         known: dict[SubmissionKey | None, JobId] = {}

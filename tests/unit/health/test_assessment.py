@@ -281,7 +281,7 @@ def test_what_is_wrong_is_told_in_plain_values_and_in_words() -> None:
 
 
 def test_a_kind_that_there_is_not() -> None:
-    with pytest.raises(ValueError, match="unknown kind hardware of findings; use user_problem, node_problem"):
+    with pytest.raises(ValueError, match="unknown kind hardware of findings: did you mean 'hardware_problem'"):
         kinds_of(["hardware"])
 
 

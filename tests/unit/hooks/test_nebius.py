@@ -80,7 +80,7 @@ def test_secrets_are_not_shown() -> None:
         ({"private_key": "pem", "account_id": "a"}, {}, "set public_key_id beside it"),
         ({"private_key": "pem"}, {}, "set account_id and public_key_id beside it"),
         (IDS, {}, "set private_key or credentials_file"),
-        ({"privat_key": "k"}, {}, "did you mean private_key?"),
+        ({"privat_key": "k"}, {}, "did you mean 'private_key'?"),
     ],
 )
 def test_a_mistake_is_named(extra: dict[str, Any], fields: dict[str, Any], words: str) -> None:

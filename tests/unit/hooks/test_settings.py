@@ -101,9 +101,9 @@ def test_a_flag_may_be_a_text() -> None:
         ({"host": "login", "ssh_conn_id": "other"}, "ssh_conn_id and a login node as host are both set"),
         ({"host": "http://rest", **TOKEN, "jwt_secret": "eA=="}, "jwt_token and jwt_secret are both set"),
         ({"host": "login", "key_file": "/k", "private_key": "k"}, "key_file and private_key are both set"),
-        ({"host": "login", "keyfile": "/k"}, "unknown extra field keyfile; did you mean key_file?"),
-        ({"host": "login", "namespaces": "x"}, "did you mean namespace?"),
-        ({"ssh_connection_id": "x"}, "did you mean ssh_conn_id?"),
+        ({"host": "login", "keyfile": "/k"}, "unknown extra field keyfile: did you mean 'key_file'?"),
+        ({"host": "login", "namespaces": "x"}, "did you mean 'namespace'?"),
+        ({"ssh_connection_id": "x"}, "did you mean 'ssh_conn_id'?"),
         (
             {"host": "login", "job_link": "https://x/{job}"},
             r"job_link has the unknown placeholder \{job\}: there are \{job_id\}",

@@ -59,6 +59,13 @@ def test_a_policy_says_otherwise(state: str) -> None:
     assert issubclass(kind, JobError)
 
 
+def test_the_last_lines_of_output_are_part_of_the_exception() -> None:
+    with pytest.raises(JobError, match=r"job 7 failed with exit code 1\nThe end of /root/7\.out:\n  no torch$"):
+        settle(ended("FAILED", 1), {}, ["The end of /root/7.out:", "  no torch"])
+    with pytest.raises(AirflowFailException, match=r"raise time_limit, .*: job 7 reached its time limit\n  last$"):
+        settle(ended("TIMEOUT"), {}, ["  last"])
+
+
 def test_an_exit_code_says_more_than_a_state() -> None:
     policy: Policy = {"FAILED": "skip", 75: "fail"}
     assert raised(ended("FAILED", 75), policy) is AirflowFailException
@@ -67,7 +74,15 @@ def test_an_exit_code_says_more_than_a_state() -> None:
 
 @pytest.mark.parametrize(
     ("policy", "said"),
-    [({"OOM": "retry"}, "jobs do not end as 'OOM'"), ({"TIMEOUT": "restart"}, "'restart' must be one of")],
+    [
+        ({"OOM": "retry"}, "jobs do not end as 'OOM': there are CANCELLED, FAILED, TIMEOUT, .*, LOST"),
+        ({"TIMEOT": "retry"}, "jobs do not end as 'TIMEOT': did you mean 'TIMEOUT'?"),
+        ({"failed": "retry"}, "jobs do not end as 'failed': did you mean 'FAILED'?"),
+        # Such a job has not ended, or has not failed.
+        ({"RUNNING": "retry"}, "jobs do not end as 'RUNNING'"),
+        ({"COMPLETED": "skip"}, "jobs do not end as 'COMPLETED'"),
+        ({"TIMEOUT": "restart"}, "'restart' must be one of"),
+    ],
 )
 def test_a_policy_that_would_never_apply_is_refused(policy: Policy, said: str) -> None:
     with pytest.raises(ValueError, match=said):

@@ -247,7 +247,7 @@ def test_a_setup_task_right_before_what_may_run_when_others_have_failed() -> Non
 @pytest.mark.parametrize(
     ("dependency", "said"),
     [
-        ("afterok:preapre", "fit waits for preapre, which is not a stage of the pipeline: did you mean prepare?"),
+        ("afterok:preapre", "fit waits for preapre, which is not a stage of the pipeline: did you mean 'prepare'?"),
         ("afterburst:prepare", "fit: unknown kind of dependency afterburst"),
         ("afterok:fit", "in a circle: p.fit >> p.fit"),
         ("afterok:report", "in a circle: p.fit >> p.report >> p.fit"),

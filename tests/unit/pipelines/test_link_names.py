@@ -48,9 +48,9 @@ def test_read(dependency: Any, own: str, links: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("dependency", "said"),
     [
-        ("afterok:preapre", "late waits for preapre, which is not a stage of the pipeline: did you mean prepare?"),
+        ("afterok:preapre", "late waits for preapre, which is not a stage of the pipeline: did you mean 'prepare'?"),
         ("afterok:x", "late waits for x, which is not a stage of the pipeline: there are prepare, fit, model.v2, 12"),
-        ("afterburstbuffer:fit", "late: unknown kind of dependency afterburstbuffer; there are afterok, afterany"),
+        ("afterburstbuffer:fit", "late: unknown kind of dependency afterburstbuffer: there are afterok, afterany"),
         ("befor:fit", "late: unknown kind of dependency befor"),
         ("after:fit+five", "late waits for fit+five, but 'five' is not a whole number: write after:fit+5"),
         ("afterok:fit+5", "late waits for fit+5 by afterok, but only after takes minutes"),

@@ -95,5 +95,7 @@ def test_overrides_win_and_their_names_are_checked() -> None:
     assert nodeset["spec"]["maxUnavailable"] == "10%"
     assert nodeset["spec"]["slurmd"]["resources"]["cpu"] == "100"
     assert nodeset["spec"]["slurmd"]["resources"]["nvidia.com/gpu"] == "8"
-    with pytest.raises(SpecMistake, match="unknown object 'NodeSet/wroker' in overrides; did you mean NodeSet/worker"):
+    with pytest.raises(
+        SpecMistake, match="unknown object 'NodeSet/wroker' in overrides: did you mean 'NodeSet/worker'"
+    ):
         rendered(cluster(), overrides={"NodeSet/wroker": {}})

@@ -29,9 +29,9 @@ from tests.unit.provisioning.clusters import cluster, public_key, workers
         ({"tenant": "project-e00"}, "an id that begins with tenant-"),
         ({"rest": True}, "also set accounting=True"),
         ({"rest": True, "accounting": False}, "also set accounting=True"),
-        ({"maintenance": "downscal"}, "did you mean downscale"),
-        ({"active_checks_scope": "prod-quick"}, "did you mean prod_quick"),
-        ({"partitions": (PartitionSpec("gpu", ("workers",)),)}, "there is no node set workers; did you mean worker"),
+        ({"maintenance": "downscal"}, "did you mean 'downscale'"),
+        ({"active_checks_scope": "prod-quick"}, "did you mean 'prod_quick'"),
+        ({"partitions": (PartitionSpec("gpu", ("workers",)),)}, "there is no node set workers: did you mean 'worker'"),
         ({"partitions": (PartitionSpec("a"), PartitionSpec("a"))}, "partitions must be unique, got a twice"),
     ],
 )
@@ -112,7 +112,7 @@ def test_racks_are_node_sets_of_their_own() -> None:
     racked = workers(size=36, platform="gpu-gb300", preset="4gpu-128vcpu-800gb", fabric="fabric-9")
     assert racked.slurm_names == ("worker-rack0", "worker-rack1")
     cluster(nodesets=(racked,), partitions=(PartitionSpec("one", ("worker-rack0",)),))
-    with pytest.raises(SpecMistake, match="there is no node set worker;"):
+    with pytest.raises(SpecMistake, match="there is no node set worker:"):
         cluster(nodesets=(racked,), partitions=(PartitionSpec("one", ("worker",)),))
 
 
@@ -143,8 +143,8 @@ def test_plain_data_and_back() -> None:
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        ({"nam": "a"}, "spec has no field 'nam'; did you mean name"),
-        ({"nodesets": [{"name": "w", "sise": 1}]}, r"spec.nodesets\[0\] has no field 'sise'; did you mean size"),
+        ({"nam": "a"}, "spec has no field 'nam': did you mean 'name'"),
+        ({"nodesets": [{"name": "w", "sise": 1}]}, r"spec.nodesets\[0\] has no field 'sise': did you mean 'size'"),
         ({"name": "a"}, "spec is incomplete: .*operator_version"),
         ({"nodesets": "worker"}, "spec.nodesets must be a list, got 'worker'"),
         ({"accounting": "perhaps"}, "spec.accounting must be true or false, got 'perhaps'"),

@@ -140,7 +140,7 @@ def test_words_lead_to_their_cause(command: str, said: str, expected: type[Slurm
         ),
         ('sbatch: error: Invalid numeric value "x" for --cpus-per-task.', "--cpus-per-task"),
         ("sbatch: error: Batch job submission failed: Job dependency problem", "--dependency"),
-        ("sbatch: error: Batch job submission failed: Requested node configuration is not available", ""),
+        ("sbatch: error: Batch job submission failed: Requested node configuration is not available", "--nodes"),
     ],
 )
 def test_what_sbatch_found_fault_with(said: str, option: str) -> None:

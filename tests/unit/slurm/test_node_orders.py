@@ -202,7 +202,7 @@ def test_nodes_that_cannot_be_powered_are_refused() -> None:
 
 def test_unknown_nodes_are_refused_with_what_may_have_been_meant() -> None:
     node_conditions.refuse_unknown(["worker-1"], ["worker-0", "worker-1"])
-    with pytest.raises(UnknownNode, match=r"no node wroker-1: did you mean worker-1"):
+    with pytest.raises(UnknownNode, match=r"no node wroker-1: did you mean 'worker-1'"):
         node_conditions.refuse_unknown(["wroker-1"], ["worker-0", "worker-1", "cpu-0"])
     with pytest.raises(UnknownNode, match=r"there are cpu-\[0-1\]"):
         node_conditions.refuse_unknown(["gpu"], ["cpu-0", "cpu-1"])

@@ -207,7 +207,7 @@ def test_a_check_is_found_by_the_names_of_either_version(said: str, found: str) 
         (
             ["gpu-fryer", "ssh-check"],
             "gpu-friar",
-            "there is no check gpu-friar: did you mean gpu-fryer? There are gpu-fryer, ",
+            "there is no check gpu-friar: did you mean 'gpu-fryer'? There are gpu-fryer, ",
         ),
         (["gpu-fryer", "ssh-check"], "x", "there is no check x: there are gpu-fryer, ssh-check"),
     ],

@@ -252,7 +252,7 @@ def test_a_node_that_slurm_does_not_have_yet_is_waited_for() -> None:
 def test_a_nodeset_that_is_named_and_not_there() -> None:
     whole = ClusterSnapshot(cluster(), (nodeset(),))
     assert of_all(whole, NOW, nodesets=["worker"]).is_ready
-    assert of_all(whole, NOW, nodesets=["wrker"]).broken == ("there is no NodeSet wrker; there are worker",)
+    assert of_all(whole, NOW, nodesets=["wrker"]).broken == ("there is no NodeSet wrker: did you mean 'worker'?",)
     late = of_all(whole, NOW, nodesets=["wrker"], may_come=True)
     assert (late.waiting, late.broken) == (("there is no NodeSet wrker yet",), ())
     # While a cluster is being set up they may come yet.

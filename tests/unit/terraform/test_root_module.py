@@ -112,7 +112,7 @@ def test_a_value_that_no_variable_takes(tmp_path: Path) -> None:
     found = recipe(tmp_path, main__tf='variable "region" {}\nvariable "filesystem_jail" {}\n')
     found.check(["region"])
     with pytest.raises(
-        UnknownVariable, match=r"no variable filestore_jail \(did you mean filesystem_jail\?\), nodes: correct"
+        UnknownVariable, match=r"no variable filestore_jail \(did you mean 'filesystem_jail'\?\), nodes: correct"
     ):
         found.check(["region", "filestore_jail", "nodes"])
 

@@ -8,7 +8,13 @@ import socket
 import paramiko
 import pytest
 
-from airflow_provider_soperator.transports.transport_errors import ConnectRefused, ssh_error
+from airflow_provider_soperator.transports.transport_errors import (
+    ConnectRefused,
+    UnknownEndpoint,
+    Unreachable,
+    kubernetes_error,
+    ssh_error,
+)
 
 
 @pytest.mark.parametrize(
@@ -59,3 +65,23 @@ def test_one_that_was_refused_is_not(error: Exception, words: str) -> None:
 )
 def test_a_cluster_that_is_away_is_told_from_a_connection_that_is_wrong(error: Exception, passing: bool) -> None:
     assert ssh_error(error).passing == passing
+
+
+UNKNOWN = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+NO_ANSWER = socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+
+def test_an_unknown_host_is_told_apart_from_a_name_server_that_does_not_answer() -> None:
+    for error in (ssh_error, lambda error: kubernetes_error(error, "list pods")):
+        assert isinstance(error(UNKNOWN), UnknownEndpoint)
+        assert isinstance(error(NO_ANSWER), Unreachable)
+        assert not isinstance(error(NO_ANSWER), UnknownEndpoint)
+
+
+def test_host_and_connection_are_named() -> None:
+    where = "at login:22 (connection soperator_default)"
+    said = str(ssh_error(UNKNOWN, where))
+    assert said.startswith("the host name is unknown (")
+    assert said.endswith("at login:22 (connection soperator_default): check the host of the connection")
+    # A failure that is known already stays as it is.
+    assert ssh_error(ConnectRefused("busy"), where).what == "busy"

@@ -62,7 +62,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
             yield AsyncSlurmClient(cluster)
 
         async def async_settings(self) -> Any:
-            return SimpleNamespace(links={})
+            return SimpleNamespace(links={}, transport="ssh", conn_id="c")
 
         tell_of_pods = None
 

@@ -15,7 +15,13 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm.errors import UnknownNode
-from airflow_provider_soperator.transports.transport_errors import ConnectFailed, ConnectionLost, Unreachable
+from airflow_provider_soperator.transports.transport_errors import (
+    ConnectFailed,
+    ConnectionLost,
+    UnknownEndpoint,
+    Unreachable,
+)
+from airflow_provider_soperator.triggers.sbatch import SbatchTrigger
 from airflow_provider_soperator.triggers.work import WatchTrigger, WorkTrigger
 from airflow_provider_soperator.work.protocols import (
     Look,
@@ -35,6 +41,7 @@ from airflow_provider_soperator.work.protocols import (
 LOST = ConnectionLost("the connection broke")
 AWAY = Unreachable("nothing listens there")
 WRONG = ConnectFailed("the login was refused")
+NOWHERE = UnknownEndpoint("the host name is unknown")
 NO_NODE = UnknownNode("there is no node worker-9")
 
 
@@ -102,6 +109,9 @@ def watched() -> dict[str, Any]:
         # What has worked may be mended while the sensor waits.
         (("not yet", WRONG, NO_NODE, "there"), succeeded("there")),
         ((WRONG,), failed("the login was refused")),
+        # Another try would find it as little.
+        ((NOWHERE,), refused("the host name is unknown")),
+        (("not yet", NOWHERE, "there"), succeeded("there")),
         ((NO_NODE,), refused(str(NO_NODE))),
         (("not yet", WorkFailed("the check has failed")), failed("the check has failed")),
         (("not yet", WorkRefused("it is drained")), refused("it is drained")),
@@ -166,7 +176,7 @@ def worked(**fields: Any) -> dict[str, Any]:
 
 
 def test_what_work_comes_to(play: Callable[..., None]) -> None:
-    play(AWAY, LOST, "on", LOST, AWAY, "done")
+    play(AWAY, "on", LOST, NOWHERE, AWAY, "done")
     assert worked() == succeeded({"is": "done"})
     assert SCRIPT.undone == []
 
@@ -180,11 +190,17 @@ def test_what_work_comes_to(play: Callable[..., None]) -> None:
         # Nothing has been begun, so there is nothing to undo.
         ((NO_NODE,), refused(str(NO_NODE))),
         ((WRONG,), failed("the login was refused")),
+        ((NOWHERE,), refused("the host name is unknown")),
     ],
 )
 def test_what_was_begun_is_undone(play: Callable[..., None], acts: tuple[Any, ...], event: dict[str, Any]) -> None:
     play(*acts)
     assert worked() == event
+
+
+def test_a_job_over_a_connection_that_is_not_there_is_refused_at_once() -> None:
+    event = asyncio.run(SbatchTrigger("no_such_id", {"command": "true"}, ["a" * 12]).event())
+    assert event == refused("there is no connection no_such_id: add it, or name another one") | {"links": {}}
 
 
 def test_what_cannot_be_undone_is_said(play: Callable[..., None]) -> None:

@@ -1,0 +1,136 @@
+"""Mistakes in a DAG file that no template hides: it is refused when it is parsed, with the nearest name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG, task
+
+from airflow_provider_soperator.operators.nodes import DrainNodesOperator
+from airflow_provider_soperator.operators.pipeline import SbatchPipeline, afterany
+from airflow_provider_soperator.operators.sbatch import SbatchOperator
+from airflow_provider_soperator.operators.stats import SlurmStatsOperator
+from airflow_provider_soperator.sensors.jobs import SlurmJobSensor
+from airflow_provider_soperator.slurm.job_description import InvalidJob
+from tests.unit.operators.dags import job, refused
+
+
+@pytest.mark.parametrize(
+    ("unknown", "says"),
+    [
+        ({"gpu_per_node": 8}, "SbatchOperator fit has no parameter 'gpu_per_node': did you mean 'gpus_per_node'?"),
+        ({"job_name": "a"}, "did you mean 'name'?"),
+        ({"time": "1:00:00"}, "did you mean 'time_limit'?"),
+        ({"jobname": "a", "tasks_per_node": 2}, "'jobname': did you mean 'name'?; 'tasks_per_node': did you mean 'nta"),
+        ({"wrap": "hostname"}, "--wrap cannot be used: use command"),
+        ({"propagate": "NONE"}, "pass --propagate in sbatch_args"),
+        ({"stream_log": True}, "did you mean 'stream_logs'?"),
+        ({"retry": 3}, "did you mean 'retries'?"),
+        ({"qwerty": 3}, "'qwerty': see its docstring"),
+    ],
+)
+def test_a_parameter_that_there_is_not(unknown: dict[str, Any], says: str) -> None:
+    with pytest.raises(TypeError) as error:
+        SbatchOperator(task_id="fit", command="true", **unknown)
+    assert says in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("operator", "needed"),
+    [(DrainNodesOperator, {"nodes": "a", "reason": "b"}), (SlurmJobSensor, {"job_id": "7"}), (SlurmStatsOperator, {})],
+)
+def test_a_parameter_that_another_operator_has_not(operator: Any, needed: dict[str, str]) -> None:
+    with pytest.raises(TypeError, match="has no parameter 'slurm_con_id': did you mean 'slurm_conn_id'"):
+        operator(task_id="a", slurm_con_id="x", **needed)
+
+
+def test_a_state_that_no_job_is_in() -> None:
+    with pytest.raises(ValueError, match="Slurm has no runing: did you mean 'RUNNING'"):
+        SlurmJobSensor(task_id="a", job_id="7", target_states=["runing"])
+
+
+def parsed(*, folder: Path | None = None, **options: Any) -> None:
+    """As Airflow's DAG processor does it."""
+    with DAG("d", schedule=None, template_searchpath=str(folder or "/")) as dag:
+        SbatchOperator(task_id="fit", **options)
+    dag.resolve_template_files()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"time_limit": "two hours"}, "fit: time_limit: 'two hours' is not a duration"),
+        ({"script": "#!/bin/sh\n"}, "fit: script and command are set: set exactly one of script, command"),
+        ({"nodes": "{{ 1 }}", "mem": "much"}, "mem: 'much' is not an amount of memory"),
+        ({"env": {"N": 1}}, "env: the value of N must be a string"),
+        ({"het": [{"gpu_per_node": 1}]}, "gpu_per_node: no such field; did you mean 'gpus_per_node'?"),
+        ({"command": ["echo", 1]}, "command: 1 must be a text"),
+        ({"command": None}, "nothing to run"),
+        (
+            {"command": None, "script": "prepare.sbatch"},
+            "script='prepare.sbatch': there is no such file beside the DAG (",
+        ),
+        (
+            {"command": None, "script": "prepare.py"},
+            "script='prepare.py': a script's text begins with #!, its file ends",
+        ),
+        ({"command": None, "script": "/root/run"}, "for a path on the cluster use remote_script"),
+    ],
+)
+def test_a_value_that_is_no_template(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(InvalidJob) as error:
+        parsed(**{"command": "true", **options})
+    assert says in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"time_limit": "{{ params.hours }}:00:00", "array_limit": 2, "array": "{{ params.array }}"},
+        {"command": None, "script": "#!/bin/sh\n#SBATCH --mem={{ params.mem }}\n"},
+        {"command": ["echo", "{{ params.word }}"]},
+        {"gpu_type": "h100", "gpus": "{{ params.gpus }}"},
+        {"env": {"N": "{{ 1 }}"}, "gpus_per_task": 1, "ntasks": "{{ 2 }}"},
+        {"command": "sh /root/run.sh", "output": "/root/run.sh"},
+    ],
+)
+def test_a_template_is_judged_when_it_is_rendered(options: dict[str, Any]) -> None:
+    parsed(**{"command": "true", **options})
+
+
+def test_so_is_the_result_of_another_task() -> None:
+    with DAG("d", schedule=None) as dag:
+        nodes = task(lambda: 1, task_id="one")()
+        SbatchOperator(task_id="a", command="true", nodes=nodes)
+        SbatchOperator(task_id="b", command=["echo", nodes])
+        SbatchOperator.partial(task_id="c").expand(command=["a", "b"])
+    dag.resolve_template_files()
+
+
+def test_the_file_of_a_script_is_read(tmp_path: Path) -> None:
+    (tmp_path / "prepare.sbatch").write_text("#!/bin/sh\n#SBATCH --mem=8G --mem-per-cpu=1G\n")
+    parsed(folder=tmp_path, script="prepare.sbatch")
+    with pytest.raises(InvalidJob, match="mem_per_gpu: cannot be combined with mem on line 2 of the script"):
+        parsed(folder=tmp_path, script="prepare.sbatch", mem_per_gpu="1G")
+
+
+@pytest.mark.parametrize("chain", [lambda a, b: a >> afterany >> b, lambda a, b: [a] >> afterany >> b])
+def test_an_edge_without_parentheses(chain: Any) -> None:
+    with refused("afterany has no parentheses: write a >> afterany() >> b"), SbatchPipeline("p"):
+        chain(job("a"), job("b"))
+
+
+def test_what_needs_an_airflow_worker_at_the_start_is_named() -> None:
+    with DAG("d", schedule=None, user_defined_macros={"f": str}) as dag:
+        free = {"command": "true", "start_from_trigger": True}
+        one = SbatchOperator(task_id="one", pool="gpus", upload={"a": "b"}, **free)
+    dag.resolve_template_files()
+    assert one._needs_a_worker_at_the_start() == "upload, pool, macros or filters of the DAG"
+    assert not one.start_from_trigger
+    with DAG("e", schedule=None) as dag:
+        none = SbatchOperator(task_id="none", **free)
+    dag.resolve_template_files()
+    assert none._needs_a_worker_at_the_start() == ""
+    assert none.start_from_trigger
