@@ -52,7 +52,8 @@ plain("pooled", pool="default_pool", outlets=[])
 SbatchOperator.partial(task_id="mapped", command="echo $WHAT", **free).expand(env=[{{"WHAT": "x"}}, {{"WHAT": "y"}}])
 SbatchOperator(task_id="from_task", command="true", nodes=task(lambda: 1, task_id="one")(), **free)
 plain("starts", end_from_trigger=False)
-plain("computed", "echo '[1, 2]'", result="json")
+# Of a job of less than a second there are no figures.
+plain("computed", "sleep 2; echo '[1, 2]'", result="json")
 plain("elements", "echo $SLURM_ARRAY_TASK_ID", array="0,2", result="json", start_from_trigger=False, deferrable=False)
 plain("ends", start_from_trigger=False, deferrable=True)
 """

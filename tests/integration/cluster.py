@@ -290,8 +290,9 @@ class Cluster:
         for name in names:
             self.wait_node(name, has={"POWERING_UP"})
         with self._resume_timeout(5):
+            # What is DOWN then may be powered down at once by others.
             for name in names:
-                self.wait_node(name, has={"DOWN"})
+                self.wait_node(name, lacks={"POWERING_UP"})
 
     @contextmanager
     def _resume_timeout(self, seconds: int) -> Iterator[None]:
@@ -328,12 +329,18 @@ class Cluster:
         state = self.node(name).state
         if "DOWN" in state:
             self.run("scontrol", "update", f"nodename={name}", "state=resume")
-        elif not state & {"POWERED_DOWN", "POWERING_DOWN", "POWER_DOWN"}:
-            self.run("scontrol", "power", "down", "force", name)
+        else:
+            self._order_down_again(name, state)
         return state == OFF
 
+    def _order_down_again(self, name: str, state: set[str]) -> None:
+        if not state & {"POWERED_DOWN", "POWERING_DOWN", "POWER_DOWN"}:
+            self.run("scontrol", "power", "down", "force", name)
+
     def _powering_down(self, name: str) -> set[str] | None:
+        """The state of a node that is on its way down, or off; all of that may lie between two looks, as above."""
         state = self.node(name).state
+        self._order_down_again(name, state)
         return state if "POWERING_DOWN" in state or state == OFF else None
 
     def wait_gone(self, name: str) -> None:
