@@ -209,7 +209,7 @@ class WatchList(Generic[W]):
         ids = _ids(entries)
         try:
             for start in range(0, len(ids), MOST_IDS):
-                for found in (yield Accounting(ids=ids[start : start + MOST_IDS])):
+                for found in (yield Accounting(ids=ids[start : start + MOST_IDS], mine=not self._not_mine)):
                     past.setdefault(found.id.job, []).append(found)
         except AccountingDisabled:
             for entry in entries:
@@ -249,9 +249,9 @@ def _ids(entries: Iterable[_WatchedEntry[W]]) -> tuple[JobId, ...]:
 
 
 def statuses(ids: Iterable[JobId], name: str = "") -> Steps[dict[JobId, JobStatus]]:
-    """The current status of each job; a job in neither the queue nor accounting, under this name, is ``lost``."""
+    """The current status of each job, with a ``name`` of one's own; one that nothing knows by it is ``lost``."""
     book: WatchList[Waiter] = WatchList(LossLimits(unknown=0, runaway=0))
-    asked = [Waiter(job, name) for job in dict.fromkeys(ids)]
+    asked = [Waiter(job, name, mine=bool(name)) for job in dict.fromkeys(ids)]
     for one in asked:
         book.add(one)
     yield from book.round()
