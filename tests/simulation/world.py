@@ -191,7 +191,7 @@ class World:
             (
                 *(self._controller_killed, self._controller_killed, self._controller_away, self._login_node_away),
                 *(self._accounting_away, self._triggerer_ends, self._triggerer_ends, self._worker_dies),
-                *(self._marked, self._marked, self._cleared, self._cleared, self._stranger, self._changed),
+                *(self._marked, self._marked, self._cleared, self._cleared, self._stranger, self._made_again),
             )
         )
         self.counts[happens.__name__] += 1
@@ -255,20 +255,20 @@ class World:
             if may and not (one.state == "running" and "cleared in a worker" in self.not_yet):
                 one.airflow.clear(one)
                 self._watch_jobs_of(one)
+                if "retries that change" not in self.not_yet:
+                    # A new version of the DAG comes before the task begins again.
+                    one.retries += 1
 
     async def _stranger(self) -> None:
         """Names, with their keys, are there for everybody to see and to use."""
         if self.cluster.is_up and self.cluster.jobs:
             self.cluster.submit(self.dice.choice(self.cluster.jobs).name, THEIRS)
 
-    async def _changed(self) -> None:
-        """A new version of the DAG, or a run that is deleted and made again."""
+    async def _made_again(self) -> None:
+        """A run is deleted and made again."""
         one = self._any(lambda one: one.state in ENDS)
         if one is None:
             return
-        if "retries that change" not in self.not_yet:
-            one.retries += 1
-            self.note("%s is granted one more retry", one)
         if "a run that is made again" not in self.not_yet and self.dice.random() < 0.5:
             self.note("the run of %s is deleted, and made again", one)
             one.airflow.add(Instance(one.airflow, one.spec, one.dag_id, one.run_id, one.map_index))
