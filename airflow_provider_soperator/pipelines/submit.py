@@ -78,13 +78,14 @@ class SubmitAheadOperator(BaseOperator):
         from airflow_provider_soperator.hooks.slurm import SlurmHook
         from airflow_provider_soperator.pipelines.plan import AHEAD, Ahead, AheadJob
         from airflow_provider_soperator.slurm.errors import TogetherRefused
+        from airflow_provider_soperator.slurm.job_ids import submitted_since
 
-        begun = context["dag_run"].start_date
+        since = submitted_since(context["dag_run"].start_date)
         ahead = Ahead(context["dag_run"].clear_number or 0)
         with SlurmHook(self.slurm_conn_id).client() as client:
             _cancel(client, [key for one in rendered for key in one.stale])
             try:
-                submitted = client.submit_together([one.job for one in rendered], since=begun) if rendered else ()
+                submitted = client.submit_together([one.job for one in rendered], since=since) if rendered else ()
             except TogetherRefused as refused:
                 culprit = rendered[refused.number].name
                 raise AirflowFailException(f"{culprit}: {refused.__cause__}. {refused.remedy}") from refused

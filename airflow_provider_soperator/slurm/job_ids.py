@@ -14,6 +14,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from functools import total_ordering
 
 _ID = re.compile(
@@ -219,6 +220,15 @@ class SubmissionKey:
 
     def __str__(self) -> str:
         return self.text
+
+
+#: Maximum difference of the clocks of Airflow and Slurm.
+_CLOCKS = timedelta(hours=1)
+
+
+def submitted_since(begun: datetime | None) -> datetime | None:
+    """The time from which on the jobs of a DAG run that began then are looked for."""
+    return begun - _CLOCKS if begun else None
 
 
 def key_of(job_name: str) -> SubmissionKey | None:

@@ -23,7 +23,7 @@ from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.slurm.errors import SlurmError, SubmitRefused
 from airflow_provider_soperator.slurm.job import fields_of, job_of
 from airflow_provider_soperator.slurm.job_description import InvalidJob
-from airflow_provider_soperator.slurm.job_ids import SubmissionKey
+from airflow_provider_soperator.slurm.job_ids import SubmissionKey, submitted_since
 from airflow_provider_soperator.slurm.job_records import report_of, status_of
 from airflow_provider_soperator.transports.transport_errors import NotSupported, TransportError
 from airflow_provider_soperator.triggers.base import KillableTrigger, SlurmTrigger, call
@@ -152,10 +152,6 @@ class SbatchTrigger(KillableTrigger):
         return self._begun
 
 
-#: Maximum difference of the clocks of Airflow and Slurm.
-_CLOCKS = timedelta(hours=1)
-
-
 def trigger_of(
     ti: Any,
     script: str | None,
@@ -169,11 +165,12 @@ def trigger_of(
     **others: Any,
 ) -> SbatchTrigger:
     """The trigger of a try; ``InvalidJob`` if Slurm would refuse its job. ``begun`` is the start of the DAG run."""
+    since = submitted_since(begun)
     return SbatchTrigger(
         job=fields_of(job_for(ti, script, job)),
         keys=[key.text for key in keys],
         replaced=[key.text for key in replaced] if cancel_on_kill else [],
-        since=(begun - _CLOCKS).isoformat() if begun else None,
+        since=since.isoformat() if since else None,
         deadline=time.time() + timeout.total_seconds() if timeout else None,
         cancel_on_kill=cancel_on_kill,
         **others,
