@@ -14,11 +14,12 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from functools import partial
+from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any, Protocol
 from unittest import mock
 
+from airflow.sdk import DAG
 from airflow.sdk.bases.xcom import BaseXCom
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
@@ -32,7 +33,9 @@ from airflow_provider_soperator.client.sync import LoopThread
 from airflow_provider_soperator.hooks import slurm as slurm_hook
 from airflow_provider_soperator.hooks.settings import Settings
 from airflow_provider_soperator.hooks.slurm import SlurmHook
+from airflow_provider_soperator.operators.pipeline import SbatchPipeline, afterany
 from airflow_provider_soperator.operators.sbatch import SbatchOperator
+from airflow_provider_soperator.pipelines.submit import CancelRestOperator, SubmitAheadOperator
 from airflow_provider_soperator.slurm.job_ids import readable_name
 from airflow_provider_soperator.triggers import base as trigger_base
 from airflow_provider_soperator.triggers import sbatch as sbatch_triggers
@@ -42,7 +45,7 @@ from tests.simulation.clock import PROCESS, Process, outside
 from tests.simulation.slurm import Cluster, Way
 
 #: The end of a task instance.
-ENDS = frozenset({"success", "failed", "skipped"})
+ENDS = frozenset({"success", "failed", "skipped", "upstream_failed"})
 #: Seconds from SIGTERM to SIGKILL, of Airflow's supervisor.
 ESCALATION = 5.0
 #: Seconds of ``on_kill`` that a triggerer waits for.
@@ -71,10 +74,14 @@ class WorkerDied(Exception):
 class Instance:
     """A task instance, as operators and triggers see it, and as the database has it."""
 
-    def __init__(self, airflow: Airflow, spec: Spec, dag_id: str, run_id: str, map_index: int = -1) -> None:
+    def __init__(
+        self, airflow: Airflow, spec: Spec, dag_id: str, run_id: str, map_index: int = -1, task: Any = None
+    ) -> None:
         self.airflow, self.spec = airflow, spec
         self.dag_id, self.run_id, self.task_id, self.map_index = dag_id, run_id, spec.task_id, map_index
         self.retries = spec.retries
+        #: The operator of a task that is not alone in its DAG, and all tasks of that DAG's run.
+        self.task, self.siblings = task, [self]
         self.try_number, self.max_tries = 0, spec.retries
         self.state: str | None = None
         self.xcoms: dict[str, Any] = {}
@@ -100,8 +107,33 @@ class Instance:
     def __str__(self) -> str:
         return f"{self.airflow.name}: {self.name}"
 
+    @property
+    def is_job(self) -> bool:
+        return self.task is None or isinstance(self.task, SbatchOperator)
+
+    @property
+    def upstream(self) -> list[Instance]:
+        return [one for one in self.siblings if self.task and one.task_id in self.task.upstream_task_ids]
+
+    @property
+    def downstream(self) -> list[Instance]:
+        """This one and all that come after it."""
+        after = [self]
+        for one in self.siblings:
+            after += [one] if one not in after and set(one.upstream) & set(after) else []
+        return after
+
     def get_template_context(self) -> Any:
-        return {"ti": self, "dag_run": SimpleNamespace(start_date=self.begun, clear_number=self.epoch)}
+        cleared = max(one.epoch for one in self.siblings)
+        return {"ti": self, "dag_run": SimpleNamespace(start_date=self.begun, clear_number=cleared)}
+
+    def xcom_push(self, key: str, value: Any) -> None:
+        self.xcoms[key] = value
+
+    def xcom_pull(self, task_ids: Any, key: str, **others: Any) -> Any:
+        wanted = [task_ids] if isinstance(task_ids, str) else task_ids
+        found = [one.xcoms[key] for one in self.siblings if one.task_id in wanted and key in one.xcoms]
+        return found if wanted is task_ids else next(iter(found), None)
 
 
 @dataclass(eq=False)
@@ -158,6 +190,13 @@ class Airflow:
         self._order(one)
 
     def clear(self, one: Instance) -> None:
+        """Clear it, and in a pipeline all that comes after it."""
+        for cleared in one.downstream:
+            # One that has not begun has the job of before, unless all are submitted anew.
+            if cleared.try_number or one is one.siblings[0]:
+                self._clear(cleared)
+
+    def _clear(self, one: Instance) -> None:
         before = one.state
         self._judge.note("%s is cleared; it was %s", one, before)
         one.epoch += 1
@@ -210,6 +249,12 @@ class Airflow:
     async def _live(self, one: Instance) -> None:
         while one.state not in ENDS:
             await asyncio.sleep(self._dice.uniform(0.2, 3))
+            if not all(before.state in ENDS for before in one.upstream):
+                continue
+            if one.task and one.task.trigger_rule == "all_success":
+                states = {before.state for before in one.upstream}
+                if not states <= {"success"}:
+                    one.state = "skipped" if states <= {"success", "skipped"} else "upstream_failed"
             if one.state in ENDS:
                 return
             one.try_number += 1
@@ -241,7 +286,8 @@ class Airflow:
     async def _try(self, one: Instance) -> None:
         """One try, in as many processes as it takes; raises what its worker raises."""
         operator = operator_of(one)
-        method: Any = partial(_EXECUTE, operator, one.get_template_context())
+        # Without the guard that it is called by Airflow's own runner.
+        method: Any = partial(inspect.unwrap(type(operator).execute), operator, one.get_template_context())
         start = operator.start_trigger_args
         deferral = Deferral(SbatchStartTrigger, start.trigger_kwargs or {}) if start else None
         while True:
@@ -376,15 +422,13 @@ async def _acting(one: Instance, work: Any) -> Any:
     return await work
 
 
-#: Without the guard that it is called by Airflow's own runner.
-_EXECUTE = inspect.unwrap(SbatchOperator.execute)
 _OPERATORS: dict[Spec, SbatchOperator] = {}
 
 
-def operator_of(one: Instance) -> SbatchOperator:
+def operator_of(one: Instance) -> Any:
     """The operator as a process has it that has parsed the DAG file anew."""
     spec = one.spec
-    if spec not in _OPERATORS:
+    if one.task is None and spec not in _OPERATORS:
         options: dict[str, Any] = {name: value for name, value in (("array", spec.array), ("name", spec.name)) if value}
         is_without_worker = spec.mode == "triggerer"
         _OPERATORS[spec] = made = SbatchOperator(
@@ -399,9 +443,35 @@ def operator_of(one: Instance) -> SbatchOperator:
             **options,
         )
         made.prepare_template()
-    copy = object.__new__(SbatchOperator)
-    copy.__dict__.update(_OPERATORS[spec].__dict__, retries=one.retries)
+    original = one.task or _OPERATORS[spec]
+    copy = object.__new__(type(original))
+    copy.__dict__.update(original.__dict__, retries=one.retries)
     return copy
+
+
+@cache
+def _pipeline(name: str, is_deferrable: bool) -> DAG:
+    with DAG(name, schedule=None, default_args={"deferrable": is_deferrable}) as dag, SbatchPipeline("model"):
+        prepare, fit, report = (
+            SbatchOperator(task_id=task_id, command="train", stream_logs=False, **options)
+            for task_id, options in (("prepare", {"retries": 1}), ("fit", {"array": "0-3"}), ("report", {}))
+        )
+        prepare >> fit >> afterany() >> report
+    dag.resolve_template_files()  # type: ignore[no-untyped-call]
+    return dag
+
+
+def pipeline_run(airflow: Airflow, name: str, run_id: str, is_deferrable: bool) -> list[Instance]:
+    """The tasks of a run of a DAG with a pipeline, in order."""
+    dag = _pipeline(name, is_deferrable)
+    made: list[Instance] = []
+    for task_id in ("model.submit", "model.prepare", "model.fit", "model.report", "model.cancel_rest"):
+        task = dag.get_task(task_id)
+        spec = Spec(task_id, mode="deferred" if is_deferrable else "worker", retries=task.retries or 0)
+        made.append(Instance(airflow, spec, name, run_id, task=task))
+    for one in made:
+        one.siblings = made
+    return made
 
 
 class _Log:
@@ -421,11 +491,14 @@ class _Log:
 def provider_on(cluster: Cluster, judge: Judge) -> Iterator[None]:
     """The provider, whose connections lead to this cluster, and whose Airflow is the one that its process is of."""
 
-    async def settings(hook: SlurmHook) -> Settings:
+    def settings(hook: SlurmHook) -> Settings:
         process = PROCESS.get()
         assert process
         # Each process has a client of its own.
         return Settings(conn_id=process.name, transport="local")
+
+    async def async_settings(hook: SlurmHook) -> Settings:
+        return settings(hook)
 
     def transport(settings: Settings) -> Way:
         process = PROCESS.get()
@@ -460,7 +533,8 @@ def provider_on(cluster: Cluster, judge: Judge) -> Iterator[None]:
     log = _Log(judge)
     with contextlib.ExitStack() as stack:
         for owner, name, new in (
-            (SlurmHook, "async_settings", settings),
+            (SlurmHook, "async_settings", async_settings),
+            (SlurmHook, "_settings", settings),
             (slurm_hook, "open_transport", transport),
             (LoopThread, "run", lambda thread, work: await_only(work)),
             (asyncio, "run", await_only),
@@ -469,7 +543,7 @@ def provider_on(cluster: Cluster, judge: Judge) -> Iterator[None]:
             (BaseXCom, "set", staticmethod(push)),
             (sbatch_triggers, "JobRun", Run),
             (SlurmTrigger, "log", log),
-            (SbatchOperator, "log", log),
+            *((kind, "log", log) for kind in (SbatchOperator, SubmitAheadOperator, CancelRestOperator)),
         ):
             stack.enter_context(mock.patch.object(owner, name, new))
         yield

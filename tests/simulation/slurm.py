@@ -51,6 +51,7 @@ _NO_DBD = b"sacct: error: slurm_persist_conn_open_without_init: failed to open p
 _GONE = "scancel: error: Kill job error on job id {}: Invalid job id specified\n"
 _ENDED = "scancel: error: Kill job error on job id {}: Job/step already completing or completed\n"
 _NOT_OURS = "scancel: error: Kill job error on job id {}: Access/permission denied\n"
+NEVER = "DependencyNeverSatisfied"
 ENDS = frozenset({"COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL"})
 
 
@@ -243,7 +244,7 @@ class Cluster:
                 return False
             if kind == "afterok" and not other.has_succeeded:
                 for part in job.parts:
-                    part.reason = "DependencyNeverSatisfied"
+                    part.reason = NEVER
                 return False
         return True
 
@@ -354,7 +355,9 @@ class Cluster:
             "TimeLimit": "a fortnight" if self.habits.odd_rows else "1:00:00",
             "exit_code": "1:0" if part.state == "FAILED" else "0:0",
             "Dependency": ",".join(
-                f"{kind}:{number}(unfulfilled)" for kind, number in _terms(job.dependency) if part.state == "PENDING"
+                f"{kind}:{number}({'failed' if part.reason == NEVER else 'unfulfilled'})"
+                for kind, number in _terms(job.dependency)
+                if part.state == "PENDING"
             ),
         }
 

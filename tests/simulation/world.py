@@ -13,10 +13,19 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_soperator.slurm.cluster_records import RateLimit
 from airflow_provider_soperator.slurm.job_failures import JobError
-from airflow_provider_soperator.slurm.job_ids import key_of
+from airflow_provider_soperator.slurm.job_ids import key_of, strip_key
 from airflow_provider_soperator.slurm.requests import Accounting, CancelJobs, ListJobs, Request
 from airflow_provider_soperator.slurm.requests.submission import SubmitOnce
-from tests.simulation.airflow import ENDS, HEARTBEAT_TIMEOUT, Airflow, Instance, Spec, WorkerDied, provider_on
+from tests.simulation.airflow import (
+    ENDS,
+    HEARTBEAT_TIMEOUT,
+    Airflow,
+    Instance,
+    Spec,
+    WorkerDied,
+    pipeline_run,
+    provider_on,
+)
 from tests.simulation.clock import NeverEnds, Process, outside, virtual_time
 from tests.simulation.slurm import OURS, STRICT, THEIRS, Cluster, Fate, Habits, SlurmJob
 
@@ -36,6 +45,7 @@ NOT_YET = frozenset(
         "no triggerer",
         "no worker",
         "cleared while it submits",
+        "marked before its turn",
         "lookups of each task by itself",
     }
 )
@@ -112,7 +122,7 @@ class World:
         self.cluster = Cluster(self._habits(), random.Random(f"{self.seed}/slurm"), self)
         self.note("%s", self.cluster.habits)
         with provider_on(self.cluster, self):
-            begun = [outside(self._begin(one, self.dice.uniform(0, 20))) for one in self._instances()]
+            begun = [outside(self._begin(run, self.dice.uniform(0, 20))) for run in self._runs()]
             events = [outside(self._event()) for _ in range(self.dice.choice((0, 1, 1, 2, 3, 4, 6)))]
             await asyncio.wait([*begun, *events])
             while lives := [one.life for one in self._all() if one.life and not one.life.done()]:
@@ -135,9 +145,10 @@ class World:
     def _all(self) -> list[Instance]:
         return [one for airflow in self.airflows for one in airflow.instances]
 
-    async def _begin(self, one: Instance, pause: float) -> None:
+    async def _begin(self, run: list[Instance], pause: float) -> None:
         await asyncio.sleep(pause)
-        one.airflow.add(one)
+        for one in run:
+            one.airflow.add(one)
 
     # -------------------------------------------------------------------------------------------------- what is drawn
 
@@ -159,9 +170,9 @@ class World:
             slowness=pick((0.2, 0.2, 0.2, 2.0, 10.0)),
         )
 
-    def _instances(self) -> list[Instance]:
+    def _runs(self) -> list[list[Instance]]:
         pick = self.dice.choice
-        made: list[Instance] = []
+        made: list[list[Instance]] = []
         is_equal = "two Airflows with equal names" not in self.not_yet and self.dice.random() < 0.5
         for number in range(pick((1, 1, 2))):
             airflow = Airflow("AB"[number], random.Random(f"{self.seed}/airflow {number}"), self)
@@ -176,7 +187,9 @@ class World:
                 )
                 width = 12 if self.dice.random() < 0.05 else 1
                 dag = f"dag{place}" if is_equal else f"dag{place}{airflow.name}"
-                made += [Instance(airflow, spec, dag, "run", index if width > 1 else -1) for index in range(width)]
+                made += [[Instance(airflow, spec, dag, "run", index if width > 1 else -1)] for index in range(width)]
+            if self.dice.random() < 0.1:
+                made.append(pipeline_run(airflow, f"pipe{airflow.name}", "run", self.dice.random() < 0.5))
         return made
 
     def fate_of(self, name: str) -> Fate:
@@ -236,7 +249,10 @@ class World:
         if airflow.triggerer.is_alive:
             pause = self.dice.uniform(0.5, self.dice.choice((2, 60, 400)))
             self._unwatched.append((time.monotonic(), time.monotonic() + pause + 30))
-            await airflow.restart_triggerer(pause)
+            ending = outside(airflow.restart_triggerer(pause))
+            if self.dice.random() < 0.3:
+                await self._marked()
+            await ending
 
     async def _worker_dies(self) -> None:
         if one := self._any(lambda one: one.worker):
@@ -244,7 +260,11 @@ class World:
             one.airflow.kill_worker(one)
 
     async def _marked(self) -> None:
-        if one := self._any(lambda one: one.state not in ENDS):
+        # Often one that has just begun.
+        begun_since = time.monotonic() - self.dice.choice((5, 15, TOO_LONG))
+        if one := self._any(lambda one: one.state not in ENDS and one.try_since > begun_since):
+            if one.task and (one is one.siblings[0] or any(other.state not in ENDS for other in one.upstream)):
+                self.gap("marked before its turn", one)
             one.airflow.mark(one, self.dice.choice(("failed", "failed", "success")))
             self._watch_jobs_of(one)
 
@@ -252,9 +272,11 @@ class World:
         is_wide = self.dice.random() < 0.2
         for one in self._all() if is_wide else filter(None, [self._any(lambda one: True)]):
             may = one.state in ENDS or one.state in ("running", "deferred")
-            if may and not (one.state == "running" and "cleared in a worker" in self.not_yet):
+            is_running = any(other.state == "running" for other in one.downstream)
+            if may and not (is_running and "cleared in a worker" in self.not_yet):
                 one.airflow.clear(one)
-                self._watch_jobs_of(one)
+                for cleared in one.downstream:
+                    self._watch_jobs_of(cleared)
                 if "retries that change" not in self.not_yet:
                     # A new version of the DAG comes before the task begins again.
                     one.retries += 1
@@ -266,7 +288,7 @@ class World:
 
     async def _made_again(self) -> None:
         """A run is deleted and made again."""
-        one = self._any(lambda one: one.state in ENDS)
+        one = self._any(lambda one: one.state in ENDS and one.task is None)
         if one is None:
             return
         if "a run that is made again" not in self.not_yet and self.dice.random() < 0.5:
@@ -283,7 +305,12 @@ class World:
         self._gaps.setdefault(one, set()).add(name)
 
     def _is_excused(self, one: Instance) -> bool:
-        return bool(self._gaps.get(one, set()) & self.not_yet)
+        return any(self._gaps.get(other, set()) & self.not_yet for other in one.siblings)
+
+    def _is_hasty(self, one: Instance) -> bool:
+        """Somebody has marked a task of its pipeline whose turn had not come: the others go past it."""
+        hasty = {"marked before its turn"} & self.not_yet
+        return any(self._gaps.get(other, set()) & hasty for other in one.siblings)
 
     def _was_away(self, since: float, until: float) -> bool:
         habits = self.cluster.habits
@@ -312,6 +339,10 @@ class World:
             is_bounded = request.ids is not None or bool(request.safe_names())
         else:
             is_bounded = True
+        if isinstance(request, SubmitOnce) and request.together:
+            for key, name in zip(request.submission_keys(), names, strict=True):
+                stage = next(one for one in self._all() if one.name == strip_key(name))
+                self.keys.setdefault(key.text, (stage, stage.epoch))
         if not is_bounded:
             self._break("nobody reads all of accounting", str(request)[:300])
         if isinstance(request, ListJobs) and request.ids and not request.names:
@@ -337,7 +368,10 @@ class World:
         self.counts["jobs"] += 1
         owner = self._owner(job)
         if owner is None:
-            return self._break("each job is a task's", str(job))
+            self._break("each job is a task's", str(job))
+            return
+        if self._is_hasty(owner[0]):
+            return
         for other in self._jobs_of(*owner):
             if other is job or other.is_forgotten or self._is_out_of_sight(other):
                 continue
@@ -357,13 +391,18 @@ class World:
         if owner is None:
             return self._break("nobody cancels what is another's", f"{process.name} cancels {job}")
         one, epoch = owner
-        if epoch == one.epoch and not one.ordered_at >= one.try_since:
+        # In a pipeline those that can never run go with one that has failed.
+        is_doomed = len(one.siblings) > 1 and any(other.state in ENDS - {"success"} for other in one.siblings)
+        is_ended = epoch != one.epoch or one.ordered_at >= one.try_since
+        if not is_ended and not is_doomed and not self._is_hasty(one):
             self._break("nobody cancels what is another's", f"{process.name} cancels {job}, which {one} waits for")
 
     def try_ended(self, one: Instance, report: Any, error: BaseException | None) -> None:
         jobs = self._jobs_of(one)
         if error is None:
             self.counts["succeeded"] += 1
+            if not one.is_job:
+                return
             mine = [job for job in jobs if str(job.number) == report["job_id"]]
             if not any(all(part.state == "COMPLETED" for part in job.parts) for job in mine):
                 self._break("a success is that of the task's own job", f"{one}: {report}")
