@@ -1,6 +1,8 @@
 """``python -m tests.simulation.mends``: takes mends out of a copy of the provider, one at a time, and plays stories.
 
-A rule that no story breaks without its mend proves nothing.
+A rule that no story breaks without its mend proves nothing. Most are told by one of a few hundred stories; some take an
+exact conjunction, and several thousand: parts of a batch, the wait for the lock, other users' jobs in accounting, polls
+without accounting.
 """
 
 from __future__ import annotations
