@@ -55,8 +55,8 @@ class TrackedJob:
     _is_unaccounted: bool = False
     #: True if all parts are known, even those that had left the queue before the first look.
     _complete: bool = False
-    #: Seconds for which a part was missing while both could be asked, and when that was last seen.
-    _missing_for: float = 0.0
+    #: Seconds for which each part was missing while both could be asked, and when that was last seen.
+    _missing_for: dict[_Key, float] = field(default_factory=dict)
     _missed_at: float | None = None
     #: The name of another job that has this number.
     _stranger: str = ""
@@ -133,18 +133,27 @@ class TrackedJob:
             return
         missing = self._missing()
         if self._known and self._complete and not missing:
-            self._missing_for, self._missed_at, self._lost = 0.0, None, ""
+            self._missing_for, self._missed_at, self._lost = {}, None, ""
             return
-        if self._missed_at is not None:
-            self._missing_for += now - self._missed_at
+        spent = 0.0 if self._missed_at is None else now - self._missed_at
         self._missed_at = now
-        if runaways := missing & self._stale.keys():
-            if self._missing_for >= patience.runaway:
-                states = ", ".join(sorted({str(self._stale[key].state) for key in runaways}))
+        # The elements of an array leave the queue one by one: each has its own time.
+        before = self._missing_for
+        self._missing_for = {key: before[key] + spent if key in before else 0.0 for key in missing or {_PLAIN}}
+        if stale := missing & self._stale.keys():
+            if self._gone_for(patience.runaway) & stale and self._have_ended_without(missing):
+                states = ", ".join(sorted({str(self._stale[key].state) for key in stale}))
                 self._lost = f"accounting has it as {states}, but slurmctld does not know it"
-        elif self._missing_for >= patience.unknown:
+        elif gone := self._gone_for(patience.unknown):
             self._complete = True
-            self._give_up(missing)
+            self._give_up(missing & gone)
+
+    def _gone_for(self, patience: float) -> set[_Key]:
+        return {key for key, seconds in self._missing_for.items() if seconds >= patience}
+
+    def _have_ended_without(self, missing: Set[_Key]) -> bool:
+        """True if all other parts have ended: while one runs, the job must be followed."""
+        return all(job.state.is_finished for key, job in self._known.items() if job and key not in missing)
 
     def parts(self) -> tuple[Job, ...]:
         """The newest record of each part."""
@@ -209,10 +218,11 @@ class TrackedJob:
 
     def _give_up(self, missing: set[_Key]) -> None:
         others = [job for key, job in self._known.items() if job and key not in missing]
+        have_ended = self._have_ended_without(missing)
         unseen = [key[0] for key in missing if key[0] is not None and not self._known[key]]
         if self._is_unaccounted and unseen:
-            # They have ended, how is unknown; the job is not over before the others have ended, too.
-            if all(job.state.is_finished for job in others):
+            # They have ended, how is unknown.
+            if have_ended:
                 said = array_text(unseen)
                 self._lost = f"elements {said} are not in the queue, and without accounting nobody knows how they ended"
             missing = {key for key in missing if self._known[key]}
@@ -222,7 +232,7 @@ class TrackedJob:
                 # An element that was cancelled before it started has no row anywhere.
                 gone = JobId(self.number, element=key[0])
                 self._known[key] = Job(id=gone, name=others[0].name, user=others[0].user, state=_CANCELLED)
-            elif last:
+            elif last and have_ended:
                 self._lost = f"it was {last.state} when last seen, and is in neither the queue nor accounting now"
         if not self._known:
             self._lost = "it is in neither the queue nor accounting"

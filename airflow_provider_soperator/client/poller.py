@@ -209,7 +209,7 @@ class WatchList(Generic[W]):
         ids = _ids(entries)
         try:
             for start in range(0, len(ids), MOST_IDS):
-                for found in (yield Accounting(ids=ids[start : start + MOST_IDS])):
+                for found in (yield Accounting(ids=ids[start : start + MOST_IDS], mine=not self._not_mine)):
                     past.setdefault(found.id.job, []).append(found)
         except AccountingDisabled:
             for entry in entries:
@@ -249,9 +249,9 @@ def _ids(entries: Iterable[_WatchedEntry[W]]) -> tuple[JobId, ...]:
 
 
 def statuses(jobs: Mapping[JobId, str]) -> Steps[dict[JobId, JobStatus]]:
-    """The current status of each job; one in neither the queue nor accounting, under its name if given, is ``lost``."""
+    """The current status of each job; one with a name is one's own, and ``lost`` if nothing knows it by that name."""
     book: WatchList[Waiter] = WatchList(LossLimits(unknown=0, runaway=0))
-    asked = [Waiter(job, name) for job, name in jobs.items()]
+    asked = [Waiter(job, name, mine=bool(name)) for job, name in jobs.items()]
     for one in asked:
         book.add(one)
     yield from book.round()

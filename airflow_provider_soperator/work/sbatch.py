@@ -28,6 +28,7 @@ from airflow_provider_soperator.slurm.job_usage import figures, in_words, usage_
 from airflow_provider_soperator.slurm.requests import ListJobs
 from airflow_provider_soperator.slurm.requests.submission import Submitted
 from airflow_provider_soperator.transports.transport_errors import TransportError
+from airflow_provider_soperator.work.polling import may_pass
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
@@ -273,16 +274,23 @@ class Chain:
             # Another try may succeed.
             await asyncio.sleep(_LOOK)
         is_due = all(is_met(kind, state) for name, kind in self.follows for state in states[name].values())
-        try:
-            if not await run.unfinished():
-                return
-            if not is_due:
-                await run.client.cancel_waiting([job])
-                log.info("Job %s waits for what can never come: what had not begun of it is cancelled", job)
-            elif await run.client.let_go(job):
-                log.info("Job %s need not wait for jobs that have failed: its task's turn has come", job)
-        except (SlurmError, TransportError) as error:
-            log.warning("Job %s waits in vain, and could not be let go: %s", job, error)
+        while True:
+            try:
+                return await self._let_go(run, job, is_due, log)
+            except (SlurmError, TransportError) as error:
+                log.warning("Job %s waits in vain, and could not be let go: %s", job, error)
+                if not may_pass(error):
+                    return
+            await asyncio.sleep(_LOOK)
+
+    async def _let_go(self, run: JobRun, job: JobId, is_due: bool, log: Logger) -> None:
+        if not await run.unfinished():
+            return
+        if not is_due:
+            await run.client.cancel_waiting([job])
+            log.info("Job %s waits for what can never come: what had not begun of it is cancelled", job)
+        elif await run.client.let_go(job):
+            log.info("Job %s need not wait for jobs that have failed: its task's turn has come", job)
 
     async def give_up(self, client: AsyncSlurmClient) -> None:
         """Cancel the jobs that can never run."""

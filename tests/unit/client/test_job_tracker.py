@@ -244,6 +244,29 @@ def test_an_element_that_ran_and_vanished_is_not_taken_for_cancelled() -> None:
     assert seen.status.lost.startswith("it was RUNNING when last seen")
 
 
+def test_elements_that_leave_the_queue_one_after_the_other_are_each_missed_for_a_time_of_their_own() -> None:
+    """Accounting learns of each end 200 s after the queue has forgotten it, so that one of them is always missed."""
+    seen = Seen(9)
+    for at in range(0, 1000, 10):
+        gone, known = min(6, at // 100), max(0, min(6, (at - 200) // 100))
+        running = [past(f"9_{index}", "RUNNING" if index >= known else "COMPLETED") for index in range(6)]
+        seen.look([queued(f"9_{index}", "RUNNING") for index in range(gone, 6)], running)
+        assert not seen.status.lost
+    assert seen.status.succeeded
+
+
+@pytest.mark.parametrize("accounting", ["", "RUNNING"])
+def test_an_array_is_not_lost_while_other_elements_of_it_run(accounting: str) -> None:
+    seen = Seen(9)
+    rows = [past("9_1", accounting)] * bool(accounting)
+    seen.look([queued("9_1", "RUNNING"), queued("9_2", "RUNNING")], rows)
+    for _ in range(60):
+        seen.look([queued("9_2", "RUNNING")], rows)
+        assert not seen.status.is_over
+    seen.look([queued("9_2", "COMPLETED")], rows)
+    assert seen.status.lost
+
+
 def test_one_element_is_told_of_alone() -> None:
     seen = Seen(9)
     seen.look([queued("9_1", "FAILED"), queued("9_[2-3]", "PENDING")], [past("9_[1-3]", "PENDING")])

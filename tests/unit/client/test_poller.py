@@ -72,6 +72,13 @@ class Rounds:
         return [row for row in answer if isinstance(row, AccountingJob) and request.admits(row)]
 
 
+@pytest.mark.parametrize("mine", [True, False])
+def test_of_ones_own_jobs_others_cannot_pretend_to_have_one(mine: bool) -> None:
+    """To root accounting shows the jobs of all users, whose names anybody can copy."""
+    asked = Rounds(Listener("7", mine=mine)).round()
+    assert [request.mine for request in asked if isinstance(request, (ListJobs, Accounting))] == [mine, mine]
+
+
 def test_a_round_asks_the_queue_once_whatever_the_number() -> None:
     listeners = [Listener(str(1 + number % 100)) for number in range(1000)]
     rounds = Rounds(*listeners)
@@ -87,7 +94,7 @@ def test_accounting_is_asked_once_and_only_for_what_the_queue_does_not_have() ->
     rounds.past = [past("2", "FAILED"), past("3_[1-2]", "PENDING")]
     [_, question] = rounds.round()
     # Of an array it is not known at first what was there before.
-    assert question == Accounting(ids=(JobId(2), JobId(3)))
+    assert question == Accounting(ids=(JobId(2), JobId(3)), mine=True)
     assert (here.states, gone.states, array.states) == (["RUNNING"], ["FAILED"], ["PENDING"])
     assert [type(request) for request in rounds.round()] == [ListJobs]
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import time
 from typing import Any
 
 import pytest
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.job_run import JobRun
+from airflow_provider_soperator.slurm.errors import ControllerUnreachable
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
 from airflow_provider_soperator.slurm.requests import CancelJobs, UpdateJob
@@ -60,3 +62,26 @@ def test_a_job_that_waits_in_vain_is_freed_by_its_number_and_key(
     freed = UpdateJob(JobId(7), {"Dependency": ""})
     expected = freed if state == "success" else CancelJobs(ids=(JobId(7),), waiting=True)
     assert slurm.orders == [expected] * (key is OURS)
+
+
+def test_a_job_that_waits_in_vain_is_freed_once_the_cluster_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = Slurm(accounting=[])
+    chain = Chain(ahead="7")
+
+    def away() -> None:
+        if time.monotonic() < 3000:
+            raise ControllerUnreachable("Unable to contact slurm controller")
+
+    async def free() -> None:
+        run = JobRun(AsyncSlurmClient(slurm), BatchJob(command="fit", name="fit"), [OURS])
+        await run.submit()
+        slurm.queue = [pending("7", OURS, "afterok:5(failed)")]
+        slurm.before_look = away
+
+        async def states(names: Any) -> dict[str, dict[int, str | None]]:
+            return {}
+
+        await chain.free(run, JobId(7), states, LOG)
+
+    run_without_waiting(free(), monkeypatch)
+    assert slurm.orders == [UpdateJob(JobId(7), {"Dependency": ""})]

@@ -1,0 +1,177 @@
+"""``python -m tests.simulation.mends``: takes mends out of a copy of the provider, one at a time, and plays stories.
+
+A rule that no story breaks without its mend proves nothing. Most are told by one of a few hundred stories; some take an
+exact conjunction, and several thousand: parts of a batch, the wait for the lock, other users' jobs in accounting, polls
+without accounting.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent.parent
+PROVIDER = "airflow_provider_soperator"
+
+
+@dataclass(frozen=True)
+class Mend:
+    """What the provider does since a defect was found, and how it was before: pairs of texts in one module."""
+
+    what: str
+    module: str
+    pairs: tuple[tuple[str, str], ...]
+
+
+MENDS = (
+    Mend(
+        "a job that is followed is known by its key",
+        "client/job_run.py",
+        (("name=submitted.key.suffix,", 'name="",'),),
+    ),
+    Mend(
+        "a job that is cancelled is known by its key",
+        "client/queue.py",
+        (("if job.name.endswith(jobs[job.id.whole].suffix)}", "}"),),
+    ),
+    Mend(
+        "without accounting elements that are missing are missed",
+        "client/job_tracker.py",
+        (("        self._expect(self.expected)\n", ""),),
+    ),
+    Mend(
+        "a lock that is not free is no refusal",
+        "slurm/requests/submission.py",
+        (("raise from_output((SUBMISSION,),", 'raise from_output(("sbatch",),'),),
+    ),
+    Mend(
+        "each part of a batch is answered by itself",
+        "client/submissions.py",
+        (
+            ("self._take(_submit_some(jobs, earliest,", "self._take(_submit_all(jobs, earliest,"),
+            (
+                "class Batcher:",
+                "def _submit_all(jobs, since, fresh):\n"
+                "    done = {}\n"
+                "    while left := {key: job for key, job in jobs.items() if key not in done}:\n"
+                "        done |= yield from _submit_some(left, since, fresh)\n"
+                "    return done\n\n\n"
+                "class Batcher:",
+            ),
+        ),
+    ),
+    Mend(
+        "a job that looks lost is watched, and not submitted anew",
+        "client/submissions.py",
+        (("    if status.is_finished and not status.succeeded:", "    if status.is_over and not status.succeeded:"),),
+    ),
+    Mend(
+        "a field that cannot be read concerns its own job",
+        "slurm/requests/commands.py",
+        (("except (OSError, OverflowError, ValueError) as error:", "except ZeroDivisionError as error:"),),
+    ),
+    Mend(
+        "only jobs of one's own are found in accounting",
+        "client/submissions.py",
+        (("yield Accounting(names=names, mine=True, since=since)", "yield Accounting(names=names, since=since)"),),
+    ),
+    Mend(
+        "names with blanks and accents can be asked for",
+        "slurm/requests/accounting.py",
+        (
+            (
+                """re.compile(r"(?! )(?:(?![,'\\"\\[\\]\\\\])[ -~À-ÿ])+(?<! )")""",
+                """re.compile("[A-Za-z0-9._:@+-]+")""",
+            ),
+        ),
+    ),
+    Mend(
+        "the wait for the lock does not count as work",
+        "slurm/requests/submission.py",
+        (("timeout=LOCK_WAIT + TIMEOUT)", "timeout=TIMEOUT)"),),
+    ),
+    Mend(
+        "one submission is under way at a time",
+        "client/submissions.py",
+        (
+            (
+                "            while self._waiting:\n"
+                "                await self._send(dict(islice(self._waiting.items(), MOST)))\n"
+                "        finally:\n            self._task = None",
+                "            batch, self._waiting, self._task = self._waiting, {}, None\n"
+                "            await self._send(batch)\n"
+                "        finally:\n            pass",
+            ),
+            ("self._waiting.pop(key).answers", "batch[key].answers"),
+        ),
+    ),
+    Mend(
+        "without accounting polls come before the queue forgets",
+        "client/poller.py",
+        (
+            (
+                "math.inf if config.has_accounting else config.min_job_age.total_seconds() * _OF_MEMORY",
+                "math.inf",
+            ),
+            ("Pace(rarest=_OF_MEMORY * ClusterConfig.min_job_age.total_seconds())", "Pace()"),
+        ),
+    ),
+    Mend(
+        "each element of an array is missed by itself",
+        "client/job_tracker.py",
+        (("before[key] + spent if key in before else 0.0", "max(before.values(), default=-spent) + spent"),),
+    ),
+    Mend(
+        "an array is not lost while elements of it run",
+        "client/job_tracker.py",
+        (
+            (
+                "return all(job.state.is_finished for key, job in self._known.items() if job and key not in missing)",
+                "return True",
+            ),
+        ),
+    ),
+    Mend(
+        "clocks may be apart by an hour",
+        "triggers/sbatch.py",
+        (("_CLOCKS = timedelta(hours=1)", "_CLOCKS = timedelta(0)"),),
+    ),
+)
+
+
+def without(mend: Mend, seeds: int) -> str:
+    """What the first story says that breaks a rule; or how many stories have broken none."""
+    with tempfile.TemporaryDirectory(prefix="without-a-mend-") as folder:
+        for part in (PROVIDER, "tests/simulation", "tests/soak"):
+            shutil.copytree(ROOT / part, Path(folder) / part, ignore=shutil.ignore_patterns("__pycache__"))
+        module = Path(folder) / PROVIDER / mend.module
+        text = module.read_text()
+        for now, before in mend.pairs:
+            assert now in text, f"{mend.module} has no {now!r} any more: {mend.what}"
+            text = text.replace(now, before)
+        module.write_text(text)
+        words = [sys.executable, "-m", "tests.simulation", "--seeds", str(seeds)]
+        environment = {**os.environ, "PYTHONPATH": folder, "PYTHONDONTWRITEBYTECODE": "1"}
+        played = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    first, *_, last = (played.stdout.splitlines() or [played.stderr[-500:]]) * 2
+    return first if first.startswith("seed ") else f"NOT FOUND: {last}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation.mends", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=1500, metavar="N", help="stories for each (1500)")
+    parser.add_argument("--only", default="", metavar="WORDS", help="mends with these words")
+    given = parser.parse_args()
+    for mend in MENDS:
+        if given.only in mend.what:
+            print(f"{mend.what} -> {without(mend, given.seeds)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
