@@ -86,7 +86,7 @@ def test_a_refusal_names_what_may_be_used(alice: SlurmClient, asked: dict[str, s
 # Over slurmrestd 24.11 alice is given the id of a job that slurmctld does not know a moment later.
 @pytest.mark.parametrize("alice", ["login"], indirect=True)
 def test_a_refusal_names_what_the_nodes_have(alice: SlurmClient) -> None:
-    with pytest.raises(SubmitRefused, match="the cluster has .* nodes, and at most 8 GPUs"):
+    with pytest.raises(SubmitRefused, match=r"the cluster has .* nodes, and at most 8 GPUs"):
         alice.submit(BatchJob(command="true", chdir="/tmp", gpus_per_node=99), key("gpus"))
 
 
