@@ -1,8 +1,7 @@
 """``python -m tests.simulation.mends``: takes mends out of a copy of the provider, one at a time, and plays stories.
 
 A rule that no story breaks without its mend proves nothing. Most are told by one of a few hundred stories; some take an
-exact conjunction, and several thousand: parts of a batch, the wait for the lock, other users' jobs in accounting, polls
-without accounting.
+exact conjunction, and several thousand, as the wait for the lock, and polls without accounting.
 """
 
 from __future__ import annotations
@@ -51,35 +50,14 @@ MENDS = (
         (("raise from_output((SUBMISSION,),", 'raise from_output(("sbatch",),'),),
     ),
     Mend(
-        "each part of a batch is answered by itself",
-        "client/submissions.py",
-        (
-            ("self._take(_submit_some(jobs, earliest,", "self._take(_submit_all(jobs, earliest,"),
-            (
-                "class Batcher:",
-                "def _submit_all(jobs, since, fresh):\n"
-                "    done = {}\n"
-                "    while left := {key: job for key, job in jobs.items() if key not in done}:\n"
-                "        done |= yield from _submit_some(left, since, fresh)\n"
-                "    return done\n\n\n"
-                "class Batcher:",
-            ),
-        ),
-    ),
-    Mend(
         "a job that looks lost is watched, and not submitted anew",
         "client/submissions.py",
-        (("    if status.is_finished and not status.succeeded:", "    if status.is_over and not status.succeeded:"),),
+        (("    if status.is_finished:", "    if status.is_over:"),),
     ),
     Mend(
         "a field that cannot be read concerns its own job",
         "slurm/requests/commands.py",
         (("except (OSError, OverflowError, ValueError) as error:", "except ZeroDivisionError as error:"),),
-    ),
-    Mend(
-        "only jobs of one's own are found in accounting",
-        "client/submissions.py",
-        (("yield Accounting(names=names, mine=True, since=since)", "yield Accounting(names=names, since=since)"),),
     ),
     Mend(
         "names with blanks and accents can be asked for",
@@ -95,21 +73,6 @@ MENDS = (
         "the wait for the lock does not count as work",
         "slurm/requests/submission.py",
         (("timeout=LOCK_WAIT + TIMEOUT)", "timeout=TIMEOUT)"),),
-    ),
-    Mend(
-        "one submission is under way at a time",
-        "client/submissions.py",
-        (
-            (
-                "            while self._waiting:\n"
-                "                await self._send(dict(islice(self._waiting.items(), MOST)))\n"
-                "        finally:\n            self._task = None",
-                "            batch, self._waiting, self._task = self._waiting, {}, None\n"
-                "            await self._send(batch)\n"
-                "        finally:\n            pass",
-            ),
-            ("self._waiting.pop(key).answers", "batch[key].answers"),
-        ),
     ),
     Mend(
         "without accounting polls come before the queue forgets",
@@ -139,8 +102,18 @@ MENDS = (
     ),
     Mend(
         "clocks may be apart by an hour",
-        "triggers/sbatch.py",
+        "slurm/job_ids.py",
         (("_CLOCKS = timedelta(hours=1)", "_CLOCKS = timedelta(0)"),),
+    ),
+    Mend(
+        "a key belongs to one run",
+        "slurm/job_ids.py",
+        (("if begun else []", "if False else []"),),
+    ),
+    Mend(
+        "a submission waits while the cluster is away",
+        "client/batcher.py",
+        (("if self._log is None or", "if True or"),),
     ),
 )
 
