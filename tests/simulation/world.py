@@ -257,7 +257,8 @@ class World:
         # Often one that has just begun.
         begun_since = time.monotonic() - self.dice.choice((5, 15, TOO_LONG))
         if one := self._any(lambda one: one.state not in ENDS and one.try_since > begun_since):
-            if one.task and (one is one.siblings[0] or any(other.state not in ENDS for other in one.upstream)):
+            waits = one.state is None or any(other.state not in ENDS for other in one.upstream)
+            if one.task and (one is one.siblings[0] or waits):
                 self.gap("marked before its turn", one)
             one.airflow.mark(one, self.dice.choice(("failed", "failed", "success")))
             self._watch_jobs_of(one)
@@ -306,10 +307,13 @@ class World:
         hasty = {"marked before its turn"} & self.not_yet
         return any(self._gaps.get(other, set()) & hasty for other in one.siblings)
 
-    def _was_away(self, since: float, until: float) -> bool:
+    @property
+    def _is_shaky(self) -> bool:
         habits = self.cluster.habits
-        shaky = bool(habits.cuts or habits.late_replies or habits.rate_limit)
-        return shaky or any(begun <= until and ended >= since for begun, ended in self._away)
+        return bool(habits.cuts or habits.late_replies or habits.rate_limit)
+
+    def _was_away(self, since: float, until: float) -> bool:
+        return self._is_shaky or any(begun <= until and ended >= since for begun, ended in self._away)
 
     def _jobs_of(self, one: Instance, epoch: int | None = None) -> list[SlurmJob]:
         return [job for job in self.cluster.jobs if self._owner(job) == (one, one.epoch if epoch is None else epoch)]
@@ -445,7 +449,8 @@ class World:
         outside(self._check_gone(one, epoch))
 
     async def _check_gone(self, one: Instance, epoch: int) -> None:
-        await asyncio.sleep(GONE_WITHIN)
+        # A site's limit of calls, or a shaky connection, makes all take longer.
+        await asyncio.sleep(GONE_WITHIN * (10 if self._is_shaky else 1))
         # Whoever waits for a cluster looks ever more rarely.
         while not (self.cluster.is_well and one.airflow.triggerer.is_alive) or any(
             ended > time.monotonic() - GONE_WITHIN for _, ended in self._away
