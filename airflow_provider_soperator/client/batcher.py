@@ -29,6 +29,11 @@ BATCH_PAUSE = 0.05
 TOLD_AGAIN = 1800.0
 
 
+def may_pass(failure: Exception) -> bool:
+    """True if a failure of a request may be over later without any change, as it says of itself."""
+    return isinstance(failure, (SlurmError, TransportError)) and failure.passing
+
+
 class Patience:
     """The wait of a caller while a cluster is away: its log is told of each cause, and again from time to time.
 
@@ -42,7 +47,7 @@ class Patience:
 
     def bears(self, failure: Exception) -> bool:
         """True if the caller waits until the failure is over; its log is told then."""
-        if self._log is None or not isinstance(failure, (SlurmError, TransportError)) or not failure.passing:
+        if self._log is None or not may_pass(failure):
             return False
         now, kind = time.monotonic(), type(failure)
         if now >= self._due.get(kind, -math.inf):
@@ -104,7 +109,7 @@ class Batcher(Generic[K, I, R]):
             raise
 
     async def _take_back(self, key: K, entry: _Entry[I, R], caller: _Caller[R]) -> None:
-        """Forget a caller. If nobody else wants the answer, the item is not sent, or not again once it was sent."""
+        """Forget a caller. If no other wants the answer, the item is not sent, or not again once it was sent."""
         if caller in entry.callers:
             entry.callers.remove(caller)
         if self._sent.get(key) is entry and self._end:
@@ -153,12 +158,12 @@ class Batcher(Generic[K, I, R]):
         """Fail the callers of this request who do not bear it; True if they are all of them."""
         now = time.monotonic()
         self._failure = first_of_kind(self._failure, failure)
-        may_pass = isinstance(failure, (SlurmError, TransportError)) and failure.passing
+        is_passing = may_pass(failure)
         for key, entry in list(self._waiting.items()):
             for caller in self._callers([entry]):
                 caller.failures += key in self._sent
                 is_borne = caller.patience.bears(failure)
-                has_more = may_pass and self._policy.pause(max(1, caller.failures), now - caller.began) is not None
+                has_more = is_passing and self._policy.pause(max(1, caller.failures), now - caller.began) is not None
                 if key in self._sent and not is_borne and not has_more:
                     caller.answer.set_exception(failure)
                     entry.callers.remove(caller)

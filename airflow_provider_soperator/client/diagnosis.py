@@ -47,7 +47,7 @@ def diagnose(status: JobStatus) -> Steps[tuple[list[str], list[str]]]:
 
 
 def trouble_of(nodes: Iterable[Node]) -> list[str]:
-    """Lines about the nodes that Slurm, or somebody, has taken out of service."""
+    """Lines about the nodes that Slurm or an administrator has taken out of service."""
     return _some([_node(node) for node in nodes if node.reason], "nodes")
 
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from datetime import datetime, timezone
 
-from airflow_provider_soperator.client.submissions import named
-from airflow_provider_soperator.slurm.errors import AccountingDisabled
+from airflow_provider_soperator.client.submissions import named, named_jobs
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
 from airflow_provider_soperator.slurm.job_records import Job, JobStatus
-from airflow_provider_soperator.slurm.requests import Accounting, ListJobs
 from airflow_provider_soperator.slurm.requests.accounting import name_in_accounting
 from airflow_provider_soperator.slurm.requests.commands import Steps
 from airflow_provider_soperator.slurm.requests.submission import LOOK_BACK
@@ -21,13 +18,10 @@ def earlier_jobs(job: BatchJob, keys: Sequence[SubmissionKey], since: datetime |
     """The jobs of several tries, in their order, as Slurm has them; None for one that it does not know (any more)."""
     names = [named(job, key).name or "" for key in keys]
     found: dict[str, dict[JobId, Job]] = {name_in_accounting(name): {} for name in names}
-    with contextlib.suppress(AccountingDisabled):
-        since = since or datetime.now(timezone.utc) - LOOK_BACK
-        for record in (yield Accounting(names=tuple(names), mine=True, since=since)):
-            found[record.name][record.id] = record.as_job()
-    for queued in (yield ListJobs(mine=True, names=tuple(names))):
-        # The queue is more exact than accounting.
-        found[name_in_accounting(queued.name)][queued.id] = queued
+    since = since or datetime.now(timezone.utc) - LOOK_BACK
+    # The queue is more exact than accounting, and comes last here.
+    for one in reversed((yield from named_jobs(names, since))):
+        found[name_in_accounting(one.name)][one.id] = one if isinstance(one, Job) else one.as_job()
     return [_end(parts) for parts in found.values()]
 
 

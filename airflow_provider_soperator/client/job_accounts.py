@@ -54,7 +54,7 @@ class _Ended:
 
 
 class JobAccounts:
-    """Asks in a task of the loop, which ends when nobody waits. Without accounting, or while it fails, nobody does."""
+    """Asks in a task of the loop, which ends when no job waits. Without accounting, or while it fails, none does."""
 
     def __init__(self, ask: Callable[[Request[Any]], Awaitable[Any]]) -> None:
         self._ask = ask

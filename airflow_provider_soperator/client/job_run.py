@@ -356,10 +356,10 @@ class JobRun:
         if error is None or error.part is None:
             return []
         # Separate errors say more.
-        for path, _ in reversed(self._paths(error.part)):
+        for path in [path for path, _ in reversed(self._paths(error.part)) if path]:
             with contextlib.suppress(SlurmError, TransportError, asyncio.TimeoutError):
                 async with timeout(DIAGNOSIS_TIME):
-                    [lines] = await self._ends([path] * bool(path), MOST_OF_END) or [[]]
+                    [lines] = await self._ends([path], MOST_OF_END)
                 if lines := [line for line in lines if line.strip()][-LAST_LINES:]:
                     return [f"The end of {path}:", *(f"  {line}" for line in lines)]
         return []

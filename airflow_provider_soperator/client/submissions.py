@@ -144,14 +144,14 @@ def find(batch: Mapping[K, Earlier]) -> Steps[dict[K, Submitted | None]]:
     since = min(one.since or datetime.now(timezone.utc) - LOOK_BACK for one in batch.values())
     # The lowest id of each name counts, as in the submission.
     ids: dict[str, JobId] = {}
-    for job in sorted((yield from _named_jobs(tuple(names.values()), since)), key=lambda job: job.id, reverse=True):
+    for job in sorted((yield from named_jobs(tuple(names.values()), since)), key=lambda job: job.id, reverse=True):
         ids[name_in_accounting(job.name)] = job.id.whole
     known = {key: ids[found] for key, name in names.items() if (found := name_in_accounting(name)) in ids}
     newest = {which: next((key for key in reversed(one.keys) if key in known), None) for which, one in batch.items()}
     wanted = {known[key]: names[key] for key in newest.values() if key}
     if not wanted:
         return dict.fromkeys(batch)
-    # Whoever was told to cancel one of them has not done it yet, and from here on it is this try's.
+    # A process that was told to cancel one of them has not done it yet, and from here on it is this try's.
     yield Withdraw(tuple(key for key in newest.values() if key), is_void=True)
     found_as = yield from statuses(wanted)
     return {
@@ -160,8 +160,8 @@ def find(batch: Mapping[K, Earlier]) -> Steps[dict[K, Submitted | None]]:
     }
 
 
-def _named_jobs(names: Sequence[str], since: datetime) -> Steps[list[Job | AccountingJob]]:
-    """The connection's own jobs of these names, in the queue and in accounting."""
+def named_jobs(names: Sequence[str], since: datetime) -> Steps[list[Job | AccountingJob]]:
+    """The connection's own jobs of these names, first those in the queue, then those in accounting."""
     found: list[Job | AccountingJob] = list((yield ListJobs(mine=True, names=tuple(names))))
     with contextlib.suppress(AccountingDisabled):
         for start in range(0, len(names), MOST):

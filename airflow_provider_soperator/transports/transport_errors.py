@@ -46,7 +46,7 @@ class ConnectFailed(TransportError):
 class Unreachable(ConnectFailed):
     """The server does not answer, or nothing listens there: it may be down, or starting.
 
-    Not worth another try at once: who waits for nobody is told of a wrong address or port quickly.
+    Not worth another try at once: a caller without patience is told of a wrong address or port quickly.
     """
 
     passing = True

@@ -96,8 +96,7 @@ class Instance:
         self.worker: Process | None = None
         #: Its last try has ended with its worker.
         self.is_orphaned = False
-        #: Its row in the table of triggers, and how many triggerers have had it in this try.
-        self.deferral_count = 0
+        #: Its row in the table of triggers.
         self.deferral: Deferral | None = None
         self.life: asyncio.Task[None] | None = None
 
@@ -262,7 +261,6 @@ class Airflow:
             one.ordered.clear()
             one.xcoms.clear()
             one.try_since = time.monotonic()
-            one.deferral_count = 0
             self._judge.note("%s: try %s begins", one, one.try_number)
             try:
                 one.is_orphaned = False
@@ -386,7 +384,6 @@ class Airflow:
     def _begin(self, one: Instance, deferral: Deferral) -> None:
         trigger = deferral.kind(**deferral.arguments)
         trigger.task_instance = one
-        one.deferral_count += 1
         deferral.task = self.triggerer.start(_acting(one, self._run_trigger(one, deferral, trigger)))
 
     async def _run_trigger(self, one: Instance, deferral: Deferral, trigger: Any) -> None:
