@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import TriggerRule
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from airflow_provider_soperator.pipelines.graph import EARLY, is_met
+from airflow_provider_soperator.pipelines.graph import is_met
 from airflow_provider_soperator.pipelines.group import PipelineGroup
 from airflow_provider_soperator.pipelines.plan import AHEAD, Ahead, AheadJob
 from airflow_provider_soperator.slurm.job_ids import SubmissionKey
@@ -109,13 +109,12 @@ class Member:
         """The jobs around this one, for the trigger: the fields of a ``Chain``."""
         graph, name, job = self._pipeline.graph, self._task.task_id, self.job()
         links = self._pipeline.followed[name]
-        is_early = any(link.kind in EARLY for link in links)
         return {
             "ahead": job.job if job else "",
             "waiting": self._jobs(graph.after(name)),
             "doomed": self._jobs(graph.doomed_by(name)),
-            # Only a task that begins early may still wait for one that it follows.
-            "follows": [[link.upstream, link.kind] for link in links] if is_early else [],
+            "follows": [[link.upstream, link.kind] for link in links],
+            "before": {link.upstream: self._jobs([link.upstream]) for link in links},
         }
 
     @contextmanager

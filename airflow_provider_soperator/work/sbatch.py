@@ -17,7 +17,7 @@ from airflow.sdk.execution_time.xcom import XCom
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.job_run import JobRun, NewestLine, Printed
 from airflow_provider_soperator.logger import Logger
-from airflow_provider_soperator.pipelines.graph import is_ended, is_met
+from airflow_provider_soperator.pipelines.graph import EARLY, is_ended, is_met
 from airflow_provider_soperator.slurm import directives, links
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.job import BatchJob, job_of
@@ -138,6 +138,7 @@ async def follow(
     status: JobStatus | None = None
     said, is_placed = "", False
     freeing: asyncio.Future[None] | None = None
+    freed = {""}
     try:
         async for news in run.follow():
             if isinstance(news, Printed):
@@ -158,7 +159,8 @@ async def follow(
                 for line in await run.hindrances(status):
                     log.info("  %s", line)
             await published.update(status)
-            if freeing is None and chain.is_stuck(status):
+            if (why := chain.wait_of(status)) not in freed and (freeing is None or freeing.done()):
+                freed.add(why)
                 freeing = asyncio.ensure_future(chain.free(run, submitted.id, states, log))
     finally:
         if freeing:
@@ -221,8 +223,8 @@ async def _log(lines: list[str], log: Logger) -> None:
 
 #: Seconds between two looks at tasks that may be tried once more.
 _LOOK = 10.0
-#: Slurm's reason of a job whose dependency can never be met.
-_NEVER = "DependencyNeverSatisfied"
+#: Slurm's reasons of a job that waits for others: for one that can never come, and for one that has not come yet.
+_NEVER, _NOT_YET = "DependencyNeverSatisfied", "Dependency"
 
 
 @dataclass(frozen=True)
@@ -235,8 +237,10 @@ class Chain:
     waiting: Mapping[str, str] = field(default_factory=dict)
     #: Jobs that can never run once it has failed.
     doomed: Mapping[str, str] = field(default_factory=dict)
-    #: Upstream tasks that may still run when the task begins, with the kind of link to each.
+    #: Upstream stages, with the kind of link to each.
     follows: Sequence[Sequence[str]] = ()
+    #: Jobs that were submitted ahead for those, by stage.
+    before: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, said: dict[str, Any] | None) -> Chain:
@@ -257,31 +261,43 @@ class Chain:
             # Their own tasks do it when it is their turn.
             log.warning("The jobs that wait for this one could not be told of it: %s", error)
 
-    def is_stuck(self, status: JobStatus) -> bool:
-        return bool(self.ahead) and any(part.reason == _NEVER for part in status.parts)
+    def wait_of(self, status: JobStatus) -> str:
+        """Slurm's reason if the task's turn has come and its job still waits for others; otherwise empty."""
+        reasons = {part.reason for part in status.parts} if self.ahead else set()
+        return next((reason for reason in (_NEVER, _NOT_YET) if reason in reasons), "")
 
     async def free(self, run: JobRun, job: JobId, states_of: StatesOf, log: Logger) -> None:
-        """Release a job whose dependency can never be met, or cancel it, once it is clear which.
+        """End the wait of a job for others, once Airflow has gone past those that it waits for.
 
-        Airflow may have gone past that dependency, as when a job was forgiven or its task marked by hand.
+        Their jobs may be left in the queue, as when a task before them was marked by hand or its Airflow worker died:
+        those are cancelled. The job itself is released, or cancelled where its dependency was not met.
         """
         names = [name for name, _ in self.follows]
-        states: dict[str, dict[int, str | None]] = {}
-        while names:
-            states = await states_of(names)
-            if all(is_ended(state) for name in names for state in states[name].values()):
-                break
-            # Another try may succeed.
+        # Only those may still run when the task begins, and another try of theirs may succeed.
+        early = [(name, kind) for name, kind in self.follows if kind in EARLY]
+        states = await states_of(names)
+        while not all(_has_ended(states[name]) for name, _ in early):
             await asyncio.sleep(_LOOK)
-        is_due = all(is_met(kind, state) for name, kind in self.follows for state in states[name].values())
+            states = await states_of(names)
+        left = {id: key for name, jobs in self.before.items() if _has_ended(states[name]) for id, key in jobs.items()}
+        is_due = all(is_met(kind, state) for name, kind in early for state in states[name].values())
         while True:
             try:
+                await self._clear_way(run.client, left, job, log)
                 return await self._let_go(run, job, is_due, log)
             except (SlurmError, TransportError) as error:
                 log.warning("Job %s waits in vain, and could not be let go: %s", job, error)
                 if not may_pass(error):
                     return
             await asyncio.sleep(_LOOK)
+
+    async def _clear_way(self, client: AsyncSlurmClient, left: Mapping[str, str], job: JobId, log: Logger) -> None:
+        """Cancel the jobs before this one that still wait, though their tasks have ended."""
+        waiting = await client.unfinished(read_keys(left)) if left else ()
+        if waiting:
+            await client.cancel_waiting(waiting)
+            names = ", ".join(map(str, waiting))
+            log.info("Job %s waits for %s, whose tasks have ended: what had not begun is cancelled", job, names)
 
     async def _let_go(self, run: JobRun, job: JobId, is_due: bool, log: Logger) -> None:
         if not await run.unfinished():
@@ -295,6 +311,10 @@ class Chain:
     async def give_up(self, client: AsyncSlurmClient) -> None:
         """Cancel the jobs that can never run."""
         await client.cancel_waiting(await client.unfinished(read_keys(self.doomed)))
+
+
+def _has_ended(states: Mapping[int, str | None]) -> bool:
+    return all(map(is_ended, states.values()))
 
 
 class Published:

@@ -57,7 +57,7 @@ _NO_DBD = b"sacct: error: slurm_persist_conn_open_without_init: failed to open p
 _GONE = "scancel: error: Kill job error on job id {}: Invalid job id specified\n"
 _ENDED = "scancel: error: Kill job error on job id {}: Job/step already completing or completed\n"
 _NOT_OURS = "scancel: error: Kill job error on job id {}: Access/permission denied\n"
-NEVER = "DependencyNeverSatisfied"
+NEVER, NOT_YET = "DependencyNeverSatisfied", "Dependency"
 ENDS = frozenset({"COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL"})
 
 
@@ -248,11 +248,10 @@ class Cluster:
             other = self._known(number)
             if other is None:
                 continue
-            if not other.is_finished:
-                return False
-            if kind == "afterok" and not other.has_succeeded:
+            is_unmet = kind == "afterok" and other.is_finished and not other.has_succeeded
+            if is_unmet or not other.is_finished:
                 for part in job.parts:
-                    part.reason = NEVER
+                    part.reason = NEVER if is_unmet else NOT_YET
                 return False
         return True
 

@@ -13,6 +13,7 @@ from airflow_provider_soperator.client.job_run import JobRun
 from airflow_provider_soperator.slurm.errors import ControllerUnreachable
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
+from airflow_provider_soperator.slurm.job_records import JobStatus
 from airflow_provider_soperator.slurm.requests import CancelJobs, UpdateJob
 from airflow_provider_soperator.work.sbatch import Chain
 from tests.unit.client.tracking import Slurm, queued, run_without_waiting
@@ -47,7 +48,7 @@ def test_a_job_that_waits_in_vain_is_freed_by_its_number_and_key(
     key: SubmissionKey, state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slurm = Slurm(accounting=[])
-    chain = Chain(ahead="7", follows=[["prepare", "afterok"]])
+    chain = Chain(ahead="7", follows=[["prepare", "aftercorr"]])
 
     async def states(names: Any) -> dict[str, dict[int, str | None]]:
         slurm.queue = [pending("7", key, "afterok:5(failed)")]
@@ -62,6 +63,41 @@ def test_a_job_that_waits_in_vain_is_freed_by_its_number_and_key(
     freed = UpdateJob(JobId(7), {"Dependency": ""})
     expected = freed if state == "success" else CancelJobs(ids=(JobId(7),), waiting=True)
     assert slurm.orders == [expected] * (key is OURS)
+
+
+@pytest.mark.parametrize(("state", "is_left"), [("upstream_failed", True), (None, False)])
+def test_jobs_of_stages_that_have_ended_are_in_nobodys_way(
+    state: str | None, is_left: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after the death of an Airflow worker, which cannot cancel the jobs that can never run any more."""
+    slurm = Slurm(pending("5", EARLIER, "afterok:4(failed)"), pending("6", THEIRS), accounting=[])
+    jobs = {"prepare": {"5": EARLIER.text, "6": EARLIER.text}}
+    chain = Chain(ahead="7", follows=[["prepare", "afterany"]], before=jobs)
+
+    async def states(names: Any) -> dict[str, dict[int, str | None]]:
+        return {"prepare": {-1: state}}
+
+    async def free() -> None:
+        run = JobRun(AsyncSlurmClient(slurm), BatchJob(command="fit", name="fit"), [OURS])
+        await run.submit()
+        await chain.free(run, JobId(7), states, LOG)
+
+    run_without_waiting(free(), monkeypatch)
+    assert slurm.orders == [CancelJobs(ids=(JobId(5),), waiting=True)] * is_left
+
+
+@pytest.mark.parametrize(
+    ("reasons", "expected"),
+    [
+        (["Resources", "Dependency"], "Dependency"),
+        (["Dependency", "DependencyNeverSatisfied"], "DependencyNeverSatisfied"),
+        (["Priority"], ""),
+    ],
+)
+def test_a_job_waits_for_others_as_slurm_says(reasons: list[str], expected: str) -> None:
+    parts = tuple(queued(f"7_{index}", "PENDING", reason=reason) for index, reason in enumerate(reasons))
+    status = JobStatus(id=JobId(7), parts=parts)
+    assert [Chain(ahead="7").wait_of(status), Chain().wait_of(status)] == [expected, ""]
 
 
 def test_a_job_that_waits_in_vain_is_freed_once_the_cluster_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
