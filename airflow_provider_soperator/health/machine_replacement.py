@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from airflow_provider_soperator.health.findings import acted_upon
-from airflow_provider_soperator.slurm.cluster_records import Machine, Node
+from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.node_conditions import (
     DrainReason,
     failed_to_resume,
@@ -48,6 +48,16 @@ def reason(owner: str, why: str) -> str:
 
 
 @dataclass(frozen=True)
+class Machine:
+    """The machine under a node."""
+
+    #: Its name in the cloud and in Kubernetes.
+    name: str
+    #: When it was created, or booted.
+    since: datetime | None = None
+
+
+@dataclass(frozen=True)
 class NodeSnapshot:
     """A node at one moment."""
 
@@ -65,17 +75,17 @@ class NodeSnapshot:
 def by_kubernetes(node: Node, pod: Pod | None) -> NodeSnapshot:
     """A snapshot from Kubernetes, which knows each machine and Soperator's marks on it."""
     host = pod.host if pod else None
-    machine = Machine(node=node.name, instance=host.name, since=host.created) if host and not host.is_gone else None
+    machine = Machine(host.name, host.created) if host and not host.is_gone else None
     drained = node.reason_since if node.state.has(NodeFlag.DRAIN) else None
     is_after_drain = bool(drained and machine and machine.since and machine.since > drained)
     is_there = pod is not None and pod.is_ready
     return NodeSnapshot(node, machine, acted_upon(pod) or _is_away(node), is_after_drain, is_there)
 
 
-def by_slurm(node: Node, machine: Machine | None) -> NodeSnapshot:
+def by_slurm(node: Node) -> NodeSnapshot:
     """A snapshot from slurmctld, which knows the machine of a node only if the node has reported it."""
     acted = "is being replaced" if _ENDS_IN_ANOTHER[1] in node.reason else _is_away(node)
-    return NodeSnapshot(node, machine if machine and machine.instance else None, acted)
+    return NodeSnapshot(node, Machine(node.instance, node.booted_at) if node.instance else None, acted)
 
 
 def _is_away(node: Node) -> str:
@@ -179,9 +189,9 @@ class Replacement:
     def _started(self, snapshot: NodeSnapshot, now: datetime) -> None:
         self.is_begun, self.began = True, now
         if snapshot.machine and snapshot.is_after_drain:
-            self.new = snapshot.machine.instance
+            self.new = snapshot.machine.name
         elif snapshot.machine and not self._is_new(snapshot.machine):
-            self.old = snapshot.machine.instance
+            self.old = snapshot.machine.name
 
     def _leave(self, snapshot: NodeSnapshot, now: datetime) -> NodeStep:
         """On the old machine still, or on none."""
@@ -193,7 +203,7 @@ class Replacement:
             return NodeStep(waits="is on an unknown machine")
         if not node.state.has(NodeFlag.DRAIN):
             if self._was_drained:
-                return NodeStep(lost=f"was undrained by others while still on {snapshot.machine.instance}")
+                return NodeStep(lost=f"was undrained by others while still on {snapshot.machine.name}")
             return NodeStep((self._drain(node),), waits="is being drained")
         self._was_drained = True
         if is_busy(node):
@@ -211,8 +221,8 @@ class Replacement:
         """Decide the next step of a node that is on another machine."""
         node, machine = snapshot.node, snapshot.machine
         assert machine
-        if self.new != machine.instance:
-            self.new, self._its_turn = machine.instance, None
+        if self.new != machine.name:
+            self.new, self._its_turn = machine.name, None
         if failed_to_resume(node):
             return NodeStep(lost=because(node, f"did not boot on {self.new}"))
         if not snapshot.is_there or not is_up(node):
@@ -235,8 +245,8 @@ class Replacement:
         if machine is None:
             return False
         if self.old is None:
-            return machine.instance == self.new or self._is_new(machine)
-        return machine.instance != self.old
+            return machine.name == self.new or self._is_new(machine)
+        return machine.name != self.old
 
     def _is_new(self, machine: Machine | None) -> bool:
         since = self.options.since

@@ -41,6 +41,10 @@ class Node:
     address: str = ""
     #: Version of its slurmd; empty while it has none.
     version: str = ""
+    #: Name of its machine in the cloud, and when that was booted, as its slurmd has reported it. Slurm 26.05 does not
+    #: learn the machine of a node that it has powered up.
+    instance: str = ""
+    booted_at: datetime | None = None
 
     @property
     def gpus(self) -> int:
@@ -49,17 +53,6 @@ class Node:
     @property
     def gpus_used(self) -> int:
         return count_gpus(self.gres_used)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Machine:
-    """The machine under a node, as its slurmd has reported to slurmctld."""
-
-    node: str
-    #: Its name in the cloud and in Kubernetes; empty if slurmctld does not know it.
-    instance: str = ""
-    #: When it was created, or booted.
-    since: datetime | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

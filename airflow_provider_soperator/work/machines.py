@@ -28,7 +28,7 @@ from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.errors import InvalidRequest
 from airflow_provider_soperator.slurm.node_conditions import in_lines, is_draining, is_up, refuse_unknown
 from airflow_provider_soperator.slurm.node_orders import NodeStep
-from airflow_provider_soperator.slurm.requests import ListJobs, ListMachines, ListNodes
+from airflow_provider_soperator.slurm.requests import ListJobs, ListNodes
 from airflow_provider_soperator.values import NAMESPACE
 from airflow_provider_soperator.work.nodes import give_orders, requeue
 from airflow_provider_soperator.work.polling import SlurmAccess
@@ -144,8 +144,7 @@ class ReplacementProgress(Progress[AsyncSlurmClient]):
         wanted = [known[name] for name in self.wanted.nodes]
         if seen.kubernetes is not None:
             return {node.name: by_kubernetes(node, seen.kubernetes.get(node.name)) for node in wanted}
-        machines = {machine.node: machine for machine in await client.ask(ListMachines(self.wanted.nodes))}
-        sights = {node.name: by_slurm(node, machines.get(node.name)) for node in wanted}
+        sights = {node.name: by_slurm(node) for node in wanted}
         if unknown := [node.name for node in wanted if is_up(node) and sights[node.name].machine is None]:
             raise InvalidRequest(
                 f"Slurm has not learnt which machine {hostlist.fold(unknown)} is on: give kubernetes_conn_id"

@@ -24,7 +24,6 @@ from airflow_provider_soperator.slurm.requests.jobs import (
 )
 from airflow_provider_soperator.slurm.requests.nodes import (
     Drain,
-    ListMachines,
     ListNodes,
     ListPartitions,
     NodeOrder,
@@ -52,7 +51,6 @@ __all__ = [
     "HoldJobs",
     "JobDetail",
     "ListJobs",
-    "ListMachines",
     "ListNodes",
     "ListPartitions",
     "ListReservations",

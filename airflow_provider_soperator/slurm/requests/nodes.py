@@ -4,57 +4,25 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from enum import Enum
-from functools import partial
 
 from airflow_provider_soperator.slurm import hostlist
-from airflow_provider_soperator.slurm.cluster_records import Machine, Node, Partition
+from airflow_provider_soperator.slurm.cluster_records import Node, Partition
 from airflow_provider_soperator.slurm.errors import InvalidRequest, UnknownNode
 from airflow_provider_soperator.slurm.notations import EPOCHS, parse_duration, parse_time
 from airflow_provider_soperator.slurm.requests.commands import (
-    MEGABYTE,
-    Columns,
     Command,
     CommandOutput,
     Order,
     Request,
-    Table,
     clean,
     free_text,
     listed,
     number,
-    read_row,
-    table_of,
 )
 from airflow_provider_soperator.slurm.states import NodeState
-
-
-def _cpu_counts(text: str) -> list[int]:
-    """The numbers of allocated, idle, other and all CPUs."""
-    return [number(count) for count in text.split("/")]
-
-
-#: The columns have the names that 22.05 and 26.05 share.
-_COLUMNS: Columns = {
-    "name": ("NodeList", str),
-    "state": ("StateComplete", NodeState.parse),
-    "partitions": ("PartitionName", clean),
-    "reason": ("Reason", clean),
-    "reason_user": ("User", lambda text: "" if text == "Unknown" else text),
-    "reason_since": ("TimeStamp", parse_time),
-    "comment": ("Comment", clean),
-    "extra": ("Extra", clean),
-    "features": ("Features", listed),
-    "gres": ("Gres", clean),
-    "gres_used": ("GresUsed", clean),
-    "cpus": ("CPUsState", _cpu_counts),
-    "memory": ("Memory", number),
-    "memory_used": ("AllocMem", number),
-    "address": ("NodeAddr", str),
-    "version": ("Version", clean),
-}
 
 
 def fold_names(names: Iterable[str]) -> str:
@@ -72,67 +40,93 @@ def fold_names(names: Iterable[str]) -> str:
 class ListNodes(Request[tuple[Node, ...]]):
     """List nodes by name, or all. ``UnknownNode`` if one does not exist.
 
-    >>> ListNodes(("worker-0", "worker-1")).command().argv[:5]
-    ('sinfo', '--Node', '--all', '--exact', '--nodes=worker-[0-1]')
+    ``sinfo --Node`` compares each node with all before it: 2 s for 10,000 nodes, against 0.1 s here.
+
+    >>> ListNodes(("worker-0", "worker-1")).command().argv[-3:]
+    ('show', 'node', 'worker-[0-1]')
     """
 
     names: tuple[str, ...] | None = None
-    table: Table = field(default_factory=partial(table_of, _COLUMNS), compare=False, repr=False)
 
     def command(self) -> Command:
-        chosen = [] if self.names is None else [f"--nodes={fold_names(self.names)}"]
-        return Command(("sinfo", "--Node", "--all", "--exact", *chosen, *self.table.format_words()), environment=EPOCHS)
+        chosen = [] if self.names is None else [fold_names(self.names)]
+        return Command(("scontrol", "--all", "--details", "show", "node", *chosen), environment=EPOCHS)
 
     def read(self, answer: CommandOutput) -> tuple[Node, ...]:
-        rows: dict[str, tuple[str, ...]] = {}
-        partitions: dict[str, list[str]] = {}
-        for row in self.table.rows(self.check(answer).stdout):
-            # A node has a row in each of its partitions.
-            rows.setdefault(row[0], row)
-            partitions.setdefault(row[0], []).append(row[2])
-        if self.names is not None:
-            missing = [name for name in hostlist.expand(fold_names(self.names)) if name not in rows]
-            if missing:
-                raise UnknownNode(f"there is no node {hostlist.fold(missing)}", "sinfo")
-        return tuple(_node(row, partitions[name]) for name, row in rows.items())
+        if answer.status and (missing := _NOT_FOUND.findall(answer.text)):
+            raise UnknownNode(f"there is no node {hostlist.fold(missing)}", "scontrol")
+        return tuple(map(_node, _shown(self.check(answer).text)))
 
 
-def _node(row: tuple[str, ...], partitions: list[str]) -> Node:
-    said = read_row(_COLUMNS, row)
-    cpus_used, *_, cpus = said["cpus"]
-    said |= {"cpus": cpus, "cpus_used": cpus_used, "partitions": tuple(sorted(filter(None, map(clean, partitions))))}
-    # The user stays after the reason has been removed.
-    return Node(**said if said["reason"] else {**said, "reason_user": ""})
+_NOT_FOUND = re.compile(r"^Node (\S+) not found$", re.MULTILINE)
+_NAME = "NodeName="
+#: Lines that are one free text.
+_TEXTS = frozenset({"Reason", "Comment", "Extra"})
+#: Lines that are read, by their first fields. What else they begin with depends on the node.
+_LINES = _TEXTS | {
+    *("CPUAlloc", "AvailableFeatures", "Gres", "GresUsed", "NodeAddr", "NodeHostName", "BcastAddr", "Port", "Version"),
+    *("RealMemory", "State", "Partitions", "BootTime", "InstanceId"),
+}
+#: Who gave a reason and when, after the first of its lines.
+_GIVEN = re.compile(r" \[([^@\[\]]*)@([^@\[\]]*)\]$")
 
 
-#: A node in ``scontrol show node``: each free text is on a line of its own, after its name.
-_SHOWN_NODE = re.compile(r"^NodeName=(\S+)(.*?)(?=^NodeName=|\Z)", re.MULTILINE | re.DOTALL)
-_INSTANCE = re.compile(r"^ +InstanceId=(\S+)", re.MULTILINE)
-_BOOTED = re.compile(r"^ +BootTime=(\S+)", re.MULTILINE)
+def _shown(text: str) -> Iterator[dict[str, str]]:
+    """The fields of each node that ``scontrol show node`` prints."""
+    said: dict[str, str] = {}
+    last = ""
+    for line in text.split("\n"):
+        if line.startswith(_NAME):
+            if said:
+                yield said
+            said, last = {"NodeName": line.split(" ", 1)[0].removeprefix(_NAME)}, ""
+            continue
+        field = line[3 : line.find("=")]
+        if field in _TEXTS:
+            last = field
+            said[field] = line[len(field) + 4 :]
+        elif field in _LINES:
+            last = ""
+            for word in line.split():
+                name, _, said[name] = word.partition("=")
+        elif last and line and not _FIELD.match(line):
+            # A text of several lines.
+            said[last] += f"\n{line.removeprefix(_INDENT)}"
+    if said:
+        yield said
 
 
-@dataclass(frozen=True)
-class ListMachines(Request[tuple[Machine, ...]]):
-    """List the machines under nodes. Slurm 26.05 does not learn the instance of a node that it has powered up."""
-
-    names: tuple[str, ...]
-
-    def command(self) -> Command:
-        return Command(
-            ("scontrol", "show", "node", fold_names(self.names)), environment=EPOCHS, max_output=64 * MEGABYTE
-        )
-
-    def read(self, answer: CommandOutput) -> tuple[Machine, ...]:
-        shown = _SHOWN_NODE.findall(self.check(answer).text)
-        return tuple(
-            Machine(node=name, instance=_only(_INSTANCE, said), since=parse_time(_only(_BOOTED, said)))
-            for name, said in shown
-        )
+_FIELD = re.compile(r"   [A-Z][A-Za-z_]*=")
+#: Before further lines of a reason.
+_INDENT = " " * 10
 
 
-def _only(pattern: re.Pattern[str], said: str) -> str:
-    found = pattern.search(said)
-    return clean(found[1]) if found else ""
+def _node(said: Mapping[str, str]) -> Node:
+    get = said.get
+    first, *more = get("Reason", "").split("\n")
+    given = _GIVEN.search(first)
+    reason = "\n".join([first[: given.start()] if given else first, *more])
+    return Node(
+        name=said["NodeName"],
+        state=NodeState.parse(said["State"]),
+        partitions=tuple(sorted(listed(get("Partitions", "")))),
+        reason=clean(reason),
+        reason_user=given[1] if given else "",
+        reason_since=parse_time(given[2]) if given else None,
+        comment=clean(get("Comment", "")),
+        extra=clean(get("Extra", "")),
+        features=listed(get("AvailableFeatures", "")),
+        gres=clean(get("Gres", "")),
+        gres_used=clean(get("GresUsed", "")),
+        cpus=number(get("CPUTot", "")),
+        cpus_used=number(get("CPUAlloc", "")),
+        memory=number(get("RealMemory", "")),
+        memory_used=number(get("AllocMem", "")),
+        address=get("NodeAddr", ""),
+        version=clean(get("Version", "")),
+        instance=clean(get("InstanceId", "")),
+        booted_at=parse_time(get("BootTime", "")),
+    )
 
 
 class PowerDownMode(str, Enum):

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from airflow_provider_soperator.slurm import hostlist
-from airflow_provider_soperator.slurm.cluster_records import Machine, Node, Partition
+from airflow_provider_soperator.slurm.cluster_records import Node, Partition
 from airflow_provider_soperator.slurm.errors import UnknownNode
 from airflow_provider_soperator.slurm.notations import NoDuration
 from airflow_provider_soperator.slurm.requests.commands import clean
 from airflow_provider_soperator.slurm.requests.nodes import (
-    ListMachines,
     ListNodes,
     ListPartitions,
     NodeOrder,
@@ -35,16 +34,12 @@ _FLAGS = {"power_down_asap": ["POWER_DOWN", "POWER_DRAIN"], "power_down_force": 
 @handles
 def list_nodes(request: ListNodes, site: Site) -> Steps[tuple[Node, ...]]:
     """List nodes. All are requested, as a call cannot have a list of names."""
-    return tuple(map(_node, (yield from _nodes(request.names))))
-
-
-def _nodes(names: tuple[str, ...] | None) -> Steps[list[Json]]:
-    wanted = None if names is None else set(hostlist.expand(fold_names(names)))
+    wanted = None if request.names is None else set(hostlist.expand(fold_names(request.names)))
     data = yield from asked(RestCall("GET", "slurm/nodes/"))
     nodes: dict[str, Json] = {one["name"]: one for one in data["nodes"]}
     if missing := (wanted or set()) - nodes.keys():
         raise UnknownNode(f"there is no node {hostlist.fold(missing)}", NAME)
-    return [one for name, one in nodes.items() if wanted is None or name in wanted]
+    return tuple(_node(one) for name, one in nodes.items() if wanted is None or name in wanted)
 
 
 def _node(said: Json) -> Node:
@@ -68,17 +63,8 @@ def _node(said: Json) -> Node:
         memory_used=said.get("alloc_memory") or 0,
         address=said.get("address") or "",
         version=said.get("version") or "",
-    )
-
-
-@handles
-def list_machines(request: ListMachines, site: Site) -> Steps[tuple[Machine, ...]]:
-    return tuple(map(_machine, (yield from _nodes(request.names))))
-
-
-def _machine(said: Json) -> Machine:
-    return Machine(
-        node=said["name"], instance=clean(said.get("instance_id") or ""), since=moment(said.get("boot_time"))
+        instance=clean(said.get("instance_id") or ""),
+        booted_at=moment(said.get("boot_time")),
     )
 
 

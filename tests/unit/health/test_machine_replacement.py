@@ -8,6 +8,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from airflow_provider_soperator.health.machine_replacement import (
+    Machine,
     NodeSnapshot,
     Replacement,
     ReplacementOptions,
@@ -15,7 +16,7 @@ from airflow_provider_soperator.health.machine_replacement import (
     by_kubernetes,
     by_slurm,
 )
-from airflow_provider_soperator.slurm.cluster_records import Machine, Node
+from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.node_orders import NodeStep
 from airflow_provider_soperator.slurm.requests import Drain, Undrain
 from airflow_provider_soperator.slurm.states import NodeState
@@ -26,13 +27,17 @@ NOON = datetime(2026, 11, 22, 12, tzinfo=timezone.utc)
 OURS = "[hardware_problem] airflow:nights: NVLink"
 AGAIN = f"{OURS} (was drained before)"
 SOPERATORS = "[compute_maintenance] node replacement process"
-OLD = Machine(node="worker-0", instance="computeinstance-old", since=NOON - timedelta(days=9))
-NEW = Machine(node="worker-0", instance="computeinstance-new", since=NOON + timedelta(minutes=5))
+OLD = Machine("computeinstance-old", NOON - timedelta(days=9))
+NEW = Machine("computeinstance-new", NOON + timedelta(minutes=5))
 WANTED = ReplacementOptions(owner="nights", why="NVLink", since=NOON)
 
 
 def node(state: str, reason: str = "", since: datetime | None = NOON) -> Node:
     return Node(name="worker-0", state=NodeState.parse(state), reason=reason, reason_since=since, reason_user="root")
+
+
+def on_old(node: Node) -> NodeSnapshot:
+    return by_slurm(replace(node, instance=OLD.name, booted_at=OLD.since))
 
 
 def sight(state: str, machine: Machine | None = OLD, reason: str = "", acted: str = "") -> NodeSnapshot:
@@ -66,7 +71,7 @@ def test_a_node_is_drained_waited_for_and_found_on_another_machine() -> None:
     assert story.see(sight("IDLE+CLOUD+DRAIN", NEW, SOPERATORS)).waits.endswith(", waiting for Soperator to undrain it")
     assert story.see(sight("IDLE+CLOUD", NEW)) == NodeStep()
     done = story.replacement
-    assert (done.is_over, done.old, done.new) == (True, OLD.instance, NEW.instance)
+    assert (done.is_over, done.old, done.new) == (True, OLD.name, NEW.name)
 
 
 def test_a_drain_of_an_owner_with_a_longer_name_is_not_taken_back() -> None:
@@ -79,9 +84,9 @@ def test_a_node_whose_slurmd_is_not_there_yet_is_not_usable() -> None:
     story = Story()
     story.see(sight("IDLE+CLOUD"))
     # slurmctld has heard of the old one a moment ago.
-    boots = by_kubernetes(node("IDLE+CLOUD"), Pod("Running", False, Host(NEW.instance, NEW.since)))
+    boots = by_kubernetes(node("IDLE+CLOUD"), Pod("Running", False, Host(NEW.name, NEW.since)))
     assert story.see(boots).waits == "boots on computeinstance-new"
-    story.see(by_kubernetes(node("IDLE+CLOUD"), Pod("Running", True, Host(NEW.instance, NEW.since))))
+    story.see(by_kubernetes(node("IDLE+CLOUD"), Pod("Running", True, Host(NEW.name, NEW.since))))
     assert story.replacement.is_over
 
 
@@ -162,14 +167,14 @@ def test_another_try_takes_what_is_new_for_done() -> None:
     # It must not be drained once more before its slurmd is there.
     assert story.see(replace(there, is_there=False)) == NodeStep(waits="boots on computeinstance-new")
     assert story.see(there) == NodeStep()
-    assert (story.replacement.is_over, story.replacement.old, story.replacement.new) == (True, None, NEW.instance)
+    assert (story.replacement.is_over, story.replacement.old, story.replacement.new) == (True, None, NEW.name)
 
 
 def test_another_try_goes_on_where_the_machine_is_gone() -> None:
     story = Story()
     story.see(sight("IDLE+CLOUD+DRAIN", None, SOPERATORS, acted="has no Pod"))
     story.see(sight("IDLE+CLOUD", NEW))
-    assert (story.replacement.is_over, story.replacement.new) == (True, NEW.instance)
+    assert (story.replacement.is_over, story.replacement.new) == (True, NEW.name)
 
 
 @pytest.mark.parametrize("state", ["IDLE+CLOUD+POWERED_DOWN", "IDLE+CLOUD+POWERING_DOWN", "MIXED+CLOUD+POWER_DOWN"])
@@ -189,9 +194,9 @@ def test_a_node_that_did_not_boot_is_no_case_for_it() -> None:
 
 def test_a_dead_node_is_drained_and_waited_for() -> None:
     story = Story()
-    dead = by_slurm(node("DOWN+CLOUD+NOT_RESPONDING", "Not responding"), OLD)
+    dead = on_old(node("DOWN+CLOUD+NOT_RESPONDING", "Not responding"))
     assert story.see(dead).orders == (Drain(("worker-0",), OURS),)
-    held = by_slurm(node("DOWN+CLOUD+DRAIN+NOT_RESPONDING", OURS), OLD)
+    held = on_old(node("DOWN+CLOUD+DRAIN+NOT_RESPONDING", OURS))
     assert story.see(held).waits == "is DOWN+CLOUD+DRAIN+NOT_RESPONDING"
     assert story.see(held, after=60).lost == ""
 

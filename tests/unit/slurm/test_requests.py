@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_soperator.slurm import errors, requests
-from airflow_provider_soperator.slurm.cluster_records import Association
+from airflow_provider_soperator.slurm.cluster_records import Association, Node
 from airflow_provider_soperator.slurm.errors import InvalidRequest
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_ids import JobId
@@ -44,7 +44,7 @@ from airflow_provider_soperator.slurm.requests import (
 )
 from airflow_provider_soperator.slurm.requests.accounting import NAME_LENGTH, name_in_accounting
 from airflow_provider_soperator.slurm.requests.commands import Table
-from airflow_provider_soperator.slurm.states import JobBase, NodeFlag
+from airflow_provider_soperator.slurm.states import JobBase, NodeState
 
 parse = JobId.parse
 NOW = datetime(2026, 11, 21, 10, tzinfo=timezone.utc)
@@ -68,8 +68,6 @@ _EMPTY = {
     "State": "PENDING",
     "TimeLimit": "1:00:00",
     "TimeUsed": "0:00",
-    "CPUsState": "0/16/0/16",
-    "StateComplete": "idle+cloud",
 }
 
 
@@ -321,23 +319,83 @@ def test_rights() -> None:
 # ----------------------------------------------------------------------------------------------------------- nodes
 
 
-def test_a_node_is_one_however_many_partitions_it_is_in() -> None:
-    question = ListNodes()
-    rows = [
-        {"NodeList": name, "PartitionName": partition, "Reason": "a\nb", "User": "root", "TimeStamp": "1795255200"}
-        for name in ("worker-0", "worker-1")
-        for partition in ("main", "hidden")
-    ]
-    first, second = question.read(printed(question.table, *rows))
-    assert (first.name, second.name, first.partitions) == ("worker-0", "worker-1", ("hidden", "main"))
-    assert (first.reason, first.reason_user, first.reason_since, first.cpus) == ("a\nb", "root", NOW, 16)
-    assert first.state.has(NodeFlag.CLOUD)
+#: What scontrol prints for a node with little to say, and for one with much.
+NODES = b"""\
+NodeName=worker-0 CoresPerSocket=8
+   CPUAlloc=0 CPUEfctv=16 CPUTot=16 CPULoad=0.00
+   AvailableFeatures=(null)
+   ActiveFeatures=(null)
+   Gres=(null)
+   GresUsed=(null)
+   NodeAddr=worker-0 NodeHostName=worker-0
+   RealMemory=64000 AllocMem=0 FreeMem=N/A Sockets=2 Boards=1
+   State=IDLE+CLOUD+POWERED_DOWN ThreadsPerCore=1 TmpDisk=0 Weight=1 Owner=N/A MCS_label=N/A
+   BootTime=None SlurmdStartTime=None
+   LastBusyTime=1795255000 ResumeAfterTime=None
+   CfgTRES=cpu=16,mem=62.50G,billing=16
+   AllocTRES=
+   CurrentWatts=0 AveWatts=0
+
+NodeName=worker-1 Arch=x86_64 CoresPerSocket=8
+   CPUAlloc=4 CPUEfctv=15 CPUTot=16 CPULoad=0.00
+   AvailableFeatures=h100,ib
+   ActiveFeatures=h100
+   Gres=gpu:h100:8
+   GresDrain=N/A
+   GresUsed=gpu:h100:2(IDX:0-1)
+   NodeAddr=10.0.0.7 NodeHostName=worker-1 Port=6820 Version=24.11.5
+   OS=Linux 6.1.0 #1 SMP PREEMPT_DYNAMIC State=odd
+   RealMemory=64000 AllocMem=1000 FreeMem=N/A Sockets=2 Boards=1
+   State=MIXED+CLOUD+DRAIN ThreadsPerCore=1 TmpDisk=0 Weight=1 Owner=N/A MCS_label=N/A
+   Partitions=main,hidden
+   BootTime=1795255200 SlurmdStartTime=1795255200
+   LastBusyTime=1795255000 ResumeAfterTime=None
+   CfgTRES=cpu=16,mem=62.50G,billing=16,gres/gpu=8
+   AllocTRES=cpu=4
+   CurrentWatts=0 AveWatts=0
+   Reason=[user_problem] mail a@b [x] [root@1795255200]
+          State=DOWN in its second line
+   Comment=by InstanceId=none Reason=none
+and more
+   Extra={"a": 1}
+   InstanceId=computeinstance-7 InstanceType=h100
+   ReservationName=nights
+
+"""
+
+
+def test_nodes_are_read() -> None:
+    off, busy = ListNodes().read(CommandOutput(0, NODES))
+    assert off == Node(
+        name="worker-0", state=NodeState.parse("IDLE+CLOUD+POWERED_DOWN"), cpus=16, memory=64000, address="worker-0"
+    )
+    assert busy == Node(
+        name="worker-1",
+        state=NodeState.parse("MIXED+CLOUD+DRAIN"),
+        partitions=("hidden", "main"),
+        reason="[user_problem] mail a@b [x]\nState=DOWN in its second line",
+        reason_user="root",
+        reason_since=NOW,
+        comment="by InstanceId=none Reason=none\nand more",
+        extra='{"a": 1}',
+        features=("h100", "ib"),
+        gres="gpu:h100:8",
+        gres_used="gpu:h100:2(IDX:0-1)",
+        cpus=16,
+        cpus_used=4,
+        memory=64000,
+        memory_used=1000,
+        address="10.0.0.7",
+        version="24.11.5",
+        instance="computeinstance-7",
+        booted_at=NOW,
+    )
 
 
 def test_nodes_that_do_not_exist_are_named() -> None:
     question = ListNodes(("worker-0", "worker-7", "worker-8"))
     with pytest.raises(errors.UnknownNode, match=r"worker-\[7-8\]"):
-        question.read(printed(question.table, {"NodeList": "worker-0"}))
+        question.read(CommandOutput(1, NODES + b"Node worker-7 not found\nNode worker-8 not found\n"))
 
 
 def test_orders_to_nodes() -> None:
