@@ -25,7 +25,7 @@ matrix: ## Run the tests in an Airflow on each version that is supported; VERSIO
 		echo "matrix: Airflow $$version"; \
 		AIRFLOW=$$version scripts/bootstrap && \
 		.venv-$$version/bin/python -m pytest --numprocesses=2 --dist=loadgroup --no-loadscope-reorder \
-			tests/airflow tests/ui tests/unit/operators tests/unit/triggers tests/unit/decorators $(ARGS) || exit 1; \
+			tests/airflow tests/ui tests/unit/operators tests/unit/triggers tests/unit/functions $(ARGS) || exit 1; \
 	done
 
 soak: venv ## Run what is a matter of luck, for a while; ARGS="--minutes 60 --seed 7"

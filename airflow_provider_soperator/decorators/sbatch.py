@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator, task_decorator_factory
 from airflow.sdk.exceptions import AirflowFailException
@@ -149,7 +149,7 @@ class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
         # The triggerer has not got it.
         return "a function"
 
-    def _needs_a_worker_at_the_end(self) -> bool:
+    def _needs_a_worker_after(self, end: Literal["success", "failed"]) -> bool:
         # The triggerer must not unpickle foreign data.
         return True
 

@@ -68,7 +68,7 @@ class SbatchOperator(WaitingOperator):
         last line of its output as JSON; ``"last_line"``; or ``"file:PATH"``, a file, as JSON if its name ends in
         ``.json``. Of an array a list
     :param start_from_trigger: start the task in the triggerer, if nothing in it needs an Airflow worker
-    :param end_from_trigger: end a successful task in the triggerer, if nothing in it needs an Airflow worker
+    :param end_from_trigger: end a task that has waited in the triggerer there, if nothing in it needs an Airflow worker
     :param command: a line of shell, or the words of one command
     :param remote_script: path of a script on the cluster
     :param args: arguments of the script
@@ -107,7 +107,7 @@ class SbatchOperator(WaitingOperator):
         download_on: Literal["success", "always"] = "success",
         result: str | None = None,
         start_from_trigger: bool = False,
-        end_from_trigger: bool = False,
+        end_from_trigger: bool = True,
         **kwargs: Any,
     ) -> None:
         job = {name: kwargs.pop(name) for name in _OPTIONS if name in kwargs}
@@ -169,7 +169,7 @@ class SbatchOperator(WaitingOperator):
             self.start_from_trigger = True
             self.start_trigger_args = StartTriggerArgs(
                 trigger_cls="airflow_provider_soperator.triggers.sbatch.SbatchStartTrigger",
-                trigger_kwargs=self._asked(),
+                trigger_kwargs=self._asked(is_last_try=not self.retries),
                 next_method="execute_complete",
             )
 
@@ -272,7 +272,8 @@ class SbatchOperator(WaitingOperator):
         if self._member:
             replaced, keys = self._member.keys(replaced, keys)
         self._make(context, keys[-1])
-        asked = self._asked() | {"job": self._changed(context, keys[:-1])}
+        ti: Any = context["ti"]
+        asked = self._asked(is_last_try=ti.try_number > ti.max_tries) | {"job": self._changed(context, keys[:-1])}
         return trigger_of(
             context["ti"],
             keys=keys,
@@ -319,8 +320,9 @@ class SbatchOperator(WaitingOperator):
         owner = f"{ti.dag_id}\n{ti.run_id}\n{ti.task_id}\n{ti.map_index}"
         return JobFiles(self.slurm_conn_id, Path(self.dag.folder), owner, self.log)
 
-    def _asked(self) -> dict[str, Any]:
+    def _asked(self, *, is_last_try: bool) -> dict[str, Any]:
         """The arguments of the trigger, from an Airflow worker or the triggerer."""
+        ends_there = self.end_from_trigger
         return {
             "slurm_conn_id": self.slurm_conn_id,
             "script": self.script,
@@ -328,7 +330,9 @@ class SbatchOperator(WaitingOperator):
             "poll_interval": self.poll_interval,
             "stream_logs": self.stream_logs,
             "cancel_on_kill": self.cancel_on_kill,
-            "end_from_trigger": self.end_from_trigger and not self._needs_a_worker_at_the_end(),
+            "end_from_trigger": ends_there and not self._needs_a_worker_after("success"),
+            # Airflow may make a retry of any failure there: only an exception in a worker can say that none helps.
+            "fail_from_trigger": ends_there and is_last_try and not self._needs_a_worker_after("failed"),
             "result": self.result,
         }
 
@@ -354,13 +358,22 @@ class SbatchOperator(WaitingOperator):
         }
         return ", ".join(name for name, is_there in found.items() if is_there)
 
-    def _needs_a_worker_at_the_end(self) -> bool:
+    def _needs_a_worker_after(self, end: Literal["success", "failed"]) -> bool:
+        """True if something is left to do for an Airflow worker once the job has ended this way."""
+        from airflow.sdk.listener import get_listener_manager
+
         from airflow_provider_soperator.pipelines.group import pipeline_of
 
         pipeline = pipeline_of(self)
+        # Airflow tells listeners, such as OpenLineage's, of tasks that end in a worker only.
+        listeners = getattr(get_listener_manager().hook, f"on_task_instance_{end}").get_hookimpls()
+        if listeners or (pipeline and pipeline.graph.doomed_by(self.task_id, end)):
+            return True
+        if end == "failed":
+            downloads = self.download and self.download_on == "always"
+            return bool(self.on_finish or downloads or self.on_failure_callback or self.email)
         return bool(
             self.download
-            or (pipeline and pipeline.graph.doomed_by(self.task_id, "success"))
             or self.outlets
             or self.on_success_callback
             or self._post_execute_hook

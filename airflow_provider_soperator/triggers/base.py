@@ -26,8 +26,10 @@ T = TypeVar("T")
 #: Scheduler rounds to wait for: with many tasks at once, one was not enough.
 _ROUNDS = 2
 #: Seconds that a line may need on its way to the task's log. Airflow closes that when the trigger ends, and drops what
-#: comes later.
-_LOG_LAG = 1.0
+#: comes later. It cancels a trigger that goes on after its event, though not in the same second.
+_LOG_LAG = 0.9
+#: ``made`` of a trigger that no Airflow worker came before.
+NO_WORKER = 1.0
 #: Default seconds between two looks of an asset watcher.
 POLL_INTERVAL = 30.0
 #: Part of an interval for which another watcher's answer is used. It is less than 1, so that each look is fresh.
@@ -83,17 +85,14 @@ class SlurmTrigger(BaseTrigger):
             await asyncio.sleep(self.made + late - time.time())
         return TriggerEvent(payload)  # type: ignore[no-untyped-call]
 
-    async def flush(self) -> None:
-        """Wait until all lines so far are in the task's log."""
-        if self.task_instance is not None:
-            await asyncio.sleep(_LOG_LAG)
-
 
 class KillableTrigger(SlurmTrigger):
     """Ends its work with its task: when that is marked, cleared, or in a run that takes too long.
 
     It yields one event, in the triggerer, or in the Airflow worker of a task that does not defer.
     """
+
+    _is_over = False
 
     @abstractmethod
     async def event(self) -> dict[str, Any]:
@@ -109,13 +108,21 @@ class KillableTrigger(SlurmTrigger):
         """The result of the cancellation, as the rest of a sentence."""
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        event = await self.event()
-        await self.flush()
-        yield await self.resume(event)
+        end = await self.end(await self.event())
+        self._is_over = True
+        yield end
+        # Airflow goes on meanwhile.
+        if self.task_instance is not None:
+            await asyncio.sleep(_LOG_LAG)
+
+    async def end(self, event: dict[str, Any]) -> TriggerEvent:
+        """What Airflow is told at the end: by default that a worker goes on with the event."""
+        return await self.resume(event)
 
     async def on_kill(self) -> None:
-        # The triggerer cancels a trigger that is being killed once more in each of its rounds.
-        await complete(self._kill())
+        if not self._is_over:
+            # The triggerer cancels a trigger that is being killed once more in each of its rounds.
+            await complete(self._kill())
 
     async def _kill(self) -> None:
         # Airflow ends the triggers of a triggerer that it takes for dead as if the user had asked for it. A new try

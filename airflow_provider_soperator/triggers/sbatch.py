@@ -13,7 +13,7 @@ from typing import Any
 from airflow.sdk.bases.xcom import BaseXCom
 from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.sdk.execution_time.xcom import XCom
-from airflow.triggers.base import BaseTrigger, TaskSuccessEvent, TriggerEvent
+from airflow.triggers.base import BaseTrigger, TaskFailedEvent, TaskSuccessEvent, TriggerEvent
 from async_timeout import timeout
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
@@ -31,7 +31,7 @@ from airflow_provider_soperator.slurm.job_result import ResultError, check_resul
 from airflow_provider_soperator.slurm.job_usage import gauges
 from airflow_provider_soperator.slurm.requests.commands import run_steps_async
 from airflow_provider_soperator.transports.transport_errors import LastingError, NotSupported, TransportError
-from airflow_provider_soperator.triggers.base import KillableTrigger, SlurmTrigger, call
+from airflow_provider_soperator.triggers.base import NO_WORKER, KillableTrigger, SlurmTrigger, call
 from airflow_provider_soperator.work.metrics import emit
 from airflow_provider_soperator.work.polling import may_pass, polled, slurm_client
 from airflow_provider_soperator.work.protocols import failed, refused, succeeded, timed_out
@@ -50,8 +50,9 @@ class SbatchTrigger(KillableTrigger):
 
     ``job`` has the fields of a ``BatchJob``, ``keys`` those of all tries that can have submitted it, the own one last;
     jobs with keys in ``replaced`` are cancelled. ``deadline`` is the end of the task's time, in seconds since 1970.
-    With ``end_from_trigger`` no Airflow worker is started for a job that has succeeded. ``chain`` has the fields of a
-    ``Chain``. ``result`` is what the task returns of the job; by default its report.
+    With ``end_from_trigger`` no Airflow worker is started for a job that has succeeded, with ``fail_from_trigger`` none
+    for one that has not, or could not be submitted. ``chain`` has the fields of a ``Chain``. ``result`` is what the
+    task returns of the job; by default its report.
     """
 
     slurm_conn_id: str
@@ -64,6 +65,7 @@ class SbatchTrigger(KillableTrigger):
     deadline: float | None = None
     cancel_on_kill: bool = True
     end_from_trigger: bool = False
+    fail_from_trigger: bool = False
     chain: dict[str, Any] | None = None
     result: str | None = None
     made: float = 0.0
@@ -74,17 +76,20 @@ class SbatchTrigger(KillableTrigger):
         self.links: dict[str, str] = {}
         self._begun: JobRun | None = None
 
-    async def run(self) -> AsyncIterator[TriggerEvent]:
-        event = await self.event()
-        await self.flush()
-        yield TaskSuccessEvent() if await self._has_ended(event) else await self.resume(event)
-
-    async def _has_ended(self, event: dict[str, Any]) -> bool:
-        """True if nothing is left to do for an Airflow worker."""
+    async def end(self, event: dict[str, Any]) -> TriggerEvent:
         # dag.test() does not say which task it is.
-        ends_here = self.end_from_trigger and self.task_instance is not None
-        if not ends_here or event["status"] != "success" or not status_of(event["result"]).succeeded:
-            return False
+        if self.task_instance is not None:
+            if event["status"] == "success" and status_of(event["result"]).succeeded:
+                if self.end_from_trigger and await self._is_returned(event):
+                    return TaskSuccessEvent()
+            elif self.fail_from_trigger and event["status"] != "timeout":
+                if event["status"] != "success":
+                    self.log.error("%s", event["message"])
+                return TaskFailedEvent()
+        return await self.resume(event)
+
+    async def _is_returned(self, event: dict[str, Any]) -> bool:
+        """Store what the task returns; False if only an Airflow worker can do that."""
         returned = event["result"]
         try:
             if self.result is not None:
@@ -259,6 +264,7 @@ class SbatchStartTrigger(SlurmTrigger):
     stream_logs: bool
     cancel_on_kill: bool
     end_from_trigger: bool
+    fail_from_trigger: bool
     result: str | None
 
     def __post_init__(self) -> None:
@@ -275,7 +281,11 @@ class SbatchStartTrigger(SlurmTrigger):
         try:
             started = self._start()
         except InvalidJob as error:
-            yield TriggerEvent(refused(str(error)))  # type: ignore[no-untyped-call]
+            if self.fail_from_trigger:
+                self.log.error("%s", error)
+                yield TaskFailedEvent()
+            else:
+                yield TriggerEvent(refused(str(error)))  # type: ignore[no-untyped-call]
             return
         async for event in started.run():
             yield event
@@ -294,6 +304,6 @@ class SbatchStartTrigger(SlurmTrigger):
             ti: Any = self.task_instance
             begun = ti.get_template_context()["dag_run"].start_date
             keys = [key_of_try(ti, begun, self._try_number)]
-            self._started = trigger_of(ti, keys=keys, replaced=[], begun=begun, **self.serialize()[1])
+            self._started = trigger_of(ti, keys=keys, replaced=[], begun=begun, made=NO_WORKER, **self.serialize()[1])
             self._started.task_instance = ti
         return self._started

@@ -24,7 +24,7 @@ from airflow.sdk.bases.xcom import BaseXCom
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow.sdk.execution_time.xcom import XCom
-from airflow.triggers.base import TaskSuccessEvent
+from airflow.triggers.base import TaskFailedEvent, TaskSuccessEvent
 from async_timeout import timeout
 from sqlalchemy.util.concurrency import await_only, greenlet_spawn
 
@@ -40,7 +40,7 @@ from airflow_provider_soperator.slurm.job_ids import readable_name
 from airflow_provider_soperator.triggers import base as trigger_base
 from airflow_provider_soperator.triggers import sbatch as sbatch_triggers
 from airflow_provider_soperator.triggers.base import SlurmTrigger
-from airflow_provider_soperator.triggers.sbatch import SbatchStartTrigger
+from airflow_provider_soperator.triggers.sbatch import SbatchStartTrigger, SbatchTrigger
 from tests.simulation.clock import PROCESS, Process, outside
 from tests.simulation.slurm import Cluster, Way
 
@@ -59,7 +59,7 @@ class Spec:
     """A task as a DAG file has it."""
 
     task_id: str = "fit"
-    #: In a ``worker``, ``deferred``, or ``triggerer``: begun and ended there.
+    #: In a ``worker``, ``deferred``, ``resumed``: deferred, and ended in a worker, or ``triggerer``: begun there, too.
     mode: str = "deferred"
     retries: int = 0
     array: str | None = None
@@ -143,6 +143,8 @@ class Deferral:
     kind: type[Any]
     arguments: dict[str, Any]
     event: Any = None
+    #: What a worker would have been told, where none is needed.
+    told: dict[str, Any] = field(default_factory=dict)
     fired: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
     is_killed: bool = False
@@ -372,6 +374,9 @@ class Airflow:
             one.state = "success"
             self._judge.try_ended(one, one.xcoms.get(XCom.XCOM_RETURN_KEY), None)
             return False
+        if isinstance(event, TaskFailedEvent):
+            self._fail(one, deferral)
+            return False
         await asyncio.sleep(self._dice.uniform(0.2, 3))
         if one.ordered.is_set():
             return False
@@ -380,6 +385,18 @@ class Airflow:
             raise event
         deferral.event = event.payload
         return True
+
+    def _fail(self, one: Instance, deferral: Deferral) -> None:
+        """End a task as failed, without a worker: Airflow asks for its tries only."""
+        one.state = "up_for_retry" if one.retries and one.try_number <= one.max_tries else "failed"
+        try:
+            operator_of(one).execute_complete(one.get_template_context(), deferral.told)
+        except Exception as error:
+            if one.state == "up_for_retry" and isinstance(error, AirflowFailException):
+                raise AssertionError(f"{one} is retried, and should not be") from error
+            self._judge.try_ended(one, None, error)
+        else:
+            raise AssertionError(f"{one} has failed, and would have succeeded in a worker")
 
     def _begin(self, one: Instance, deferral: Deferral) -> None:
         trigger = deferral.kind(**deferral.arguments)
@@ -427,14 +444,13 @@ def operator_of(one: Instance) -> Any:
     spec = one.spec
     if one.task is None and spec not in _OPERATORS:
         options: dict[str, Any] = {name: value for name, value in (("array", spec.array), ("name", spec.name)) if value}
-        is_without_worker = spec.mode == "triggerer"
         _OPERATORS[spec] = made = SbatchOperator(
             task_id=spec.task_id,
             command="train",
             retries=spec.retries,
             deferrable=spec.mode != "worker",
-            start_from_trigger=is_without_worker,
-            end_from_trigger=is_without_worker,
+            start_from_trigger=spec.mode == "triggerer",
+            end_from_trigger=spec.mode != "resumed",
             poll_interval=spec.poll_interval,
             stream_logs=False,
             **options,
@@ -522,6 +538,13 @@ def provider_on(cluster: Cluster, judge: Judge) -> Iterator[None]:
 
         return call
 
+    original_end = SbatchTrigger.end
+
+    async def end(trigger: SbatchTrigger, event: dict[str, Any]) -> Any:
+        if deferral := ACTING.get()[0].deferral:
+            deferral.told = event
+        return await original_end(trigger, event)
+
     class Run(JobRun):
         def __init__(self, client: Any, job: Any, keys: Any, **others: Any) -> None:
             super().__init__(client, job, keys, **others)
@@ -539,6 +562,7 @@ def provider_on(cluster: Cluster, judge: Judge) -> Iterator[None]:
             (RuntimeTaskInstance, "get_task_states", staticmethod(states)),
             (BaseXCom, "set", staticmethod(push)),
             (sbatch_triggers, "JobRun", Run),
+            (SbatchTrigger, "end", end),
             (SlurmTrigger, "log", log),
             *((kind, "log", log) for kind in (SbatchOperator, SubmitAheadOperator, CancelRestOperator)),
         ):

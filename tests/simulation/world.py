@@ -173,7 +173,7 @@ class World:
             self.airflows.append(airflow)
             for place in range(pick((1, 2, 2, 3))):
                 spec = Spec(
-                    mode=pick(("worker", "deferred", "deferred", "triggerer")),
+                    mode=pick(("worker", "deferred", "resumed", "triggerer")),
                     retries=pick((0, 0, 1, 2)),
                     array=pick((None, None, None, "0-3")),
                     poll_interval=pick((10.0, 30.0, 60.0, 900.0)),

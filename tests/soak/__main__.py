@@ -48,7 +48,11 @@ def airflow_home() -> Iterator[None]:
     """A home for the Airflow that hooks read their connections from; it is read once, when Airflow is imported."""
     folder = tempfile.mkdtemp(prefix="airflow-home-")
     # Connections that are made and cut are no news here.
-    os.environ |= {"AIRFLOW_HOME": folder, "AIRFLOW__LOGGING__LOGGING_LEVEL": "CRITICAL"}
+    os.environ |= {
+        "AIRFLOW_HOME": folder,
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__LOGGING__LOGGING_LEVEL": "CRITICAL",
+    }
     logging.getLogger("paramiko").setLevel(logging.CRITICAL)
     try:
         yield

@@ -1,0 +1,167 @@
+"""Where a task ends: in the triggerer, which costs no Airflow worker, or in a worker, where something needs one."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG, Asset
+from airflow.sdk.exceptions import TaskDeferred
+from airflow.triggers.base import TaskFailedEvent, TaskSuccessEvent, TriggerEvent
+
+from airflow_provider_soperator.operators.pipeline import SbatchPipeline, afterany
+from airflow_provider_soperator.operators.sbatch import SbatchOperator
+from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.job_records import JobStatus
+from airflow_provider_soperator.slurm.job_reports import report_of
+from airflow_provider_soperator.triggers.base import NO_WORKER
+from airflow_provider_soperator.triggers.sbatch import SbatchStartTrigger, SbatchTrigger
+from airflow_provider_soperator.work.protocols import failed, refused, succeeded, timed_out
+from tests.unit.client.tracking import queued, run_without_waiting
+from tests.unit.operators.task_runs import TaskRun
+
+
+def asked(operator: SbatchOperator, run: TaskRun | None = None) -> tuple[bool, bool]:
+    """Whether success and failure end in the triggerer."""
+    run = run or TaskRun(operator.task_id, retries=operator.retries or 0)
+    with pytest.raises(TaskDeferred) as deferred:
+        operator.execute(run.begin())
+    trigger: Any = deferred.value.trigger
+    return trigger.end_from_trigger, trigger.fail_from_trigger
+
+
+def deferred(**options: Any) -> SbatchOperator:
+    return SbatchOperator(task_id="fit", command="true", deferrable=True, **options)
+
+
+def nothing(context: Any) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, (True, True)),
+        ({"end_from_trigger": False}, (False, False)),
+        ({"outlets": [Asset("model")]}, (False, True)),
+        ({"on_success_callback": nothing}, (False, True)),
+        ({"do_xcom_push": False}, (False, True)),
+        ({"on_failure_callback": nothing}, (True, False)),
+        ({"on_finish": {"TIMEOUT": "skip"}}, (True, False)),
+    ],
+    ids=str,
+)
+def test_a_worker_ends_what_needs_one(options: dict[str, Any], expected: tuple[bool, bool]) -> None:
+    assert asked(deferred(**options)) == expected
+
+
+def test_a_failure_that_a_retry_may_follow_ends_in_a_worker() -> None:
+    run = TaskRun("fit", retries=1)
+    operator = deferred(retries=1)
+    assert [asked(operator, run) for _ in range(2)] == [(True, False), (True, True)]
+
+
+def test_listeners_are_told_by_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = SimpleNamespace(get_hookimpls=lambda: ["OpenLineage"])
+    hook = SimpleNamespace(on_task_instance_success=one, on_task_instance_failed=one)
+    monkeypatch.setattr("airflow.sdk.listener.get_listener_manager", lambda: SimpleNamespace(hook=hook))
+    assert asked(deferred()) == (False, False)
+
+
+def test_a_stage_whose_end_dooms_others_ends_in_a_worker() -> None:
+    with DAG("d", schedule=None), SbatchPipeline("p"):
+        first, second, last = (
+            SbatchOperator(task_id=task_id, command="true", deferrable=True) for task_id in ("a", "b", "c")
+        )
+        first >> second >> afterany() >> last
+    assert [one._needs_a_worker_after("failed") for one in (first, second, last)] == [True, False, False]
+    assert not any(one._needs_a_worker_after("success") for one in (first, second, last))
+
+
+def test_one_that_starts_in_the_triggerer_knows_whether_it_may_fail_there() -> None:
+    with DAG("d", schedule=None) as dag:
+        for retries in (0, 1):
+            SbatchOperator(task_id=f"r{retries}", command="true", start_from_trigger=True, retries=retries)
+    dag.resolve_template_files()
+    found = [dag.get_task(name).start_trigger_args.trigger_kwargs["fail_from_trigger"] for name in ("r0", "r1")]
+    assert found == [True, False]
+
+
+def report(state: str) -> dict[str, Any]:
+    return json.loads(json.dumps(report_of(JobStatus(id=JobId(7), parts=(queued("7", state),)))))
+
+
+@pytest.mark.parametrize(
+    ("event", "expected"),
+    [
+        (succeeded(report("COMPLETED")), TaskSuccessEvent),
+        (succeeded(report("FAILED")), TaskFailedEvent),
+        (failed("the cluster was away"), TaskFailedEvent),
+        (refused("no such partition"), TaskFailedEvent),
+        # Only a worker can raise what Airflow takes for the end of a task's time.
+        (timed_out("job 7"), TriggerEvent),
+    ],
+    ids=lambda value: value["status"] if isinstance(value, dict) else "",
+)
+def test_airflow_is_told_how_the_task_has_ended(
+    event: dict[str, Any], expected: type[TriggerEvent], monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    async def has_ended(trigger: SbatchTrigger) -> dict[str, Any]:
+        return event
+
+    async def push(trigger: SbatchTrigger, key: str, value: Any) -> None: ...
+
+    monkeypatch.setattr(SbatchTrigger, "event", has_ended)
+    monkeypatch.setattr(SbatchTrigger, "push", push)
+    monkeypatch.setattr(SbatchTrigger, "log", logging.getLogger("task"))
+    killed: list[str] = []
+
+    async def cancelled(trigger: SbatchTrigger) -> None:
+        killed.append("cancelled")
+
+    monkeypatch.setattr(SbatchTrigger, "cancel", cancelled)
+
+    async def ends() -> list[TriggerEvent]:
+        trigger = SbatchTrigger("c", {}, [], end_from_trigger=True, fail_from_trigger=True, made=NO_WORKER)
+        trigger.task_instance = SimpleNamespace(task_id="t")  # type: ignore[assignment]
+        found = []
+        async for one in trigger.run():
+            found.append(one)
+            # Airflow removes a trigger that has not ended soon after its event as if the user had ended its task.
+            await trigger.on_kill()
+        return found
+
+    [end] = run_without_waiting(ends(), monkeypatch)
+    assert (type(end), killed) == (expected, [])
+    if expected is TaskFailedEvent and "message" in event:
+        assert caplog.records[-1].levelname == "ERROR"
+        assert event["message"] in caplog.text
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_job_that_slurm_would_refuse_fails_where_it_may(fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    operator = SbatchOperator(task_id="fit", command="true", nodes="none", start_from_trigger=True)
+    trigger = SbatchStartTrigger(**operator._asked(is_last_try=fails))
+    trigger.task_instance = TaskRun("fit").begin_in_the_triggerer()
+
+    async def run() -> Any:
+        return [one async for one in trigger.run()]
+
+    [end] = run_without_waiting(run(), monkeypatch)
+    assert type(end) is (TaskFailedEvent if fails else TriggerEvent)
+
+
+def test_what_no_worker_came_before_waits_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    operator = SbatchOperator(task_id="fit", command="true", start_from_trigger=True)
+    trigger = SbatchStartTrigger(**operator._asked(is_last_try=False))
+    trigger.task_instance = TaskRun("fit").begin_in_the_triggerer()
+
+    async def seconds() -> float:
+        began = time.monotonic()
+        await trigger._start().resume({})
+        return time.monotonic() - began
+
+    assert run_without_waiting(seconds(), monkeypatch) == 0
