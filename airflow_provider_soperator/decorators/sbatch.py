@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator, task_decorator_factory
 from airflow.sdk.exceptions import AirflowFailException
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
     from airflow_provider_soperator.slurm.job_ids import SubmissionKey
+    from airflow_provider_soperator.work.endings import End
 
 
 class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
@@ -149,7 +150,7 @@ class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
         # The triggerer has not got it.
         return "a function"
 
-    def _needs_a_worker_after(self, end: Literal["success", "failed"]) -> bool:
+    def needs_a_worker_after(self, end: End) -> bool:
         # The triggerer must not unpickle foreign data.
         return True
 

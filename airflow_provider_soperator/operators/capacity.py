@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from airflow_provider_soperator.capacity.order import DesiredAllocation, ReleaseMode, ShiftOrder, Timeouts
     from airflow_provider_soperator.capacity.schedule import CapacitySchedule
     from airflow_provider_soperator.capacity.targets import Target
+    from airflow_provider_soperator.work.endings import End
     from airflow_provider_soperator.work.targets import TargetScaling
 
 
@@ -209,6 +210,10 @@ class ShiftCapacityOperator(WaitingOperator):
         deadline = time.time() + limit.total_seconds() if limit else None
         trigger = ShiftTrigger(order.write(), deadline, is_last_try=ti.try_number > ti.max_tries)
         return self.wait_for(trigger, context)
+
+    def needs_a_worker_after(self, end: End) -> bool:
+        # It tells the figures.
+        return True
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """The shift is over, or cannot go on."""

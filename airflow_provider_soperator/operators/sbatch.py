@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from airflow_provider_soperator.slurm.job_ids import SubmissionKey
     from airflow_provider_soperator.slurm.job_records import JobStatus
     from airflow_provider_soperator.triggers.sbatch import SbatchTrigger
+    from airflow_provider_soperator.work.endings import End
 
 __all__ = ["SbatchOperator", "retry"]
 
@@ -169,7 +170,7 @@ class SbatchOperator(WaitingOperator):
             self.start_from_trigger = True
             self.start_trigger_args = StartTriggerArgs(
                 trigger_cls="airflow_provider_soperator.triggers.sbatch.SbatchStartTrigger",
-                trigger_kwargs=self._asked(is_last_try=not self.retries),
+                trigger_kwargs={**self._asked(), **self.endings(is_last_try=not self.retries)},
                 next_method="execute_complete",
             )
 
@@ -272,8 +273,7 @@ class SbatchOperator(WaitingOperator):
         if self._member:
             replaced, keys = self._member.keys(replaced, keys)
         self._make(context, keys[-1])
-        ti: Any = context["ti"]
-        asked = self._asked(is_last_try=ti.try_number > ti.max_tries) | {"job": self._changed(context, keys[:-1])}
+        asked = self._asked() | {"job": self._changed(context, keys[:-1])}
         return trigger_of(
             context["ti"],
             keys=keys,
@@ -320,9 +320,8 @@ class SbatchOperator(WaitingOperator):
         owner = f"{ti.dag_id}\n{ti.run_id}\n{ti.task_id}\n{ti.map_index}"
         return JobFiles(self.slurm_conn_id, Path(self.dag.folder), owner, self.log)
 
-    def _asked(self, *, is_last_try: bool) -> dict[str, Any]:
+    def _asked(self) -> dict[str, Any]:
         """The arguments of the trigger, from an Airflow worker or the triggerer."""
-        ends_there = self.end_from_trigger
         return {
             "slurm_conn_id": self.slurm_conn_id,
             "script": self.script,
@@ -330,9 +329,6 @@ class SbatchOperator(WaitingOperator):
             "poll_interval": self.poll_interval,
             "stream_logs": self.stream_logs,
             "cancel_on_kill": self.cancel_on_kill,
-            "end_from_trigger": ends_there and not self._needs_a_worker_after("success"),
-            # Airflow may make a retry of any failure there: only an exception in a worker can say that none helps.
-            "fail_from_trigger": ends_there and is_last_try and not self._needs_a_worker_after("failed"),
             "result": self.result,
         }
 
@@ -358,27 +354,18 @@ class SbatchOperator(WaitingOperator):
         }
         return ", ".join(name for name, is_there in found.items() if is_there)
 
-    def _needs_a_worker_after(self, end: Literal["success", "failed"]) -> bool:
-        """True if something is left to do for an Airflow worker once the job has ended this way."""
-        from airflow.sdk.listener import get_listener_manager
-
+    def needs_a_worker_after(self, end: End) -> bool:
         from airflow_provider_soperator.pipelines.group import pipeline_of
 
         pipeline = pipeline_of(self)
-        # Airflow tells listeners, such as OpenLineage's, of tasks that end in a worker only.
-        listeners = getattr(get_listener_manager().hook, f"on_task_instance_{end}").get_hookimpls()
-        if listeners or (pipeline and pipeline.graph.doomed_by(self.task_id, end)):
-            return True
-        if end == "failed":
-            downloads = self.download and self.download_on == "always"
-            return bool(self.on_finish or downloads or self.on_failure_callback or self.email)
+        downloads = self.download and (end == "success" or self.download_on == "always")
         return bool(
-            self.download
-            or self.outlets
-            or self.on_success_callback
-            or self._post_execute_hook
-            or self.multiple_outputs
-            or not self.do_xcom_push
+            not self.end_from_trigger
+            or type(self).execute_complete is not SbatchOperator.execute_complete
+            or downloads
+            or (end == "failed" and self.on_finish)
+            or (pipeline and pipeline.graph.doomed_by(self.task_id, end))
+            or super().needs_a_worker_after(end)
         )
 
 

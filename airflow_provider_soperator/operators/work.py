@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
     from airflow_provider_soperator.triggers.base import KillableTrigger
+    from airflow_provider_soperator.work.endings import End
     from airflow_provider_soperator.work.protocols import Work
 
 #: Seconds for which Airflow's own alarm is put off, so that it strikes only if all else has failed.
@@ -102,12 +103,32 @@ class WaitingOperator(StrictOperator):
     _waiting: Waiting | None = None
 
     def wait_for(self, trigger: KillableTrigger, context: Context) -> Any:
-        """Go on with ``execute_complete`` once the trigger has come to its event."""
+        """Go on with ``execute_complete`` after the trigger's event, unless the triggerer ends the task."""
         if self.deferrable:
+            from airflow_provider_soperator.work.endings import is_last_try
+
+            for name, value in self.endings(is_last_try=is_last_try(context["ti"])).items():
+                setattr(trigger, name, value)
             self.defer(trigger=trigger, method_name="execute_complete")
         trigger.task_instance = context["ti"]  # type: ignore[assignment]
         self._waiting = Waiting(trigger)
         return self.execute_complete(context, self._waiting.event())
+
+    def endings(self, *, is_last_try: bool) -> dict[str, bool]:
+        """Whether the triggerer ends the task after a success, and after a failure.
+
+        Airflow may make a retry of any failure there: only an exception in a worker can say that none helps.
+        """
+        return {
+            "end_from_trigger": not self.needs_a_worker_after("success"),
+            "fail_from_trigger": is_last_try and not self.needs_a_worker_after("failed"),
+        }
+
+    def needs_a_worker_after(self, end: End) -> bool:
+        """True if something is left to do for an Airflow worker once the work has ended this way."""
+        from airflow_provider_soperator.work.endings import needs_a_worker
+
+        return needs_a_worker(self, end)
 
     @abstractmethod
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
@@ -170,3 +191,6 @@ class WorkOperator(WaitingOperator):
         from airflow_provider_soperator.work.protocols import result_of
 
         return result_of(event, self.timeout)
+
+    def needs_a_worker_after(self, end: End) -> bool:
+        return type(self).execute_complete is not WorkOperator.execute_complete or super().needs_a_worker_after(end)

@@ -53,8 +53,16 @@ class WatchSensor(BaseSensorOperator):
         if not self.deferrable:
             return super().execute(context)
         from airflow_provider_soperator.triggers.work import WatchTrigger
+        from airflow_provider_soperator.work.endings import is_last_try, needs_a_worker
 
-        trigger = WatchTrigger(self._watch.write())
+        # A result of its own is made in a worker.
+        is_plain = type(self).result is WatchSensor.result
+        is_plain &= type(self).execute_complete is WatchSensor.execute_complete
+        trigger = WatchTrigger(
+            self._watch.write(),
+            end_from_trigger=is_plain and not needs_a_worker(self, "success"),
+            fail_from_trigger=is_last_try(context["ti"]) and not needs_a_worker(self, "failed"),
+        )
         self.defer(trigger=trigger, method_name="execute_complete", timeout=timedelta(seconds=self.timeout))
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:

@@ -13,7 +13,10 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
 
 from airflow.sdk import conf
-from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
+from airflow.sdk.bases.xcom import BaseXCom
+from airflow.sdk.exceptions import AirflowRuntimeError
+from airflow.sdk.execution_time.xcom import XCom
+from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TaskFailedEvent, TaskSuccessEvent, TriggerEvent
 from asgiref.sync import sync_to_async
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
@@ -58,12 +61,18 @@ async def call(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
 
 
 class SlurmTrigger(BaseTrigger):
-    """Keeps each argument in an attribute of the same name, for serialization."""
+    """Keeps each argument in an attribute of the same name, for serialization.
 
-    def __init__(self, made: float | None = None) -> None:
+    With ``end_from_trigger`` no Airflow worker is started after a success, with ``fail_from_trigger`` none after a
+    failure. ``made`` is the time of the deferral, in seconds since 1970, also in another triggerer.
+    """
+
+    def __init__(
+        self, made: float | None = None, end_from_trigger: bool = False, fail_from_trigger: bool = False
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        #: Time of the deferral, in seconds since 1970. With it a trigger need not wait again in another triggerer.
         self.made = made or time.time()
+        self.end_from_trigger, self.fail_from_trigger = end_from_trigger, fail_from_trigger
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         names = list(inspect.signature(type(self).__init__).parameters)[1:]
@@ -71,6 +80,58 @@ class SlurmTrigger(BaseTrigger):
 
     def render_template_fields(self, context: Any, jinja_env: Any = None) -> None:
         """Do nothing: the worker that deferred the task has rendered them, and no script is rendered twice."""
+
+    async def conclude(self, event: dict[str, Any]) -> AsyncIterator[TriggerEvent]:
+        """The last that the trigger yields, and what it does after that."""
+        yield await self.end(event)
+        # Airflow goes on meanwhile. dag.test() has no triggerer, and gives no task instance.
+        if self.task_instance is not None:
+            await asyncio.sleep(_LOG_LAG)
+
+    async def end(self, event: dict[str, Any]) -> TriggerEvent:
+        """What Airflow is told: how the task has ended, if nothing is left to do for a worker, or the event for one."""
+        if self.task_instance is not None:
+            if self.has_succeeded(event):
+                if self.end_from_trigger and await self._is_returned(event):
+                    return TaskSuccessEvent()
+            # Only a worker can raise what Airflow takes for the end of a task's time.
+            elif self.fail_from_trigger and event["status"] != "timeout":
+                if "message" in event:
+                    self.log.error("%s", event["message"])
+                return TaskFailedEvent()
+        return await self.resume(event)
+
+    def has_succeeded(self, event: dict[str, Any]) -> bool:
+        return bool(event["status"] == "success")
+
+    def returned(self, event: dict[str, Any]) -> dict[str, Any]:
+        """The XComs of a task that has succeeded."""
+        return {} if event["result"] is None else {XCom.XCOM_RETURN_KEY: event["result"]}
+
+    async def _is_returned(self, event: dict[str, Any]) -> bool:
+        """Store what the task returns; False if only an Airflow worker can do that."""
+        try:
+            for key, value in self.returned(event).items():
+                await self.push(key, value)
+        except AirflowRuntimeError as error:
+            self.log.warning("The result could not be stored from here, so a worker does it: %s", error)
+            return False
+        return True
+
+    async def push(self, key: str, value: Any, backend: type[BaseXCom] = XCom) -> None:
+        """Push an XCom. Airflow stores XComs that come with an event as text, and they are pulled as text."""
+        ti: Any = self.task_instance
+        # dag.test() runs triggers without their task instance.
+        if ti is not None:
+            await call(
+                backend.set,
+                key=key,
+                value=value,
+                dag_id=ti.dag_id,
+                task_id=ti.task_id,
+                run_id=ti.run_id,
+                map_index=ti.map_index,
+            )
 
     async def resume(self, payload: Any) -> TriggerEvent:
         """The event with which a worker goes on, when it may.
@@ -108,16 +169,9 @@ class KillableTrigger(SlurmTrigger):
         """The result of the cancellation, as the rest of a sentence."""
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        end = await self.end(await self.event())
-        self._is_over = True
-        yield end
-        # Airflow goes on meanwhile.
-        if self.task_instance is not None:
-            await asyncio.sleep(_LOG_LAG)
-
-    async def end(self, event: dict[str, Any]) -> TriggerEvent:
-        """What Airflow is told at the end: by default that a worker goes on with the event."""
-        return await self.resume(event)
+        async for end in self.conclude(await self.event()):
+            self._is_over = True
+            yield end
 
     async def on_kill(self) -> None:
         if not self._is_over:

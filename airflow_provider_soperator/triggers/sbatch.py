@@ -10,10 +10,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from airflow.sdk.bases.xcom import BaseXCom
-from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.sdk.execution_time.xcom import XCom
-from airflow.triggers.base import BaseTrigger, TaskFailedEvent, TaskSuccessEvent, TriggerEvent
+from airflow.triggers.base import BaseTrigger, TriggerEvent
 from async_timeout import timeout
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
@@ -37,6 +35,7 @@ from airflow_provider_soperator.work.polling import may_pass, polled, slurm_clie
 from airflow_provider_soperator.work.protocols import failed, refused, succeeded, timed_out
 from airflow_provider_soperator.work.sbatch import REPORT, Chain, Published, follow, job_for, key_of_try
 
+_RETURN = XCom.XCOM_RETURN_KEY
 #: Seconds between two tries to cancel a job over a connection that has to be corrected first.
 _PAUSE = 60.0
 #: Errors that last until the task or its connection is changed.
@@ -50,9 +49,7 @@ class SbatchTrigger(KillableTrigger):
 
     ``job`` has the fields of a ``BatchJob``, ``keys`` those of all tries that can have submitted it, the own one last;
     jobs with keys in ``replaced`` are cancelled. ``deadline`` is the end of the task's time, in seconds since 1970.
-    With ``end_from_trigger`` no Airflow worker is started for a job that has succeeded, with ``fail_from_trigger`` none
-    for one that has not, or could not be submitted. ``chain`` has the fields of a ``Chain``. ``result`` is what the
-    task returns of the job; by default its report.
+    ``chain`` has the fields of a ``Chain``. ``result`` is what the task returns of the job; by default its report.
     """
 
     slurm_conn_id: str
@@ -71,35 +68,17 @@ class SbatchTrigger(KillableTrigger):
     made: float = 0.0
 
     def __post_init__(self) -> None:
-        super().__init__(self.made)
+        super().__init__(self.made, self.end_from_trigger, self.fail_from_trigger)
         #: Values published so far.
         self.links: dict[str, str] = {}
         self._begun: JobRun | None = None
 
-    async def end(self, event: dict[str, Any]) -> TriggerEvent:
-        # dag.test() does not say which task it is.
-        if self.task_instance is not None:
-            if event["status"] == "success" and status_of(event["result"]).succeeded:
-                if self.end_from_trigger and await self._is_returned(event):
-                    return TaskSuccessEvent()
-            elif self.fail_from_trigger and event["status"] != "timeout":
-                if event["status"] != "success":
-                    self.log.error("%s", event["message"])
-                return TaskFailedEvent()
-        return await self.resume(event)
+    def has_succeeded(self, event: dict[str, Any]) -> bool:
+        return super().has_succeeded(event) and status_of(event["result"]).succeeded
 
-    async def _is_returned(self, event: dict[str, Any]) -> bool:
-        """Store what the task returns; False if only an Airflow worker can do that."""
-        returned = event["result"]
-        try:
-            if self.result is not None:
-                await self.push(REPORT, returned)
-                returned = event["value"]
-            await self.push(XCom.XCOM_RETURN_KEY, returned)
-        except AirflowRuntimeError as error:
-            self.log.warning("The result could not be stored from here, so a worker does it: %s", error)
-            return False
-        return True
+    def returned(self, event: dict[str, Any]) -> dict[str, Any]:
+        report = event["result"]
+        return {_RETURN: report} if self.result is None else {REPORT: report, _RETURN: event["value"]}
 
     async def event(self) -> dict[str, Any]:
         """The job's report and its ``last_lines``, or the reason for their lack; with the ``links`` of the task's page.
@@ -144,21 +123,6 @@ class SbatchTrigger(KillableTrigger):
         if ti is not None:
             # Airflow looks up the address of its StatsD at first.
             await call(emit, gauges(report), dag_id=ti.dag_id, task_id=ti.task_id)
-
-    async def push(self, key: str, value: Any, backend: type[BaseXCom] = XCom) -> None:
-        """Push an XCom. Airflow stores XComs that come with an event as text, and they are pulled as text."""
-        ti: Any = self.task_instance
-        # dag.test() runs triggers without their task instance.
-        if ti is not None:
-            await call(
-                backend.set,
-                key=key,
-                value=value,
-                dag_id=ti.dag_id,
-                task_id=ti.task_id,
-                run_id=ti.run_id,
-                map_index=ti.map_index,
-            )
 
     async def cancel(self) -> None:
         """Cancel the job, if there is one and the task asks for it, and those that can never run after that."""
@@ -268,7 +232,7 @@ class SbatchStartTrigger(SlurmTrigger):
     result: str | None
 
     def __post_init__(self) -> None:
-        super().__init__()
+        super().__init__(None, self.end_from_trigger, self.fail_from_trigger)
         self._started: SbatchTrigger | None = None
 
     # Rendered here, as no Airflow worker has done it; arguments from a worker must not be rendered again.
@@ -281,11 +245,9 @@ class SbatchStartTrigger(SlurmTrigger):
         try:
             started = self._start()
         except InvalidJob as error:
-            if self.fail_from_trigger:
-                self.log.error("%s", error)
-                yield TaskFailedEvent()
-            else:
-                yield TriggerEvent(refused(str(error)))  # type: ignore[no-untyped-call]
+            self.made = NO_WORKER
+            async for event in self.conclude(refused(str(error))):
+                yield event
             return
         async for event in started.run():
             yield event

@@ -26,8 +26,14 @@ from airflow_provider_soperator.work.protocols import (
 class WorkTrigger(KillableTrigger):
     """Carries out a ``Work``, which is stored as JSON; see ``work.protocols`` for what it fires with."""
 
-    def __init__(self, work: Work[Any] | dict[str, Any], made: float | None = None) -> None:
-        super().__init__(made)
+    def __init__(
+        self,
+        work: Work[Any] | dict[str, Any],
+        made: float | None = None,
+        end_from_trigger: bool = False,
+        fail_from_trigger: bool = False,
+    ) -> None:
+        super().__init__(made, end_from_trigger, fail_from_trigger)
         self._value: Work[Any] = Work.read(work) if isinstance(work, dict) else work
         self._progress: Progress[Any] | None = None
         self._fate = ""
@@ -76,8 +82,14 @@ def _sentence(words: str) -> str:
 class WatchTrigger(SlurmTrigger):
     """Looks until a ``Watch``, given as JSON, is reached; see ``work.protocols`` for what it fires with."""
 
-    def __init__(self, watch: dict[str, Any], made: float | None = None) -> None:
-        super().__init__(made)
+    def __init__(
+        self,
+        watch: dict[str, Any],
+        made: float | None = None,
+        end_from_trigger: bool = False,
+        fail_from_trigger: bool = False,
+    ) -> None:
+        super().__init__(made, end_from_trigger, fail_from_trigger)
         self.watch = watch
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
@@ -85,4 +97,5 @@ class WatchTrigger(SlurmTrigger):
             event = succeeded(await reached(Watch.read(self.watch), self.log))
         except (WorkFailed, *FAILURES) as error:
             event = event_of(error)
-        yield await self.resume(event)
+        async for end in self.conclude(event):
+            yield end

@@ -94,7 +94,7 @@ def test_a_sensor_refuses_what_it_could_never_see() -> None:
         ActiveCheckSensor(task_id="sense", check="gpu-checks", since="noon")
     with pytest.raises(TaskDeferred) as deferred:
         ActiveCheckSensor(task_id="sense", check="gpu-checks", since="2026-11-22T00:00:00Z", deferrable=True).execute(
-            {}
+            CONTEXT
         )
     trigger: Any = deferred.value.trigger
     watch: Any = Watch.read(json.loads(json.dumps(trigger.serialize()[1]))["watch"])

@@ -13,8 +13,10 @@ from airflow.sdk import DAG, Asset
 from airflow.sdk.exceptions import TaskDeferred
 from airflow.triggers.base import TaskFailedEvent, TaskSuccessEvent, TriggerEvent
 
+from airflow_provider_soperator.operators.nodes import DrainNodesOperator
 from airflow_provider_soperator.operators.pipeline import SbatchPipeline, afterany
 from airflow_provider_soperator.operators.sbatch import SbatchOperator
+from airflow_provider_soperator.sensors.jobs import SlurmJobSensor, SlurmQueueSensor
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import JobStatus
 from airflow_provider_soperator.slurm.job_reports import report_of
@@ -25,7 +27,7 @@ from tests.unit.client.tracking import queued, run_without_waiting
 from tests.unit.operators.task_runs import TaskRun
 
 
-def asked(operator: SbatchOperator, run: TaskRun | None = None) -> tuple[bool, bool]:
+def asked(operator: Any, run: TaskRun | None = None) -> tuple[bool, bool]:
     """Whether success and failure end in the triggerer."""
     run = run or TaskRun(operator.task_id, retries=operator.retries or 0)
     with pytest.raises(TaskDeferred) as deferred:
@@ -52,10 +54,52 @@ def nothing(context: Any) -> None: ...
         ({"on_failure_callback": nothing}, (True, False)),
         ({"on_finish": {"TIMEOUT": "skip"}}, (True, False)),
     ],
-    ids=str,
+    ids=lambda value: ",".join(value) or "nothing" if isinstance(value, dict) else None,
 )
 def test_a_worker_ends_what_needs_one(options: dict[str, Any], expected: tuple[bool, bool]) -> None:
     assert asked(deferred(**options)) == expected
+
+
+class Followed(SbatchOperator):
+    """What somebody has made of it."""
+
+    def execute_complete(self, context: Any, event: dict[str, Any]) -> Any:
+        return {"more": super().execute_complete(context, event)}
+
+
+class Drained(DrainNodesOperator):
+    """What somebody has made of it."""
+
+    def post_execute(self, context: Any, result: Any = None) -> None: ...
+
+
+class Sensed(SlurmQueueSensor):
+    """What somebody has made of it."""
+
+    def result(self, seen: Any) -> Any:
+        return len(seen)
+
+
+NODES = {"nodes": "worker-0", "reason": "hot"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "expected"),
+    [
+        (DrainNodesOperator, NODES, (True, True)),
+        (SlurmQueueSensor, {"max_jobs": 0}, (True, True)),
+        (SlurmQueueSensor, {"max_jobs": 0, "soft_fail": True}, (True, False)),
+        # It judges how the job has ended.
+        (SlurmJobSensor, {"job_id": 7}, (False, True)),
+        (Followed, {"command": "true"}, (False, False)),
+        (Drained, NODES, (False, True)),
+        (Sensed, {"max_jobs": 0}, (False, True)),
+    ],
+)
+def test_so_does_any_other_task_that_only_waits(
+    kind: type[Any], options: dict[str, Any], expected: tuple[bool, bool]
+) -> None:
+    assert asked(kind(task_id="t", deferrable=True, **options)) == expected
 
 
 def test_a_failure_that_a_retry_may_follow_ends_in_a_worker() -> None:
@@ -77,8 +121,8 @@ def test_a_stage_whose_end_dooms_others_ends_in_a_worker() -> None:
             SbatchOperator(task_id=task_id, command="true", deferrable=True) for task_id in ("a", "b", "c")
         )
         first >> second >> afterany() >> last
-    assert [one._needs_a_worker_after("failed") for one in (first, second, last)] == [True, False, False]
-    assert not any(one._needs_a_worker_after("success") for one in (first, second, last))
+    assert [one.needs_a_worker_after("failed") for one in (first, second, last)] == [True, False, False]
+    assert not any(one.needs_a_worker_after("success") for one in (first, second, last))
 
 
 def test_one_that_starts_in_the_triggerer_knows_whether_it_may_fail_there() -> None:
@@ -144,7 +188,7 @@ def test_airflow_is_told_how_the_task_has_ended(
 @pytest.mark.parametrize("fails", [True, False])
 def test_a_job_that_slurm_would_refuse_fails_where_it_may(fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     operator = SbatchOperator(task_id="fit", command="true", nodes="none", start_from_trigger=True)
-    trigger = SbatchStartTrigger(**operator._asked(is_last_try=fails))
+    trigger = SbatchStartTrigger(**operator._asked(), **operator.endings(is_last_try=fails))
     trigger.task_instance = TaskRun("fit").begin_in_the_triggerer()
 
     async def run() -> Any:
@@ -156,7 +200,7 @@ def test_a_job_that_slurm_would_refuse_fails_where_it_may(fails: bool, monkeypat
 
 def test_what_no_worker_came_before_waits_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
     operator = SbatchOperator(task_id="fit", command="true", start_from_trigger=True)
-    trigger = SbatchStartTrigger(**operator._asked(is_last_try=False))
+    trigger = SbatchStartTrigger(**operator._asked(), **operator.endings(is_last_try=False))
     trigger.task_instance = TaskRun("fit").begin_in_the_triggerer()
 
     async def seconds() -> float:

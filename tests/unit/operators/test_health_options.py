@@ -14,6 +14,7 @@ from airflow_provider_soperator.operators.nodes import ReplaceNodesOperator
 from airflow_provider_soperator.sensors.health import NodeHealthSensor
 from airflow_provider_soperator.triggers.events import NodeUnhealthyTrigger
 from airflow_provider_soperator.work.protocols import Watch, failed, refused, succeeded
+from tests.unit.operators.task_runs import TaskRun
 
 MISTAKES: list[tuple[type[Any], dict[str, Any], str]] = [
     (NodeHealthSensor, {"target_state": "well"}, "target_state must be one of 'healthy', 'unhealthy', 'any'"),
@@ -53,7 +54,7 @@ def test_a_sensor_is_deferred_with_what_it_watches() -> None:
         task_id="healthy", nodes="worker-[0-1]", kinds="pod", prometheus_conn_id="p", deferrable=True, poke_interval=5
     )
     with pytest.raises(TaskDeferred) as deferred:
-        sensor.execute({})
+        sensor.execute(TaskRun().begin())
     trigger: Any = deferred.value.trigger
     watch: Any = Watch.read(json.loads(json.dumps(trigger.serialize()[1]))["watch"])
     assert watch.watched == HealthQuery(nodes=("worker-0", "worker-1"), kinds=("pod",))

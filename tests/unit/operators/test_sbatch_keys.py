@@ -44,7 +44,7 @@ def read(trigger: Any) -> Keys:
 
 def begin_in_the_triggerer(run: TaskRun) -> Keys:
     operator = SbatchOperator(task_id=run.task_id, command="true", start_from_trigger=True)
-    trigger = SbatchStartTrigger(**operator._asked(is_last_try=False))
+    trigger = SbatchStartTrigger(**operator._asked(), **operator.endings(is_last_try=False))
     trigger.task_instance = run.begin_in_the_triggerer()
     return read(trigger._start())
 

@@ -1,0 +1,34 @@
+"""Where a deferred task ends: in the triggerer, or in an Airflow worker, if that has something left to do."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from airflow.sdk import BaseOperator
+
+End = Literal["success", "failed"]
+
+
+def needs_a_worker(task: Any, end: End) -> bool:
+    """True if Airflow itself needs a worker for the end of a task."""
+    from airflow.sdk.listener import get_listener_manager
+
+    # Such as OpenLineage's.
+    if getattr(get_listener_manager().hook, f"on_task_instance_{end}").get_hookimpls():
+        return True
+    if end == "failed":
+        # A sensor that fails softly is skipped.
+        return bool(task.on_failure_callback or task.email or getattr(task, "soft_fail", False))
+    return bool(
+        task.outlets
+        or task.on_success_callback
+        or task._post_execute_hook
+        or type(task).post_execute is not BaseOperator.post_execute
+        or task.multiple_outputs
+        or not task.do_xcom_push
+    )
+
+
+def is_last_try(ti: Any) -> bool:
+    """True if Airflow makes no other try of a task after a failure of this one."""
+    return bool(ti.try_number > ti.max_tries)
