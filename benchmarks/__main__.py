@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
-from benchmarks import parsing, sandbox_cycles, sandbox_root, transports, watching
+from benchmarks import nodes, parsing, sandbox_cycles, sandbox_root, transports, watching
 from benchmarks.capacity import run as capacity
 from benchmarks.chains import gaps, submitting
 from benchmarks.table import Row, show
@@ -19,6 +19,7 @@ BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
     "cycles": sandbox_cycles.run,
     "transports": transports.run,
     "watching": watching.run,
+    "nodes": nodes.run,
     "tasks": tasks.run,
     "chains": lambda: [*submitting.run(), *gaps.run()],
     "capacity": capacity.run,

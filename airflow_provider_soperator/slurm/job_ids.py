@@ -270,13 +270,32 @@ def strip_key(job_name: str) -> str:
     return found["name"] if found else job_name
 
 
-def readable_name(dag_id: str, task_id: str, map_index: int = -1) -> str:
-    """The default beginning of a job's name.
+def readable_name(dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> str:
+    """The name of a task's job, first what tells it from others: ``squeue`` shows eight letters by default.
 
-    >>> readable_name("train", "prepare.fit", 3)
-    'train.prepare.fit.3'
+    >>> readable_name("train", "manual__2026-11-21", "prepare.fit", 3)
+    'prepare.fit.3.train.manual__2026-11-21'
     """
-    return f"{dag_id}.{task_id}" + (f".{map_index}" if map_index >= 0 else "")
+    return f"{_instance(task_id, map_index)}.{dag_id}.{run_id}"
+
+
+def output_path(dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> str:
+    """The path of a task's output, from the job's working directory, without the job's number.
+
+    >>> output_path("train", "manual__2026-11-21T10:00", "prepare.fit", 3)
+    'airflow/train/manual__2026-11-21T10_00/prepare.fit.3'
+    """
+    parts = (dag_id, run_id, _instance(task_id, map_index))
+    # A name that is too long for the file system fails the job. Its number makes a shortened one unique.
+    return "/".join(["airflow", *(_ODD.sub("_", part)[:NAME_LIMIT] for part in parts)])
+
+
+def _instance(task_id: str, map_index: int) -> str:
+    return task_id if map_index < 0 else f"{task_id}.{map_index}"
+
+
+#: Characters that need quotes in the name of a file, or make another folder of it.
+_ODD = re.compile(r"[^A-Za-z0-9_.-]|^\.+")
 
 
 #: Characters that prevent a lookup by name: squeue and sacct split names at commas, accounting turns " into `, and

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ from airflow_provider_soperator.slurm import directives, links
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.job import BatchJob, job_of
 from airflow_provider_soperator.slurm.job_failures import failure
-from airflow_provider_soperator.slurm.job_ids import NAME_LIMIT, JobId, SubmissionKey, read_keys, readable_name
+from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey, output_path, read_keys, readable_name
 from airflow_provider_soperator.slurm.job_records import Job, JobStatus, sentence
 from airflow_provider_soperator.slurm.job_usage import figures, in_words, usage_of
 from airflow_provider_soperator.slurm.requests import ListJobs
@@ -39,8 +38,6 @@ StatesOf = Callable[[Sequence[str]], Awaitable[dict[str, dict[int, str | None]]]
 Push = Callable[[str, str, type[BaseXCom]], Awaitable[None]]
 #: XCom key of the report of a task that returns what its job has computed.
 REPORT = "job"
-#: Characters that need quotes in the name of a file.
-_ODD = re.compile(r"[^A-Za-z0-9_.-]")
 
 
 def job_for(ti: Any, script: str | None, fields: Mapping[str, Any]) -> BatchJob:
@@ -53,12 +50,11 @@ def job_for(ti: Any, script: str | None, fields: Mapping[str, Any]) -> BatchJob:
 def _named(job: BatchJob, ti: Any) -> BatchJob:
     # Names in the script's own lines win over those made here.
     in_script = directives.read(job.script)[0].fields if job.script else {}
-    run = f"{readable_name(ti.dag_id, ti.task_id, ti.map_index)}.{ti.run_id}"
+    instance = (ti.dag_id, ti.run_id, ti.task_id, -1 if ti.map_index is None else ti.map_index)
     is_array = job.array is not None or "array" in in_script
-    # A name that is too long for the file system fails the job. The job's number makes a shortened one unique.
-    file = _ODD.sub("_", run)[:NAME_LIMIT] + ("-%A_%a.out" if is_array else "-%j.out")
+    file = f"{output_path(*instance)}-{'%A_%a' if is_array else '%j'}.out"
     return job.replace(
-        name=job.name or in_script.get("name") or run,
+        name=job.name or in_script.get("name") or readable_name(*instance),
         output=job.output or in_script.get("output") or file,
         error=job.error or in_script.get("error"),
     )

@@ -14,7 +14,7 @@ class Jobs:
 
     def __init__(self, cluster: Cluster, run: Run, task_id: str) -> None:
         self._cluster, self._run = cluster, run
-        self._name = f"{run.dag_id}.{task_id}.{run.run_id}"
+        self._name = f"{task_id}.{run.dag_id}.{run.run_id}"
 
     def states(self) -> dict[str, str]:
         """By their ids; the queue of this sandbox forgets none while a test runs."""

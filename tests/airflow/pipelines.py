@@ -71,7 +71,7 @@ class Pipeline:
 
     def jobs(self, stage: str) -> list[PastJob]:
         """Those of a stage, in the order in which they were submitted."""
-        name = f"{self.run.dag_id}.{self.group}.{stage}."
+        name = f"{self.group}.{stage}."
         ahead = self._ahead(stage)
         said = self._cluster.run(
             "sacct", "--noheader", "--parsable2", "--allocations", "--duplicates", "--array", "--starttime=now-1hours",
@@ -81,7 +81,7 @@ class Pipeline:
         jobs = [
             PastJob(job, state.partition(" ")[0], _moment(start), _moment(end), _moment(submitted))
             for job, state, start, end, submitted, job_name in rows
-            if (job_name.startswith(name) and self.run.run_id in job_name) or job == ahead
+            if (job_name.startswith(name) and f".{self.run.dag_id}.{self.run.run_id}" in job_name) or job == ahead
         ]
         return sorted(jobs, key=lambda job: [int(part) for part in re.findall(r"\d+", job.id)])
 
@@ -102,7 +102,9 @@ class Pipeline:
     def waiting(self) -> list[str]:
         """Names of the pipeline's jobs that are in the queue."""
         said = self._cluster.run("squeue", "--noheader", "--all", "--format=%j")
-        return [name for name in said.splitlines() if name.startswith(f"{self.run.dag_id}.{self.group}.")]
+        return [
+            name for name in said.splitlines() if name.startswith(f"{self.group}.") and f".{self.run.dag_id}." in name
+        ]
 
     def wait_job(self, stage: str, number: int, state: str) -> PastJob:
         """The job of this number of a stage, once accounting has it in a state."""

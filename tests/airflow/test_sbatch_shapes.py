@@ -94,7 +94,7 @@ def test_the_name_and_the_output_tell_dag_task_and_run(run: Run) -> None:
     lines(run, "command")
     result = run.xcom("command")
     assert result["name"].startswith(f"shapes.command.{run.run_id}.af-")
-    assert result["output"].startswith("/root/shapes.command.manual__")
+    assert result["output"].startswith("/root/airflow/shapes/manual__")
     assert result["state"] == "COMPLETED"
     assert result["exit_code"] == "0:0"
     assert result["nodes"]

@@ -102,7 +102,7 @@ class Instance:
 
     @property
     def name(self) -> str:
-        return f"{readable_name(self.dag_id, self.task_id, self.map_index)}.{self.run_id}"
+        return readable_name(self.dag_id, self.run_id, self.task_id, self.map_index)
 
     def __str__(self) -> str:
         return f"{self.airflow.name}: {self.name}"

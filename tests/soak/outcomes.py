@@ -110,7 +110,7 @@ def _jobs(cluster: Cluster, dag_id: str) -> dict[str, tuple[str, str]]:
     found: dict[str, tuple[str, str]] = {}
     for job, state, name in (line.split("|", 2) for line in said.splitlines()):
         key = key_of(name)
-        if name.startswith(f"{dag_id}.") and key:
+        if f".{dag_id}." in name and key:
             found[job] = (key.text, state.partition(" ")[0])
     return found
 

@@ -32,7 +32,7 @@ KEYS = [key_of_try(task_instance(4), None, number) for number in range(1, 5)]
 
 
 def named(key: SubmissionKey) -> str:
-    return key.name("d.t.r")
+    return key.name("t.d.r")
 
 
 @pytest.fixture

@@ -81,5 +81,5 @@ def test_a_wrong_key_is_refused() -> None:
 
 
 def test_readable_names() -> None:
-    assert readable_name("dag", "group.task") == "dag.group.task"
-    assert readable_name("dag", "task", 0) == "dag.task.0"
+    assert readable_name("dag", "run", "group.task") == "group.task.dag.run"
+    assert readable_name("dag", "run", "task", 0) == "task.0.dag.run"
