@@ -10,7 +10,7 @@ from typing import Any
 
 from async_timeout import timeout
 
-from airflow_provider_soperator.client.poller import GATHERING, SHORTEST, Pace
+from airflow_provider_soperator.client.poller import GATHERING, Pace
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import AccountingJob, Job, JobStatus
@@ -21,6 +21,10 @@ from airflow_provider_soperator.transports.transport_errors import TransportErro
 
 #: Seconds that accounting may take: a task must not wait for one that lags far behind, or does not answer.
 PATIENCE = 5.0
+#: Seconds between two questions: accounting lags by a fraction of one, as a rule.
+PAUSE = 0.5
+#: A slow answer costs slurmdbd as much; the pause after it is this many times as long.
+_OF_EFFORT = 4.0
 
 
 @dataclass(eq=False)
@@ -107,7 +111,8 @@ class JobAccounts:
                 one.done.set()
             return
         self._pace.after_answer()
-        self._due = time.monotonic() + max(SHORTEST, time.monotonic() - started)
+        now = time.monotonic()
+        self._due = now + max(PAUSE, _OF_EFFORT * (now - started))
         for one in ended:
             one.read(records.get(one.status.id.whole, ()))
 
