@@ -114,7 +114,7 @@ class Member:
             "waiting": self._jobs(graph.after(name)),
             "doomed": self._jobs(graph.doomed_by(name)),
             "follows": [[link.upstream, link.kind] for link in links],
-            "before": {link.upstream: self._jobs([link.upstream]) for link in links},
+            "before": {link.upstream: jobs for link in links if (jobs := self._jobs([link.upstream]))},
         }
 
     @contextmanager

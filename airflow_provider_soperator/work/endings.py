@@ -18,7 +18,7 @@ def needs_a_worker(task: Any, end: End) -> bool:
         return True
     if end == "failed":
         # A sensor that fails softly is skipped.
-        return bool(task.on_failure_callback or task.email or getattr(task, "soft_fail", False))
+        return bool(task.on_failure_callback or getattr(task, "email", None) or getattr(task, "soft_fail", False))
     return bool(
         task.outlets
         or task.on_success_callback
