@@ -6,10 +6,12 @@
 # The connection may be gone; a submission that has begun is completed nevertheless.
 trap '' HUP PIPE
 work=$(mktemp -d) || exit 1
-begun=
-trap 'rm -rf -- "$work" ${begun:+"$begun"}' EXIT
+begun='' files=$work
+trap 'rm -rf -- "$work" "$files" ${begun:+"$begun"}' EXIT
 # From a file bash reads in blocks, from a pipe byte by byte.
 cat >"$work/in" && exec 8<"$work/in" || exit 1
+# The small files of each job take a third of the time if they are in memory, which may have little room.
+if [ "$(stat -c %s "$work/in")" -lt 8000000 ]; then files=$(mktemp -d -p /dev/shm 2>/dev/null) || files=$work; fi
 field() { IFS= read -r -d '' -u 8 "$1"; }
 fields() {
     local count number one
@@ -133,17 +135,17 @@ settle() {
         status=$?
         if [ "$status" = 0 ]; then
             # Plugins of sbatch may print lines before the id.
-            mapfile -t said <"$work/out.$item"
+            mapfile -t said <"$files/out.$item"
             known[$key]=${said[-1]%%;*}
             alike["=${names[$item]}"]+=:${known[$key]}
             submitted+=("$item $key ${known[$key]}")
-        elif [ -n "$together" ] && grep -Eiq -- "$passing" "$work/err.$item"; then
+        elif [ -n "$together" ] && grep -Eiq -- "$passing" "$files/err.$item"; then
             # Not rejected: the next try continues from here.
-            cat "$work/err.$item" >&2
+            cat "$files/err.$item" >&2
             wait
             exit "$status"
         else
-            refuse "$item" "$status" "$work/err.$item"
+            refuse "$item" "$status" "$files/err.$item"
         fi
     done
     under_way=()
@@ -194,8 +196,8 @@ for ((item = 0; item < count; item++)); do
     [[ -z $together || -z $refused ]] || continue
     for other in $needed; do
         [ -z "${known[$other]}" ] || continue
-        echo "sbatch: error: ${unknown/"$mark"/"$other"}" >"$work/err.$item"
-        refuse "$item" 1 "$work/err.$item"
+        echo "sbatch: error: ${unknown/"$mark"/"$other"}" >"$files/err.$item"
+        refuse "$item" 1 "$files/err.$item"
         continue 2
     done
     if [ -n "$place" ]; then
@@ -204,10 +206,10 @@ for ((item = 0; item < count; item++)); do
         if [ -n "$resolved" ]; then argv[place]=--dependency=$resolved; else unset "argv[place]"; fi
     fi
     case $form in
-        text) printf %s "$body" >"$work/body.$item" ;;
-        base64) printf %s "$body" | base64 -d >"$work/body.$item" ;;
-    esac
-    "${argv[@]}" <"$work/body.$item" >"$work/out.$item" 2>"$work/err.$item" &
+        text) printf %s "$body" >"$files/body.$item" ;;
+        base64) printf %s "$body" | base64 -d >"$files/body.$item" ;;
+    esac || { settle; exit 74; }
+    "${argv[@]}" <"$files/body.$item" >"$files/out.$item" 2>"$files/err.$item" &
     under_way+=("$item $key $!")
     [ ${#under_way[@]} -lt 4 ] || settle
 done

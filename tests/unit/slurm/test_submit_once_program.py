@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -87,6 +87,8 @@ class Slurm:
     """A machine with Slurm's commands."""
 
     folder: Path
+    #: More variables of the program.
+    variables: dict[str, str] = field(default_factory=dict)
 
     def put(self, name: str, body: str) -> None:
         file = self.folder / "bin" / name
@@ -134,6 +136,7 @@ class Slurm:
             "PATH": f"{self.folder}/bin:{os.environ['PATH']}",
             "HOME": str(self.folder),
             "SLURM_STATE": str(self.state),
+            **self.variables,
         }
         ended = subprocess.run(command.argv, input=command.stdin, env=variables, capture_output=True, check=False)
         return request.read(CommandOutput(ended.returncode, ended.stdout, ended.stderr))
@@ -166,6 +169,14 @@ def test_each_key_has_one_job(slurm: Slurm) -> None:
         Submitted(first.id, adopted=True),
     )
     assert sorted(slurm.submitted()) == sorted(str(job.name) for job in (one, two, three))
+
+
+def test_a_script_that_cannot_be_written_is_not_submitted_in_part(slurm: Slurm) -> None:
+    full = "() { echo 'printf: write error: No space left on device' >&2; return 1; }"
+    slurm.variables["BASH_FUNC_printf%%"] = full
+    error = slurm.error(*new_jobs(2))
+    assert isinstance(error, SubmitIncomplete)
+    assert (error.retryable, slurm.submitted()) == (True, [])
 
 
 def test_only_sbatch_rejects_a_job(slurm: Slurm) -> None:
