@@ -93,7 +93,7 @@ def test_options_come_from_the_task_and_its_defaults(run: Run) -> None:
 def test_the_name_and_the_output_tell_dag_task_and_run(run: Run) -> None:
     lines(run, "command")
     result = run.xcom("command")
-    assert result["name"].startswith(f"shapes.command.{run.run_id}.af-")
+    assert result["name"].startswith(f"command.shapes.{run.run_id}.af-")
     assert result["output"].startswith("/root/airflow/shapes/manual__")
     assert result["state"] == "COMPLETED"
     assert result["exit_code"] == "0:0"
@@ -109,7 +109,7 @@ def test_an_array_has_a_result_and_a_group_for_each_element(run: Run) -> None:
         assert re.search(rf"_{element} is \w+ .*: element begun\nelement {element}\nelement begun\n", log)
         assert log.count(f"\nelement {element}\n") == 1
     assert "with exit code 1" in log
-    assert "The end of /root/shapes.array." in log
+    assert "The end of /root/airflow/shapes/manual__" in log
 
 
 def test_stderr_is_told_apart_where_it_is_apart(run: Run) -> None:
@@ -134,7 +134,7 @@ def test_a_mapped_task_has_a_job_for_each_index(run: Run) -> None:
     assert "y" in lines(run, "mapped_later", 1)
     names = {run.xcom("mapped_later", index)["name"] for index in (0, 1)}
     assert len(names) == 2
-    assert f"shapes.mapped_later.1.{run.run_id}" in " ".join(names)
+    assert f"mapped_later.1.shapes.{run.run_id}" in " ".join(names)
 
 
 @pytest.mark.parametrize("task_id", ["live", "live_deferred"])
