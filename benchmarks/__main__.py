@@ -1,4 +1,7 @@
-"""``python -m benchmarks [NAME …]``: run some or all benchmarks and print their table."""
+"""``python -m benchmarks [NAME …]``: run some or all benchmarks and print their table.
+
+A run that was cut off is gone on with by the next one of the same code.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from functools import partial
 from benchmarks import nodes, parsing, sandbox_cycles, sandbox_root, transports, watching
 from benchmarks.capacity import run as capacity
 from benchmarks.chains import gaps, submitting
+from benchmarks.kept import Kept
 from benchmarks.table import Row, show
 from benchmarks.tasks import run as tasks
 
@@ -32,16 +36,26 @@ def main() -> int:
     parser.add_argument(
         "--tasks", type=int, default=tasks.TASKS, metavar="N", help=f"how many wait at once in `tasks` ({tasks.TASKS})"
     )
-    parser.add_argument("--quick", action="store_true", help="two ways only in `capacity`, under shorter jobs")
+    parser.add_argument(
+        "--full", action="store_true", help="all ways in `capacity`, under longer jobs: 25 minutes more"
+    )
     given = parser.parse_args()
     names = given.names or list(BENCHMARKS)
     if unknown := set(names) - BENCHMARKS.keys():
         parser.error(f"no such benchmark: {', '.join(sorted(unknown))}")
     benchmarks = BENCHMARKS | {
         "tasks": partial(tasks.run, given.tasks),
-        "capacity": partial(capacity.run, quick=given.quick),
+        "capacity": partial(capacity.run, quick=not given.full),
     }
-    rows = [row for name in names for row in benchmarks[name]()]
+    kept = Kept([str(given.tasks), str(given.full)])
+    rows = []
+    for name in names:
+        found = kept.get(name)
+        if found is None:
+            found = benchmarks[name]()
+            kept.add(name, found)
+        rows += found
+    kept.clear()
     show(rows)
     return 1 if any(row.met is False for row in rows) else 0
 

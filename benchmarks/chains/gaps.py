@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.airflow import airflow_beside
+from benchmarks.chains import ends
 from benchmarks.chains.shape import NOTES, STAGES, WORK, command
 from benchmarks.table import Row
 from sandbox.airflow.api import DagRun
@@ -22,9 +23,11 @@ ROUNDS = {"alone": 4, "pipeline": 4, "plain": 1, "ssh_operator": 1}
 #: By the DAG of each.
 WAYS = {
     "pipeline": "SbatchPipeline",
-    "plain": "SbatchOperators joined by >>",
+    "plain": "SbatchOperators joined by >>, deferred",
     "ssh_operator": "SSHOperators with sbatch --wait",
 }
+#: Seconds between the jobs of two tasks that are deferred.
+PLAIN = 3.0
 _DAGS = Path(__file__).parent / "dags"
 _LONGEST = 900.0
 
@@ -36,28 +39,35 @@ class Gaps:
     between: list[float]
     whole: list[float]
 
+    @property
+    def median(self) -> float:
+        return statistics.median(self.between)
+
     def __str__(self) -> str:
         return (
-            f"{statistics.median(self.between):.2f} s (at most {max(self.between):.2f} s), "
+            f"{self.median:.2f} s (at most {max(self.between):.2f} s), "
             f"all {STAGES} jobs in {statistics.median(self.whole):.0f} s"
         )
 
 
 def run() -> list[Row]:
-    with airflow_beside("bench-chains", _DAGS, [*WAYS], {}) as (sandbox, airflow):
+    with airflow_beside("bench-chains", _DAGS, [*WAYS, *ends.DAGS], {}) as (sandbox, airflow):
         alone = _gaps(sandbox, "alone", lambda number: _alone(sandbox, number))
         gaps = {way: _gaps(sandbox, way, lambda number, way=way: _run(airflow, way, number)) for way in WAYS}  # type: ignore[misc]
-    ours = gaps.pop("pipeline")
-    ratio = statistics.median(ours.between) / statistics.median(alone.between)
-    others = "\n".join(f"{WAYS[way]}: {found}" for way, found in gaps.items())
+        of_ends = ends.rows(airflow)
+    ratio = gaps["pipeline"].median / alone.median
+    told = {way: f"{name}: {gaps[way]}" for way, name in WAYS.items()}
+    what = f"between two jobs of a chain of {STAGES}, each of {WORK} s"
     return [
         Row(
             "chains",
-            f"between two jobs of a chain of {STAGES}, each of {WORK} s: median of {ROUNDS['pipeline']} chains",
-            f"{WAYS['pipeline']}: {ours}\n{ratio:.2f} times what Slurm alone takes",
-            f"Slurm alone: {alone}\n{others}",
+            f"{what}: median of {ROUNDS['pipeline']} chains",
+            f"{told['pipeline']}\n{ratio:.2f} times what Slurm alone takes",
+            f"Slurm alone: {alone}",
             ratio <= 1.1,
-        )
+        ),
+        Row("chains", what, told["plain"], f"{PLAIN:g} s\n{told['ssh_operator']}", gaps["plain"].median <= PLAIN),
+        *of_ends,
     ]
 
 

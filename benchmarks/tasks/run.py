@@ -17,7 +17,7 @@ from sandbox.airflow.beside import Airflow
 from sandbox.lifecycle import Sandbox
 from sandbox.settings import USER
 
-TASKS = 1000
+TASKS = 300
 #: Of the ways of others so much less is run, as each task takes so much more.
 LESS = 10
 #: Tasks that workers run at once: Airflow's default.
