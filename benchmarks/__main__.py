@@ -36,9 +36,7 @@ def main() -> int:
     parser.add_argument(
         "--tasks", type=int, default=tasks.TASKS, metavar="N", help=f"how many wait at once in `tasks` ({tasks.TASKS})"
     )
-    parser.add_argument(
-        "--full", action="store_true", help="all ways in `capacity`, under longer jobs: 25 minutes more"
-    )
+    parser.add_argument("--full", action="store_true", help="all ways in `capacity`, under longer jobs: 25 minutes")
     given = parser.parse_args()
     names = given.names or list(BENCHMARKS)
     if unknown := set(names) - BENCHMARKS.keys():
