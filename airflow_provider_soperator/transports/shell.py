@@ -218,6 +218,10 @@ class _Silent(ConnectionLost):
         )
 
 
+class _NotSent(ConnectRefused):
+    """The connection broke while the command waited for a shell: another connection may run it."""
+
+
 class Shells:
     """The shells of one connection: a command takes an idle one, or waits for one, or for a new one.
 
@@ -232,7 +236,7 @@ class Shells:
         # All shells, and those that run long commands.
         self._open = self._long = 0
         self._opening: asyncio.Task[None] | None = None
-        self._closed = False
+        self._closed = self._broke = False
         # Long commands have a queue of their own. Only the first of each wait for changes, which wake all who wait.
         self._queues = (asyncio.Semaphore(most), asyncio.Semaphore(most))
         self._waiting: list[asyncio.Future[None]] = []
@@ -248,7 +252,8 @@ class Shells:
             try:
                 output = await self._exchange(pipe, command, encode, command.timeout + GRACE + SLACK)
                 await self._put(pipe)
-            except BaseException:
+            except BaseException as error:
+                self._broke |= isinstance(error, ConnectionLost)
                 self._open -= 1
                 await pipe.close()
                 raise
@@ -276,8 +281,7 @@ class Shells:
             waiter = asyncio.get_running_loop().create_future()
             self._waiting.append(waiter)
             await waiter
-        # Nothing was sent.
-        raise ConnectRefused("the connection was closed", "it is reopened")
+        raise (_NotSent if self._broke else ConnectRefused)("the connection was closed", "it is reopened")
 
     async def _put(self, pipe: Pipe) -> None:
         if self._closed:
@@ -367,16 +371,22 @@ class ShellTransport(Generic[C]):
     def __init__(self) -> None:
         self._current: tuple[C, Shells] | None = None
         self._lock = asyncio.Lock()
+        #: How often it was closed.
+        self._closed = 0
 
     async def ask(self, request: Request[T]) -> T:
-        current = await self._connected()
-        try:
-            return await current[1].ask(request)
-        except self._final:
-            await self._drop(current)
-            raise
+        closed = self._closed
+        while True:
+            current = await self._connected()
+            try:
+                return await current[1].ask(request)
+            except self._final as error:
+                await self._drop(current)
+                if not isinstance(error, _NotSent) or self._closed > closed:
+                    raise
 
     async def close(self) -> None:
+        self._closed += 1
         await self._drop(self._current)
 
     async def _open(self) -> C:

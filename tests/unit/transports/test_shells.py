@@ -209,10 +209,10 @@ def test_a_connection_that_has_gone_silent_is_replaced(monkeypatch: pytest.Monke
         await settle()
         await pass_by(SHORT.timeout + 60, monkeypatch)
         node.let()
-        # All that is under way on it, or waits for it, can be asked anew.
-        errors = await asyncio.gather(*silent, return_exceptions=True)
-        assert [type(error) for error in errors[MAX_SHELLS:]] == [ConnectRefused] * 7
-        assert all(isinstance(error, ConnectionLost) for error in errors[:MAX_SHELLS])
+        # What is under way on it can be asked anew. What waits for it goes on with the next.
+        ends = await asyncio.gather(*silent, return_exceptions=True)
+        assert all(isinstance(end, CommandOutput) for end in ends[MAX_SHELLS:])
+        assert all(isinstance(end, ConnectionLost) for end in ends[:MAX_SHELLS])
         assert node.closed == 1
         await asyncio.gather(*start(transport, SHORT))
 
@@ -229,6 +229,35 @@ def test_a_command_that_was_ended_at_its_limit_leaves_the_connection_as_it_is() 
         with pytest.raises(CommandTimedOut):
             await late
         assert node.closed == 0
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_who_waits_for_a_shell_when_that_of_another_breaks_goes_on_with_the_next_connection(is_closed: bool) -> None:
+    async def scenario() -> None:
+        node = LoginNode(starts=1, held={"sleep"})
+        transport = Transport(node)
+        [first] = start(transport, Command(("sleep",), timeout=9999))
+        await settle()
+        asked = start(transport, *[SHORT] * 3)
+        await settle()
+        assert node.ran == ["sleep"]
+        assert transport._current
+        transport._current[0].is_open = False
+        node.let(starts=1)
+        if is_closed:
+            await transport.close()
+        await settle()
+        node.let()
+        with pytest.raises(ConnectionLost):
+            await first
+        ends = await asyncio.gather(*asked, return_exceptions=True)
+        if is_closed:
+            assert all(isinstance(end, ConnectRefused) for end in ends), ends
+        else:
+            assert all(isinstance(end, CommandOutput) for end in ends), ends
+            assert node.ran == ["sleep", *["squeue"] * 3]
 
     run(scenario())
 
