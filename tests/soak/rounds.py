@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 #: The turns that scenarios take; those whose rounds are short come more often.
-ORDER = ("submissions", "shifts", "chaos", "submissions", "shifts", "fan_out", "matrix", "simulation")
+ORDER = ("submissions", "shifts", "chaos", "submissions", "shifts", "fan_out", "matrix", "outage", "simulation")
 SCENARIOS = tuple(dict.fromkeys(ORDER))
 VERSIONS = ("26.05", "24.11")
 #: What a round has for a version that runs on all of them.
@@ -53,7 +53,7 @@ class Round:
     @property
     def again(self) -> str:
         """The command line that runs this round once more."""
-        width = f" --width {self.width}" if self.scenario == "fan_out" else ""
+        width = f" --width {self.width}" if self.scenario in ("fan_out", "outage") else ""
         slurm = f" --slurm {self.slurm}" if self.slurm != EACH else ""
         return f'make soak ARGS="--seed {self.base} --only {self.scenario} --round {self.number}{slurm}{width}"'
 
