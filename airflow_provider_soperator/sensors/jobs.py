@@ -59,16 +59,6 @@ class SlurmJobSensor(WatchSensor):
             poll_interval=self.poke_interval,
         )
 
-    def result(self, seen: Any) -> Any:
-        from airflow_provider_soperator.slurm.job_failures import failure
-        from airflow_provider_soperator.slurm.job_reports import status_of
-
-        status = status_of(seen)
-        is_wanted = status.state.base in {JobState.parse(state).base for state in self.target_states}
-        if not is_wanted and (error := failure(status)):
-            raise error
-        return seen
-
 
 class SlurmQueueSensor(WatchSensor):
     """Wait until the number of jobs that match a filter is within bounds, and has been so for a time.

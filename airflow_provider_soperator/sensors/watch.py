@@ -44,10 +44,6 @@ class WatchSensor(BaseSensorOperator):
     def watch(self) -> Watch[Any]:
         """The watch, of rendered fields; ``ValueError`` for what can never be reached."""
 
-    def result(self, seen: Any) -> Any:
-        """The sensor's result, of the last look."""
-        return seen
-
     def execute(self, context: Context) -> Any:
         self._watch = self._checked()
         if not self.deferrable:
@@ -55,13 +51,11 @@ class WatchSensor(BaseSensorOperator):
         from airflow_provider_soperator.triggers.work import WatchTrigger
         from airflow_provider_soperator.work.endings import is_last_try, needs_a_worker
 
-        # A result of its own is made in a worker.
-        is_plain = type(self).result is WatchSensor.result
-        is_plain &= type(self).execute_complete is WatchSensor.execute_complete
+        is_plain = type(self).execute_complete is WatchSensor.execute_complete
         trigger = WatchTrigger(
             self._watch.write(),
             end_from_trigger=is_plain and not needs_a_worker(self, "success"),
-            fail_from_trigger=is_last_try(context["ti"]) and not needs_a_worker(self, "failed"),
+            fail_from_trigger=is_plain and is_last_try(context["ti"]) and not needs_a_worker(self, "failed"),
         )
         self.defer(trigger=trigger, method_name="execute_complete", timeout=timedelta(seconds=self.timeout))
 
@@ -69,7 +63,7 @@ class WatchSensor(BaseSensorOperator):
         """Go on after the watch is reached, or cannot be reached any more."""
         from airflow_provider_soperator.work.protocols import result_of
 
-        return self.result(result_of(event))
+        return result_of(event)
 
     def poke(self, context: Context) -> PokeReturnValue:
         from airflow_provider_soperator.client.sync import LOOP
@@ -85,7 +79,7 @@ class WatchSensor(BaseSensorOperator):
                 return PokeReturnValue(False)
             raise exception_of(event_of(error)) from error
         self._told = look.tell(self.log, self._told)
-        return PokeReturnValue(look.is_reached, self.result(look.result) if look.is_reached else look.result)
+        return PokeReturnValue(look.is_reached, look.result)
 
     def _checked(self) -> Watch[Any]:
         try:

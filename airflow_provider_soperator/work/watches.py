@@ -14,6 +14,7 @@ from airflow_provider_soperator.health.assessment import HealthQuery, Observatio
 from airflow_provider_soperator.hooks.cluster_clients import HealthSources
 from airflow_provider_soperator.hooks.nebius import NebiusHook
 from airflow_provider_soperator.nebius.capacity_blocks import BlockAwaited, block_fields
+from airflow_provider_soperator.slurm.job_failures import failure
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import sentence
 from airflow_provider_soperator.slurm.job_reports import report_of
@@ -22,12 +23,12 @@ from airflow_provider_soperator.slurm.queue_filter import Lasting, QueueFilter, 
 from airflow_provider_soperator.slurm.requests import ListNodes
 from airflow_provider_soperator.slurm.states import JobState
 from airflow_provider_soperator.work.polling import SlurmAccess, slurm_client
-from airflow_provider_soperator.work.protocols import Look, Watch
+from airflow_provider_soperator.work.protocols import Look, Watch, WorkFailed
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobWatch(Watch[JobNews]):
-    """A watch of a job until it has ended, or is in one of some states."""
+    """A watch of a job until it has succeeded, or is in one of some states."""
 
     slurm_conn_id: str
     job_id: str
@@ -51,9 +52,10 @@ class JobWatch(Watch[JobNews]):
     async def look(self, client: JobNews, max_age: float) -> Look:
         status = await client.next() or client.told
         assert status is not None
-        wanted = {JobState.parse(state).base for state in self.states}
-        is_reached = status.is_over or status.state.base in wanted
-        return Look(is_reached, report_of(status), (f"Job {status.id} {sentence(status)}",))
+        is_wanted = status.state.base in {JobState.parse(state).base for state in self.states}
+        if status.is_over and not is_wanted and (error := failure(status)):
+            raise WorkFailed(str(error)) from error
+        return Look(status.is_over or is_wanted, report_of(status), (f"Job {status.id} {sentence(status)}",))
 
 
 @dataclass(frozen=True, kw_only=True)

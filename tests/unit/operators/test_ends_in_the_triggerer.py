@@ -76,8 +76,8 @@ class Drained(DrainNodesOperator):
 class Sensed(SlurmQueueSensor):
     """What somebody has made of it."""
 
-    def result(self, seen: Any) -> Any:
-        return len(seen)
+    def execute_complete(self, context: Any, event: dict[str, Any]) -> Any:
+        return len(super().execute_complete(context, event))
 
 
 NODES = {"nodes": "worker-0", "reason": "hot"}
@@ -89,11 +89,10 @@ NODES = {"nodes": "worker-0", "reason": "hot"}
         (DrainNodesOperator, NODES, (True, True)),
         (SlurmQueueSensor, {"max_jobs": 0}, (True, True)),
         (SlurmQueueSensor, {"max_jobs": 0, "soft_fail": True}, (True, False)),
-        # It judges how the job has ended.
-        (SlurmJobSensor, {"job_id": 7}, (False, True)),
+        (SlurmJobSensor, {"job_id": 7}, (True, True)),
         (Followed, {"command": "true"}, (False, False)),
         (Drained, NODES, (False, True)),
-        (Sensed, {"max_jobs": 0}, (False, True)),
+        (Sensed, {"max_jobs": 0}, (False, False)),
     ],
 )
 def test_so_does_any_other_task_that_only_waits(

@@ -12,9 +12,14 @@ import pytest
 from airflow_provider_soperator.health.assessment import HealthQuery, Observations
 from airflow_provider_soperator.hooks.cluster_clients import HealthSources
 from airflow_provider_soperator.slurm.cluster_records import Node
+from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.job_records import JobStatus
+from airflow_provider_soperator.slurm.notations import ExitCode
 from airflow_provider_soperator.slurm.queue_filter import QueueFilter
 from airflow_provider_soperator.slurm.states import NodeState
-from airflow_provider_soperator.work.watches import HealthWatch, QueueWatch
+from airflow_provider_soperator.work.protocols import Look, WorkFailed
+from airflow_provider_soperator.work.watches import HealthWatch, JobWatch, QueueWatch
+from tests.unit.client.tracking import queued
 
 IDLE = NodeState.parse("IDLE")
 NODES = (
@@ -28,6 +33,36 @@ def client(answer: Any) -> Any:
         return answer
 
     return SimpleNamespace(ask_shared=ask_shared)
+
+
+@pytest.mark.parametrize(
+    ("state", "states", "is_reached"),
+    [
+        ("RUNNING", (), False),
+        ("COMPLETED", (), True),
+        ("RUNNING", ("RUNNING",), True),
+        ("TIMEOUT", ("TIMEOUT",), True),
+    ],
+)
+def test_a_job_is_looked_at_until_it_has_succeeded_or_is_as_awaited(
+    state: str, states: tuple[str, ...], is_reached: bool
+) -> None:
+    assert look_at_job(state, states).is_reached is is_reached
+
+
+def test_a_job_that_has_failed_says_why() -> None:
+    with pytest.raises(WorkFailed, match="job 7 failed on worker-3 with exit code 3"):
+        look_at_job("FAILED", ("RUNNING",), nodelist="worker-3", exit_code=ExitCode(3))
+
+
+def look_at_job(state: str, states: tuple[str, ...], **fields: Any) -> Look:
+    status = JobStatus(id=JobId(7), parts=(queued("7", state, **fields),))
+
+    async def newest() -> JobStatus:
+        return status
+
+    watch = JobWatch(slurm_conn_id="a", job_id="7", states=states)
+    return asyncio.run(watch.look(SimpleNamespace(next=newest), 0))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
