@@ -30,7 +30,7 @@ def slurm() -> Iterator[Cluster]:
         name=f"airflow-{os.getpid()}",
         slurm="26.05",
         workers=4,
-        resume_timeout=60,
+        resume_timeout=180,
         suspend_timeout=1,
         # Runs are looked at minutes after they began.
         min_job_age=3600,

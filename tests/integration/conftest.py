@@ -91,7 +91,7 @@ def shift_sandbox(sandbox: Sandbox) -> Iterator[Sandbox]:
     """One whose nodes are all on, and whose machines go soon."""
     name = f"shifts-{sandbox.settings.name}"[:32].rstrip("-")
     all_on = Settings(name=name, slurm=sandbox.settings.slurm, root=sandbox.settings.root, workers=4, initial=4)
-    soon = replace(all_on, static=1, resume_timeout=60, suspend_timeout=1, vm_boot=0.5, vm_lag=1, vm_removal=0.5)
+    soon = replace(all_on, static=1, resume_timeout=180, suspend_timeout=1, vm_boot=0.5, vm_lag=1, vm_removal=0.5)
     with kept_up(soon) as made:
         yield made
 
