@@ -285,7 +285,7 @@ class Cluster:
     def give_up_boot(self, *names: str) -> None:
         """Have slurmctld give up these nodes, which do not boot, and all others that have booted for 5 s.
 
-        It does so by itself after ResumeTimeout: a minute, so that a busy machine, too, boots those that shall come up.
+        It does so by itself after ResumeTimeout: minutes, so that a busy machine, too, boots those that shall come up.
         """
         for name in names:
             self.wait_node(name, has={"POWERING_UP"})
