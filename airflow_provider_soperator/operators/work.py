@@ -107,7 +107,7 @@ class WaitingOperator(StrictOperator):
         if self.deferrable:
             from airflow_provider_soperator.work.endings import is_last_try
 
-            for name, value in self.endings(is_last_try=is_last_try(context["ti"])).items():
+            for name, value in self.endings(is_last_try=is_last_try(context)).items():
                 setattr(trigger, name, value)
             self.defer(trigger=trigger, method_name="execute_complete")
         trigger.task_instance = context["ti"]  # type: ignore[assignment]

@@ -55,7 +55,7 @@ class WatchSensor(BaseSensorOperator):
         trigger = WatchTrigger(
             self._watch.write(),
             end_from_trigger=is_plain and not needs_a_worker(self, "success"),
-            fail_from_trigger=is_plain and is_last_try(context["ti"]) and not needs_a_worker(self, "failed"),
+            fail_from_trigger=is_plain and is_last_try(context) and not needs_a_worker(self, "failed"),
         )
         self.defer(trigger=trigger, method_name="execute_complete", timeout=timedelta(seconds=self.timeout))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from airflow.sdk import BaseOperator
@@ -29,6 +30,7 @@ def needs_a_worker(task: Any, end: End) -> bool:
     )
 
 
-def is_last_try(ti: Any) -> bool:
-    """True if Airflow makes no other try of a task after a failure of this one."""
-    return bool(ti.try_number > ti.max_tries)
+def is_last_try(context: Mapping[str, Any]) -> bool:
+    """True if it is known that Airflow makes no other try of a task after a failure of this one."""
+    ti = context.get("ti")
+    return ti is not None and bool(ti.try_number > ti.max_tries)
