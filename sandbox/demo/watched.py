@@ -64,7 +64,7 @@ class Watched:
 
     def _task(self, task: dict[str, Any], jobs: dict[str, TaskSeen]) -> TaskSeen:
         name, state = task["task_id"], task["state"] or ""
-        job = jobs.get(f"{self._run.dag_id}.{name}.{self._run.run_id}", TaskSeen("", ""))
+        job = jobs.get(f"{name}.{self._run.dag_id}.{self._run.run_id}", TaskSeen("", ""))
         if name not in self._said:
             said = self._last_line(task) if task["try_number"] else ""
             if state in ENDS:
