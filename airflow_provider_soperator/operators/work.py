@@ -115,14 +115,10 @@ class WaitingOperator(StrictOperator):
         return self.execute_complete(context, self._waiting.event())
 
     def endings(self, *, is_last_try: bool) -> dict[str, bool]:
-        """Whether the triggerer ends the task after a success, and after a failure.
+        """Whether the triggerer ends the task after a success, and after a failure."""
+        from airflow_provider_soperator.work.endings import endings
 
-        Airflow may make a retry of any failure there: only an exception in a worker can say that none helps.
-        """
-        return {
-            "end_from_trigger": not self.needs_a_worker_after("success"),
-            "fail_from_trigger": is_last_try and not self.needs_a_worker_after("failed"),
-        }
+        return endings(self.needs_a_worker_after, is_last_try=is_last_try)
 
     def needs_a_worker_after(self, end: End) -> bool:
         """True if something is left to do for an Airflow worker once the work has ended this way."""

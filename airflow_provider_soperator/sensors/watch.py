@@ -14,6 +14,7 @@ from airflow_provider_soperator.values import check_arguments
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
+    from airflow_provider_soperator.work.endings import End
     from airflow_provider_soperator.work.protocols import Look, Watch
 
 
@@ -49,15 +50,16 @@ class WatchSensor(BaseSensorOperator):
         if not self.deferrable:
             return super().execute(context)
         from airflow_provider_soperator.triggers.work import WatchTrigger
-        from airflow_provider_soperator.work.endings import is_last_try, needs_a_worker
+        from airflow_provider_soperator.work.endings import endings, is_last_try
 
-        is_plain = type(self).execute_complete is WatchSensor.execute_complete
-        trigger = WatchTrigger(
-            self._watch.write(),
-            end_from_trigger=is_plain and not needs_a_worker(self, "success"),
-            fail_from_trigger=is_plain and is_last_try(context) and not needs_a_worker(self, "failed"),
-        )
+        ends = endings(self._needs_a_worker_after, is_last_try=is_last_try(context))
+        trigger = WatchTrigger(self._watch.write(), **ends)
         self.defer(trigger=trigger, method_name="execute_complete", timeout=timedelta(seconds=self.timeout))
+
+    def _needs_a_worker_after(self, end: End) -> bool:
+        from airflow_provider_soperator.work.endings import needs_a_worker
+
+        return type(self).execute_complete is not WatchSensor.execute_complete or needs_a_worker(self, end)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """Go on after the watch is reached, or cannot be reached any more."""

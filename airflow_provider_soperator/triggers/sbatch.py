@@ -232,7 +232,7 @@ class SbatchStartTrigger(SlurmTrigger):
     result: str | None
 
     def __post_init__(self) -> None:
-        super().__init__(None, self.end_from_trigger, self.fail_from_trigger)
+        super().__init__(NO_WORKER, self.end_from_trigger, self.fail_from_trigger)
         self._started: SbatchTrigger | None = None
 
     # Rendered here, as no Airflow worker has done it; arguments from a worker must not be rendered again.
@@ -245,7 +245,6 @@ class SbatchStartTrigger(SlurmTrigger):
         try:
             started = self._start()
         except InvalidJob as error:
-            self.made = NO_WORKER
             async for event in self.conclude(refused(str(error))):
                 yield event
             return

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from airflow.sdk import BaseOperator
 
 End = Literal["success", "failed"]
+
+
+def endings(needs_a_worker_after: Callable[[End], bool], *, is_last_try: bool) -> dict[str, bool]:
+    """Arguments of a trigger: whether the triggerer ends the task after a success, and after a failure.
+
+    Airflow may make a retry of any failure there: only an exception in a worker can say that none helps.
+    """
+    return {
+        "end_from_trigger": not needs_a_worker_after("success"),
+        "fail_from_trigger": is_last_try and not needs_a_worker_after("failed"),
+    }
 
 
 def needs_a_worker(task: Any, end: End) -> bool:

@@ -61,20 +61,20 @@ def test_a_worker_ends_what_needs_one(options: dict[str, Any], expected: tuple[b
 
 
 class Followed(SbatchOperator):
-    """What somebody has made of it."""
+    """A user's own class."""
 
     def execute_complete(self, context: Any, event: dict[str, Any]) -> Any:
         return {"more": super().execute_complete(context, event)}
 
 
 class Drained(DrainNodesOperator):
-    """What somebody has made of it."""
+    """A user's own class."""
 
     def post_execute(self, context: Any, result: Any = None) -> None: ...
 
 
 class Sensed(SlurmQueueSensor):
-    """What somebody has made of it."""
+    """A user's own class."""
 
     def execute_complete(self, context: Any, event: dict[str, Any]) -> Any:
         return len(super().execute_complete(context, event))

@@ -26,6 +26,13 @@ def pending(job: str, key: SubmissionKey, after: str = "") -> Any:
     return queued(job, "PENDING", name=key.name("fit"), raw_id=int(job), dependency=after)
 
 
+async def free(chain: Chain, slurm: Slurm, states: Any) -> None:
+    """End the wait of the task's job, job 7."""
+    run = JobRun(AsyncSlurmClient(slurm), BatchJob(command="fit", name="fit"), [OURS])
+    await run.submit()
+    await chain.free(run, JobId(7), states, LOG)
+
+
 def test_jobs_that_can_never_run_are_cancelled_by_their_numbers_and_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     slurm = Slurm(pending("8", OURS), pending("9", THEIRS))
     chain = Chain(doomed={"8": OURS.text, "9": OURS.text, "10": OURS.text})
@@ -54,19 +61,14 @@ def test_a_job_that_waits_in_vain_is_freed_by_its_number_and_key(
         slurm.queue = [pending("7", key, "afterok:5(failed)")]
         return {"prepare": {-1: state}}
 
-    async def free() -> None:
-        run = JobRun(AsyncSlurmClient(slurm), BatchJob(command="fit", name="fit"), [OURS])
-        await run.submit()
-        await chain.free(run, JobId(7), states, LOG)
-
-    run_without_waiting(free(), monkeypatch)
+    run_without_waiting(free(chain, slurm, states), monkeypatch)
     freed = UpdateJob(JobId(7), {"Dependency": ""})
     expected = freed if state == "success" else CancelJobs(ids=(JobId(7),), waiting=True)
     assert slurm.orders == [expected] * (key is OURS)
 
 
 @pytest.mark.parametrize(("state", "is_left"), [("upstream_failed", True), (None, False)])
-def test_jobs_of_stages_that_have_ended_are_in_nobodys_way(
+def test_jobs_of_stages_that_have_ended_leave_the_way_free(
     state: str | None, is_left: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after the death of an Airflow worker, which cannot cancel the jobs that can never run any more."""
@@ -77,12 +79,7 @@ def test_jobs_of_stages_that_have_ended_are_in_nobodys_way(
     async def states(names: Any) -> dict[str, dict[int, str | None]]:
         return {"prepare": {-1: state}}
 
-    async def free() -> None:
-        run = JobRun(AsyncSlurmClient(slurm), BatchJob(command="fit", name="fit"), [OURS])
-        await run.submit()
-        await chain.free(run, JobId(7), states, LOG)
-
-    run_without_waiting(free(), monkeypatch)
+    run_without_waiting(free(chain, slurm, states), monkeypatch)
     assert slurm.orders == [CancelJobs(ids=(JobId(5),), waiting=True)] * is_left
 
 
