@@ -78,13 +78,18 @@ class Batcher(Generic[K, I, R]):
     """Collects items, sends them together, and returns each its own answer.
 
     One request is under way at a time; what is collected meanwhile is in the next, as is what the request did not
-    reach. After a failure it is repeated for those who bear that, or whose ``policy`` has further tries.
+    reach. After a failure it is repeated for those who bear that, or whose ``policy`` has further tries. A request has
+    at most ``most`` items, of which those of the same ``kind`` count once.
     """
 
     def __init__(
-        self, send: Callable[[dict[K, I]], Awaitable[Mapping[K, R]]], policy: RetryPolicy, most: float = math.inf
+        self,
+        send: Callable[[dict[K, I]], Awaitable[Mapping[K, R]]],
+        policy: RetryPolicy,
+        most: float = math.inf,
+        kind: Callable[[K, I], Hashable] = lambda key, item: key,
     ) -> None:
-        self._send, self._policy, self._most = send, policy, most
+        self._send, self._policy, self._most, self._kind = send, policy, most, kind
         self._waiting: dict[K, _Entry[I, R]] = {}
         #: The items of the request that is under way, and its end.
         self._sent: dict[K, _Entry[I, R]] = {}
@@ -135,7 +140,7 @@ class Batcher(Generic[K, I, R]):
 
     async def _send_some(self) -> bool:
         """Send the next request; False if it has failed and is repeated after a pause."""
-        self._sent = sent = dict(islice(self._waiting.items(), int(min(self._most, len(self._waiting)))))
+        self._sent = sent = self._portion()
         self._end = end = asyncio.get_running_loop().create_future()
         try:
             answers = await self._send({key: entry.item for key, entry in sent.items()})
@@ -153,6 +158,14 @@ class Batcher(Generic[K, I, R]):
                     self._waiting.pop(key, None)
             self._sent, self._end = {}, None
             end.set_result(None)
+
+    def _portion(self) -> dict[K, _Entry[I, R]]:
+        """The items of the next request."""
+        kinds: dict[Hashable, dict[K, _Entry[I, R]]] = {}
+        for key, entry in self._waiting.items():
+            kinds.setdefault(self._kind(key, entry.item), {})[key] = entry
+        chosen = islice(kinds.values(), int(min(self._most, len(kinds))))
+        return {key: entry for entries in chosen for key, entry in entries.items()}
 
     def _fail(self, failure: Exception) -> bool:
         """Fail the callers of this request who do not bear it; True if they are all of them."""

@@ -17,6 +17,7 @@ from airflow_provider_soperator.client.batcher import Batcher, Patience
 from airflow_provider_soperator.client.job_accounts import JobAccounts
 from airflow_provider_soperator.client.output import Tail, Tails
 from airflow_provider_soperator.client.poller import POLL_INTERVAL, JobNews, Pace, Poller, statuses
+from airflow_provider_soperator.client.siblings import Siblings
 from airflow_provider_soperator.client.submissions import Earlier, PendingSubmission
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.shared import SharedAnswers
@@ -65,8 +66,9 @@ class AsyncSlurmClient:
         self._watcher = Poller(partial(self._ask, policy=_OF_WATCHERS))
         self._tails = Tails(self.ask)
         self._submissions: Batcher[SubmissionKey, PendingSubmission, Submitted] = Batcher(
-            self._submit_batch, policy, MOST
+            self._submit_batch, policy, MOST, lambda key, item: item.kind or key
         )
+        self._siblings = Siblings()
         self._lookups: Batcher[tuple[SubmissionKey, ...], Earlier, Submitted | None] = Batcher(
             lambda batch: self._take(submissions.find(batch)), policy, MOST_IDS
         )
@@ -117,10 +119,19 @@ class AsyncSlurmClient:
         return await self.ask_shared(ShowConfig(), _CONFIG_AGE)
 
     async def submit(
-        self, job: BatchJob, key: SubmissionKey, *, since: datetime | None = None, fresh: bool = False
+        self,
+        job: BatchJob,
+        key: SubmissionKey,
+        *,
+        since: datetime | None = None,
+        fresh: bool = False,
+        gather: bool = False,
     ) -> Submitted:
-        """Submit a job exactly once; jobs submitted at the same time share a request."""
-        submitted = await self._submit(PendingSubmission(submissions.named(job, key), since, fresh))
+        """Submit a job exactly once; jobs submitted at the same time share a request.
+
+        Equal jobs of mapped tasks go as one array. To ``gather``, each waits a moment for others to come.
+        """
+        submitted = await self._submit(PendingSubmission(submissions.named(job, key), since, fresh), gather)
         if submitted.error:
             raise submitted.error
         return dataclasses.replace(submitted, key=key)
@@ -246,9 +257,11 @@ class AsyncSlurmClient:
     async def _take(self, steps: Steps[T]) -> T:
         return await run_steps_async(steps, self.ask)
 
-    async def _submit(self, item: PendingSubmission) -> Submitted:
+    async def _submit(self, item: PendingSubmission, gather: bool = False) -> Submitted:
         # An invalid job must not keep others from being submitted.
         item.job.check()
+        if gather and item.kind:
+            await self._siblings.wait(item.kind)
         [key] = SubmitOnce(jobs=(item.job,)).submission_keys()
         return await self._submissions.get(key, item, self._log)
 

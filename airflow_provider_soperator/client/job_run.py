@@ -88,7 +88,8 @@ class JobRun:
     ``keys`` are the keys of the earlier tries, and last that of this one. A try continues with the job of an earlier
     one unless that has failed by now. Jobs with keys in ``replaced`` are cancelled: their task was cleared, and the
     process that should have cancelled them may have died. With a ``log`` a submission and a cancellation wait while the
-    cluster is away. ``tell_of_nodes`` returns lines about the nodes of a failed job, for what Slurm does not know.
+    cluster is away. To ``gather``, the jobs of mapped tasks wait a moment for others. ``tell_of_nodes`` returns lines
+    about the nodes of a failed job, for what Slurm does not know.
     """
 
     def __init__(
@@ -102,6 +103,7 @@ class JobRun:
         poll_interval: float = POLL_INTERVAL,
         show_output: bool = True,
         log: Logger | None = None,
+        gather: bool = False,
         tell_of_nodes: Callable[[Sequence[str]], Awaitable[list[str]]] | None = None,
     ) -> None:
         self._log = log
@@ -109,7 +111,7 @@ class JobRun:
         self._job, self._keys, self._since = job, tuple(keys), since
         self._replaced = tuple(replaced)
         self._poll_interval, self._show_output = poll_interval, show_output
-        self._tell_of_nodes = tell_of_nodes
+        self._gather, self._tell_of_nodes = gather, tell_of_nodes
         self._outputs: dict[str, _Output] = {}
         #: Elements of an array whose end was seen, and when progress was last reported.
         self._over: set[JobId] = set()
@@ -168,7 +170,7 @@ class JobRun:
             adopted = await self._patient.find(self._job, earlier, since=self._since)
             if adopted:
                 return adopted
-        return await self._patient.submit(self._job, own, since=self._since)
+        return await self._patient.submit(self._job, own, since=self._since, gather=self._gather)
 
     async def cancel(self) -> None:
         """Cancel the job, even while its submission is under way, here or in a process that this one took over from."""
@@ -220,7 +222,7 @@ class JobRun:
         assert submitted.key is not None
         watch = self.client.watch(
             submitted.id,
-            name=submitted.key.suffix,
+            name=submitted.key.suffix_of(submitted.id),
             mine=True,
             poll_interval=self._poll_interval,
             indices=self._array_indices(),
@@ -251,7 +253,7 @@ class JobRun:
             for read in filter(asyncio.Future.done, list(reads)):
                 # Read while the last status was yielded: it would not come again.
                 output = reads.pop(read)
-                if output.part.element is None and (printed := output.printed(read.result())):
+                if not self._is_element(output.part) and (printed := output.printed(read.result())):
                     yield printed
         finally:
             watch.close()
@@ -297,12 +299,16 @@ class JobRun:
 
     def _news_of(self, printed: Printed) -> Printed | NewestLine | None:
         """The lines themselves, or for an array the progress, at most once in each interval."""
-        if printed.part.element is None:
+        if not self._is_element(printed.part):
             return printed
         if printed.part in self._over or time.monotonic() - self._reported < self._poll_interval:
             return None
         self._reported = time.monotonic()
         return NewestLine(printed.part, printed.lines[-1])
+
+    def _is_element(self, part: JobId) -> bool:
+        """True for an element of the job's own array, and not of one that it is itself an element of."""
+        return part.element is not None and self.submitted is not None and part != self.submitted.id
 
     async def _ended(self, status: JobStatus) -> AsyncIterator[Printed]:
         """The output of elements that have ended since the last status, of failed ones first."""

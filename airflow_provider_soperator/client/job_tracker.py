@@ -41,8 +41,9 @@ class TrackedJob:
 
     number: int
     name: str = ""
-    #: The indices of the submitted array, as far as they are known.
-    expected: set[int] = field(default_factory=set)
+    #: The indices of the submitted array, as far as they are known, and those that were submitted in any case.
+    _expected: set[int] = field(default_factory=set)
+    _submitted: set[int] = field(default_factory=set)
     #: Why accounting could not be asked, or a record of the job could not be read.
     trouble: str = ""
     #: The newest record of each part; None for a part that was never seen but must exist.
@@ -61,12 +62,20 @@ class TrackedJob:
     #: The name of another job that has this number.
     _stranger: str = ""
     _lost: str = ""
+    #: The same for the elements that are missing while others have not ended.
+    _gone: dict[_Key, str] = field(default_factory=dict)
     #: The key at the end of the name, if it has one.
     _suffix: str = field(init=False)
 
     def __post_init__(self) -> None:
         key = key_of(self.name)
         self._suffix = key.suffix if key else ""
+
+    def expect(self, job: JobId, indices: Collection[int]) -> None:
+        """Note that this job, or an element of it, was submitted, and all indices of the array, if they are known."""
+        self._expected.update(indices)
+        if self.name and job.element is not None:
+            self._submitted.add(job.element)
 
     def look_at_queue(self, rows: Collection[Job]) -> None:
         self.trouble = self._stranger = ""
@@ -114,12 +123,14 @@ class TrackedJob:
                     # The queue's record of an end is more exact.
                     self._known[key] = job
             self._expect(_elements_asked_for(ours))
+        self._expect_submitted()
         self._forget_the_whole()
 
     def do_without_accounting(self) -> None:
         """Use the queue alone: the cluster has no accounting."""
         self._complete, self._is_unaccounted, self._stale = True, True, {}
-        self._expect(self.expected)
+        self._expect(self._expected)
+        self._expect_submitted()
 
     def could_not_ask(self, trouble: str = "") -> None:
         """Note that the queue or accounting did not answer: this time does not count."""
@@ -133,8 +144,9 @@ class TrackedJob:
             return
         missing = self._missing()
         if self._known and self._complete and not missing:
-            self._missing_for, self._missed_at, self._lost = {}, None, ""
+            self._missing_for, self._missed_at, self._lost, self._gone = {}, None, "", {}
             return
+        self._gone = {key: why for key, why in self._gone.items() if key in missing}
         spent = 0.0 if self._missed_at is None else now - self._missed_at
         self._missed_at = now
         # The elements of an array leave the queue one by one: each has its own time.
@@ -174,9 +186,16 @@ class TrackedJob:
     def status_of(self, job: JobId, parts: tuple[Job, ...], trouble: str) -> JobStatus | None:
         """The status of the job or of one part of it; None if nothing is known yet."""
         is_whole = job == job.whole
-        if not is_whole:
-            parts = tuple(part for part in parts if job.covers(part.id) or part.id.covers(job))
         lost = self._lost
+        if job.element is not None and job == JobId(job.job, job.element):
+            parts = self._element(job)
+            if all(part.state.is_finished for part in parts):
+                # What is unknown of others is no matter of its own.
+                lost = "" if parts else lost
+            else:
+                lost = lost or self._gone.get((job.element, None), "")
+        elif not is_whole:
+            parts = tuple(part for part in parts if job.covers(part.id) or part.id.covers(job))
         if self._known and not parts and not lost and not self.is_open:
             lost = f"job {self.number} exists, but has no part {job}"
         trouble = trouble or self.trouble
@@ -184,6 +203,12 @@ class TrackedJob:
             return None
         is_partial = is_whole and not (self._complete and self._is_gapless())
         return JobStatus(id=job, parts=parts, lost=lost, trouble=trouble, is_partial=is_partial)
+
+    def _element(self, job: JobId) -> tuple[Job, ...]:
+        """The record of one element, which may be one entry of the queue with others."""
+        key = (job.element, None)
+        found = self._known.get(key) or self._stale.get(key)
+        return (replace(found, id=job),) if found else ()
 
     def _is_gapless(self) -> bool:
         """True if there is a record of every expected part."""
@@ -195,6 +220,10 @@ class TrackedJob:
         if elements >= {element for element, _ in self._known}:
             for element in elements:
                 self._known.setdefault((element, None), None)
+
+    def _expect_submitted(self) -> None:
+        for element in self._submitted if self._known else ():
+            self._known.setdefault((element, None), None)
 
     def _forget_the_whole(self) -> None:
         # Accounting shows a pending heterogeneous job as a plain one, and later by its components.
@@ -227,13 +256,16 @@ class TrackedJob:
                 self._lost = f"elements {said} are not in the queue, and without accounting nobody knows how they ended"
             missing = {key for key in missing if self._known[key]}
         for key in missing:
-            last = self._known[key]
-            if others and key[0] is not None and (last is None or last.state.is_pending):
+            last, was_submitted = self._known[key], key[0] in self._submitted
+            if others and key[0] is not None and not was_submitted and (last is None or last.state.is_pending):
                 # An element that was cancelled before it started has no row anywhere.
-                gone = JobId(self.number, element=key[0])
-                self._known[key] = Job(id=gone, name=others[0].name, user=others[0].user, state=_CANCELLED)
-            elif last and have_ended:
-                self._lost = f"it was {last.state} when last seen, and is in neither the queue nor accounting now"
+                never_ran = JobId(self.number, element=key[0])
+                self._known[key] = Job(id=never_ran, name=others[0].name, user=others[0].user, state=_CANCELLED)
+            elif last or was_submitted:
+                seen = f"it was {last.state} when last seen, and" if last else "it"
+                why = f"{seen} is in neither the queue nor accounting now"
+                self._gone[key] = why
+                self._lost = why if have_ended else self._lost
         if not self._known:
             self._lost = "it is in neither the queue nor accounting"
         if self._stranger and (self._lost or not self._known):

@@ -147,7 +147,7 @@ class WatchList(Generic[W]):
         place = (waiter.job.job, waiter.name)
         entry = self._entries.setdefault(place, _WatchedEntry(TrackedJob(*place)))
         entry.waiters[id(waiter)] = waiter
-        entry.job.expected |= waiter.indices
+        entry.job.expect(waiter.job, waiter.indices)
         self._not_mine += not waiter.mine
 
     def remove(self, waiter: W) -> None:
@@ -230,7 +230,7 @@ class WatchList(Generic[W]):
 
     def _tell(self, entries: Iterable[_WatchedEntry[W]], trouble: str = "") -> None:
         for entry in entries:
-            parts = entry.job.parts()
+            parts = entry.job.parts() if any(waiter.job.element is None for waiter in entry.waiters.values()) else ()
             for waiter in list(entry.waiters.values()):
                 status = entry.job.status_of(waiter.job, parts, trouble)
                 if status and (waiter.told is None or waiter.told.news != status.news):

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from airflow_provider_soperator.slurm.dependencies import Unmet
 from airflow_provider_soperator.slurm.errors import InvalidStateTransition, JobFinished, SlurmError, UnknownJob
-from airflow_provider_soperator.slurm.job_ids import JobId, JobIdSet, SubmissionKey, key_of
+from airflow_provider_soperator.slurm.job_ids import JobId, JobIdSet, Keys, SubmissionKey
 from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.queue_filter import QueueFilter
 from airflow_provider_soperator.slurm.requests import (
@@ -198,9 +198,18 @@ def unfinished(jobs: Mapping[JobId, SubmissionKey]) -> Steps[tuple[JobId, ...]]:
     A slurmctld that was killed forgets its last jobs, and gives their numbers to others.
     """
     listed: tuple[Job, ...] = (yield ListJobs(ids=tuple(jobs))) if jobs else ()
-    # Further components of a heterogeneous job may have names of their own.
-    own = {job.id.whole for job in listed if job.name.endswith(jobs[job.id.whole].suffix)}
-    return tuple(dict.fromkeys(job.id.whole for job in listed if job.id.whole in own and not job.state.is_finished))
+    keys = Keys(jobs.values())
+    there: dict[JobId, list[Job]] = {}
+    for job in listed:
+        there.setdefault(job.id.whole, []).append(job)
+
+    def has_not_ended(job: JobId) -> bool:
+        parts = [part for part in there.get(job.whole, ()) if job.covers(part.id) or part.id.covers(job)]
+        # Further components of a heterogeneous job may have names of their own.
+        is_own = any((jobs[job], job) in keys.of(part.name, part.id) for part in parts)
+        return is_own and not all(part.state.is_finished for part in parts)
+
+    return tuple(filter(has_not_ended, jobs))
 
 
 def cancel_keys(batch: Mapping[K, Sequence[SubmissionKey]]) -> Steps[dict[K, tuple[JobId, ...]]]:
@@ -209,18 +218,19 @@ def cancel_keys(batch: Mapping[K, Sequence[SubmissionKey]]) -> Steps[dict[K, tup
     What is begun here and not completed, as slurmctld does not answer, the next submission on the cluster completes.
     """
     keys = tuple(dict.fromkeys(key for some in batch.values() for key in some))
+    wanted = Keys(keys)
     yield Withdraw(keys)
-    suffixes = tuple(key.suffix for key in keys)
     listed: tuple[Job, ...]
     try:
-        listed = yield ListJobs(mine=True, name_suffixes=suffixes)
+        listed = yield ListJobs(mine=True, name_suffixes=wanted.suffixes)
     except NotSupported:
         # The token names no user.
-        listed = yield ListJobs(name_suffixes=suffixes)
-    ended: dict[SubmissionKey | None, dict[JobId, None]] = {}
+        listed = yield ListJobs(name_suffixes=wanted.suffixes)
+    ended: dict[SubmissionKey, dict[JobId, None]] = {}
     for job in sorted(listed, key=lambda job: job.id):
         if not job.state.is_finished:
-            ended.setdefault(key_of(job.name), {})[job.id.whole] = None
+            for key, own in wanted.of(job.name, job.id):
+                ended.setdefault(key, {})[own] = None
     yield from cancel_many(job for jobs in ended.values() for job in jobs)
     return {which: tuple(job for key in some for job in ended.get(key, ())) for which, some in batch.items()}
 

@@ -7,11 +7,12 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import cached_property
 from typing import TypeVar
 
 from airflow_provider_soperator.client.poller import statuses
 from airflow_provider_soperator.errors import name_remedy
-from airflow_provider_soperator.slurm import hostlist, options
+from airflow_provider_soperator.slurm import hostlist, options, packs
 from airflow_provider_soperator.slurm.cluster_records import Node, Partition, RateLimit, UserRights
 from airflow_provider_soperator.slurm.errors import (
     AccountingDisabled,
@@ -20,7 +21,7 @@ from airflow_provider_soperator.slurm.errors import (
     TogetherRefused,
 )
 from airflow_provider_soperator.slurm.job import BatchJob
-from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
+from airflow_provider_soperator.slurm.job_ids import JobId, Keys, SubmissionKey
 from airflow_provider_soperator.slurm.job_records import AccountingJob, Job, JobStatus
 from airflow_provider_soperator.slurm.requests import (
     Accounting,
@@ -31,7 +32,6 @@ from airflow_provider_soperator.slurm.requests import (
     WhoAmI,
     submission,
 )
-from airflow_provider_soperator.slurm.requests.accounting import name_in_accounting
 from airflow_provider_soperator.slurm.requests.commands import TIMEOUT, Steps
 from airflow_provider_soperator.slurm.requests.submission import (
     LOOK_BACK,
@@ -41,6 +41,7 @@ from airflow_provider_soperator.slurm.requests.submission import (
     Together,
     Withdraw,
     in_order,
+    names_of,
     readable_job_name,
 )
 from airflow_provider_soperator.slurm.states import JobBase
@@ -62,6 +63,12 @@ class PendingSubmission:
     #: True if there was no earlier try, and no earlier request.
     fresh: bool = False
 
+    @cached_property
+    def kind(self) -> str:
+        """Equal for the jobs of mapped tasks that can go as one array; empty for others."""
+        packable = packs.packable_of(self.job)
+        return packable.kind if packable else ""
+
 
 K = TypeVar("K")
 
@@ -74,11 +81,20 @@ def submit(batch: Mapping[K, PendingSubmission]) -> Steps[dict[K, Submitted]]:
     for one in batch.values():
         # After a failure it may have been submitted nevertheless.
         one.fresh = False
-    answers = yield from explained_answers(jobs, (yield request))
+    answers = yield request
+    if alone := [place for place, one in enumerate(batch.values()) if one.kind and _is_no_array(answers[place].error)]:
+        again = SubmitOnce(jobs=tuple(jobs[place] for place in alone), since=since, fresh=request.fresh, arrays=False)
+        instead = dict(zip(alone, (yield again), strict=True))
+        answers = tuple(instead.get(place, answer) for place, answer in enumerate(answers))
+    answers = yield from explained_answers(jobs, answers)
     answered = {which: one for which, one in zip(batch, answers, strict=True) if not (one.error and one.error.passing)}
     if not answered:
         raise next(one.error for one in answers if one.error)
     return answered
+
+
+def _is_no_array(error: SlurmError | None) -> bool:
+    return option_of(error) == "--array"
 
 
 def submit_together(
@@ -142,13 +158,13 @@ def find(batch: Mapping[K, Earlier]) -> Steps[dict[K, Submitted | None]]:
     """
     names = {key: named(one.job, key).name or "" for one in batch.values() for key in one.keys}
     since = min(one.since or datetime.now(timezone.utc) - LOOK_BACK for one in batch.values())
-    # The lowest id of each name counts, as in the submission.
-    ids: dict[str, JobId] = {}
+    keys = Keys(names)
+    # The lowest id of each key counts, as in the submission.
+    known: dict[SubmissionKey, JobId] = {}
     for job in sorted((yield from named_jobs(tuple(names.values()), since)), key=lambda job: job.id, reverse=True):
-        ids[name_in_accounting(job.name)] = job.id.whole
-    known = {key: ids[found] for key, name in names.items() if (found := name_in_accounting(name)) in ids}
+        known.update(keys.of(job.name, job.id))
     newest = {which: next((key for key in reversed(one.keys) if key in known), None) for which, one in batch.items()}
-    wanted = {known[key]: names[key] for key in newest.values() if key}
+    wanted = {known[key]: key.suffix_of(known[key]) for key in newest.values() if key}
     if not wanted:
         return dict.fromkeys(batch)
     # A process that was told to cancel one of them has not done it yet, and from here on it is this try's.
@@ -162,7 +178,8 @@ def find(batch: Mapping[K, Earlier]) -> Steps[dict[K, Submitted | None]]:
 
 def named_jobs(names: Sequence[str], since: datetime) -> Steps[list[Job | AccountingJob]]:
     """The connection's own jobs of these names, first those in the queue, then those in accounting."""
-    found: list[Job | AccountingJob] = list((yield ListJobs(mine=True, names=tuple(names))))
+    names = tuple(dict.fromkeys(names_of(names)))
+    found: list[Job | AccountingJob] = list((yield ListJobs(mine=True, names=names)))
     with contextlib.suppress(AccountingDisabled):
         for start in range(0, len(names), MOST):
             found += yield Accounting(names=tuple(names[start : start + MOST]), mine=True, since=since)

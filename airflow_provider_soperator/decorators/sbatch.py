@@ -158,10 +158,10 @@ class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
         from airflow_provider_soperator.functions import call
         from airflow_provider_soperator.hooks.slurm import SlurmHook
         from airflow_provider_soperator.slurm.files import FileError
-        from airflow_provider_soperator.slurm.job_ids import key_of
+        from airflow_provider_soperator.slurm.job_ids import JobId, key_of
 
         # That of the job, which an earlier try may have submitted, and not that of this try.
-        key = key_of(report["name"])
+        key = key_of(report["name"], JobId.parse(report["job_id"]))
         assert key is not None, "each job that is submitted here has a key in its name"
         try:
             with SlurmHook(self.slurm_conn_id).client() as client:

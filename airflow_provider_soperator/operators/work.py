@@ -111,6 +111,7 @@ class WaitingOperator(StrictOperator):
                 setattr(trigger, name, value)
             self.defer(trigger=trigger, method_name="execute_complete")
         trigger.task_instance = context["ti"]  # type: ignore[assignment]
+        trigger.is_in_worker = True
         self._waiting = Waiting(trigger)
         return self.execute_complete(context, self._waiting.event())
 

@@ -355,6 +355,11 @@ def passing() -> str:
     return "|".join(pattern.pattern for error, pattern in _GENERAL if issubclass(error, TransientSlurmError))
 
 
+def count_limits() -> str:
+    """Messages of limits that may let some of many jobs pass, as an extended regular expression that ignores case."""
+    return "accounting/QOS policy|unable to create job record|try again"
+
+
 def command_name(argv: Sequence[str]) -> str:
     """A command's name for messages: not that of the shell that prepares its environment."""
     if argv and argv[0] in ("bash", "sh", "env"):

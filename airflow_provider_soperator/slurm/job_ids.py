@@ -176,7 +176,11 @@ NAME_LIMIT = 200
 #: The separator of a name and its key. A user's own name hardly ends like this.
 MARK = ".af-"
 _LENGTH = 12
-_KEYED = re.compile(rf"(?P<name>.*){re.escape(MARK)}(?P<key>[a-z2-7]{{{_LENGTH}}})", re.DOTALL)
+#: Mapped tasks share a key, and each has its own element of it.
+_KEY = rf"[a-z2-7]{{{_LENGTH}}}(?:_(?P<element>0|[1-9][0-9]*))?"
+_KEYED = re.compile(rf"(?P<name>.*){re.escape(MARK)}(?P<key>{_KEY})", re.DOTALL)
+#: Mapped tasks that share a key: as many as an array may have elements by default (MaxArraySize).
+ELEMENTS = 1000
 
 
 @dataclass(frozen=True)
@@ -187,17 +191,24 @@ class SubmissionKey:
     remembers, the probability that any two share a key is about 4 in 10 million (n²/2 / 2^60), and a lookup of one
     key among them goes wrong with 1 in 10^12.
 
+    Mapped tasks share the characters, and each adds the number of an ``element``, so that many of them can go as one
+    array. The key of one is either at the end of a job's name, or that name ends in the ``shared`` key and the job is
+    this element of an array.
+
     >>> key = SubmissionKey.derive("train", "manual__2026-11-21", "fit", -1, "1")
     >>> key.name("train.fit")
     'train.fit.af-q6befiawjvkz'
     >>> key_of("train.fit.af-q6befiawjvkz") == key
     True
+    >>> key = SubmissionKey("q6befiawjvkz_17")
+    >>> key.element, key.shared.text, key.suffix_of(JobId.parse("8_17")), key.suffix_of(JobId.parse("9"))
+    (17, 'q6befiawjvkz', '.af-q6befiawjvkz', '.af-q6befiawjvkz_17')
     """
 
     text: str
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(rf"[a-z2-7]{{{_LENGTH}}}", self.text):
+        if not re.fullmatch(_KEY, self.text):
             raise ValueError(f"{self.text!r} is not a submission key")
 
     @classmethod
@@ -210,6 +221,7 @@ class SubmissionKey:
         attempt_group: str | int,
         *,
         begun: datetime | None = None,
+        element: int | None = None,
     ) -> SubmissionKey:
         """The key of a task's submission; tries that continue with each other's job share an `attempt_group`.
 
@@ -222,11 +234,32 @@ class SubmissionKey:
             data = part.encode("utf-8", "surrogatepass")
             # With its length, so that different lists of parts have different digests.
             digest.update(len(data).to_bytes(8, "big") + data)
-        return cls(base64.b32encode(digest.digest()).decode()[:_LENGTH].lower())
+        text = base64.b32encode(digest.digest()).decode()[:_LENGTH].lower()
+        return cls(text if element is None else f"{text}_{element}")
 
     @property
     def suffix(self) -> str:
+        """The end of the name of a job that is submitted on its own."""
         return MARK + self.text
+
+    @property
+    def element(self) -> int | None:
+        _, _, number = self.text.partition("_")
+        return int(number) if number else None
+
+    @property
+    def shared(self) -> SubmissionKey:
+        """The key without its element."""
+        return SubmissionKey(self.text.partition("_")[0])
+
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        """The ends of the names under which the job may have been submitted."""
+        return (self.suffix,) if self.element is None else (self.suffix, self.shared.suffix)
+
+    def suffix_of(self, job: JobId) -> str:
+        """The end of the name of the job that was submitted for this key."""
+        return self.suffix if job.element is None else self.shared.suffix
 
     def name(self, readable: str) -> str:
         """A job name that ends in this key, after as much of the readable part as fits."""
@@ -245,14 +278,47 @@ def submitted_since(begun: datetime | None) -> datetime | None:
     return begun - _CLOCKS if begun else None
 
 
-def key_of(job_name: str) -> SubmissionKey | None:
-    """The key at the end of a job's name, if there is one.
+def key_of(job_name: str, job: JobId | None = None) -> SubmissionKey | None:
+    """The key at the end of a job's name, if there is one; with its id the key of an element of mapped tasks' array.
 
     >>> key_of("my-own-job") is None
     True
     """
     found = _KEYED.fullmatch(job_name)
-    return SubmissionKey(found["key"]) if found else None
+    if not found:
+        return None
+    element = job.element if job and not found["element"] else None
+    return SubmissionKey(found["key"] if element is None else f"{found['key']}_{element}")
+
+
+class Keys:
+    """Submission keys with a fast lookup of the jobs that have them.
+
+    >>> keys = Keys([SubmissionKey("q6befiawjvkz_3"), SubmissionKey("q6befiawjvkz_7")])
+    >>> [(str(key), str(job)) for key, job in keys.of("fit.af-q6befiawjvkz", JobId.parse("9_[1-5]"))]
+    [('q6befiawjvkz_3', '9_3')]
+    """
+
+    def __init__(self, keys: Iterable[SubmissionKey]) -> None:
+        self._keys = frozenset(keys)
+        self._elements: dict[SubmissionKey, dict[int, SubmissionKey]] = {}
+        for key in self._keys:
+            if key.element is not None:
+                self._elements.setdefault(key.shared, {})[key.element] = key
+
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        """The ends of the names of all jobs that may have these keys."""
+        return tuple(dict.fromkeys(suffix for key in self._keys for suffix in key.suffixes))
+
+    def of(self, name: str, job: JobId) -> Iterator[tuple[SubmissionKey, JobId]]:
+        """The keys that a job of this name has, each with its part of the job."""
+        key = key_of(name)
+        if key in self._keys:
+            yield key, job.whole
+        elif key in self._elements:
+            wanted = self._elements[key]
+            yield from ((wanted[index], JobId(job.job, index)) for index in job.indices() if index in wanted)
 
 
 def read_keys(jobs: Mapping[str, str]) -> dict[JobId, SubmissionKey]:

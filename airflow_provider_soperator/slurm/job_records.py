@@ -232,8 +232,8 @@ class JobStatus:
 
     @property
     def is_array(self) -> bool:
-        """True if the parts are elements of an array."""
-        return any(part.id.element is not None or part.id.elements for part in self.parts)
+        """True if the parts are elements of an array, and the job is not one of these."""
+        return self.id.element is None and any(part.id.element is not None or part.id.elements for part in self.parts)
 
     @property
     def succeeded(self) -> bool:

@@ -47,7 +47,7 @@ def read_result(said: str, status: JobStatus) -> Steps[Any]:
 
     ``FileError`` if there is no file; ``ResultError`` if it is none that could be a result.
     """
-    is_array = status.parts[0].id.element is not None
+    is_array = status.is_array
     # The batch script of a heterogeneous job runs in the first component.
     parts = status.parts if is_array else status.parts[:1]
     paths = [_path(said, part) for part in parts]

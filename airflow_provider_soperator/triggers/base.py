@@ -67,6 +67,9 @@ class SlurmTrigger(BaseTrigger):
     failure. ``made`` is the time of the deferral, in seconds since 1970, also in another triggerer.
     """
 
+    #: True in an Airflow worker, where no other task shares its connections.
+    is_in_worker = False
+
     def __init__(
         self, made: float | None = None, end_from_trigger: bool = False, fail_from_trigger: bool = False
     ) -> None:

@@ -72,6 +72,7 @@ class SbatchTrigger(KillableTrigger):
         #: Values published so far.
         self.links: dict[str, str] = {}
         self._begun: JobRun | None = None
+        self._gather = False
 
     def has_succeeded(self, event: dict[str, Any]) -> bool:
         return super().has_succeeded(event) and status_of(event["result"]).succeeded
@@ -91,6 +92,8 @@ class SbatchTrigger(KillableTrigger):
                 settings = await hook.async_settings()
                 if self.result is not None and not settings.reaches_files:
                     raise ConnectionMistake(_NO_FILES.format(self.slurm_conn_id))
+                # Over slurmrestd each job is submitted on its own.
+                self._gather = not self.is_in_worker and settings.transport != "rest"
                 published = Published(self.push, client, dict(settings.links), self.links, self.log)
                 way = f" over {settings.transport} (connection {settings.conn_id})"
                 outcome = await self._in_time(self._run_with(client), published, way)
@@ -180,6 +183,7 @@ class SbatchTrigger(KillableTrigger):
             poll_interval=self.poll_interval,
             show_output=self.stream_logs,
             log=self.log,
+            gather=self._gather,
             tell_of_nodes=SlurmHook(self.slurm_conn_id).tell_of_pods,
         )
         return self._begun

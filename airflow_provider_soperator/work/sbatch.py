@@ -21,7 +21,15 @@ from airflow_provider_soperator.slurm import directives, links
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.job import BatchJob, job_of
 from airflow_provider_soperator.slurm.job_failures import failure
-from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey, output_path, read_keys, readable_name
+from airflow_provider_soperator.slurm.job_ids import (
+    ELEMENTS,
+    JobId,
+    Keys,
+    SubmissionKey,
+    output_path,
+    read_keys,
+    readable_name,
+)
 from airflow_provider_soperator.slurm.job_records import Job, JobStatus, sentence
 from airflow_provider_soperator.slurm.job_usage import figures, in_words, usage_of
 from airflow_provider_soperator.slurm.requests import ListJobs
@@ -73,11 +81,14 @@ def keys_of(context: Context, retries: int) -> tuple[list[SubmissionKey], list[S
 
 def key_of_try(ti: Any, begun: datetime | None, number: int) -> SubmissionKey:
     """The key of a try's job, in a run that began at this time."""
-    index = "-1" if ti.map_index is None else str(ti.map_index)
+    index, element = "-1", None
+    if ti.map_index is not None and ti.map_index >= 0:
+        thousand, element = divmod(ti.map_index, ELEMENTS)
+        index = f"{thousand}/{ELEMENTS}"
     # Airflow 3.4: the iterations of a loop are instances of one task, all without a map index.
-    if (region := getattr(ti, "region_id", None)) and region.int:
+    elif (region := getattr(ti, "region_id", None)) and region.int:
         index = f"{region}/{ti.region_index}"
-    return SubmissionKey.derive(ti.dag_id, ti.run_id, ti.task_id, index, number, begun=begun)
+    return SubmissionKey.derive(ti.dag_id, ti.run_id, ti.task_id, index, number, begun=begun, element=element)
 
 
 #: Key in the state that Airflow keeps of a task instance.
@@ -138,14 +149,14 @@ async def follow(
     try:
         async for news in run.follow():
             if isinstance(news, Printed):
-                await _print(news, log)
+                await _print(news, submitted.id, log)
                 continue
             if isinstance(news, NewestLine):
                 log.info("Job %s %s; %s: %s", submitted.id, said, news.part, news.line[:_TITLE])
                 continue
             if not is_placed and news.parts:
                 is_placed = True
-                await _tell_place(run, news.parts[0], log)
+                await _tell_place(run, submitted.id, news.parts[0], log)
             status = news
             before, said = said, sentence(status)
             if status.is_over and not status.succeeded:
@@ -175,13 +186,13 @@ async def follow(
     return status, last
 
 
-async def _tell_place(run: JobRun, part: Job, log: Logger) -> None:
+async def _tell_place(run: JobRun, job: JobId, part: Job, log: Logger) -> None:
     """Log whose job it is, on which cluster, and where it writes."""
     cluster = ""
     with suppress(SlurmError, TransportError):
         cluster = (await run.client.config()).cluster
     known = (("belongs to", part.user), ("is on cluster", cluster), ("writes to", run.place(part)))
-    log.info("Job %s %s", part.id.whole, ", ".join(f"{verb} {what}" for verb, what in known if what))
+    log.info("Job %s %s", job, ", ".join(f"{verb} {what}" for verb, what in known if what))
 
 
 def _begin(submitted: Submitted, chain: Chain) -> str:
@@ -192,10 +203,10 @@ def _begin(submitted: Submitted, chain: Chain) -> str:
     return f"Job {submitted.id} submitted"
 
 
-async def _print(printed: Printed, log: Logger) -> None:
+async def _print(printed: Printed, job: JobId, log: Logger) -> None:
     prefix = "stderr: " if printed.is_error else ""
     lines = [prefix + line for line in printed.lines]
-    if printed.part == printed.part.whole:
+    if printed.part == job:
         await _log(lines, log)
         return
     title = f"{printed.part}{f' is {printed.end}' * bool(printed.end)}"
@@ -247,9 +258,11 @@ class Chain:
         if not self.waiting or str(job) == self.ahead:
             return
         try:
-            suffixes = tuple(SubmissionKey(key).suffix for key in earlier)
-            known = await client.ask(ListJobs(mine=True, name_suffixes=suffixes)) if suffixes else ()
-            before = {found.id.whole for found in known} | ({JobId.parse(self.ahead)} if self.ahead else set())
+            keys = Keys(map(SubmissionKey, earlier))
+            known = await client.ask(ListJobs(mine=True, name_suffixes=keys.suffixes)) if earlier else ()
+            before = {own for found in known for _, own in keys.of(found.name, found.id)} | (
+                {JobId.parse(self.ahead)} if self.ahead else set()
+            )
             for old in sorted(before - {job}):
                 for relinked in await client.relink(await client.unfinished(read_keys(self.waiting)), old, job):
                     log.info("Job %s waits for job %s now, and no longer for job %s", relinked, job, old)

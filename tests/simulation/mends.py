@@ -42,7 +42,7 @@ MENDS = (
     Mend(
         "without accounting elements that are missing are missed",
         "client/job_tracker.py",
-        (("        self._expect(self.expected)\n", ""),),
+        (("        self._expect(self._expected)\n", ""),),
     ),
     Mend(
         "a lock that is not free is no refusal",

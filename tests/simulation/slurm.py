@@ -21,7 +21,7 @@ from airflow_provider_soperator.slurm.cluster_records import RateLimit
 from airflow_provider_soperator.slurm.files import ReadPieces
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_description import array_indices, array_text
-from airflow_provider_soperator.slurm.job_ids import key_of
+from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey, key_of
 from airflow_provider_soperator.slurm.requests import (
     Accounting,
     CancelJobs,
@@ -111,7 +111,7 @@ class Fate:
 
 @dataclass(eq=False)
 class SlurmJob:
-    """A job, with all that has ever been true of it."""
+    """A job, with all that has ever been true of it; or an element of an array of mapped tasks."""
 
     number: int
     name: str
@@ -124,6 +124,15 @@ class SlurmJob:
     is_forgotten: bool = False
     #: Somebody has cancelled it.
     is_cancelled: bool = False
+    is_element: bool = False
+
+    @property
+    def id(self) -> JobId:
+        return JobId(self.number, self.parts[0].index if self.is_element else None)
+
+    @property
+    def key(self) -> SubmissionKey | None:
+        return key_of(self.name, self.id)
 
     @property
     def is_finished(self) -> bool:
@@ -139,7 +148,7 @@ class SlurmJob:
 
     def __str__(self) -> str:
         states = ", ".join(dict.fromkeys(part.state for part in self.parts))
-        return f"job {self.number} {self.name!r} ({'forgotten' if self.is_forgotten else states})"
+        return f"job {self.id} {self.name!r} ({'forgotten' if self.is_forgotten else states})"
 
 
 class Checks(Protocol):
@@ -200,13 +209,27 @@ class Cluster:
         parts = [Part(index) for index in indices] if indices else [Part(None)]
         job = SlurmJob(self._next, name, user, time.monotonic(), self._checks.fate_of(name), parts, dependency)
         self._next += 1
+        self._accept(job)
+        return job
+
+    def submit_elements(self, name: str, user: str, indices: list[int]) -> list[SlurmJob]:
+        """An array of which each element has a life of its own."""
+        now, fate_of = time.monotonic(), self._checks.fate_of
+        jobs = [
+            SlurmJob(self._next, name, user, now, fate_of(name), [Part(index)], is_element=True) for index in indices
+        ]
+        self._next += 1
+        for job in jobs:
+            self._accept(job)
+        return jobs
+
+    def _accept(self, job: SlurmJob) -> None:
         self.jobs.append(job)
-        self._checks.note("  %s of %s is submitted", job, user)
-        if not dependency:
-            for part in parts:
+        self._checks.note("  %s of %s is submitted", job, job.user)
+        if not job.dependency:
+            for part in job.parts:
                 self._tell_accounting(part, self.habits.start_lag)
         outside(self._live(job))
-        return job
 
     async def _live(self, job: SlurmJob) -> None:
         await asyncio.sleep(job.fate.wait)
@@ -255,9 +278,10 @@ class Cluster:
                 return False
         return True
 
-    def _known(self, number: int) -> SlurmJob | None:
+    def _known(self, number: int, element: int | None = None) -> SlurmJob | None:
         """The job that slurmctld has by this number, even if it has ended long ago."""
-        return next((job for job in reversed(self.jobs) if job.number == number and not job.is_forgotten), None)
+        meant = (job for job in reversed(self.jobs) if job.number == number and not job.is_forgotten)
+        return next((job for job in meant if not job.is_element or job.id.element == element), None)
 
     def queue(self) -> Iterator[tuple[SlurmJob, list[Part]]]:
         """The jobs in the queue, with the parts that it has not forgotten."""
@@ -343,12 +367,17 @@ class Cluster:
     def _squeue(self, request: ListJobs) -> CommandOutput:
         numbers = None if request.ids is None else {job.job for job in request.ids}
         rows: list[dict[str, str]] = []
+        pending: dict[int, tuple[SlurmJob, list[Part]]] = {}
         for job, parts in self.queue():
             if numbers is not None and job.number not in numbers:
                 continue
             if (request.mine and job.user != OURS) or (request.names and job.name not in request.names):
                 continue
-            rows += [self._queue_row(job, some) for some in _entries(parts)]
+            if job.is_element and parts[0].state == "PENDING":
+                pending.setdefault(job.number, (job, []))[1].extend(parts)
+            else:
+                rows += [self._queue_row(job, some) for some in _entries(parts)]
+        rows += [self._queue_row(job, some) for job, some in pending.values()]
         if numbers and len(numbers) == 1 and not rows:
             return CommandOutput(1, b"", b"slurm_load_jobs error: Invalid job id specified\n")
         return CommandOutput(0, _table(rows, request))
@@ -423,14 +452,14 @@ class Cluster:
     def _scancel(self, request: CancelJobs, process: Process) -> CommandOutput:
         said = ""
         for one in request.ids:
-            job = self._known(one.job)
+            job = self._known(one.job, one.element)
             queued = next((parts for other, parts in self.queue() if other is job), None)
             if job is None or queued is None:
-                said += _GONE.format(one.job)
+                said += _GONE.format(one)
             elif job.user != OURS and not self.habits.is_root:
-                said += _NOT_OURS.format(one.job)
+                said += _NOT_OURS.format(one)
             elif job.is_finished:
-                said += _ENDED.format(one.job)
+                said += _ENDED.format(one)
             else:
                 parts = [part for part in queued if part.state == "PENDING" or not request.waiting]
                 if parts:
@@ -489,7 +518,7 @@ class Cluster:
             self._lock.release()
 
     async def _submit(self, request: SubmitOnce, program_begun: float) -> CommandOutput:
-        known: dict[str, int] = {}
+        known: dict[str, JobId] = {}
         if not await self._reached(3):
             return CommandOutput(1, b"", _AWAY)
         self._learn(known, (job for job, _ in self.queue() if job.user == OURS))
@@ -500,35 +529,41 @@ class Cluster:
             since = None if request.since is None else request.since.timestamp()
             self._learn(known, (row[0] for row in self._accounted(mine=True, since=since)))
         begun, lines, is_refused = time.monotonic(), [], False
-        submitted: list[tuple[int, str, int]] = []
+        submitted: list[tuple[str, str, JobId]] = []
         keys = request.submission_keys()
-        for item, place in enumerate(request.order):
-            key = keys[place].text
-            if self._withdrawn.get(key, 0.0) > program_begun:
-                lines.append(f"{item} withdrawn -")
-                is_refused = is_refused or request.together is not None
+        for number, call in enumerate(request.calls):
+            due: dict[int | None, tuple[str, str]] = {}
+            for element, place in call.places.items():
+                item, key = str(number) if element is None else f"{number}_{element}", keys[place].text
+                if self._withdrawn.get(key, 0.0) > program_begun:
+                    lines.append(f"{item} withdrawn -")
+                    is_refused = is_refused or request.together is not None
+                    continue
+                self._withdrawn.pop(key, None)
+                if key in known:
+                    lines.append(f"{item} adopted {known[key]}")
+                elif request.together is None and submitted and time.monotonic() - begun >= 60:
+                    lines.append(f"{item} left -")
+                else:
+                    due[element] = item, key
+            if not due or is_refused or request.together is Together.END:
                 continue
-            self._withdrawn.pop(key, None)
-            if key in known:
-                lines.append(f"{item} adopted {known[key]}")
-            elif request.together is None and submitted and time.monotonic() - begun >= 60:
-                lines.append(f"{item} left -")
-            elif not is_refused and request.together is not Together.END:
-                error = await self._sbatch(request.jobs[place], known)
+            error = await self._sbatch(call.job, [*due], known)
+            if error and request.together:
+                return CommandOutput(1, b"", error)
+            for item, key in due.values():
                 if key in known:
                     submitted.append((item, key, known[key]))
-                if error and request.together:
-                    return CommandOutput(1, b"", error)
                 if error:
                     lines.append(f"{item} failed 1 {base64.b64encode(error).decode()}")
                 else:
                     lines.append(f"{item} submitted {known[key]}")
-        for item, key, number in submitted:
-            line = f"{item} submitted {number}"
+        for item, key, job_id in submitted:
+            line = f"{item} submitted {job_id}"
             if request.together is None and line in lines and self._withdrawn.get(key, 0.0) > program_begun:
-                self._cancel_all(lambda job, number=number: job.number == number)
+                self._cancel_all(lambda job, job_id=job_id: job.id == job_id)
                 lines[lines.index(line)] = f"{item} withdrawn -"
-        self._cancel_all(lambda job: (key := key_of(job.name)) is not None and key.text in self._withdrawn)
+        self._cancel_all(lambda job: job.key is not None and job.key.text in self._withdrawn)
         return CommandOutput(0, "".join(f"{line}\n" for line in lines).encode())
 
     def _cancel_all(self, is_meant: Callable[[SlurmJob], bool]) -> None:
@@ -539,12 +574,12 @@ class Cluster:
                 job.is_cancelled = True
                 outside(self._cancel(job, parts))
 
-    def _learn(self, known: dict[str, int], jobs: Iterable[SlurmJob]) -> None:
+    def _learn(self, known: dict[str, JobId], jobs: Iterable[SlurmJob]) -> None:
         for job in jobs:
-            if key := key_of(job.name):
-                known[key.text] = min(job.number, known.get(key.text, job.number))
+            if job.key:
+                known[job.key.text] = min(job.id, known.get(job.key.text, job.id))
 
-    async def _sbatch(self, job: BatchJob, known: dict[str, int]) -> bytes:
+    async def _sbatch(self, job: BatchJob, elements: list[int | None], known: dict[str, JobId]) -> bytes:
         """The error, if there is one; the number of the job goes to those that are known."""
         await asyncio.sleep(self._dice.uniform(0.5, 1.5) * self.habits.slowness)
         if not await self._reached(1):
@@ -552,15 +587,17 @@ class Cluster:
         array = asked_for(job).array
         indices = None if array is None else array_indices(array_text(array))
         wanted = dependency_of(job)
-        dependency = wanted.resolve(lambda key: known[key.text]) if wanted.text else ""
-        made = self.submit(job.name or "", OURS, indices, dependency)
-        self._checks.submitted(made)
-        key = key_of(made.name)
-        assert key is not None
+        dependency = wanted.resolve(lambda key: known[key.text].job) if wanted.text else ""
+        if indices_of_tasks := [element for element in elements if element is not None]:
+            made = self.submit_elements(job.name or "", OURS, indices_of_tasks)
+        else:
+            made = [self.submit(job.name or "", OURS, indices, dependency)]
+        for one in made:
+            self._checks.submitted(one)
         if self._dice.random() < self.habits.late_replies:
-            self._checks.note("  the reply about %s comes too late", made)
+            self._checks.note("  the reply about %s comes too late", made[0])
             return _SBATCH_LATE
-        known[key.text] = made.number
+        self._learn(known, made)
         return b""
 
 

@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_soperator.slurm.cluster_records import RateLimit
 from airflow_provider_soperator.slurm.job_failures import JobError
-from airflow_provider_soperator.slurm.job_ids import key_of, strip_key
+from airflow_provider_soperator.slurm.job_ids import strip_key
 from airflow_provider_soperator.slurm.requests import Accounting, CancelJobs, ListJobs, Request
 from airflow_provider_soperator.slurm.requests.submission import SubmitOnce
 from tests.simulation.airflow import (
@@ -179,7 +179,7 @@ class World:
                     poll_interval=pick((10.0, 30.0, 60.0, 900.0)),
                     name=pick((None, None, None, "données 1")),
                 )
-                width = 12 if self.dice.random() < 0.05 else 1
+                width = 12 if self.dice.random() < 0.15 else 1
                 dag = f"dag{place}" if is_equal else f"dag{place}{airflow.name}"
                 made += [[Instance(airflow, spec, dag, "run", index if width > 1 else -1)] for index in range(width)]
             if self.dice.random() < 0.1:
@@ -319,8 +319,7 @@ class World:
         return [job for job in self.cluster.jobs if self._owner(job) == (one, one.epoch if epoch is None else epoch)]
 
     def _owner(self, job: SlurmJob) -> tuple[Instance, int] | None:
-        key = key_of(job.name)
-        return self.keys.get(key.text) if key and job.user == OURS else None
+        return self.keys.get(job.key.text) if job.key and job.user == OURS else None
 
     def key_used(self, key: str, instance: Instance, epoch: int) -> None:
         owner = self.keys.setdefault(key, (instance, epoch))
@@ -373,7 +372,7 @@ class World:
         for other in self._jobs_of(*owner):
             if other is job or other.is_forgotten or self._is_out_of_sight(other):
                 continue
-            if key_of(other.name) == key_of(job.name) or other.has_succeeded:
+            if other.key == job.key or other.has_succeeded:
                 self._break("a try has one job at most", f"{job} beside {other}")
             if not other.is_finished and not other.is_cancelled:
                 self._break("a try goes on with the job that is there", f"{job} beside {other}")
@@ -401,7 +400,7 @@ class World:
             self.counts["succeeded"] += 1
             if not one.is_job:
                 return
-            mine = [job for job in jobs if str(job.number) == report["job_id"]]
+            mine = [job for job in jobs if str(job.id) == report["job_id"]]
             if not any(all(part.state == "COMPLETED" for part in job.parts) for job in mine):
                 self._break("a success is that of the task's own job", f"{one}: {report}")
             return
@@ -414,7 +413,7 @@ class World:
             self._check_given_up(one, jobs, error)
 
     def _check_failure(self, one: Instance, jobs: list[SlurmJob], why: JobError) -> None:
-        mine = [job for job in jobs if job.number == why.status.id.job]
+        mine = [job for job in jobs if job.id == why.status.id]
         if why.status.lost:
             away = self._away + self._unwatched
             # Before this try, or while something was away.
@@ -431,7 +430,7 @@ class World:
             self._break("a failure is that of the task's own job", f"{one}: {why}")
 
     def _check_given_up(self, one: Instance, jobs: list[SlurmJob], error: BaseException) -> None:
-        mine = {key.text for job in jobs if not job.is_forgotten and (key := key_of(job.name))}
+        mine = {job.key.text for job in jobs if not job.is_forgotten and job.key}
         if "job_id" in one.xcoms:
             self._break("no wait is given up", f"{one}: {error}")
         elif any(key in mine and when > one.try_since for key, when in self._answered.items()):

@@ -4,6 +4,9 @@ One program on the cluster looks up the keys in queue and accounting under a loc
 again. It survives the connection, so an interrupted submission is completed, and the next try, which waits for the
 lock, finds it.
 
+Equal jobs of mapped tasks go as one array; each of its elements has a key of its own. Where a limit refuses so many,
+as many are submitted as there is room for.
+
 Jobs can be submitted together, all or none. Those that depend on no other of them are held until all are accepted,
 with a comment that says so, by which the next try tells them from jobs that their user has held: after a success
 nothing more is released. If one is rejected, the others are held, lose their keys, and are cancelled.
@@ -21,7 +24,7 @@ from __future__ import annotations
 import base64
 import re
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from enum import Enum
@@ -30,7 +33,14 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_provider_soperator.slurm import dependencies, directives, job_description, option_values, sbatch_arguments
+from airflow_provider_soperator.slurm import (
+    dependencies,
+    directives,
+    job_description,
+    option_values,
+    packs,
+    sbatch_arguments,
+)
 from airflow_provider_soperator.slurm.errors import (
     SUBMISSION,
     InvalidRequest,
@@ -38,6 +48,7 @@ from airflow_provider_soperator.slurm.errors import (
     SlurmError,
     SubmissionWithdrawn,
     UnreadableAnswer,
+    count_limits,
     from_output,
     passing,
 )
@@ -123,11 +134,13 @@ class SubmitOnce(Request[tuple[Submitted, ...]]):
     fresh: bool = False
     #: All or none: if one is rejected, the others are cancelled, even those that existed already.
     together: Together | None = None
+    #: False where the cluster takes no arrays, or none with so many indices.
+    arrays: bool = True
     mark: str = field(default_factory=lambda: f"~{secrets.token_hex(8)}", compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        if not 1 <= len(self.jobs) <= MOST:
-            raise InvalidRequest(f"1 to {MOST} jobs can be submitted at once, got {len(self.jobs)}")
+        if not self.jobs:
+            raise InvalidRequest("a submission has at least one job")
         keys = self.submission_keys()
         if len(set(keys)) < len(keys):
             raise InvalidRequest("two of these jobs have the same key, so only one could be submitted")
@@ -147,6 +160,19 @@ class SubmitOnce(Request[tuple[Submitted, ...]]):
         """The places of the jobs in the order of submission: each after its dependencies."""
         return in_order(self.jobs)
 
+    @cached_property
+    def calls(self) -> tuple[_Call, ...]:
+        """What sbatch is called for, in the order of submission."""
+        made = [] if self.together or not self.arrays else packs.packs(self.jobs)
+        in_array = {place for pack in made for place in pack.places.values()}
+        keys = self.submission_keys()
+        alone = [place for place in range(len(self.jobs)) if place not in in_array]
+        order = [alone[at] for at in in_order([self.jobs[place] for place in alone])]
+        return (
+            *(_Call(pack.job, pack.key, pack.places) for pack in made),
+            *(_Call(self.jobs[place], keys[place], {None: place}) for place in order),
+        )
+
     def command(self) -> Command:
         stdin = b"\0".join(self._fields()) + b"\0"
         return Command(("bash", "-c", _program(), "sbatch"), stdin=stdin, timeout=LOCK_WAIT + TIMEOUT)
@@ -164,19 +190,21 @@ class SubmitOnce(Request[tuple[Submitted, ...]]):
 
     def _fields(self) -> Iterator[bytes]:
         since = self.since or datetime.now(timezone.utc) - LOOK_BACK
-        past = Accounting(names=tuple(job.name or "" for job in self.jobs), since=since).selection()
+        keys = self.submission_keys()
+        past = Accounting(names=tuple(names_of(job.name or "" for job in self.jobs)), since=since).selection()
+        shared = dict.fromkeys(key.shared.text for key in keys if key.element is not None)
         together = self.together.value if self.together else ""
         limits = map(str, (LOCK_WAIT, WORK_TIME, KEPT))
-        words = (HELD, WITHDRAWN, unknown_key(self.mark), passing(), GONE.pattern)
-        for text in (*limits, self.mark, _yes(self.fresh), together, *words, *_counted(past)):
+        words = (HELD, WITHDRAWN, unknown_key(self.mark), passing(), count_limits(), GONE.pattern)
+        for text in (*limits, self.mark, _yes(self.fresh), together, *words, *_counted(past), *_counted([*shared])):
             yield text.encode()
-        yield str(len(self.jobs)).encode()
-        keys = self.submission_keys()
+        yield str(len(self.calls)).encode()
         of_all = frozenset(keys)
-        for place in self.order:
-            yield from self._job_fields(self.jobs[place], keys[place], of_all)
+        for call in self.calls:
+            yield from self._job_fields(call, of_all)
 
-    def _job_fields(self, job: BatchJob, key: SubmissionKey, of_all: frozenset[SubmissionKey]) -> Iterator[bytes]:
+    def _job_fields(self, call: _Call, of_all: frozenset[SubmissionKey]) -> Iterator[bytes]:
+        job, key = call.job, call.key
         waits_for, asked = dependency_of(job), asked_for(job)
         priority = "" if asked.priority is None else option_values.PRIORITY.write(asked.priority)
         comments = [part.comment or "" for part in sbatch_arguments.components(job)] if self.together else []
@@ -185,21 +213,26 @@ class SubmitOnce(Request[tuple[Submitted, ...]]):
             job = with_extra_args(job).replace(hold=True, comment=HELD, priority=None)
         if not waits_for.is_plain:
             job = with_extra_args(job).replace(dependency=PLACEHOLDER)
+        elements = [str(element) for element in call.places if element is not None]
+        if elements:
+            job = job.replace(array=elements[0])
         submission = job.submission()
         place = "" if waits_for.is_plain else str(submission.argv.index(f"--dependency={PLACEHOLDER}"))
+        array = str(submission.argv.index(f"--array={elements[0]}")) if elements else ""
         plain = b"\0" not in submission.stdin
         for text in (
             *(key.text, readable_job_name(job)),
             *(_yes(waits_for.is_singleton), waits_for.rest, " ".join(map(str, waits_for.keys)), place),
             *(priority, *_counted(comments)),
-            *(*_counted(submission.argv), "text" if plain else "base64"),
+            *(*_counted(submission.argv), array, *_counted(elements), "text" if plain else "base64"),
         ):
             yield text.encode()
         yield submission.stdin if plain else base64.b64encode(submission.stdin)
 
     def _outcome(self, line: str) -> tuple[int, Submitted]:
-        number, kind, rest = line.split(" ", 2)
-        place = self.order[int(number)]
+        which, kind, rest = line.split(" ", 2)
+        number, _, element = which.partition("_")
+        place = self.calls[int(number)].places[int(element) if element else None]
         if kind == "left":
             return place, Submitted(None, error=NotReached("the time of the request was over", "sbatch"))
         if kind == "withdrawn":
@@ -208,6 +241,24 @@ class SubmitOnce(Request[tuple[Submitted, ...]]):
             status, _, said = rest.partition(" ")
             return place, Submitted(None, error=from_output(("sbatch",), int(status), b"", base64.b64decode(said)))
         return place, Submitted(JobId.parse(rest), adopted=kind == "adopted")
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A call of sbatch: for a job, or for an array of jobs, whose places are known by their elements."""
+
+    job: BatchJob
+    key: SubmissionKey
+    places: Mapping[int | None, int]
+
+
+def names_of(names: Iterable[str]) -> Iterator[str]:
+    """The names under which jobs may have been submitted: their own, and those of the arrays that they may be in."""
+    for name in names:
+        yield name
+        key = key_of(name)
+        if key and key.element is not None:
+            yield key.shared.name(packs.shared_name(name, key.element))
 
 
 #: Where the programs look for withdrawals.

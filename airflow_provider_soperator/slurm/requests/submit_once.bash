@@ -21,8 +21,10 @@ fields() {
 }
 field patience; field work_time; field keep
 field mark; field fresh; field together; field held_note; field withdrawn_suffix
-field unknown; field passing; field gone
+field unknown; field passing; field limits; field gone
 fields; past=("${list[@]}")
+# The keys that mapped tasks share: of jobs with these each element of an array has a key of its own.
+fields; declare -A shared; for key in "${list[@]}"; do shared[$key]=yes; done
 field count
 
 lock=${HOME:-/tmp}/.cache/airflow-soperator
@@ -32,20 +34,40 @@ mkdir -p -m 700 "$lock" "$withdrawals" && begun=$(mktemp "$withdrawals/.begun.XX
     exec 9>>"$lock/submit.lock" && flock -w "$patience" 9 ||
     { echo "the lock $lock/submit.lock was not free within $patience s, or cannot be used" >&2; exit 75; }
 
-# Reads lines of an id, the mark and more that ends in a name; the lowest id of each key is the one that counts.
+# Reads lines of an id, the mark and more that ends in a name and is like a pattern; the lowest id of each key is the
+# one that counts.
 declare -A known
 learn() {
-    local id said key
+    local id said key one list
     while read -r id said; do
-        [[ $id == *"$mark" && $said == *.af-* ]] || continue
-        # The id of the whole array or heterogeneous job.
-        id=${id%"$mark"} id=${id%%[_+]*} key=${said##*.af-}
-        [[ -n ${known[$key]} && ${known[$key]} -le $id ]] || known[$key]=$id
+        # shellcheck disable=SC2053 # a pattern
+        [[ $id == *"$mark" && $said == *.af-* && $said == ${2:-*} ]] || continue
+        id=${id%"$mark"} key=${said##*.af-}
+        if [[ -n ${shared[$key]} && $id == *_* ]]; then
+            elements_of "${id#*_}"
+            for one in "${list[@]}"; do note "${key}_$one" "${id%%_*}_$one"; done
+        else
+            # The id of the whole array or heterogeneous job.
+            note "$key" "${id%%[_+]*}"
+        fi
     done <"$1"
+}
+note() { [[ -n ${known[$1]} && ${known[$1]%_*} -le ${2%_*} ]] || known[$1]=$2; }
+# Pending elements are one entry of the queue, as [0-3,8-16:4%2].
+elements_of() {
+    local pieces piece step one
+    list=()
+    piece=${1#[} piece=${piece%]}
+    IFS=, read -r -a pieces <<<"${piece%%%*}"
+    for piece in "${pieces[@]}"; do
+        step=1
+        [[ $piece != *:* ]] || { step=${piece#*:} piece=${piece%:*}; }
+        for ((one = ${piece%-*}; one <= ${piece#*-}; one += step)); do list+=("$one"); done
+    done
 }
 # The queue has jobs that accounting lacks: those that were never eligible, and those of the last seconds.
 queue() {
-    squeue --all --states=all --me --noheader --format="%F$mark %T$mark %k$mark %j" \
+    SLURM_BITSTR_LEN=0 squeue --all --states=all --me --noheader --format="%i$mark %T$mark %k$mark %j" \
         >"$work/queue" 2>"$work/err" </dev/null
 }
 unfinished='@(PENDING|CONFIGURING|RUNNING|SUSPENDED|STOPPED|COMPLETING|REQUEUED|RESIZING|SIGNALING|STAGE_OUT|SPECIAL_EXIT)'
@@ -67,8 +89,8 @@ learn_names() {
     names_learnt=yes
     while read -r id said; do
         [[ $id == *"$mark" && $said == $unfinished"$mark "* ]] || continue
-        id=${id%"$mark"} name=${said#*"$mark "} name=${name#*"$mark "}
-        [[ $name =~ \.af-[a-z2-7]{12}$ ]] && name=${name%.af-*}
+        id=${id%"$mark"} id=${id%%[_+]*} name=${said#*"$mark "} name=${name#*"$mark "}
+        [[ $name =~ \.af-[a-z2-7]{12}(_[0-9]+)?$ ]] && name=${name%.af-*}
         [[ ${alike["=$name"]}: == *":$id:"* ]] || alike["=$name"]+=:$id
     done <"$work/queue"
 }
@@ -86,24 +108,21 @@ joined() { local IFS=,; echo "$*"; }
 is_withdrawn() { [ "$withdrawals/$1" -nt "$begun" ]; }
 # Whoever was told to end a job may not have lived to see that done.
 cancel_withdrawn() {
-    local id said key file
-    local -A there=()
-    local ended=() found=
-    while read -r id said; do
-        [[ $id == *"$mark" && $said == $unfinished"$mark "*.af-* ]] || continue
-        id=${id%"$mark"} key=${said##*.af-}
-        [[ -n ${there[$key]} && ${there[$key]} -le $id ]] || there[$key]=$id
-    done <"$work/queue"
+    local file key ended=()
+    local -A wanted=() shared=() known=()
     for file in "$withdrawals"/*; do
         key=${file##*/}
-        [[ $key =~ ^[a-z2-7]{12}$ ]] || continue
-        found=yes
-        [ -z "${there[$key]}" ] || ended+=("${there[$key]}")
+        [[ $key =~ ^[a-z2-7]{12}(_[0-9]+)?$ ]] || continue
+        wanted[$key]=yes
+        [[ $key != *_* ]] || shared[${key%_*}]=yes
     done
+    [ ${#wanted[@]} -gt 0 ] || return 0
+    learn "$work/queue" "$unfinished$mark *"
+    for key in "${!wanted[@]}"; do [ -z "${known[$key]}" ] || ended+=("${known[$key]}"); done
     [ ${#ended[@]} -eq 0 ] || scancel "${ended[@]}" >/dev/null 2>&1 </dev/null
     # By now no program is left that they could meet.
-    [ -z "$found" ] || find "$withdrawals" -type f -mmin +"$keep" -printf '%f\n' | while read -r key; do
-        [ -n "${there[$key]}" ] || rm -f -- "$withdrawals/$key"
+    find "$withdrawals" -type f -mmin +"$keep" -printf '%f\n' | while read -r key; do
+        [ -n "${known[$key]}" ] || rm -f -- "$withdrawals/$key"
     done
 }
 
@@ -163,28 +182,77 @@ is_under_way() {
     return 1
 }
 
+# As for an array: 0 1 2 7 is 0-2,7.
+folded() {
+    local one from='' to=''
+    for one; do
+        if [[ -n $to && $one -eq $((to + 1)) ]]; then to=$one; continue; fi
+        [ -z "$to" ] || printf %s "$from${to:+-$to},"
+        from=$one to=$one
+    done
+    printf %s "$from${to:+-$to}"
+}
+# Submits the elements of the array that are left. Where a limit refuses so many, one tells if there is room for any,
+# and then as many follow as are accepted.
+submit_elements() {
+    local left=("$@") size=$# trend='' file=$files/array.$item one id said status
+    while [ ${#left[@]} -gt 0 ]; do
+        argv[array_place]=--array=$(folded "${left[@]:0:size}")
+        if "${argv[@]}" <"$files/body.$item" >"$file.out" 2>"$file.err"; then
+            mapfile -t said <"$file.out"
+            id=${said[-1]%%;*}
+            for one in "${left[@]:0:size}"; do
+                known[${key}_$one]=${id}_$one
+                submitted+=("${item}_$one ${key}_$one ${id}_$one")
+            done
+            left=("${left[@]:size}")
+            case $trend in up) size=$((size * 2)) ;; down) size=$(((size + 1) / 2)) ;; esac
+        else
+            status=$?
+            if [ "$size" -gt 1 ] && grep -Eiq -- "$limits" "$file.err"; then
+                if [ -z "$trend" ]; then trend=up size=1; else trend=down size=$(((size + 1) / 2)); fi
+                continue
+            fi
+            for one in "${left[@]}"; do refuse "${item}_$one" "$status" "$file.err"; done
+            return
+        fi
+    done
+}
+# Prints what is known of one job, and is false if that is to be submitted.
+is_settled() {
+    local which=$1 own=$2
+    if is_withdrawn "$own"; then
+        echo "$which withdrawn -"
+        [ -z "$together" ] || refused=yes
+        return 0
+    fi
+    # What was withdrawn before is begun anew.
+    [ ! -e "$withdrawals/$own" ] || rm -f -- "$withdrawals/$own"
+    if [ -n "${known[$own]}" ]; then
+        echo "$which adopted ${known[$own]}"
+        return 0
+    fi
+    # The next request continues here. What is submitted together must not be left half done.
+    if [[ -z $together && -n ${submitted[*]} && $SECONDS -ge $deadline ]]; then
+        echo "$which left -"
+        return 0
+    fi
+    return 1
+}
+
 deadline=$((SECONDS + work_time))
 keys=() names=() waits=() waits_for=() restore=()
 for ((item = 0; item < count; item++)); do
     field key; field name; field singleton; field text; field needed; field place
     field priority; fields; printf -v "restore[item]" '%s\n' "$priority" "${list[@]}"
-    fields; argv=("${list[@]}"); field form; field body
+    fields; argv=("${list[@]}"); field array_place; fields; elements=("${list[@]}"); field form; field body
     keys+=("$key") names+=("$name")
-    if is_withdrawn "$key"; then
-        echo "$item withdrawn -"
-        [ -z "$together" ] || refused=yes
-        continue
-    fi
-    # What was withdrawn before is begun anew.
-    [ ! -e "$withdrawals/$key" ] || rm -f -- "$withdrawals/$key"
-    if [ -n "${known[$key]}" ]; then
-        echo "$item adopted ${known[$key]}"
-        continue
-    fi
-    # The next request continues here. What is submitted together must not be left half done.
-    if [[ -z $together && -n ${submitted[*]} && $SECONDS -ge $deadline ]]; then
-        echo "$item left -"
-        continue
+    if [ -n "$array_place" ]; then
+        left=()
+        for one in "${elements[@]}"; do is_settled "${item}_$one" "${key}_$one" || left+=("$one"); done
+        [ ${#left[@]} -gt 0 ] || continue
+    else
+        ! is_settled "$item" "$key" || continue
     fi
     for other in $needed; do [ -n "${known[$other]}" ] || { settle; break; }; done
     if [ "$singleton" = yes ]; then
@@ -209,6 +277,10 @@ for ((item = 0; item < count; item++)); do
         text) printf %s "$body" >"$files/body.$item" ;;
         base64) printf %s "$body" | base64 -d >"$files/body.$item" ;;
     esac || { settle; exit 74; }
+    if [ -n "$array_place" ]; then
+        submit_elements "${left[@]}"
+        continue
+    fi
     "${argv[@]}" <"$files/body.$item" >"$files/out.$item" 2>"$files/err.$item" &
     under_way+=("$item $key $!")
     [ ${#under_way[@]} -lt 4 ] || settle
@@ -238,24 +310,25 @@ fi
 if [ ${#submitted[@]} -gt 0 ]; then
     if queue; then learn "$work/queue"; elif [ -n "$together" ]; then cat "$work/err" >&2; exit 69; fi
 fi
-lost=()
+lost=() taken_back=()
 for line in "${submitted[@]}"; do
-    read -r item key id <<<"$line"
+    read -r which key id <<<"$line"
     if [ -z "$together" ] && is_withdrawn "$key"; then
-        change scancel "$id"
-        echo "$item withdrawn -"
+        taken_back+=("$id")
+        echo "$which withdrawn -"
     elif [ "${known[$key]}" != "$id" ]; then
         lost+=("$id")
-        echo "$item adopted ${known[$key]}"
+        echo "$which adopted ${known[$key]}"
     else
-        echo "$item submitted $id"
+        echo "$which submitted $id"
     fi
 done
+[ ${#taken_back[@]} -eq 0 ] || change scancel "${taken_back[@]}"
 if [ ${#lost[@]} -gt 0 ]; then
     # Jobs that stay must not wait for cancelled ones.
     for line in "${submitted[@]}"; do
         read -r item key id <<<"$line"
-        [[ ${known[$key]} == "$id" && -n ${waits_for[item]} ]] || continue
+        [[ $item != *_* && ${known[$key]} == "$id" && -n ${waits_for[item]} ]] || continue
         resolve "${waits[item]}" "${waits_for[item]}"
         change scontrol update JobId="$id" Dependency="$resolved"
     done

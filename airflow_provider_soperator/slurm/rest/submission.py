@@ -30,7 +30,7 @@ from airflow_provider_soperator.slurm.errors import (
     TryAgain,
     UnknownJob,
 )
-from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey, key_of, strip_key
+from airflow_provider_soperator.slurm.job_ids import JobId, Keys, SubmissionKey, strip_key
 from airflow_provider_soperator.slurm.requests import submission
 from airflow_provider_soperator.slurm.requests.accounting import Accounting
 from airflow_provider_soperator.slurm.requests.jobs import CancelJobs, ListJobs
@@ -43,6 +43,7 @@ from airflow_provider_soperator.slurm.requests.submission import (
     Submitted,
     Together,
     Withdraw,
+    names_of,
     unknown_key,
 )
 from airflow_provider_soperator.slurm.rest.accounting import accounting
@@ -54,11 +55,11 @@ from airflow_provider_soperator.slurm.rest.jobs import cancel, list_jobs, payloa
 class _KnownJob:
     """The jobs of a key."""
 
-    lowest: int
+    lowest: JobId
     #: Jobs that have not ended; only the lowest id may ever run.
-    unfinished: set[int] = field(default_factory=set)
+    unfinished: set[JobId] = field(default_factory=set)
     #: Jobs to release, and released jobs that still need their comments.
-    held: set[int] = field(default_factory=set)
+    held: set[JobId] = field(default_factory=set)
     #: The dependency of the lowest id in the queue.
     dependency: str = ""
 
@@ -97,7 +98,7 @@ def submit_once(request: SubmitOnce, site: Site) -> Steps[tuple[Submitted, ...]]
     # A job in accounting only may have lost a race since: then the winner is in the queue.
     look_again = len(known) > seen_at_first
     alike = (yield from _alike(site)) if any(item.waits.is_singleton for item in items) else {}
-    mine: dict[SubmissionKey, int] = {}
+    mine: dict[SubmissionKey, JobId] = {}
     refused: dict[SubmissionKey, SlurmError] = {}
     for item in items:
         if item.key in known or _is_over(request, refused):
@@ -105,7 +106,7 @@ def submit_once(request: SubmitOnce, site: Site) -> Steps[tuple[Submitted, ...]]
         try:
             if not item.waits.is_plain:
                 item.wait_for(item.waits.resolve(_ids(known), alike.get(item.name, ())))
-            job = mine[item.key] = (yield from submitted(item.body)).job
+            job = mine[item.key] = (yield from submitted(item.body)).whole
         except TransientSlurmError:
             # It may have been accepted nevertheless.
             raise
@@ -113,7 +114,7 @@ def submit_once(request: SubmitOnce, site: Site) -> Steps[tuple[Submitted, ...]]
             refused[item.key] = error
         else:
             known[item.key] = _KnownJob(job, {job})
-            alike.setdefault(item.name, []).append(job)
+            alike.setdefault(item.name, []).append(job.job)
     others_too = False
     if mine or look_again or _is_over(request, refused):
         for key, seen in (yield from _in_queue(keys, site)).items():
@@ -132,11 +133,11 @@ def submit_once(request: SubmitOnce, site: Site) -> Steps[tuple[Submitted, ...]]
             if item.key not in refused and known[item.key].lowest in known[item.key].held:
                 yield from _let_go(item, known, surplus, alike.get(item.name, ()))
         if surplus:
-            yield from cancel(CancelJobs(ids=tuple(map(JobId, sorted(surplus)))), site)
+            yield from cancel(CancelJobs(ids=tuple(sorted(surplus))), site)
     return tuple(
         Submitted(None, error=refused[key])
         if key in refused
-        else Submitted(JobId(known[key].lowest), adopted=mine.get(key) != known[key].lowest)
+        else Submitted(known[key].lowest, adopted=mine.get(key) != known[key].lowest)
         for key in keys
     )
 
@@ -180,25 +181,24 @@ def _ids(known: dict[SubmissionKey, _KnownJob]) -> submission.IdOf:
     def id_of(key: SubmissionKey) -> int:
         if key not in known:
             raise SubmitRefused(unknown_key(key), option="--dependency")
-        return known[key].lowest
+        return known[key].lowest.job
 
     return id_of
 
 
 def _in_queue(keys: Iterable[SubmissionKey], site: Site) -> Steps[dict[SubmissionKey, _KnownJob]]:
-    suffixes = tuple(key.suffix for key in keys)
-    jobs = yield from list_jobs(ListJobs(name_suffixes=suffixes, mine=bool(site.user)), site)
+    wanted = Keys(keys)
+    jobs = yield from list_jobs(ListJobs(name_suffixes=wanted.suffixes, mine=bool(site.user)), site)
     found: dict[SubmissionKey, _KnownJob] = {}
     for job in jobs:
-        key = key_of(job.name)
-        assert key is not None
-        known = found.setdefault(key, _KnownJob(job.id.job))
-        if job.id.job <= known.lowest:
-            known.lowest, known.dependency = job.id.job, job.dependency
-        if not job.state.is_finished:
-            known.unfinished.add(job.id.job)
-            if job.comment == HELD:
-                known.held.add(job.id.job)
+        for key, own in wanted.of(job.name, job.id):
+            known = found.setdefault(key, _KnownJob(own))
+            if own <= known.lowest:
+                known.lowest, known.dependency = own, job.dependency
+            if not job.state.is_finished:
+                known.unfinished.add(own)
+                if job.comment == HELD:
+                    known.held.add(own)
     return found
 
 
@@ -213,32 +213,32 @@ def _alike(site: Site) -> Steps[dict[str, list[int]]]:
 
 def _add_past(known: dict[SubmissionKey, _KnownJob], request: SubmitOnce, site: Site) -> Steps[None]:
     since = request.since or datetime.now(timezone.utc) - LOOK_BACK
-    names = tuple(job.name or "" for job in request.jobs)
+    names, wanted = tuple(names_of(job.name or "" for job in request.jobs)), Keys(request.submission_keys())
     try:
         jobs = yield from accounting(Accounting(names=names, mine=bool(site.user), since=since), site)
     except AccountingDisabled:
         return
     for job in jobs:
-        key = key_of(job.name)
-        if key is not None:
-            found = known.setdefault(key, _KnownJob(job.id.job))
-            found.lowest = min(found.lowest, job.id.job)
+        for key, own in wanted.of(job.name, job.id):
+            found = known.setdefault(key, _KnownJob(own))
+            found.lowest = min(found.lowest, own)
 
 
 def _let_go(
-    item: _Item, known: dict[SubmissionKey, _KnownJob], surplus: set[int], same_name: Iterable[int]
+    item: _Item, known: dict[SubmissionKey, _KnownJob], surplus: set[JobId], same_name: Iterable[int]
 ) -> Steps[None]:
     job = known[item.key].lowest
     of_others = {}
-    if surplus & set(map(int, re.findall(r"[0-9]+", known[item.key].dependency))):
-        before = [other for other in same_name if other < job and other not in surplus]
+    numbers = {other.job for other in surplus}
+    if numbers & set(map(int, re.findall(r"[0-9]+", known[item.key].dependency))):
+        before = [other for other in same_name if other < job.job and other not in numbers]
         of_others = {"dependency": item.waits.resolve(_ids(known), before)}
     yield from _change(job, [[changes[0] | of_others, *changes[1:]] for changes in item.changes])
 
 
 def _withdraw(items: list[_Item], known: dict[SubmissionKey, _KnownJob], site: Site) -> Steps[None]:
     """Cancel jobs: first held, so that none starts as another ends, and renamed, so that the next try finds none."""
-    gone = [JobId(job) for item in items for job in sorted(known[item.key].unfinished)]
+    gone = [job for item in items for job in sorted(known[item.key].unfinished)]
     for item in items:
         withdrawn = [[{"hold": True, "name": item.name + WITHDRAWN}] for _ in item.parts]
         for job in known[item.key].unfinished:
@@ -247,9 +247,9 @@ def _withdraw(items: list[_Item], known: dict[SubmissionKey, _KnownJob], site: S
         yield from cancel(CancelJobs(ids=tuple(gone)), site)
 
 
-def _change(job: int, changes: list[list[dict[str, Any]]]) -> Steps[None]:
+def _change(job: JobId, changes: list[list[dict[str, Any]]]) -> Steps[None]:
     # The parts of a heterogeneous job have consecutive ids.
-    for number, of_part in enumerate(changes, start=job):
+    for number, of_part in enumerate(changes, start=job.job):
         try:
             for change in of_part:
                 yield from asked(RestCall("POST", f"slurm/job/{number}", body=change))

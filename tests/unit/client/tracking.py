@@ -14,7 +14,8 @@ import pytest
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Node
 from airflow_provider_soperator.slurm.errors import AccountingDisabled, UnknownJob
 from airflow_provider_soperator.slurm.files import FilePiece, Piece, ReadPieces
-from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey, key_of
+from airflow_provider_soperator.slurm.job_description import array_text
+from airflow_provider_soperator.slurm.job_ids import JobId, Keys, SubmissionKey
 from airflow_provider_soperator.slurm.job_records import AccountingJob, Job
 from airflow_provider_soperator.slurm.requests import (
     Accounting,
@@ -63,6 +64,8 @@ class Slurm:
         self.config: ClusterConfig | Exception = ClusterConfig(version="24.11.5", accounting_storage=storage)
         #: The number that the next submitted job is given.
         self.next_id = 7
+        #: How often sbatch was called.
+        self.calls = 0
         self.orders: list[Request[Any]] = []
         #: When the queue was asked.
         self.asked_at: list[float] = []
@@ -120,19 +123,23 @@ class Slurm:
         return FilePiece(read, None if data is None else len(data))
 
     def submit(self, request: SubmitOnce) -> tuple[Submitted, ...]:
-        known: dict[SubmissionKey | None, JobId] = {}
-        for job in self.queue:
-            key = key_of(job.name)
-            known[key] = min(known.get(key, job.id.whole), job.id.whole)
-        return tuple(self._submitted(job.name or "", known) for job in request.jobs)
-
-    def _submitted(self, name: str, known: dict[SubmissionKey | None, JobId]) -> Submitted:
-        if there := known.get(key_of(name)):
-            return Submitted(there, adopted=True)
-        job = JobId(self.next_id)
-        self.next_id += 1
-        self.queue.append(queued(str(job), "PENDING", name=name))
-        return Submitted(job)
+        keys = request.submission_keys()
+        wanted, known = Keys(keys), dict[SubmissionKey, JobId]()
+        for job in sorted(self.queue, key=lambda job: job.id, reverse=True):
+            known.update(wanted.of(job.name, job.id))
+        answers: dict[int, Submitted] = {}
+        for call in request.calls:
+            new = {element: place for element, place in call.places.items() if keys[place] not in known}
+            adopted = [place for place in call.places.values() if keys[place] in known]
+            answers |= {place: Submitted(known[keys[place]], adopted=True) for place in adopted}
+            answers |= {place: Submitted(JobId(self.next_id, element)) for element, place in new.items()}
+            indices = [element for element in new if element is not None]
+            if new:
+                self.calls += 1
+                entry = JobId(self.next_id, elements=array_text(indices) if indices else "")
+                self.queue.append(queued(str(entry), "PENDING", name=call.job.name or ""))
+                self.next_id += 1
+        return tuple(answers[place] for place in range(len(keys)))
 
 
 class _Skipping(selectors.DefaultSelector):

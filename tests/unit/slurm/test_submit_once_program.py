@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -16,6 +18,7 @@ from airflow_provider_soperator.slurm.errors import (
     AuthenticationFailed,
     CommandNotFound,
     ControllerUnreachable,
+    LimitExceeded,
     NotReached,
     SlurmError,
     SubmissionWithdrawn,
@@ -43,7 +46,7 @@ COMMANDS = {
     "squeue": """
 for word; do [[ $word != --format=* ]] || format=${word#*=}; done
 while read -r id state name; do
-    line=${format//%F/$id} line=${line//%T/$state} line=${line//%k/} line=${line//%j/$name}
+    line=${format//%i/$id} line=${line//%T/$state} line=${line//%k/} line=${line//%j/$name}
     echo "$line"
 done <"$SLURM_STATE/queue"
 """,
@@ -66,17 +69,34 @@ done <"$SLURM_STATE/past"
     "scancel": """
 for word; do sed -i "s/^$word [A-Z]* /$word CANCELLED /" "$SLURM_STATE/queue"; done
 """,
-    # Refuses a partition, and gives out numbers.
+    # Refuses a partition, and more jobs than there is room for, and gives out numbers.
     "sbatch": """
+array=
 for word; do
     [[ $word != --job-name=* ]] || job=${word#*=}
+    [[ $word != --array=* ]] || array=${word#*=}
     [[ $word != --partition=* ]] || { echo "sbatch: error: invalid partition specified: ${word#*=}" >&2; exit 1; }
 done
 exec 7>>"$SLURM_STATE/lock"
 flock 7
 id=$(($(wc -l <"$SLURM_STATE/sbatch.ids") + 1))
+elements=$(for piece in ${array//,/ }; do seq "${piece%-*}" "${piece#*-}"; done)
+if [ -e "$SLURM_STATE/room" ]; then
+    count=$(wc -w <<<"${elements:-0}")
+    room=$(cat "$SLURM_STATE/room")
+    if [ "$count" -gt "$room" ]; then
+        echo "sbatch: error: AssocMaxSubmitJobLimit" >&2
+        echo "sbatch: error: Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)" >&2
+        exit 1
+    fi
+    echo "$((room - count))" >"$SLURM_STATE/room"
+fi
 echo "$job" >>"$SLURM_STATE/sbatch.ids"
-echo "$id PENDING $job" >>"$SLURM_STATE/queue"
+if [ -z "$array" ]; then
+    echo "$id PENDING $job" >>"$SLURM_STATE/queue"
+else
+    for one in $elements; do echo "${id}_$one PENDING $job" >>"$SLURM_STATE/queue"; done
+fi
 echo "$id"
 """,
 }
@@ -126,6 +146,10 @@ class Slurm:
         """The states of the jobs in the queue, by name."""
         rows = (line.split() for line in (self.state / "queue").read_text().splitlines())
         return {name: state for _, state, name in rows}
+
+    def put_in_queue(self, *rows: str) -> None:
+        with (self.state / "queue").open("a") as lines:
+            lines.writelines(f"{row}\n" for row in rows)
 
     def ask(self, *jobs: BatchJob) -> tuple[Submitted, ...]:
         return self.take(SubmitOnce(jobs=jobs))
@@ -254,7 +278,7 @@ def test_what_a_slow_cluster_does_not_get_to_is_left_for_the_next_request(
     assert sorted(slurm.submitted()) == sorted(str(job.name) for job in jobs)
 
 
-def past(slurm: Slurm, number: int, user: int, job: BatchJob) -> None:
+def past(slurm: Slurm, number: int | str, user: int, job: BatchJob) -> None:
     with (slurm.state / "past").open("a") as lines:
         lines.write(f"{number} {user} {job.name}\n")
 
@@ -369,3 +393,98 @@ def test_there_may_be_nothing_to_withdraw_or_to_take_back(slurm: Slurm) -> None:
     slurm.take(Withdraw(keys_of(job)))
     slurm.take(Withdraw(keys_of(job), is_void=True))
     assert slurm.withdrawn() == set()
+
+
+# Arrays of mapped tasks
+
+
+def mapped_jobs(count: int) -> tuple[BatchJob, ...]:
+    run = uuid.uuid4().hex
+    keys = [SubmissionKey.derive("dag", run, "task", 0, 1, element=index) for index in range(count)]
+    return tuple(BatchJob(command="true", name=key.name(f"fit.{key.element}.dag")) for key in keys)
+
+
+def elements(job: int, *indices: int, adopted: bool = False) -> tuple[Submitted, ...]:
+    return tuple(Submitted(JobId(job, index), adopted=adopted) for index in indices)
+
+
+def shared_name(jobs: Sequence[BatchJob]) -> str:
+    [key, *_] = keys_of(*jobs)
+    return key.shared.name("fit.dag")
+
+
+def test_equal_jobs_of_mapped_tasks_go_as_one_array(slurm: Slurm) -> None:
+    jobs = mapped_jobs(40)
+    assert slurm.ask(*jobs) == elements(1, *range(40))
+    assert slurm.ask(*jobs) == elements(1, *range(40), adopted=True)
+    assert slurm.submitted() == [shared_name(jobs)]
+    assert "--array=0-39" in slurm.calls("sbatch")
+
+
+def test_those_that_are_there_are_not_in_the_next_array(slurm: Slurm) -> None:
+    jobs = mapped_jobs(9)
+    first = slurm.ask(*jobs[2:5])
+    assert first == elements(1, 2, 3, 4)
+    # One that was submitted on its own, and has left the queue.
+    [single] = slurm.ask(jobs[7])
+    past(slurm, 2, os.geteuid(), jobs[7])
+    (slurm.state / "queue").write_text("")
+    slurm.put_in_queue(f"1_[2-4:1%2] PENDING {shared_name(jobs)}")
+    answers = slurm.ask(*jobs)
+    assert answers[2:5] == elements(1, 2, 3, 4, adopted=True)
+    assert answers[7] == Submitted(single.id, adopted=True)
+    assert [answers[index] for index in (0, 1, 5, 6, 8)] == [*elements(3, 0, 1, 5, 6, 8)]
+    assert "--array=0-1,5-6,8" in slurm.calls("sbatch")
+
+
+def test_those_that_accounting_has_are_not_in_the_next_array(slurm: Slurm) -> None:
+    jobs = mapped_jobs(3)
+    for row in ("41_1", "41_[2-5]"):
+        past(slurm, row, os.geteuid(), jobs[0].replace(name=shared_name(jobs)))
+    assert slurm.ask(*jobs) == (*elements(1, 0), *elements(41, 1, 2, adopted=True))
+
+
+def test_of_two_arrays_the_lower_number_stays_element_by_element(slurm: Slurm) -> None:
+    jobs = mapped_jobs(4)
+    # On another login node a lower one has come meanwhile, which has two of them.
+    (slurm.state / "sbatch.ids").write_text("another\n")
+    row = f"1_[1-2] PENDING {shared_name(jobs)}"
+    (slurm.state / "sbatch.meanwhile").write_text(f"echo '{row}' >>{slurm.state}/queue\n")
+    answers = slurm.ask(*jobs)
+    assert [str(one.id) for one in answers] == ["2_0", "1_1", "1_2", "2_3"]
+    assert slurm.calls("scancel").split() == ["2_1", "2_2"]
+
+
+def test_an_element_can_be_withdrawn(slurm: Slurm) -> None:
+    jobs = mapped_jobs(4)
+    slurm.meanwhile("squeue", jobs[2])
+    assert [type(one.error) for one in slurm.ask(*jobs)] == [type(None), type(None), SubmissionWithdrawn, type(None)]
+    assert "--array=0-1,3" in slurm.calls("sbatch")
+    (slurm.state / "squeue.meanwhile").unlink()
+    slurm.meanwhile("sbatch", jobs[2])
+    assert isinstance(slurm.ask(jobs[2], *mapped_jobs(2))[0].error, SubmissionWithdrawn)
+
+
+def test_an_element_that_could_not_be_cancelled_is_cancelled_by_the_next_submission(slurm: Slurm) -> None:
+    jobs = mapped_jobs(4)
+    slurm.ask(*jobs)
+    (slurm.state / "queue").write_text("")
+    slurm.put_in_queue(f"1_[0-1,3] PENDING {shared_name(jobs)}", f"1_2 RUNNING {shared_name(jobs)}")
+    slurm.take(Withdraw(keys_of(jobs[2], jobs[3])))
+    slurm.ask(*new_jobs())
+    assert sorted(slurm.calls("scancel").split()) == ["1_2", "1_3"]
+
+
+@pytest.mark.parametrize("room", [0, 1, 7, 12, 40])
+def test_where_a_limit_refuses_an_array_as_many_as_there_is_room_for_are_submitted(slurm: Slurm, room: int) -> None:
+    (slurm.state / "room").write_text(str(room))
+    answers = slurm.ask(*mapped_jobs(40))
+    assert sum(one.id is not None for one in answers) == room
+    assert {type(one.error) for one in answers if one.id is None} <= {LimitExceeded}
+    assert len(slurm.calls("sbatch").splitlines()) <= 12
+
+
+def test_an_array_that_slurm_refuses_is_refused_once(slurm: Slurm) -> None:
+    answers = slurm.ask(*(job.replace(partition="nowhere") for job in mapped_jobs(40)))
+    assert {type(one.error) for one in answers} == {SubmitRefused}
+    assert len(slurm.calls("sbatch").splitlines()) == 1

@@ -1,0 +1,209 @@
+"""Equal jobs of mapped tasks as one array, for one call of sbatch.
+
+They have all options in common; body, arguments and variables may differ, and their names and files by the number of
+the element. The script of the array has what is common once, and runs as the interpreter that the jobs name.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_soperator.slurm import directives, sbatch_arguments
+from airflow_provider_soperator.slurm.job import BatchJob, fields_of
+from airflow_provider_soperator.slurm.job_ids import ELEMENTS, SubmissionKey, key_of, strip_key
+
+#: Bytes of the script of an array: each of its elements gets all of it.
+MOST_BYTES = 256 << 10
+
+
+@dataclass(frozen=True)
+class Pack:
+    """Jobs that go as one array, whose name ends in the key that they share; ``places`` has them by their elements.
+
+    >>> names = [f"fit.{index}.train.af-q6befiawjvkz_{index}" for index in range(2)]
+    >>> [pack] = packs([BatchJob(command=["fit", str(index)], name=name) for index, name in enumerate(names)])
+    >>> pack.job.name, pack.places
+    ('fit.train.af-q6befiawjvkz', {0: 0, 1: 1})
+    """
+
+    job: BatchJob
+    key: SubmissionKey
+    places: Mapping[int | None, int]
+
+
+@dataclass(frozen=True)
+class Packable:
+    """One of the jobs that may go as an array: what it has in common with the others, and what it has not."""
+
+    job: BatchJob
+    #: What is another in the array.
+    changes: Mapping[str, Any]
+    element: int
+    body: str
+    args: tuple[str, ...]
+    env: Mapping[str, str]
+    #: Equal for all that may go together.
+    kind: str
+
+
+def packs(jobs: Sequence[BatchJob]) -> list[Pack]:
+    """The arrays that can be made of these jobs; those that go on their own are in none."""
+    groups: dict[str, list[tuple[int, Packable]]] = {}
+    for place, job in enumerate(jobs):
+        if packable := packable_of(job):
+            groups.setdefault(packable.kind, []).append((place, packable))
+    return [pack for group in groups.values() for pack in _packs(sorted(group, key=lambda one: one[1].element))]
+
+
+def _packs(group: Sequence[tuple[int, Packable]]) -> list[Pack]:
+    if len(group) == 1:
+        return []
+    packables = [packable for _, packable in group]
+    job = _array(packables)
+    if len(job.script or "") > MOST_BYTES:
+        half = len(group) // 2
+        return _packs(group[:half]) + _packs(group[half:])
+    key = key_of(job.name or "")
+    assert key is not None
+    return [Pack(job, key, {packable.element: place for place, packable in group})]
+
+
+def packable_of(job: BatchJob) -> Packable | None:
+    """What a job has in common with others; None if it must go on its own."""
+    key, text = key_of(job.name or ""), sbatch_arguments.body(job)
+    if key is None or key.element is None or key.element >= ELEMENTS or job.het:
+        return None
+    if not text or not text.startswith("#!") or "\0" in text:
+        return None
+    parts = directives.read(text)
+    if len(parts) > 1:
+        return None
+    full = sbatch_arguments.with_lines(job, parts[0]) if parts[0] != _NO_LINES or job.extra_args else job
+    # Elements are numbered already; mail is sent of an array as a whole; and a singleton goes by its name.
+    if full.array is not None or full.mail_type is not None or "singleton" in str(full.dependency).lower():
+        return None
+    fixed = {name: value for name, value in full.env.items() if full.export is not None or _OF_SUBMISSION.match(name)}
+    changes = {
+        **dict.fromkeys(_BODIES),
+        "args": (),
+        "env": fixed,
+        "name": key.shared.name(shared_name(job.name or "", key.element)),
+        "output": _pattern(full.output, key.element),
+        "error": _pattern(full.error, key.element),
+    }
+    env = {name: value for name, value in full.env.items() if name not in fixed}
+    interpreter, _, _ = text.partition("\n")
+    kind = json.dumps([interpreter, fields_of(full) | changes], sort_keys=True)
+    return Packable(full, changes, key.element, text, tuple(map(str, job.args)), env, kind)
+
+
+_NO_LINES = directives.Component()
+_BODIES = ("script", "command", "script_file")
+#: Variables that matter before the script begins, or that a shell does not let be set.
+_OF_SUBMISSION = re.compile(r"(?![A-Za-z_]\w*$)|(SLURM|SBATCH|SPANK|PYXIS|ENROOT|LD|BASH)|(IFS|E?UID|PPID|SHELLOPTS)$")
+
+
+def shared_name(name: str, element: int) -> str:
+    """The name of an array with such a job: without the number of its task.
+
+    >>> shared_name("fit.1017.train.manual.af-q6befiawjvkz_17", 17)
+    'fit.train.manual'
+    """
+    name = strip_key(name)
+    found = next((found for found in re.finditer(r"\.([0-9]+)(?=\.|$)", name) if _is_of(found[1], element)), None)
+    return name[: found.start()] + name[found.end() :] if found else name
+
+
+def _pattern(path: str | None, element: int) -> str | None:
+    """The pattern of the files of an array's elements: the number of a task as what Slurm makes of the element.
+
+    >>> _pattern("airflow/train/fit.17-%j.out", 17), _pattern("airflow/train/fit.2003-%j.out", 3)
+    ('airflow/train/fit.%a-%j.out', 'airflow/train/fit.2%3a-%j.out')
+    """
+    if path is None or "\\" in path:
+        return path
+    start = path.rfind("/") + 1
+    numbers = [found for found in _NUMBER.finditer(path, start) if _is_of(found[0], element)]
+    if not numbers:
+        return path
+    found = numbers[-1]
+    before = int(found[0]) // ELEMENTS
+    return path[: found.start()] + (f"{before}%{_WIDTH}a" if before else "%a") + path[found.end() :]
+
+
+#: A number that is not the width of a pattern.
+_NUMBER = re.compile(r"(?<![%0-9])(0|[1-9][0-9]*)(?![0-9])")
+_WIDTH = len(str(ELEMENTS - 1))
+
+
+def _is_of(number: str, element: int) -> bool:
+    return int(number) % ELEMENTS == element
+
+
+def _array(packables: Sequence[Packable]) -> BatchJob:
+    """The array of these jobs, without the numbers of its elements."""
+    first = packables[0]
+    array = first.job.replace(**first.changes)
+    bodies = [packable.body for packable in packables]
+    differences: list[list[str]] = []
+    head = _common_start(bodies)
+    tail = _common_start([body[len(head) :][::-1] for body in bodies])[::-1]
+    if any(body != first.body for body in bodies):
+        differences.append([f"{_PIECE}={shlex.quote(body[len(head) : len(body) - len(tail)])}" for body in bodies])
+    if all(packable.args == first.args for packable in packables):
+        array = array.replace(args=first.args)
+    else:
+        differences.append([f"set -- {shlex.join(packable.args)}" for packable in packables])
+    if all(packable.env == first.env for packable in packables):
+        array = array.replace(env={**array.env, **first.env})
+    else:
+        differences.append([_exports(packable.env) for packable in packables])
+    if not differences:
+        return array.replace(script=first.body)
+    cases: dict[str, list[int]] = {}
+    for packable, *own in zip(packables, *differences, strict=True):
+        cases.setdefault("; ".join(filter(None, own)), []).append(packable.element)
+    choices = "".join(f"{'|'.join(map(str, elements))}) {own} ;;\n" for own, elements in cases.items())
+    found = _INTERPRETER.match(first.body)
+    assert found is not None, "what is no script is refused before"
+    interpreter = shlex.join(filter(None, found.groups()))
+    body = f"{_escaped(head)}${{{_PIECE}}}{_escaped(tail)}".removesuffix("\n")
+    end = "_soperator_end"
+    while end in body:
+        end += "_"
+    return array.replace(script=_SCRIPT.format(choices=choices, interpreter=interpreter, body=body, end=end))
+
+
+#: The shell variable for what differs in the bodies.
+_PIECE = "_soperator_piece"
+#: The kernel gives the interpreter all that follows as one argument.
+_INTERPRETER = re.compile(r"#!\s*(\S+)[ \t]*(.*\S)?")
+_SCRIPT = """\
+#!/bin/sh
+# The jobs of mapped tasks as an array: what differs, and then what is common.
+case $SLURM_ARRAY_TASK_ID in
+{choices}esac
+exec {interpreter} /dev/fd/9 "$@" 9<<{end}
+{body}
+{end}
+"""
+
+
+def _common_start(texts: Sequence[str]) -> str:
+    first, last = min(texts), max(texts)
+    length = next((place for place, letter in enumerate(first) if letter != last[place]), len(first))
+    return first[:length]
+
+
+def _exports(env: Mapping[str, str]) -> str:
+    return " ".join(["export", *(f"{name}={shlex.quote(value)}" for name, value in env.items())]) if env else ""
+
+
+def _escaped(text: str) -> str:
+    """Text of a here-document in which the shell replaces variables."""
+    return re.sub(r"[\\$`]", r"\\\g<0>", text)
