@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
-from benchmarks import nodes, parsing, sandbox_cycles, sandbox_root, transports, watching
+from benchmarks import fan_outs, nodes, parsing, sandbox_cycles, sandbox_root, transports, watching
 from benchmarks.capacity import run as capacity
 from benchmarks.chains import gaps, submitting
 from benchmarks.kept import Kept
@@ -24,6 +24,7 @@ BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
     "transports": transports.run,
     "watching": watching.run,
     "nodes": nodes.run,
+    "fan_outs": fan_outs.run,
     "tasks": tasks.run,
     "chains": lambda: [*submitting.run(), *gaps.run()],
     "capacity": capacity.run,

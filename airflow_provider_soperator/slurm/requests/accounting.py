@@ -161,6 +161,12 @@ class Accounting(Request[tuple[AccountingJob, ...]]):
             argv += [f"--starttime={format_time(self.since)}", "--endtime=now+1day", f"--state={','.join(_STATES)}"]
         return argv
 
+    def selections(self, most: int) -> list[list[str]]:
+        """The same as several commands, each of at most so many names: a command line has its limits."""
+        names = self.safe_names()
+        chunks = [names[start : start + most] for start in range(0, len(names), most)] or [self.names]
+        return [replace(self, names=chunk).selection() for chunk in chunks]
+
     def safe_names(self) -> tuple[str, ...]:
         """The names in accounting, if each can be queried; otherwise none."""
         return tuple(sorted(self._names)) if all(map(_QUERYABLE.fullmatch, self._names)) else ()

@@ -191,13 +191,15 @@ class SubmitOnce(Request[tuple[Submitted, ...]]):
     def _fields(self) -> Iterator[bytes]:
         since = self.since or datetime.now(timezone.utc) - LOOK_BACK
         keys = self.submission_keys()
-        past = Accounting(names=tuple(names_of(job.name or "" for job in self.jobs)), since=since).selection()
+        past = Accounting(names=tuple(names_of(job.name or "" for job in self.jobs)), since=since).selections(MOST)
         shared = dict.fromkeys(key.shared.text for key in keys if key.element is not None)
         together = self.together.value if self.together else ""
         limits = map(str, (LOCK_WAIT, WORK_TIME, KEPT))
         words = (HELD, WITHDRAWN, unknown_key(self.mark), passing(), count_limits(), GONE.pattern)
-        for text in (*limits, self.mark, _yes(self.fresh), together, *words, *_counted(past), *_counted([*shared])):
+        for text in (*limits, self.mark, _yes(self.fresh), together, *words, *_counted([*shared]), str(len(past))):
             yield text.encode()
+        for selection in past:
+            yield from (text.encode() for text in _counted(selection))
         yield str(len(self.calls)).encode()
         of_all = frozenset(keys)
         for call in self.calls:

@@ -22,9 +22,10 @@ fields() {
 field patience; field work_time; field keep
 field mark; field fresh; field together; field held_note; field withdrawn_suffix
 field unknown; field passing; field limits; field gone
-fields; past=("${list[@]}")
 # The keys that mapped tasks share: of jobs with these each element of an array has a key of its own.
 fields; declare -A shared; for key in "${list[@]}"; do shared[$key]=yes; done
+field pasts
+for ((part = 0; part < pasts; part++)); do fields; printf '%s\0' "${list[@]}" >"$work/past.$part" || exit 74; done
 field count
 
 lock=${HOME:-/tmp}/.cache/airflow-soperator
@@ -131,16 +132,21 @@ learn "$work/queue"
 if [ "$fresh" = no ]; then
     # To root and operators sacct shows the jobs of all users, and anybody can give a job this name.
     # shellcheck disable=SC2054 # sacct's comma
-    past+=(--user="$EUID" --noheader --parsable2 --delimiter="$mark " --format=jobid,jobname)
+    format=(--user="$EUID" --noheader --parsable2 --delimiter="$mark " --format=jobid,jobname)
     before=${#known[@]}
-    if "${past[@]}" >"$work/past" 2>"$work/err" </dev/null; then
-        learn "$work/past"
-        # A job in accounting only may have lost a race on another login node: then the winner is in the queue.
-        if [ ${#known[@]} -gt "$before" ] && queue; then learn "$work/queue"; fi
-    elif ! grep -qi 'accounting storage is disabled' "$work/err"; then
-        cat "$work/err" >&2
-        exit 69
-    fi
+    for ((part = 0; part < pasts; part++)); do
+        mapfile -d '' -t past <"$work/past.$part"
+        if "${past[@]}" "${format[@]}" >"$work/past" 2>"$work/err" </dev/null; then
+            learn "$work/past"
+        elif grep -qi 'accounting storage is disabled' "$work/err"; then
+            break
+        else
+            cat "$work/err" >&2
+            exit 69
+        fi
+    done
+    # A job in accounting only may have lost a race on another login node: then the winner is in the queue.
+    if [ ${#known[@]} -gt "$before" ] && queue; then learn "$work/queue"; fi
 fi
 
 # A few at a time: most of a submission is waiting, here for sbatch to start and there for slurmctld.

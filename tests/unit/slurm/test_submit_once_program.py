@@ -484,6 +484,14 @@ def test_where_a_limit_refuses_an_array_as_many_as_there_is_room_for_are_submitt
     assert len(slurm.calls("sbatch").splitlines()) <= 12
 
 
+def test_accounting_is_asked_for_some_hundred_names_at_a_time(slurm: Slurm) -> None:
+    jobs = mapped_jobs(900)
+    past(slurm, 42, os.geteuid(), jobs[899])
+    assert slurm.ask(*jobs)[899] == Submitted(JobId(42), adopted=True)
+    asked = slurm.calls("sacct").splitlines()
+    assert [len(line.split("--name=")[1].split()[0].split(",")) for line in asked] == [500, 401]
+
+
 def test_an_array_that_slurm_refuses_is_refused_once(slurm: Slurm) -> None:
     answers = slurm.ask(*(job.replace(partition="nowhere") for job in mapped_jobs(40)))
     assert {type(one.error) for one in answers} == {SubmitRefused}
