@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Generic, TypeVar
 
-from airflow_provider_soperator.client.poller import Pace, first_of_kind
+from airflow_provider_soperator.client.pace import Pace
+from airflow_provider_soperator.client.poller import first_of_kind
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.transports.transport import RetryPolicy

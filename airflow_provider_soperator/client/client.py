@@ -16,7 +16,8 @@ from airflow_provider_soperator.client import queue, submissions
 from airflow_provider_soperator.client.batcher import Batcher, Patience
 from airflow_provider_soperator.client.job_accounts import JobAccounts
 from airflow_provider_soperator.client.output import Tail, Tails
-from airflow_provider_soperator.client.poller import POLL_INTERVAL, JobNews, Pace, Poller, statuses
+from airflow_provider_soperator.client.pace import Pace
+from airflow_provider_soperator.client.poller import POLL_INTERVAL, JobNews, Poller, statuses
 from airflow_provider_soperator.client.siblings import Siblings
 from airflow_provider_soperator.client.submissions import Earlier, PendingSubmission
 from airflow_provider_soperator.logger import Logger

@@ -10,7 +10,8 @@ from typing import Any
 
 from async_timeout import timeout
 
-from airflow_provider_soperator.client.poller import GATHERING, Pace
+from airflow_provider_soperator.client.pace import Pace
+from airflow_provider_soperator.client.poller import GATHERING
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import AccountingJob, Job, JobStatus

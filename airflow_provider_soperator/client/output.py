@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from airflow_provider_soperator.client.poller import Pace
+from airflow_provider_soperator.client.pace import Pace
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.files import Piece, ReadPieces
 from airflow_provider_soperator.slurm.requests import Request

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from typing import Any, Generic, TypeVar
 from async_timeout import timeout
 
 from airflow_provider_soperator.client.job_tracker import LossLimits, TrackedJob
+from airflow_provider_soperator.client.pace import OF_MEMORY, Pace
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig
 from airflow_provider_soperator.slurm.errors import AccountingDisabled, InvalidRequest, RateLimited, SlurmError
 from airflow_provider_soperator.slurm.job_ids import JobId
@@ -24,69 +24,13 @@ from airflow_provider_soperator.slurm.job_records import AccountingJob, Job, Job
 from airflow_provider_soperator.slurm.requests import Accounting, ListJobs, Request, ShowConfig
 from airflow_provider_soperator.slurm.requests.accounting import MOST_IDS
 from airflow_provider_soperator.slurm.requests.commands import Steps, run_steps_async
+from airflow_provider_soperator.slurm.requests.submission import CancelWithdrawn
 from airflow_provider_soperator.transports.transport_errors import NotSupported, TransportError
 
 #: Seconds between two polls of a job that has been watched for long.
 POLL_INTERVAL = 10.0
 #: Seconds that the first watch waits for others.
 GATHERING = 0.05
-#: Minimum seconds between two polls.
-SHORTEST = 1.0
-#: Maximum seconds between two polls of a cluster that does not answer.
-LONGEST_SILENCE = 120.0
-
-#: The interval of polls as a part of the time that the job has been waited for.
-_OF_AGE = 0.1
-#: A slow answer costs slurmctld as much; the pause after it is this many times as long.
-_OF_EFFORT = 10.0
-#: RPCs of one squeue: it asks for the partitions and the federation, too.
-_CALLS = 3
-#: The part of a rate limit that polling may use; the rest is for other programs of the same user.
-_OF_LIMIT = 0.5
-#: The interval of polls as a part of MinJobAge, where a job that the queue has forgotten is not found elsewhere.
-_OF_MEMORY = 1 / 3
-
-
-@dataclass
-class Pace:
-    """The seconds until the next poll.
-
-    It depends on the age of the youngest waiter, and not on how many there are or how much changes.
-
-    >>> pace = Pace()
-    >>> pace.after_answer(youngest=5, longest=10), pace.after_answer(youngest=45, longest=10)
-    (1.0, 4.5)
-    """
-
-    shortest: float = SHORTEST
-    #: Maximum seconds between two polls, unless the rate limit asks for more.
-    rarest: float = math.inf
-    _failures: int = 0
-
-    def respect(self, config: ClusterConfig) -> None:
-        """Stay well below the cluster's rate limit and, without accounting, the time for which the queue remembers."""
-        self.rarest = math.inf if config.has_accounting else config.min_job_age.total_seconds() * _OF_MEMORY
-        limit = config.rate_limit
-        if limit and limit.refill:
-            # Requests to accounting do not go to slurmctld.
-            self.shortest = max(SHORTEST, _CALLS * limit.period.total_seconds() / limit.refill / _OF_LIMIT)
-        else:
-            self.shortest = SHORTEST
-
-    def soonest(self, effort: float) -> float:
-        """The minimum pause; ``effort`` is how long the last answer took."""
-        return max(self.shortest, min(_OF_EFFORT * effort, self.rarest))
-
-    def after_answer(self, *, youngest: float = 0.0, longest: float = 0.0, effort: float = 0.0) -> float:
-        """The pause after an answer; ``youngest`` is the age of the youngest waiter, ``longest`` its poll interval."""
-        self._failures = 0
-        return max(self.soonest(effort), min(longest, _OF_AGE * youngest, self.rarest))
-
-    def after_failure(self) -> float:
-        """The pause after a failure: it grows, with jitter, as many clients may wait for the same cluster."""
-        self._failures += 1
-        longest = min(LONGEST_SILENCE, max(self.shortest, self.rarest), self.shortest * 2.0 ** min(self._failures, 10))
-        return random.uniform(0.5, 1.0) * longest
 
 
 class Waiter:
@@ -333,12 +277,14 @@ class Poller:
         self._ask = ask
         self._book: WatchList[JobNews] = WatchList(patience)
         # Until more is known, there may be no accounting.
-        self._pace = Pace(rarest=_OF_MEMORY * ClusterConfig.min_job_age.total_seconds())
+        self._pace = Pace(rarest=OF_MEMORY * ClusterConfig.min_job_age.total_seconds())
         self._paced = False
         #: The next round, and the earliest one, also for new watches.
         self._due = self._soonest = 0.0
         #: Why the last round got no answer.
         self._failure: Exception | None = None
+        #: True if jobs may have been withdrawn that could not be cancelled, as the cluster was away.
+        self._may_be_withdrawn = True
         self._sooner = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -403,6 +349,9 @@ class Poller:
             if not self._paced:
                 yield from self._learn_pace()
             yield from self._book.round()
+            if self._may_be_withdrawn:
+                yield CancelWithdrawn()
+                self._may_be_withdrawn = False
         except (InvalidRequest, NotSupported):
             # It would fail the same way each time.
             raise
@@ -411,7 +360,7 @@ class Poller:
                 # The cluster's limit has become stricter.
                 self._paced = False
             self._due = self._soonest = time.monotonic() + self._pace.after_failure()
-            self._failure = first_of_kind(self._failure, error)
+            self._failure, self._may_be_withdrawn = first_of_kind(self._failure, error), True
             self._book.tell_all(str(self._failure))
         else:
             self._failure = None

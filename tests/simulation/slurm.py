@@ -34,6 +34,7 @@ from airflow_provider_soperator.slurm.requests import (
 )
 from airflow_provider_soperator.slurm.requests.accounting import name_in_accounting
 from airflow_provider_soperator.slurm.requests.submission import (
+    CancelWithdrawn,
     SubmitOnce,
     Together,
     Withdraw,
@@ -47,7 +48,7 @@ from tests.simulation.clock import START, Process, outside
 OURS, THEIRS = "airflow", "mallory"
 
 #: Requests that change something: what has begun is carried out, whether anybody waits for it or not.
-_ORDERS = (SubmitOnce, CancelJobs, UpdateJob, Withdraw)
+_ORDERS = (SubmitOnce, CancelJobs, UpdateJob, Withdraw, CancelWithdrawn)
 _OK = CommandOutput(0, b"")
 _AWAY = b"slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n"
 _SBATCH_AWAY = b"sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)\n"
@@ -335,9 +336,15 @@ class Cluster:
             left = {key: when for key, when in self._withdrawn.items() if key not in texts}
             self._withdrawn = left if request.is_void else {**left, **dict.fromkeys(texts, now)}
             return _OK
+        if isinstance(request, CancelWithdrawn) and (not self._withdrawn or self._lock.locked()):
+            return _OK
         # squeue asks for the partitions and the federation, too.
-        if not await self._reached(3 if isinstance(request, ListJobs) else 1):
+        if not await self._reached(3 if isinstance(request, (ListJobs, CancelWithdrawn)) else 1):
             return CommandOutput(1, b"", _AWAY)
+        if isinstance(request, CancelWithdrawn):
+            async with self._lock:
+                self._cancel_withdrawn()
+            return _OK
         if isinstance(request, ListJobs):
             return self._squeue(request)
         if isinstance(request, CancelJobs):
@@ -563,8 +570,11 @@ class Cluster:
             if request.together is None and line in lines and self._withdrawn.get(key, 0.0) > program_begun:
                 self._cancel_all(lambda job, job_id=job_id: job.id == job_id)
                 lines[lines.index(line)] = f"{item} withdrawn -"
-        self._cancel_all(lambda job: job.key is not None and job.key.text in self._withdrawn)
+        self._cancel_withdrawn()
         return CommandOutput(0, "".join(f"{line}\n" for line in lines).encode())
+
+    def _cancel_withdrawn(self) -> None:
+        self._cancel_all(lambda job: job.key is not None and job.key.text in self._withdrawn)
 
     def _cancel_all(self, is_meant: Callable[[SlurmJob], bool]) -> None:
         """Cancel unfinished jobs of the program's user."""

@@ -13,7 +13,7 @@ nothing more is released. If one is rejected, the others are held, lose their ke
 
 A submission can be withdrawn by a file that is named by its key. That meets the programs that have begun before, even
 if they still wait for the lock: they do not submit its job, or cancel it. A job that was to be cancelled at that time,
-and is still there, is cancelled by the next program, whatever that submits.
+and is still there, is cancelled by whoever reaches the cluster next, to submit other jobs or to poll.
 
 A dependency may name other jobs by their submission keys. Slurm knows neither keys nor names without them, so they are
 replaced by ids at the last moment.
@@ -84,9 +84,9 @@ WITHDRAWN = ".withdrawn"
 
 
 @cache
-def _program() -> str:
-    """The program that runs on the cluster."""
-    return Path(__file__).with_name("submit_once.bash").read_text()
+def _program(name: str) -> str:
+    """A program that runs on the cluster."""
+    return "".join(Path(__file__).with_name(f"{part}.bash").read_text() for part in ("keyed_jobs", name))
 
 
 def unknown_key(key: SubmissionKey | str) -> str:
@@ -175,7 +175,7 @@ class SubmitOnce(Request[tuple[Submitted, ...]]):
 
     def command(self) -> Command:
         stdin = b"\0".join(self._fields()) + b"\0"
-        return Command(("bash", "-c", _program(), "sbatch"), stdin=stdin, timeout=LOCK_WAIT + TIMEOUT)
+        return Command(("bash", "-c", _program("submit_once"), "sbatch"), stdin=stdin, timeout=LOCK_WAIT + TIMEOUT)
 
     def read(self, answer: CommandOutput) -> tuple[Submitted, ...]:
         if answer.status:
@@ -286,6 +286,15 @@ class Withdraw(Order):
         else:
             program = f"mkdir -p -m 700 {_WITHDRAWALS} && cd {_WITHDRAWALS} && exec xargs touch --"
         return Command(("sh", "-c", program), stdin="".join(f"{key}\n" for key in self.keys).encode())
+
+
+@dataclass(frozen=True)
+class CancelWithdrawn(Order):
+    """Cancel the jobs that were withdrawn and are still there: who was to do that may not have reached slurmctld."""
+
+    def command(self) -> Command:
+        mark = f"~{secrets.token_hex(8)}"
+        return Command(("env", f"mark={mark}", f"keep={KEPT}", "bash", "-c", _program("cancel_withdrawn"), "scancel"))
 
 
 def _yes(value: bool) -> str:

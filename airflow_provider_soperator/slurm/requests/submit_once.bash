@@ -1,4 +1,4 @@
-# shellcheck shell=bash disable=SC2154 # `field` sets variables by their names
+# shellcheck shell=bash disable=SC2034,SC2154 # keyed_jobs.bash uses some, and `field` sets variables by their names
 # The program of SubmitOnce on the cluster; its input is fields that end in NUL.
 #
 # It prints a line for each job: its number, the outcome, and its id or error.
@@ -23,7 +23,8 @@ field patience; field work_time; field keep
 field mark; field fresh; field together; field held_note; field withdrawn_suffix
 field unknown; field passing; field limits; field gone
 # The keys that mapped tasks share: of jobs with these each element of an array has a key of its own.
-fields; declare -A shared; for key in "${list[@]}"; do shared[$key]=yes; done
+declare -A known shared
+fields; for key in "${list[@]}"; do shared[$key]=yes; done
 field pasts
 for ((part = 0; part < pasts; part++)); do fields; printf '%s\0' "${list[@]}" >"$work/past.$part" || exit 74; done
 field count
@@ -35,43 +36,6 @@ mkdir -p -m 700 "$lock" "$withdrawals" && begun=$(mktemp "$withdrawals/.begun.XX
     exec 9>>"$lock/submit.lock" && flock -w "$patience" 9 ||
     { echo "the lock $lock/submit.lock was not free within $patience s, or cannot be used" >&2; exit 75; }
 
-# Reads lines of an id, the mark and more that ends in a name and is like a pattern; the lowest id of each key is the
-# one that counts.
-declare -A known
-learn() {
-    local id said key one list
-    while read -r id said; do
-        # shellcheck disable=SC2053 # a pattern
-        [[ $id == *"$mark" && $said == *.af-* && $said == ${2:-*} ]] || continue
-        id=${id%"$mark"} key=${said##*.af-}
-        if [[ -n ${shared[$key]} && $id == *_* ]]; then
-            elements_of "${id#*_}"
-            for one in "${list[@]}"; do note "${key}_$one" "${id%%_*}_$one"; done
-        else
-            # The id of the whole array or heterogeneous job.
-            note "$key" "${id%%[_+]*}"
-        fi
-    done <"$1"
-}
-note() { [[ -n ${known[$1]} && ${known[$1]%_*} -le ${2%_*} ]] || known[$1]=$2; }
-# Pending elements are one entry of the queue, as [0-3,8-16:4%2].
-elements_of() {
-    local pieces piece step one
-    list=()
-    piece=${1#[} piece=${piece%]}
-    IFS=, read -r -a pieces <<<"${piece%%%*}"
-    for piece in "${pieces[@]}"; do
-        step=1
-        [[ $piece != *:* ]] || { step=${piece#*:} piece=${piece%:*}; }
-        for ((one = ${piece%-*}; one <= ${piece#*-}; one += step)); do list+=("$one"); done
-    done
-}
-# The queue has jobs that accounting lacks: those that were never eligible, and those of the last seconds.
-queue() {
-    SLURM_BITSTR_LEN=0 squeue --all --states=all --me --noheader --format="%i$mark %T$mark %k$mark %j" \
-        >"$work/queue" 2>"$work/err" </dev/null
-}
-unfinished='@(PENDING|CONFIGURING|RUNNING|SUSPENDED|STOPPED|COMPLETING|REQUEUED|RESIZING|SIGNALING|STAGE_OUT|SPECIAL_EXIT)'
 # Jobs that are held until their joint submission is complete.
 declare -A held
 learn_held() {
@@ -107,26 +71,6 @@ change() {
 joined() { local IFS=,; echo "$*"; }
 # Both times are those of one file system, whatever the clocks of login nodes.
 is_withdrawn() { [ "$withdrawals/$1" -nt "$begun" ]; }
-# Whoever was told to end a job may not have lived to see that done.
-cancel_withdrawn() {
-    local file key ended=()
-    local -A wanted=() shared=() known=()
-    for file in "$withdrawals"/*; do
-        key=${file##*/}
-        [[ $key =~ ^[a-z2-7]{12}(_[0-9]+)?$ ]] || continue
-        wanted[$key]=yes
-        [[ $key != *_* ]] || shared[${key%_*}]=yes
-    done
-    [ ${#wanted[@]} -gt 0 ] || return 0
-    learn "$work/queue" "$unfinished$mark *"
-    for key in "${!wanted[@]}"; do [ -z "${known[$key]}" ] || ended+=("${known[$key]}"); done
-    [ ${#ended[@]} -eq 0 ] || scancel "${ended[@]}" >/dev/null 2>&1 </dev/null
-    # By now no program is left that they could meet.
-    find "$withdrawals" -type f -mmin +"$keep" -printf '%f\n' | while read -r key; do
-        [ -n "${known[$key]}" ] || rm -f -- "$withdrawals/$key"
-    done
-}
-
 queue || { status=$?; cat "$work/err" >&2; exit "$status"; }
 learn "$work/queue"
 if [ "$fresh" = no ]; then

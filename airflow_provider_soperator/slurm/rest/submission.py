@@ -39,6 +39,7 @@ from airflow_provider_soperator.slurm.requests.submission import (
     LOOK_BACK,
     PLACEHOLDER,
     WITHDRAWN,
+    CancelWithdrawn,
     SubmitOnce,
     Submitted,
     Together,
@@ -145,6 +146,12 @@ def submit_once(request: SubmitOnce, site: Site) -> Steps[tuple[Submitted, ...]]
 @handles
 def withdraw(request: Withdraw, site: Site) -> Steps[None]:
     """Do nothing: a submission ends with the process that makes these calls."""
+    yield from ()
+
+
+@handles
+def cancel_withdrawn(request: CancelWithdrawn, site: Site) -> Steps[None]:
+    """Do nothing, as nothing is withdrawn here."""
     yield from ()
 
 

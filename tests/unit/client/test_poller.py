@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
@@ -10,14 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_soperator.client.poller import WatchList
+from airflow_provider_soperator.client.poller import Poller, WatchList
 from airflow_provider_soperator.slurm.errors import AccountingDisabled, AccountingUnreachable, ControllerUnreachable
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import AccountingJob, Job, JobStatus
 from airflow_provider_soperator.slurm.requests import Accounting, ListJobs, Request
 from airflow_provider_soperator.slurm.requests.commands import run_steps
+from airflow_provider_soperator.slurm.requests.submission import CancelWithdrawn
 from airflow_provider_soperator.transports.transport_errors import ConnectionLost
-from tests.unit.client.tracking import past, queued
+from tests.unit.client.tracking import Slurm, past, queued, run_without_waiting
 
 
 class Listener:
@@ -217,6 +219,29 @@ def test_time_in_which_the_queue_is_silent_does_not_count(failure: Exception) ->
     for _ in range(6):
         rounds.round()
     assert listener.news[-1].lost
+
+
+def test_what_was_withdrawn_is_cancelled_once_the_cluster_answers_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = Slurm(queued("7", "RUNNING"), accounting=[])
+    away: list[Exception] = []
+
+    def before() -> None:
+        if away:
+            raise away[0]
+
+    slurm.before = before
+
+    async def outage() -> list[int]:
+        watch, counts = Poller(slurm.ask).watch(JobId(7)), []
+        for failures in ([], [ControllerUnreachable("away")], [], []):
+            away[:] = failures
+            await asyncio.sleep(600)
+            counts.append(slurm.count(CancelWithdrawn))
+        watch.close()
+        return counts
+
+    # Before the first answer somebody else may have been told to cancel a job, too.
+    assert run_without_waiting(outage(), monkeypatch) == [1, 1, 2, 2]
 
 
 def test_trouble_is_told_once_with_what_is_known() -> None:

@@ -27,7 +27,7 @@ from airflow_provider_soperator.slurm.requests import (
     ShowConfig,
     UpdateJob,
 )
-from airflow_provider_soperator.slurm.requests.submission import SubmitOnce, Submitted, Withdraw
+from airflow_provider_soperator.slurm.requests.submission import CancelWithdrawn, SubmitOnce, Submitted, Withdraw
 from airflow_provider_soperator.slurm.states import JobState
 
 T = TypeVar("T")
@@ -101,7 +101,7 @@ class Slurm:
             return self.config
         if isinstance(request, SubmitOnce):
             return self.submit(request)
-        if isinstance(request, Withdraw):
+        if isinstance(request, (Withdraw, CancelWithdrawn)):
             return None
         if isinstance(request, ReadPieces):
             self.reads += 1

@@ -12,7 +12,7 @@ import pytest
 from airflow.sdk import DAG
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
-from airflow_provider_soperator.client.poller import Pace
+from airflow_provider_soperator.client.pace import Pace
 from airflow_provider_soperator.client.sync import SlurmClient
 from airflow_provider_soperator.operators.sbatch import SbatchOperator
 from airflow_provider_soperator.pipelines import member

@@ -29,7 +29,7 @@ from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey, key_of
 from airflow_provider_soperator.slurm.requests import CommandOutput, Request, submission
 from airflow_provider_soperator.slurm.requests.commands import TIMEOUT
-from airflow_provider_soperator.slurm.requests.submission import SubmitOnce, Submitted, Withdraw
+from airflow_provider_soperator.slurm.requests.submission import CancelWithdrawn, SubmitOnce, Submitted, Withdraw
 from tests.submissions import new_jobs
 
 T = TypeVar("T")
@@ -372,6 +372,34 @@ def test_what_could_not_be_cancelled_with_its_withdrawal_is_cancelled_by_the_nex
     states = slurm.states()
     assert states.pop(str(ended.name)) == "CANCELLED"
     assert set(states.values()) == {"PENDING"}
+
+
+def test_whoever_polls_cancels_what_could_not_be_cancelled(slurm: Slurm) -> None:
+    ended, kept = new_jobs(2)
+    elements = mapped_jobs(3)
+    slurm.ask(ended, kept, *elements)
+    slurm.take(Withdraw(keys_of(ended, elements[1])))
+    slurm.take(CancelWithdrawn())
+    assert sorted(slurm.calls("scancel").split()) == ["1_1", "2"]
+    # A submission does the same in its end, and nothing is looked for where nothing is withdrawn.
+    slurm.put("flock", "exit 1\n")
+    looks = slurm.calls("squeue")
+    slurm.take(CancelWithdrawn())
+    for file in slurm.withdrawals.iterdir():
+        file.unlink()
+    slurm.put("flock", "")
+    slurm.take(CancelWithdrawn())
+    assert slurm.calls("squeue") == looks
+
+
+def test_what_is_withdrawn_is_kept_while_slurmctld_is_away(slurm: Slurm) -> None:
+    [ended] = new_jobs()
+    slurm.ask(ended)
+    slurm.take(Withdraw(keys_of(ended)))
+    slurm.fail("squeue", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
+    with pytest.raises(ControllerUnreachable):
+        slurm.take(CancelWithdrawn())
+    assert slurm.withdrawn() == {key.text for key in keys_of(ended)}
 
 
 def test_withdrawals_are_kept_as_long_as_they_can_meet_something(slurm: Slurm) -> None:

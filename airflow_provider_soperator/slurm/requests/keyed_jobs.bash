@@ -1,0 +1,58 @@
+# shellcheck shell=bash disable=SC2154,SC2034 # the programs that begin with this set and use the other variables
+# The user's jobs by their keys, and those that are withdrawn and still there.
+
+# Reads lines of an id, the mark and more that ends in a name and is like a pattern; the lowest id of each key is the
+# one that counts.
+learn() {
+    local id said key one list
+    while read -r id said; do
+        # shellcheck disable=SC2053 # a pattern
+        [[ $id == *"$mark" && $said == *.af-* && $said == ${2:-*} ]] || continue
+        id=${id%"$mark"} key=${said##*.af-}
+        if [[ -n ${shared[$key]} && $id == *_* ]]; then
+            elements_of "${id#*_}"
+            for one in "${list[@]}"; do note "${key}_$one" "${id%%_*}_$one"; done
+        else
+            # The id of the whole array or heterogeneous job.
+            note "$key" "${id%%[_+]*}"
+        fi
+    done <"$1"
+}
+note() { [[ -n ${known[$1]} && ${known[$1]%_*} -le ${2%_*} ]] || known[$1]=$2; }
+# Pending elements are one entry of the queue, as [0-3,8-16:4%2].
+elements_of() {
+    local pieces piece step one
+    list=()
+    piece=${1#[} piece=${piece%]}
+    IFS=, read -r -a pieces <<<"${piece%%%*}"
+    for piece in "${pieces[@]}"; do
+        step=1
+        [[ $piece != *:* ]] || { step=${piece#*:} piece=${piece%:*}; }
+        for ((one = ${piece%-*}; one <= ${piece#*-}; one += step)); do list+=("$one"); done
+    done
+}
+# The queue has jobs that accounting lacks: those that were never eligible, and those of the last seconds.
+queue() {
+    SLURM_BITSTR_LEN=0 squeue --all --states=all --me --noheader --format="%i$mark %T$mark %k$mark %j" \
+        >"$work/queue" 2>"$work/err" </dev/null
+}
+unfinished='@(PENDING|CONFIGURING|RUNNING|SUSPENDED|STOPPED|COMPLETING|REQUEUED|RESIZING|SIGNALING|STAGE_OUT|SPECIAL_EXIT)'
+# Whoever was told to end a job may not have lived to see that done.
+cancel_withdrawn() {
+    local file key ended=()
+    local -A wanted=() shared=() known=()
+    for file in "$withdrawals"/*; do
+        key=${file##*/}
+        [[ $key =~ ^[a-z2-7]{12}(_[0-9]+)?$ ]] || continue
+        wanted[$key]=yes
+        [[ $key != *_* ]] || shared[${key%_*}]=yes
+    done
+    [ ${#wanted[@]} -gt 0 ] || return 0
+    learn "$work/queue" "$unfinished$mark *"
+    for key in "${!wanted[@]}"; do [ -z "${known[$key]}" ] || ended+=("${known[$key]}"); done
+    [ ${#ended[@]} -eq 0 ] || scancel "${ended[@]}" >/dev/null 2>&1 </dev/null
+    # By now no program is left that they could meet.
+    find "$withdrawals" -type f -mmin +"$keep" -printf '%f\n' | while read -r key; do
+        [ -n "${known[$key]}" ] || rm -f -- "$withdrawals/$key"
+    done
+}
