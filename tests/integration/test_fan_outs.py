@@ -13,7 +13,7 @@ from airflow_provider_soperator.slurm.errors import SubmissionWithdrawn
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
 from airflow_provider_soperator.slurm.requests import Ping
-from airflow_provider_soperator.slurm.requests.submission import SubmitOnce, Submitted, Withdraw
+from airflow_provider_soperator.slurm.requests.submission import CancelWithdrawn, SubmitOnce, Submitted, Withdraw
 from airflow_provider_soperator.triggers.sbatch import SbatchTrigger
 from tests.contract.transports import Way
 from tests.integration.cluster import Cluster
@@ -127,10 +127,13 @@ def test_each_is_submitted_once_and_can_be_withdrawn(way: Way, cluster: Cluster)
     # One whose process was told to end it, and did not live to do that.
     withdrawn = FanOut("", command="true", args=[], nodelist=DRAINED)
     there = way.ask(SubmitOnce(jobs=tuple(withdrawn.job(index) for index in range(4))))
-    way.ask(Withdraw((withdrawn.key(1), withdrawn.key(3))))
-    way.ask(SubmitOnce(jobs=(FanOut("", command="true", args=[], nodelist=DRAINED).job(7),)))
     number = there[0].id.job if there[0].id else 0
     rows = ("squeue", "--noheader", "--array", "--format=%i", f"--jobs={number}")
+    way.ask(Withdraw((withdrawn.key(1),)))
+    way.ask(CancelWithdrawn())
+    assert sorted(cluster.run(*rows).split()) == [f"{number}_{index}" for index in (0, 2, 3)]
+    way.ask(Withdraw((withdrawn.key(3),)))
+    way.ask(SubmitOnce(jobs=(FanOut("", command="true", args=[], nodelist=DRAINED).job(7),)))
     assert sorted(cluster.run(*rows).split()) == [f"{number}_0", f"{number}_2"]
     again = way.ask(SubmitOnce(jobs=tuple(withdrawn.job(index) for index in range(4))))
     assert not any(isinstance(one.error, SubmissionWithdrawn) for one in again)
