@@ -20,18 +20,21 @@ from sandbox.settings import LOOPBACK, AirflowPorts
 #: Each imports Airflow for seconds, so they are started side by side.
 COMPONENTS = ("api-server", "scheduler", "triggerer", "dag-processor")
 
-#: What the scheduler imports, so that tasks are forked with it and not each of them imports it for seconds. Not all of
-#: it has to be installed.
+#: What the scheduler and the DAG processor import, so that tasks and readers of DAG files are forked with it, and none
+#: of them imports it for seconds. Not all of it has to be installed.
 _PRELOADED = """\
 import contextlib
 import importlib
 import sys
 
-if "scheduler" in sys.argv:
+if not {"scheduler", "dag-processor"}.isdisjoint(sys.argv):
     for name in (
         "airflow.providers.ssh.hooks.ssh",
+        "airflow.providers.standard.decorators.python",
         "airflow.providers.standard.operators.bash",
+        "airflow.sdk.definitions.decorators.setup_teardown",
         "airflow_provider_soperator.operators.capacity",
+        "airflow_provider_soperator.operators.pipeline",
         "airflow_provider_soperator.operators.sbatch",
         "airflow_provider_soperator.operators.work",
         "airflow_provider_soperator.triggers.shift",
