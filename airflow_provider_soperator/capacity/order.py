@@ -132,6 +132,8 @@ class ShiftOrder:
 
     key: str
     task: str
+    #: The id of the Airflow, of which the key is made, too.
+    airflow: str = ""
     block: str
     nebius_conn_id: str
     targets: tuple[Target, ...]

@@ -164,6 +164,16 @@ class KubernetesScaleTarget:
 Target = SlurmNodesTarget | NebiusNodeGroupTarget | KubernetesScaleTarget
 
 
+def place_of(target: Target) -> str:
+    """What a target holds GPUs with, apart from its name: the same for two targets with the same nodes.
+
+    >>> place_of(SlurmNodesTarget(name="training", nodes="worker-[0-7]"))
+    'soperator_default/worker-[0-7]'
+    """
+    fields = ("slurm_conn_id", "nodes", "node_group", "kubernetes_conn_id", "namespace", "resource")
+    return "/".join(getattr(target, field) for field in fields if hasattr(target, field))
+
+
 def refuse_strangers(targets: Iterable[Any]) -> None:
     """Raise ``CapacityMistake`` if any of these is no target: another process could not read it."""
     for target in targets:
