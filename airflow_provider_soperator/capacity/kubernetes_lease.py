@@ -52,13 +52,11 @@ class KubernetesLease(LeaseStore):
             await self._change({"metadata": {}, "spec": {"holderIdentity": None}}, seen)
 
     async def _change(self, body: Object, over: StoredLease | None) -> StoredLease | None:
+        body = {"apiVersion": f"{LEASE.group}/{LEASE.version}", "kind": LEASE.kind, **body}
+        body["metadata"] |= {"resourceVersion": over.version} if over else {"name": self._name}
         try:
-            if over is None:
-                whole = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", **body}
-                whole["metadata"] = {**body["metadata"], "name": self._name}
-                return self._stored(await self._objects.create(LEASE, whole))
-            body["metadata"]["resourceVersion"] = over.version
-            return self._stored(await self._objects.patch(LEASE, self._name, body))
+            call = self._objects.patch(LEASE, self._name, body) if over else self._objects.create(LEASE, body)
+            return self._stored(await call)
         except ObjectMissing as error:
             if over is None:
                 raise CapacityMistake(

@@ -12,12 +12,17 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from random import Random
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+from uuid import uuid4
 
 from airflow_provider_soperator.capacity.holdings import World
+from airflow_provider_soperator.capacity.targets import place_of
 from airflow_provider_soperator.errors import CapacityBusy
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
+
+if TYPE_CHECKING:
+    from airflow_provider_soperator.capacity.order import ShiftOrder
 
 #: Time for which a lease holds after it was renewed.
 TERM = timedelta(minutes=5)
@@ -162,28 +167,21 @@ Forget = Callable[[str], Awaitable[None]]
 
 
 class JointLease:
-    """The lease of a block for one shift, in all places that keep one; ``places`` has that of each target."""
+    """The lease of a block for one process that drives a shift, in all places that keep one."""
 
-    def __init__(
-        self,
-        record: ShiftRecord,
-        stores: Sequence[LeaseStore],
-        log: Logger,
-        *,
-        places: Mapping[str, str] | None = None,
-        poll_interval: float = 0,
-    ) -> None:
-        self.record = record
-        self._stores, self._log, self._places = stores, log, places or {}
-        self._term = max(TERM, timedelta(seconds=3 * poll_interval))
+    def __init__(self, order: ShiftOrder, stores: Sequence[LeaseStore], log: Logger) -> None:
+        self.record = ShiftRecord(key=order.key, task=order.task, airflow=order.airflow, session=uuid4().hex[:8])
+        self._stores, self._log = stores, log
+        self._places = {target.name: place_of(target) for target in order.targets}
+        self._term = max(TERM, timedelta(seconds=3 * order.poll_interval))
         #: The moment of the last look.
         self._now = datetime.now(timezone.utc)
         self._has: dict[LeaseStore, StoredLease] = {}
         #: The version of each lease of others, and since when it is the same.
         self._watched: dict[LeaseStore, tuple[str, datetime]] = {}
         #: Its own for each shift, so that two that have a place each do not swap them for ever.
-        self._order = Random(record.key)
-        self._me = f"{record.task.partition('/')[0]} of Airflow {record.airflow}"
+        self._sequence = Random(order.key)
+        self._me = f"{order.task.partition('/')[0]} of Airflow {order.airflow}"
         self._told = ""
         #: True while another process goes on with the shift.
         self.is_displaced = False
@@ -191,7 +189,7 @@ class JointLease:
     async def take(self, now: datetime, is_alive: IsAlive | None, forget: Forget) -> StoredLease | None:
         """Take the block and load the record of an earlier try; returns the holder if another shift has it."""
         self._now, known = now, list[ShiftRecord]()
-        for store in self._order.sample(self._stores, len(self._stores)):
+        for store in self._sequence.sample(self._stores, len(self._stores)):
             seen = await store.read()
             if seen and seen.is_held and (self.is_displaced or not seen.is_mine):
                 if not (over := await self._is_over(store, seen, is_alive)):
@@ -278,7 +276,7 @@ class JointLease:
     async def claim(self, world: World, may: Mapping[str, int]) -> None:
         """Write down the GPUs that targets may take from now on, before they are told so."""
         claims = {
-            self._places.get(name, name): (may[name] - seen.held) * world.gpus[name]
+            self._places[name]: (may[name] - seen.held) * world.gpus[name]
             for name, seen in world.holdings.items()
             if name in may and may[name] > seen.held
         }

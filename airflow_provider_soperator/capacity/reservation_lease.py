@@ -64,19 +64,13 @@ class ReservationLease(LeaseStore):
             return None
         return self._stored(Reservation(name=self._name, start=start, end=start + term, comment=said))
 
-    async def _is_alone(self, start: datetime, comment: str) -> bool:
+    async def _is_alone(self, start: datetime, said: str) -> bool:
         """Ask for the block; True if nobody else holds it, or asks for it."""
+        nodes, users, end = (self._node,), (self._user,), start + _ASKED
         # It may have been created, and the answer lost.
         with suppress(ReservationConflict):
             await self._ask(
-                CreateReservation(
-                    name=self._name,
-                    nodes=(self._node,),
-                    start=start,
-                    end=start + _ASKED,
-                    users=(self._user,),
-                    comment=comment,
-                )
+                CreateReservation(name=self._name, nodes=nodes, users=users, start=start, end=end, comment=said)
             )
         others = [one for one in await self._list() if one.name != self._name]
         if any(not _is_asked(one) or one.name < self._name for one in others):

@@ -13,22 +13,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import partial
 from typing import Any, TypeVar
-from uuid import uuid4
 
 from airflow_provider_soperator.capacity.figures import Figures, Meter
 from airflow_provider_soperator.capacity.holdings import Allocation, World, may_have
 from airflow_provider_soperator.capacity.kubernetes_lease import KubernetesLease
-from airflow_provider_soperator.capacity.lease import (
-    IsAlive,
-    JointLease,
-    LeaseLost,
-    LeaseStore,
-    ShiftDisplaced,
-    ShiftRecord,
-)
+from airflow_provider_soperator.capacity.lease import IsAlive, JointLease, LeaseLost, LeaseStore, ShiftDisplaced
 from airflow_provider_soperator.capacity.order import PartTookTooLong, ProgressTimer, ShiftOrder
 from airflow_provider_soperator.capacity.shift_plan import ShiftPlan, plan
-from airflow_provider_soperator.capacity.targets import place_of
 from airflow_provider_soperator.capacity.targets.protocol import Clients, Session, SessionContext
 from airflow_provider_soperator.errors import CapacityError, CapacityMistake, ConnectionMistake
 from airflow_provider_soperator.logger import Logger
@@ -78,12 +69,9 @@ class Shift:
     ) -> None:
         self._order, self._block, self._sessions, self._log = order, block, sessions, log
         self._gpus = {target.name: target.gpus_per_unit for target in order.targets}
-        # The place of the lease that all have agreed on, if they have; else each Slurm.
-        leases = [agreed] if agreed else [lease for session in sessions.values() if (lease := session.lease())]
-        record = ShiftRecord(key=order.key, task=order.task, airflow=order.airflow, session=uuid4().hex[:8])
-        places = {target.name: place_of(target) for target in order.targets}
-        self._lease = JointLease(record, leases, log, places=places, poll_interval=order.poll_interval)
-        self._agreed, self._leases = agreed, leases
+        self._agreed = agreed
+        self._leases = [agreed] if agreed else [lease for session in sessions.values() if (lease := session.lease())]
+        self._lease = JointLease(order, self._leases, log)
         self._meter = Meter(self._gpus)
         self._progress = ProgressTimer(order.timeouts)
 
@@ -164,12 +152,13 @@ class Shift:
 
     async def _with_lease(self, is_alive: IsAlive | None) -> ShiftOutcome:
         while True:
-            await self._until(lambda now: self._take_lease(now, is_alive))
             try:
+                await self._until(lambda now: self._take_lease(now, is_alive))
                 return await self._there_or_back()
             except ShiftDisplaced as error:
                 self._log.warning("This process waits: %s", error)
                 self._lease.step_aside()
+                self._progress = ProgressTimer(self._order.timeouts)
 
     async def leave(self) -> None:
         """Remove what existed only for the shift. What has been moved stays where it is."""

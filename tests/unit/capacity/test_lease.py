@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from itertools import starmap
 from typing import Any
 
 import pytest
@@ -23,9 +24,11 @@ from airflow_provider_soperator.capacity.lease import (
     StoredLease,
     beside,
 )
+from airflow_provider_soperator.capacity.order import ShiftOrder
+from airflow_provider_soperator.capacity.targets import NebiusNodeGroupTarget, SlurmNodesTarget, Target
 from airflow_provider_soperator.errors import CapacityMistake
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
-from tests.unit.capacity.lease_places import PLACES, KubernetesPlace, Place, SlurmPlace
+from tests.unit.capacity.lease_places import BLOCK, PLACES, KubernetesPlace, Place, SlurmPlace
 from tests.unit.capacity.world import START, Log
 
 KEYS = ("monday", "tuesday", "wednesday")
@@ -57,22 +60,41 @@ def in_step(*works: Coroutine[Any, Any, Any]) -> list[Any]:
     return [answers[number] for number in range(len(works))]
 
 
+def target(name: str, place: str) -> Target:
+    conn_id, _, nodes = place.partition("/")
+    if nodes:
+        return SlurmNodesTarget(name=name, nodes=nodes, slurm_conn_id=conn_id)
+    return NebiusNodeGroupTarget(name=name, node_group=place)
+
+
 class Process:
     """A process that drives the shift of a key, with a clock of its own."""
 
-    sessions = 0
-
     def __init__(
-        self, key: str, *stores: LeaseStore, airflow: str = HERE, ahead: timedelta = timedelta(0), **targets: str
+        self,
+        key: str,
+        *stores: LeaseStore,
+        airflow: str = HERE,
+        ahead: timedelta = timedelta(0),
+        poll_interval: float = 10,
+        **targets: str,
     ) -> None:
-        Process.sessions += 1
         self.key, self.ahead, self.log = key, ahead, Log()
         self.forgotten: list[str] = []
         self.asked: list[str] = []
         self.dead: set[str] = set()
-        task = f"shifts_{key}/scheduled/shift/-1"
-        record = ShiftRecord(key=key, task=task, airflow=airflow, session=str(Process.sessions))
-        self.lease = JointLease(record, stores, self.log, places=targets or {"training": "slurm/worker-[0-7]"})
+        order = ShiftOrder(
+            key=key,
+            task=f"shifts_{key}/scheduled/shift/-1",
+            airflow=airflow,
+            block=BLOCK,
+            nebius_conn_id="nebius_default",
+            targets=tuple(starmap(target, targets.items() or [("training", "slurm/worker-[0-7]")])),
+            desired={},
+            wanted_at=START,
+            poll_interval=poll_interval,
+        )
+        self.lease = JointLease(order, stores, self.log)
 
     async def _is_alive(self, record: ShiftRecord) -> bool:
         self.asked.append(record.key)
@@ -334,8 +356,8 @@ def test_whoever_has_not_watched_a_lease_takes_over_an_old_one(place: Place) -> 
 
 
 def test_a_lease_lasts_as_long_as_a_rare_poll_needs(place: Place) -> None:
-    rare, waiting = (Process(key, place.lease(key)) for key in KEYS[:2])
-    rare.lease = JointLease(rare.lease.record, [place.lease("monday")], rare.log, poll_interval=600)
+    rare = Process("monday", place.lease("monday"), poll_interval=600)
+    waiting = Process("tuesday", place.lease("tuesday"))
     rare.take()
     assert not waiting.has_taken()
     assert not waiting.has_taken(START + 29 * MINUTE)
