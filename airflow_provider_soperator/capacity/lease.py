@@ -169,16 +169,18 @@ Forget = Callable[[str], Awaitable[None]]
 class JointLease:
     """The lease of a block for one process that drives a shift, in all places that keep one."""
 
-    def __init__(self, order: ShiftOrder, stores: Sequence[LeaseStore], log: Logger) -> None:
+    def __init__(self, order: ShiftOrder, log: Logger) -> None:
         self.record = ShiftRecord(key=order.key, task=order.task, airflow=order.airflow, session=uuid4().hex[:8])
-        self._stores, self._log = stores, log
+        self._log = log
         self._places = {target.name: place_of(target) for target in order.targets}
         self._term = max(TERM, timedelta(seconds=3 * order.poll_interval))
         #: The moment of the last look.
         self._now = datetime.now(timezone.utc)
-        self._has: dict[LeaseStore, StoredLease] = {}
+        self._stores: Sequence[LeaseStore] = ()
+        #: What this process has, by the number of the store.
+        self._has: dict[int, StoredLease] = {}
         #: The version of each lease of others, and since when it is the same.
-        self._watched: dict[LeaseStore, tuple[str, datetime]] = {}
+        self._watched: dict[int, tuple[str, datetime]] = {}
         #: Its own for each shift, so that two that have a place each do not swap them for ever.
         self._sequence = Random(order.key)
         self._me = f"{order.task.partition('/')[0]} of Airflow {order.airflow}"
@@ -186,13 +188,18 @@ class JointLease:
         #: True while another process goes on with the shift.
         self.is_displaced = False
 
+    def use(self, stores: Sequence[LeaseStore]) -> None:
+        """Use these stores from now on: the places of the lease, always the same ones, over the present connections."""
+        self._stores = stores
+
     async def take(self, now: datetime, is_alive: IsAlive | None, forget: Forget) -> StoredLease | None:
         """Take the block and load the record of an earlier try; returns the holder if another shift has it."""
         self._now, known = now, list[ShiftRecord]()
-        for store in self._sequence.sample(self._stores, len(self._stores)):
+        for number in self._sequence.sample(range(len(self._stores)), len(self._stores)):
+            store = self._stores[number]
             seen = await store.read()
             if seen and seen.is_held and (self.is_displaced or not seen.is_mine):
-                if not (over := await self._is_over(store, seen, is_alive)):
+                if not (over := await self._is_over(number, seen, is_alive)):
                     await self._withdraw()
                     return seen
                 self._log.warning("Taking over the block: the shift of %s %s", seen, over)
@@ -204,7 +211,7 @@ class JointLease:
                 await self._withdraw()
                 # Whoever was faster may be gone by now.
                 return await store.read() or StoredLease(version="", renewed=now, name="a lease of this moment")
-            self._has[store] = written
+            self._has[number] = written
             known.append(mine)
         # If two differ, the last write reached only one of them: the more advanced record is right.
         self.record = max(known, key=lambda one: (bool(one.undone), len(one.marks)), default=self.record)
@@ -216,16 +223,16 @@ class JointLease:
         self.is_displaced = True
         self._has.clear()
 
-    async def _is_over(self, store: LeaseStore, seen: StoredLease, is_alive: IsAlive | None) -> str:
+    async def _is_over(self, number: int, seen: StoredLease, is_alive: IsAlive | None) -> str:
         """Why another's lease no longer holds, as the rest of a sentence; empty if it does.
 
         Like leader election in Kubernetes, this watches for a change, so that clocks may differ.
         """
         now = self._now
-        version, since = self._watched.get(store, ("", now))
+        version, since = self._watched.get(number, ("", now))
         if version != seen.version:
             since = now
-            self._watched[store] = (seen.version, now)
+            self._watched[number] = (seen.version, now)
         if now - since >= seen.term or now - seen.renewed >= max(_LONG_AGO, 2 * seen.term):
             return f"has not renewed its lease since {seen.renewed:%d %b %H:%M:%S %Z}"
         # Of the tasks of another Airflow nothing is known here.
@@ -292,28 +299,28 @@ class JointLease:
     async def keep(self, record: ShiftRecord) -> None:
         """Store the record, unless it is stored."""
         if record != self.record:
-            for store in self._stores:
-                await self._write(store, record)
+            for number in range(len(self._stores)):
+                await self._write(number, record)
             self.record = record
 
     async def renew(self, now: datetime) -> None:
         """Raise ``LeaseLost`` if the lease is gone, and renew it in time."""
         self._now = now
-        for store in self._stores:
-            seen = await self._confirmed(store)
+        for number in range(len(self._stores)):
+            seen = await self._confirmed(number)
             if now - seen.renewed >= self._term / 3:
-                await self._write(store, self.record)
+                await self._write(number, self.record)
 
-    async def _confirmed(self, store: LeaseStore) -> StoredLease:
-        seen = await store.read()
+    async def _confirmed(self, number: int) -> StoredLease:
+        seen = await self._stores[number].read()
         if seen is None or not seen.is_held or not seen.is_mine:
-            raise self._lost(store, seen)
+            raise self._lost(number, seen)
         if not seen.is_driven_by(self.record.session):
             raise ShiftDisplaced(
                 f"another process goes on with this shift ({seen.name})", "see the log of the task's newest try"
             )
         # A write may have succeeded whose answer was lost.
-        self._has[store] = seen
+        self._has[number] = seen
         return seen
 
     async def give_back(self) -> None:
@@ -347,24 +354,24 @@ class JointLease:
                     lines.append(f"the block is also moved by {name}: {what}")
         return lines
 
-    async def _write(self, store: LeaseStore, record: ShiftRecord) -> None:
-        written = await store.write(record, self._now, self._term, self._has.get(store))
+    async def _write(self, number: int, record: ShiftRecord) -> None:
+        store = self._stores[number]
+        written = await store.write(record, self._now, self._term, self._has.get(number))
         if written is None:
             # The change in between may be an own one, whose answer was lost.
-            written = await store.write(record, self._now, self._term, await self._confirmed(store))
+            written = await store.write(record, self._now, self._term, await self._confirmed(number))
         if written is None:
-            raise self._lost(store, None)
-        self._has[store] = written
+            raise self._lost(number, None)
+        self._has[number] = written
 
     async def _withdraw(self) -> None:
         """Free the places that were taken before one was found that another shift has."""
-        for store in list(self._has):
-            await store.free(self.record.session)
-            del self._has[store]
+        for number in list(self._has):
+            await self._stores[number].free(self.record.session)
+            del self._has[number]
 
-    def _lost(self, store: LeaseStore, seen: StoredLease | None) -> LeaseLost:
-        mine = self._has.get(store)
-        name = mine.name if mine else "a lease"
+    def _lost(self, number: int, seen: StoredLease | None) -> LeaseLost:
+        name = self._has[number].name if number in self._has else "a lease"
         what = f"was taken over by {seen}" if seen and seen.is_held else "was deleted"
         return LeaseLost(
             f"{name}, the lease of this shift, {what}",

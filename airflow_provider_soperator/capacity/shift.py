@@ -71,7 +71,8 @@ class Shift:
         self._gpus = {target.name: target.gpus_per_unit for target in order.targets}
         self._agreed = agreed
         self._leases = [agreed] if agreed else [lease for session in sessions.values() if (lease := session.lease())]
-        self._lease = JointLease(order, self._leases, log)
+        self._lease = JointLease(order, log)
+        self._lease.use(self._leases)
         self._meter = Meter(self._gpus)
         self._progress = ProgressTimer(order.timeouts)
 

@@ -94,7 +94,8 @@ class Process:
             wanted_at=START,
             poll_interval=poll_interval,
         )
-        self.lease = JointLease(order, stores, self.log)
+        self.lease = JointLease(order, self.log)
+        self.lease.use(stores)
 
     async def _is_alive(self, record: ShiftRecord) -> bool:
         self.asked.append(record.key)
@@ -423,6 +424,18 @@ def test_an_answer_that_is_lost_is_no_conflict() -> None:
     at_once(mine.lease.mark("released", START))
     mine.renew()
     assert set(mine.lease.record.marks) == {"leaving", "released"}
+
+
+def test_a_shift_keeps_its_lease_over_a_new_connection(place: Place) -> None:
+    holder, waiting = Process("monday", place.lease("monday")), Process("tuesday", place.lease("tuesday"))
+    holder.take()
+    holder.lease.use([place.lease("monday")])
+    holder.renew(START + MINUTE)
+    assert not waiting.has_taken(START + MINUTE)
+    # What was seen over the last one counts.
+    waiting.lease.use([place.lease("tuesday")])
+    assert not waiting.has_taken(START + 5 * MINUTE)
+    assert waiting.has_taken(START + 6 * MINUTE)
 
 
 def test_where_comments_cannot_be_seen_it_is_known_all_the_same_who_has_it() -> None:
