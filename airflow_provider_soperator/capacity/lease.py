@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from random import Random
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from uuid import uuid4
 
 from airflow_provider_soperator.capacity.holdings import World
@@ -23,6 +23,8 @@ from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 
 if TYPE_CHECKING:
     from airflow_provider_soperator.capacity.order import ShiftOrder
+
+T = TypeVar("T")
 
 #: Time for which a lease holds after it was renewed.
 TERM = timedelta(minutes=5)
@@ -55,18 +57,16 @@ class ShiftRecord:
     undone: str = ""
     #: The times at which its parts were over, in seconds since 1970.
     marks: dict[str, float] = field(default_factory=dict)
-    #: GPUs that each target, by its place, may take and has not taken yet.
-    claims: dict[str, int] = field(default_factory=dict)
-    #: The same of former holders, and until when they count, in seconds since 1970.
-    inherited: dict[str, int] = field(default_factory=dict)
-    inherited_until: float = 0
+    #: GPUs that targets, by their places, may take and have not taken yet, and until when that counts, in seconds since
+    #: 1970: those of this shift and of former ones.
+    claims: dict[str, list[float]] = field(default_factory=dict)
     #: What each DAG has moved last, and when, for people.
     movers: dict[str, str] = field(default_factory=dict)
 
     def write(self, most: int = sys.maxsize) -> str:
         """JSON of at most that many bytes: without what can be missed, if the whole is longer."""
         record, said = self, self._write()
-        for name in ("movers", "undone", "before", "ready", "marks", "claims", "inherited", "task"):
+        for name in ("movers", "undone", "before", "ready", "marks", "claims", "task"):
             if len(said) > most:
                 record = replace(record, **{name: _shorter(getattr(record, name), len(said) - most)})
                 said = record._write()
@@ -83,6 +83,10 @@ class ShiftRecord:
             return cls(**json.loads(said))
         except (TypeError, ValueError):
             return None
+
+    def owed(self, now: datetime) -> dict[str, int]:
+        """GPUs that are claimed at a moment, by place."""
+        return {place: int(gpus) for place, (gpus, until) in self.claims.items() if now.timestamp() < until}
 
     def marked(self, mark: str, when: datetime) -> ShiftRecord:
         return self if mark in self.marks else replace(self, marks=self.marks | {mark: round(when.timestamp(), 1)})
@@ -126,15 +130,6 @@ class StoredLease:
     def is_driven_by(self, session: str | None) -> bool:
         """True unless another process than that is known to have written it; None is any."""
         return session is None or self.record is None or self.record.session == session
-
-    def owed(self, now: datetime) -> dict[str, int]:
-        """The claims that count at a moment, by place; those of a shift that has ended count for a while."""
-        if self.record is None or now >= self.renewed + _CLAIMS_LAST:
-            return {}
-        return {
-            **(self.record.inherited if now.timestamp() < self.record.inherited_until else {}),
-            **self.record.claims,
-        }
 
 
 class LeaseStore(Protocol):
@@ -243,19 +238,15 @@ class JointLease:
         """The record of this shift after a lease: that of an earlier try, or a new one, and what former ones claim."""
         former = seen.record if seen else None
         mine = self.record
-        if seen and seen.is_held and seen.is_mine and former:
-            return replace(former, session=mine.session)
-        if seen is None or former is None:
+        if former is None:
             return self._moving(mine)
-        claims = self._foreign(seen)
-        until = former.inherited_until
-        if not claims.keys() <= former.inherited.keys():
-            until = (seen.renewed + _CLAIMS_LAST).timestamp()
-        return self._moving(replace(mine, movers=former.movers, inherited=claims, inherited_until=until))
+        if seen and seen.is_held and seen.is_mine:
+            return replace(former, session=mine.session)
+        return self._moving(replace(mine, movers=former.movers, claims=self._foreign(former.claims)))
 
-    def _foreign(self, seen: StoredLease) -> dict[str, int]:
-        """The claims in a lease for targets that this shift does not see itself."""
-        return {place: gpus for place, gpus in seen.owed(self._now).items() if place not in self._places.values()}
+    def _foreign(self, claims: Mapping[str, T]) -> dict[str, T]:
+        """The claims for targets that this shift does not see itself."""
+        return {place: claim for place, claim in claims.items() if place not in self._places.values()}
 
     def _moving(self, record: ShiftRecord) -> ShiftRecord:
         """The record with what this DAG moves, and the newest of the others."""
@@ -282,19 +273,22 @@ class JointLease:
 
     async def claim(self, world: World, may: Mapping[str, int]) -> None:
         """Write down the GPUs that targets may take from now on, before they are told so."""
-        claims = {
-            self._places[name]: (may[name] - seen.held) * world.gpus[name]
-            for name, seen in world.holdings.items()
-            if name in may and may[name] > seen.held
-        }
+        until = (self._now + _CLAIMS_LAST).timestamp()
+        claims = self._foreign(self.record.claims)
+        for name, units in may.items():
+            place, more = self._places[name], (units - world.holdings[name].held) * world.gpus[name]
+            if more > 0:
+                known = self.record.claims.get(place)
+                claims[place] = known if known and known[0] == more else [more, until]
         await self.keep(replace(self.record, claims=claims))
 
     def counted(self, world: World) -> World:
         """The world in which what former holders have claimed elsewhere, and has not come yet, is taken."""
-        if self._now.timestamp() >= self.record.inherited_until or world.others is None:
+        if world.others is None:
             return world
         came = max(0, world.others - (world.others if self.record.others is None else self.record.others))
-        return replace(world, block=_taken(world.block, sum(self.record.inherited.values()) - came))
+        claimed = sum(self._foreign(self.record.owed(self._now)).values())
+        return replace(world, block=_taken(world.block, claimed - came))
 
     async def keep(self, record: ShiftRecord) -> None:
         """Store the record, unless it is stored."""
@@ -347,7 +341,7 @@ class JointLease:
                 continue
             if seen.is_held and not seen.is_mine:
                 lines.append(f"{seen} is moving the block at present: this shift comes after it")
-            if seen.record and (gpus := sum(self._foreign(seen).values())):
+            if seen.record and (gpus := sum(self._foreign(seen.record.owed(now)).values())):
                 lines.append(f"{gpus} GPUs of the block are claimed, which may still count as free")
             for name, what in (seen.record.movers if seen.record else {}).items():
                 if name != self._me:
@@ -381,7 +375,7 @@ class JointLease:
 
 def beside(block: CapacityBlock, seen: StoredLease | None, now: datetime) -> CapacityBlock:
     """The block for one who is no shift: what a shift has claimed of it, and does not hold yet, is taken."""
-    return _taken(block, sum(seen.owed(now).values()) if seen else 0)
+    return _taken(block, sum(seen.record.owed(now).values()) if seen and seen.record else 0)
 
 
 def _taken(block: CapacityBlock, gpus: int) -> CapacityBlock:

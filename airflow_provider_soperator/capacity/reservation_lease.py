@@ -45,46 +45,50 @@ class ReservationLease(LeaseStore):
 
     async def read(self) -> StoredLease | None:
         found = await self._list()
-        held = [one for one in found if not _is_asked(one)]
-        others = [one for one in found if one.name != self._name]
-        return next((self._stored(one) for one in (*held, *others)), None)
+        return next((one for one in found if one.term > _ASKED), next((one for one in found if not one.is_mine), None))
 
     async def write(
         self, record: ShiftRecord, now: datetime, term: timedelta, over: StoredLease | None
     ) -> StoredLease | None:
         start, said = now + _AHEAD, record.write(_MOST)
-        if over is None or not over.is_mine:
-            if over:
-                await self._ask(DeleteReservation(over.name.removeprefix(_KIND)))
-            if not await self._is_alone(start, said):
-                return None
+        is_mine = over is not None and over.is_mine
+        if not is_mine and not await self._may_have(start, said, over):
+            return None
         try:
             await self._ask(UpdateReservation(name=self._name, start=start, end=start + term, comment=said))
         except UnknownReservation:
             return None
+        is_late = over is not None and is_mine and now - over.renewed >= over.term
+        if is_late and [one.is_mine for one in await self._list()] != [True]:
+            # It was over, and somebody who has seen that takes it.
+            await self._ask(DeleteReservation(self._name))
+            return None
         return self._stored(Reservation(name=self._name, start=start, end=start + term, comment=said))
 
-    async def _is_alone(self, start: datetime, said: str) -> bool:
-        """Ask for the block; True if nobody else holds it, or asks for it."""
+    async def _may_have(self, start: datetime, said: str, over: StoredLease | None) -> bool:
+        """Ask for the block; True if nobody else holds it, or asks for it, once that which is over is deleted."""
         nodes, users, end = (self._node,), (self._user,), start + _ASKED
         # It may have been created, and the answer lost.
         with suppress(ReservationConflict):
             await self._ask(
                 CreateReservation(name=self._name, nodes=nodes, users=users, start=start, end=end, comment=said)
             )
-        others = [one for one in await self._list() if one.name != self._name]
-        if any(not _is_asked(one) or one.name < self._name for one in others):
+        found = [one for one in await self._list() if not one.is_mine]
+        # What has been renewed since is not over.
+        others = [one for one in found if over is None or one.version != over.version]
+        if over and others != found:
+            await self._ask(DeleteReservation(over.name.removeprefix(_KIND)))
+        if any(one.term > _ASKED or one.name < _KIND + self._name for one in others):
             await self._ask(DeleteReservation(self._name))
         return not others
 
     async def free(self, session: str | None) -> None:
-        mine = [self._stored(one) for one in await self._list() if one.name == self._name]
-        if any(one.is_driven_by(session) for one in mine):
+        if any(one.is_mine and one.is_driven_by(session) for one in await self._list()):
             await self._ask(DeleteReservation(self._name))
 
-    async def _list(self) -> list[Reservation]:
+    async def _list(self) -> list[StoredLease]:
         found = [one for one in await self._ask(ListReservations()) if one.name.startswith(self._prefix)]
-        return sorted(found, key=lambda one: one.name)
+        return [self._stored(one) for one in sorted(found, key=lambda one: one.name)]
 
     def _stored(self, one: Reservation) -> StoredLease:
         start = one.start or datetime.max.replace(tzinfo=timezone.utc)
@@ -97,10 +101,6 @@ class ReservationLease(LeaseStore):
             name=f"{_KIND}{one.name}",
             remedy=f"scontrol delete ReservationName={one.name}",
         )
-
-
-def _is_asked(one: Reservation) -> bool:
-    return one.start is not None and one.end is not None and one.end - one.start <= _ASKED
 
 
 def _short(text: str, length: int) -> str:
