@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from random import Random
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
 
 from airflow_provider_soperator.capacity.holdings import World
@@ -23,8 +23,6 @@ from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 
 if TYPE_CHECKING:
     from airflow_provider_soperator.capacity.order import ShiftOrder
-
-T = TypeVar("T")
 
 #: Time for which a lease holds after it was renewed.
 TERM = timedelta(minutes=5)
@@ -244,7 +242,7 @@ class JointLease:
             return replace(former, session=mine.session)
         return self._moving(replace(mine, movers=former.movers, claims=self._foreign(former.claims)))
 
-    def _foreign(self, claims: Mapping[str, T]) -> dict[str, T]:
+    def _foreign(self, claims: Mapping[str, Any]) -> dict[str, Any]:
         """The claims for targets that this shift does not see itself."""
         return {place: claim for place, claim in claims.items() if place not in self._places.values()}
 

@@ -165,11 +165,7 @@ Target = SlurmNodesTarget | NebiusNodeGroupTarget | KubernetesScaleTarget
 
 
 def place_of(target: Target) -> str:
-    """What a target holds GPUs with, apart from its name: the same for two targets with the same nodes.
-
-    >>> place_of(SlurmNodesTarget(name="training", nodes="worker-[0-7]"))
-    'soperator_default/worker-[0-7]'
-    """
+    """What a target holds GPUs with, apart from its name: the same for two targets with the same nodes."""
     fields = ("slurm_conn_id", "nodes", "node_group", "kubernetes_conn_id", "namespace", "resource")
     return "/".join(getattr(target, field) for field in fields if hasattr(target, field))
 
