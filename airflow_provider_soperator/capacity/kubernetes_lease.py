@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from datetime import datetime, timedelta, timezone
 
-from airflow_provider_soperator.capacity.lease import TERM, LeaseStore, ShiftRecord, StoredLease
+from airflow_provider_soperator.capacity.lease_store import TERM, LeaseStore, ShiftRecord, StoredLease
 from airflow_provider_soperator.errors import CapacityMistake
 from airflow_provider_soperator.soperator.conditions import Object
 from airflow_provider_soperator.soperator.kinds import LEASE

@@ -11,7 +11,7 @@ from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 
 from airflow_provider_soperator.capacity.handover import Ask
-from airflow_provider_soperator.capacity.lease import LeaseStore, ShiftRecord, StoredLease
+from airflow_provider_soperator.capacity.lease_store import LeaseStore, ShiftRecord, StoredLease
 from airflow_provider_soperator.slurm.cluster_records import Reservation
 from airflow_provider_soperator.slurm.errors import ReservationConflict, UnknownReservation
 from airflow_provider_soperator.slurm.requests import (

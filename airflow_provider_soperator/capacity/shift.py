@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 from airflow_provider_soperator.capacity.figures import Figures, Meter
 from airflow_provider_soperator.capacity.holdings import Allocation, World, may_have
 from airflow_provider_soperator.capacity.kubernetes_lease import KubernetesLease
-from airflow_provider_soperator.capacity.lease import IsAlive, JointLease, LeaseLost, LeaseStore, ShiftDisplaced
+from airflow_provider_soperator.capacity.lease import IsAlive, JointLease, LeaseLost, ShiftDisplaced
+from airflow_provider_soperator.capacity.lease_store import LeaseStore
 from airflow_provider_soperator.capacity.order import PartTookTooLong, ProgressTimer, ShiftOrder
 from airflow_provider_soperator.capacity.shift_plan import ShiftPlan, plan
 from airflow_provider_soperator.capacity.targets.protocol import Clients, Session, SessionContext

@@ -10,7 +10,7 @@ from typing import Any
 
 from async_timeout import timeout
 
-from airflow_provider_soperator.capacity.lease import ShiftRecord
+from airflow_provider_soperator.capacity.lease_store import ShiftRecord
 from airflow_provider_soperator.capacity.order import ShiftOrder
 from airflow_provider_soperator.capacity.shift import Shift
 from airflow_provider_soperator.errors import CapacityError, CapacityMistake, ConnectionMistake

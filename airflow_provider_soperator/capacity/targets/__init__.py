@@ -164,12 +164,6 @@ class KubernetesScaleTarget:
 Target = SlurmNodesTarget | NebiusNodeGroupTarget | KubernetesScaleTarget
 
 
-def place_of(target: Target) -> str:
-    """What a target holds GPUs with, apart from its name: the same for two targets with the same nodes."""
-    fields = ("slurm_conn_id", "nodes", "node_group", "kubernetes_conn_id", "namespace", "resource")
-    return "/".join(getattr(target, field) for field in fields if hasattr(target, field))
-
-
 def refuse_strangers(targets: Iterable[Any]) -> None:
     """Raise ``CapacityMistake`` if any of these is no target: another process could not read it."""
     for target in targets:

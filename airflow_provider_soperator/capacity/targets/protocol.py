@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_soperator.capacity.figures import JobLosses
     from airflow_provider_soperator.capacity.holdings import Holding, Release
-    from airflow_provider_soperator.capacity.lease import LeaseStore
+    from airflow_provider_soperator.capacity.lease_store import LeaseStore
     from airflow_provider_soperator.client.client import AsyncSlurmClient
     from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
     from airflow_provider_soperator.soperator.objects import Objects

@@ -7,7 +7,7 @@ from types import SimpleNamespace, coroutine
 from typing import Any, TypeVar
 
 from airflow_provider_soperator.capacity.kubernetes_lease import KubernetesLease
-from airflow_provider_soperator.capacity.lease import LeaseStore
+from airflow_provider_soperator.capacity.lease_store import LeaseStore
 from airflow_provider_soperator.capacity.reservation_lease import ReservationLease
 from airflow_provider_soperator.slurm.requests import Request
 from airflow_provider_soperator.soperator.kinds import Resource

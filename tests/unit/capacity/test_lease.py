@@ -15,16 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from airflow_provider_soperator.capacity.holdings import Holding, World
-from airflow_provider_soperator.capacity.lease import (
-    TERM,
-    JointLease,
-    LeaseLost,
-    LeaseStore,
-    ShiftDisplaced,
-    ShiftRecord,
-    StoredLease,
-    beside,
-)
+from airflow_provider_soperator.capacity.lease import JointLease, LeaseLost, ShiftDisplaced, beside
+from airflow_provider_soperator.capacity.lease_store import TERM, LeaseStore, ShiftRecord, StoredLease
 from airflow_provider_soperator.capacity.order import ShiftOrder
 from airflow_provider_soperator.capacity.targets import NebiusNodeGroupTarget, SlurmNodesTarget, Target
 from airflow_provider_soperator.errors import CapacityMistake

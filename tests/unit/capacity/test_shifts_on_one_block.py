@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_soperator.capacity import shift as engine
-from airflow_provider_soperator.capacity.lease import TERM, ShiftRecord
+from airflow_provider_soperator.capacity.lease_store import TERM, ShiftRecord
 from airflow_provider_soperator.capacity.order import ShiftOrder, Timeouts
 from airflow_provider_soperator.capacity.shift import Shift, ShiftFailed, ShiftOutcome
 from airflow_provider_soperator.capacity.targets import SlurmNodesTarget

@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Any
 
 from airflow_provider_soperator.capacity.holdings import Holding, Release
-from airflow_provider_soperator.capacity.lease import LeaseStore
+from airflow_provider_soperator.capacity.lease_store import LeaseStore
 from airflow_provider_soperator.capacity.reservation_lease import ReservationLease
 from airflow_provider_soperator.capacity.targets.protocol import Session
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock

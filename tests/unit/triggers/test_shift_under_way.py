@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_soperator.capacity.lease import ShiftRecord
+from airflow_provider_soperator.capacity.lease_store import ShiftRecord
 from airflow_provider_soperator.triggers import shift
 from airflow_provider_soperator.triggers.shift import _is_under_way
 
