@@ -132,6 +132,8 @@ class ShiftOrder:
 
     key: str
     task: str
+    #: The id of the Airflow, of which the key is made, too.
+    airflow: str = ""
     block: str
     nebius_conn_id: str
     targets: tuple[Target, ...]
@@ -157,6 +159,12 @@ class ShiftOrder:
     def leaves_at(self) -> datetime:
         """The moment at which units begin to leave, to arrive in time."""
         return self.wanted_at - self.transfer
+
+    @property
+    def places(self) -> dict[str, str]:
+        """What each target holds GPUs with, apart from its name: the same for two targets with the same nodes."""
+        fields = ("slurm_conn_id", "nodes", "node_group", "kubernetes_conn_id", "namespace", "resource")
+        return {one.name: "/".join(getattr(one, name) for name in fields if hasattr(one, name)) for one in self.targets}
 
     def units(self, name: str) -> str:
         return next(target.units for target in self.targets if target.name == name)

@@ -16,7 +16,9 @@ from typing import Any, TypeVar
 
 from airflow_provider_soperator.capacity.figures import Figures, Meter
 from airflow_provider_soperator.capacity.holdings import Allocation, World, may_have
-from airflow_provider_soperator.capacity.lease import IsAlive, JointLease, LeaseLost, ShiftRecord
+from airflow_provider_soperator.capacity.kubernetes_lease import KubernetesLease
+from airflow_provider_soperator.capacity.lease import IsAlive, JointLease, LeaseLost, ShiftDisplaced
+from airflow_provider_soperator.capacity.lease_store import LeaseStore
 from airflow_provider_soperator.capacity.order import PartTookTooLong, ProgressTimer, ShiftOrder
 from airflow_provider_soperator.capacity.shift_plan import ShiftPlan, plan
 from airflow_provider_soperator.capacity.targets.protocol import Clients, Session, SessionContext
@@ -58,11 +60,20 @@ class Shift:
         outcome = await shift.run()
     """
 
-    def __init__(self, order: ShiftOrder, block: BlockReader, sessions: Mapping[str, Session], log: Logger) -> None:
+    def __init__(
+        self,
+        order: ShiftOrder,
+        block: BlockReader,
+        sessions: Mapping[str, Session],
+        log: Logger,
+        agreed: LeaseStore | None = None,
+    ) -> None:
         self._order, self._block, self._sessions, self._log = order, block, sessions, log
         self._gpus = {target.name: target.gpus_per_unit for target in order.targets}
-        leases = [lease for session in sessions.values() if (lease := session.lease())]
-        self._lease = JointLease(ShiftRecord(key=order.key, task=order.task), leases, log)
+        self._agreed = agreed
+        self._leases = [agreed] if agreed else [lease for session in sessions.values() if (lease := session.lease())]
+        self._lease = JointLease(order, log)
+        self._lease.use(self._leases)
         self._meter = Meter(self._gpus)
         self._progress = ProgressTimer(order.timeouts)
 
@@ -76,7 +87,9 @@ class Shift:
                 target.name: await opened.enter_async_context(target.open(context, clients, log))
                 for target in order.targets
             }
-            yield cls(order, partial(clients.block, order.nebius_conn_id, order.block), sessions, log)
+            place = await opened.enter_async_context(clients.leases(order.nebius_conn_id))
+            agreed = KubernetesLease(place, order.block, order.key) if place else None
+            yield cls(order, partial(clients.block, order.nebius_conn_id, order.block), sessions, log, agreed)
 
     # Before anything is moved
 
@@ -118,21 +131,36 @@ class Shift:
         """The plan in words, for approval."""
         desired = self._order.desired
         reasons = {name: await self._sessions[name].explain(desired[name]) for name in world.donors(desired)}
-        return plan(world, self._order, reasons)
+        notes = await self._lease.notes(datetime.now(timezone.utc))
+        if self._agreed is None and (world.others != 0 or not self._leases):
+            notes.append(
+                "others may move GPUs of the block at the same time: lease_conn_id of the connection "
+                f"{self._order.nebius_conn_id} names no cluster in which all shifts of the block wait for each other"
+            )
+        return plan(world, self._order, reasons, notes)
 
     # Moving
 
     async def run(self, is_alive: IsAlive | None = None) -> ShiftOutcome:
         """Move everything; on failure roll back, and raise ``ShiftFailed`` with the present allocation."""
         try:
-            await self._until(lambda now: self._take_lease(now, is_alive))
-            outcome = await self._there_or_back()
+            outcome = await self._with_lease(is_alive)
         # Not if this process is stopped: then another one continues.
         except Exception:
             await self._leave_if_possible()
             raise
         await self._leave_if_possible()
         return outcome
+
+    async def _with_lease(self, is_alive: IsAlive | None) -> ShiftOutcome:
+        while True:
+            try:
+                await self._until(lambda now: self._take_lease(now, is_alive))
+                return await self._there_or_back()
+            except ShiftDisplaced as error:
+                self._log.warning("This process waits: %s", error)
+                self._lease.step_aside()
+                self._progress = ProgressTimer(self._order.timeouts)
 
     async def leave(self) -> None:
         """Remove what existed only for the shift. What has been moved stays where it is."""
@@ -141,7 +169,7 @@ class Shift:
         await self._lease.give_back()
 
     async def _take_lease(self, now: datetime, is_alive: IsAlive | None) -> bool | None:
-        holder = await self._lease.take(is_alive)
+        holder = await self._lease.take(now, is_alive, self._forget)
         if holder is None:
             await self._lease.begin(await self.look(), now)
             return True
@@ -149,6 +177,10 @@ class Shift:
             raise self._lease.refuse(holder, self._order.block)
         self._lease.tell(holder)
         return None
+
+    async def _forget(self, key: str) -> None:
+        for session in self._sessions.values():
+            await session.forget(key)
 
     async def _there_or_back(self) -> ShiftOutcome:
         record = self._lease.record
@@ -177,7 +209,7 @@ class Shift:
         self, now: datetime, desired: Allocation, *, back: Allocation | None = None
     ) -> ShiftOutcome | None:
         """Observe, and do what is possible now; ``back`` has the units to be ready after a rollback."""
-        await self._lease.confirm()
+        await self._lease.renew(now)
         world = await self.look()
         self._meter.see(world, now)
         has_begun = back is not None or self._order.release(now).mode is not None
@@ -203,7 +235,9 @@ class Shift:
 
     async def _grow(self, world: World, desired: Allocation, names: list[str], back: Allocation | None) -> None:
         ready = desired if back is None else back
-        may, late = may_have(world, ready), [name for name in names if world.holdings[name].ready < ready[name]]
+        may = may_have(self._lease.counted(world), ready)
+        late = [name for name in names if world.holdings[name].ready < ready[name]]
+        await self._lease.claim(world, {name: min(may[name], ready[name]) for name in late})
         for name in late:
             await self._sessions[name].grow(min(may[name], ready[name]))
         # Units that were allowed but not at work need nothing of the block now, but may take it: they come last.
@@ -222,6 +256,7 @@ class Shift:
         if "leaving" in self._lease.record.marks:
             # The release may have been all there was to do, or have completed since the last observation.
             await self._lease.mark("released", now)
+        await self._lease.claim(world, {})
         await self._lease.mark("ready", now)
         losses = [await session.losses() for session in self._sessions.values()]
         figures = self._meter.figures(self._lease.record.marks, self._order.wanted_at, losses)
@@ -244,6 +279,8 @@ class Shift:
         return f"Now {'; '.join(lines)}; {free} GPUs of the block are free"
 
     async def _leave_if_possible(self) -> None:
+        if self._lease.is_displaced:
+            return
         self._progress = ProgressTimer(self._order.timeouts)
         try:
             await self._until(lambda now: _done(self.leave()))

@@ -36,6 +36,8 @@ class ShiftPlan:
     steps: tuple[str, ...]
     #: GPUs of the block that are free now; None if that is unknown.
     free: int | None
+    #: What others do with the block.
+    notes: tuple[str, ...] = ()
 
     def describe(self) -> dict[str, Any]:
         """JSON, with the plan as plain ``text`` and as ``markdown``."""
@@ -45,6 +47,7 @@ class ShiftPlan:
             "moves": {move.target: {"now": move.now, "then": move.then} for move in self.moves},
             "steps": list(self.steps),
             "free_gpus": self.free,
+            "notes": list(self.notes),
         }
 
     def __str__(self) -> str:
@@ -54,10 +57,11 @@ class ShiftPlan:
         lines: list[str] = []
         for move in self.moves:
             lines += [f"{mark}{move}", *(f"    {mark}{reason}" for reason in move.reasons)]
+        lines += [f"{mark}{note}" for note in self.notes]
         return "\n".join([*lines, *between, *(f"{number}. {step}" for number, step in enumerate(self.steps, 1))])
 
 
-def plan(world: World, order: ShiftOrder, reasons: Mapping[str, Sequence[str]]) -> ShiftPlan:
+def plan(world: World, order: ShiftOrder, reasons: Mapping[str, Sequence[str]], notes: Sequence[str] = ()) -> ShiftPlan:
     """The plan for an order in the present world; ``reasons`` has the units of each target that go."""
     moves = tuple(
         TargetMove(name, order.units(name), seen.allowed, order.desired[name], tuple(reasons.get(name, ())))
@@ -65,7 +69,7 @@ def plan(world: World, order: ShiftOrder, reasons: Mapping[str, Sequence[str]]) 
     )
     donors = [move for move in moves if move.target in world.donors(order.desired)]
     receivers = [move for move in moves if move.target in world.receivers(order.desired)]
-    return ShiftPlan(moves, tuple(_steps(order, donors, receivers)), world.block.free)
+    return ShiftPlan(moves, tuple(_steps(order, donors, receivers)), world.block.free, tuple(notes))
 
 
 def _steps(order: ShiftOrder, donors: Sequence[TargetMove], receivers: Sequence[TargetMove]) -> list[str]:

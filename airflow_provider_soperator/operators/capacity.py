@@ -192,9 +192,10 @@ class ShiftCapacityOperator(WaitingOperator):
     def execute(self, context: Context) -> Any:
         from airflow_provider_soperator.capacity.shift import begin
         from airflow_provider_soperator.hooks.cluster_clients import ShiftClients
+        from airflow_provider_soperator.hooks.installation import installation_id
         from airflow_provider_soperator.triggers.shift import ShiftTrigger
 
-        clients = ShiftClients()
+        clients, self._airflow = ShiftClients(), installation_id()
         look = begin(lambda limit: self._order(context, limit), self.block, self.nebius_conn_id, clients, self.log)
         try:
             order, plan = asyncio.run(look)
@@ -235,8 +236,9 @@ class ShiftCapacityOperator(WaitingOperator):
         ti = context["ti"]
         wanted, task = self._wanted(context, limit), task_name(ti)
         return ShiftOrder(
-            key=sha256(task.encode()).hexdigest()[:16],
+            key=sha256(f"{self._airflow} {task}".encode()).hexdigest()[:16],
             task=task,
+            airflow=self._airflow,
             block=self.block,
             nebius_conn_id=self.nebius_conn_id,
             targets=self.targets,

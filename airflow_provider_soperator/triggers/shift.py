@@ -10,7 +10,7 @@ from typing import Any
 
 from async_timeout import timeout
 
-from airflow_provider_soperator.capacity.lease import ShiftRecord
+from airflow_provider_soperator.capacity.lease_store import ShiftRecord
 from airflow_provider_soperator.capacity.order import ShiftOrder
 from airflow_provider_soperator.capacity.shift import Shift
 from airflow_provider_soperator.errors import CapacityError, CapacityMistake, ConnectionMistake
@@ -88,11 +88,14 @@ def _will_rest(ti: Any, state: str | None) -> bool:
 
 
 async def _is_under_way(record: ShiftRecord) -> bool:
-    """True if the task that has a block can still give it back, or belongs to another Airflow."""
+    """True if the task of this Airflow that has a block can still give it back, as far as is known."""
+    if record.task.endswith("…"):
+        return True
     # Only a run's id may have slashes.
     dag_id, _, rest = record.task.partition("/")
     run_id, task_id, map_index = rest.rsplit("/", 2)
     run = SimpleNamespace(dag_id=dag_id, run_id=run_id)
     states = (await call(states_of, run, [task_id]))[task_id]
-    # A cleared task does nothing before it is scheduled again; then it waits for its turn.
-    return states.get(int(map_index), "unknown") not in {*_ENDED, None}
+    # A cleared task does nothing before it is scheduled again; then it waits for its turn. The DAG of an unknown one
+    # was deleted or renamed.
+    return states.get(int(map_index)) not in {*_ENDED, None}

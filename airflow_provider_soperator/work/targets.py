@@ -47,7 +47,7 @@ class TargetScaling(Work[Session]):
         return ScalingProgress(self, log)
 
     async def read_block(self) -> CapacityBlock | None:
-        return await ShiftClients().block(self.nebius_conn_id, self.block) if self.block else None
+        return await ShiftClients().block_beside_shifts(self.nebius_conn_id, self.block) if self.block else None
 
 
 class ScalingProgress(Progress[Session]):

@@ -303,6 +303,33 @@ def test_two_shifts_of_one_block_go_one_after_the_other(shifts: Shifts) -> None:
     shifts.check_at_rest()
 
 
+def test_a_lease_in_kubernetes_keeps_apart_who_has_no_slurm_in_common(
+    shifts: Shifts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nebius = "AIRFLOW_CONN_NEBIUS_DEFAULT"
+    place = "&lease_conn_id=kubernetes_default&lease_namespace=soperator"
+    monkeypatch.setenv(nebius, shifts.connections[nebius] + place)
+    lease = f"airflow-shift-{BLOCK_ID}"
+    try:
+        first = shifts.start(shifts.order(2, 2, airflow="0a1b2c"))
+        shifts.wait_said(first, "worker-")
+        # It sees neither the nodes nor the Slurm of the other one.
+        other = replace(shifts.order(4, 0), targets=(shifts.inference(),), desired={"inference": 1}, airflow="ffffff")
+        second = shifts.start(other)
+        shifts.wait_said(second, f"(Lease soperator/{lease}), which is moving the same block")
+        assert "airflow-shift-" not in shifts.cluster.run("scontrol", "show", "reservation")
+        assert first.end().allocation == {"training": 2, "inference": 2}
+        assert second.end().allocation == {"inference": 1}
+        shifts.run(shifts.order(4, 0, airflow="0a1b2c"))
+        held = shifts.cluster.kubectl(
+            "get", "leases", "-n", "soperator", lease, "-o", "jsonpath={.spec.holderIdentity}"
+        )
+        assert held == ""
+    finally:
+        shifts.cluster.kubectl("delete", "leases", "-n", "soperator", lease, "--ignore-not-found")
+    shifts.check_at_rest()
+
+
 def test_what_a_dead_shift_holds_is_taken_over_from_it_alone(shifts: Shifts) -> None:
     first = shifts.start(shifts.order(2, 2, wanted_at=at(3600)))
     shifts.wait_said(first, "only jobs that end by then start there")

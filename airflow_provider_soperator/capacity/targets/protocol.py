@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 
     from airflow_provider_soperator.capacity.figures import JobLosses
     from airflow_provider_soperator.capacity.holdings import Holding, Release
-    from airflow_provider_soperator.capacity.lease import Lease
+    from airflow_provider_soperator.capacity.lease_store import LeaseStore
     from airflow_provider_soperator.client.client import AsyncSlurmClient
     from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
+    from airflow_provider_soperator.soperator.objects import Objects
 
 
 class Clients(Protocol):
@@ -32,6 +33,10 @@ class Clients(Protocol):
     def nebius(self, conn_id: str) -> AbstractAsyncContextManager[SDK]: ...
 
     def kubernetes(self, conn_id: str) -> AbstractAsyncContextManager[ApiClient]: ...
+
+    def leases(self, conn_id: str) -> AbstractAsyncContextManager[Objects | None]:
+        """The namespace for leases that all users of a Nebius connection have agreed on; None if they have not."""
+        ...
 
     async def block(self, conn_id: str, block: str) -> CapacityBlock:
         """The present state of a capacity block."""
@@ -82,8 +87,12 @@ class Session(Protocol):
 
         return JobLosses()
 
-    def lease(self) -> Lease | None:
-        """The lease that lets only one shift move this target at a time; None if it has none."""
+    async def forget(self, key: str) -> None:
+        """Clean up what another shift, which has ended, has left."""
+        return
+
+    def lease(self) -> LeaseStore | None:
+        """The place for the lease of the block, for shifts that have agreed on none; None if this is no such place."""
         return None
 
 

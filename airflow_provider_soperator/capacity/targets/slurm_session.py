@@ -8,10 +8,10 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from airflow_provider_soperator.capacity.figures import DisplacedJobs, JobLosses
-from airflow_provider_soperator.capacity.handover import HandoverReservation
+from airflow_provider_soperator.capacity.handover import HandoverReservation, handover_name
 from airflow_provider_soperator.capacity.holdings import Holding, Release
-from airflow_provider_soperator.capacity.lease import Lease
 from airflow_provider_soperator.capacity.node_choice import choose
+from airflow_provider_soperator.capacity.reservation_lease import ReservationLease
 from airflow_provider_soperator.capacity.targets.protocol import Session, SessionContext, refuse_unnamed
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.errors import CapacityMistake
@@ -38,6 +38,7 @@ from airflow_provider_soperator.slurm.node_conditions import (
 from airflow_provider_soperator.slurm.node_orders import kept_off, refuse_power, up
 from airflow_provider_soperator.slurm.requests import (
     CancelJobs,
+    DeleteReservation,
     ListJobs,
     ListNodes,
     PowerDownMode,
@@ -73,7 +74,8 @@ class SlurmNodesSession(Session):
         # Named after the block, not the shift: a later shift undrains what this one has drained.
         self._reason = DrainReason(f"capacity/{re.sub('[^A-Za-z0-9._-]', '-', context.block)}", context.why)
         self._reservation = HandoverReservation(client.ask, context.block, context.key, user, self._names)
-        self._lease = Lease(client.ask, context.block, context.key, self._names[0], user)
+        self._block = context.block
+        self._lease = ReservationLease(client.ask, context.block, context.key, self._names[0], user)
         self._began = datetime.now(timezone.utc)
         self._displaced = DisplacedJobs()
         #: The time at which each job got the signal.
@@ -191,7 +193,10 @@ class SlurmNodesSession(Session):
         jobs = self._displaced.jobs
         return self._displaced.losses(await self._client.statuses(jobs) if jobs else {})
 
-    def lease(self) -> Lease:
+    async def forget(self, key: str) -> None:
+        await self._client.ask(DeleteReservation(handover_name(self._block, key)))
+
+    def lease(self) -> ReservationLease:
         return self._lease
 
     async def _nodes(self) -> tuple[Node, ...]:

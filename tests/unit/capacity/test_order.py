@@ -53,6 +53,7 @@ FULL = ShiftOrder(
     signal="USR1",
     timeouts=Timeouts(release=MINUTE, free=2 * MINUTE, ready=3 * MINUTE, out_of_reach=4 * MINUTE),
     rollback=False,
+    airflow="0a1b2c",
     wait_for_lease=False,
     poll_interval=2.5,
     why="night (shifts)",

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_soperator.capacity import shift as engine
-from airflow_provider_soperator.capacity.lease import LeaseLost, ShiftRecord
+from airflow_provider_soperator.capacity.lease import LeaseLost
+from airflow_provider_soperator.capacity.lease_store import ShiftRecord
 from airflow_provider_soperator.capacity.order import ShiftOrder, Timeouts
 from airflow_provider_soperator.capacity.shift import Shift, ShiftFailed, ShiftOutcome
 from airflow_provider_soperator.capacity.targets import KubernetesScaleTarget, SlurmNodesTarget

@@ -98,4 +98,12 @@ def test_as_json(usage: int | None, free: int | None) -> None:
         "moves": {"training": {"now": 8, "then": 6}, "inference": {"now": 0, "then": 2}},
         "steps": list(found.steps),
         "free_gpus": free,
+        "notes": [],
     }
+
+
+def test_what_others_do_is_told_before_the_steps() -> None:
+    found = replace(planned(8, 0, 40), notes=("the block is also moved by Ann",))
+    lines = str(found).splitlines()
+    assert lines.index("the block is also moved by Ann") < next(n for n, line in enumerate(lines) if line[:2] == "1.")
+    assert "- the block is also moved by Ann" in found.describe()["markdown"]

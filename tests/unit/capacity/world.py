@@ -10,7 +10,8 @@ from enum import Enum
 from typing import Any
 
 from airflow_provider_soperator.capacity.holdings import Holding, Release
-from airflow_provider_soperator.capacity.lease import Lease
+from airflow_provider_soperator.capacity.lease_store import LeaseStore
+from airflow_provider_soperator.capacity.reservation_lease import ReservationLease
 from airflow_provider_soperator.capacity.targets.protocol import Session
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 from airflow_provider_soperator.slurm.cluster_records import Reservation
@@ -326,8 +327,11 @@ class UnitsSession(Session):
     async def allow(self, to: int) -> None:
         await self._do(lambda: self._units.allow(to))
 
-    def lease(self) -> Lease | None:
-        return Lease(self._ask, BLOCK, self._key, "worker-0", "root") if self._has_lease else None
+    async def forget(self, key: str) -> None:
+        return
+
+    def lease(self) -> LeaseStore | None:
+        return ReservationLease(self._ask, BLOCK, self._key, "worker-0", "root") if self._has_lease else None
 
     async def _do(self, deed: Callable[[], Any]) -> Any:
         return await self._cloud.do(self._process, deed)
