@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
+from airflow_provider_soperator.capacity.allocation import Units
 from airflow_provider_soperator.capacity.holdings import Allocation, Release, World
 from airflow_provider_soperator.capacity.targets import Target
 from airflow_provider_soperator.errors import CapacityError, CapacityMistake
@@ -28,7 +29,7 @@ _AMOUNT = re.compile(r"(\d+)(?: *(gpus?|[a-z]+))?", re.IGNORECASE)
 class DesiredAllocation:
     """Units of each target from a moment on, and until when, if that is known."""
 
-    units: dict[str, int]
+    units: Mapping[str, Units]
     at: datetime
     until: datetime | None
     why: str
@@ -46,8 +47,9 @@ def scheduled_allocation(schedule: CapacitySchedule, at: datetime, now: datetime
             f"{segment.name} is superseded: {newest.after.name} is in force since {newest.at:%d %b %H:%M %Z}"
         )
     following = schedule.next_change(max(at, now))
-    until = following.at if following else None
-    return DesiredAllocation(dict(segment.allocation), max(at, now), until, f"{segment.name}, as scheduled")
+    # The shift to the next allocation begins its lead ahead.
+    until = following and (following.begins if following.begins > now else following.at)
+    return DesiredAllocation(segment.allocation, max(at, now), until, f"{segment.name}, as scheduled")
 
 
 def requested_allocation(desired: Any, targets: Sequence[Target], limit: int, at: datetime) -> DesiredAllocation:

@@ -190,14 +190,20 @@ class ShiftCapacityOperator(WaitingOperator):
         self.deferrable, self.poll_interval = deferrable, poll_interval
 
     def execute(self, context: Context) -> Any:
+        from airflow_provider_soperator.capacity.reconciliation import ordered
         from airflow_provider_soperator.capacity.shift import begin
         from airflow_provider_soperator.hooks.cluster_clients import ShiftClients
         from airflow_provider_soperator.triggers.shift import ShiftTrigger
 
         clients = ShiftClients()
-        look = begin(lambda limit: self._order(context, limit), self.block, self.nebius_conn_id, clients, self.log)
+
+        async def order_for(limit: int) -> ShiftOrder:
+            wanted = self._wanted(context, limit)
+            most = min(limit, (self.schedule and self.schedule.limit) or limit)
+            return await ordered(self._order(context, wanted), wanted.units, most, clients, self.log)
+
         try:
-            order, plan = asyncio.run(look)
+            order, plan = asyncio.run(begin(order_for, self.block, self.nebius_conn_id, clients, self.log))
         except CapacityMistake as error:
             raise AirflowFailException(str(error)) from None
         except CapacityError as error:
@@ -228,19 +234,19 @@ class ShiftCapacityOperator(WaitingOperator):
         emit((f"shift.{name}", value, tags) for name, value in outcome["figures"].items())
         return outcome
 
-    def _order(self, context: Context, limit: int) -> ShiftOrder:
-        """The order of this task, within a block of ``limit`` GPUs."""
+    def _order(self, context: Context, wanted: DesiredAllocation) -> ShiftOrder:
+        """The order of this task, without units."""
         from airflow_provider_soperator.capacity.order import ShiftOrder, Timeouts
 
         ti = context["ti"]
-        wanted, task = self._wanted(context, limit), task_name(ti)
+        task = task_name(ti)
         return ShiftOrder(
             key=sha256(task.encode()).hexdigest()[:16],
             task=task,
             block=self.block,
             nebius_conn_id=self.nebius_conn_id,
             targets=self.targets,
-            desired=wanted.units,
+            desired={},
             wanted_at=wanted.at,
             until=wanted.until,
             transfer=self.transfer,
