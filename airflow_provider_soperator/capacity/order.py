@@ -33,6 +33,8 @@ class DesiredAllocation:
     at: datetime
     until: datetime | None
     why: str
+    #: When the shift to the next allocation begins, if that is known.
+    stops_at: datetime | None = None
 
 
 class Superseded(CapacityError):
@@ -47,9 +49,10 @@ def scheduled_allocation(schedule: CapacitySchedule, at: datetime, now: datetime
             f"{segment.name} is superseded: {newest.after.name} is in force since {newest.at:%d %b %H:%M %Z}"
         )
     following = schedule.next_change(max(at, now))
-    # The shift to the next allocation begins its lead ahead.
-    until = following and (following.begins if following.begins > now else following.at)
-    return DesiredAllocation(segment.allocation, max(at, now), until, f"{segment.name}, as scheduled")
+    until = following.at if following else None
+    # The shift to the next allocation takes over when it begins; within its lead, at the handover.
+    stops_at = following.begins if following and following.begins > now else until
+    return DesiredAllocation(segment.allocation, max(at, now), until, f"{segment.name}, as scheduled", stops_at)
 
 
 def requested_allocation(desired: Any, targets: Sequence[Target], limit: int, at: datetime) -> DesiredAllocation:
@@ -142,8 +145,9 @@ class ShiftOrder:
     wanted_at: datetime
     #: The time that a unit needs from one target to the other: nodes leave that long before ``wanted_at``.
     transfer: timedelta = timedelta(0)
-    #: The end of the allocation, if known.
+    #: The end of the allocation, and the beginning of the shift to the next one, if known.
     until: datetime | None = None
+    stops_at: datetime | None = None
     mode: ReleaseMode = "asap"
     #: With ``force``: how long after ``wanted_at`` jobs are ended, and how long before that they get the signal.
     force_after: timedelta = timedelta(0)
@@ -154,6 +158,9 @@ class ShiftOrder:
     wait_for_lease: bool = True
     poll_interval: float = 10.0
     why: str = ""
+    #: What a person has approved: ``goal`` (units of each target), ``nodes`` that may go (names, or names of each
+    #: target), ``jobs`` that may be ended (ids), and the ``end`` of it. The shift does no more.
+    approved: dict[str, Any] | None = None
 
     @property
     def leaves_at(self) -> datetime:

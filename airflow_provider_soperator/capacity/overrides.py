@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any
 
@@ -14,6 +14,8 @@ from pendulum import Timezone
 from airflow_provider_soperator.capacity.allocation import Units, checked_allocation
 from airflow_provider_soperator.capacity.calendar import Dates, instant
 from airflow_provider_soperator.errors import CapacityMistake
+
+_WEEK = timedelta(weeks=1)
 
 
 @dataclass(frozen=True)
@@ -51,10 +53,13 @@ class Override:
 
 
 def override_of(
-    allocation: Mapping[str, int], since: datetime, until: datetime, zone: Timezone, by: str, because: str
+    allocation: Mapping[str, Units], since: datetime, until: datetime | None, zone: Timezone, by: str, because: str
 ) -> Override:
-    """The override for an allocation from one moment to another."""
-    when = "/".join(f"{moment.astimezone(zone):%Y-%m-%dT%H:%M:%S}" for moment in (since, until))
+    """The override from one moment to another, or for a week."""
+    end = until or since + _WEEK
+    if end <= since:
+        raise CapacityMistake(f"until must be after {since}, got {end}")
+    when = "/".join(f"{moment.astimezone(zone):%Y-%m-%dT%H:%M:%S}" for moment in (since, end))
     return Override(when, allocation, by, because)
 
 

@@ -1,4 +1,4 @@
-"""Wish and world compared: the goal within ranges, and differences that last."""
+"""Wish and world compared: the goal within ranges, and whether there is anything to move."""
 
 from __future__ import annotations
 
@@ -35,3 +35,8 @@ def goal_in(world: World, wished: Mapping[str, Units], limit: int) -> dict[str, 
     """The goal of a wish in a world."""
     has = {target: seen.allowed for target, seen in world.holdings.items()}
     return goal_of(wished, has, world.gpus, limit)
+
+
+def differs(world: World, goal: Mapping[str, int]) -> bool:
+    """True if there is anything to move."""
+    return bool(world.donors(goal) or world.receivers(goal))

@@ -19,6 +19,7 @@ from airflow_provider_soperator.capacity.allocation import Units, bounds_of, che
 from airflow_provider_soperator.capacity.calendar import Dates, gaps, in_words, instant, overlaps, refuse_overlap
 from airflow_provider_soperator.capacity.calendar import Window as Window
 from airflow_provider_soperator.capacity.overrides import Override as Override
+from airflow_provider_soperator.capacity.overrides import override_of
 from airflow_provider_soperator.errors import CapacityMistake, name_remedy
 
 #: Every weekly change occurs in this time, even one that clocks jump over once.
@@ -185,6 +186,13 @@ class CapacitySchedule:
                 return found[-1]
         return None
 
+    def override(
+        self, units: Mapping[str, Units], since: datetime, until: datetime | None, by: str, because: str
+    ) -> Override:
+        """The override for what somebody wants: until the next handover, unless an end is named."""
+        following = self.next_change(since)
+        return override_of(units, since, until or (following.at if following else None), self.zone, by, because)
+
     def due(self, moment: datetime) -> ScheduleChange | None:
         """The newest handover whose shift is due to begin by a moment: it supersedes all older ones."""
         return self.last_change(calendar.utc(moment) + self.lead_time)
@@ -217,14 +225,14 @@ class CapacitySchedule:
         return cls(**{**said, "windows": windows, "overrides": [Override(**one) for one in said.get("overrides", ())]})
 
     def overridden(self, more: Iterable[Override]) -> CapacitySchedule:
-        """This schedule with newer overrides, of which each comes before all others.
+        """This schedule with further overrides, of which the one that began last comes before all others.
 
-        They begin and end without a lead, so none is compared with it.
+        None is compared with the lead, as whoever asks for one wants it at once.
         """
         made = copy(self)
         for name in [name for name in vars(made) if name.startswith("_")]:
             del vars(made)[name]
-        object.__setattr__(made, "overrides", (*self.overrides, *more))
+        object.__setattr__(made, "overrides", (*self.overrides, *sorted(more, key=lambda one: one.dates)))
         made._check_targets()
         if made.limit is not None:
             made.refuse_over_commitment(made.gpus_per_unit, made.limit)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from hashlib import sha256
 from signal import Signals
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
     from airflow_provider_soperator.capacity.order import DesiredAllocation, ReleaseMode, ShiftOrder, Timeouts
+    from airflow_provider_soperator.capacity.overrides import Override
     from airflow_provider_soperator.capacity.schedule import CapacitySchedule
     from airflow_provider_soperator.capacity.targets import Target
     from airflow_provider_soperator.work.endings import End
@@ -125,6 +127,11 @@ class ShiftCapacityOperator(WaitingOperator):
     :param desired: units, or GPUs (``"32 gpus"``), of each target; one target may be left out and gets the rest
     :param schedule: desired units by time, for as long as ``desired`` is empty
     :param at: moment whose allocation of the schedule is applied; by default the end of the run's data interval
+    :param until: end of what is ``desired`` beside a schedule; by default the next handover
+    :param because: why it is desired, for plans and for ``overrides``
+    :param overrides: key of an Airflow Variable with further overrides of the schedule, in which a shift keeps what is
+        ``desired`` until its end
+    :param approved_plan: result of a task with ``plan_only`` that a person has approved; the shift does no more
     :param transfer: time that one machine needs from one target to the other; nodes leave that long before the handover
     :param mode: when nodes leave: once ``"idle"``; once their jobs have ended (``"asap"``); or, ``force_after`` the
         handover, at once (``"force"``: jobs are requeued)
@@ -140,9 +147,21 @@ class ShiftCapacityOperator(WaitingOperator):
     :param poll_interval: seconds between two polls of Slurm and the cloud
     """
 
-    template_fields: Sequence[str] = ("block", "nebius_conn_id", "desired", "at", "plan_only")
+    template_fields: Sequence[str] = (
+        "block",
+        "nebius_conn_id",
+        "desired",
+        "at",
+        "until",
+        "because",
+        "approved_plan",
+        "plan_only",
+    )
     template_fields_renderers = {"desired": "json"}  # noqa: RUF012 - as Airflow has it
     ui_color = "#fde8c8"
+    #: Of the try that runs: what was requested, and what was approved.
+    _requested: Override | None = None
+    _approval: dict[str, Any] | None = None
 
     def __init__(
         self,
@@ -152,6 +171,10 @@ class ShiftCapacityOperator(WaitingOperator):
         desired: Mapping[str, int | str | None] | str | None = None,
         schedule: CapacitySchedule | None = None,
         at: datetime | str | None = None,
+        until: datetime | str | None = None,
+        because: str = "",
+        overrides: str | None = None,
+        approved_plan: Any = None,
         transfer: timedelta = timedelta(0),
         mode: ReleaseMode = "asap",
         force_after: timedelta = timedelta(0),
@@ -183,6 +206,8 @@ class ShiftCapacityOperator(WaitingOperator):
         _check_targets(self.targets, schedule)
         self.block, self.nebius_conn_id = block, nebius_conn_id
         self.desired, self.schedule, self.at = desired, schedule, at
+        self.until, self.because, self.overrides = until, because, overrides
+        self.approved_plan = approved_plan
         self.transfer, self.mode, self.force_after = transfer, mode, force_after
         self.grace, self.signal = grace, signal
         self.timeouts, self.rollback, self.if_running = timeouts, rollback, if_running
@@ -190,6 +215,7 @@ class ShiftCapacityOperator(WaitingOperator):
         self.deferrable, self.poll_interval = deferrable, poll_interval
 
     def execute(self, context: Context) -> Any:
+        from airflow_provider_soperator.capacity.approval import answer_by, approval_of
         from airflow_provider_soperator.capacity.reconciliation import ordered
         from airflow_provider_soperator.capacity.shift import begin
         from airflow_provider_soperator.hooks.cluster_clients import ShiftClients
@@ -208,13 +234,20 @@ class ShiftCapacityOperator(WaitingOperator):
             raise AirflowFailException(str(error)) from None
         except CapacityError as error:
             raise AirflowException(str(error)) from None
+        said = plan.describe()
         self.log.info("The plan:\n%s", plan)
-        context["ti"].xcom_push("plan", plan.describe())
+        answer = answer_by(order, datetime.now(timezone.utc))
+        said |= {"approval": approval_of(order, said), "answer_by": answer and answer.isoformat()}
+        context["ti"].xcom_push("plan", said)
         if is_on(self.plan_only):
-            return plan.describe()
+            return said
+        self._keep_override()
         ti, limit = context["ti"], self.execution_timeout
         deadline = time.time() + limit.total_seconds() if limit else None
-        trigger = ShiftTrigger(order.write(), deadline, is_last_try=ti.try_number > ti.max_tries)
+        wish = None
+        if self.schedule is not None and self.overrides:
+            wish = {"schedule": self.schedule.describe(), "overrides": self.overrides}
+        trigger = ShiftTrigger(order.write(), deadline, is_last_try=ti.try_number > ti.max_tries, wish=wish)
         return self.wait_for(trigger, context)
 
     def needs_a_worker_after(self, end: End) -> bool:
@@ -228,6 +261,9 @@ class ShiftCapacityOperator(WaitingOperator):
         if event["status"] == "timeout":
             raise AirflowTaskTimeout(event["message"])
         outcome: dict[str, Any] = result_of(event)
+        if why := outcome.get("superseded"):
+            self.log.info("Nothing is moved: %s", why)
+            raise AirflowSkipException(why)
         self.log.info("Done: %s", _listed(outcome["allocation"]))
         self.log.info("Figures: %s", _listed(outcome["figures"]))
         tags = {"dag_id": self.dag_id, "task_id": self.task_id}
@@ -258,10 +294,13 @@ class ShiftCapacityOperator(WaitingOperator):
             rollback=self.rollback,
             wait_for_lease=self.if_running == "wait",
             poll_interval=self.poll_interval,
+            stops_at=wanted.stops_at,
+            approved=self._approval,
             why=f"{wanted.why} ({ti.dag_id})",
         )
 
     def _wanted(self, context: Context, limit: int) -> DesiredAllocation:
+        from airflow_provider_soperator.capacity.approval import as_approved, read_approval
         from airflow_provider_soperator.capacity.order import (
             Superseded,
             is_requested,
@@ -269,21 +308,61 @@ class ShiftCapacityOperator(WaitingOperator):
             scheduled_allocation,
         )
 
-        now = datetime.now(timezone.utc)
+        now, run = datetime.now(timezone.utc), context["dag_run"]
         try:
-            at = moment_of("at", self.at)
+            at, until = moment_of("at", self.at), moment_of("until", self.until)
         except ValueError as error:
             raise CapacityMistake(str(error)) from None
-        if self.schedule is None or is_requested(self.desired):
-            # What a schedule does not give away is not to be had through its DAG either.
-            most = limit if self.schedule is None or self.schedule.limit is None else min(limit, self.schedule.limit)
-            return requested_allocation(self.desired, self.targets, most, max(now, at or now))
+        if self.schedule is None:
+            wanted = requested_allocation(self.desired, self.targets, limit, max(now, at or now))
+            return replace(wanted, until=until, stops_at=until)
+        schedule = self.schedule.overridden(self._kept())
         try:
-            return scheduled_allocation(self.schedule, at or context["dag_run"].data_interval_end or now, now)
+            if is_requested(self.desired):
+                # What a schedule does not give away is not to be had through its DAG either.
+                most = min(limit, schedule.limit or limit)
+                # The same at each try, and in the task that plans.
+                at = at or run.run_after
+                units = requested_allocation(self.desired, self.targets, most, at).units
+                by, because = run.triggering_user_name or "", str(self.because or "")
+                self._requested = schedule.override(units, at, until, by, because)
+                schedule = self.schedule.overridden([*self._kept(), self._requested])
+            else:
+                at = at or run.data_interval_end or now
+                # A newer handover supersedes this run, and an override does not.
+                scheduled_allocation(self.schedule, at, now)
+                at = max(at, now)
+            wanted = scheduled_allocation(schedule, at, now)
+            if not self.approved_plan:
+                return wanted
+            self._approval = read_approval(self.approved_plan)
+            return as_approved(wanted, self._approval)
         except Superseded as error:
             # Airflow does not log why a task is skipped.
             self.log.info("Nothing is moved: %s", error)
             raise AirflowSkipException(str(error)) from None
+
+    def _kept(self) -> list[Override]:
+        """The overrides of the Airflow Variable."""
+        if not self.overrides:
+            return []
+        from airflow.sdk import Variable
+
+        from airflow_provider_soperator.capacity.overrides import read_overrides
+
+        return read_overrides(Variable.get(self.overrides, default=None), f"the Airflow Variable {self.overrides}")
+
+    def _keep_override(self) -> None:
+        """Keep what is desired, so that later runs wish for it, too."""
+        if self.schedule is None or not self.overrides or self._requested is None:
+            return
+        from airflow.sdk import Variable
+
+        from airflow_provider_soperator.capacity.overrides import write_overrides
+
+        kept = [one for one in self._kept() if one != self._requested]
+        text = write_overrides([*kept, self._requested], datetime.now(timezone.utc), self.schedule.zone)
+        Variable.set(self.overrides, text)
 
 
 def _check_targets(targets: Sequence[Target], schedule: CapacitySchedule | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 from collections.abc import Mapping
@@ -26,7 +27,7 @@ LEAD = timedelta(seconds=15)
 BY_SCHEDULE = """
 dag = capacity_dag(
     {name!r}, CapacitySchedule.read({schedule!r}), [training, inference], BLOCK,
-    shift_args={{"poll_interval": 0.5, "deferrable": True}}, {options}
+    shift_args={{"poll_interval": 0.5, "deferrable": True}}, is_paused_upon_creation=False, {options}
 )
 """
 ALWAYS = CapacitySchedule(timezone="UTC", windows=[Window("daily 00:00 - 24:00", {"training": 4, "inference": 0})])
@@ -156,7 +157,14 @@ def test_what_the_form_says_is_moved(scheduled: Dag, stack: Stack, capacity: Cap
     shown.wait("shift", "success")
     assert shown.xcom("shift")["moves"]["inference"] == {"now": 1, "then": 2}
     assert capacity.allocation() == {"training": 3, "inference": 1}
-    # What the schedule says, as nothing else was said.
+    # It holds until the next handover, for runs that say nothing else, too.
+    kept = stack.call("GET", f"/variables/{scheduled.dag_id}_overrides")["value"]
+    assert [one["allocation"] for one in json.loads(kept)] == [{"training": 3, "inference": 1}]
+    run = scheduled.trigger()
+    run.wait("shift", "success")
+    assert capacity.allocation() == {"training": 3, "inference": 1}
+    # What the schedule says, once that is over.
+    stack.call("DELETE", f"/variables/{scheduled.dag_id}_overrides")
     run = scheduled.trigger()
     run.wait("shift", "success")
     assert run.xcom("shift")["allocation"] == {"training": 2, "inference": 2} == capacity.allocation()
@@ -166,6 +174,13 @@ def test_what_the_form_says_is_moved(scheduled: Dag, stack: Stack, capacity: Cap
 def test_the_form_refuses_what_is_no_amount(scheduled: Dag, said: str) -> None:
     with pytest.raises(SandboxError, match=r"400 .*training"):
         scheduled.trigger(training=said)
+
+
+def test_keys_that_nothing_would_heed_are_refused(scheduled: Dag) -> None:
+    run = scheduled.trigger(trainig="3")
+    run.wait("plan", "failed")
+    run.wait("shift", "upstream_failed")
+    run.wait_log("plan", "unknown keys, so nothing is moved: 'trainig': did you mean 'training'?")
 
 
 def test_a_run_whose_handover_is_not_the_newest_does_nothing(
@@ -223,9 +238,9 @@ def test_the_example_runs(stack: Stack, capacity: Capacity, tmp_path: Path) -> N
     midday = tmp_path / "gpu_shifts.py"
     midday.write_text((DAGS / midday.name).read_text().replace("Europe/Amsterdam", f"Etc/GMT{west:+d}"))
     dag = stack.add_file(midday)
-    assert not dag.runs(), "it is to wait until somebody switches it on"
     stack.call("PATCH", f"/dags/{dag.dag_id}", json={"is_paused": False})
-    [run] = stack.wait("it puts the schedule into force", dag.runs)
+    assert not dag.runs(), "it is to wait until somebody asks, or for the next handover"
+    run = dag.trigger()
     run.wait("shift", "success")
     assert run.xcom("shift")["allocation"] == capacity.allocation()
     assert sum(capacity.allocation().values()) == 4

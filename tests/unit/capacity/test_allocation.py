@@ -118,7 +118,11 @@ def test_a_schedule_says_what_holds_and_until_when() -> None:
     tonight = NOW.replace(hour=20)
     wanted = scheduled_allocation(NIGHTS, tonight, NOW)
     assert wanted == DesiredAllocation(
-        {"training": 8, "inference": 0}, tonight, tonight + timedelta(hours=12), "night, as scheduled"
+        {"training": 8, "inference": 0},
+        tonight,
+        tonight + timedelta(hours=12),
+        "night, as scheduled",
+        tonight + timedelta(hours=12),
     )
 
 
@@ -128,5 +132,5 @@ def test_what_was_to_be_so_before_is_wanted_now() -> None:
     assert wanted.until == NOW.replace(hour=20)
     # The shift to what comes then begins its lead ahead.
     ahead = CapacitySchedule.read({**NIGHTS.describe(), "lead": "2h"})
-    assert scheduled_allocation(ahead, NOW, NOW).until == NOW.replace(hour=18)
-    assert scheduled_allocation(ahead, NOW.replace(hour=19), NOW.replace(hour=19)).until == NOW.replace(hour=20)
+    assert scheduled_allocation(ahead, NOW, NOW).stops_at == NOW.replace(hour=18)
+    assert scheduled_allocation(ahead, NOW.replace(hour=19), NOW.replace(hour=19)).stops_at == NOW.replace(hour=20)

@@ -47,6 +47,7 @@ FULL = ShiftOrder(
     wanted_at=datetime(2026, 11, 21, 20, 0, 0, 123457, tzinfo=timezone(timedelta(hours=1))),
     transfer=12.5 * MINUTE,
     until=AT + timedelta(hours=12),
+    stops_at=AT + timedelta(hours=10),
     mode="force",
     force_after=7 * MINUTE,
     grace=90 * SECOND,
@@ -56,6 +57,7 @@ FULL = ShiftOrder(
     wait_for_lease=False,
     poll_interval=2.5,
     why="night (shifts)",
+    approved={"goal": {"training": 4, "inference": 0}, "nodes": ["worker-3"], "jobs": ["7"], "end": AT.isoformat()},
 )
 
 

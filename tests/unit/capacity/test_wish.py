@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from airflow_provider_soperator.capacity.allocation import bounds_of, goal_of
 from airflow_provider_soperator.capacity.calendar import zone
 from airflow_provider_soperator.capacity.holidays import read_holidays
-from airflow_provider_soperator.capacity.overrides import override_of, read_overrides, write_overrides
+from airflow_provider_soperator.capacity.overrides import read_overrides, write_overrides
 from airflow_provider_soperator.capacity.schedule import CapacitySchedule, Override, Window
 from airflow_provider_soperator.errors import CapacityMistake
 
@@ -176,17 +176,27 @@ def test_two_lists_may_have_the_same_holiday() -> None:
     assert at(made, "2026-12-25T12:00") == at(made, "2026-12-26T12:00") == ("night", NIGHT)
 
 
-def test_a_newer_override_comes_before_all_others_and_needs_no_lead() -> None:
+def test_the_override_that_began_last_comes_before_all_others_and_needs_no_lead() -> None:
     made = schedule(overrides=[Override(WEEKEND, DEADLINE)], lead="2h")
     now, until = (datetime.fromisoformat(f"2026-11-28T{time}+00:00") for time in ("11:00", "11:30"))
-    newer = override_of(HOLIDAY, now, until, made.zone, "bob", "the demo")
-    overridden = made.overridden([newer])
-    assert at(overridden, "2026-11-28T11:59") == ("override", DEADLINE)
+    newer = made.override(HOLIDAY, now, until, "bob", "the demo")
+    overridden = made.overridden([newer, Override("2026-11-28", DAY)])
+    assert at(overridden, "2026-11-28T11:59") == ("override", DAY)
     assert at(overridden, "2026-11-28T12:00") == ("override by bob (the demo)", HOLIDAY)
-    assert at(overridden, "2026-11-28T12:30") == ("override", DEADLINE)
+    assert at(overridden, "2026-11-28T12:30") == ("override", DAY)
+    assert at(overridden, "2026-11-29T00:00") == ("override", DEADLINE)
     assert at(made, "2026-11-28T12:00") == ("override", DEADLINE)
     with pytest.raises(CapacityMistake, match="needs 160 GPUs"):
-        made.overridden([override_of({"training": 20, "inference": 0}, now, until, made.zone, "", "")])
+        made.overridden([made.override({"training": 20, "inference": 0}, now, until, "", "")])
+
+
+def test_an_override_of_a_form_lasts_until_the_next_handover_unless_it_says_when() -> None:
+    now, made = datetime.fromisoformat("2026-11-27T12:00+00:00"), schedule()
+    assert made.override(DEADLINE, now, None, "", "").when == "2026-11-27T13:00:00/2026-11-27T20:00:00"
+    fixed = CapacitySchedule(timezone="UTC", windows=[Window("daily 00:00 - 24:00", DAY)])
+    assert fixed.override(DEADLINE, now, None, "", "").when == "2026-11-27T12:00:00/2026-12-04T12:00:00"
+    with pytest.raises(CapacityMistake, match="until must be after 2026-11-27 12:00:00"):
+        made.override(DEADLINE, now, now, "", "")
 
 
 def test_overrides_are_kept_as_text_until_they_are_over() -> None:
