@@ -18,48 +18,34 @@ def checked_allocation(allocation: object, whose: str) -> dict[str, Units]:
         )
     for target, units in allocation.items():
         is_range = isinstance(units, Mapping)
-        if is_range and set(units) != {"min", "max"}:
-            raise CapacityMistake(
-                f"{whose}: the range of {target!r} must have min and max, got {units!r}", 'write {"min": 2, "max": 6}'
-            )
         for number in units.values() if is_range else [units]:
             if not isinstance(target, str) or not isinstance(number, int) or isinstance(number, bool) or number < 0:
                 raise CapacityMistake(f"{whose}: units of {target!r} must be a whole number >= 0, got {number!r}")
-        if is_range and units["max"] < units["min"]:
+        if is_range and (set(units) != {"min", "max"} or units["max"] < units["min"]):
             raise CapacityMistake(
-                f"{whose}: the range of {target!r} ends before it begins, got {units!r}", "give a max >= min"
+                f"{whose}: the range of {target!r} must have min <= max, got {units!r}", 'write {"min": 2, "max": 6}'
             )
     return {target: dict(units) if isinstance(units, Mapping) else units for target, units in allocation.items()}
 
 
 def bounds_of(units: Units) -> tuple[int, int]:
-    """The fewest and the most units.
-
-    >>> bounds_of(4), bounds_of({"min": 2, "max": 6})
-    ((4, 4), (2, 6))
-    """
+    """The fewest and the most units."""
     return (units, units) if isinstance(units, int) else (units["min"], units["max"])
 
 
 def units_text(allocation: Mapping[str, Units]) -> str:
-    """An allocation as text.
+    """An allocation as text: ``training 2 to 6, inference 2``."""
+    return ", ".join(f"{name} {' to '.join(map(str, sorted({*bounds_of(one)})))}" for name, one in allocation.items())
 
-    >>> units_text({"training": {"min": 2, "max": 6}, "inference": 2})
-    'training 2 to 6, inference 2'
-    """
-    return ", ".join(
-        f"{target} {' to '.join(str(bound) for bound in dict.fromkeys(bounds_of(units)))}"
-        for target, units in allocation.items()
-    )
+
+def is_within(goal: Mapping[str, int], wished: Mapping[str, Units]) -> bool:
+    """True if a goal is what is wished for."""
+    bounds = {target: bounds_of(units) for target, units in wished.items()}
+    return goal.keys() == bounds.keys() and all(low <= goal[name] <= high for name, (low, high) in bounds.items())
 
 
 def goal_of(wished: Mapping[str, Units], has: Mapping[str, int], gpus: Mapping[str, int], limit: int) -> dict[str, int]:
-    """Units of each target: in a range as many as it has, as far as the block of ``limit`` GPUs has room for all.
-
-    >>> wished, gpus = {"training": {"min": 2, "max": 6}, "inference": 4}, {"training": 8, "inference": 8}
-    >>> goal_of(wished, {"training": 8, "inference": 0}, gpus, 64)
-    {'training': 4, 'inference': 4}
-    """
+    """Units of each target: in a range as many as it has, as far as the block of ``limit`` GPUs has room for all."""
     bounds = {target: bounds_of(units) for target, units in wished.items()}
     goal = {target: min(max(has[target], low), high) for target, (low, high) in bounds.items()}
     while (over := sum(units * gpus[target] for target, units in goal.items()) - limit) > 0:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from airflow_provider_soperator.capacity.allocation import Units
 from airflow_provider_soperator.errors import CapacityMistake
-
-#: What is repeated by a rule that is more than a day of each year is listed until then.
-_HORIZON = datetime(2040, 1, 1)
 
 
 def read_holidays(ical: str | Path, holds: str | Mapping[str, Units]) -> dict[str, str | Mapping[str, Units]]:
@@ -35,42 +32,19 @@ def read_holidays(ical: str | Path, holds: str | Mapping[str, Units]) -> dict[st
         calendar = Calendar.from_ical(ical.read_text(encoding="utf-8") if isinstance(ical, Path) else ical)
     except (OSError, ValueError) as error:
         raise CapacityMistake(f"{whose} cannot be read: {error}", "use a file or text in iCalendar's format") from None
-    return {dates: holds for event in calendar.walk("VEVENT") for dates in _dates(event, whose)}
+    return {_dates(event, whose): holds for event in calendar.walk("VEVENT")}
 
 
-def _dates(event: Any, whose: str) -> Iterator[str]:
+def _dates(event: Any, whose: str) -> str:
     start: date = event.decoded("DTSTART")
-    if isinstance(start, datetime):
+    rule = event.get("RRULE", {})
+    plain = {"FREQ": "YEARLY", "INTERVAL": 1, "BYMONTH": start.month, "BYMONTHDAY": start.day}
+    is_plain = all(list(said) == [plain.get(name)] for name, said in rule.items()) and "EXDATE" not in event
+    if isinstance(start, datetime) or not is_plain:
         raise CapacityMistake(
-            f"{whose}: {event.get('SUMMARY', start)} is not a whole day", "write it as an exception of the schedule"
+            f"{whose}: {event.get('SUMMARY', start)} is not whole days of one year, or of each year",
+            "write its dates as exceptions of the schedule",
         )
     end = event.decoded("DTEND", None) or start + event.decoded("DURATION", timedelta(days=1))
-    last = max(start, end - timedelta(days=1))
-    if "RRULE" not in event:
-        yield _text(start, last, "%Y-%m-%d")
-    elif _is_each_year(event["RRULE"], start) and "EXDATE" not in event:
-        yield _text(start, last, "%m-%d")
-    else:
-        from dateutil.rrule import rrulestr
-
-        without = event.get("EXDATE", [])
-        dropped = {one.dt for each in (without if isinstance(without, list) else [without]) for one in each.dts}
-        midnight = datetime.combine(start, datetime.min.time())
-        for found in rrulestr(event["RRULE"].to_ical().decode(), dtstart=midnight, ignoretz=True).between(
-            midnight, _HORIZON, inc=True
-        ):
-            if found.date() not in dropped:
-                yield _text(found.date(), found.date() + (last - start), "%Y-%m-%d")
-
-
-def _text(start: date, last: date, form: str) -> str:
-    first, end = start.strftime(form), last.strftime(form)
-    return first if first == end else f"{first}/{end}"
-
-
-def _is_each_year(rule: Mapping[str, Any], start: date) -> bool:
-    """True for a rule that says no more than the day of its first event."""
-    plain = {"FREQ": "YEARLY", "INTERVAL": 1, "BYMONTH": start.month, "BYMONTHDAY": start.day}
-    return rule.get("FREQ") == ["YEARLY"] and all(
-        name in plain and list(said) == [plain[name]] for name, said in rule.items() if name != "WKST"
-    )
+    form = "%m-%d" if rule else "%Y-%m-%d"
+    return "/".join(dict.fromkeys(day.strftime(form) for day in (start, max(start, end - timedelta(days=1)))))

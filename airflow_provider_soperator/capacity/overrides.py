@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
-from datetime import datetime, timedelta
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from functools import cached_property
-from typing import Any
 
 from pendulum import Timezone
 
 from airflow_provider_soperator.capacity.allocation import Units, checked_allocation
 from airflow_provider_soperator.capacity.calendar import Dates, instant
 from airflow_provider_soperator.errors import CapacityMistake
-
-_WEEK = timedelta(weeks=1)
 
 
 @dataclass(frozen=True)
@@ -52,33 +49,23 @@ class Override:
         return " ".join(filter(None, ["override", self.by and f"by {self.by}", self.because and f"({self.because})"]))
 
 
-def override_of(
-    allocation: Mapping[str, Units], since: datetime, until: datetime | None, zone: Timezone, by: str, because: str
-) -> Override:
-    """The override from one moment to another, or for a week."""
-    end = until or since + _WEEK
-    if end <= since:
-        raise CapacityMistake(f"until must be after {since}, got {end}")
-    when = "/".join(f"{moment.astimezone(zone):%Y-%m-%dT%H:%M:%S}" for moment in (since, end))
-    return Override(when, allocation, by, because)
+def kept_overrides(key: str | None) -> list[Override]:
+    """Those of an Airflow Variable: a JSON list of objects with the fields of an ``Override``."""
+    from airflow.sdk import Variable
 
-
-def read_overrides(text: str | None, whose: str) -> list[Override]:
-    """The overrides of an Airflow Variable: a JSON list of objects with the fields of an ``Override``."""
-    remedy = 'write [{"when": "2026-11-27T18:00/2026-11-29T18:00", "allocation": {"training": 6, "inference": 2}}]'
+    text = (Variable.get(key, default=None) if key else None) or "[]"
     try:
-        said = json.loads(text) if text and text.strip() else []
-    except ValueError as error:
-        raise CapacityMistake(f"{whose} is not JSON: {error}", remedy) from None
-    known = {one.name for one in fields(Override)}
-    if not isinstance(said, list) or not all(
-        isinstance(one, dict) and {"when", "allocation"} <= set(one) <= known for one in said
-    ):
-        raise CapacityMistake(f"{whose}: expected a list of overrides, got {text!r}", remedy)
-    return [Override(**one) for one in said]
+        return [Override(**one) for one in json.loads(text)]
+    except (TypeError, ValueError) as error:
+        raise CapacityMistake(
+            f"the Airflow Variable {key} is no list of overrides ({error})",
+            'write [{"when": "2026-11-27T18:00/2026-11-29T18:00", "allocation": {"training": 6, "inference": 2}}]',
+        ) from None
 
 
-def write_overrides(overrides: Iterable[Override], now: datetime, zone: Timezone) -> str:
-    """The text that ``read_overrides`` reads, without what is over."""
-    left: list[dict[str, Any]] = [asdict(one) for one in overrides if instant(one.dates.end, zone) > now]
-    return json.dumps(left)
+def keep_override(key: str, made: Override, now: datetime, zone: Timezone) -> None:
+    """Add one to an Airflow Variable, and remove what is over."""
+    from airflow.sdk import Variable
+
+    kept = [*(one for one in kept_overrides(key) if one != made), made]
+    Variable.set(key, json.dumps([asdict(one) for one in kept if instant(one.dates.end, zone) > now]))

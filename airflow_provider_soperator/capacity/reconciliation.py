@@ -1,9 +1,12 @@
-"""Wish and world compared: the goal within ranges, and whether there is anything to move."""
+"""Wish and world: the goal of a shift by what each target has, and what is approved with its plan."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
+from hashlib import sha256
+from typing import Any
 
 from airflow_provider_soperator.capacity.allocation import Units, bounds_of, goal_of
 from airflow_provider_soperator.capacity.holdings import World
@@ -20,23 +23,25 @@ async def look(order: ShiftOrder, clients: Clients, log: Logger) -> World:
 
 
 async def ordered(
-    order: ShiftOrder, wished: Mapping[str, Units], limit: int, clients: Clients, log: Logger
+    order: ShiftOrder, wished: Mapping[str, Units], limit: int | None, clients: Clients, log: Logger
 ) -> ShiftOrder:
-    """An order for the goal of a wish, within a block of ``limit`` GPUs. Only ranges need a look at the world."""
+    """An order for the goal of a wish. Only ranges need a look at the world."""
     bounds = {target: bounds_of(units) for target, units in wished.items()}
     order = replace(order, desired={target: low for target, (low, _) in bounds.items()})
     if all(low == high for low, high in bounds.values()):
         return order
-    world = await look(order, clients, log)
-    return replace(order, desired=goal_in(world, wished, limit))
+    return replace(order, desired=goal_in(await look(order, clients, log), wished, limit))
 
 
-def goal_in(world: World, wished: Mapping[str, Units], limit: int) -> dict[str, int]:
-    """The goal of a wish in a world."""
+def goal_in(world: World, wished: Mapping[str, Units], limit: int | None) -> dict[str, int]:
+    """The goal of a wish in a world, within the block and ``limit``."""
     has = {target: seen.allowed for target, seen in world.holdings.items()}
-    return goal_of(wished, has, world.gpus, limit)
+    return goal_of(wished, has, world.gpus, min(world.block.limit, limit or world.block.limit))
 
 
-def differs(world: World, goal: Mapping[str, int]) -> bool:
-    """True if there is anything to move."""
-    return bool(world.donors(goal) or world.receivers(goal))
+def approval_of(order: ShiftOrder, plan: Mapping[str, Any]) -> dict[str, Any]:
+    """What is approved with a plan: its goal, the nodes that go, the jobs that may be ended, and its end."""
+    # A plan that does not name nodes or jobs sets no bounds to them.
+    named = {name: plan[name] for name in ("nodes", "jobs") if name in plan}
+    bounds = {"goal": dict(order.desired), **named, "end": order.stops_at and order.stops_at.isoformat()}
+    return {**bounds, "digest": sha256(json.dumps(bounds, sort_keys=True).encode()).hexdigest()[:12]}

@@ -19,7 +19,6 @@ from airflow_provider_soperator.capacity.allocation import Units, bounds_of, che
 from airflow_provider_soperator.capacity.calendar import Dates, gaps, in_words, instant, overlaps, refuse_overlap
 from airflow_provider_soperator.capacity.calendar import Window as Window
 from airflow_provider_soperator.capacity.overrides import Override as Override
-from airflow_provider_soperator.capacity.overrides import override_of
 from airflow_provider_soperator.errors import CapacityMistake, name_remedy
 
 #: Every weekly change occurs in this time, even one that clocks jump over once.
@@ -189,9 +188,13 @@ class CapacitySchedule:
     def override(
         self, units: Mapping[str, Units], since: datetime, until: datetime | None, by: str, because: str
     ) -> Override:
-        """The override for what somebody wants: until the next handover, unless an end is named."""
+        """The override for what somebody wants: until the next handover, or for a week, unless an end is named."""
         following = self.next_change(since)
-        return override_of(units, since, until or (following.at if following else None), self.zone, by, because)
+        end = until or (following.at if following else since + timedelta(weeks=1))
+        if end <= since:
+            raise CapacityMistake(f"until must be after {since}, got {end}")
+        when = "/".join(f"{moment.astimezone(self.zone):%Y-%m-%dT%H:%M:%S}" for moment in (since, end))
+        return Override(when, units, by, because)
 
     def due(self, moment: datetime) -> ScheduleChange | None:
         """The newest handover whose shift is due to begin by a moment: it supersedes all older ones."""
@@ -266,16 +269,8 @@ class CapacitySchedule:
                 )
         return found
 
-    @cached_property
-    def _fixed(self) -> list[ScheduleSegment]:
-        return list(self._laid([]))
-
-    def _dated(self, years: Iterable[int]) -> list[ScheduleSegment]:
+    def _dated(self, years: Iterable[int]) -> Iterator[ScheduleSegment]:
         """What is said for dates of these years, without what clocks jump over; what comes later comes before."""
-        is_yearly = any(dates.is_yearly for level in self._levels.values() for dates, _, _ in level)
-        return list(self._laid(years)) if is_yearly else self._fixed
-
-    def _laid(self, years: Iterable[int]) -> Iterator[ScheduleSegment]:
         for level in self._levels.values():
             for said, name, allocation in level:
                 for dates in said.within(years):
@@ -345,13 +340,9 @@ class CapacitySchedule:
             ]
         shortest, whose = min(lengths, key=lambda one: one[0])
         self._refuse_lead(timedelta(seconds=shortest), whose)
-        level = [dates for level in self._levels.values() for dates, _, _ in level]
-        years = {
-            _ANY_YEAR,
-            *(bound.year for dates in level if not dates.is_yearly for bound in (dates.start, dates.end)),
-        }
-        if any(dates.is_yearly for dates in level):
-            years.update(_ANY_YEARS)
+        years = {_ANY_YEAR}
+        for dates in (dates for level in self._levels.values() for dates, _, _ in level):
+            years.update(_ANY_YEARS if dates.is_yearly else (dates.start.year, dates.end.year))
         for year in sorted(years) if self.lead_time else ():
             self._check_lead_in(year)
 
@@ -361,10 +352,7 @@ class CapacitySchedule:
         handovers = [after for before, after in pairwise(segments) if before.allocation != after.allocation]
         for one, following in pairwise(handovers):
             since, until = (moment.in_timezone(self.zone) for moment in (one.since, following.since))
-            is_whole = one.exception is not None and following.since == one.until
-            whose = f"the exception {one.exception!r}" if is_whole else f"what is left of {one.name!r}"
-            if not is_whole:
-                whose += f" from {since:%Y-%m-%d %H:%M} to {until:%Y-%m-%d %H:%M}"
+            whose = f"{one.name!r} from {since:%Y-%m-%d %H:%M} to {until:%Y-%m-%d %H:%M}"
             self._refuse_lead(until - since, whose)
 
     def _refuse_lead(self, lasts: timedelta, whose: str) -> None:

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 #: What is done without an answer: the shift as planned, nothing, or nothing and the task fails.
 OnNoAnswer = Literal["go", "stay", "fail"]
-_SECOND = timedelta(seconds=1)
 
 
 class ApproveShiftOperator(ApprovalOperator):
@@ -31,13 +30,12 @@ class ApproveShiftOperator(ApprovalOperator):
 
     def execute(self, context: Context) -> Any:
         plan = context["ti"].xcom_pull(task_ids=self.plan_task_id)
-        moves = [move["now"] != move["then"] for move in plan["moves"].values()]
-        if is_on(context["params"].get("plan_only")) or (plan["steps"] == ["nothing to do"] and not any(moves)):
+        if is_on(context["params"].get("plan_only")) or plan["steps"] == ["nothing to do"]:
             self.log.info("Nothing is to be moved, so nobody is asked")
             return None
         if plan["answer_by"]:
             left = datetime.fromisoformat(plan["answer_by"]) - datetime.now(timezone.utc)
-            self.response_timeout = max(min(self.response_timeout or left, left), _SECOND)
+            self.response_timeout = max(min(self.response_timeout or left, left), timedelta(seconds=1))
         return super().execute(context)
 
     def process_trigger_event_error(self, event: dict[str, Any]) -> None:

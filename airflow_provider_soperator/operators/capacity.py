@@ -148,15 +148,8 @@ class ShiftCapacityOperator(WaitingOperator):
     """
 
     template_fields: Sequence[str] = (
-        "block",
-        "nebius_conn_id",
-        "desired",
-        "at",
-        "until",
-        "because",
-        "approved_plan",
-        "plan_only",
-    )
+        "block", "nebius_conn_id", "desired", "at", "until", "because", "approved_plan", "plan_only",
+    )  # fmt: skip
     template_fields_renderers = {"desired": "json"}  # noqa: RUF012 - as Airflow has it
     ui_color = "#fde8c8"
     #: Of the try that runs: what was requested, and what was approved.
@@ -215,8 +208,8 @@ class ShiftCapacityOperator(WaitingOperator):
         self.deferrable, self.poll_interval = deferrable, poll_interval
 
     def execute(self, context: Context) -> Any:
-        from airflow_provider_soperator.capacity.approval import answer_by, approval_of
-        from airflow_provider_soperator.capacity.reconciliation import ordered
+        from airflow_provider_soperator.capacity.overrides import keep_override
+        from airflow_provider_soperator.capacity.reconciliation import approval_of, ordered
         from airflow_provider_soperator.capacity.shift import begin
         from airflow_provider_soperator.hooks.cluster_clients import ShiftClients
         from airflow_provider_soperator.triggers.shift import ShiftTrigger
@@ -225,7 +218,7 @@ class ShiftCapacityOperator(WaitingOperator):
 
         async def order_for(limit: int) -> ShiftOrder:
             wanted = self._wanted(context, limit)
-            most = min(limit, (self.schedule and self.schedule.limit) or limit)
+            most = self.schedule.limit if self.schedule else None
             return await ordered(self._order(context, wanted), wanted.units, most, clients, self.log)
 
         try:
@@ -236,17 +229,20 @@ class ShiftCapacityOperator(WaitingOperator):
             raise AirflowException(str(error)) from None
         said = plan.describe()
         self.log.info("The plan:\n%s", plan)
-        answer = answer_by(order, datetime.now(timezone.utc))
+        # An answer is of use until the handover, or else until the next shift begins.
+        answer = order.wanted_at if order.wanted_at > datetime.now(timezone.utc) else order.stops_at
         said |= {"approval": approval_of(order, said), "answer_by": answer and answer.isoformat()}
         context["ti"].xcom_push("plan", said)
         if is_on(self.plan_only):
             return said
-        self._keep_override()
-        ti, limit = context["ti"], self.execution_timeout
-        deadline = time.time() + limit.total_seconds() if limit else None
         wish = None
         if self.schedule is not None and self.overrides:
             wish = {"schedule": self.schedule.describe(), "overrides": self.overrides}
+            if self._requested is not None:
+                # Later runs wish for it, too.
+                keep_override(self.overrides, self._requested, datetime.now(timezone.utc), self.schedule.zone)
+        ti, limit = context["ti"], self.execution_timeout
+        deadline = time.time() + limit.total_seconds() if limit else None
         trigger = ShiftTrigger(order.write(), deadline, is_last_try=ti.try_number > ti.max_tries, wish=wish)
         return self.wait_for(trigger, context)
 
@@ -300,13 +296,14 @@ class ShiftCapacityOperator(WaitingOperator):
         )
 
     def _wanted(self, context: Context, limit: int) -> DesiredAllocation:
-        from airflow_provider_soperator.capacity.approval import as_approved, read_approval
         from airflow_provider_soperator.capacity.order import (
             Superseded,
+            approved,
             is_requested,
             requested_allocation,
             scheduled_allocation,
         )
+        from airflow_provider_soperator.capacity.overrides import kept_overrides
 
         now, run = datetime.now(timezone.utc), context["dag_run"]
         try:
@@ -316,7 +313,8 @@ class ShiftCapacityOperator(WaitingOperator):
         if self.schedule is None:
             wanted = requested_allocation(self.desired, self.targets, limit, max(now, at or now))
             return replace(wanted, until=until, stops_at=until)
-        schedule = self.schedule.overridden(self._kept())
+        kept = kept_overrides(self.overrides)
+        schedule = self.schedule.overridden(kept)
         try:
             if is_requested(self.desired):
                 # What a schedule does not give away is not to be had through its DAG either.
@@ -326,43 +324,21 @@ class ShiftCapacityOperator(WaitingOperator):
                 units = requested_allocation(self.desired, self.targets, most, at).units
                 by, because = run.triggering_user_name or "", str(self.because or "")
                 self._requested = schedule.override(units, at, until, by, because)
-                schedule = self.schedule.overridden([*self._kept(), self._requested])
+                schedule = self.schedule.overridden([*kept, self._requested])
             else:
                 at = at or run.data_interval_end or now
                 # A newer handover supersedes this run, and an override does not.
                 scheduled_allocation(self.schedule, at, now)
                 at = max(at, now)
             wanted = scheduled_allocation(schedule, at, now)
-            if not self.approved_plan:
-                return wanted
-            self._approval = read_approval(self.approved_plan)
-            return as_approved(wanted, self._approval)
+            if self.approved_plan:
+                self._approval = self.approved_plan["approval"]
+                wanted = approved(wanted, self._approval["goal"])
+            return wanted
         except Superseded as error:
             # Airflow does not log why a task is skipped.
             self.log.info("Nothing is moved: %s", error)
             raise AirflowSkipException(str(error)) from None
-
-    def _kept(self) -> list[Override]:
-        """The overrides of the Airflow Variable."""
-        if not self.overrides:
-            return []
-        from airflow.sdk import Variable
-
-        from airflow_provider_soperator.capacity.overrides import read_overrides
-
-        return read_overrides(Variable.get(self.overrides, default=None), f"the Airflow Variable {self.overrides}")
-
-    def _keep_override(self) -> None:
-        """Keep what is desired, so that later runs wish for it, too."""
-        if self.schedule is None or not self.overrides or self._requested is None:
-            return
-        from airflow.sdk import Variable
-
-        from airflow_provider_soperator.capacity.overrides import write_overrides
-
-        kept = [one for one in self._kept() if one != self._requested]
-        text = write_overrides([*kept, self._requested], datetime.now(timezone.utc), self.schedule.zone)
-        Variable.set(self.overrides, text)
 
 
 def _check_targets(targets: Sequence[Target], schedule: CapacitySchedule | None) -> None:

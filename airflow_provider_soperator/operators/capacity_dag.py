@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from airflow.sdk import DAG, Asset, AssetWatcher, Param
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_soperator.capacity.allocation import units_text
-from airflow_provider_soperator.capacity.targets import write_targets
+from airflow_provider_soperator.capacity.order import ShiftOrder
 from airflow_provider_soperator.errors import CapacityMistake, name_remedy
 from airflow_provider_soperator.operators.capacity import ShiftCapacityOperator
 from airflow_provider_soperator.timetables.capacity import ReconciledCapacityTimetable
@@ -77,14 +77,17 @@ def capacity_dag(
     fields = {target.name: _amount(target, schedule) for target in targets} | _form()
     params = fields | dag_options.get("params", {})
     overrides = f"{dag_id}_overrides"
-    watcher = CapacityDifferenceTrigger(
-        dag_id=dag_id,
+    seen = ShiftOrder(
+        key="watch",
+        task=dag_id,
         block=block,
-        schedule=json.dumps(schedule.describe()),
-        targets=write_targets(targets),
-        overrides=overrides,
         nebius_conn_id=nebius_conn_id,
+        targets=tuple(targets),
+        desired={},
+        wanted_at=datetime.fromtimestamp(0, timezone.utc),
     )
+    watched, told = json.dumps(seen.write()), json.dumps(schedule.describe())
+    watcher = CapacityDifferenceTrigger(dag_id, watched, told, overrides)
     differences = Asset(name=f"{dag_id}_differences", watchers=[AssetWatcher(name="wish_and_world", trigger=watcher)])
     options: dict[str, Any] = {
         "schedule": ReconciledCapacityTimetable(schedule, differences),
@@ -108,8 +111,17 @@ def capacity_dag(
         plan = ShiftCapacityOperator(task_id="plan", **{"pre_execute": check} | common | {"plan_only": True})
         options = {"plan_only": f"{{{{ params.{_PLAN_ONLY} }}}}"} | common
         if approve:
-            approval = _approval(response_timeout, on_no_answer)
-            plan >> approval >> ShiftCapacityOperator(task_id="shift", **options | {"approved_plan": plan.output})
+            from airflow_provider_soperator.operators.approval import ApproveShiftOperator
+
+            question = ApproveShiftOperator(
+                task_id="approve",
+                plan_task_id="plan",
+                subject=f"Move capacity: {_MOVES}?",
+                body=_PLAN,
+                response_timeout=response_timeout,
+                on_no_answer=on_no_answer,
+            )
+            plan >> question >> ShiftCapacityOperator(task_id="shift", **options | {"approved_plan": plan.output})
         else:
             plan >> ShiftCapacityOperator(task_id="shift", **options)
     return dag
@@ -121,19 +133,6 @@ def _refuse_unknown(known: Iterable[str], context: Any) -> None:
         names = ", ".join(sorted(known))
         wrong = "; ".join(f"{name!r}: {name_remedy(name, known, f'the keys are {names}')}" for name in unknown)
         raise AirflowFailException(f"the conf of this run has unknown keys, so nothing is moved: {wrong}")
-
-
-def _approval(response_timeout: timedelta | None, on_no_answer: OnNoAnswer) -> Any:
-    from airflow_provider_soperator.operators.approval import ApproveShiftOperator
-
-    return ApproveShiftOperator(
-        task_id="approve",
-        plan_task_id="plan",
-        subject=f"Move capacity: {_MOVES}?",
-        body=_PLAN,
-        response_timeout=response_timeout,
-        on_no_answer=on_no_answer,
-    )
 
 
 def _form() -> dict[str, Param]:
@@ -158,12 +157,8 @@ def _form() -> dict[str, Param]:
 
 def _amount(target: Target, schedule: CapacitySchedule) -> Param:
     unit = target.units.removesuffix("s")
-    gives = {window.name: window.allocation for window in schedule.windows}
-    if schedule.otherwise is not None:
-        gives["otherwise"] = schedule.otherwise
-    said = "; ".join(
-        f"{name} {units_text({'': allocation[target.name]}).strip()}" for name, allocation in gives.items()
-    )
+    gives = {window.name: window.allocation for window in schedule.windows} | {"otherwise": schedule.otherwise or {}}
+    said = units_text({name: one[target.name] for name, one in gives.items() if one})
     most = f" It can have 0 to {schedule.limit // target.gpus_per_unit}." if schedule.limit else ""
     return Param(
         None,

@@ -5,19 +5,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Coroutine
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from datetime import datetime, timezone
 from types import SimpleNamespace
 from typing import Any
 
-from airflow.sdk import Variable
-from airflow.sdk.exceptions import AirflowRuntimeError
 from async_timeout import timeout
 
-from airflow_provider_soperator.capacity.allocation import bounds_of, units_text
+from airflow_provider_soperator.capacity.allocation import is_within, units_text
 from airflow_provider_soperator.capacity.lease import ShiftRecord
 from airflow_provider_soperator.capacity.order import ShiftOrder, Superseded
-from airflow_provider_soperator.capacity.overrides import read_overrides
+from airflow_provider_soperator.capacity.overrides import kept_overrides
 from airflow_provider_soperator.capacity.schedule import CapacitySchedule
 from airflow_provider_soperator.capacity.shift import Shift, ShiftOutcome
 from airflow_provider_soperator.errors import CapacityError, CapacityMistake, ConnectionMistake
@@ -86,33 +84,23 @@ class ShiftTrigger(KillableTrigger):
         """Await a shift; raises ``Superseded`` once something else is wished for."""
         shift = asyncio.ensure_future(run)
         try:
-            while True:
-                await asyncio.wait([shift], timeout=_LOOK)
-                if shift.done():
-                    return shift.result()
-                if said := await self._other_wish():
-                    raise Superseded(said)
+            while not (await asyncio.wait([shift], timeout=_LOOK))[0]:
+                # Whoever plans next fails with a mistake in the overrides.
+                with suppress(CapacityMistake):
+                    await self._check_wish()
+            return shift.result()
         finally:
             shift.cancel()
             await asyncio.wait([shift])
 
-    async def _other_wish(self) -> str:
-        """What is wished for in place of the order, in words."""
-        if self.wish is None:
-            return ""
-        key, order = self.wish["overrides"], ShiftOrder.read(self.order)
-        try:
-            kept = read_overrides(await call(Variable.get, key, default=None), f"the Airflow Variable {key}")
+    async def _check_wish(self) -> None:
+        if self.wish is not None:
+            kept, order = await call(kept_overrides, self.wish["overrides"]), ShiftOrder.read(self.order)
             schedule = CapacitySchedule.read(self.wish["schedule"]).overridden(kept)
-        except (CapacityMistake, AirflowRuntimeError) as error:
-            # Whoever plans next says so.
-            self.log.debug("What is wished for is unknown: %s", error)
-            return ""
-        wish = schedule.at(max(order.wanted_at, datetime.now(timezone.utc)))
-        bounds = {target: bounds_of(units) for target, units in wish.allocation.items()}
-        if all(low <= order.desired[target] <= high for target, (low, high) in bounds.items()):
-            return ""
-        return f"{wish.name} wishes for {units_text(wish.allocation)} by now; what was moved stays where it is"
+            wish = schedule.at(max(order.wanted_at, datetime.now(timezone.utc)))
+            if not is_within(order.desired, wish.allocation):
+                said = f"{wish.name} wishes for {units_text(wish.allocation)} by now"
+                raise Superseded(f"{said}; what was moved stays where it is")
 
     async def cancel(self) -> None:
         # A task with another try goes on with this shift, and needs its start.

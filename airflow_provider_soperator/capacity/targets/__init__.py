@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -162,19 +162,6 @@ class KubernetesScaleTarget:
 
 #: A holder of GPUs of a block. In JSON each kind is told by a field that it alone has, and needs.
 Target = SlurmNodesTarget | NebiusNodeGroupTarget | KubernetesScaleTarget
-
-
-def write_targets(targets: Sequence[Target]) -> str:
-    """Return JSON, as text."""
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(tuple[Target, ...]).dump_json(tuple(targets)).decode()
-
-
-def read_targets(text: str) -> tuple[Target, ...]:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(tuple[Target, ...]).validate_json(text)
 
 
 def refuse_strangers(targets: Iterable[Any]) -> None:

@@ -28,7 +28,7 @@ class Watched:
         return told
 
     def restart(self, gap: timedelta, *, was_stopped: bool) -> None:
-        self.watch = Differences(json.loads(json.dumps(self.watch.memory(is_stopped=was_stopped))))
+        self.watch = Differences(json.loads(json.dumps({**self.watch.state, "stopped": was_stopped})))
         self.now += gap
 
 

@@ -225,7 +225,7 @@ def test_a_lead_longer_than_what_lies_between_windows() -> None:
     said = "the lead of 2h is longer than otherwise on Mondays from 12:00 to 13:00, which lasts 1h"
     assert refused(windows=lunch, lead="2h").startswith(said)
     short = {"2026-12-24T10:00/2026-12-24T11:00": "night"}
-    said = "the lead of 2h is longer than the exception '2026-12-24T10:00/2026-12-24T11:00', which lasts 1h"
+    said = "the lead of 2h is longer than 'night' from 2026-12-24 10:00 to 2026-12-24 11:00, which lasts 1h"
     assert refused(exceptions=short, lead="2h").startswith(said)
 
 
@@ -234,20 +234,20 @@ def test_a_lead_longer_than_what_lies_between_windows() -> None:
     [
         (
             {"exceptions": {"2026-12-24T00:00/2026-12-24T07:00": "day"}},
-            "what is left of 'night' from 2026-12-24 07:00 to 2026-12-24 08:00, which lasts 1h",
+            "'night' from 2026-12-24 07:00 to 2026-12-24 08:00, which lasts 1h",
         ),
         (
             {"holidays": {"12-24": OTHERWISE}, "windows": [window("mon-sun 22:30 - 08:00", "night")]},
-            "what is left of 'night' from 2025-12-23 22:30 to 2025-12-24 00:00, which lasts 1h30m",
+            "'night' from 2025-12-23 22:30 to 2025-12-24 00:00, which lasts 1h30m",
         ),
         (
             {"overrides": [Override("2026-12-24T00:00/2026-12-24T01:59", OTHERWISE)]},
-            "the exception '2026-12-24T00:00/2026-12-24T01:59', which lasts 1h59m",
+            "'override' from 2026-12-24 00:00 to 2026-12-24 01:59, which lasts 1h59m",
         ),
         # On one day a year clocks leave an hour less of it.
         (
             {"windows": [window("sun 01:00 - 03:30", "early")]},
-            "what is left of 'early' from 2026-03-29 01:00 to 2026-03-29 03:30, which lasts 1h30m",
+            "'early' from 2026-03-29 01:00 to 2026-03-29 03:30, which lasts 1h30m",
         ),
     ],
 )

@@ -14,7 +14,8 @@ from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
 from airflow_provider_soperator.capacity.order import ShiftOrder
 from airflow_provider_soperator.capacity.schedule import CapacitySchedule, Window
-from airflow_provider_soperator.capacity.targets import NebiusNodeGroupTarget, SlurmNodesTarget, write_targets
+from airflow_provider_soperator.capacity.targets import NebiusNodeGroupTarget, SlurmNodesTarget
+from airflow_provider_soperator.errors import ConnectionMistake
 from airflow_provider_soperator.triggers import capacity_watch, shift
 from airflow_provider_soperator.triggers.capacity_watch import CapacityDifferenceTrigger
 from airflow_provider_soperator.triggers.shift import ShiftTrigger
@@ -100,8 +101,13 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     return World(monkeypatch)
 
 
+def order(**fields: Any) -> ShiftOrder:
+    ids = {"key": "k", "task": "t", "block": "b", "nebius_conn_id": "n"}
+    return ShiftOrder(**{**ids, "targets": TARGETS, "desired": {}, "wanted_at": NOON, **fields})
+
+
 def watcher(schedule: CapacitySchedule = SCHEDULE) -> CapacityDifferenceTrigger:
-    return CapacityDifferenceTrigger("shifts", "block", json.dumps(schedule.describe()), write_targets(TARGETS), KEY)
+    return CapacityDifferenceTrigger("shifts", json.dumps(order().write()), json.dumps(schedule.describe()), KEY)
 
 
 def test_a_hand_that_has_changed_a_side_is_noticed(world: World) -> None:
@@ -126,9 +132,10 @@ def test_a_run_that_is_under_way_is_left_to_mend_it(world: World) -> None:
 def test_an_override_of_the_variable_is_wished_for(world: World) -> None:
     trigger = watcher()
     world.looks(trigger, 2)
-    # Nobody can tell what this wishes for, and nothing is done.
+    # A watcher asks again after such an error.
     world.variables[KEY] = "6 until Sunday"
-    assert world.looks(trigger, 20) == []
+    with pytest.raises(ConnectionMistake, match="the Airflow Variable shifts_overrides is no list of overrides"):
+        world.looks(trigger, 1)
     world.variables[KEY] = json.dumps([OVERRIDE])
     [event] = world.looks(trigger, 7)
     assert (event["name"], event["wished"]) == ("override by ann", OVERRIDE["allocation"])
@@ -142,7 +149,7 @@ def test_an_edited_schedule_is_not_another_watcher_and_a_pause_is_told_from_an_o
     asyncio.run(trigger.on_kill())
     edited = watcher(CapacitySchedule.read({**SCHEDULE.describe(), "otherwise": {"training": 5, "inference": 3}}))
     [memory] = store.kept.values()
-    assert memory["was_stopped"]
+    assert memory["stopped"]
     assert edited.identity() == trigger.identity()
     edited.remember(memory)
     assert len(world.looks(edited, 6)) == 1
@@ -157,12 +164,9 @@ def test_an_edited_schedule_is_not_another_watcher_and_a_pause_is_told_from_an_o
 
 def stopped(world: World, order_for: dict[str, int], kept: list[dict[str, Any]], **wish: Any) -> Any:
     """The event of a shift that looks at what is wished for, and whether it has given the block back."""
-    order = ShiftOrder(
-        **{"key": "k", "task": "t", "block": "b", "nebius_conn_id": "n", "targets": TARGETS},
-        desired=order_for,
-        wanted_at=NOON,
+    trigger = ShiftTrigger(
+        order(desired=order_for).write(), wish={"schedule": SCHEDULE.describe(), "overrides": KEY, **wish}
     )
-    trigger = ShiftTrigger(order.write(), wish={"schedule": SCHEDULE.describe(), "overrides": KEY, **wish})
     world.variables[KEY], world.reads = json.dumps(kept), 0
     left = []
 

@@ -32,7 +32,7 @@ TRIGGERS = [
     ActiveCheckFailedTrigger(check="gpu-checks", look_back=FIVE_MINUTES, slurm_conn_id="soperator_default"),
     ClusterUnavailableTrigger(),
     ClusterUnavailableTrigger(min_duration=FIVE_MINUTES, cluster="soperator", poll_interval=60),
-    CapacityDifferenceTrigger("shifts", "block", '{"windows": []}', '[{"name": "a"}]', "overrides"),
+    CapacityDifferenceTrigger("shifts", '{"targets": []}', '{"windows": []}', "overrides"),
 ]
 
 
