@@ -128,9 +128,9 @@ class ShiftCapacityOperator(WaitingOperator):
     :param schedule: desired units by time, for as long as ``desired`` is empty
     :param at: moment whose allocation of the schedule is applied; by default the end of the run's data interval
     :param until: end of what is ``desired`` beside a schedule; by default the next handover
-    :param because: why it is desired, for plans and for ``overrides``
-    :param overrides: key of an Airflow Variable with further overrides of the schedule, in which a shift keeps what is
-        ``desired`` until its end
+    :param because: why it is desired, for plans and for ``overrides_variable``
+    :param overrides_variable: key of an Airflow Variable with further overrides of the schedule, in which a shift keeps
+        what is ``desired`` until its end
     :param approved_plan: result of a task with ``plan_only`` that a person has approved; the shift does no more
     :param transfer: time that one machine needs from one target to the other; nodes leave that long before the handover
     :param mode: when nodes leave: once ``"idle"``; once their jobs have ended (``"asap"``); or, ``force_after`` the
@@ -166,7 +166,7 @@ class ShiftCapacityOperator(WaitingOperator):
         at: datetime | str | None = None,
         until: datetime | str | None = None,
         because: str = "",
-        overrides: str | None = None,
+        overrides_variable: str | None = None,
         approved_plan: Any = None,
         transfer: timedelta = timedelta(0),
         mode: ReleaseMode = "asap",
@@ -199,7 +199,7 @@ class ShiftCapacityOperator(WaitingOperator):
         _check_targets(self.targets, schedule)
         self.block, self.nebius_conn_id = block, nebius_conn_id
         self.desired, self.schedule, self.at = desired, schedule, at
-        self.until, self.because, self.overrides = until, because, overrides
+        self.until, self.because, self.overrides_variable = until, because, overrides_variable
         self.approved_plan = approved_plan
         self.transfer, self.mode, self.force_after = transfer, mode, force_after
         self.grace, self.signal = grace, signal
@@ -236,11 +236,11 @@ class ShiftCapacityOperator(WaitingOperator):
         if is_on(self.plan_only):
             return said
         wish = None
-        if self.schedule is not None and self.overrides:
-            wish = {"schedule": self.schedule.describe(), "overrides": self.overrides}
+        if self.schedule is not None and self.overrides_variable:
+            wish = {"schedule": self.schedule.describe(), "overrides": self.overrides_variable}
             if self._requested is not None:
                 # Later runs wish for it, too.
-                keep_override(self.overrides, self._requested, datetime.now(timezone.utc), self.schedule.zone)
+                keep_override(self.overrides_variable, self._requested, datetime.now(timezone.utc), self.schedule.zone)
         ti, limit = context["ti"], self.execution_timeout
         deadline = time.time() + limit.total_seconds() if limit else None
         trigger = ShiftTrigger(order.write(), deadline, is_last_try=ti.try_number > ti.max_tries, wish=wish)
@@ -313,7 +313,7 @@ class ShiftCapacityOperator(WaitingOperator):
         if self.schedule is None:
             wanted = requested_allocation(self.desired, self.targets, limit, max(now, at or now))
             return replace(wanted, until=until, stops_at=until)
-        kept = kept_overrides(self.overrides)
+        kept = kept_overrides(self.overrides_variable)
         schedule = self.schedule.overridden(kept)
         try:
             if is_requested(self.desired):

@@ -103,7 +103,7 @@ def capacity_dag(
             "desired": {target.name: f"{{{{ params[{target.name!r}] }}}}" for target in targets},
             "until": f"{{{{ params.{_UNTIL} }}}}",
             "because": f"{{{{ params.{_BECAUSE} or '' }}}}",
-            "overrides": overrides,
+            "overrides_variable": overrides,
             "nebius_conn_id": nebius_conn_id,
             **(shift_args or {}),
         }

@@ -176,6 +176,16 @@ def test_the_form_refuses_what_is_no_amount(scheduled: Dag, said: str) -> None:
         scheduled.trigger(training=said)
 
 
+def test_an_event_of_the_watcher_starts_a_run(scheduled: Dag, stack: Stack, capacity: Capacity) -> None:
+    capacity.bring(3, 1)
+    before = {run.run_id for run in scheduled.runs()}
+    [asset] = stack.call("GET", "/assets", params={"name_pattern": f"{scheduled.dag_id}_differences"})["assets"]
+    stack.call("POST", "/assets/events", json={"asset_id": asset["id"], "extra": {}})
+    [run] = stack.wait("it has its run", lambda: [run for run in scheduled.runs() if run.run_id not in before])
+    run.wait("shift", "success")
+    assert run.xcom("shift")["allocation"] == {"training": 2, "inference": 2} == capacity.allocation()
+
+
 def test_keys_that_nothing_would_heed_are_refused(scheduled: Dag) -> None:
     run = scheduled.trigger(trainig="3")
     run.wait("plan", "failed")
