@@ -110,24 +110,24 @@ class CapacitySchedule:
 
     def __post_init__(self) -> None:
         # All fields become plain JSON values, so that equal schedules compare equal however they were written.
-        normal = {
+        normal: dict[str, Any] = {
             "windows": tuple(self.windows),
             "otherwise": None if self.otherwise is None else checked_allocation(self.otherwise, OTHERWISE),
-            "exceptions": _checked("exception", self.exceptions),
-            "holidays": _checked("holiday", self.holidays),
             "overrides": tuple(self.overrides),
             "gpus_per_unit": dict(self.gpus_per_unit),
             "lead": calendar.duration_text(calendar.seconds(self.lead)),
         }
+        for what, dated in (("exception", self.exceptions), ("holiday", self.holidays)):
+            normal[f"{what}s"] = {
+                dates: holds if isinstance(holds, str) else checked_allocation(holds, f"the {what} {dates!r}")
+                for dates, holds in dated.items()
+            }
         for name, value in normal.items():
             object.__setattr__(self, name, value)
         _ = self.zone
         self._check_windows()
         for what, level in self._levels.items():
-            # Of holidays those may overlap for which the same is said; two lists may have the same day.
-            refuse_overlap(
-                what, [(dates, number if what != "holiday" else name) for number, (dates, name, _) in enumerate(level)]
-            )
+            refuse_overlap(what, [(dates, allocation) for dates, _, allocation in level])
         self._check_targets()
         self._check_lead()
         if self.limit is not None:
@@ -188,8 +188,8 @@ class CapacitySchedule:
     def override(
         self, units: Mapping[str, Units], since: datetime, until: datetime | None, by: str, because: str
     ) -> Override:
-        """The override for what somebody wants: until the next handover, or for a week, unless an end is named."""
-        following = self.next_change(since)
+        """The override for what somebody wants, until a named end, or the next handover whose shift has not begun."""
+        following = self.next_change(since + self.lead_time)
         end = until or (following.at if following else since + timedelta(weeks=1))
         if end <= since:
             raise CapacityMistake(f"until must be after {since}, got {end}")
@@ -364,13 +364,6 @@ class CapacitySchedule:
             )
 
 
-def _checked(what: str, dated: Mapping[str, str | Mapping[str, Units]]) -> dict[str, str | dict[str, Units]]:
-    return {
-        dates: holds if isinstance(holds, str) else checked_allocation(holds, f"the {what} {dates!r}")
-        for dates, holds in dated.items()
-    }
-
-
 def _lay_out(
     windows: Sequence[Window], otherwise: Mapping[str, Units] | None, first: date, last: date, zone: Timezone
 ) -> list[ScheduleSegment]:
@@ -395,8 +388,8 @@ def _cut(segments: list[ScheduleSegment], dated: Iterable[ScheduleSegment]) -> l
     first, last = segments[0].since, segments[-1].until
     for one in dated:
         if first < one.until and one.since < last:
-            begin = max(0, bisect_right(segments, one.since, key=_begin) - 1)
-            end = max(0, bisect_left(segments, one.until, key=_begin) - 1)
+            begin = max(0, bisect_right(segments, one.since, key=lambda each: each.since) - 1)
+            end = max(0, bisect_left(segments, one.until, key=lambda each: each.since) - 1)
             head, tail = segments[begin], segments[end]
             segments[begin : end + 1] = [
                 *([replace(head, until=one.since)] if head.since < one.since else []),
@@ -404,7 +397,3 @@ def _cut(segments: list[ScheduleSegment], dated: Iterable[ScheduleSegment]) -> l
                 *([replace(tail, since=one.until)] if one.until < tail.until else []),
             ]
     return segments
-
-
-def _begin(segment: ScheduleSegment) -> DateTime:
-    return segment.since

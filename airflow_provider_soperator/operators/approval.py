@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
+from airflow_provider_soperator.capacity.overrides import keep_override
+from airflow_provider_soperator.errors import CapacityMistake
 from airflow_provider_soperator.values import is_on
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
+
+    from airflow_provider_soperator.capacity.schedule import CapacitySchedule
 
 #: What is done without an answer: the shift as planned, nothing, or nothing and the task fails.
 OnNoAnswer = Literal["go", "stay", "fail"]
@@ -20,16 +25,18 @@ OnNoAnswer = Literal["go", "stay", "fail"]
 class ApproveShiftOperator(ApprovalOperator):
     """Approval of a plan, which ends at the handover at the latest. A plan that moves nothing is not asked about.
 
-    :param plan_task_id: id of the ``ShiftCapacityOperator`` that has planned
-    :param on_no_answer: what is done without an answer: ``"go"``, ``"stay"`` or ``"fail"``
+    A plan of the schedule that is not approved is not asked about again: an override in the Airflow Variable keeps all
+    as it is until the next handover.
     """
 
-    def __init__(self, *, plan_task_id: str, on_no_answer: OnNoAnswer = "fail", **kwargs: Any) -> None:
+    def __init__(
+        self, *, schedule: CapacitySchedule, overrides_variable: str, on_no_answer: OnNoAnswer, **kwargs: Any
+    ) -> None:
         super().__init__(defaults=self.APPROVE if on_no_answer == "go" else None, **kwargs)
-        self.plan_task_id, self.on_no_answer = plan_task_id, on_no_answer
+        self.schedule, self.overrides_variable, self.on_no_answer = schedule, overrides_variable, on_no_answer
 
     def execute(self, context: Context) -> Any:
-        plan = context["ti"].xcom_pull(task_ids=self.plan_task_id)
+        plan = context["ti"].xcom_pull(task_ids="plan")
         if is_on(context["params"].get("plan_only")) or plan["steps"] == ["nothing to do"]:
             self.log.info("Nothing is to be moved, so nobody is asked")
             return None
@@ -37,6 +44,17 @@ class ApproveShiftOperator(ApprovalOperator):
             left = datetime.fromisoformat(plan["answer_by"]) - datetime.now(timezone.utc)
             self.response_timeout = max(min(self.response_timeout or left, left), timedelta(seconds=1))
         return super().execute(context)
+
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
+        plan = context["ti"].xcom_pull(task_ids="plan")
+        if not plan["is_requested"] and ("error" in event or self.REJECT in event["chosen_options"]):
+            now, units = datetime.now(timezone.utc), {target: move["now"] for target, move in plan["moves"].items()}
+            stay = self.schedule.override(units, now, None, "", "the plan was not approved")
+            # Of more than the schedule may give no override can be made.
+            with suppress(CapacityMistake):
+                self.schedule.overridden([stay])
+                keep_override(self.overrides_variable, stay, now, self.schedule.zone)
+        return super().execute_complete(context, event)
 
     def process_trigger_event_error(self, event: dict[str, Any]) -> None:
         if event["error_type"] != "timeout":

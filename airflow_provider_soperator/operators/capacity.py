@@ -232,6 +232,7 @@ class ShiftCapacityOperator(WaitingOperator):
         # An answer is of use until the handover, or else until the next shift begins.
         answer = order.wanted_at if order.wanted_at > datetime.now(timezone.utc) else order.stops_at
         said |= {"approval": approval_of(order, said), "answer_by": answer and answer.isoformat()}
+        said["is_requested"] = self._requested is not None
         context["ti"].xcom_push("plan", said)
         if is_on(self.plan_only):
             return said

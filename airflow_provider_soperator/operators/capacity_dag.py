@@ -26,6 +26,20 @@ if TYPE_CHECKING:
 
 #: Parameters of the form beside the sizes of targets.
 _PLAN_ONLY, _UNTIL, _BECAUSE = "plan_only", "until", "because"
+_ONLY = Param(
+    False,
+    type="boolean",
+    title="Only show the plan",
+    description="The plan is in the log, and says what each target has now. Nothing is moved.",
+)
+_END = Param(
+    None,
+    type=["null", "string"],
+    format="date-time",
+    title="until",
+    description="The schedule is overridden until then; left empty, until its next handover.",
+)
+_REASON = Param(None, type=["null", "string"], title="because", description="Why, for plans and logs.")
 #: Runs at a time: one that moves, one that a person starts, and one that waits for an answer. The lease of the block
 #: lets one shift move at a time.
 _RUNS = 3
@@ -74,8 +88,8 @@ def capacity_dag(
     check_choice("on_no_answer", on_no_answer, ("go", "stay", "fail"))
     if taken := {target.name for target in targets} & {_PLAN_ONLY, _UNTIL, _BECAUSE}:
         raise CapacityMistake(f"the form has a field {' and '.join(sorted(taken))} of its own", "rename the target")
-    fields = {target.name: _amount(target, schedule) for target in targets} | _form()
-    params = fields | dag_options.get("params", {})
+    params = {target.name: _amount(target, schedule) for target in targets}
+    params |= {_UNTIL: _END, _BECAUSE: _REASON, _PLAN_ONLY: _ONLY} | dag_options.get("params", {})
     overrides = f"{dag_id}_overrides"
     seen = ShiftOrder(
         key="watch",
@@ -115,7 +129,8 @@ def capacity_dag(
 
             question = ApproveShiftOperator(
                 task_id="approve",
-                plan_task_id="plan",
+                schedule=schedule,
+                overrides_variable=overrides,
                 subject=f"Move capacity: {_MOVES}?",
                 body=_PLAN,
                 response_timeout=response_timeout,
@@ -133,26 +148,6 @@ def _refuse_unknown(known: Iterable[str], context: Any) -> None:
         names = ", ".join(sorted(known))
         wrong = "; ".join(f"{name!r}: {name_remedy(name, known, f'the keys are {names}')}" for name in unknown)
         raise AirflowFailException(f"the conf of this run has unknown keys, so nothing is moved: {wrong}")
-
-
-def _form() -> dict[str, Param]:
-    """The fields beside the sizes of targets."""
-    return {
-        _UNTIL: Param(
-            None,
-            type=["null", "string"],
-            format="date-time",
-            title="until",
-            description="The schedule is overridden until then; left empty, until its next handover.",
-        ),
-        _BECAUSE: Param(None, type=["null", "string"], title="because", description="Why, for plans and logs."),
-        _PLAN_ONLY: Param(
-            False,
-            type="boolean",
-            title="Only show the plan",
-            description="The plan is in the log, and says what each target has now. Nothing is moved.",
-        ),
-    }
 
 
 def _amount(target: Target, schedule: CapacitySchedule) -> Param:

@@ -96,11 +96,7 @@ class CapacityTimetable(Timetable):
 
 
 class ReconciledCapacityTimetable(CapacityTimetable, AssetTriggeredTimetable):
-    """Beside the handovers, runs a DAG for each event of an asset: that of a watcher which finds a difference.
-
-    :param schedule: allocation of the GPUs by time
-    :param assets: asset, or assets, whose events start a run
-    """
+    """Beside the handovers, runs a DAG for each event of assets: those of a watcher that finds a difference."""
 
     # As of timetables with times of their own.
     periodic = True

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
+from airflow.sdk.exceptions import AirflowRuntimeError
+
 from airflow_provider_soperator.capacity.differences import Differences
 from airflow_provider_soperator.errors import CapacityError, ConnectionMistake
 from airflow_provider_soperator.triggers.base import EventTrigger, WatcherMemory, call
@@ -46,7 +48,7 @@ class CapacityDifferenceTrigger(EventTrigger):
     async def look(self, client: Any) -> Sequence[dict[str, Any]]:
         try:
             return await self._look(client)
-        except CapacityError as error:
+        except (CapacityError, AirflowRuntimeError) as error:
             # It is said once, and asked again.
             raise ConnectionMistake(str(error)) from error
 

@@ -10,6 +10,7 @@ from datetime import datetime, timezone
 from types import SimpleNamespace
 from typing import Any
 
+from airflow.sdk.exceptions import AirflowRuntimeError
 from async_timeout import timeout
 
 from airflow_provider_soperator.capacity.allocation import is_within, units_text
@@ -85,8 +86,8 @@ class ShiftTrigger(KillableTrigger):
         shift = asyncio.ensure_future(run)
         try:
             while not (await asyncio.wait([shift], timeout=_LOOK))[0]:
-                # Whoever plans next fails with a mistake in the overrides.
-                with suppress(CapacityMistake):
+                # Whoever plans next fails with a mistake in the overrides; Airflow may answer the next time.
+                with suppress(CapacityMistake, AirflowRuntimeError):
                     await self._check_wish()
             return shift.result()
         finally:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -39,6 +40,15 @@ def now() -> datetime:
 
 def add_capacity_dag(stack: Stack, name: str, schedule: CapacitySchedule, options: str = "") -> Dag:
     return stack.add_source(name, HEAD + BY_SCHEDULE.format(name=name, schedule=schedule.describe(), options=options))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_is_watched_afterwards(stack: Stack) -> Iterator[None]:
+    """Watchers would put right what other modules move."""
+    yield
+    for dag_id in ("scheduled", "approved", "unanswered", "gpu_shifts"):
+        with suppress(SandboxError):  # of tests that did not run
+            stack.call("PATCH", f"/dags/{dag_id}", json={"is_paused": True})
 
 
 # By a schedule
@@ -212,6 +222,8 @@ def test_a_run_whose_handover_is_not_the_newest_does_nothing(
 @pytest.fixture(scope="module")
 def answered(stack: Stack, capacity: Capacity) -> Mapping[str, Run]:
     """Runs that wait for an answer, all of them at the same time."""
+    # Its watcher would put right what these move.
+    stack.call("PATCH", "/dags/scheduled", json={"is_paused": True})
     slow = add_capacity_dag(stack, "approved", ALWAYS, "approve=True, max_active_runs=2")
     fast = add_capacity_dag(stack, "unanswered", ALWAYS, "approve=True, response_timeout=timedelta(seconds=3)")
     capacity.bring(2, 2)

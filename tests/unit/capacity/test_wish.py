@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ NIGHT = {"training": 8, "inference": 0}
 DAY = {"training": 4, "inference": 4}
 HOLIDAY = {"training": 2, "inference": 6}
 DEADLINE = {"training": 6, "inference": 2}
+HOUR = timedelta(hours=1)
 GPUS = {"training": 8, "inference": 8}
 
 
@@ -201,6 +202,9 @@ def test_the_override_that_began_last_comes_before_all_others_and_needs_no_lead(
 def test_an_override_of_a_form_lasts_until_the_next_handover_unless_it_says_when() -> None:
     now, made = datetime.fromisoformat("2026-11-27T12:00+00:00"), schedule()
     assert made.override(DEADLINE, now, None, "", "").when == "2026-11-27T13:00:00/2026-11-27T20:00:00"
+    # A shift that has begun is overridden, too.
+    ahead = schedule(lead="2h")
+    assert ahead.override(DEADLINE, now + 5 * HOUR, None, "", "").when == "2026-11-27T18:00:00/2026-11-28T08:00:00"
     fixed = CapacitySchedule(timezone="UTC", windows=[Window("daily 00:00 - 24:00", DAY)])
     assert fixed.override(DEADLINE, now, None, "", "").when == "2026-11-27T12:00:00/2026-12-04T12:00:00"
     with pytest.raises(CapacityMistake, match="until must be after 2026-11-27 12:00:00"):

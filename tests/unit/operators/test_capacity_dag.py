@@ -241,13 +241,24 @@ def test_a_shift_does_what_was_approved(airflow: Airflow) -> None:
 # The question
 
 
-def asked(airflow: Airflow, plan: dict[str, Any], params: dict[str, Any] | None = None, **options: Any) -> Any:
-    task = ApproveShiftOperator(task_id="approve", plan_task_id="plan", subject="Move?", **options)
-    task.execute({"ti": SimpleNamespace(xcom_pull=lambda task_ids: plan), "params": params or {}})  # type: ignore[typeddict-item]
+def asked(airflow: Airflow, plan: dict[str, Any], event: Any = None, **options: Any) -> ApproveShiftOperator:
+    """A question about a plan, and what has come of it."""
+    params = options.pop("params", {})
+    fields = {"task_id": "approve", "subject": "Move?", "schedule": SCHEDULE, "on_no_answer": "fail", **options}
+    task = ApproveShiftOperator(**fields, overrides_variable=KEY)
+    context: Any = {"ti": SimpleNamespace(xcom_pull=lambda task_ids: plan), "params": params}
+    task.execute(context)
+    if event:
+        task.execute_complete(context, event)
     return task
 
 
-PLAN = {"moves": {"training": {"now": 4, "then": 8}}, "steps": ["now: ..."], "answer_by": str(NOON + 2 * HOUR)}
+PLAN = {
+    "moves": {"training": {"now": 4, "then": 8}},
+    "steps": ["now: ..."],
+    "is_requested": False,
+    "answer_by": str(NOON + 2 * HOUR),
+}
 
 
 @pytest.mark.parametrize(("response_timeout", "expected"), [(None, 2 * HOUR), (HOUR, HOUR), (24 * HOUR, 2 * HOUR)])
@@ -266,7 +277,7 @@ def test_without_a_lead_a_question_ends_as_the_next_shift_begins(airflow: Airflo
 def test_nobody_is_asked_about_what_moves_nothing(airflow: Airflow) -> None:
     still = {"moves": {"training": {"now": 4, "then": 4}}, "steps": ["nothing to do"], "answer_by": None}
     asked(airflow, still)
-    asked(airflow, PLAN, {"plan_only": True})
+    asked(airflow, PLAN, params={"plan_only": True})
     assert airflow.asked == []
     asked(airflow, {**still, "steps": ["now: training starts the units that are not ready"]})
     assert airflow.asked == [None]
@@ -275,8 +286,28 @@ def test_nobody_is_asked_about_what_moves_nothing(airflow: Airflow) -> None:
 def test_somebody_is_told_that_nobody_has_answered(airflow: Airflow) -> None:
     no_answer = {"error": "The response timeout has passed", "error_type": "timeout"}
     with pytest.raises(AirflowFailException, match="Nobody has answered in time, so this handover is skipped"):
-        asked(airflow, PLAN).execute_complete({}, no_answer)
+        asked(airflow, PLAN, no_answer)
     with pytest.raises(AirflowSkipException, match="Nobody has answered in time"):
-        asked(airflow, PLAN, on_no_answer="stay").execute_complete({}, no_answer)
+        asked(airflow, PLAN, no_answer, on_no_answer="stay")
     # Airflow answers with it.
     assert asked(airflow, PLAN, on_no_answer="go").defaults == ["Approve"]
+
+
+@pytest.mark.parametrize("answer", ["Reject", None])
+def test_what_was_not_approved_stays_as_it_is_until_the_next_handover(
+    airflow: Airflow, monkeypatch: pytest.MonkeyPatch, answer: str | None
+) -> None:
+    monkeypatch.setattr(ApprovalOperator, "execute_complete", lambda *_: None)
+    moves = {"training": {"now": 6, "then": 4}, "inference": {"now": 2, "then": 4}}
+    event = {"chosen_options": [answer]} if answer else {"error": "no response", "error_type": "timeout"}
+    asked(airflow, {**PLAN, "moves": moves, "is_requested": True}, event)
+    asked(airflow, {**PLAN, "moves": moves}, {"chosen_options": ["Approve"]})
+    assert not airflow.variables
+    asked(airflow, {**PLAN, "moves": moves}, event)
+    [stay] = json.loads(airflow.variables[KEY])
+    assert (stay["when"], stay["because"]) == ("2026-11-23T12:00:00/2026-11-23T20:00:00", "the plan was not approved")
+    # More than the block has is no override, which would be refused in each run.
+    asked(airflow, {**PLAN, "moves": {**moves, "inference": {"now": 8, "then": 4}}}, event)
+    assert len(json.loads(airflow.variables[KEY])) == 1
+    # So nobody finds a difference, and nobody is asked again.
+    assert stay["allocation"] == {"training": 6, "inference": 2}
