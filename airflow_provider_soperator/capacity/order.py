@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow_provider_soperator.capacity.allocation import Units, is_within, units_text
+from airflow_provider_soperator.capacity.allocation import Units
 from airflow_provider_soperator.capacity.holdings import Allocation, Release, World
 from airflow_provider_soperator.capacity.targets import Target
 from airflow_provider_soperator.errors import CapacityError, CapacityMistake
@@ -52,15 +52,7 @@ def scheduled_allocation(schedule: CapacitySchedule, at: datetime, now: datetime
     until = following.at if following else None
     # The shift to the next allocation takes over when it begins; within its lead, at the handover.
     stops_at = following.begins if following and following.begins > now else until
-    return DesiredAllocation(segment.allocation, max(at, now), until, f"{segment.name}, as scheduled", stops_at)
-
-
-def approved(wanted: DesiredAllocation, goal: dict[str, int]) -> DesiredAllocation:
-    """What is wanted, with a goal that was approved; ``Superseded`` if that is wished for no more."""
-    if not is_within(goal, wanted.units):
-        news = f"{units_text(wanted.units)} is wished for by now; the next run asks again"
-        raise Superseded(f"{units_text(goal)} was approved, but {news}")
-    return replace(wanted, units=goal)
+    return DesiredAllocation(dict(segment.allocation), max(at, now), until, f"{segment.name}, as scheduled", stops_at)
 
 
 def requested_allocation(desired: Any, targets: Sequence[Target], limit: int, at: datetime) -> DesiredAllocation:

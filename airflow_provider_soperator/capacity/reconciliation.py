@@ -8,9 +8,9 @@ from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
-from airflow_provider_soperator.capacity.allocation import Units, bounds_of, goal_of
+from airflow_provider_soperator.capacity.allocation import Units, bounds_of, goal_of, is_within, units_text
 from airflow_provider_soperator.capacity.holdings import World
-from airflow_provider_soperator.capacity.order import ShiftOrder
+from airflow_provider_soperator.capacity.order import DesiredAllocation, ShiftOrder, Superseded
 from airflow_provider_soperator.capacity.shift import Shift
 from airflow_provider_soperator.capacity.targets.protocol import Clients
 from airflow_provider_soperator.logger import Logger
@@ -45,3 +45,11 @@ def approval_of(order: ShiftOrder, plan: Mapping[str, Any]) -> dict[str, Any]:
     named = {name: plan[name] for name in ("nodes", "jobs") if name in plan}
     bounds = {"goal": dict(order.desired), **named, "end": order.stops_at and order.stops_at.isoformat()}
     return {**bounds, "digest": sha256(json.dumps(bounds, sort_keys=True).encode()).hexdigest()[:12]}
+
+
+def approved(wanted: DesiredAllocation, goal: dict[str, int]) -> DesiredAllocation:
+    """What is wanted, with a goal that was approved; ``Superseded`` if that is wished for no more."""
+    if not is_within(goal, wanted.units):
+        news = f"{units_text(wanted.units)} is wished for by now; the next run asks again"
+        raise Superseded(f"{units_text(goal)} was approved, but {news}")
+    return replace(wanted, units=goal)

@@ -282,6 +282,7 @@ class ShiftCapacityOperator(WaitingOperator):
             desired={},
             wanted_at=wanted.at,
             until=wanted.until,
+            stops_at=wanted.stops_at,
             transfer=self.transfer,
             mode=self.mode,
             force_after=self.force_after,
@@ -291,7 +292,6 @@ class ShiftCapacityOperator(WaitingOperator):
             rollback=self.rollback,
             wait_for_lease=self.if_running == "wait",
             poll_interval=self.poll_interval,
-            stops_at=wanted.stops_at,
             approved=self._approval,
             why=f"{wanted.why} ({ti.dag_id})",
         )
@@ -299,12 +299,12 @@ class ShiftCapacityOperator(WaitingOperator):
     def _wanted(self, context: Context, limit: int) -> DesiredAllocation:
         from airflow_provider_soperator.capacity.order import (
             Superseded,
-            approved,
             is_requested,
             requested_allocation,
             scheduled_allocation,
         )
         from airflow_provider_soperator.capacity.overrides import kept_overrides
+        from airflow_provider_soperator.capacity.reconciliation import approved
 
         now, run = datetime.now(timezone.utc), context["dag_run"]
         try:
