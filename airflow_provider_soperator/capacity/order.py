@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
+from airflow_provider_soperator.capacity.allocation import Units
 from airflow_provider_soperator.capacity.holdings import Allocation, Release, World
 from airflow_provider_soperator.capacity.targets import Target
 from airflow_provider_soperator.errors import CapacityError, CapacityMistake
@@ -28,10 +29,12 @@ _AMOUNT = re.compile(r"(\d+)(?: *(gpus?|[a-z]+))?", re.IGNORECASE)
 class DesiredAllocation:
     """Units of each target from a moment on, and until when, if that is known."""
 
-    units: dict[str, int]
+    units: Mapping[str, Units]
     at: datetime
     until: datetime | None
     why: str
+    #: When the shift to the next allocation begins, if that is known.
+    stops_at: datetime | None = None
 
 
 class Superseded(CapacityError):
@@ -47,7 +50,9 @@ def scheduled_allocation(schedule: CapacitySchedule, at: datetime, now: datetime
         )
     following = schedule.next_change(max(at, now))
     until = following.at if following else None
-    return DesiredAllocation(dict(segment.allocation), max(at, now), until, f"{segment.name}, as scheduled")
+    # The shift to the next allocation takes over when it begins; within its lead, at the handover.
+    stops_at = following.begins if following and following.begins > now else until
+    return DesiredAllocation(dict(segment.allocation), max(at, now), until, f"{segment.name}, as scheduled", stops_at)
 
 
 def requested_allocation(desired: Any, targets: Sequence[Target], limit: int, at: datetime) -> DesiredAllocation:
@@ -142,8 +147,9 @@ class ShiftOrder:
     wanted_at: datetime
     #: The time that a unit needs from one target to the other: nodes leave that long before ``wanted_at``.
     transfer: timedelta = timedelta(0)
-    #: The end of the allocation, if known.
+    #: The end of the allocation, and the beginning of the shift to the next one, if known.
     until: datetime | None = None
+    stops_at: datetime | None = None
     mode: ReleaseMode = "asap"
     #: With ``force``: how long after ``wanted_at`` jobs are ended, and how long before that they get the signal.
     force_after: timedelta = timedelta(0)
@@ -154,6 +160,9 @@ class ShiftOrder:
     wait_for_lease: bool = True
     poll_interval: float = 10.0
     why: str = ""
+    #: What a person has approved: ``goal`` (units of each target), ``nodes`` that may go (names, or names of each
+    #: target), ``jobs`` that may be ended (ids), and the ``end`` of it. The shift does no more.
+    approved: dict[str, Any] | None = None
 
     @property
     def leaves_at(self) -> datetime:

@@ -318,14 +318,14 @@ async def _done(work: Awaitable[None]) -> bool:
 
 
 async def begin(
-    order_for: Callable[[int], ShiftOrder], block: str, nebius_conn_id: str, clients: Clients, log: Logger
+    order_for: Callable[[int], Awaitable[ShiftOrder]], block: str, nebius_conn_id: str, clients: Clients, log: Logger
 ) -> tuple[ShiftOrder, ShiftPlan]:
     """The order for a block, checked, and its plan; ``order_for`` makes it from the block's number of GPUs.
 
     Raises ``CapacityMistake`` if a retry cannot help, and otherwise ``CapacityError``.
     """
     try:
-        order = order_for((await clients.block(nebius_conn_id, block)).limit)
+        order = await order_for((await clients.block(nebius_conn_id, block)).limit)
         async with Shift.open(order, clients, log) as shift:
             return order, await shift.plan(await shift.check())
     except ConnectionMistake as error:

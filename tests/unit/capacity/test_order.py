@@ -52,11 +52,13 @@ FULL = ShiftOrder(
     grace=90 * SECOND,
     signal="USR1",
     timeouts=Timeouts(release=MINUTE, free=2 * MINUTE, ready=3 * MINUTE, out_of_reach=4 * MINUTE),
+    stops_at=AT + timedelta(hours=10),
     rollback=False,
     airflow="0a1b2c",
     wait_for_lease=False,
     poll_interval=2.5,
     why="night (shifts)",
+    approved={"goal": {"training": 4, "inference": 0}, "nodes": ["worker-3"], "jobs": ["7"], "end": AT.isoformat()},
 )
 
 
