@@ -11,7 +11,7 @@ from typing import Any
 from async_timeout import timeout
 
 from airflow_provider_soperator.capacity.lease import ShiftRecord
-from airflow_provider_soperator.capacity.order import ShiftOrder
+from airflow_provider_soperator.capacity.order import ShiftOrder, Superseded
 from airflow_provider_soperator.capacity.shift import Shift
 from airflow_provider_soperator.errors import CapacityError, CapacityMistake, ConnectionMistake
 from airflow_provider_soperator.hooks.cluster_clients import ShiftClients
@@ -59,6 +59,8 @@ class ShiftTrigger(KillableTrigger):
                         await shift.leave()
                     return timed_out("the time of the task was over" + self.fate)
             return succeeded(outcome.describe())
+        except Superseded as error:
+            return succeeded({"superseded": str(error)})
         except (CapacityError, *FAILURES) as error:
             can_never_be = isinstance(error, (CapacityMistake, ConnectionMistake))
             return (refused if can_never_be else failed)(str(error))
