@@ -275,15 +275,20 @@ class ProgressTimer:
         self._timeouts, self._patience = timeouts, patience(timeouts, has_window=has_window)
         self._part: tuple[Any, ...] = ()
         self._since: datetime | None = None
+        #: When steps began to fail, when somebody was told, and from when on no time has been counted.
         self._out_of_reach: datetime | None = None
         self._told: datetime | None = None
+        self._failed: datetime | None = None
 
     def see(
         self, world: World, desired: Allocation, now: datetime, *, started: bool, ready: Allocation | None = None
     ) -> None:
-        """Note the progress; raises ``PartTookTooLong``."""
+        """Note the progress; raises ``PartTookTooLong``. Time in which steps fail does not count."""
         part, limit, what = self._waiting_for(world, desired, ready)
-        if part != self._part or self._since is None or self._out_of_reach or not started:
+        if self._since and self._failed:
+            self._since += now - self._failed
+        self._failed = None
+        if part != self._part or self._since is None or not started:
             self._part, self._since = part, now
         elif limit is not None and now - self._since > limit:
             problems = [problem for seen in world.holdings.values() for problem in seen.problems]
@@ -292,7 +297,7 @@ class ProgressTimer:
 
     def wait_out(self, error: Exception, now: datetime, log: Logger) -> None:
         """Note that a step failed; raises ``PartTookTooLong`` if all steps have failed for too long."""
-        needs_person = needs_a_person(error)
+        needs_person, self._failed = needs_a_person(error), self._failed or now
         if self._out_of_reach is None or self._told is None or (needs_person and now - self._told > _REMIND):
             self._out_of_reach, self._told = self._out_of_reach or now, now
             if needs_person:

@@ -186,16 +186,21 @@ class SlurmNodesSession(Session):
 
     async def grow(self, to: int) -> None:
         nodes = await self._nodes()
-        # A node that is on holds its GPUs, even if others have drained it: no other node may take them.
-        anothers = sum(self._is_anothers(node) and not is_off(node) for node in nodes)
         mine = [node for node in nodes if not self._is_anothers(node)]
         failed = self._notes.failed
         failed |= {node.name: node.reason for node in mine if self._has_failed(node)}
+        # A node that is on holds its GPUs, even if others have drained it or it is given up: no other node may take
+        # them before it is off.
+        taken = sum(
+            (self._is_anothers(node) or node.name in failed or failed_to_resume(node)) and not is_off(node)
+            for node in nodes
+        )
+        chosen = sorted((node for node in mine if node.name not in failed), key=_nearness)[: max(0, to - taken)]
         # Up to Soperator 4.1 the Pod of a node that did not boot stays, and keeps its machine from the node that is
-        # powered up instead.
-        given_up = kept_off([node for node in mine if node.name in failed], PowerDownMode.ASAP, reason=self._reason)
-        chosen = sorted((node for node in mine if node.name not in failed), key=_nearness)
-        move = up(chosen[: max(0, to - anothers)], owner=self._reason.owner, since=self._notes.began)
+        # powered up instead, or from itself.
+        lost = [node for node in mine if node.name in failed or (failed_to_resume(node) and node not in chosen)]
+        given_up = kept_off(lost, PowerDownMode.ASAP, reason=self._reason)
+        move = up(chosen, owner=self._reason.owner, since=self._notes.began)
         for order in (*given_up.orders, *move.orders):
             await self._client.ask(order)
         self._problems = tuple(f"{name}: {why}" for name, why in {**failed, **move.lost}.items())

@@ -84,7 +84,8 @@ class SlurmNode:
     is_told: bool = False
     drain: str = ""
     drained_at: datetime = START - timedelta(days=1)
-    #: It has not booted.
+    #: It will not boot, and it has not.
+    will_fail: bool = False
     is_down: bool = False
     down_since: datetime | None = None
 
@@ -106,8 +107,9 @@ class Nodes:
         self.boots: Callable[[], timedelta | None] = lambda: 2 * MINUTE
         #: True if the cloud has a machine for a node.
         self.claim: Callable[[], bool] = lambda: True
-        #: Told of orders that no shift may give.
-        self.violated: Callable[[str], None] = lambda what: None
+        #: Told of orders that no shift may give, with the node; and of jobs that are ended by name.
+        self.violated: Callable[[str, str], None] = lambda what, node: None
+        self.ended: Callable[[SlurmJob], None] = lambda job: None
 
     @property
     def names(self) -> str:
@@ -141,8 +143,11 @@ class Nodes:
 
     # What there is
 
-    def count(self, usable: bool = True) -> int:
-        return sum(node.power == "on" and not node.drain and not node.is_down for node in self.nodes.values())
+    @property
+    def usable(self) -> int:
+        return sum(
+            node.power == "on" and not (node.drain or node.is_told or node.is_down) for node in self.nodes.values()
+        )
 
     @property
     def machines(self) -> int:
@@ -179,16 +184,16 @@ class Nodes:
                 self._boot(node, now)
 
     def _boot(self, node: SlurmNode, now: datetime) -> None:
-        if not node.has_machine:
-            if not self.claim():
-                return
+        if not node.has_machine and not self.claim():
+            return
+        if not node.has_machine or node.due is None:
             takes = self.boots()
-            node.has_machine, node.due = True, now + (takes or 10 * MINUTE)
-            node.is_down = takes is None
-        elif node.due is None or now >= node.due:
-            node.power, node.due = "on", None
-            if node.is_down:
-                node.down_since = now
+            node.has_machine, node.due, node.will_fail = True, now + (takes or 10 * MINUTE), takes is None
+        elif now >= node.due:
+            # Up to Soperator 4.1 the Pod of a node that did not boot keeps its machine.
+            node.power, node.due, node.down_since = "off" if node.will_fail else "on", None, now
+            if node.will_fail:
+                node.is_down, node.will_fail, node.drain = True, False, ""
 
     # As a client
 
@@ -225,17 +230,19 @@ class Nodes:
                 if not job.may_requeue or not job.has_script:
                     raise WholeJobOnly("Requested operation is presently disabled", "scontrol")
                 job.restarts, job.node, job.began = job.restarts + 1, "", None
+                self.ended(job)
             elif request.signal:
                 job.signals.append(request.signal)
-            else:
+            elif not job.end:
                 self.finish(job, "CANCELLED")
+                self.ended(job)
 
     def _order(self, node: SlurmNode, order: NodeOrder) -> None:
         now = self.now()
         if isinstance(order, PowerUp):
             # Ignored where it is on, or on its way off.
             if node.power == "off":
-                node.power, node.due = "coming", None
+                node.power, node.due, node.is_down = "coming", None, False
         elif isinstance(order, Drain):
             node.drain, node.drained_at = node.drain or order.reason, now
         elif isinstance(order, PowerDown):
@@ -243,15 +250,16 @@ class Nodes:
         else:
             assert isinstance(order, Undrain)
             if node.drain and not node.drain.startswith("airflow:"):
-                self.violated(f"{node.name}, which was drained by {node.drain!r}, is undrained")
+                self.violated(f"{node.name}, which was drained by {node.drain!r}, is undrained", node.name)
             node.drain = ""
 
     def _power_down(self, node: SlurmNode, order: PowerDown) -> None:
         now = self.now()
         if node.drain and not node.drain.startswith("airflow:") and node.drained_at < now and not node.is_told:
-            self.violated(f"{node.name}, which was drained by {node.drain!r}, is powered down")
-        for one in self._reservations_of(node.name):
-            self.violated(f"{node.name}, which is reserved as {one.name}, is powered down")
+            self.violated(f"{node.name}, which was drained by {node.drain!r}, is powered down", node.name)
+        # One that has not booted serves nobody.
+        for one in [] if node.is_down else self._reservations_of(node.name):
+            self.violated(f"{node.name}, which is reserved as {one.name}, is powered down", node.name)
         if node.power == "off":
             # The cycle begins again, and the drain is over.
             node.power, node.due, node.drain = "going", now + self.power_down_time, ""
@@ -259,7 +267,7 @@ class Nodes:
             if order.mode is PowerDownMode.FORCE:
                 for job in self.on(node.name):
                     self.finish(job, "NODE_FAIL")
-                    self.violated(f"job {job.number} is ended with {node.name}")
+                    self.violated(f"job {job.number} is ended with {node.name}", node.name)
             node.is_told = True
             if order.mode is not PowerDownMode.IDLE:
                 node.drain, node.drained_at = order.reason or "POWER_DOWN_ASAP", now
