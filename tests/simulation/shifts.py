@@ -132,10 +132,9 @@ class Controller:
         if world.is_slurm_away:
             raise ConnectionLost("slurmctld is away")
         answer = world.slurm.answer(request)
-        if request.__class__.__name__.startswith(
-            ("Power", "Drain", "Undrain", "Create", "Update", "Delete", "Requeue")
-        ):
-            world.note(f"{self.name}: {request}")
+        if not isinstance(request, ListJobs | ListNodes | ListReservations):
+            what = getattr(request, "names", ()) or getattr(request, "nodes", ()) or getattr(request, "name", "")
+            world.note(f"{self.name}: {type(request).__name__} {what}")
         world.loses_an_answer()
         return answer
 
@@ -261,7 +260,7 @@ class World:
             except NeverEnds:
                 self._break("everything comes to an end", "nothing moves any more")
         if self.broken:
-            raise Violated(self.seed, *self.broken, self._story)
+            raise Violated(self.seed, *self.broken, self._story, "--shifts ")
 
     def _break(self, rule: str, what: str) -> None:
         if self.broken is None:
