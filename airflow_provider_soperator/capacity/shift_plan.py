@@ -111,12 +111,15 @@ def missing_units(world: World, order: ShiftOrder) -> tuple[str, ...]:
     for name, seen in world.holdings.items():
         wanted, units = order.desired[name], order.units(name)
         if (has := max(seen.held, seen.allowed)) > wanted:
-            line = f"{name} still has {has} {units}, not {wanted}"
+            line, fixed = f"{name} still has {has} {units}, not {wanted}", seen.stuck
         elif seen.ready < wanted:
-            line = f"{name} has {seen.ready} of {wanted} {units} ready"
+            line, fixed = (
+                f"{name} has {seen.ready} of {wanted} {units} ready",
+                seen.reasons if seen.broken else seen.away,
+            )
         else:
             continue
-        why = dict.fromkeys([*seen.problems, *in_lines(seen.reasons)])
+        why = dict.fromkeys([*seen.problems, *in_lines(fixed)])
         lines.append(f"{line}: {'; '.join(why)}" if why else line)
     return tuple(lines)
 

@@ -168,8 +168,8 @@ class SlurmNodesSession(Session):
                 await self._reserve([load.node.name for load in leaving if not is_off(load.node)], release)
             return
         busy = [load for load in leaving if load.is_busy]
-        jobs = {job.id: job for load in leaving for job in load.jobs}
-        self._notes.displaced.see(jobs.values())
+        stays = [job for load in loads if load not in leaving for job in load.jobs]
+        self._notes.displaced.see([job for load in leaving for job in load.jobs], stays)
         if release.mode is PowerDownMode.FORCE:
             await self._end_jobs({job.id: job for load in busy for job in load.jobs}, release)
         mode = PowerDownMode.IDLE if release.mode is PowerDownMode.IDLE else PowerDownMode.ASAP
