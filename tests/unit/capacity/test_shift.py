@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from airflow_provider_soperator.capacity import shift as engine
 from airflow_provider_soperator.capacity.lease import LeaseLost, ShiftRecord
 from airflow_provider_soperator.capacity.order import ShiftOrder, Superseded, Timeouts
-from airflow_provider_soperator.capacity.shift import Shift, ShiftFailed, ShiftOutcome
+from airflow_provider_soperator.capacity.shift import Shift, ShiftFailed, ShiftOutcome, begin
+from airflow_provider_soperator.capacity.shift_plan import ShiftPlan
 from airflow_provider_soperator.capacity.targets import KubernetesScaleTarget, SlurmNodesTarget
 from airflow_provider_soperator.errors import CapacityBusy, CapacityError, CapacityMistake
-from airflow_provider_soperator.nebius.api import NebiusUnauthenticated
-from airflow_provider_soperator.slurm.errors import NotPermitted
-from airflow_provider_soperator.transports.transport_errors import ConnectFailed
-from tests.unit.capacity.world import NEVER, SECOND, START, Cloud, Death, Pace, Process, State, Unit
+from airflow_provider_soperator.nebius.api import NebiusMissing, NebiusUnauthenticated, NebiusUnreachable
+from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
+from airflow_provider_soperator.slurm.errors import ControllerUnreachable, NotPermitted
+from airflow_provider_soperator.transports.transport_errors import ConnectFailed, UnknownEndpoint
+from tests.unit.capacity.world import BLOCK, NEVER, SECOND, START, Cloud, Death, Pace, Process, State, Unit
 
 TARGETS = (
     SlurmNodesTarget(name="training", nodes="worker-[0-7]"),
@@ -579,3 +581,54 @@ def test_the_plan_is_of_the_world_as_it_is(cloud: Cloud) -> None:
     said = asyncio.run(go())
     assert said.startswith("training goes from 8 to 4 nodes\ninference goes from 0 to 4 replicas\n1. ")
     assert is_as(cloud, NIGHT)
+
+
+# The first look
+
+
+class Clients:
+    """The way to a block, which begins with errors."""
+
+    def __init__(self, cloud: Cloud, *errors: Exception) -> None:
+        self._cloud, self._errors = cloud, list(errors)
+
+    async def block(self, conn_id: str, block: str) -> CapacityBlock:
+        if self._errors:
+            raise self._errors.pop(0)
+        return self._cloud.block()
+
+
+def look(cloud: Cloud, monkeypatch: pytest.MonkeyPatch, *errors: Exception) -> ShiftPlan:
+    @asynccontextmanager
+    async def opened(order: ShiftOrder, clients: Any, log: Any) -> AsyncIterator[Shift]:
+        yield shift(cloud, order)
+
+    monkeypatch.setattr(Shift, "open", opened)
+    clients = cast(Any, Clients(cloud, *errors))
+    found = begin(lambda limit: ORDER, BLOCK, "nebius_default", clients, cloud.log, timeouts=HASTY, poll_interval=0)
+    return asyncio.run(found)[1]
+
+
+def test_the_first_look_waits_out_what_passes_and_what_a_person_has_to_mend(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors = [NebiusUnreachable("503"), ControllerUnreachable("slurmctld restarts"), NebiusUnauthenticated("expired")]
+    assert look(cloud, monkeypatch, *errors).moves[1].then == 4
+
+
+@pytest.mark.parametrize(
+    ("error", "is_lasting"),
+    [(NebiusMissing("there is no block"), True), (NotPermitted("no"), True), (UnknownEndpoint("no host"), False)],
+)
+def test_the_first_look_does_not_wait_for_what_stays(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch, error: Exception, is_lasting: bool
+) -> None:
+    with pytest.raises(CapacityError) as found:
+        look(cloud, monkeypatch, error)
+    assert isinstance(found.value, CapacityMistake) is is_lasting
+    assert cloud.now < 5
+
+
+def test_the_first_look_does_not_wait_for_ever(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(CapacityError, match="no step succeeded for 0:00:30: 503"):
+        look(cloud, monkeypatch, *[NebiusUnreachable("503")] * 100)
