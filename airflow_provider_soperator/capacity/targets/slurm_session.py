@@ -189,10 +189,12 @@ class SlurmNodesSession(Session):
         mine = [node for node in nodes if not self._is_anothers(node)]
         failed = self._notes.failed
         failed |= {node.name: node.reason for node in mine if self._has_failed(node)}
-        # A node that is on holds its GPUs, even if others have drained it or it is given up: no other node may take
-        # them before it is off.
+        # Their GPUs are no other node's: of those that are on, even if others have drained them, and of those that are
+        # given up, until the next look finds them gone.
         taken = sum(
-            (self._is_anothers(node) or node.name in failed or failed_to_resume(node)) and not is_off(node)
+            not _is_kept_off(node)
+            if node.name in failed
+            else not is_off(node) and (self._is_anothers(node) or failed_to_resume(node))
             for node in nodes
         )
         chosen = sorted((node for node in mine if node.name not in failed), key=_nearness)[: max(0, to - taken)]
