@@ -103,7 +103,10 @@ class DisplacedJobs:
         #: When nodes were powered down under their jobs.
         self.forced: datetime | None = None
 
-    def see(self, jobs: Iterable[Job]) -> None:
+    def see(self, jobs: Iterable[Job], staying: Iterable[Job] = ()) -> None:
+        """Note the jobs on nodes that leave, and that others run on nodes that stay."""
+        for job in staying:
+            self._seen.pop(job.id, None)
         for job in jobs:
             self._seen.setdefault(job.id, job)
 

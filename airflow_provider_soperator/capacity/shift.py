@@ -1,4 +1,4 @@
-"""A shift: moves capacity to the desired allocation, in steps that any process can continue.
+"""A shift: moves capacity towards the desired allocation, in steps that any process can continue.
 
 A shift keeps no progress in memory. Each round observes the world and does what is possible now, so a process that
 takes over from one that has died does the same. The state before the shift cannot be observed: the lease keeps it.
@@ -8,99 +8,154 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from airflow_provider_soperator.capacity.figures import Figures, Meter
-from airflow_provider_soperator.capacity.holdings import Allocation, World, may_have
+from airflow_provider_soperator.capacity.holdings import Allocation, World, may_have, may_leave
 from airflow_provider_soperator.capacity.kubernetes_lease import KubernetesLease
 from airflow_provider_soperator.capacity.lease import IsAlive, JointLease, LeaseLost, ShiftDisplaced
-from airflow_provider_soperator.capacity.lease_store import LeaseStore
-from airflow_provider_soperator.capacity.order import PartTookTooLong, ProgressTimer, ShiftOrder
-from airflow_provider_soperator.capacity.shift_plan import ShiftPlan, plan
+from airflow_provider_soperator.capacity.lease_store import LeaseStore, ShiftRecord
+from airflow_provider_soperator.capacity.order import (
+    PartTookTooLong,
+    ProgressTimer,
+    ShiftOrder,
+    Superseded,
+    Timeouts,
+    is_waited_out,
+)
+from airflow_provider_soperator.capacity.shift_plan import ShiftPlan, missing_units, plan
 from airflow_provider_soperator.capacity.targets.protocol import Clients, Session, SessionContext
 from airflow_provider_soperator.errors import CapacityError, CapacityMistake, ConnectionMistake
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 from airflow_provider_soperator.slurm.errors import SlurmError
-from airflow_provider_soperator.transports.transport_errors import ConnectFailed, TransportError
+from airflow_provider_soperator.transports.transport_errors import LastingError, TransportError
 
 T = TypeVar("T")
 
 #: Reads a block from the cloud.
 BlockReader = Callable[[], Awaitable[CapacityBlock]]
+#: Opens the sessions of all targets, to be closed with the stack.
+SessionOpener = Callable[[AsyncExitStack], Awaitable[Mapping[str, Session]]]
+#: Opens the place of leases that all who move the block have agreed on; None if they have not.
+StoreOpener = Callable[[AsyncExitStack], Awaitable[LeaseStore | None]]
 #: Characters of an error that a lease has room for.
 _MOST_OF_A_CAUSE = 200
 
 
 class ShiftFailed(CapacityError):
-    """A shift has failed; the message says why, what was rolled back, and the present allocation."""
+    """A shift has failed; the message says why, what was moved back, and the present allocation."""
 
 
 @dataclass(frozen=True)
 class ShiftOutcome:
-    """The result of a finished shift."""
+    """The result of a shift that is over."""
 
+    #: ``partial`` if a target lacks units, or has too many.
+    state: Literal["done", "partial"]
     allocation: dict[str, int]
     figures: Figures
+    #: What is not as desired, why, and until when.
+    missing: tuple[str, ...] = ()
 
     def describe(self) -> dict[str, Any]:
         """As JSON."""
-        return {"allocation": self.allocation, "figures": self.figures.describe()}
+        return {**asdict(self), "missing": list(self.missing), "figures": self.figures.describe()}
 
 
 class Shift:
-    """A shift at work, with its targets open.
+    """A shift at work.
 
     async with Shift.open(order, clients, log) as shift:
         print(await shift.plan(await shift.check()))
         outcome = await shift.run()
+
+    Its sessions are opened at the first step, and again after each step that has failed: a connection may have been
+    mended in Airflow meanwhile.
     """
 
     def __init__(
         self,
         order: ShiftOrder,
         block: BlockReader,
-        sessions: Mapping[str, Session],
+        sessions: SessionOpener,
         log: Logger,
-        agreed: LeaseStore | None = None,
+        agreed: StoreOpener | None = None,
     ) -> None:
-        self._order, self._block, self._sessions, self._log = order, block, sessions, log
+        self._order, self._block, self._log = order, block, log
+        self._open_sessions, self._open_agreed = sessions, agreed
         self._gpus = {target.name: target.gpus_per_unit for target in order.targets}
-        self._agreed = agreed
-        self._leases = [agreed] if agreed else [lease for session in sessions.values() if (lease := session.lease())]
+        self._sessions: Mapping[str, Session] = {}
+        self._stores: list[LeaseStore] = []
+        self._is_agreed = False
+        self._opened = AsyncExitStack()
         self._lease = JointLease(order, log)
-        self._lease.use(self._leases)
         self._meter = Meter(self._gpus)
-        self._progress = ProgressTimer(order.timeouts)
+        self._progress = self._timer()
+        self._said = ""
 
     @classmethod
     @asynccontextmanager
     async def open(cls, order: ShiftOrder, clients: Clients, log: Logger) -> AsyncIterator[Shift]:
-        """A shift with its targets open."""
-        context = SessionContext(block=order.block, key=order.key, why=order.why)
-        async with AsyncExitStack() as opened:
-            sessions = {
+        """A shift, with its sessions closed at the end."""
+        context = SessionContext(
+            block=order.block,
+            key=order.key,
+            why=order.why,
+            until=order.until,
+            may_take=order.may_take,
+            may_end=order.may_end,
+        )
+
+        async def sessions(opened: AsyncExitStack) -> Mapping[str, Session]:
+            return {
                 target.name: await opened.enter_async_context(target.open(context, clients, log))
                 for target in order.targets
             }
+
+        async def agreed(opened: AsyncExitStack) -> LeaseStore | None:
             place = await opened.enter_async_context(clients.leases(order.nebius_conn_id))
-            agreed = KubernetesLease(place, order.block, order.key) if place else None
-            yield cls(order, partial(clients.block, order.nebius_conn_id, order.block), sessions, log, agreed)
+            return KubernetesLease(place, order.block, order.key) if place else None
+
+        shift = cls(order, partial(clients.block, order.nebius_conn_id, order.block), sessions, log, agreed)
+        try:
+            yield shift
+        finally:
+            await shift.disconnect()
+
+    async def _connect(self) -> None:
+        if self._sessions:
+            return
+        agreed = await self._open_agreed(self._opened) if self._open_agreed else None
+        sessions = await self._open_sessions(self._opened)
+        self._is_agreed = agreed is not None
+        self._stores = [agreed] if agreed else [one for session in sessions.values() if (one := session.lease())]
+        self._lease.use(self._stores)
+        self._sessions = sessions
+
+    async def disconnect(self) -> None:
+        """Close all sessions."""
+        self._sessions = {}
+        # What is broken may refuse to be closed.
+        with suppress(SlurmError, TransportError):
+            await self._opened.aclose()
 
     # Before anything is moved
 
     async def look(self) -> World:
         """Read the present holdings of all targets."""
+        await self._connect()
         seen = await asyncio.gather(*(session.look() for session in self._sessions.values()))
         # The block last: it then accounts for all that a target was seen to hold.
         return World(await self._block(), dict(zip(self._sessions, seen, strict=True)), self._gpus)
 
     async def check(self) -> World:
         """Return the present world, or raise ``CapacityMistake`` if the order could never be carried out."""
+        await self._connect()
         block = await self._block()
         self._check_block(block)
         for name, session in self._sessions.items():
@@ -129,20 +184,22 @@ class Shift:
 
     async def plan(self, world: World) -> ShiftPlan:
         """The plan in words, for approval."""
-        desired = self._order.desired
-        reasons = {name: await self._sessions[name].explain(desired[name]) for name in world.donors(desired)}
-        notes = await self._lease.notes(datetime.now(timezone.utc))
-        if self._agreed is None and (world.others != 0 or not self._leases):
+        order, units, now = self._order, world.possible(self._order.desired).units, datetime.now(timezone.utc)
+        release = order.release(now)
+        goes = {name: await self._sessions[name].explain(units[name], release) for name in world.donors(units)}
+        jobs = [job for name, nodes in goes.items() for job in await self._sessions[name].jobs(nodes)]
+        notes = await self._lease.notes(now)
+        if not self._is_agreed and (world.others != 0 or not self._stores):
             notes.append(
                 "others may move GPUs of the block at the same time: lease_conn_id of the connection "
-                f"{self._order.nebius_conn_id} names no cluster in which all shifts of the block wait for each other"
+                f"{order.nebius_conn_id} names no cluster in which all shifts of the block wait for each other"
             )
-        return plan(world, self._order, reasons, notes)
+        return plan(world, order, goes, jobs if order.mode == "force" else (), notes)
 
     # Moving
 
     async def run(self, is_alive: IsAlive | None = None) -> ShiftOutcome:
-        """Move everything; on failure roll back, and raise ``ShiftFailed`` with the present allocation."""
+        """Move what is possible. Raises ``Superseded`` if the window is over before anything could be moved."""
         try:
             outcome = await self._with_lease(is_alive)
         # Not if this process is stopped: then another one continues.
@@ -160,16 +217,21 @@ class Shift:
             except ShiftDisplaced as error:
                 self._log.warning("This process waits: %s", error)
                 self._lease.step_aside()
-                self._progress = ProgressTimer(self._order.timeouts)
+                self._progress = self._timer()
 
     async def leave(self) -> None:
         """Remove what existed only for the shift. What has been moved stays where it is."""
+        await self._connect()
         for session in self._sessions.values():
             await session.finish()
         await self._lease.give_back()
 
     async def _take_lease(self, now: datetime, is_alive: IsAlive | None) -> bool | None:
         holder = await self._lease.take(now, is_alive, self._forget)
+        # One that another process goes on with ends there.
+        is_displaced = holder is not None and self._lease.is_displaced
+        if self._is_over(now) and not is_displaced and (holder or not self._lease.record.before):
+            raise Superseded(f"the time for {self._order.why or 'this shift'} was over before anything was moved")
         if holder is None:
             await self._lease.begin(await self.look(), now)
             return True
@@ -182,77 +244,127 @@ class Shift:
         for session in self._sessions.values():
             await session.forget(key)
 
+    def _is_over(self, now: datetime) -> bool:
+        return self._order.ends_at is not None and now >= self._order.ends_at
+
     async def _there_or_back(self) -> ShiftOutcome:
         record = self._lease.record
         if not record.undone:
             try:
-                return await self._until(lambda now: self._round(now, self._order.desired))
+                return await self._until(self._forward)
             except LeaseLost:
                 # The block now belongs to another shift.
                 raise
             except CapacityError as error:
-                if not self._order.rollback:
-                    raise await self._failed(str(error), "it was not rolled back") from error
+                if self._order.rollback == "none":
+                    raise await self._failed(str(error), "what was moved stays where it is") from error
                 self._log.warning("The shift has failed, rolling back: %s", error)
                 record = replace(self._lease.record, undone=str(error)[:_MOST_OF_A_CAUSE])
-                self._progress = ProgressTimer(self._order.timeouts)
+                self._progress = self._timer()
                 await self._until(lambda now: _done(self._lease.keep(record)))
         try:
-            await self._until(lambda now: self._round(now, record.before, back=record.ready))
+            await self._until(lambda now: self._back(now, record))
         except LeaseLost:
             raise
         except CapacityError as error:
             raise await self._failed(record.undone, f"the rollback failed: {error}") from error
         raise await self._failed(record.undone, "it was rolled back")
 
-    async def _round(
-        self, now: datetime, desired: Allocation, *, back: Allocation | None = None
-    ) -> ShiftOutcome | None:
-        """Observe, and do what is possible now; ``back`` has the units to be ready after a rollback."""
+    async def _see(self, now: datetime) -> World:
         await self._lease.renew(now)
         world = await self.look()
         self._meter.see(world, now)
-        has_begun = back is not None or self._order.release(now).mode is not None
-        donors, receivers = world.donors(desired), world.receivers(desired, back)
-        if not donors and not receivers and self._is_settled(world, desired):
+        return world
+
+    async def _forward(self, now: datetime) -> ShiftOutcome | None:
+        """Observe, and do what is possible now; the outcome, once nothing more is, or the window is over."""
+        world, order = await self._see(now), self._order
+        wished = {
+            name: order.allowed(name, order.desired[name], max(seen.held, seen.allowed))
+            for name, seen in world.holdings.items()
+        }
+        goal = world.goal(wished)
+        has_begun = order.release(now).mode is not None
+        if self._is_over(now):
+            return await self._end(world, now, "its time was over")
+        donors, receivers = world.donors(goal.units), world.receivers(goal.units, goal.ready)
+        if not donors and not receivers and self._is_settled(world, goal.units):
             return await self._end(world, now)
         try:
-            self._progress.see(world, desired, now, started=has_begun, ready=back)
+            self._progress.see(world, goal.units, now, started=has_begun, ready=goal.ready)
         except PartTookTooLong as error:
             if donors or receivers:
-                raise
+                if order.rollback == "all":
+                    raise
+                return await self._end(world, now, str(error))
             # The units were only to be released, and are. Others may have taken the GPUs at once.
             self._log.warning("%s", error)
             return await self._end(world, now)
         for name in donors:
-            await self._sessions[name].shrink(desired[name], self._order.release(now, back=back is not None))
+            await self._sessions[name].shrink(goal.units[name], order.release(now))
         if has_begun:
+            self._tell(world, goal.units)
             await self._lease.mark("leaving", now)
-            await self._grow(world, desired, [name for name in receivers if name not in donors], back)
+            await self._grow(world, goal.units, [name for name in receivers if name not in donors], goal.ready)
             if not donors:
                 await self._lease.mark("released", now)
         return None
 
-    async def _grow(self, world: World, desired: Allocation, names: list[str], back: Allocation | None) -> None:
-        ready = desired if back is None else back
-        may = may_have(self._lease.counted(world), ready)
-        late = [name for name in names if world.holdings[name].ready < ready[name]]
-        await self._lease.claim(world, {name: min(may[name], ready[name]) for name in late})
+    async def _back(self, now: datetime, record: ShiftRecord) -> bool | None:
+        """Take a step back: as there, but what serves goes only as the place of what went before it is taken."""
+        world = await self._see(now)
+        goal = world.goal(record.before)
+        ready = {name: min(goal.ready[name], record.ready[name]) for name in goal.units}
+        donors, receivers = world.donors(goal.units), world.receivers(goal.units, ready)
+        if not donors and not receivers and self._is_settled(world, goal.units):
+            return True
+        try:
+            self._progress.see(world, goal.units, now, started=True, ready=ready)
+        except PartTookTooLong:
+            if donors or receivers:
+                raise
+            return True
+        release, counted = self._order.release(now, back=True), self._lease.counted(world)
+        least = may_leave(counted, goal.units, receivers, lingering=self._has_lingering(world))
+        for name in donors:
+            await self._sessions[name].shrink(least[name], release)
+        await self._grow(world, goal.units, [name for name in receivers if name not in donors], ready)
+        return None
+
+    def _tell(self, world: World, goal: Allocation) -> None:
+        """Log how far the shift has come, when that has changed."""
+        said = ", ".join(f"{name} has {seen.ready} of {goal[name]}" for name, seen in world.holdings.items())
+        if said != self._said:
+            self._said = said
+            self._log.info("Ready: %s", said)
+
+    async def _grow(self, world: World, goal: Allocation, names: list[str], ready: Allocation) -> None:
+        seen = world.holdings
+        # Units that take no work count as well: they have their GPUs.
+        to = {name: min(goal[name], ready[name] + seen[name].broken) for name in goal}
+        may, late = may_have(self._lease.counted(world), to), [name for name in names if seen[name].ready < ready[name]]
+        may = {name: min(may[name], to[name]) for name in late}
+        await self._lease.claim(world, may)
         for name in late:
-            await self._sessions[name].grow(min(may[name], ready[name]))
+            await self._sessions[name].grow(may[name])
         # Units that were allowed but not at work need nothing of the block now, but may take it: they come last.
         for name in [] if late else names:
-            await self._sessions[name].allow(desired[name])
+            await self._sessions[name].allow(goal[name])
 
     def _is_settled(self, world: World, desired: Allocation) -> bool:
         """True if nothing moves any more, and the GPUs that no target takes are free: their machines are gone."""
         if not all(seen.is_settled for seen in world.holdings.values()):
             return False
-        before, others = self._lease.record.before, self._lease.record.others
+        before = self._lease.record.before
         given_up = sum((before[name] - desired[name]) * self._gpus[name] for name in desired)
-        return given_up <= 0 or others is None or (world.others is not None and world.others <= max(others, 0))
+        return given_up <= 0 or not self._has_lingering(world)
 
-    async def _end(self, world: World, now: datetime) -> ShiftOutcome:
+    def _has_lingering(self, world: World) -> bool:
+        """True if the block has machines that were none of others when the shift began, and are no target's."""
+        before = self._lease.record.others
+        return before is not None and (world.others is None or world.others > max(before, 0))
+
+    async def _end(self, world: World, now: datetime, why: str = "") -> ShiftOutcome:
         if "leaving" in self._lease.record.marks:
             # The release may have been all there was to do, or have completed since the last observation.
             await self._lease.mark("released", now)
@@ -260,7 +372,13 @@ class Shift:
         await self._lease.mark("ready", now)
         losses = [await session.losses() for session in self._sessions.values()]
         figures = self._meter.figures(self._lease.record.marks, self._order.wanted_at, losses)
-        return ShiftOutcome({name: seen.allowed for name, seen in world.holdings.items()}, figures)
+        missing = missing_units(world, self._order)
+        if missing and why:
+            missing = (*missing, why)
+        for line in missing:
+            self._log.warning("Not as desired: %s", line)
+        allocation = {name: seen.allowed for name, seen in world.holdings.items()}
+        return ShiftOutcome("partial" if missing else "done", allocation, figures, missing)
 
     async def _failed(self, why: str, what: str) -> ShiftFailed:
         try:
@@ -278,10 +396,13 @@ class Shift:
         free = "an unknown number of" if world.block.free is None else world.block.free
         return f"Now {'; '.join(lines)}; {free} GPUs of the block are free"
 
+    def _timer(self) -> ProgressTimer:
+        return ProgressTimer(self._order.timeouts, has_window=self._order.may_wait)
+
     async def _leave_if_possible(self) -> None:
         if self._lease.is_displaced:
             return
-        self._progress = ProgressTimer(self._order.timeouts)
+        self._progress = self._timer()
         try:
             await self._until(lambda now: _done(self.leave()))
         except CapacityError as error:
@@ -290,16 +411,19 @@ class Shift:
     async def _until(self, step: Callable[[datetime], Awaitable[T | None]]) -> T:
         """Repeat a step until it returns a result.
 
-        A network failure or a restarting cluster is waited out: neither is a reason to roll back.
+        A network failure, a restarting cluster or a connection that somebody has to mend is waited out: none is a
+        reason to roll back.
         """
         while True:
             now = datetime.now(timezone.utc)
             try:
+                await self._connect()
                 answer = await step(now)
             except (SlurmError, TransportError) as error:
-                if not error.retryable and not isinstance(error, ConnectFailed):
+                if not is_waited_out(error):
                     raise CapacityError(str(error)) from error
                 self._progress.wait_out(error, now, self._log)
+                await self.disconnect()
             else:
                 self._progress.worked()
                 if answer is not None:
@@ -318,19 +442,32 @@ async def _done(work: Awaitable[None]) -> bool:
 
 
 async def begin(
-    order_for: Callable[[int], Awaitable[ShiftOrder]], block: str, nebius_conn_id: str, clients: Clients, log: Logger
+    order_for: Callable[[int], Awaitable[ShiftOrder]],
+    block: str,
+    nebius_conn_id: str,
+    clients: Clients,
+    log: Logger,
+    *,
+    timeouts: Timeouts | None = None,
+    poll_interval: float = 10.0,
 ) -> tuple[ShiftOrder, ShiftPlan]:
     """The order for a block, checked, and its plan; ``order_for`` makes it from the block's number of GPUs.
 
-    Raises ``CapacityMistake`` if a retry cannot help, and otherwise ``CapacityError``.
+    An outage is waited out. Raises ``CapacityMistake`` if a retry cannot help, and otherwise ``CapacityError``.
     """
-    try:
-        order = await order_for((await clients.block(nebius_conn_id, block)).limit)
-        async with Shift.open(order, clients, log) as shift:
-            return order, await shift.plan(await shift.check())
-    except ConnectionMistake as error:
-        raise CapacityMistake(str(error)) from error
-    except (SlurmError, TransportError) as error:
-        # A host that does not answer now may answer later.
-        may_pass = error.retryable or isinstance(error, ConnectFailed)
-        raise (CapacityError if may_pass else CapacityMistake)(str(error)) from error
+    progress = ProgressTimer(timeouts or Timeouts())
+    while True:
+        now = datetime.now(timezone.utc)
+        try:
+            order = await order_for((await clients.block(nebius_conn_id, block)).limit)
+            async with Shift.open(order, clients, log) as shift:
+                return order, await shift.plan(await shift.check())
+        except ConnectionMistake as error:
+            raise CapacityMistake(str(error)) from error
+        except (SlurmError, TransportError) as error:
+            if isinstance(error, LastingError):
+                raise CapacityError(str(error)) from error
+            if not is_waited_out(error):
+                raise CapacityMistake(str(error)) from error
+            progress.wait_out(error, now, log)
+        await asyncio.sleep(poll_interval)

@@ -23,7 +23,7 @@ from airflow_provider_soperator.work.metrics import emit
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
-    from airflow_provider_soperator.capacity.order import DesiredAllocation, ReleaseMode, ShiftOrder, Timeouts
+    from airflow_provider_soperator.capacity.order import DesiredAllocation, ReleaseMode, Rollback, ShiftOrder, Timeouts
     from airflow_provider_soperator.capacity.overrides import Override
     from airflow_provider_soperator.capacity.schedule import CapacitySchedule
     from airflow_provider_soperator.capacity.targets import Target
@@ -119,8 +119,8 @@ class ShiftCapacityOperator(WaitingOperator):
     Targets release units first, and each GPU goes on as soon as the block has it back. A run whose handover has been
     superseded is skipped. A retry continues the shift of the try before.
 
-    Returns the final ``allocation``, and the shift's ``figures``, which are also gauges (``soperator.shift.*``). The
-    plan is the XCom ``plan``.
+    Returns its ``state``, ``done`` or ``partial``, the final ``allocation``, what is ``missing`` and why, and the
+    shift's ``figures``, which are also gauges (``soperator.shift.*``). The plan is the XCom ``plan``.
 
     :param targets: holders of GPUs of the block
     :param block: id of the capacity block
@@ -139,7 +139,7 @@ class ShiftCapacityOperator(WaitingOperator):
     :param grace: time between the signal to a job and its end
     :param signal: signal that jobs get a ``grace`` before they are requeued
     :param timeouts: time limits of a ``capacity.order.Timeouts`` for the next unit in each part of the shift
-    :param rollback: move back what has moved if the shift fails
+    :param rollback: what is moved back if not all units can be moved in time: ``"none"`` or ``"all"``
     :param if_running: while another shift moves the block: ``"wait"`` or ``"fail"``
     :param plan_only: show and return the plan, and move nothing
     :param nebius_conn_id: Airflow connection to the Nebius API
@@ -174,7 +174,7 @@ class ShiftCapacityOperator(WaitingOperator):
         grace: timedelta = timedelta(minutes=2),
         signal: str = "TERM",
         timeouts: Timeouts | None = None,
-        rollback: bool = True,
+        rollback: Rollback = "none",
         if_running: Literal["wait", "fail"] = "wait",
         plan_only: bool | str = False,
         nebius_conn_id: str = "nebius_default",
@@ -190,11 +190,13 @@ class ShiftCapacityOperator(WaitingOperator):
             raise CapacityMistake(f"force_after needs mode='force', got {mode!r}")
         if if_running not in ("wait", "fail"):
             raise CapacityMistake(f"if_running must be 'wait' or 'fail', got {if_running!r}")
+        if rollback not in ("none", "all"):
+            raise CapacityMistake(f"rollback must be 'none' or 'all', got {rollback!r}")
         signal = signal.removeprefix("SIG")
         if signal and f"SIG{signal}" not in Signals.__members__:
             raise CapacityMistake(f"unknown signal {signal!r}", 'name one, such as "TERM" or "USR1"')
         if mode == "force":
-            _refuse_force_too_late(transfer + force_after, timeouts)
+            _refuse_force_too_late(transfer + force_after, timeouts, has_window=bool(schedule) and rollback == "none")
         self.targets = tuple(targets)
         _check_targets(self.targets, schedule)
         self.block, self.nebius_conn_id = block, nebius_conn_id
@@ -222,8 +224,9 @@ class ShiftCapacityOperator(WaitingOperator):
             most = self.schedule.limit if self.schedule else None
             return await ordered(self._order(context, wanted), wanted.units, most, clients, self.log)
 
+        waits: dict[str, Any] = {"timeouts": self.timeouts, "poll_interval": self.poll_interval}
         try:
-            order, plan = asyncio.run(begin(order_for, self.block, self.nebius_conn_id, clients, self.log))
+            order, plan = asyncio.run(begin(order_for, self.block, self.nebius_conn_id, clients, self.log, **waits))
         except CapacityMistake as error:
             raise AirflowFailException(str(error)) from None
         except CapacityError as error:
@@ -262,7 +265,9 @@ class ShiftCapacityOperator(WaitingOperator):
         if why := outcome.get("superseded"):
             self.log.info("Nothing is moved: %s", why)
             raise AirflowSkipException(why)
-        self.log.info("Done: %s", _listed(outcome["allocation"]))
+        self.log.info("The shift is %s: %s", outcome["state"], _listed(outcome["allocation"]))
+        for line in outcome["missing"]:
+            self.log.warning("Not as desired: %s", line)
         self.log.info("Figures: %s", _listed(outcome["figures"]))
         tags = {"dag_id": self.dag_id, "task_id": self.task_id}
         emit((f"shift.{name}", value, tags) for name, value in outcome["figures"].items())
@@ -361,15 +366,15 @@ def _check_targets(targets: Sequence[Target], schedule: CapacitySchedule | None)
         schedule.refuse_over_commitment({target.name: target.gpus_per_unit for target in targets}, schedule.limit)
 
 
-def _refuse_force_too_late(after: timedelta, timeouts: Timeouts | None) -> None:
-    """Refuse to end jobs at a time at which the shift has been undone by then."""
-    from airflow_provider_soperator.capacity.order import Timeouts
+def _refuse_force_too_late(after: timedelta, timeouts: Timeouts | None, *, has_window: bool) -> None:
+    """Refuse to end jobs at a time at which the shift is over by then."""
+    from airflow_provider_soperator.capacity.order import Timeouts, patience
 
-    patience = (timeouts or Timeouts()).release
-    if after >= patience:
+    limit = patience(timeouts or Timeouts(), has_window=has_window)
+    if limit is not None and after >= limit:
         raise CapacityMistake(
-            f"jobs are ended {after} after nodes begin to leave (transfer + force_after), and a shift that has waited "
-            f"{patience} for a node is undone",
+            f"jobs are ended {after} after nodes begin to leave (transfer + force_after), but a shift "
+            f"waits only {limit} for a node",
             f"make force_after shorter, or timeouts.release longer than {after}",
         )
 

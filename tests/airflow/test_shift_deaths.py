@@ -36,7 +36,7 @@ def in_its_midst(run: Run, capacity: Capacity) -> None:
     """Three nodes have gone, and the fourth one waits for its job."""
     run.wait("move", "running", "deferred")
     capacity.wait_for_inference(1)
-    capacity.cluster.wait_node("worker-0", has={"DRAIN"})
+    capacity.cluster.wait("worker-0 is kept free", capacity.handovers)
 
 
 def began(capacity: Capacity) -> float:

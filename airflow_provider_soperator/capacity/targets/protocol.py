@@ -7,13 +7,16 @@ is called again and again, by this process or by the next one.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_provider_soperator.errors import CapacityMistake
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from kubernetes_asyncio.client import ApiClient
     from nebius.sdk import SDK
 
@@ -53,6 +56,13 @@ class SessionContext:
     key: str
     #: Shown at drained nodes and resized groups.
     why: str = ""
+    #: The end of the window that the capacity is moved for, if it is known.
+    until: datetime | None = None
+    #: The units that may go, and the jobs that may be ended, if a person has approved them; None: any.
+    may_take: frozenset[str] | None = None
+    may_end: frozenset[str] | None = None
+    #: What targets remember when their sessions are opened again.
+    memory: dict[str, Any] = field(default_factory=dict, compare=False)
 
 
 class Session(Protocol):
@@ -64,8 +74,12 @@ class Session(Protocol):
     async def look(self) -> Holding:
         """Read the present holding."""
 
-    async def explain(self, to: int) -> tuple[str, ...]:
-        """List the units that would go to shrink to ``to``, with reasons; in lines for people."""
+    async def explain(self, to: int, release: Release) -> Mapping[str, str]:
+        """The units that would go to shrink to ``to`` within the limits of ``release``, each with the reason."""
+        return {}
+
+    async def jobs(self, units: Collection[str]) -> tuple[str, ...]:
+        """The ids of the jobs on these units."""
         return ()
 
     async def shrink(self, to: int, release: Release) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -121,6 +122,13 @@ def test_a_schedule_says_what_holds_and_until_when() -> None:
     assert wanted == DesiredAllocation(
         {"training": 8, "inference": 0}, tonight, morning, "night, as scheduled", stops_at=morning
     )
+
+
+@pytest.mark.parametrize(("hours", "stops"), [(1, 6), (11, 8)])
+def test_a_shift_stops_where_the_next_one_begins_or_at_the_handover_within_its_lead(hours: int, stops: int) -> None:
+    tonight = NOW.replace(hour=20)
+    wanted = scheduled_allocation(replace(NIGHTS, lead="2h"), tonight, tonight + timedelta(hours=hours))
+    assert wanted.stops_at == tonight + timedelta(hours=4 + stops)
 
 
 def test_what_was_to_be_so_before_is_wanted_now() -> None:

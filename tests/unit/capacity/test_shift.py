@@ -1,26 +1,30 @@
-"""A shift gets there, or goes back, whatever dies or fails on the way; and never asks for a GPU that is not free."""
+"""A shift brings what is possible, whatever dies or fails on the way; and never asks for a GPU that is not free."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from airflow_provider_soperator.capacity import shift as engine
 from airflow_provider_soperator.capacity.lease import LeaseLost
 from airflow_provider_soperator.capacity.lease_store import ShiftRecord
-from airflow_provider_soperator.capacity.order import ShiftOrder, Timeouts
-from airflow_provider_soperator.capacity.shift import Shift, ShiftFailed, ShiftOutcome
+from airflow_provider_soperator.capacity.order import ShiftOrder, Superseded, Timeouts
+from airflow_provider_soperator.capacity.shift import Shift, ShiftFailed, ShiftOutcome, begin
+from airflow_provider_soperator.capacity.shift_plan import ShiftPlan
 from airflow_provider_soperator.capacity.targets import KubernetesScaleTarget, SlurmNodesTarget
 from airflow_provider_soperator.errors import CapacityBusy, CapacityError, CapacityMistake
-from airflow_provider_soperator.slurm.errors import NotPermitted
-from tests.unit.capacity.world import NEVER, SECOND, START, Cloud, Death, Pace, Process, State
+from airflow_provider_soperator.nebius.api import NebiusMissing, NebiusUnauthenticated, NebiusUnreachable
+from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
+from airflow_provider_soperator.slurm.errors import ControllerUnreachable, NotPermitted
+from airflow_provider_soperator.transports.transport_errors import ConnectFailed, UnknownEndpoint
+from tests.unit.capacity.world import BLOCK, NEVER, SECOND, START, Cloud, Death, Pace, Process, State, Unit
 
 TARGETS = (
     SlurmNodesTarget(name="training", nodes="worker-[0-7]"),
@@ -155,30 +159,168 @@ def test_gpus_of_others_are_left_to_them(cloud: Cloud) -> None:
 # Failures
 
 
-def test_what_cannot_be_brought_there_is_brought_back(cloud: Cloud) -> None:
-    cloud.targets["inference"].pace = Pace(boot=lambda unit: NEVER)
+ALL = replace(ORDER, timeouts=HASTY, rollback="all")
+
+
+def one_does_not_boot(cloud: Cloud) -> None:
+    cloud.targets["inference"].pace = Pace(boot=lambda unit: NEVER if unit == 2 else 0)
+
+
+def test_what_has_arrived_stays_and_what_is_missing_is_said(cloud: Cloud) -> None:
+    one_does_not_boot(cloud)
+    outcome = carry(cloud, replace(ORDER, timeouts=HASTY))
+    assert (outcome.state, outcome.allocation) == ("partial", DAY)
+    assert outcome.missing == ("inference has 3 of 4 replicas ready", "inference is not ready after 0:00:30")
+    assert cloud.ready() == {"training": 4, "inference": 3}
+    assert cloud.targets["inference"].least == NEVER
+    assert cloud.reservations.known == {}
+    assert outcome.describe()["state"] == "partial"
+
+
+def test_who_wants_all_or_nothing_gets_nothing_one_by_one(cloud: Cloud) -> None:
+    """As long as another unit is on its way back, none that serves is taken."""
+    one_does_not_boot(cloud)
+    training, inference = cloud.targets["training"], cloud.targets["inference"]
+    training.pace = Pace(boot=lambda unit: 5)
+    running: list[tuple[int, int]] = []
+    tick = cloud.tick
+
+    def watch() -> None:
+        tick()
+        running.append((training.count(State.READY), inference.count(State.READY)))
+
+    cloud.tick = watch  # type: ignore[method-assign]
     with pytest.raises(ShiftFailed, match=r"inference is not ready.*rolled back.*training may have 8 nodes") as failed:
-        carry(cloud, replace(ORDER, timeouts=HASTY))
+        carry(cloud, ALL)
     assert "0 GPUs of the block are free" in str(failed.value)
     assert is_as(cloud, NIGHT)
     assert cloud.reservations.known == {}
+    back = running[running.index((4, 3)) :]
+    assert min(sum(both) for both in back) >= 7 - 1
 
 
-def test_who_does_not_want_that_is_told_what_is_where(cloud: Cloud) -> None:
-    cloud.targets["inference"].pace = Pace(boot=lambda unit: NEVER)
-    with pytest.raises(ShiftFailed, match=r"it was not rolled back"):
-        carry(cloud, replace(ORDER, timeouts=HASTY, rollback=False))
-    assert cloud.ready() == {"training": 4, "inference": 0}
-    assert cloud.allowed() == DAY
+def test_what_serves_goes_on_if_nothing_can_take_its_place(cloud: Cloud) -> None:
+    one_does_not_boot(cloud)
+    cloud.targets["training"].pace = Pace(boot=lambda unit: NEVER)
+    with pytest.raises(ShiftFailed, match=r"the rollback failed: .*inference may have 3 replicas, 3 ready"):
+        carry(cloud, ALL)
+    assert cloud.ready() == {"training": 4, "inference": 3}
 
 
-def test_jobs_that_do_not_end_are_not_killed_by_a_shift_that_may_not(cloud: Cloud) -> None:
+def test_jobs_that_do_not_end_cost_nobody_anything(cloud: Cloud) -> None:
     cloud.targets["training"].pace = Pace(work=lambda unit: NEVER if unit == 2 else 0)
-    with pytest.raises(ShiftFailed, match=r"training still has more than desired"):
-        carry(cloud, replace(ORDER, timeouts=HASTY))
-    # The one that was told to go goes when its job ends, and comes back when it is asked again.
-    assert cloud.targets["training"].count(State.GOING) == 1
-    assert cloud.ready() == {"training": 7, "inference": 0}
+    outcome = carry(cloud, replace(ORDER, timeouts=HASTY))
+    assert outcome.state == "partial"
+    assert outcome.missing[:2] == ("training still has 5 nodes, not 4", "inference has 3 of 4 replicas ready")
+    assert outcome.missing[2].startswith("training still has more than desired after 0:00:30")
+    assert cloud.ready() == {"training": 4, "inference": 3}
+
+
+def test_jobs_are_waited_for_as_long_as_the_window_lasts(cloud: Cloud) -> None:
+    hour = 3600 * SECOND
+    cloud.targets["training"].pace = Pace(work=lambda unit: 5 * 3600 if unit == 2 else 0)
+    order = replace(ORDER, timeouts=Timeouts(), stops_at=START + 10 * hour, poll_interval=0)
+    monkey = cloud.tick
+
+    def leap() -> None:
+        monkey()
+        cloud.now += 60
+
+    cloud.tick = leap  # type: ignore[method-assign]
+    assert carry(cloud, order).state == "done"
+    assert cloud.now > 5 * 3600
+
+
+def test_a_shift_stops_where_it_is_when_its_window_is_over(cloud: Cloud) -> None:
+    cloud.targets["training"].pace = Pace(work=lambda unit: 50 * unit)
+    outcome = carry(cloud, replace(ORDER, stops_at=START + 75 * SECOND, rollback="all"))
+    assert (outcome.state, outcome.missing[-1]) == ("partial", "its time was over")
+    assert cloud.ready()["inference"] == 2
+    assert cloud.now < 85
+    assert cloud.reservations.known == {}
+
+
+def test_an_approval_that_has_ended_is_none(cloud: Cloud) -> None:
+    order = replace(ORDER, approved={"goal": DAY, "end": (START - SECOND).isoformat()})
+    with pytest.raises(Superseded):
+        carry(cloud, order)
+    assert is_as(cloud, NIGHT)
+
+
+def test_no_more_is_moved_than_was_approved(cloud: Cloud) -> None:
+    order = replace(ORDER, approved={"goal": {"training": 6, "inference": 2}})
+    outcome = carry(cloud, order)
+    assert is_as(cloud, {"training": 6, "inference": 2})
+    assert outcome.state == "partial"
+
+
+def test_a_shift_that_has_waited_too_long_for_its_turn_moves_nothing(cloud: Cloud) -> None:
+    with pytest.raises(Death):
+        carry(cloud, replace(OTHER, desired={"training": 7, "inference": 1}), Process(dies_at=60))
+    before = cloud.allowed()
+    with pytest.raises(Superseded, match="was over before anything was moved"):
+        carry(cloud, replace(ORDER, stops_at=START + (cloud.now + 20) * SECOND), is_alive=_yes)
+    assert cloud.allowed() == before
+    assert len(cloud.reservations.known) == 1
+
+
+# What nobody may touch
+
+
+def drained(cloud: Cloud, target: str, number: int, state: State = State.DRAINED) -> None:
+    cloud.targets[target].units[number] = Unit(state)
+
+
+@pytest.mark.parametrize(
+    ("desired", "state", "reached"),
+    [
+        pytest.param({"training": 0, "inference": 8}, State.DRAINED, (0, 7), id="one that is to go"),
+        pytest.param(DAY, State.DRAINED, (3, 4), id="one that is to stay"),
+        pytest.param({"training": 7, "inference": 1}, State.BANNED, (7, 1), id="one that is off already"),
+        pytest.param(NIGHT, State.BANNED, (7, 0), id="one that cannot come"),
+    ],
+)
+def test_what_somebody_has_drained_neither_stops_a_shift_nor_undoes_it(
+    cloud: Cloud, desired: dict[str, int], state: State, reached: tuple[int, int]
+) -> None:
+    drained(cloud, "training", 5, state)
+    outcome = carry(cloud, replace(ORDER, desired=desired, rollback="all"))
+    assert tuple(cloud.ready().values()) == reached
+    is_reached = reached == tuple(desired.values())
+    assert outcome.state == ("done" if is_reached else "partial")
+    assert any("unit-5 is drained: disk" in line for line in outcome.missing) is not is_reached
+    assert cloud.now < 60
+
+
+def test_what_somebody_drains_in_the_midst_is_left_from_then_on(cloud: Cloud) -> None:
+    cloud.targets["training"].pace = Pace(work=lambda unit: 20 * unit)
+
+    async def go() -> ShiftOutcome:
+        running = asyncio.ensure_future(shift(cloud, replace(ORDER, desired={"training": 0, "inference": 8})).run())
+        while not cloud.targets["training"].gone:
+            await asyncio.sleep(0)
+        drained(cloud, "training", 7)
+        return await running
+
+    assert asyncio.run(go()).state == "partial"
+    assert cloud.ready() == {"training": 0, "inference": 7}
+
+
+def test_what_others_hold_of_the_block_is_told_before_and_what_is_left_is_shared(cloud: Cloud) -> None:
+    cloud.limit, cloud.foreign = 72, 8
+    order = replace(ORDER, desired={"training": 6, "inference": 3}, timeouts=HASTY)
+
+    async def planned() -> str:
+        one = shift(cloud, order)
+        return str(await one.plan(await one.check()))
+
+    said = asyncio.run(planned())
+    assert "inference goes from 0 to 3 replicas, of which 2 are possible" in said
+    assert "8 GPUs of the block belong to others" in said
+    outcome = carry(cloud, order)
+    assert outcome.state == "partial"
+    assert is_as(cloud, {"training": 6, "inference": 2}) or cloud.ready() == {"training": 6, "inference": 2}
+    assert "only 0 GPUs of the block are free, too few for inference" in outcome.missing[-1]
 
 
 def test_a_refusal_is_no_trouble_that_passes(cloud: Cloud) -> None:
@@ -188,9 +330,10 @@ def test_a_refusal_is_no_trouble_that_passes(cloud: Cloud) -> None:
         raise NotPermitted("Access denied", "scontrol")
 
     target.grow = refuse  # type: ignore[method-assign]
-    with pytest.raises(ShiftFailed, match=r"Access denied.*rolled back"):
+    with pytest.raises(ShiftFailed, match=r"Access denied.*what was moved stays where it is. Now training may have"):
         carry(cloud)
-    assert is_as(cloud, NIGHT)
+    with pytest.raises(ShiftFailed, match=r"Access denied.*rolled back"):
+        carry(cloud, replace(OTHER, rollback="all"))
 
 
 def test_while_usage_is_unknown_nothing_grows_and_then_it_goes_on(cloud: Cloud) -> None:
@@ -200,11 +343,18 @@ def test_while_usage_is_unknown_nothing_grows_and_then_it_goes_on(cloud: Cloud) 
     assert is_as(cloud, DAY)
 
 
-def test_if_usage_stays_unknown_the_shift_fails_and_says_so(cloud: Cloud) -> None:
+def test_if_usage_stays_unknown_nothing_grows_and_the_shift_says_so(cloud: Cloud) -> None:
+    cloud.unknown = [range(NEVER)]
+    outcome = carry(cloud, replace(ORDER, timeouts=HASTY))
+    assert outcome.missing[-1].startswith("the number of free GPUs of the block is unknown")
+    assert cloud.targets["inference"].come == []
+
+
+def test_what_nobody_knows_to_be_free_goes_not_back_either(cloud: Cloud) -> None:
     cloud.unknown = [range(NEVER)]
     with pytest.raises(ShiftFailed, match=r"number of free GPUs.*the rollback failed.*an unknown number of GPUs"):
-        carry(cloud, replace(ORDER, timeouts=HASTY))
-    assert cloud.targets["inference"].come == []
+        carry(cloud, ALL)
+    assert cloud.targets["training"].come == []
 
 
 def test_what_was_allowed_and_asleep_before_is_so_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,7 +364,7 @@ def test_what_was_allowed_and_asleep_before_is_so_again(monkeypatch: pytest.Monk
     cloud.add("inference", ready=4, off=2, pace=Pace(boot=lambda unit: NEVER))
     use_clock(monkeypatch, cloud)
     with pytest.raises(ShiftFailed, match="rolled back"):
-        carry(cloud, replace(ORDER, desired={"training": 2, "inference": 6}, timeouts=HASTY))
+        carry(cloud, replace(ALL, desired={"training": 2, "inference": 6}))
     assert cloud.ready() == DAY
     assert cloud.allowed() == {"training": 8, "inference": 4}
     assert cloud.refused == 0
@@ -239,10 +389,26 @@ def test_trouble_that_passes_undoes_nothing(cloud: Cloud, start: int) -> None:
     assert cloud.reservations.known == {}
 
 
+@pytest.mark.parametrize("error", [NebiusUnauthenticated("expired"), ConnectFailed("no key")], ids=str)
+def test_credentials_are_waited_for_and_somebody_is_told(cloud: Cloud, error: Exception) -> None:
+    cloud.trouble, cloud.reason = [range(5, 105)], error
+    assert carry(cloud).allocation == DAY
+    assert is_as(cloud, DAY)
+    assert sum("Somebody has to mend a connection" in line for line in cloud.log.said) == 1
+
+
+def test_after_trouble_sessions_are_opened_again(cloud: Cloud) -> None:
+    carry(cloud)
+    assert cloud.connected == 1
+    cloud.trouble = [range(cloud.now + 5, cloud.now + 10)]
+    carry(cloud, replace(OTHER, desired=NIGHT))
+    assert cloud.connected >= 1 + 2
+
+
 def test_trouble_that_lasts_is_a_failure_and_is_undone_once_it_is_over(cloud: Cloud) -> None:
     cloud.trouble = [range(10, 60)]
     with pytest.raises(ShiftFailed, match=r"no step succeeded for 0:00:30.*rolled back"):
-        carry(cloud, replace(ORDER, timeouts=HASTY))
+        carry(cloud, ALL)
     assert is_as(cloud, NIGHT)
 
 
@@ -349,7 +515,7 @@ def test_whoever_goes_on_after_a_death_at_any_step_gets_there(monkeypatch: pytes
 
 
 def test_whoever_goes_on_after_a_death_goes_on_with_the_way_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    hasty = replace(ORDER, timeouts=Timeouts(release=9 * SECOND, free=9 * SECOND, ready=9 * SECOND))
+    hasty = replace(ALL, timeouts=Timeouts(release=9 * SECOND, free=9 * SECOND, ready=9 * SECOND))
 
     def doomed() -> Cloud:
         cloud = made_cloud(monkeypatch)
@@ -416,3 +582,57 @@ def test_the_plan_is_of_the_world_as_it_is(cloud: Cloud) -> None:
     said = asyncio.run(go())
     assert said.startswith("training goes from 8 to 4 nodes\ninference goes from 0 to 4 replicas\n1. ")
     assert is_as(cloud, NIGHT)
+
+
+# The first look
+
+
+class Clients:
+    """The way to a block, which begins with errors."""
+
+    def __init__(self, cloud: Cloud, *errors: Exception) -> None:
+        self._cloud, self._errors = cloud, list(errors)
+
+    async def block(self, conn_id: str, block: str) -> CapacityBlock:
+        if self._errors:
+            raise self._errors.pop(0)
+        return self._cloud.block()
+
+
+def look(cloud: Cloud, monkeypatch: pytest.MonkeyPatch, *errors: Exception) -> ShiftPlan:
+    @asynccontextmanager
+    async def opened(order: ShiftOrder, clients: Any, log: Any) -> AsyncIterator[Shift]:
+        yield shift(cloud, order)
+
+    monkeypatch.setattr(Shift, "open", opened)
+    clients = cast(Any, Clients(cloud, *errors))
+    async def order_for(limit: int) -> ShiftOrder:
+        return ORDER
+
+    found = begin(order_for, BLOCK, "nebius_default", clients, cloud.log, timeouts=HASTY, poll_interval=0)
+    return asyncio.run(found)[1]
+
+
+def test_the_first_look_waits_out_what_passes_and_what_a_person_has_to_mend(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors = [NebiusUnreachable("503"), ControllerUnreachable("slurmctld restarts"), NebiusUnauthenticated("expired")]
+    assert look(cloud, monkeypatch, *errors).moves[1].then == 4
+
+
+@pytest.mark.parametrize(
+    ("error", "is_lasting"),
+    [(NebiusMissing("there is no block"), True), (NotPermitted("no"), True), (UnknownEndpoint("no host"), False)],
+)
+def test_the_first_look_does_not_wait_for_what_stays(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch, error: Exception, is_lasting: bool
+) -> None:
+    with pytest.raises(CapacityError) as found:
+        look(cloud, monkeypatch, error)
+    assert isinstance(found.value, CapacityMistake) is is_lasting
+    assert cloud.now < 5
+
+
+def test_the_first_look_does_not_wait_for_ever(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(CapacityError, match="no step succeeded for 0:00:30: 503"):
+        look(cloud, monkeypatch, *[NebiusUnreachable("503")] * 100)

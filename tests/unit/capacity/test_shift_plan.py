@@ -37,7 +37,7 @@ def planned(training: int, inference: int, usage: int | None = 64, **changes: An
         for name, units in (("training", training), ("inference", inference))
     }
     world = World(CapacityBlock(id="b", limit=64, usage=usage), holdings, {"training": 8, "inference": 8})
-    return plan(world, replace(ORDER, **changes), {"training": ["worker-3 goes: it is idle"]} if training > 6 else {})
+    return plan(world, replace(ORDER, **changes), {"training": {"worker-3": "idle"}} if training > 6 else {})
 
 
 def test_there() -> None:
@@ -45,7 +45,7 @@ def test_there() -> None:
     lines = str(found).split("\n")
     assert lines[:3] == [
         "training goes from 8 to 6 nodes",
-        "    worker-3 goes: it is idle",
+        "    worker-3 will go: idle",
         "inference goes from 0 to 2 replicas",
     ]
     assert [line.partition(". ")[0] for line in lines[3:]] == ["1", "2", "3", "4"]
@@ -88,16 +88,21 @@ def test_nothing() -> None:
     assert found.steps == ("nothing to do",)
 
 
-@pytest.mark.parametrize(("usage", "free"), [(40, 24), (None, None)])
-def test_as_json(usage: int | None, free: int | None) -> None:
+@pytest.mark.parametrize(("usage", "free", "others"), [(64, 0, 0), (None, None, None)])
+def test_as_json(usage: int | None, free: int | None, others: int | None) -> None:
     found = planned(8, 0, usage)
     said = found.describe()
     assert said.pop("markdown")
     assert said == {
         "text": str(found),
         "moves": {"training": {"now": 8, "then": 6}, "inference": {"now": 0, "then": 2}},
+        "possible": {"training": 6, "inference": 2},
+        "nodes": {"training": ["worker-3"]},
+        "fixed": {},
+        "jobs": [],
         "steps": list(found.steps),
         "free_gpus": free,
+        "gpus_of_others": others,
         "notes": [],
     }
 

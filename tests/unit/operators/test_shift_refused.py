@@ -33,10 +33,14 @@ def shift(**options: Any) -> ShiftCapacityOperator:
     [
         ({"mode": "now"}, "mode must be 'idle', 'asap' or 'force', got 'now'"),
         ({"force_after": HOUR}, "force_after needs mode='force', got 'asap'"),
+        ({"rollback": True}, "rollback must be 'none' or 'all', got True"),
         ({"if_running": "queue"}, "if_running must be 'wait' or 'fail', got 'queue'"),
         ({"mode": "force", "signal": "TREM"}, "unknown signal 'TREM'"),
         ({"mode": "force", "force_after": 2 * HOUR}, "jobs are ended 2:00:00 after nodes begin to leave"),
-        ({"mode": "force", "force_after": HOUR, "transfer": HOUR}, "for a node is undone: make force_after shorter"),
+        (
+            {"mode": "force", "force_after": HOUR, "transfer": HOUR},
+            "waits only 2:00:00 for a node: make force_after shorter",
+        ),
     ],
 )
 def test_mistakes_are_found_when_the_dag_is_parsed(options: dict[str, Any], said: str) -> None:
