@@ -199,15 +199,9 @@ class ShiftOrder:
         if self.mode == "idle":
             return Release(wanted_at=self.leaves_at, mode=PowerDownMode.IDLE)
         # Jobs get the signal first, so force begins that much earlier.
-        if ends_jobs and now >= self.wanted_at + self.force_after - self.grace:
-            return Release(
-                wanted_at=self.leaves_at,
-                mode=PowerDownMode.FORCE,
-                signal=self.signal,
-                grace=self.grace,
-                ends_jobs=True,
-            )
-        return Release(wanted_at=self.leaves_at, mode=PowerDownMode.ASAP, ends_jobs=ends_jobs)
+        is_forced = ends_jobs and now >= self.wanted_at + self.force_after - self.grace
+        mode = PowerDownMode.FORCE if is_forced else PowerDownMode.ASAP
+        return Release(wanted_at=self.leaves_at, mode=mode, signal=self.signal, grace=self.grace, ends_jobs=ends_jobs)
 
     def allowed(self, name: str, units: int, present: int) -> int:
         """Units of a target that it may be brought to: none beyond the approved ones, if a person had to approve."""

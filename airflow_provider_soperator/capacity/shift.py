@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Literal, TypeVar
 
 from airflow_provider_soperator.capacity.figures import Figures, Meter
-from airflow_provider_soperator.capacity.holdings import Allocation, World, may_have, may_leave
+from airflow_provider_soperator.capacity.holdings import Allocation, Goal, Release, World, may_have, may_leave
 from airflow_provider_soperator.capacity.lease import IsAlive, JointLease, LeaseLost, ShiftRecord
 from airflow_provider_soperator.capacity.order import (
     PartTookTooLong,
@@ -88,14 +88,8 @@ class Shift:
     @asynccontextmanager
     async def open(cls, order: ShiftOrder, clients: Clients, log: Logger) -> AsyncIterator[Shift]:
         """A shift, with its sessions closed at the end."""
-        context = SessionContext(
-            block=order.block,
-            key=order.key,
-            why=order.why,
-            until=order.until,
-            may_take=order.may_take,
-            may_end=order.may_end,
-        )
+        limits: dict[str, Any] = {"until": order.until, "may_take": order.may_take, "may_end": order.may_end}
+        context = SessionContext(block=order.block, key=order.key, why=order.why, **limits)
 
         async def sessions(opened: AsyncExitStack) -> Mapping[str, Session]:
             return {
@@ -119,7 +113,7 @@ class Shift:
         """Close all sessions."""
         self._sessions = {}
         # What is broken may refuse to be closed.
-        with suppress(SlurmError, TransportError):
+        with suppress(Exception):
             await self._opened.aclose()
 
     # Before anything is moved
@@ -236,57 +230,51 @@ class Shift:
     async def _forward(self, now: datetime) -> ShiftOutcome | None:
         """Observe, and do what is possible now; the outcome, once nothing more is, or the window is over."""
         world, order = await self._see(now), self._order
+        if self._is_over(now):
+            return await self._end(world, now, "its time was over")
         wished = {
             name: order.allowed(name, order.desired[name], max(seen.held, seen.allowed))
             for name, seen in world.holdings.items()
         }
-        goal = world.goal(wished)
-        has_begun = order.release(now).mode is not None
-        if self._is_over(now):
-            return await self._end(world, now, "its time was over")
+        try:
+            is_there = await self._move(now, world, world.goal(wished), order.release(now), {})
+        except PartTookTooLong as error:
+            if order.rollback == "all":
+                raise
+            return await self._end(world, now, str(error))
+        return await self._end(world, now) if is_there else None
+
+    async def _back(self, now: datetime, record: ShiftRecord) -> bool | None:
+        """Take a step back: what serves goes only as the place of what went before it is taken."""
+        world = await self._see(now)
+        goal = world.goal(record.before)
+        goal = Goal(goal.units, {name: min(ready, record.ready[name]) for name, ready in goal.ready.items()})
+        least = may_leave(world, goal, lingering=self._has_lingering(world))
+        return await self._move(now, world, goal, self._order.release(now, back=True), least) or None
+
+    async def _move(self, now: datetime, world: World, goal: Goal, release: Release, least: Mapping[str, int]) -> bool:
+        """Take a step towards a goal, with at ``least`` so many units left; True once it is reached."""
         donors, receivers = world.donors(goal.units), world.receivers(goal.units, goal.ready)
         if not donors and not receivers and self._is_settled(world, goal.units):
-            return await self._end(world, now)
+            return True
+        has_begun = release.mode is not None
         try:
             self._progress.see(world, goal.units, now, started=has_begun, ready=goal.ready)
         except PartTookTooLong as error:
             if donors or receivers:
-                if order.rollback == "all":
-                    raise
-                return await self._end(world, now, str(error))
+                raise
             # The units were only to be released, and are. Others may have taken the GPUs at once.
             self._log.warning("%s", error)
-            return await self._end(world, now)
+            return True
         for name in donors:
-            await self._sessions[name].shrink(goal.units[name], order.release(now))
+            await self._sessions[name].shrink(least.get(name, goal.units[name]), release)
         if has_begun:
             self._tell(world, goal.units)
             await self._lease.mark("leaving", now)
-            await self._grow(world, goal.units, [name for name in receivers if name not in donors], goal.ready)
+            await self._grow(world, goal, [name for name in receivers if name not in donors])
             if not donors:
                 await self._lease.mark("released", now)
-        return None
-
-    async def _back(self, now: datetime, record: ShiftRecord) -> bool | None:
-        """Take a step back: as there, but what serves goes only as the place of what went before it is taken."""
-        world = await self._see(now)
-        goal = world.goal(record.before)
-        ready = {name: min(goal.ready[name], record.ready[name]) for name in goal.units}
-        donors, receivers = world.donors(goal.units), world.receivers(goal.units, ready)
-        if not donors and not receivers and self._is_settled(world, goal.units):
-            return True
-        try:
-            self._progress.see(world, goal.units, now, started=True, ready=ready)
-        except PartTookTooLong:
-            if donors or receivers:
-                raise
-            return True
-        release = self._order.release(now, back=True)
-        least = may_leave(world, goal.units, receivers, lingering=self._has_lingering(world))
-        for name in donors:
-            await self._sessions[name].shrink(least[name], release)
-        await self._grow(world, goal.units, [name for name in receivers if name not in donors], ready)
-        return None
+        return False
 
     def _tell(self, world: World, goal: Allocation) -> None:
         """Log how far the shift has come, when that has changed."""
@@ -295,16 +283,16 @@ class Shift:
             self._said = said
             self._log.info("Ready: %s", said)
 
-    async def _grow(self, world: World, goal: Allocation, names: list[str], ready: Allocation) -> None:
+    async def _grow(self, world: World, goal: Goal, names: list[str]) -> None:
         seen = world.holdings
         # Units that take no work count as well: they have their GPUs.
-        to = {name: min(goal[name], ready[name] + seen[name].broken) for name in goal}
-        may, late = may_have(world, to), [name for name in names if seen[name].ready < ready[name]]
+        to = {name: min(units, goal.ready[name] + seen[name].broken) for name, units in goal.units.items()}
+        may, late = may_have(world, to), [name for name in names if seen[name].ready < goal.ready[name]]
         for name in late:
             await self._sessions[name].grow(min(may[name], to[name]))
         # Units that were allowed but not at work need nothing of the block now, but may take it: they come last.
         for name in [] if late else names:
-            await self._sessions[name].allow(goal[name])
+            await self._sessions[name].allow(goal.units[name])
 
     def _is_settled(self, world: World, desired: Allocation) -> bool:
         """True if nothing moves any more, and the GPUs that no target takes are free: their machines are gone."""
