@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_provider_soperator.capacity.holdings import Allocation, Release, World
 from airflow_provider_soperator.capacity.targets import Target
-from airflow_provider_soperator.errors import CapacityError, CapacityMistake
+from airflow_provider_soperator.errors import CapacityError, CapacityMistake, ConnectionMistake
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.nebius.api import NebiusUnauthenticated
 from airflow_provider_soperator.slurm.errors import AuthenticationFailed, SlurmError
@@ -254,12 +254,12 @@ _REMIND = timedelta(minutes=10)
 def needs_a_person(error: Exception) -> bool:
     """True if a connection or its credentials have to be mended, which may be done while the shift waits."""
     refused = isinstance(error, ConnectFailed) and not error.passing
-    return refused or isinstance(error, (AuthenticationFailed, NebiusUnauthenticated))
+    return refused or isinstance(error, (AuthenticationFailed, ConnectionMistake, NebiusUnauthenticated))
 
 
-def is_waited_out(error: SlurmError | TransportError) -> bool:
+def is_waited_out(error: Exception) -> bool:
     """True if the next step may succeed."""
-    return error.passing or needs_a_person(error)
+    return needs_a_person(error) or (isinstance(error, (SlurmError, TransportError)) and error.passing)
 
 
 class ProgressTimer:

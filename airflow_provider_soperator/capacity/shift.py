@@ -359,7 +359,7 @@ class Shift:
             try:
                 await self._connect()
                 answer = await step(now)
-            except (SlurmError, TransportError) as error:
+            except (SlurmError, TransportError, ConnectionMistake) as error:
                 if not is_waited_out(error):
                     raise CapacityError(str(error)) from error
                 self._progress.wait_out(error, now, self._log)

@@ -17,7 +17,7 @@ from airflow_provider_soperator.capacity.lease import LeaseLost, ShiftRecord
 from airflow_provider_soperator.capacity.order import ShiftOrder, Timeouts
 from airflow_provider_soperator.capacity.shift import Shift, ShiftFailed, ShiftOutcome
 from airflow_provider_soperator.capacity.targets import KubernetesScaleTarget, SlurmNodesTarget
-from airflow_provider_soperator.errors import CapacityBusy, CapacityError, CapacityMistake
+from airflow_provider_soperator.errors import CapacityBusy, CapacityError, CapacityMistake, ConnectionMistake
 from airflow_provider_soperator.nebius.api import NebiusUnauthenticated
 from airflow_provider_soperator.slurm.errors import NotPermitted
 from airflow_provider_soperator.transports.transport_errors import ConnectFailed
@@ -225,7 +225,9 @@ def test_trouble_that_passes_undoes_nothing(cloud: Cloud, start: int) -> None:
     assert cloud.reservations.known == {}
 
 
-@pytest.mark.parametrize("error", [NebiusUnauthenticated("expired"), ConnectFailed("no key")], ids=str)
+@pytest.mark.parametrize(
+    "error", [NebiusUnauthenticated("expired"), ConnectFailed("no key"), ConnectionMistake("no host")], ids=str
+)
 def test_credentials_are_waited_for_and_somebody_is_told(cloud: Cloud, error: Exception) -> None:
     cloud.trouble, cloud.reason = [range(5, 105)], error
     assert carry(cloud).allocation == DAY
