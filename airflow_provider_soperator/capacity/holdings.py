@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -176,22 +176,22 @@ def may_have(world: World, desired: Allocation) -> dict[str, int]:
     return may
 
 
-def may_leave(world: World, goal: Allocation, receivers: Sequence[str], *, lingering: bool) -> dict[str, int]:
+def may_leave(world: World, goal: Goal, *, lingering: bool) -> dict[str, int]:
     """How far each target may be shrunk on the way back: by what is not ready, and by one unit that is at a time.
 
     The next one goes when nothing is on its way to take the place of the one before. ``lingering``: there are machines
     of units that have gone.
     """
-    seen = world.holdings
-    least = {name: max(goal[name], min(one.ready, one.allowed)) for name, one in seen.items()}
+    seen, units, receivers = world.holdings, goal.units, world.receivers(goal.units, goal.ready)
+    least = {name: max(units[name], min(one.ready, one.allowed)) for name, one in seen.items()}
     is_moving = lingering or any(
-        max(one.held, one.allowed) > least[name] if one.allowed > goal[name] else not one.is_settled
+        max(one.held, one.allowed) > least[name] if one.allowed > units[name] else not one.is_settled
         for name, one in seen.items()
     )
     needed = max((world.gpus[name] for name in receivers), default=0)
     if is_moving or world.block.free is None or (receivers and world.block.free >= needed):
         return least
-    for name in [name for name in seen if least[name] > goal[name]][: 1 if receivers else None]:
+    for name in [name for name in seen if least[name] > units[name]][: 1 if receivers else None]:
         fewer = math.ceil(needed / world.gpus[name]) if receivers else least[name]
-        least[name] = max(goal[name], least[name] - fewer)
+        least[name] = max(units[name], least[name] - fewer)
     return least

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow_provider_soperator.capacity.allocation import Units
 from airflow_provider_soperator.capacity.holdings import Allocation, Release, World
 from airflow_provider_soperator.capacity.targets import Target
-from airflow_provider_soperator.errors import CapacityError, CapacityMistake
+from airflow_provider_soperator.errors import CapacityError, CapacityMistake, ConnectionMistake
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.nebius.api import NebiusUnauthenticated
 from airflow_provider_soperator.slurm.errors import AuthenticationFailed, SlurmError
@@ -208,15 +208,9 @@ class ShiftOrder:
         if self.mode == "idle":
             return Release(wanted_at=self.leaves_at, mode=PowerDownMode.IDLE)
         # Jobs get the signal first, so force begins that much earlier.
-        if ends_jobs and now >= self.wanted_at + self.force_after - self.grace:
-            return Release(
-                wanted_at=self.leaves_at,
-                mode=PowerDownMode.FORCE,
-                signal=self.signal,
-                grace=self.grace,
-                ends_jobs=True,
-            )
-        return Release(wanted_at=self.leaves_at, mode=PowerDownMode.ASAP, ends_jobs=ends_jobs)
+        is_forced = ends_jobs and now >= self.wanted_at + self.force_after - self.grace
+        mode = PowerDownMode.FORCE if is_forced else PowerDownMode.ASAP
+        return Release(wanted_at=self.leaves_at, mode=mode, signal=self.signal, grace=self.grace, ends_jobs=ends_jobs)
 
     def allowed(self, name: str, units: int, present: int) -> int:
         """Units of a target that it may be brought to: none beyond the approved ones, if a person had to approve."""
@@ -269,12 +263,12 @@ _REMIND = timedelta(minutes=10)
 def needs_a_person(error: Exception) -> bool:
     """True if a connection or its credentials have to be mended, which may be done while the shift waits."""
     refused = isinstance(error, ConnectFailed) and not error.passing
-    return refused or isinstance(error, (AuthenticationFailed, NebiusUnauthenticated))
+    return refused or isinstance(error, (AuthenticationFailed, ConnectionMistake, NebiusUnauthenticated))
 
 
-def is_waited_out(error: SlurmError | TransportError) -> bool:
+def is_waited_out(error: Exception) -> bool:
     """True if the next step may succeed."""
-    return error.passing or needs_a_person(error)
+    return needs_a_person(error) or (isinstance(error, (SlurmError, TransportError)) and error.passing)
 
 
 class ProgressTimer:

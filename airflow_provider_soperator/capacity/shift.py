@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from functools import partial
 from typing import Any, Literal, TypeVar
 
+from airflow_provider_soperator.capacity.connections import ShiftConnections
 from airflow_provider_soperator.capacity.figures import Figures, Meter
-from airflow_provider_soperator.capacity.holdings import Allocation, World, may_have, may_leave
-from airflow_provider_soperator.capacity.kubernetes_lease import KubernetesLease
+from airflow_provider_soperator.capacity.holdings import Allocation, Goal, Release, World, may_have, may_leave
 from airflow_provider_soperator.capacity.lease import IsAlive, JointLease, LeaseLost, ShiftDisplaced
-from airflow_provider_soperator.capacity.lease_store import LeaseStore, ShiftRecord
+from airflow_provider_soperator.capacity.lease_store import ShiftRecord
 from airflow_provider_soperator.capacity.order import (
     PartTookTooLong,
     ProgressTimer,
@@ -28,7 +28,7 @@ from airflow_provider_soperator.capacity.order import (
     is_waited_out,
 )
 from airflow_provider_soperator.capacity.shift_plan import ShiftPlan, missing_units, plan
-from airflow_provider_soperator.capacity.targets.protocol import Clients, Session, SessionContext
+from airflow_provider_soperator.capacity.targets.protocol import Clients, Session
 from airflow_provider_soperator.errors import CapacityError, CapacityMistake, ConnectionMistake
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
@@ -39,10 +39,6 @@ T = TypeVar("T")
 
 #: Reads a block from the cloud.
 BlockReader = Callable[[], Awaitable[CapacityBlock]]
-#: Opens the sessions of all targets, to be closed with the stack.
-SessionOpener = Callable[[AsyncExitStack], Awaitable[Mapping[str, Session]]]
-#: Opens the place of leases that all who move the block have agreed on; None if they have not.
-StoreOpener = Callable[[AsyncExitStack], Awaitable[LeaseStore | None]]
 #: Characters of an error that a lease has room for.
 _MOST_OF_A_CAUSE = 200
 
@@ -78,21 +74,9 @@ class Shift:
     mended in Airflow meanwhile.
     """
 
-    def __init__(
-        self,
-        order: ShiftOrder,
-        block: BlockReader,
-        sessions: SessionOpener,
-        log: Logger,
-        agreed: StoreOpener | None = None,
-    ) -> None:
-        self._order, self._block, self._log = order, block, log
-        self._open_sessions, self._open_agreed = sessions, agreed
+    def __init__(self, order: ShiftOrder, block: BlockReader, connections: ShiftConnections, log: Logger) -> None:
+        self._order, self._block, self._connections, self._log = order, block, connections, log
         self._gpus = {target.name: target.gpus_per_unit for target in order.targets}
-        self._sessions: Mapping[str, Session] = {}
-        self._stores: list[LeaseStore] = []
-        self._is_agreed = False
-        self._opened = AsyncExitStack()
         self._lease = JointLease(order, log)
         self._meter = Meter(self._gpus)
         self._progress = self._timer()
@@ -102,47 +86,20 @@ class Shift:
     @asynccontextmanager
     async def open(cls, order: ShiftOrder, clients: Clients, log: Logger) -> AsyncIterator[Shift]:
         """A shift, with its sessions closed at the end."""
-        context = SessionContext(
-            block=order.block,
-            key=order.key,
-            why=order.why,
-            until=order.until,
-            may_take=order.may_take,
-            may_end=order.may_end,
-        )
-
-        async def sessions(opened: AsyncExitStack) -> Mapping[str, Session]:
-            return {
-                target.name: await opened.enter_async_context(target.open(context, clients, log))
-                for target in order.targets
-            }
-
-        async def agreed(opened: AsyncExitStack) -> LeaseStore | None:
-            place = await opened.enter_async_context(clients.leases(order.nebius_conn_id))
-            return KubernetesLease(place, order.block, order.key) if place else None
-
-        shift = cls(order, partial(clients.block, order.nebius_conn_id, order.block), sessions, log, agreed)
+        connections = ShiftConnections.of(order, clients, log)
         try:
-            yield shift
+            yield cls(order, partial(clients.block, order.nebius_conn_id, order.block), connections, log)
         finally:
-            await shift.disconnect()
+            await connections.close()
 
     async def _connect(self) -> None:
-        if self._sessions:
-            return
-        agreed = await self._open_agreed(self._opened) if self._open_agreed else None
-        sessions = await self._open_sessions(self._opened)
-        self._is_agreed = agreed is not None
-        self._stores = [agreed] if agreed else [one for session in sessions.values() if (one := session.lease())]
-        self._lease.use(self._stores)
-        self._sessions = sessions
+        if not self._sessions:
+            await self._connections.open()
+            self._lease.use(self._connections.stores)
 
-    async def disconnect(self) -> None:
-        """Close all sessions."""
-        self._sessions = {}
-        # What is broken may refuse to be closed.
-        with suppress(SlurmError, TransportError):
-            await self._opened.aclose()
+    @property
+    def _sessions(self) -> Mapping[str, Session]:
+        return self._connections.sessions
 
     # Before anything is moved
 
@@ -189,7 +146,7 @@ class Shift:
         goes = {name: await self._sessions[name].explain(units[name], release) for name in world.donors(units)}
         jobs = [job for name, nodes in goes.items() for job in await self._sessions[name].jobs(nodes)]
         notes = await self._lease.notes(now)
-        if not self._is_agreed and (world.others != 0 or not self._stores):
+        if not self._connections.is_agreed and (world.others != 0 or not self._connections.stores):
             notes.append(
                 "others may move GPUs of the block at the same time: lease_conn_id of the connection "
                 f"{order.nebius_conn_id} names no cluster in which all shifts of the block wait for each other"
@@ -221,6 +178,9 @@ class Shift:
 
     async def leave(self) -> None:
         """Remove what existed only for the shift. What has been moved stays where it is."""
+        if self._lease.is_displaced:
+            # Another process goes on with it.
+            return
         await self._connect()
         for session in self._sessions.values():
             await session.finish()
@@ -228,9 +188,8 @@ class Shift:
 
     async def _take_lease(self, now: datetime, is_alive: IsAlive | None) -> bool | None:
         holder = await self._lease.take(now, is_alive, self._forget)
-        # One that another process goes on with ends there.
-        is_displaced = holder is not None and self._lease.is_displaced
-        if self._is_over(now) and not is_displaced and (holder or not self._lease.record.before):
+        has_begun = self._lease.is_displaced or (holder is None and self._lease.record.before)
+        if self._is_over(now) and not has_begun:
             raise Superseded(f"the time for {self._order.why or 'this shift'} was over before anything was moved")
         if holder is None:
             await self._lease.begin(await self.look(), now)
@@ -279,57 +238,51 @@ class Shift:
     async def _forward(self, now: datetime) -> ShiftOutcome | None:
         """Observe, and do what is possible now; the outcome, once nothing more is, or the window is over."""
         world, order = await self._see(now), self._order
+        if self._is_over(now):
+            return await self._end(world, now, "its time was over")
         wished = {
             name: order.allowed(name, order.desired[name], max(seen.held, seen.allowed))
             for name, seen in world.holdings.items()
         }
-        goal = world.goal(wished)
-        has_begun = order.release(now).mode is not None
-        if self._is_over(now):
-            return await self._end(world, now, "its time was over")
+        try:
+            is_there = await self._move(now, world, world.goal(wished), order.release(now), {})
+        except PartTookTooLong as error:
+            if order.rollback == "all":
+                raise
+            return await self._end(world, now, str(error))
+        return await self._end(world, now) if is_there else None
+
+    async def _back(self, now: datetime, record: ShiftRecord) -> bool | None:
+        """Take a step back: what serves goes only as the place of what went before it is taken."""
+        world = await self._see(now)
+        goal = world.goal(record.before)
+        goal = Goal(goal.units, {name: min(ready, record.ready[name]) for name, ready in goal.ready.items()})
+        least = may_leave(self._lease.counted(world), goal, lingering=self._has_lingering(world))
+        return await self._move(now, world, goal, self._order.release(now, back=True), least) or None
+
+    async def _move(self, now: datetime, world: World, goal: Goal, release: Release, least: Mapping[str, int]) -> bool:
+        """Take a step towards a goal, with at ``least`` so many units left; True once it is reached."""
         donors, receivers = world.donors(goal.units), world.receivers(goal.units, goal.ready)
         if not donors and not receivers and self._is_settled(world, goal.units):
-            return await self._end(world, now)
+            return True
+        has_begun = release.mode is not None
         try:
             self._progress.see(world, goal.units, now, started=has_begun, ready=goal.ready)
         except PartTookTooLong as error:
             if donors or receivers:
-                if order.rollback == "all":
-                    raise
-                return await self._end(world, now, str(error))
+                raise
             # The units were only to be released, and are. Others may have taken the GPUs at once.
             self._log.warning("%s", error)
-            return await self._end(world, now)
+            return True
         for name in donors:
-            await self._sessions[name].shrink(goal.units[name], order.release(now))
+            await self._sessions[name].shrink(least.get(name, goal.units[name]), release)
         if has_begun:
             self._tell(world, goal.units)
             await self._lease.mark("leaving", now)
-            await self._grow(world, goal.units, [name for name in receivers if name not in donors], goal.ready)
+            await self._grow(world, goal, [name for name in receivers if name not in donors])
             if not donors:
                 await self._lease.mark("released", now)
-        return None
-
-    async def _back(self, now: datetime, record: ShiftRecord) -> bool | None:
-        """Take a step back: as there, but what serves goes only as the place of what went before it is taken."""
-        world = await self._see(now)
-        goal = world.goal(record.before)
-        ready = {name: min(goal.ready[name], record.ready[name]) for name in goal.units}
-        donors, receivers = world.donors(goal.units), world.receivers(goal.units, ready)
-        if not donors and not receivers and self._is_settled(world, goal.units):
-            return True
-        try:
-            self._progress.see(world, goal.units, now, started=True, ready=ready)
-        except PartTookTooLong:
-            if donors or receivers:
-                raise
-            return True
-        release, counted = self._order.release(now, back=True), self._lease.counted(world)
-        least = may_leave(counted, goal.units, receivers, lingering=self._has_lingering(world))
-        for name in donors:
-            await self._sessions[name].shrink(least[name], release)
-        await self._grow(world, goal.units, [name for name in receivers if name not in donors], ready)
-        return None
+        return False
 
     def _tell(self, world: World, goal: Allocation) -> None:
         """Log how far the shift has come, when that has changed."""
@@ -338,18 +291,18 @@ class Shift:
             self._said = said
             self._log.info("Ready: %s", said)
 
-    async def _grow(self, world: World, goal: Allocation, names: list[str], ready: Allocation) -> None:
+    async def _grow(self, world: World, goal: Goal, names: list[str]) -> None:
         seen = world.holdings
         # Units that take no work count as well: they have their GPUs.
-        to = {name: min(goal[name], ready[name] + seen[name].broken) for name in goal}
-        may, late = may_have(self._lease.counted(world), to), [name for name in names if seen[name].ready < ready[name]]
-        may = {name: min(may[name], to[name]) for name in late}
+        to = {name: min(units, goal.ready[name] + seen[name].broken) for name, units in goal.units.items()}
+        most = may_have(self._lease.counted(world), to)
+        may = {name: min(most[name], to[name]) for name in names if seen[name].ready < goal.ready[name]}
         await self._lease.claim(world, may)
-        for name in late:
-            await self._sessions[name].grow(may[name])
+        for name, units in may.items():
+            await self._sessions[name].grow(units)
         # Units that were allowed but not at work need nothing of the block now, but may take it: they come last.
-        for name in [] if late else names:
-            await self._sessions[name].allow(goal[name])
+        for name in [] if may else names:
+            await self._sessions[name].allow(goal.units[name])
 
     def _is_settled(self, world: World, desired: Allocation) -> bool:
         """True if nothing moves any more, and the GPUs that no target takes are free: their machines are gone."""
@@ -400,8 +353,6 @@ class Shift:
         return ProgressTimer(self._order.timeouts, has_window=self._order.may_wait)
 
     async def _leave_if_possible(self) -> None:
-        if self._lease.is_displaced:
-            return
         self._progress = self._timer()
         try:
             await self._until(lambda now: _done(self.leave()))
@@ -419,11 +370,11 @@ class Shift:
             try:
                 await self._connect()
                 answer = await step(now)
-            except (SlurmError, TransportError) as error:
+            except (SlurmError, TransportError, ConnectionMistake) as error:
                 if not is_waited_out(error):
                     raise CapacityError(str(error)) from error
                 self._progress.wait_out(error, now, self._log)
-                await self.disconnect()
+                await self._connections.close()
             else:
                 self._progress.worked()
                 if answer is not None:

@@ -42,7 +42,7 @@ class TargetMove:
     def reasons(self) -> tuple[str, ...]:
         """Lines about its units."""
         goes = in_lines({name: f"will go: {why}" for name, why in self.goes.items()})
-        return goes + in_lines({name: f"is left as it is: {why}" for name, why in self.fixed.items()})
+        return goes + in_lines({name: f"is left as it is, as it {why}" for name, why in self.fixed.items()})
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from typing import Any, cast
 from unittest import mock
 
 from airflow_provider_soperator.capacity import handover, shift
+from airflow_provider_soperator.capacity.connections import ShiftConnections
 from airflow_provider_soperator.capacity.holdings import Holding, Release
 from airflow_provider_soperator.capacity.lease_store import ShiftRecord
 from airflow_provider_soperator.capacity.order import ShiftOrder, Superseded, Timeouts
@@ -106,7 +107,7 @@ class Controller:
             self.is_over = True
 
     async def _live(self) -> None:
-        one = Shift(self.order, self._block, self._sessions, Log(self.world, self.name))
+        one = Shift(self.order, self._block, ShiftConnections(self._sessions), Log(self.world, self.name))
         try:
             self.outcome = await one.run(self.world.is_alive)
             self.world.note(f"{self.name}: {self.outcome.state} {self.outcome.missing}")

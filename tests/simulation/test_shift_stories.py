@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from airflow_provider_soperator.capacity import holdings, shift
-from airflow_provider_soperator.capacity.figures import DisplacedJobs
 from airflow_provider_soperator.capacity.order import ShiftOrder
 from airflow_provider_soperator.capacity.targets import slurm_session
 from airflow_provider_soperator.slurm.requests import PowerDownMode
@@ -81,7 +80,6 @@ def ends_jobs_at_once(patch: pytest.MonkeyPatch) -> None:
         return said if said.mode is None else holdings.Release(wanted_at=said.wanted_at, mode=PowerDownMode.FORCE)
 
     patch.setattr(ShiftOrder, "release", release)
-    patch.setattr(DisplacedJobs, "see", lambda self, jobs: None)
 
 
 @pytest.mark.parametrize(

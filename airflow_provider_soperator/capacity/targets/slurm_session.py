@@ -307,19 +307,19 @@ class SlurmNodesSession(Session):
         notes.warned |= dict.fromkeys(new, now)
         for job in (job for job in ending if now - notes.warned[job.id] >= release.grace):
             notes.displaced.forced = notes.displaced.forced or now
-            self._log.warning("%s: %s %s", self._target.name, "requeueing" if job.may_requeue else "cancelling", job.id)
             await self._end_job(job)
             notes.ended[job.id] = job.restarts
 
     async def _end_job(self, job: Job) -> None:
         if job.may_requeue:
+            self._log.warning("%s: requeueing job %s", self._target.name, job.id)
             try:
                 return await self._client.ask(RequeueJobs((job.id,)))
             except (SlurmError, NotSupported) as error:
                 # Such as an allocation of salloc, which has no script to start again.
                 if error.passing:
                     raise
-                self._log.warning("%s: cancelling %s, as it cannot be requeued: %s", self._target.name, job.id, error)
+        self._log.warning("%s: cancelling job %s, which cannot be requeued", self._target.name, job.id)
         return await self._client.ask(CancelJobs(ids=(job.id,)))
 
     async def _reservations(self) -> tuple[frozenset[str], dict[str, str]]:

@@ -83,6 +83,25 @@ def test_shrinking_alone_gives_to_nobody() -> None:
     assert "gets" not in str(planned(8, 2))
 
 
+def test_what_is_possible_is_told_unit_by_unit() -> None:
+    fixed = {"stuck": {"worker-3": "is drained: disk", "worker-4": "is drained: disk"}, "broken": 2, "size": 8}
+    holdings = {
+        "training": Holding(allowed=6, held=6, ready=4, **fixed),  # type: ignore[arg-type]
+        "inference": Holding(allowed=0, held=0, ready=0),
+    }
+    world = World(CapacityBlock(id="b", limit=64, usage=56), holdings, {"training": 8, "inference": 8})
+    found = plan(world, replace(ORDER, desired={"training": 1, "inference": 7}), {"training": {"worker-0": "idle"}})
+    assert str(found).split("\n")[:5] == [
+        "training goes from 6 to 1 nodes, but keeps 2, 0 of them ready",
+        "    worker-0 will go: idle",
+        "    worker-[3-4] is left as it is, as it is drained: disk",
+        "inference goes from 0 to 7 replicas, of which 5 are possible",
+        "8 GPUs of the block belong to others, or to machines on their way out",
+    ]
+    assert found.describe()["possible"] == {"training": 2, "inference": 5}
+    assert found.describe()["gpus_of_others"] == 8
+
+
 def test_nothing() -> None:
     found = planned(6, 2)
     assert found.steps == ("nothing to do",)

@@ -252,6 +252,18 @@ def test_only_approved_nodes_go_and_only_approved_jobs_are_ended() -> None:
     assert list(asyncio.run(session.look()).stuck) == ["worker-0"]
 
 
+def test_a_plan_has_the_nodes_that_go_and_their_jobs() -> None:
+    slurm = Slurm(3)
+    slurm.run("worker-0", HOUR, may_requeue=False)
+    slurm.run("worker-1", 2 * HOUR)
+    session, now = slurm.session(), {"wanted_at": NOW, "mode": ASAP}
+    goes = asyncio.run(session.explain(1, Release(**now, ends_jobs=True)))
+    assert (list(goes), goes["worker-2"]) == (["worker-2", "worker-1"], "idle")
+    assert asyncio.run(session.jobs(goes)) == ("2",)
+    assert list(asyncio.run(session.explain(1, Release(**now)))) == ["worker-2", "worker-0"]
+    assert slurm.asked == []
+
+
 # Jobs that are ended
 
 
