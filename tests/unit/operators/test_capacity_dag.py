@@ -100,7 +100,7 @@ class Airflow:
             def now(cls, tz: Any = None) -> Any:
                 return self.now
 
-        async def begin(order_for: Callable[[int], Any], *_: Any) -> Any:
+        async def begin(order_for: Callable[[int], Any], *_: Any, **__: Any) -> Any:
             order = await order_for(64)
             self.orders.append(order)
             return order, SimpleNamespace(describe=lambda: {"nodes": {"training": ["worker-7"]}, "jobs": []})
