@@ -63,4 +63,4 @@ class ApproveShiftOperator(ApprovalOperator):
         if self.on_no_answer == "stay":
             raise AirflowSkipException(said)
         # Another try would only ask again.
-        raise AirflowFailException(f"{said}. To move it nevertheless, trigger the DAG")
+        raise AirflowFailException(f"{said}. To move it nevertheless, trigger the DAG and fill in its form")

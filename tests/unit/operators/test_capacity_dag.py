@@ -116,7 +116,7 @@ class Airflow:
         monkeypatch.setattr("airflow_provider_soperator.capacity.reconciliation.look", look)
         monkeypatch.setattr(capacity.ShiftCapacityOperator, "wait_for", lambda *_: "moved")
         monkeypatch.setattr(Variable, "get", lambda key, default=None: self.variables.get(key, default))
-        monkeypatch.setattr(Variable, "set", lambda key, text: self.variables.__setitem__(key, text))
+        monkeypatch.setattr(Variable, "set", lambda key, text, **_: self.variables.update({key: text}))
         monkeypatch.setattr(ApprovalOperator, "execute", lambda task, _: self.asked.append(task.response_timeout))
 
     def run(self, task_id: str, *, handover: datetime | None = None, **fields: Any) -> Any:
@@ -156,7 +156,7 @@ FORM: Mapping[str, Any] = {"desired": {"training": "6", "inference": ""}, "becau
 
 def test_what_the_form_says_holds_until_its_end_for_all_runs(airflow: Airflow) -> None:
     airflow.run("plan", **FORM, until="2026-11-24T10:00:00Z")
-    assert not airflow.variables
+    assert KEY not in airflow.variables
     airflow.run("shift", **FORM, until="2026-11-24T10:00:00Z")
     assert airflow.order.desired == {"training": 6, "inference": 2}
     assert (airflow.order.until, airflow.order.stops_at) == (NOON + 22 * HOUR, NOON + 20 * HOUR)
@@ -302,7 +302,7 @@ def test_what_was_not_approved_stays_as_it_is_until_the_next_handover(
     event = {"chosen_options": [answer]} if answer else {"error": "no response", "error_type": "timeout"}
     asked(airflow, {**PLAN, "moves": moves, "is_requested": True}, event)
     asked(airflow, {**PLAN, "moves": moves}, {"chosen_options": ["Approve"]})
-    assert not airflow.variables
+    assert KEY not in airflow.variables
     asked(airflow, {**PLAN, "moves": moves}, event)
     [stay] = json.loads(airflow.variables[KEY])
     assert (stay["when"], stay["because"]) == ("2026-11-23T12:00:00/2026-11-23T20:00:00", "the plan was not approved")

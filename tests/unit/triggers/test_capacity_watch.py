@@ -12,10 +12,13 @@ import pytest
 from airflow.sdk import Variable
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
+from airflow_provider_soperator.capacity.holdings import Holding
+from airflow_provider_soperator.capacity.holdings import World as BlockWorld
 from airflow_provider_soperator.capacity.order import ShiftOrder
 from airflow_provider_soperator.capacity.schedule import CapacitySchedule, Window
 from airflow_provider_soperator.capacity.targets import NebiusNodeGroupTarget, SlurmNodesTarget
 from airflow_provider_soperator.errors import ConnectionMistake
+from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 from airflow_provider_soperator.triggers import capacity_watch, shift
 from airflow_provider_soperator.triggers.capacity_watch import CapacityDifferenceTrigger
 from airflow_provider_soperator.triggers.shift import ShiftTrigger
@@ -62,13 +65,8 @@ class World:
 
         async def look(order: ShiftOrder, *_: Any) -> Any:
             assert order.targets == TARGETS
-            return SimpleNamespace(
-                holdings={name: SimpleNamespace(allowed=units, ready=units) for name, units in self.has.items()},
-                gpus={"training": 8, "inference": 8},
-                block=SimpleNamespace(limit=64),
-                donors=lambda goal: [name for name, units in self.has.items() if units > goal[name]],
-                receivers=lambda goal: [name for name, units in self.has.items() if units < goal[name]],
-            )
+            holdings = {name: Holding(allowed=units, held=units, ready=units) for name, units in self.has.items()}
+            return BlockWorld(CapacityBlock(id="b", limit=64, usage=64), holdings, {"training": 8, "inference": 8})
 
         monkeypatch.setattr(capacity_watch, "datetime", Clock)
         monkeypatch.setattr(shift, "datetime", Clock)
