@@ -100,7 +100,7 @@ class DisplacedJobs:
 
     def __init__(self) -> None:
         self._seen: dict[JobId, Job] = {}
-        #: When nodes were powered down under their jobs.
+        #: When jobs were ended on them for the first time.
         self.forced: datetime | None = None
 
     def see(self, jobs: Iterable[Job], staying: Iterable[Job] = ()) -> None:

@@ -41,8 +41,7 @@ def goal_in(world: World, wished: Mapping[str, Units], limit: int | None) -> dic
 
 def approval_of(order: ShiftOrder, plan: Mapping[str, Any]) -> dict[str, Any]:
     """What is approved with a plan: its goal, the nodes that go, the jobs that may be ended, and its end."""
-    # A plan that does not name nodes or jobs sets no bounds to them.
-    named = {name: plan[name] for name in ("nodes", "jobs") if name in plan}
+    named = {name: plan[name] for name in ("nodes", "jobs")}
     bounds = {"goal": dict(order.desired), **named, "end": order.stops_at and order.stops_at.isoformat()}
     return {**bounds, "digest": sha256(json.dumps(bounds, sort_keys=True).encode()).hexdigest()[:12]}
 

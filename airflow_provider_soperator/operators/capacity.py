@@ -48,7 +48,7 @@ class ScaleTargetOperator(WorkOperator):
     :param units: number of units, such as nodes or replicas
     :param timeout: time limit of the work
     :param mode: when units with jobs leave: once ``"idle"``, once their jobs have ended (``"asap"``), or at once
-        (``"force"``: jobs are requeued or killed)
+        (``"force"``: jobs are requeued or cancelled)
     :param block: id of the capacity block in which the target grows as far as GPUs are free; node groups and Slurm
         nodes need it, a Kubernetes workload does not
     :param nebius_conn_id: Airflow connection to the Nebius API
@@ -134,10 +134,10 @@ class ShiftCapacityOperator(WaitingOperator):
     :param approved_plan: result of a task with ``plan_only`` that a person has approved; the shift does no more
     :param transfer: time that one machine needs from one target to the other; nodes leave that long before the handover
     :param mode: when nodes leave: once ``"idle"``; once their jobs have ended (``"asap"``); or, ``force_after`` the
-        handover, at once (``"force"``: jobs are requeued)
-    :param force_after: with ``mode="force"``: time after the handover until jobs are requeued
+        handover, at once (``"force"``: jobs are requeued or cancelled)
+    :param force_after: with ``mode="force"``: time after the handover until jobs are ended
     :param grace: time between the signal to a job and its end
-    :param signal: signal that jobs get a ``grace`` before they are requeued
+    :param signal: signal that jobs get a ``grace`` before they are ended
     :param timeouts: time limits of a ``capacity.order.Timeouts`` for the next unit in each part of the shift
     :param rollback: what is moved back if not all units can be moved in time: ``"none"`` or ``"all"``
     :param if_running: while another shift moves the block: ``"wait"`` or ``"fail"``
@@ -263,7 +263,7 @@ class ShiftCapacityOperator(WaitingOperator):
             raise AirflowTaskTimeout(event["message"])
         outcome: dict[str, Any] = result_of(event)
         if why := outcome.get("superseded"):
-            self.log.info("Nothing is moved: %s", why)
+            self.log.info("The shift is over: %s", why)
             raise AirflowSkipException(why)
         self.log.info("The shift is %s: %s", outcome["state"], _listed(outcome["allocation"]))
         for line in outcome["missing"]:

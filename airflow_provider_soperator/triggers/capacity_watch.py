@@ -18,7 +18,7 @@ from airflow_provider_soperator.triggers.base import EventTrigger, WatcherMemory
 
 @dataclass(eq=False, repr=False)
 class CapacityDifferenceTrigger(EventTrigger):
-    """Fires when what targets have of a block has differed for some minutes from what is wished for.
+    """Fires when what targets have of a block has differed for some minutes from what is wished for and possible.
 
     It does not fire while a run of the DAG is under way, and less and less often while runs do not mend it. What was
     wished for when the DAG was switched on is not put into force. The event has what is ``wished`` for, what each
@@ -66,8 +66,10 @@ class CapacityDifferenceTrigger(EventTrigger):
         wish = schedule.at(now)
         world = await reconciliation.look(ShiftOrder.read(json.loads(self.order)), client, self.log)
         goal = reconciliation.goal_in(world, wish.allocation, schedule.limit)
+        # What cannot be moved at present is no difference that a run could mend.
+        possible = world.possible(goal)
+        is_different = bool(world.donors(possible.units) or world.receivers(possible.units, possible.ready))
         runs = await call(RuntimeTaskInstance.get_dr_count, dag_id=self.dag_id, states=["queued", "running"])
-        is_different = bool(world.donors(goal) or world.receivers(goal))
         if not self._differences.look(wish.allocation, now, is_different=is_different, is_busy=runs > 0):
             return []
         has = {target: seen.ready for target, seen in world.holdings.items()}

@@ -87,8 +87,8 @@ class ScalingProgress(Progress[Session]):
         seen = await session.look()
         units = self._wanted.units
         if max(seen.held, seen.allowed) > units:
-            now = datetime.now(timezone.utc)
-            await session.shrink(units, Release(wanted_at=now, mode=MODES[self._wanted.mode]))
+            now, mode = datetime.now(timezone.utc), self._wanted.mode
+            await session.shrink(units, Release(wanted_at=now, mode=MODES[mode], ends_jobs=mode == "force"))
         elif min(seen.ready, seen.allowed) < units:
             await session.grow(await self._may_have(seen))
         return seen

@@ -232,33 +232,33 @@ def test_a_variable_that_is_no_list_of_overrides_is_refused(text: str, monkeypat
         kept_overrides("shifts")
 
 
-sides = ("training", "inference", "batch")
+targets = ("training", "inference", "batch")
 numbers = st.integers(0, 9)
 ranges = st.lists(numbers, min_size=2, max_size=2).map(sorted).map(lambda two: {"min": two[0], "max": two[1]})
 
 
 @given(
-    wished=st.fixed_dictionaries(dict.fromkeys(sides, numbers | ranges)),
-    has=st.fixed_dictionaries(dict.fromkeys(sides, numbers)),
-    gpus=st.fixed_dictionaries({side: st.sampled_from([1, 4, 8]) for side in sides}),
+    wished=st.fixed_dictionaries(dict.fromkeys(targets, numbers | ranges)),
+    has=st.fixed_dictionaries(dict.fromkeys(targets, numbers)),
+    gpus=st.fixed_dictionaries({target: st.sampled_from([1, 4, 8]) for target in targets}),
     limit=st.integers(0, 100),
 )
 def test_each_side_keeps_what_it_has_within_its_range_and_never_over_the_block(
     wished: dict[str, Any], has: dict[str, int], gpus: dict[str, int], limit: int
 ) -> None:
     def taken(units: dict[str, int]) -> int:
-        return sum(number * gpus[side] for side, number in units.items())
+        return sum(number * gpus[target] for target, number in units.items())
 
-    fewest = {side: bounds_of(units)[0] for side, units in wished.items()}
+    fewest = {target: bounds_of(units)[0] for target, units in wished.items()}
     if taken(fewest) > limit:
         with pytest.raises(CapacityMistake, match="GPUs at least, but the block has"):
             goal_of(wished, has, gpus, limit)
         return
     goal = goal_of(wished, has, gpus, limit)
-    most = {side: bounds_of(units)[1] for side, units in wished.items()}
-    nearest = {side: min(max(has[side], fewest[side]), most[side]) for side in sides}
+    most = {target: bounds_of(units)[1] for target, units in wished.items()}
+    nearest = {target: min(max(has[target], fewest[target]), most[target]) for target in targets}
     assert taken(goal) <= limit
-    assert all(fewest[side] <= goal[side] <= nearest[side] for side in sides)
+    assert all(fewest[target] <= goal[target] <= nearest[target] for target in targets)
     assert goal == nearest or taken(nearest) > limit
     # Nothing moves a second time.
     assert goal_of(wished, goal, gpus, limit) == goal

@@ -207,7 +207,7 @@ def test_a_run_whose_window_is_over_is_skipped(airflow: Airflow) -> None:
         airflow.run("shift", **FORM, at=NOON, until=str(NOON + HOUR))
 
 
-def test_a_side_keeps_what_it_has_within_its_range(airflow: Airflow) -> None:
+def test_a_target_keeps_what_it_has_within_its_range(airflow: Airflow) -> None:
     airflow.run("plan")
     assert airflow.order.desired == {"training": 3, "inference": 4}
 
@@ -223,10 +223,9 @@ def test_a_shift_does_what_was_approved(airflow: Airflow) -> None:
         "end": str(NOON + 6 * HOUR).replace(" ", "T"),
         "digest": "",
     }
-    # Within the range it is the goal that was shown, whatever the side has by now.
-    plan["approval"] = approval_of(
-        ShiftOrder(**{**vars(airflow.order), "desired": {"training": 2, "inference": 4}}), {}
-    )
+    # Within the range it is the goal that was shown, whatever the target has by now.
+    shown = ShiftOrder(**{**vars(airflow.order), "desired": {"training": 2, "inference": 4}})
+    plan["approval"] = approval_of(shown, plan)
     airflow.run("shift", approved_plan=json.loads(json.dumps(plan)))
     assert airflow.order.desired == {"training": 2, "inference": 4}
     assert airflow.order.approved == plan["approval"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
 from typing import Any
@@ -56,7 +57,7 @@ class World:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self.variables, self.runs, self.reads = NOON, dict[str, str](), 0, 0
-        self.has = {"training": 4, "inference": 4}
+        self.has, self.drained = {"training": 4, "inference": 4}, list[str]()
 
         class Clock(datetime):
             @classmethod
@@ -66,6 +67,8 @@ class World:
         async def look(order: ShiftOrder, *_: Any) -> Any:
             assert order.targets == TARGETS
             holdings = {name: Holding(allowed=units, held=units, ready=units) for name, units in self.has.items()}
+            fixed = dict.fromkeys(self.drained, "is drained by root")
+            holdings["training"] = replace(holdings["training"], stuck=fixed)
             return BlockWorld(CapacityBlock(id="b", limit=64, usage=64), holdings, {"training": 8, "inference": 8})
 
         monkeypatch.setattr(capacity_watch, "datetime", Clock)
@@ -108,7 +111,7 @@ def watcher(schedule: CapacitySchedule = SCHEDULE) -> CapacityDifferenceTrigger:
     return CapacityDifferenceTrigger("shifts", json.dumps(order().write()), json.dumps(schedule.describe()), KEY)
 
 
-def test_a_hand_that_has_changed_a_side_is_noticed(world: World) -> None:
+def test_a_hand_that_has_changed_a_target_is_noticed(world: World) -> None:
     trigger = watcher()
     assert world.looks(trigger, 2) == []
     world.has = {"training": 6, "inference": 2}
@@ -118,6 +121,15 @@ def test_a_hand_that_has_changed_a_side_is_noticed(world: World) -> None:
         "has": {"training": 6, "inference": 2},
         "name": "otherwise",
     }
+
+
+def test_what_cannot_be_moved_is_no_difference_until_it_can(world: World) -> None:
+    trigger = watcher()
+    world.looks(trigger, 2)
+    world.has, world.drained = {"training": 6, "inference": 2}, [f"worker-{number}" for number in range(6)]
+    assert world.looks(trigger, 60) == []
+    world.drained = []
+    assert len(world.looks(trigger, 7)) == 1
 
 
 def test_a_run_that_is_under_way_is_left_to_mend_it(world: World) -> None:
