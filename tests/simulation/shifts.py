@@ -18,7 +18,7 @@ from unittest import mock
 from airflow_provider_soperator.capacity import handover, shift
 from airflow_provider_soperator.capacity.connections import ShiftConnections
 from airflow_provider_soperator.capacity.holdings import Holding, Release
-from airflow_provider_soperator.capacity.lease_store import ShiftRecord
+from airflow_provider_soperator.capacity.lease_store import LeaseStore, ShiftRecord
 from airflow_provider_soperator.capacity.order import ShiftOrder, Superseded, Timeouts
 from airflow_provider_soperator.capacity.shift import Shift, ShiftOutcome
 from airflow_provider_soperator.capacity.targets import KubernetesScaleTarget, SlurmNodesTarget, slurm_session
@@ -32,6 +32,7 @@ from airflow_provider_soperator.slurm.requests import ListJobs, ListNodes, ListR
 from airflow_provider_soperator.transports.transport_errors import ConnectionLost
 from tests.simulation.clock import NeverEnds, outside, virtual_time
 from tests.simulation.world import Violated
+from tests.unit.capacity.lease_places import KubernetesPlace
 from tests.unit.capacity.nodes import MINUTE, OURS, START, Nodes, SlurmJob
 from tests.unit.capacity.world import BLOCK, NEVER, Cloud, Pace, State, Units
 
@@ -107,7 +108,8 @@ class Controller:
             self.is_over = True
 
     async def _live(self) -> None:
-        one = Shift(self.order, self._block, ShiftConnections(self._sessions), Log(self.world, self.name))
+        connections = ShiftConnections(self._sessions, self._agreed if self.world.place else None)
+        one = Shift(self.order, self._block, connections, Log(self.world, self.name))
         try:
             self.outcome = await one.run(self.world.is_alive)
             self.world.note(f"{self.name}: {self.outcome.state} {self.outcome.missing}")
@@ -146,6 +148,10 @@ class Controller:
         await self.world.passes()
         self.world.check_token()
         return self.world.block.block()
+
+    async def _agreed(self, stack: Any) -> LeaseStore | None:
+        await self.world.passes()
+        return self.world.place.lease(self.order.key) if self.world.place else None
 
     async def _sessions(self, stack: Any) -> Mapping[str, Session]:
         order = self.order
@@ -211,6 +217,7 @@ class World:
         self.is_slurm_away = self.has_no_token = self.is_quiet = False
         self._is_robbed = False
         self._limits = pick(((10,), (10, 60), (20, 120, None)))
+        self.place = pick((None, KubernetesPlace()))
         self.controllers: list[Controller] = []
         #: When something was done to a node by others.
         self._touched: dict[str, int] = {}
