@@ -326,6 +326,7 @@ class World:
             self._least = min(self._least, least)
             # Who goes back may ask again for what was asked for in vain before.
             self._is_robbed |= order.rollback == "all"
+        self.slurm.until = min((order.until for order in orders if order.until), default=None)
         self.controllers = [Controller(self, order, order.key) for order in orders]
         work = [asyncio.ensure_future(one.run()) for one in self.controllers]
         self._events += [outside(event) for event in events]

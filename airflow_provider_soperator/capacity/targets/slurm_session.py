@@ -100,6 +100,8 @@ class SlurmNodesSession(Session):
         self._notes: Notes = context.memory.setdefault(target.name, Notes())
         self._blocks: dict[str, str] | None = None
         self._problems: tuple[str, ...] = ()
+        #: Nodes that were on at the last look.
+        self._on: set[str] = set()
 
     async def check(self, units: int, block: CapacityBlock) -> None:
         target = self._target
@@ -137,6 +139,7 @@ class SlurmNodesSession(Session):
     async def look(self) -> Holding:
         nodes, (_, reserved) = await self._nodes(), await self._reservations()
         on = [node for node in nodes if not is_off(node)]
+        self._on = {node.name for node in on}
         fixed = {node.name: why for node in nodes if (why := self._untouchable(node, reserved))}
         # Slurm does not know if a booting node has its machine yet: its GPUs count as promised until it is up.
         sure = sum(not is_coming_up(node) for node in on)
@@ -190,12 +193,12 @@ class SlurmNodesSession(Session):
         mine = [node for node in nodes if not self._is_anothers(node)]
         failed = self._notes.failed
         failed |= {node.name: node.reason for node in mine if self._has_failed(node)}
-        # Their GPUs are no other node's: of those that are on, even if others have drained them, and of those that are
-        # given up, until the next look finds them gone.
+        # Of nodes that are on and drained by others, or given up, the GPUs are no other node's before a look has found
+        # them off.
+        lasting = {node.name for node in nodes if not is_off(node)} | self._on
         taken = sum(
-            not _is_kept_off(node)
-            if node.name in failed
-            else not is_off(node) and (self._is_anothers(node) or failed_to_resume(node))
+            (node.name in failed and not _is_kept_off(node))
+            or (node.name in lasting and (node.name in failed or self._is_anothers(node) or failed_to_resume(node)))
             for node in nodes
         )
         chosen = sorted((node for node in mine if node.name not in failed), key=_nearness)[: max(0, to - taken)]

@@ -102,6 +102,8 @@ class Nodes:
         self.reservations = Reservations()
         self.asked: list[Any] = []
         self.power_down_time = MINUTE
+        #: Reservations for a later time keep no shift from a node.
+        self.until: datetime | None = None
         #: How long a machine stays when its node is off, and how long a node boots; None: it never does.
         self.lingers: Callable[[], timedelta] = lambda: MINUTE
         self.boots: Callable[[], timedelta | None] = lambda: 2 * MINUTE
