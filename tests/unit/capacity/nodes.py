@@ -275,13 +275,15 @@ class Nodes:
                 node.drain, node.drained_at = order.reason or "POWER_DOWN_ASAP", now
 
     def _reservations_of(self, name: str) -> list[Reservation]:
-        now = self.now()
+        """The reservations of others that keep a shift from a node."""
+        now, until = self.now(), self.until
+        theirs = [one for one in self.reservations.known.values() if not one.name.startswith(OURS)]
         return [
             one
-            for one in self.reservations.known.values()
-            if not one.name.startswith(OURS)
-            and name in hostlist.expand(one.nodelist)
-            and (not one.end or one.end > now)
+            for one in theirs
+            if name in hostlist.expand(one.nodelist)
+            and (one.end is None or one.end > now)
+            and (until is None or one.start is None or one.start < until)
         ]
 
     def reserve(self, name: str, nodes: str, start: datetime, end: datetime | None = None) -> None:
