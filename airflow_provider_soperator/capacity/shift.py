@@ -161,9 +161,9 @@ class Shift:
             outcome = await self._with_lease(is_alive)
         # Not if this process is stopped: then another one continues.
         except Exception:
-            await self._leave_if_possible()
+            await self.leave_if_possible()
             raise
-        await self._leave_if_possible()
+        await self.leave_if_possible()
         return outcome
 
     async def _with_lease(self, is_alive: IsAlive | None) -> ShiftOutcome:
@@ -336,7 +336,7 @@ class Shift:
     async def _failed(self, why: str, what: str) -> ShiftFailed:
         try:
             where = self._describe(await self.look())
-        except (SlurmError, TransportError) as error:
+        except (SlurmError, TransportError, ConnectionMistake) as error:
             where = f"The present allocation is unknown: {error}"
         return ShiftFailed(f"{why}; {what}. {where}")
 
@@ -352,7 +352,8 @@ class Shift:
     def _timer(self) -> ProgressTimer:
         return ProgressTimer(self._order.timeouts, has_window=self._order.may_wait)
 
-    async def _leave_if_possible(self) -> None:
+    async def leave_if_possible(self) -> None:
+        """Leave, and wait out an outage."""
         self._progress = self._timer()
         try:
             await self._until(lambda now: _done(self.leave()))

@@ -65,7 +65,7 @@ class ShiftTrigger(KillableTrigger):
                     async with timeout(left):
                         outcome = await self._while_wished(shift.run(_is_under_way))
                 except Superseded:
-                    await shift.leave()
+                    await shift.leave_if_possible()
                     raise
                 except asyncio.TimeoutError:
                     if left is None:

@@ -187,7 +187,7 @@ def stopped(world: World, order_for: dict[str, int], kept: list[dict[str, Any]],
                 await asyncio.sleep(0)
             return SimpleNamespace(describe=lambda: {"allocation": order_for})
 
-        async def leave(self) -> None:
+        async def leave_if_possible(self) -> None:
             left.append(True)
 
         async def __aenter__(self) -> Shift:
