@@ -10,7 +10,7 @@ import hashlib
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 
-from airflow_provider_soperator.capacity.handover import Ask
+from airflow_provider_soperator.capacity.handover import OUR_RESERVATIONS, Ask
 from airflow_provider_soperator.capacity.lease_store import LeaseStore, ShiftRecord, StoredLease
 from airflow_provider_soperator.slurm.cluster_records import Reservation
 from airflow_provider_soperator.slurm.errors import ReservationConflict, UnknownReservation
@@ -21,7 +21,7 @@ from airflow_provider_soperator.slurm.requests import (
     UpdateReservation,
 )
 
-_PREFIX = "airflow-shift-"
+_, _PREFIX = OUR_RESERVATIONS
 _KIND = "reservation "
 _AHEAD = timedelta(days=64 * 365.25)
 #: The length of a reservation that only asks for the block.

@@ -240,12 +240,12 @@ class Shift:
         world, order = await self._see(now), self._order
         if self._is_over(now):
             return await self._end(world, now, "its time was over")
-        wished = {
+        desired = {
             name: order.allowed(name, order.desired[name], max(seen.held, seen.allowed))
             for name, seen in world.holdings.items()
         }
         try:
-            is_there = await self._move(now, world, world.goal(wished), order.release(now), {})
+            is_there = await self._move(now, world, world.goal(desired), order.release(now), {})
         except PartTookTooLong as error:
             if order.rollback == "all":
                 raise

@@ -12,7 +12,7 @@ import pytest
 from airflow_provider_soperator.capacity import shift as engine
 from airflow_provider_soperator.capacity.connections import ShiftConnections
 from airflow_provider_soperator.capacity.lease_store import TERM, LeaseStore, ShiftRecord
-from airflow_provider_soperator.capacity.order import ShiftOrder, Timeouts
+from airflow_provider_soperator.capacity.order import ShiftOrder, Superseded, Timeouts
 from airflow_provider_soperator.capacity.shift import Shift, ShiftOutcome
 from airflow_provider_soperator.capacity.targets import SlurmNodesTarget
 from airflow_provider_soperator.errors import CapacityBusy
@@ -162,6 +162,38 @@ def test_of_two_processes_of_one_shift_the_elder_waits(cloud: Cloud, place: Kube
     asyncio.run(both())
     assert sum("This process waits: another process goes on" in line for line in cloud.log.said) == 1
     assert place.held == 0
+
+
+def test_the_elder_does_not_end_a_shift_whose_time_is_over_for_the_newer(cloud: Cloud, place: KubernetesPlace) -> None:
+    cloud.targets["a"].pace = Pace(boot=lambda unit: 200)
+    order = replace(A, stops_at=START + 100 * SECOND)
+
+    async def both() -> None:
+        elder = asyncio.ensure_future(run(shift(cloud, place, order)))
+        while not cloud.targets["a"].come:
+            await asyncio.sleep(0)
+        newer = asyncio.ensure_future(run(shift(cloud, place, order)))
+        for outcome in (await newer, await elder):
+            assert outcome.state == "partial"
+            assert outcome.missing[-1] == "its time was over"
+
+    asyncio.run(both())
+    assert place.held == 0
+
+
+def test_who_waits_until_its_time_is_over_moves_nothing(cloud: Cloud, place: KubernetesPlace) -> None:
+    cloud.targets["a"].pace = Pace(boot=lambda unit: 200)
+
+    async def both() -> None:
+        holder = asyncio.ensure_future(run(shift(cloud, place, A)))
+        while not cloud.targets["a"].come:
+            await asyncio.sleep(0)
+        with pytest.raises(Superseded, match="was over before anything was moved"):
+            await run(shift(cloud, place, replace(B, desired={"b": 1}, stops_at=START + 100 * SECOND)))
+        assert (await holder).allocation == {"a": 6}
+
+    asyncio.run(both())
+    assert cloud.targets["b"].gone == []
 
 
 def test_the_plan_tells_of_the_other_cluster(cloud: Cloud, place: KubernetesPlace) -> None:
