@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, suppress
-from typing import Any
+from dataclasses import replace
 
 from airflow_provider_soperator.capacity.kubernetes_lease import KubernetesLease
 from airflow_provider_soperator.capacity.lease_store import LeaseStore
@@ -32,13 +32,16 @@ class ShiftConnections:
     @classmethod
     def of(cls, order: ShiftOrder, clients: Clients, log: Logger) -> ShiftConnections:
         """Those that an order names."""
-        limits: dict[str, Any] = {"until": order.until, "may_take": order.may_take, "may_end": order.may_end}
-        context = SessionContext(block=order.block, key=order.key, why=order.why, **limits)
+        common = SessionContext(block=order.block, key=order.key, why=order.why, until=order.until)
+        contexts = [
+            (one, replace(common, may_take=order.may_take(one.name), may_end=order.may_end(one.name)))
+            for one in order.targets
+        ]
 
         async def sessions(opened: AsyncExitStack) -> Mapping[str, Session]:
             return {
                 target.name: await opened.enter_async_context(target.open(context, clients, log))
-                for target in order.targets
+                for target, context in contexts
             }
 
         async def agreed(opened: AsyncExitStack) -> LeaseStore | None:

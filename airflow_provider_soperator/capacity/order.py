@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_provider_soperator.capacity.allocation import Units
@@ -175,8 +174,8 @@ class ShiftOrder:
     wait_for_lease: bool = True
     poll_interval: float = 10.0
     why: str = ""
-    #: What a person has approved: ``goal`` (units of each target), ``nodes`` that may go (names, or names of each
-    #: target), ``jobs`` that may be ended (ids), and the ``end`` of it. The shift does no more.
+    #: What a person has approved: ``goal`` (units), ``nodes`` that may go and ``jobs`` that may be ended (ids), each by
+    #: target, and the ``end`` of it. The shift does no more.
     approved: dict[str, Any] | None = None
 
     @property
@@ -217,19 +216,17 @@ class ShiftOrder:
         goal: int = (self.approved or {}).get("goal", {}).get(name, units)
         return min(max(units, min(goal, present)), max(goal, present))
 
-    @property
-    def may_take(self) -> frozenset[str] | None:
-        """The units that may go, if a person has approved them."""
-        nodes = (self.approved or {}).get("nodes")
-        if nodes is None:
-            return None
-        return frozenset(chain.from_iterable(nodes.values()) if isinstance(nodes, Mapping) else nodes)
+    def may_take(self, name: str) -> frozenset[str] | None:
+        """The units of a target that may go, if a person has approved them."""
+        return self._approved("nodes", name)
 
-    @property
-    def may_end(self) -> frozenset[str] | None:
-        """The jobs that may be ended, if a person has approved them."""
-        jobs = (self.approved or {}).get("jobs")
-        return None if jobs is None else frozenset(map(str, jobs))
+    def may_end(self, name: str) -> frozenset[str] | None:
+        """The jobs on units of a target that may be ended, if a person has approved them."""
+        return self._approved("jobs", name)
+
+    def _approved(self, what: str, name: str) -> frozenset[str] | None:
+        said = (self.approved or {}).get(what)
+        return None if said is None else frozenset(said.get(name, ()))
 
     @property
     def ends_at(self) -> datetime | None:

@@ -144,14 +144,14 @@ class Shift:
         order, units, now = self._order, world.possible(self._order.desired).units, datetime.now(timezone.utc)
         release = order.release(now)
         goes = {name: await self._sessions[name].explain(units[name], release) for name in world.donors(units)}
-        jobs = [job for name, nodes in goes.items() for job in await self._sessions[name].jobs(nodes)]
+        jobs = {name: await self._sessions[name].jobs(nodes) for name, nodes in goes.items()}
         notes = await self._lease.notes(now)
         if not self._connections.is_agreed and (world.others != 0 or not self._connections.stores):
             notes.append(
                 "others may move GPUs of the block at the same time: lease_conn_id of the connection "
                 f"{order.nebius_conn_id} names no cluster in which all shifts of the block wait for each other"
             )
-        return plan(world, order, goes, jobs if order.mode == "force" else (), notes)
+        return plan(world, order, goes, jobs if order.mode == "force" else {}, notes)
 
     # Moving
 

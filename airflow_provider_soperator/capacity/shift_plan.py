@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from types import MappingProxyType
 from typing import Any
 
 from airflow_provider_soperator.capacity.holdings import World
@@ -55,8 +56,8 @@ class ShiftPlan:
     free: int | None
     #: GPUs of the block that no target holds; None if that is unknown.
     others: int | None
-    #: Jobs on the units that go, if they may be ended.
-    jobs: tuple[str, ...] = ()
+    #: Jobs on the units that go, by target, if they may be ended.
+    jobs: Mapping[str, Sequence[str]] = field(default_factory=dict)
     #: What others do with the block.
     notes: tuple[str, ...] = ()
 
@@ -69,7 +70,7 @@ class ShiftPlan:
             "possible": {move.target: move.possible for move in self.moves},
             "nodes": {move.target: list(move.goes) for move in self.moves if move.goes},
             "fixed": {move.target: dict(move.fixed) for move in self.moves if move.fixed},
-            "jobs": list(self.jobs),
+            "jobs": {target: list(jobs) for target, jobs in self.jobs.items()},
             "steps": list(self.steps),
             "free_gpus": self.free,
             "gpus_of_others": self.others,
@@ -93,7 +94,7 @@ def plan(
     world: World,
     order: ShiftOrder,
     goes: Mapping[str, Mapping[str, str]],
-    jobs: Sequence[str] = (),
+    jobs: Mapping[str, Sequence[str]] = MappingProxyType({}),
     notes: Sequence[str] = (),
 ) -> ShiftPlan:
     """The plan for an order in the present world; ``goes`` has the units of each target that go, with reasons."""
@@ -114,7 +115,7 @@ def plan(
     donors = [move for move in moves if move.target in world.donors(possible.units)]
     receivers = [move for move in moves if move.target in world.receivers(possible.units, possible.ready)]
     steps = tuple(_steps(order, donors, receivers))
-    return ShiftPlan(moves, steps, world.block.free, world.others, tuple(jobs), tuple(notes))
+    return ShiftPlan(moves, steps, world.block.free, world.others, jobs, tuple(notes))
 
 
 def missing_units(world: World, order: ShiftOrder) -> tuple[str, ...]:

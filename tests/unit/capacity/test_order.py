@@ -58,7 +58,12 @@ FULL = ShiftOrder(
     wait_for_lease=False,
     poll_interval=2.5,
     why="night (shifts)",
-    approved={"goal": {"training": 4, "inference": 0}, "nodes": ["worker-3"], "jobs": ["7"], "end": AT.isoformat()},
+    approved={
+        "goal": {"training": 4, "inference": 0},
+        "nodes": {"training": ["worker-3"]},
+        "jobs": {"training": ["7"]},
+        "end": AT.isoformat(),
+    },
 )
 
 
@@ -143,11 +148,12 @@ def test_what_is_approved_is_the_most_that_is_moved() -> None:
     assert PLAIN.allowed("training", 4, 8) == 4
 
 
-@pytest.mark.parametrize("nodes", [["worker-1", "worker-2"], {"training": ["worker-1"], "more": ["worker-2"]}])
-def test_approved_nodes_are_those_of_all_targets(nodes: Any) -> None:
-    order = replace(PLAIN, approved={"nodes": nodes, "jobs": [7, "8_1"]})
-    assert (order.may_take, order.may_end) == ({"worker-1", "worker-2"}, {"7", "8_1"})
-    assert (PLAIN.may_take, PLAIN.may_end) == (None, None)
+def test_nodes_and_jobs_are_approved_for_their_target() -> None:
+    """Two Slurm clusters have nodes and jobs of the same names."""
+    order = replace(PLAIN, approved={"nodes": {"training": ["worker-1"]}, "jobs": {"training": ["7", "8_1"]}})
+    assert (order.may_take("training"), order.may_end("training")) == ({"worker-1"}, {"7", "8_1"})
+    assert order.may_take("inference") == order.may_end("inference") == frozenset()
+    assert PLAIN.may_take("training") is PLAIN.may_end("training") is None
 
 
 def test_a_shift_ends_with_its_window_or_its_approval_whichever_comes_first() -> None:

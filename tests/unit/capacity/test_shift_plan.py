@@ -118,7 +118,7 @@ def test_as_json(usage: int | None, free: int | None, others: int | None) -> Non
         "possible": {"training": 6, "inference": 2},
         "nodes": {"training": ["worker-3"]},
         "fixed": {},
-        "jobs": [],
+        "jobs": {},
         "steps": list(found.steps),
         "free_gpus": free,
         "gpus_of_others": others,

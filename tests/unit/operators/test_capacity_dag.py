@@ -103,7 +103,7 @@ class Airflow:
         async def begin(order_for: Callable[[int], Any], *_: Any, **__: Any) -> Any:
             order = await order_for(64)
             self.orders.append(order)
-            return order, SimpleNamespace(describe=lambda: {"nodes": {"training": ["worker-7"]}, "jobs": []})
+            return order, SimpleNamespace(describe=lambda: {"nodes": {"training": ["worker-7"]}, "jobs": {}})
 
         async def look(order: ShiftOrder, *_: Any) -> Any:
             holdings = {"training": SimpleNamespace(allowed=3), "inference": SimpleNamespace(allowed=4)}
@@ -219,7 +219,7 @@ def test_a_shift_does_what_was_approved(airflow: Airflow) -> None:
     assert {**plan["approval"], "digest": ""} == {
         "goal": {"training": 3, "inference": 4},
         "nodes": {"training": ["worker-7"]},
-        "jobs": [],
+        "jobs": {},
         "end": str(NOON + 6 * HOUR).replace(" ", "T"),
         "digest": "",
     }
