@@ -349,9 +349,7 @@ class Poller:
             if not self._paced:
                 yield from self._learn_pace()
             yield from self._book.round()
-            if self._may_be_withdrawn:
-                yield CancelWithdrawn()
-                self._may_be_withdrawn = False
+            yield from self._cancel_withdrawn()
         except (InvalidRequest, NotSupported):
             # It would fail the same way each time.
             raise
@@ -372,6 +370,13 @@ class Poller:
             asked_at, effort = self._book.asked_at, self._book.effort
             self._soonest = asked_at + self._pace.soonest(effort)
             self._due = asked_at + self._pace.after_answer(youngest=youngest, longest=longest, effort=effort)
+
+    def _cancel_withdrawn(self) -> Steps[None]:
+        # Its failure is no matter of those who watch.
+        with contextlib.suppress(SlurmError, TransportError):
+            if self._may_be_withdrawn:
+                yield CancelWithdrawn()
+            self._may_be_withdrawn = False
 
     def _learn_pace(self) -> Steps[None]:
         with contextlib.suppress(NotSupported):

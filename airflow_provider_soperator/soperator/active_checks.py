@@ -317,8 +317,10 @@ def job_name(check: str, key: str) -> str:
 
     >>> job_name("gpu-checks", "q6befiawjvkz")
     'gpu-checks-airflow-q6befiawjvkz'
+    >>> job_name("gpu-checks", "q6befiawjvkz_3")
+    'gpu-checks-airflow-q6befiawjvkz-3'
     """
-    suffix = f"-airflow-{key}"
+    suffix = f"-airflow-{key.replace('_', '-')}"
     return check[: _NAME_LIMIT - len(suffix)].rstrip("-.") + suffix
 
 

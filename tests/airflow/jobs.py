@@ -23,7 +23,7 @@ class Jobs:
         found = {job: state for job, state, name in rows if name.startswith(self._name)}
         return dict(sorted(found.items(), key=lambda item: int(item[0])))
 
-    def wait(self, *states: str, timeout: float = 120) -> list[str]:
+    def wait(self, *states: str, timeout: float = 300) -> list[str]:
         """Their ids, once they are in exactly these states."""
         found: dict[str, str] = {}
 

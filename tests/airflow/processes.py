@@ -87,7 +87,7 @@ def parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def wait_dead(pid: int, timeout: float = 30) -> None:
+def wait_dead(pid: int, timeout: float = 120) -> None:
     deadline = time.monotonic() + timeout
     while is_alive(pid):
         assert time.monotonic() < deadline, f"process {pid} still lives after {timeout} s"

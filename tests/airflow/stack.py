@@ -144,7 +144,7 @@ class Stack:
         self.wait(f"Airflow has the DAG {file.stem}", lambda: self.api.has_dag(file.stem, file.name))
         return Dag(self, file.stem)
 
-    def wait(self, what: str, condition: Callable[[], T | None], timeout: float = 120) -> T:
+    def wait(self, what: str, condition: Callable[[], T | None], timeout: float = 300) -> T:
         """Wait until a condition is true and return what it gave; fail in words if it never is."""
         began = time.monotonic()
         while not (outcome := condition()):
@@ -184,7 +184,7 @@ class Run(DagRun):
     stack: Stack
 
     def wait(
-        self, task_id: str, *states: str, index: int = -1, timeout: float = 180, least_try: int = 0
+        self, task_id: str, *states: str, index: int = -1, timeout: float = 300, least_try: int = 0
     ) -> dict[str, Any]:
         """The task, once it is in one of these states; it fails as soon as the task rests in another."""
 

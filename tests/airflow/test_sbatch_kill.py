@@ -129,7 +129,7 @@ def execution_timeout(killing: Killing) -> None:
 
 def dagrun_timeout(killing: Killing) -> None:
     run, jobs = killing.start(dag_options="dagrun_timeout=timedelta(seconds=90)")
-    jobs.wait("CANCELLED", timeout=240)
+    jobs.wait("CANCELLED")
     run.wait("fit", "skipped")
 
 

@@ -41,6 +41,9 @@ def sizes():
 SbatchOperator(task_id="upstream", command="echo $SLURM_JOB_NUM_NODES nodes", nodes=sizes())
 SbatchOperator.partial(task_id="mapped", name="mapped").expand(command=[["echo", "a"], ["echo", "b.sh"]])
 SbatchOperator.partial(task_id="mapped_later", command="echo $WHAT").expand(env=[{{"WHAT": "x"}}, {{"WHAT": "y"}}])
+SbatchOperator.partial(task_id="seeds", script="#!/bin/bash\\necho seed $1\\nexit $2", deferrable=True).expand(
+    args=[[str(seed), str(int(seed == 1))] for seed in range(4)]
+)
 SbatchOperator(task_id="live", script="{HELD}", time_limit=60)
 SbatchOperator(task_id="live_deferred", script="{HELD}", time_limit=60, deferrable=True)
 '''
@@ -135,6 +138,17 @@ def test_a_mapped_task_has_a_job_for_each_index(run: Run) -> None:
     names = {run.xcom("mapped_later", index)["name"] for index in (0, 1)}
     assert len(names) == 2
     assert f"mapped_later.1.shapes.{run.run_id}" in " ".join(names)
+
+
+def test_mapped_tasks_whose_jobs_may_go_as_an_array_have_each_its_own_end(run: Run) -> None:
+    """How many go together is a matter of when they come; tests/integration/test_fan_outs.py has it."""
+    for seed in (0, 2, 3):
+        assert f"seed {seed}" in lines(run, "seeds", seed)
+        result = run.xcom("seeds", seed)
+        assert (result["state"], result["parts"]) == ("COMPLETED", [])
+        assert result["output"].endswith(f"/seeds.{seed}-{result['raw_id']}.out")
+    run.wait("seeds", "failed", index=1)
+    assert "seed 1" in run.wait_log("seeds", "with exit code 1", 1).splitlines()
 
 
 @pytest.mark.parametrize("task_id", ["live", "live_deferred"])

@@ -32,12 +32,12 @@ MENDS = (
     Mend(
         "a job that is followed is known by its key",
         "client/job_run.py",
-        (("name=submitted.key.suffix,", 'name="",'),),
+        (("name=submitted.key.suffix_of(submitted.id),", 'name="",'),),
     ),
     Mend(
         "a job that is cancelled is known by its key",
         "client/queue.py",
-        (("if job.name.endswith(jobs[job.id.whole].suffix)}", "}"),),
+        (("any((jobs[job], job) in keys.of(part.name, part.id) for part in parts)", "bool(parts)"),),
     ),
     Mend(
         "without accounting elements that are missing are missed",
@@ -76,14 +76,8 @@ MENDS = (
     ),
     Mend(
         "without accounting polls come before the queue forgets",
-        "client/poller.py",
-        (
-            (
-                "math.inf if config.has_accounting else config.min_job_age.total_seconds() * _OF_MEMORY",
-                "math.inf",
-            ),
-            ("Pace(rarest=_OF_MEMORY * ClusterConfig.min_job_age.total_seconds())", "Pace()"),
-        ),
+        "client/pace.py",
+        (("OF_MEMORY = 1 / 3", "OF_MEMORY = math.inf"),),
     ),
     Mend(
         "each element of an array is missed by itself",
@@ -109,6 +103,16 @@ MENDS = (
         "a key belongs to one run",
         "slurm/job_ids.py",
         (("if begun else []", "if False else []"),),
+    ),
+    Mend(
+        "whoever polls cancels what was withdrawn",
+        "client/poller.py",
+        (("                yield CancelWithdrawn()\n", "                yield from ()\n"),),
+    ),
+    Mend(
+        "an element of mapped tasks that is missing is lost, and not cancelled",
+        "client/job_tracker.py",
+        (("key[0] in self._submitted\n", "False\n"),),
     ),
     Mend(
         "a submission waits while the cluster is away",

@@ -12,7 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_soperator.client.poller import Poller, WatchList
-from airflow_provider_soperator.slurm.errors import AccountingDisabled, AccountingUnreachable, ControllerUnreachable
+from airflow_provider_soperator.slurm.errors import (
+    AccountingDisabled,
+    AccountingUnreachable,
+    ControllerUnreachable,
+    SlurmError,
+)
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import AccountingJob, Job, JobStatus
 from airflow_provider_soperator.slurm.requests import Accounting, ListJobs, Request
@@ -231,17 +236,33 @@ def test_what_was_withdrawn_is_cancelled_once_the_cluster_answers_again(monkeypa
 
     slurm.before = before
 
-    async def outage() -> list[int]:
+    async def outage() -> tuple[list[int], str]:
         watch, counts = Poller(slurm.ask).watch(JobId(7)), []
         for failures in ([], [ControllerUnreachable("away")], [], []):
             away[:] = failures
             await asyncio.sleep(600)
             counts.append(slurm.count(CancelWithdrawn))
         watch.close()
-        return counts
+        return counts, watch.told.trouble if watch.told else ""
 
     # Before the first answer somebody else may have been told to cancel a job, too.
-    assert run_without_waiting(outage(), monkeypatch) == [1, 1, 2, 2]
+    assert run_without_waiting(outage(), monkeypatch) == ([1, 1, 2, 2], "")
+
+
+def test_nobody_is_troubled_where_what_was_withdrawn_cannot_be_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(Slurm):
+        async def ask(self, request: Request[Any]) -> Any:
+            if isinstance(request, CancelWithdrawn):
+                raise SlurmError("mktemp: No space left on device")
+            return await super().ask(request)
+
+    async def told() -> str:
+        watch = Poller(Full(queued("7", "RUNNING"), accounting=[]).ask).watch(JobId(7))
+        await asyncio.sleep(60)
+        watch.close()
+        return watch.told.trouble if watch.told else "nothing"
+
+    assert run_without_waiting(told(), monkeypatch) == ""
 
 
 def test_trouble_is_told_once_with_what_is_known() -> None:
