@@ -15,6 +15,6 @@ class SoperatorPlugin(AirflowPlugin):
     # Every Airflow process loads all plugins, also that of each task; few need timetables.
     @property
     def timetables(self) -> list[Any]:  # type: ignore[override]
-        from airflow_provider_soperator.timetables.capacity import CapacityTimetable
+        from airflow_provider_soperator.timetables.capacity import CapacityTimetable, ReconciledCapacityTimetable
 
-        return [CapacityTimetable]
+        return [CapacityTimetable, ReconciledCapacityTimetable]

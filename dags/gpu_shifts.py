@@ -2,7 +2,8 @@
 
 A run starts half an hour before each handover. From then on Slurm starts no job on the nodes to release that would
 run past the handover. The nodes are released one by one, and the GPUs of each go to the other target at once. No job is
-killed. Triggered by hand, the DAG moves what its form says; the next handover applies the schedule again.
+killed. Triggered by hand, the DAG moves what its form says, which holds until the next handover. It is paused at first,
+and unpausing it moves nothing before the next handover.
 """
 
 from __future__ import annotations
@@ -62,8 +63,6 @@ dag = capacity_dag(
     },
     # A retry continues the shift of the previous try, for example after an Airflow process has died.
     default_args={"retries": 1, "retry_delay": timedelta(seconds=30)},
-    # When switched on, it applies the schedule at once.
-    is_paused_upon_creation=True,
     doc_md=__doc__,
     tags=["soperator", "example"],
 )

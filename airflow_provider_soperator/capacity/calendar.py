@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cached_property
-from itertools import pairwise
 
 import pendulum
 from pendulum import DateTime, Timezone
 
+from airflow_provider_soperator.capacity.allocation import Units, checked_allocation
 from airflow_provider_soperator.errors import CapacityMistake, name_remedy
 
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 _UNITS = {"d": 86_400, "h": 3600, "m": 60, "s": 1}
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
+_DAY_OF_YEAR = re.compile(r"\d\d-\d\d")
+#: The year in which the dates of each year are kept; it has a 29 February.
+_ANY_YEAR = 2000
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?")
 _HOW_TO_WRITE_DATES = (
-    'write "2026-12-24", "2026-12-25/2026-12-27" (whole days, the last one too), or "2026-12-31T12:00/2027-01-02T08:00"'
+    'write "2026-12-24", "2026-12-25/2026-12-27" (whole days, the last one too), "12-25" (each year), or '
+    '"2026-12-31T12:00/2027-01-02T08:00"'
 )
 
 DAY = 24 * 60
@@ -124,44 +129,69 @@ def duration_text(seconds: int) -> str:
 
 @dataclass(frozen=True, order=True)
 class Dates:
-    """The period of an exception.
+    """The period of an exception, a holiday or an override, in one year or in each.
 
     >>> Dates.parse("2026-12-25/2026-12-27").end.isoformat()
     '2026-12-28T00:00:00'
+    >>> [str(one.start.date()) for one in Dates.parse("12-31/01-01").within(range(2026, 2028))]
+    ['2026-12-31', '2027-12-31']
     """
 
     start: datetime
     end: datetime
     #: As the user wrote it.
     text: str
+    is_yearly: bool = False
 
     @classmethod
-    def parse(cls, text: str) -> Dates:
+    def parse(cls, text: str, what: str = "exception") -> Dates:
         first, _, last = text.partition("/") if isinstance(text, str) else ("", "", "")
         last = last or first
-        is_days = bool(_DATE.fullmatch(first) and _DATE.fullmatch(last))
+        is_yearly = bool(_DAY_OF_YEAR.fullmatch(first) and _DAY_OF_YEAR.fullmatch(last))
+        is_days = is_yearly or bool(_DATE.fullmatch(first) and _DATE.fullmatch(last))
         if not is_days and not (_TIME.fullmatch(first) and _TIME.fullmatch(last)):
-            raise CapacityMistake(f"the exception {text!r} is not a date or period", _HOW_TO_WRITE_DATES)
+            raise CapacityMistake(f"the {what} {text!r} is not a date or period", _HOW_TO_WRITE_DATES)
+        if is_yearly:
+            first, last = f"{_ANY_YEAR}-{first}", f"{_ANY_YEAR + (last < first)}-{last}"
         try:
             start, end = datetime.fromisoformat(first), datetime.fromisoformat(last) + timedelta(days=is_days)
         except ValueError as error:
             raise CapacityMistake(
-                f"the exception {text!r} has a date that does not exist ({error})", _HOW_TO_WRITE_DATES
+                f"the {what} {text!r} has a date that does not exist ({error})", _HOW_TO_WRITE_DATES
             ) from None
         if end <= start:
-            raise CapacityMistake(f"the exception {text!r} ends before it begins", _HOW_TO_WRITE_DATES)
-        return cls(start, end, text)
+            raise CapacityMistake(f"the {what} {text!r} ends before it begins", _HOW_TO_WRITE_DATES)
+        return cls(start, end, text, is_yearly)
+
+    def within(self, years: Iterable[int]) -> Iterator[Dates]:
+        """The periods that begin in these years, or the only one."""
+        if not self.is_yearly:
+            yield self
+            return
+        for year in years:
+            # One that begins on 29 February is missing in other years.
+            with suppress(ValueError):
+                start = self.start.replace(year=year)
+                yield replace(self, start=start, end=start + (self.end - self.start))
 
 
-def refuse_overlap(exceptions: Iterable[Dates]) -> None:
-    for one, other in pairwise(sorted(exceptions)):
-        if other.start < one.end:
-            begin, end = other.start, min(one.end, other.end)
+def refuse_overlap(what: str, dated: Sequence[tuple[Dates, object]]) -> None:
+    """Raise ``CapacityMistake`` if two periods overlap for which different things are said."""
+    fixed = {bound.year for dates, _ in dated if not dates.is_yearly for bound in (dates.start, dates.end)}
+    years = sorted({_ANY_YEAR, *fixed, *(year - 1 for year in fixed)})
+    laid = [(one, said) for dates, said in dated for one in dates.within(years)]
+    laid.sort(key=lambda one: one[0])
+    latest, its = laid[0] if laid else (None, None)
+    for one, said in laid[1:]:
+        if latest is not None and one.start < latest.end and said != its:
+            begin, end = one.start, min(one.end, latest.end)
             raise CapacityMistake(
-                f"the exceptions {one.text!r} and {other.text!r} overlap from {begin:%Y-%m-%d %H:%M} to "
+                f"the {what}s {latest.text!r} and {one.text!r} overlap from {begin:%Y-%m-%d %H:%M} to "
                 f"{end:%Y-%m-%d %H:%M}",
                 "end one before the other begins",
             )
+        if latest is None or one.end > latest.end:
+            latest, its = one, said
 
 
 @dataclass(frozen=True)
@@ -178,12 +208,12 @@ class Window:
     ((6960, 10560),)
 
     :param when: days and times, such as ``mon-fri 20:00 - 08:00``
-    :param allocation: units of each target
+    :param allocation: units of each target: a number, or a range such as ``{"min": 2, "max": 6}``
     :param name: name in exceptions, plans and pages; by default ``when``
     """
 
     when: str
-    allocation: Mapping[str, int] = field(hash=False)
+    allocation: Mapping[str, Units] = field(hash=False)
     name: str = ""
 
     def __post_init__(self) -> None:
@@ -229,18 +259,6 @@ class Window:
         if minute > 59 or hour * 60 + minute > DAY:
             raise CapacityMistake(f"{text} in {self.when!r} is not a time of day", "times are 00:00 to 24:00")
         return hour * 60 + minute
-
-
-def checked_allocation(allocation: object, whose: str) -> dict[str, int]:
-    """An allocation, checked: whole numbers of units, by target."""
-    if not isinstance(allocation, Mapping) or not allocation:
-        raise CapacityMistake(
-            f"{whose}: expected units by target, got {allocation!r}", 'write {"training": 8, "inference": 0}'
-        )
-    for target, units in allocation.items():
-        if not isinstance(target, str) or not isinstance(units, int) or isinstance(units, bool) or units < 0:
-            raise CapacityMistake(f"{whose}: units of {target!r} must be a whole number >= 0, got {units!r}")
-    return dict(allocation)
 
 
 def overlaps(windows: Iterable[Window]) -> dict[tuple[str, str], list[Span]]:

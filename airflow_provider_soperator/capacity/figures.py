@@ -100,10 +100,13 @@ class DisplacedJobs:
 
     def __init__(self) -> None:
         self._seen: dict[JobId, Job] = {}
-        #: When nodes were powered down under their jobs.
+        #: When jobs were ended on them for the first time.
         self.forced: datetime | None = None
 
-    def see(self, jobs: Iterable[Job]) -> None:
+    def see(self, jobs: Iterable[Job], staying: Iterable[Job] = ()) -> None:
+        """Note the jobs on nodes that leave, and that others run on nodes that stay."""
+        for job in staying:
+            self._seen.pop(job.id, None)
         for job in jobs:
             self._seen.setdefault(job.id, job)
 

@@ -20,6 +20,8 @@ from airflow_provider_soperator.slurm.requests import (
 
 T = TypeVar("T")
 
+#: Beginnings of the names of our reservations: handovers and leases.
+OUR_RESERVATIONS = ("airflow-handover-", "airflow-shift-")
 #: The reservation ends by itself if no process is left to delete it.
 _LONGEST = timedelta(days=2)
 
@@ -32,11 +34,14 @@ class Ask(Protocol):
 
 def handover_name(block: str, key: str) -> str:
     """The name of the reservation of one shift on one block."""
-    return f"airflow-handover-{hashlib.sha256(f'{block} {key}'.encode()).hexdigest()[:12]}"
+    return f"{OUR_RESERVATIONS[0]}{hashlib.sha256(f'{block} {key}'.encode()).hexdigest()[:12]}"
 
 
 class HandoverReservation:
-    """The nodes that one shift takes from Slurm, reserved from the moment at which they leave."""
+    """The nodes that one shift takes from Slurm, reserved from the moment at which they leave until they are idle.
+
+    No job starts on them then, as on drained nodes; but other nodes can still take their place.
+    """
 
     def __init__(self, ask: Ask, block: str, key: str, user: str, among: Sequence[str]) -> None:
         self._ask = ask
@@ -44,16 +49,27 @@ class HandoverReservation:
         #: Other nodes in the reservation belong to another target of the same shift, in the same Slurm.
         self._among = frozenset(among)
 
-    async def nodes(self) -> tuple[str, ...]:
-        """The nodes that are reserved now."""
-        found = await self._find()
-        return tuple(hostlist.expand(found.nodelist)) if found else ()
+    async def see(self, until: datetime) -> tuple[frozenset[str], dict[str, str]]:
+        """The nodes that are reserved for this shift; and those that others have reserved, until then, in words."""
+        now, mine, others = datetime.now(timezone.utc), frozenset[str](), dict[str, str]()
+        for one in await self._ask(ListReservations()):
+            if one.name == self._name:
+                mine = frozenset(hostlist.expand(one.nodelist))
+            is_within = (one.start is None or one.start < until) and (one.end is None or one.end > now)
+            if is_within and not one.name.startswith(OUR_RESERVATIONS):
+                when = f" from {one.start:%d %b %Y %H:%M} UTC on" if one.start and one.start > now else ""
+                others |= dict.fromkeys(hostlist.expand(one.nodelist), f"is reserved as {one.name}{when}")
+        return mine, others
 
     async def reserve(self, nodes: Sequence[str], start: datetime, why: str) -> bool:
-        """Reserve exactly these of the target's nodes from a moment on; True if anything had to be changed."""
+        """Reserve exactly these of the target's nodes from a moment on; True if there are new ones among them."""
         found = await self._find()
         reserved = hostlist.expand(found.nodelist) if found else []
         wanted = tuple(hostlist.expand(hostlist.fold([*nodes, *(set(reserved) - self._among)])))
+        if not wanted:
+            if found:
+                await self.end()
+            return False
         if found is None:
             # Slurm rejects a reservation that begins in the past.
             start = max(start, datetime.now(timezone.utc))
@@ -73,10 +89,10 @@ class HandoverReservation:
                 if await self._find() is None:
                     raise
             return True
-        if tuple(reserved) == wanted:
+        if set(reserved) == set(wanted):
             return False
         await self._ask(UpdateReservation(name=self._name, nodes=wanted))
-        return True
+        return not set(wanted) <= set(reserved)
 
     async def end(self) -> None:
         await self._ask(DeleteReservation(self._name))

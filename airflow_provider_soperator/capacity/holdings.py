@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
@@ -33,11 +34,27 @@ class Holding:
     is_settled: bool = True
     #: Causes that keep it below what it is allowed, as Slurm, Kubernetes or the cloud report them.
     problems: tuple[str, ...] = ()
+    #: Units that keep their GPUs whatever is wished for, each with the reason; and how many of them take no work.
+    stuck: Mapping[str, str] = field(default_factory=dict)
+    broken: int = 0
+    #: Units that stay away whatever is wished for, each with the reason; and the number of all units, if there is one.
+    away: Mapping[str, str] = field(default_factory=dict)
+    size: int | None = None
 
     @property
     def promised(self) -> int:
         """Units that it may still take without another command."""
         return max(0, self.allowed - self.held)
+
+    def possible(self, units: int) -> int:
+        """The nearest number of units that it can have, as far as its own units decide it."""
+        most = units if self.size is None else self.size - len(self.away)
+        return max(min(units, most), len(self.stuck))
+
+    @property
+    def reasons(self) -> dict[str, str]:
+        """Why units stay, or stay away, by their names."""
+        return {**self.stuck, **self.away}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,11 +65,21 @@ class Release:
     wanted_at: datetime
     #: How nodes may be released now; None: only prepare.
     mode: PowerDownMode | None
-    #: With ``FORCE``: jobs get this signal first, and then ``grace`` to end.
+    #: With ``FORCE``: jobs get this signal first, and then ``grace`` to end, before they are requeued or cancelled.
     signal: str = "TERM"
     grace: timedelta = timedelta(0)
     #: Keep work off in advance that would last longer.
     ahead: bool = True
+    #: Jobs are ended now, or will be.
+    ends_jobs: bool = False
+
+
+@dataclass(frozen=True)
+class Goal:
+    """An allocation that is possible, and how many units of each target can take work then."""
+
+    units: dict[str, int]
+    ready: dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -82,6 +109,38 @@ class World:
     def others(self) -> int | None:
         """GPUs of the block that no target holds: those of others, and of machines that have not gone yet."""
         return None if self.block.usage is None else self.block.usage - self.held
+
+    def goal(self, desired: Allocation) -> Goal:
+        """What is possible of an allocation without the units that nobody may touch.
+
+        GPUs that somebody else has of the block, or machines on their way out, are not counted: they may go.
+        """
+        units = {name: seen.possible(desired[name]) for name, seen in self.holdings.items()}
+        # What stays where it shall not be is missing elsewhere.
+        fits = max(self.block.limit, sum(desired[name] * self.gpus[name] for name in units))
+        over = sum(units[name] * self.gpus[name] for name in units) - fits
+        for name in self.receivers(desired):
+            may_lack = max(0, units[name] - max(self.holdings[name].allowed, len(self.holdings[name].stuck)))
+            lacks = min(may_lack, math.ceil(max(0, over) / self.gpus[name]))
+            units[name] -= lacks
+            over -= lacks * self.gpus[name]
+        ready = {name: max(0, count - self.holdings[name].broken) for name, count in units.items()}
+        return Goal(units, ready)
+
+    def possible(self, desired: Allocation) -> Goal:
+        """What is possible of an allocation if others keep the GPUs that they have of the block."""
+        goal = self.goal(desired)
+        if self.block.usage is None:
+            return goal
+        given = sum(max(0, seen.held - goal.units[name]) * self.gpus[name] for name, seen in self.holdings.items())
+        left = max(0, self.block.limit - max(self.block.usage, self.held)) + given
+        units = dict(goal.units)
+        for name, seen in self.holdings.items():
+            more = min(max(0, goal.units[name] - seen.held), left // self.gpus[name])
+            units[name] = min(goal.units[name], seen.held + more)
+            left -= more * self.gpus[name]
+        lacks = {name: goal.units[name] - units[name] for name in units}
+        return Goal(units, {name: max(0, count - lacks[name]) for name, count in goal.ready.items()})
 
     def donors(self, desired: Allocation) -> list[str]:
         """Targets that hold, or may take, more than desired."""
@@ -115,3 +174,24 @@ def may_have(world: World, desired: Allocation) -> dict[str, int]:
             may[name] = world.holdings[name].allowed + more
             left -= more * world.gpus[name]
     return may
+
+
+def may_leave(world: World, goal: Goal, *, lingering: bool) -> dict[str, int]:
+    """How far each target may be shrunk on the way back: by what is not ready, and by one unit that is at a time.
+
+    The next one goes when nothing is on its way to take the place of the one before. ``lingering``: there are machines
+    of units that have gone.
+    """
+    seen, units, receivers = world.holdings, goal.units, world.receivers(goal.units, goal.ready)
+    least = {name: max(units[name], min(one.ready, one.allowed)) for name, one in seen.items()}
+    is_moving = lingering or any(
+        max(one.held, one.allowed) > least[name] if one.allowed > units[name] else not one.is_settled
+        for name, one in seen.items()
+    )
+    needed = max((world.gpus[name] for name in receivers), default=0)
+    if is_moving or world.block.free is None or (receivers and world.block.free >= needed):
+        return least
+    for name in [name for name in seen if least[name] > units[name]][: 1 if receivers else None]:
+        fewer = math.ceil(needed / world.gpus[name]) if receivers else least[name]
+        least[name] = max(units[name], least[name] - fewer)
+    return least

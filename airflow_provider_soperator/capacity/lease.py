@@ -1,194 +1,140 @@
-"""The lease of a block, held by one shift at a time, and the record of that shift; both are kept in Slurm.
+"""The lease of a block, which one shift holds at a time, and the record of that shift.
 
-A lease is a reservation of one node for a minute in the year 2099, which affects no job. Slurm creates it atomically,
-keeps it over restarts, and shows it to everyone who wants to know why a shift waits.
+A holder renews its lease in every round. One that is not renewed for its term is anybody's, whatever became of its
+holder. Each place that keeps leases has a ``LeaseStore``; the rules are here.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime, timezone
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from random import Random
+from typing import Any
+from uuid import uuid4
 
-from airflow_provider_soperator.capacity.handover import Ask, handover_name
 from airflow_provider_soperator.capacity.holdings import World
+from airflow_provider_soperator.capacity.lease_store import TERM, LeaseStore, ShiftRecord, StoredLease
+from airflow_provider_soperator.capacity.order import ShiftOrder
 from airflow_provider_soperator.errors import CapacityBusy
 from airflow_provider_soperator.logger import Logger
-from airflow_provider_soperator.slurm.cluster_records import Reservation
-from airflow_provider_soperator.slurm.errors import ReservationConflict, UnknownReservation
-from airflow_provider_soperator.slurm.requests import (
-    CreateReservation,
-    DeleteReservation,
-    ListReservations,
-    UpdateReservation,
-)
+from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 
-_PREFIX = "airflow-shift-"
-_FAR = datetime(2099, 1, 1, tzinfo=timezone.utc)
-#: The end of a lease that is requested, and of one that is held: slurmrestd shows times, but no comments.
-_ASKED, _HAD = (datetime(2099, 1, 1, 0, minute, tzinfo=timezone.utc) for minute in (1, 2))
-#: Bytes that Slurm's front ends keep of a comment.
-_MOST = 1024
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShiftRecord:
-    """The state of a shift, from which a later try or another process continues."""
-
-    #: Identifies the shift.
-    key: str
-    #: Its task, as ``dag/run/task/map index``, for people and for Airflow.
-    task: str
-    #: The allowed and ready units of each target when the shift began, to roll back to.
-    before: dict[str, int] = field(default_factory=dict)
-    ready: dict[str, int] = field(default_factory=dict)
-    #: GPUs of the block that no target held then; None if that was unknown.
-    others: int | None = None
-    #: Why the shift is rolled back; empty if it is not.
-    undone: str = ""
-    #: The times at which its parts were over, in seconds since 1970.
-    marks: dict[str, float] = field(default_factory=dict)
-
-    def write(self) -> str:
-        said = self._write()
-        if len(said) <= _MOST or not self.undone:
-            return said
-        # One character can take six bytes.
-        return replace(self, undone=self.undone[: max(1, len(self.undone) - (len(said) - _MOST))])._write()
-
-    def _write(self) -> str:
-        return json.dumps(asdict(self), separators=(",", ":"))
-
-    @classmethod
-    def read(cls, said: str) -> ShiftRecord | None:
-        """Read a comment; None over slurmrestd, which does not show comments."""
-        try:
-            return cls(**json.loads(said))
-        except (TypeError, ValueError):
-            return None
-
-    def marked(self, mark: str, when: datetime) -> ShiftRecord:
-        return self if mark in self.marks else replace(self, marks=self.marks | {mark: round(when.timestamp(), 1)})
-
-
-@dataclass(frozen=True)
-class LeaseHolder:
-    """Another shift, which holds the block."""
-
-    name: str
-    record: ShiftRecord | None
-
-    def __str__(self) -> str:
-        by = f"task {self.record.task}" if self.record else "a task that this connection cannot identify"
-        return f"{by} (reservation {self.name})"
+#: Age at which a lease is over for one who has not watched it. It is more than clocks differ.
+_LONG_AGO = timedelta(hours=1)
+#: Time in which the machines that a holder has claimed come, or never.
+_CLAIMS_LAST = timedelta(minutes=45)
+#: Number of DAGs that a lease remembers.
+_MOST_MOVERS = 10
 
 
 class LeaseLost(CapacityBusy):
     """The shift has lost its lease of the block."""
 
 
-class Lease:
-    """The right of one shift to move the GPUs of a block that Slurm nodes hold.
-
-    Two-phase: create ours, list all, and back off if another lease exists. So two shifts never hold one block; if two
-    come at the same moment, both may back off and retry.
-    """
-
-    def __init__(self, ask: Ask, block: str, key: str, node: str, user: str) -> None:
-        self._ask = ask
-        self._prefix = f"{_PREFIX}{_short(block, 8)}-"
-        self._name = self._prefix + _short(key, 12)
-        self._block = block
-        self._node, self._user = node, user
-
-    async def take(self, record: ShiftRecord) -> ShiftRecord | LeaseHolder:
-        """Take the block: returns the record of this shift (the stored one, if there is one), or the present holder."""
-        found = await self._list()
-        mine = found.get(self._name)
-        if mine and mine.end == _HAD:
-            return ShiftRecord.read(mine.comment) or record
-        if not found:
-            request = CreateReservation(
-                name=self._name,
-                nodes=(self._node,),
-                start=_FAR,
-                end=_ASKED,
-                users=(self._user,),
-                comment=record.write(),
-            )
-            # It may have been created, and the answer lost.
-            with suppress(ReservationConflict):
-                await self._ask(request)
-            found = await self._list()
-        others = {name: one for name, one in found.items() if name != self._name}
-        if others:
-            if self._name in found:
-                await self.drop()
-            name, other = min(others.items())
-            return LeaseHolder(name, ShiftRecord.read(other.comment))
-        # The record of an earlier try that did not get the lease is obsolete.
-        await self._ask(UpdateReservation(name=self._name, end=_HAD, comment=record.write()))
-        return record
-
-    async def keep(self, record: ShiftRecord) -> None:
-        """Store the record."""
-        try:
-            await self._ask(UpdateReservation(name=self._name, comment=record.write()))
-        except UnknownReservation as error:
-            raise self._lost() from error
-
-    async def confirm(self) -> None:
-        """Raise ``LeaseLost`` if the lease is gone."""
-        if self._name not in await self._list():
-            raise self._lost()
-
-    async def drop(self) -> None:
-        await self._ask(DeleteReservation(self._name))
-
-    async def evict(self, other: LeaseHolder) -> None:
-        """Delete the lease of a shift that has ended, and its handover reservation."""
-        if other.record:
-            await self._ask(DeleteReservation(handover_name(self._block, other.record.key)))
-        await self._ask(DeleteReservation(other.name))
-
-    def _lost(self) -> LeaseLost:
-        return LeaseLost(
-            f"reservation {self._name}, the lease of this shift on block {self._block}, was deleted",
-            "find out who deleted it; what was moved stays where it is, and the next shift continues from there",
-        )
-
-    async def _list(self) -> dict[str, Reservation]:
-        return {one.name: one for one in await self._ask(ListReservations()) if one.name.startswith(self._prefix)}
+class ShiftDisplaced(LeaseLost):
+    """Another process goes on with the same shift."""
 
 
-def _short(text: str, length: int) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:length]
-
-
-#: Tells if the task that holds a block is still running, as far as is known.
+#: Tells if a task of this Airflow that holds a block is still running, as far as is known.
 IsAlive = Callable[[ShiftRecord], Awaitable[bool]]
+#: Removes what the shift of a key, which has ended, has left at the targets.
+Forget = Callable[[str], Awaitable[None]]
 
 
 class JointLease:
-    """The leases of all targets of a shift, used as one."""
+    """The lease of a block for one process that drives a shift, in all places that keep one."""
 
-    def __init__(self, record: ShiftRecord, leases: Sequence[Lease], log: Logger) -> None:
-        self.record = record
-        self._leases, self._log = leases, log
+    def __init__(self, order: ShiftOrder, log: Logger) -> None:
+        self.record = ShiftRecord(key=order.key, task=order.task, airflow=order.airflow, session=uuid4().hex[:8])
+        self._log = log
+        self._places = order.places
+        self._term = max(TERM, timedelta(seconds=3 * order.poll_interval))
+        #: The moment of the last look.
+        self._now = datetime.now(timezone.utc)
+        self._stores: Sequence[LeaseStore] = ()
+        #: What this process has, by the number of the store.
+        self._has: dict[int, StoredLease] = {}
+        #: The version of each lease of others, and since when it is the same.
+        self._watched: dict[int, tuple[str, datetime]] = {}
+        #: Its own for each shift, so that two that have a place each do not swap them for ever.
+        self._sequence = Random(order.key)
+        self._me = f"{order.task.partition('/')[0]} of Airflow {order.airflow}"
         self._told = ""
+        #: True while another process goes on with the shift.
+        self.is_displaced = False
 
-    async def take(self, is_alive: IsAlive | None) -> LeaseHolder | None:
+    def use(self, stores: Sequence[LeaseStore]) -> None:
+        """Use these stores from now on: the places of the lease, always the same ones, over the present connections."""
+        self._stores = stores
+
+    async def take(self, now: datetime, is_alive: IsAlive | None, forget: Forget) -> StoredLease | None:
         """Take the block and load the record of an earlier try; returns the holder if another shift has it."""
-        holder = await self._take_all(self.record)
-        if holder and holder.record and is_alive and not await is_alive(holder.record):
-            self._log.warning("Taking over the block: the shift of %s has ended without releasing it", holder)
-            for lease in self._leases:
-                await lease.evict(holder)
-            holder = await self._take_all(self.record)
-        return holder
+        self._now, known = now, list[ShiftRecord]()
+        for number in self._sequence.sample(range(len(self._stores)), len(self._stores)):
+            store = self._stores[number]
+            seen = await store.read()
+            if seen and seen.is_held and (self.is_displaced or not seen.is_mine):
+                if not (over := await self._is_over(number, seen, is_alive)):
+                    await self._withdraw()
+                    return seen
+                self._log.warning("Taking over the block: the shift of %s %s", seen, over)
+                if seen.record and not seen.is_mine:
+                    await forget(seen.record.key)
+            mine = self._next(seen)
+            written = await store.write(mine, now, self._term, seen)
+            if written is None:
+                await self._withdraw()
+                # Whoever was faster may be gone by now.
+                return await store.read() or StoredLease(version="", renewed=now, name="a lease of this moment")
+            self._has[number] = written
+            known.append(mine)
+        # If two differ, the last write reached only one of them: the more advanced record is right.
+        self.record = max(known, key=lambda one: (bool(one.undone), len(one.marks)), default=self.record)
+        self.is_displaced = False
+        return None
+
+    def step_aside(self) -> None:
+        """Leave the shift to the process that has displaced this one, and wait for its end like for another's."""
+        self.is_displaced = True
+        self._has.clear()
+
+    async def _is_over(self, number: int, seen: StoredLease, is_alive: IsAlive | None) -> str:
+        """Why another's lease no longer holds, as the rest of a sentence; empty if it does.
+
+        Like leader election in Kubernetes, this watches for a change, so that clocks may differ.
+        """
+        now = self._now
+        version, since = self._watched.get(number, ("", now))
+        if version != seen.version:
+            since = now
+            self._watched[number] = (seen.version, now)
+        if now - since >= seen.term or now - seen.renewed >= max(_LONG_AGO, 2 * seen.term):
+            return f"has not renewed its lease since {seen.renewed:%d %b %H:%M:%S %Z}"
+        # Of the tasks of another Airflow nothing is known here.
+        record = seen.record if seen.record and seen.record.airflow == self.record.airflow else None
+        return "has ended without releasing it" if record and is_alive and not await is_alive(record) else ""
+
+    def _next(self, seen: StoredLease | None) -> ShiftRecord:
+        """The record of this shift after a lease: that of an earlier try, or a new one, and what former ones claim."""
+        former = seen.record if seen else None
+        mine = self.record
+        if former is None:
+            return self._moving(mine)
+        if seen and seen.is_held and seen.is_mine:
+            return replace(former, session=mine.session)
+        return self._moving(replace(mine, movers=former.movers, claims=self._foreign(former.claims)))
+
+    def _foreign(self, claims: Mapping[str, Any]) -> dict[str, Any]:
+        """The claims for targets that this shift does not see itself."""
+        return {place: claim for place, claim in claims.items() if place not in self._places.values()}
+
+    def _moving(self, record: ShiftRecord) -> ShiftRecord:
+        """The record with what this DAG moves, and the newest of the others."""
+        targets = ", ".join(f"{name} ({place})" for name, place in self._places.items())
+        others = {name: what for name, what in record.movers.items() if name != self._me}
+        newest = [*others.items(), (self._me, f"{targets}, on {self._now:%d %b %Y}")][-_MOST_MOVERS:]
+        return replace(record, movers=dict(newest))
 
     async def begin(self, world: World, now: datetime) -> None:
         """Record the state before the shift, unless an earlier try did; from here on no other shift moves the block."""
@@ -206,46 +152,114 @@ class JointLease:
         """Record the time at which a part was over, the first time only."""
         await self.keep(self.record.marked(mark, now))
 
+    async def claim(self, world: World, may: Mapping[str, int]) -> None:
+        """Write down the GPUs that targets may take from now on, before they are told so."""
+        until = (self._now + _CLAIMS_LAST).timestamp()
+        claims = self._foreign(self.record.claims)
+        for name, units in may.items():
+            place, more = self._places[name], (units - world.holdings[name].held) * world.gpus[name]
+            if more > 0:
+                known = self.record.claims.get(place)
+                claims[place] = known if known and known[0] == more else [more, until]
+        await self.keep(replace(self.record, claims=claims))
+
+    def counted(self, world: World) -> World:
+        """The world in which what former holders have claimed elsewhere, and has not come yet, is taken."""
+        if world.others is None:
+            return world
+        came = max(0, world.others - (world.others if self.record.others is None else self.record.others))
+        claimed = sum(self._foreign(self.record.owed(self._now)).values())
+        return replace(world, block=_taken(world.block, claimed - came))
+
     async def keep(self, record: ShiftRecord) -> None:
+        """Store the record, unless it is stored."""
         if record != self.record:
-            for lease in self._leases:
-                await lease.keep(record)
+            for number in range(len(self._stores)):
+                await self._write(number, record)
             self.record = record
 
-    async def confirm(self) -> None:
-        """Raise ``LeaseLost`` if any lease is gone."""
-        for lease in self._leases:
-            await lease.confirm()
+    async def renew(self, now: datetime) -> None:
+        """Raise ``LeaseLost`` if the lease is gone, and renew it in time."""
+        self._now = now
+        for number in range(len(self._stores)):
+            seen = await self._confirmed(number)
+            if now - seen.renewed >= self._term / 3:
+                await self._write(number, self.record)
+
+    async def _confirmed(self, number: int) -> StoredLease:
+        seen = await self._stores[number].read()
+        if seen is None or not seen.is_held or not seen.is_mine:
+            raise self._lost(number, seen)
+        if not seen.is_driven_by(self.record.session):
+            raise ShiftDisplaced(
+                f"another process goes on with this shift ({seen.name})", "see the log of the task's newest try"
+            )
+        # A write may have succeeded whose answer was lost.
+        self._has[number] = seen
+        return seen
 
     async def give_back(self) -> None:
-        for lease in self._leases:
-            await lease.drop()
+        """Give up what this process has, or, if it has never taken the lease, what any process of the shift has."""
+        for store in self._stores:
+            await store.free(self.record.session if self._has or self.is_displaced else None)
 
-    def refuse(self, holder: LeaseHolder, block: str) -> CapacityBusy:
+    def refuse(self, holder: StoredLease, block: str) -> CapacityBusy:
         """The error for a shift that does not wait."""
-        return CapacityBusy(
-            f"{holder} is moving block {block}",
-            f"wait until it ends; {_remedy(holder)}",
-        )
+        return CapacityBusy(f"{holder} is moving block {block}", f"wait until it ends; {holder.how_to_end}")
 
-    def tell(self, holder: LeaseHolder) -> None:
+    def tell(self, holder: StoredLease) -> None:
         """Log the holder, once."""
         if str(holder) != self._told:
             self._told = str(holder)
-            self._log.info("Waiting for %s, which is moving the same block; %s", holder, _remedy(holder))
+            self._log.info("Waiting for %s, which is moving the same block; %s", holder, holder.how_to_end)
 
-    async def _take_all(self, mine: ShiftRecord) -> LeaseHolder | None:
-        known = []
-        for lease in self._leases:
-            answer = await lease.take(mine)
-            if isinstance(answer, LeaseHolder):
-                await self.give_back()
-                return answer
-            known.append(answer)
-        # If two differ, the last write reached only one of them: the more advanced record is right.
-        self.record = max(known, key=lambda record: (bool(record.undone), len(record.marks)), default=mine)
-        return None
+    async def notes(self, now: datetime) -> list[str]:
+        """What others do with the block, as lines for a plan."""
+        self._now, lines = now, list[str]()
+        for store in self._stores:
+            seen = await store.read()
+            if seen is None:
+                continue
+            if seen.is_held and not seen.is_mine:
+                lines.append(f"{seen} is moving the block at present: this shift comes after it")
+            if seen.record and (gpus := sum(self._foreign(seen.record.owed(now)).values())):
+                lines.append(f"{gpus} GPUs of the block are claimed, which may still count as free")
+            for name, what in (seen.record.movers if seen.record else {}).items():
+                if name != self._me:
+                    lines.append(f"the block is also moved by {name}: {what}")
+        return lines
+
+    async def _write(self, number: int, record: ShiftRecord) -> None:
+        store = self._stores[number]
+        written = await store.write(record, self._now, self._term, self._has.get(number))
+        if written is None:
+            # The change in between may be an own one, whose answer was lost.
+            written = await store.write(record, self._now, self._term, await self._confirmed(number))
+        if written is None:
+            raise self._lost(number, None)
+        self._has[number] = written
+
+    async def _withdraw(self) -> None:
+        """Free the places that were taken before one was found that another shift has."""
+        for number in list(self._has):
+            await self._stores[number].free(self.record.session)
+            del self._has[number]
+
+    def _lost(self, number: int, seen: StoredLease | None) -> LeaseLost:
+        name = self._has[number].name if number in self._has else "a lease"
+        what = f"was taken over by {seen}" if seen and seen.is_held else "was deleted"
+        return LeaseLost(
+            f"{name}, the lease of this shift, {what}",
+            "find out by whom and why; what was moved stays where it is, and the next shift continues from there",
+        )
 
 
-def _remedy(holder: LeaseHolder) -> str:
-    return f"if that task no longer exists: `scontrol delete ReservationName={holder.name}`"
+def beside(block: CapacityBlock, seen: StoredLease | None, now: datetime) -> CapacityBlock:
+    """The block for one who is no shift: what a shift has claimed of it, and does not hold yet, is taken."""
+    return _taken(block, sum(seen.record.owed(now).values()) if seen and seen.record else 0)
+
+
+def _taken(block: CapacityBlock, gpus: int) -> CapacityBlock:
+    if block.usage is None or gpus <= 0:
+        return block
+    return replace(block, usage=min(max(block.limit, block.usage), block.usage + gpus))

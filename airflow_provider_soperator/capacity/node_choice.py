@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from types import MappingProxyType
 from typing import Any, Literal
 
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.job_records import Job, count_gpus
-from airflow_provider_soperator.slurm.node_conditions import is_going_off, is_off, loss_rank
+from airflow_provider_soperator.slurm.node_conditions import is_busy, is_going_off, is_off, is_up, loss_rank
 from airflow_provider_soperator.slurm.notations import NoDuration
+from airflow_provider_soperator.slurm.states import JobFlag, NodeFlag
 
-#: The end of a job without a time limit. (Slurm assumes a year.)
+#: The end of a job without a time limit. For some partitions slurmctld shows a limit of a year instead.
 _NEVER = datetime.max.replace(tzinfo=timezone.utc)
+_NO_LIMIT = timedelta(days=365)
 _LONG_AGO = datetime.min.replace(tzinfo=timezone.utc)
+#: Ranks of nodes that power down, are idle, and are busy.
+_GOING, _IDLE, _BUSY = 1, 2, 3
 
 
 @dataclass(frozen=True)
@@ -30,8 +34,28 @@ class NodeLoad:
     @property
     def free_at(self) -> datetime:
         """The latest end of its jobs."""
-        ends = [job.ends if job.time_limit is not NoDuration.UNLIMITED else None for job in self.jobs]
-        return max((end or _NEVER for end in ends), default=_LONG_AGO)
+        return max((_NEVER if _has_no_limit(job) else job.ends or _NEVER for job in self.jobs), default=_LONG_AGO)
+
+    @property
+    def is_busy(self) -> bool:
+        """True if a job runs on it that is not ending already."""
+        shown = is_busy(self.node) and not self.node.state.has(NodeFlag.COMPLETING)
+        return shown or any(JobFlag.COMPLETING not in job.state.flags for job in self.jobs)
+
+    @property
+    def runs(self) -> str:
+        """Its jobs and their end, in words."""
+        if not self.jobs:
+            return "a job"
+        names = ", ".join(f"{job.id} ({job.name})" for job in self.jobs)
+        if self.free_at == _NEVER:
+            return f"{names} without a time limit"
+        return f"{names} until {self.free_at:%d %b %Y %H:%M:%S} UTC at the latest"
+
+
+def _has_no_limit(job: Job) -> bool:
+    limit = job.time_limit
+    return limit >= _NO_LIMIT if isinstance(limit, timedelta) else limit is NoDuration.UNLIMITED
 
 
 def work_of(job: Job, now: datetime) -> float:
@@ -40,43 +64,60 @@ def work_of(job: Job, now: datetime) -> float:
     return max(0.0, ran) * (count_gpus(job.tres) or 1)
 
 
-def choose(
-    nodes: Iterable[Node],
-    jobs: Sequence[Job],
-    count: int,
-    *,
-    now: datetime,
-    by: Literal["end", "work"] = "end",
-    blocks: Mapping[str, str] = MappingProxyType({}),
-    leaving: AbstractSet[str] = frozenset(),
-) -> dict[str, str]:
-    """Choose ``count`` of these nodes to release, best first, each with the reason.
-
-    ``by``: busy nodes go by the end of their jobs, or by the work that would be lost. ``blocks``: the network block of
-    each node; nodes of one block go together, so that large jobs keep whole blocks. ``leaving``: nodes that were chosen
-    before; they stay chosen.
-    """
-
-    def rank(load: NodeLoad) -> tuple[int, float]:
-        ends = (load.free_at - now).total_seconds()
-        lost = ends if by == "end" else sum(work_of(job, now) for job in load.jobs)
-        return (loss_rank(load.node, has_jobs=bool(load.jobs)), lost)
-
-    # A stable sort: equal nodes go in the order of their numbers.
-    ranked = sorted(_loads(nodes, jobs), key=rank)
-    stay = [load for load in ranked if load.node.name in leaving]
-    others = [load for load in ranked if load.node.name not in leaving]
-    if blocks:
-        others = _by_block(others, blocks, count - len(stay), rank)
-    return {load.node.name: _why(load, leaving, blocks) for load in (stay + others)[:count]}
-
-
-def _loads(nodes: Iterable[Node], jobs: Sequence[Job]) -> list[NodeLoad]:
+def loads_of(nodes: Iterable[Node], jobs: Sequence[Job]) -> list[NodeLoad]:
+    """Nodes, each with its jobs."""
     on: dict[str, list[Job]] = {}
     for job in jobs:
         for name in hostlist.expand(job.nodelist):
             on.setdefault(name, []).append(job)
     return [NodeLoad(node, tuple(on.get(node.name, ()))) for node in nodes]
+
+
+def choose(
+    loads: Iterable[NodeLoad],
+    count: int,
+    *,
+    now: datetime,
+    leaves_at: datetime | None = None,
+    by: Literal["end", "work"] = "end",
+    blocks: Mapping[str, str] = MappingProxyType({}),
+    told: AbstractSet[str] = frozenset(),
+    reserved: AbstractSet[str] = frozenset(),
+    ends_jobs: bool = False,
+) -> dict[str, str]:
+    """Choose ``count`` of these nodes to release, best first, each with the reason.
+
+    ``leaves_at``: a node that is free by then loses nothing. ``by``: other nodes go by the end of their jobs, or by the
+    work that would be lost. ``blocks``: the network block of each node; nodes of one block go together, so that large
+    jobs keep whole blocks. ``told``: nodes that were told to go; they stay chosen. ``reserved``: nodes that are kept
+    free for it, and come first among equals. ``ends_jobs``: jobs may be ended; those that cannot be requeued come last.
+    """
+    due = max(now, leaves_at or now)
+
+    def rank(load: NodeLoad) -> tuple[Any, ...]:
+        loses = bool(load.jobs) and load.free_at > due
+        place = loss_rank(load.node, has_jobs=bool(load.jobs))
+        if place == _GOING and load.is_busy:
+            place = _BUSY
+        if place == _BUSY and load.jobs and not loses:
+            place = _IDLE
+        late = (load.free_at - now).total_seconds() if by == "end" else sum(work_of(job, now) for job in load.jobs)
+        return (
+            place,
+            bool(load.jobs) or is_up(load.node),
+            ends_jobs and not all(job.may_requeue for job in load.jobs),
+            late if loses else 0.0,
+            load.node.name not in reserved,
+            load.is_busy,
+        )
+
+    # A stable sort: equal nodes go in the order of their numbers.
+    ranked = sorted(loads, key=rank)
+    stay = [load for load in ranked if load.node.name in told]
+    others = [load for load in ranked if load.node.name not in told]
+    if blocks:
+        others = _by_block(others, blocks, count - len(stay), rank)
+    return {load.node.name: _why(load, blocks) for load in (stay + others)[: max(0, count)]}
 
 
 def _by_block(
@@ -95,21 +136,16 @@ def _by_block(
     return ordered
 
 
-def _why(load: NodeLoad, leaving: AbstractSet[str], blocks: Mapping[str, str]) -> str:
+def _why(load: NodeLoad, blocks: Mapping[str, str]) -> str:
     block = blocks.get(load.node.name)
-    return _reason(load, leaving) + (f", in block {block}" if block else "")
+    return _reason(load) + (f", in block {block}" if block else "")
 
 
-def _reason(load: NodeLoad, leaving: AbstractSet[str]) -> str:
-    if load.node.name in leaving:
-        return "chosen before"
+def _reason(load: NodeLoad) -> str:
     if is_off(load.node):
         return "off"
     if is_going_off(load.node):
         return "already powering down"
-    if not load.jobs:
-        return "idle"
-    names = ", ".join(f"{job.id} ({job.name})" for job in load.jobs)
-    if load.free_at == _NEVER:
-        return f"runs {names} without a time limit"
-    return f"runs {names} until {load.free_at:%d %b %H:%M:%S} UTC at the latest"
+    if load.jobs:
+        return f"runs {load.runs}"
+    return "idle" if is_up(load.node) else f"is {load.node.state}"

@@ -9,17 +9,26 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
+from airflow_provider_soperator.capacity.allocation import Units
 from airflow_provider_soperator.capacity.holdings import Allocation, Release, World
 from airflow_provider_soperator.capacity.targets import Target
-from airflow_provider_soperator.errors import CapacityError, CapacityMistake
+from airflow_provider_soperator.errors import CapacityError, CapacityMistake, ConnectionMistake
 from airflow_provider_soperator.logger import Logger
+from airflow_provider_soperator.nebius.api import NebiusUnauthenticated
+from airflow_provider_soperator.slurm.errors import AuthenticationFailed, SlurmError
 from airflow_provider_soperator.slurm.requests import PowerDownMode
+from airflow_provider_soperator.transports.transport_errors import ConnectFailed, TransportError
 
 if TYPE_CHECKING:
     from airflow_provider_soperator.capacity.schedule import CapacitySchedule
 
 #: When nodes go: once they are idle, once their jobs have ended, or at once.
 ReleaseMode = Literal["idle", "asap", "force"]
+#: What is moved back if not all can be moved.
+Rollback = Literal["none", "all"]
+
+#: For the next unit to be released, if its window has no end.
+_RELEASE = timedelta(hours=2)
 
 _AMOUNT = re.compile(r"(\d+)(?: *(gpus?|[a-z]+))?", re.IGNORECASE)
 
@@ -28,10 +37,12 @@ _AMOUNT = re.compile(r"(\d+)(?: *(gpus?|[a-z]+))?", re.IGNORECASE)
 class DesiredAllocation:
     """Units of each target from a moment on, and until when, if that is known."""
 
-    units: dict[str, int]
+    units: Mapping[str, Units]
     at: datetime
     until: datetime | None
     why: str
+    #: When the shift to the next allocation begins, if that is known.
+    stops_at: datetime | None = None
 
 
 class Superseded(CapacityError):
@@ -47,7 +58,9 @@ def scheduled_allocation(schedule: CapacitySchedule, at: datetime, now: datetime
         )
     following = schedule.next_change(max(at, now))
     until = following.at if following else None
-    return DesiredAllocation(dict(segment.allocation), max(at, now), until, f"{segment.name}, as scheduled")
+    # The shift to the next allocation takes over when it begins; within its lead, at the handover.
+    stops_at = following.begins if following and following.begins > now else until
+    return DesiredAllocation(dict(segment.allocation), max(at, now), until, f"{segment.name}, as scheduled", stops_at)
 
 
 def requested_allocation(desired: Any, targets: Sequence[Target], limit: int, at: datetime) -> DesiredAllocation:
@@ -114,16 +127,22 @@ def _units(value: Any, target: Target) -> int:
 class Timeouts:
     """Time limits for the next unit in each part of a shift.
 
-    :param release: until one more unit is released, from when its turn has come: jobs may have to end first
+    :param release: until one more unit is released, from when its turn has come: jobs may have to end first. By default
+        as long as the window lasts, or two hours if it has no end
     :param free: until the GPUs of a released unit are free in the block: machines go minutes after their nodes
     :param ready: until one more unit is ready at its new target
     :param out_of_reach: until a cluster or a cloud that does not answer does so again
     """
 
-    release: timedelta = timedelta(hours=2)
+    release: timedelta | None = None
     free: timedelta = timedelta(minutes=30)
     ready: timedelta = timedelta(minutes=45)
     out_of_reach: timedelta = timedelta(hours=1)
+
+
+def patience(timeouts: Timeouts, *, has_window: bool) -> timedelta | None:
+    """How long the next unit to be released is waited for; None: as long as the window lasts."""
+    return timeouts.release or (None if has_window else _RELEASE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,6 +151,8 @@ class ShiftOrder:
 
     key: str
     task: str
+    #: The id of the Airflow, of which the key is made, too.
+    airflow: str = ""
     block: str
     nebius_conn_id: str
     targets: tuple[Target, ...]
@@ -140,39 +161,79 @@ class ShiftOrder:
     wanted_at: datetime
     #: The time that a unit needs from one target to the other: nodes leave that long before ``wanted_at``.
     transfer: timedelta = timedelta(0)
-    #: The end of the allocation, if known.
+    #: The end of the allocation, and the beginning of the shift to the next one, if known.
     until: datetime | None = None
+    stops_at: datetime | None = None
     mode: ReleaseMode = "asap"
     #: With ``force``: how long after ``wanted_at`` jobs are ended, and how long before that they get the signal.
     force_after: timedelta = timedelta(0)
     grace: timedelta = timedelta(minutes=2)
     signal: str = "TERM"
     timeouts: Timeouts = field(default_factory=Timeouts)
-    rollback: bool = True
+    rollback: Rollback = "none"
     wait_for_lease: bool = True
     poll_interval: float = 10.0
     why: str = ""
+    #: What a person has approved: ``goal`` (units), ``nodes`` that may go and ``jobs`` that may be ended (ids), each by
+    #: target, and the ``end`` of it. The shift does no more.
+    approved: dict[str, Any] | None = None
 
     @property
     def leaves_at(self) -> datetime:
         """The moment at which units begin to leave, to arrive in time."""
         return self.wanted_at - self.transfer
 
+    @property
+    def places(self) -> dict[str, str]:
+        """What each target holds GPUs with, apart from its name: the same for two targets with the same nodes."""
+        fields = ("slurm_conn_id", "nodes", "node_group", "kubernetes_conn_id", "namespace", "resource")
+        return {one.name: "/".join(getattr(one, name) for name in fields if hasattr(one, name)) for one in self.targets}
+
     def units(self, name: str) -> str:
         return next(target.units for target in self.targets if target.name == name)
+
+    @property
+    def may_wait(self) -> bool:
+        """True if jobs may last as long as the window does."""
+        return self.stops_at is not None and self.rollback == "none"
 
     def release(self, now: datetime, *, back: bool = False) -> Release:
         """The limits within which units are released at a moment."""
         if back:
             return Release(wanted_at=now, mode=PowerDownMode.ASAP)
+        ends_jobs = self.mode == "force"
         if now < self.leaves_at:
-            return Release(wanted_at=self.leaves_at, mode=None, ahead=self.mode != "idle")
+            return Release(wanted_at=self.leaves_at, mode=None, ahead=self.mode != "idle", ends_jobs=ends_jobs)
         if self.mode == "idle":
             return Release(wanted_at=self.leaves_at, mode=PowerDownMode.IDLE)
         # Jobs get the signal first, so force begins that much earlier.
-        if self.mode == "force" and now >= self.wanted_at + self.force_after - self.grace:
-            return Release(wanted_at=self.leaves_at, mode=PowerDownMode.FORCE, signal=self.signal, grace=self.grace)
-        return Release(wanted_at=self.leaves_at, mode=PowerDownMode.ASAP)
+        is_forced = ends_jobs and now >= self.wanted_at + self.force_after - self.grace
+        mode = PowerDownMode.FORCE if is_forced else PowerDownMode.ASAP
+        return Release(wanted_at=self.leaves_at, mode=mode, signal=self.signal, grace=self.grace, ends_jobs=ends_jobs)
+
+    def allowed(self, name: str, units: int, present: int) -> int:
+        """Units of a target that it may be brought to: none beyond the approved ones, if a person had to approve."""
+        goal: int = (self.approved or {}).get("goal", {}).get(name, units)
+        return min(max(units, min(goal, present)), max(goal, present))
+
+    def may_take(self, name: str) -> frozenset[str] | None:
+        """The units of a target that may go, if a person has approved them."""
+        return self._approved("nodes", name)
+
+    def may_end(self, name: str) -> frozenset[str] | None:
+        """The jobs on units of a target that may be ended, if a person has approved them."""
+        return self._approved("jobs", name)
+
+    def _approved(self, what: str, name: str) -> frozenset[str] | None:
+        said = (self.approved or {}).get(what)
+        return None if said is None else frozenset(said.get(name, ()))
+
+    @property
+    def ends_at(self) -> datetime | None:
+        """When the shift stops where it is: as its window is over, or the approval."""
+        end = (self.approved or {}).get("end")
+        ends = [self.stops_at, datetime.fromisoformat(end) if end else None]
+        return min((one for one in ends if one), default=None)
 
     def write(self) -> dict[str, Any]:
         """Return JSON."""
@@ -192,49 +253,75 @@ class PartTookTooLong(CapacityError):
     """A part of a shift has made no progress within its time limit."""
 
 
+#: Time after which a person who has to do something is reminded.
+_REMIND = timedelta(minutes=10)
+
+
+def needs_a_person(error: Exception) -> bool:
+    """True if a connection or its credentials have to be mended, which may be done while the shift waits."""
+    refused = isinstance(error, ConnectFailed) and not error.passing
+    return refused or isinstance(error, (AuthenticationFailed, ConnectionMistake, NebiusUnauthenticated))
+
+
+def is_waited_out(error: Exception) -> bool:
+    """True if the next step may succeed."""
+    return needs_a_person(error) or (isinstance(error, (SlurmError, TransportError)) and error.passing)
+
+
 class ProgressTimer:
     """Enforces the time limits of a shift's parts."""
 
-    def __init__(self, timeouts: Timeouts) -> None:
-        self._timeouts = timeouts
+    def __init__(self, timeouts: Timeouts, *, has_window: bool = False) -> None:
+        self._timeouts, self._patience = timeouts, patience(timeouts, has_window=has_window)
         self._part: tuple[Any, ...] = ()
         self._since: datetime | None = None
+        #: When steps began to fail, when somebody was told, and from when on no time has been counted.
         self._out_of_reach: datetime | None = None
+        self._told: datetime | None = None
+        self._failed: datetime | None = None
 
     def see(
         self, world: World, desired: Allocation, now: datetime, *, started: bool, ready: Allocation | None = None
     ) -> None:
-        """Note the progress; raises ``PartTookTooLong``."""
+        """Note the progress; raises ``PartTookTooLong``. Time in which steps fail does not count."""
         part, limit, what = self._waiting_for(world, desired, ready)
-        if part != self._part or self._since is None or self._out_of_reach or not started:
+        if self._since and self._failed:
+            self._since += now - self._failed
+        self._failed = None
+        if part != self._part or self._since is None or not started:
             self._part, self._since = part, now
-        elif now - self._since > limit:
+        elif limit is not None and now - self._since > limit:
             problems = [problem for seen in world.holdings.values() for problem in seen.problems]
             said = f" ({'; '.join(problems)})" if problems else ""
             raise PartTookTooLong(f"{what} after {limit}{said}")
 
     def wait_out(self, error: Exception, now: datetime, log: Logger) -> None:
         """Note that a step failed; raises ``PartTookTooLong`` if all steps have failed for too long."""
-        if self._out_of_reach is None:
-            self._out_of_reach = now
-            log.warning("No step is possible at present, retrying; what has begun continues by itself: %s", error)
+        needs_person, self._failed = needs_a_person(error), self._failed or now
+        if self._out_of_reach is None or self._told is None or (needs_person and now - self._told > _REMIND):
+            self._out_of_reach, self._told = self._out_of_reach or now, now
+            if needs_person:
+                left = self._out_of_reach + self._timeouts.out_of_reach - now
+                log.error("Somebody has to mend a connection within %s, or this ends where it is: %s", left, error)
+            else:
+                log.warning("No step is possible at present, retrying; what has begun continues by itself: %s", error)
         elif now - self._out_of_reach > self._timeouts.out_of_reach:
             raise PartTookTooLong(f"no step succeeded for {self._timeouts.out_of_reach}: {error}")
 
     def worked(self) -> None:
         """Note that a whole step succeeded. A cluster may answer queries but reject changes, so less does not count."""
-        self._out_of_reach = None
+        self._out_of_reach = self._told = None
 
     def _waiting_for(
         self, world: World, desired: Allocation, desired_ready: Allocation | None
-    ) -> tuple[tuple[Any, ...], timedelta, str]:
+    ) -> tuple[tuple[Any, ...], timedelta | None, str]:
         donors, receivers = world.donors(desired), world.receivers(desired, desired_ready)
         ready = tuple(seen.ready for name, seen in world.holdings.items() if name in receivers)
         promised = [name for name in receivers if world.holdings[name].allowed >= desired[name]]
         if donors:
             names = " and ".join(donors)
             left = tuple(max(world.holdings[name].held, world.holdings[name].allowed) for name in donors)
-            return ("release", left, ready), self._timeouts.release, f"{names} still has more than desired"
+            return ("release", left, ready), self._patience, f"{names} still has more than desired"
         short = [name for name in receivers if world.block.free is None or world.block.free < world.gpus[name]]
         if short and not promised:
             free = "the number of free GPUs of the block is unknown"

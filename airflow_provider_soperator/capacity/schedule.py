@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import asdict, dataclass, field, replace
 from datetime import date, datetime, timedelta
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
+import pendulum
 from pendulum import DateTime, Timezone
 
 from airflow_provider_soperator.capacity import calendar
-from airflow_provider_soperator.capacity.calendar import (
-    Dates,
-    checked_allocation,
-    gaps,
-    in_words,
-    instant,
-    overlaps,
-    refuse_overlap,
-)
+from airflow_provider_soperator.capacity.allocation import Units, bounds_of, checked_allocation
+from airflow_provider_soperator.capacity.calendar import Dates, gaps, in_words, instant, overlaps, refuse_overlap
 from airflow_provider_soperator.capacity.calendar import Window as Window
+from airflow_provider_soperator.capacity.overrides import Override as Override
 from airflow_provider_soperator.errors import CapacityMistake, name_remedy
 
 #: Every weekly change occurs in this time, even one that clocks jump over once.
@@ -29,19 +26,27 @@ _TWO_WEEKS = timedelta(days=15)
 #: Weeks that are laid out before and after the requested time. A window that clocks jump over is missing for one week,
 #: so the segment around it may be longer than a week.
 _MARGIN = 2
+#: Years around a moment in which the dates of each year are looked for: 29 February may be missing for eight.
+_NEAR = 9
+#: Years in which handovers are compared with the lead. In any, clocks change on the same days of the week; over nine,
+#: each date comes on each of them.
+_ANY_YEAR, _ANY_YEARS = 2026, range(2026, 2035)
 OTHERWISE = "otherwise"
+
+#: Dates, and the name and the allocation that hold then.
+Dated = tuple[Dates, str, Mapping[str, Units]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleSegment:
     """An allocation, for as long as one window, exception, or gap between windows lasts. Moments are in UTC."""
 
-    #: The window's name, ``otherwise``, or the dates of an exception with its own allocation.
+    #: The window's name, ``otherwise``, the dates of an exception with its own allocation, or who overrides it and why.
     name: str
-    allocation: Mapping[str, int] = field(hash=False)
+    allocation: Mapping[str, Units] = field(hash=False)
     since: DateTime
     until: DateTime
-    #: The dates of the exception, as the schedule has them.
+    #: The dates of the exception, holiday or override, as the schedule has them.
     exception: str | None = None
 
 
@@ -60,7 +65,8 @@ class ScheduleChange:
 class CapacitySchedule:
     """Units of each target in each week, and dates with another allocation.
 
-    A schedule that could never be carried out is rejected here, with ``CapacityMistake``.
+    Overrides come before exceptions, those before holidays, and these before windows. A schedule that could never be
+    carried out is rejected here, with ``CapacityMistake``.
 
     >>> nights = CapacitySchedule(
     ...     timezone="Europe/Amsterdam",
@@ -82,9 +88,11 @@ class CapacitySchedule:
     :param timezone: time zone of all times here, by its name in the IANA database
     :param windows: allocations in parts of each week
     :param otherwise: allocation outside of all windows; without it they must cover the week
-    :param exceptions: by dates (``2026-12-24``, ``2026-12-25/2026-12-27``: whole days) or times
+    :param exceptions: by dates (``2026-12-24``, ``2026-12-25/2026-12-27``: whole days; ``12-25``: each year) or times
         (``2026-12-31T12:00/2027-01-02T08:00``) an allocation, the name of a window whose allocation holds then, or
         ``otherwise``
+    :param holidays: the same for days on which no exception is, such as those of ``capacity.holidays.read_holidays``
+    :param overrides: allocations that hold for a while, whatever else is said
     :param gpus_per_unit: GPUs of one unit of each target
     :param limit: GPUs of the block; the schedule may not need more
     :param lead: time before a handover at which its shift begins: ``30m``, ``1h``, or a ``timedelta``
@@ -92,29 +100,34 @@ class CapacitySchedule:
 
     timezone: str
     windows: Sequence[Window]
-    otherwise: Mapping[str, int] | None = field(default=None, hash=False)
-    exceptions: Mapping[str, str | Mapping[str, int]] = field(default_factory=dict, hash=False)
+    otherwise: Mapping[str, Units] | None = field(default=None, hash=False)
+    exceptions: Mapping[str, str | Mapping[str, Units]] = field(default_factory=dict, hash=False)
+    holidays: Mapping[str, str | Mapping[str, Units]] = field(default_factory=dict, hash=False)
+    overrides: Sequence[Override] = ()
     gpus_per_unit: Mapping[str, int] = field(default_factory=dict, hash=False)
     limit: int | None = None
     lead: timedelta | str = "0m"
 
     def __post_init__(self) -> None:
         # All fields become plain JSON values, so that equal schedules compare equal however they were written.
-        normal = {
+        normal: dict[str, Any] = {
             "windows": tuple(self.windows),
             "otherwise": None if self.otherwise is None else checked_allocation(self.otherwise, OTHERWISE),
-            "exceptions": {
-                dates: holds if isinstance(holds, str) else checked_allocation(holds, f"the exception {dates!r}")
-                for dates, holds in self.exceptions.items()
-            },
+            "overrides": tuple(self.overrides),
             "gpus_per_unit": dict(self.gpus_per_unit),
             "lead": calendar.duration_text(calendar.seconds(self.lead)),
         }
+        for what, dated in (("exception", self.exceptions), ("holiday", self.holidays)):
+            normal[f"{what}s"] = {
+                dates: holds if isinstance(holds, str) else checked_allocation(holds, f"the {what} {dates!r}")
+                for dates, holds in dated.items()
+            }
         for name, value in normal.items():
             object.__setattr__(self, name, value)
         _ = self.zone
         self._check_windows()
-        refuse_overlap(dates for dates, _, _ in self._exceptions)
+        for what, level in self._levels.items():
+            refuse_overlap(what, [(dates, allocation) for dates, _, allocation in level])
         self._check_targets()
         self._check_lead()
         if self.limit is not None:
@@ -154,7 +167,7 @@ class CapacitySchedule:
     def next_change(self, moment: datetime) -> ScheduleChange | None:
         """The first handover after a moment; None if there is none."""
         moment = calendar.utc(moment)
-        later = [bound for bound in self._bounds if bound > moment]
+        later = [bound for bound in self._bounds(moment) if bound > moment]
         # Without a bound of an exception, a time this long without a change means that there is none.
         for start in (moment, *later):
             for change in self.changes(start, start + _TWO_WEEKS):
@@ -165,12 +178,23 @@ class CapacitySchedule:
     def last_change(self, moment: datetime) -> ScheduleChange | None:
         """The newest handover up to a moment; None if there is none."""
         moment = calendar.utc(moment)
-        earlier = [bound for bound in self._bounds if bound < moment]
+        earlier = [bound for bound in self._bounds(moment) if bound < moment]
         for end in (moment, *reversed(earlier)):
             found = list(self.changes(end - _TWO_WEEKS, end + datetime.resolution))
             if found:
                 return found[-1]
         return None
+
+    def override(
+        self, units: Mapping[str, Units], since: datetime, until: datetime | None, by: str, because: str
+    ) -> Override:
+        """The override for what somebody wants, until a named end, or the next handover whose shift has not begun."""
+        following = self.next_change(since + self.lead_time)
+        end = until or (following.at if following else since + timedelta(weeks=1))
+        if end <= since:
+            raise CapacityMistake(f"until must be after {since}, got {end}")
+        when = "/".join(f"{moment.astimezone(self.zone):%Y-%m-%dT%H:%M:%S}" for moment in (since, end))
+        return Override(when, units, by, because)
 
     def due(self, moment: datetime) -> ScheduleChange | None:
         """The newest handover whose shift is due to begin by a moment: it supersedes all older ones."""
@@ -183,9 +207,10 @@ class CapacitySchedule:
                 f"the GPUs of one unit of {' and '.join(missing)} are unknown", "give gpus_per_unit= for each target"
             )
         for whose, allocation in self._allocations():
-            needed = sum(units * gpus[target] for target, units in allocation.items())
+            fewest = {target: bounds_of(units)[0] for target, units in allocation.items()}
+            needed = sum(units * gpus[target] for target, units in fewest.items())
             if needed > limit:
-                terms = " + ".join(f"{target} {units} x {gpus[target]}" for target, units in allocation.items())
+                terms = " + ".join(f"{target} {units} x {gpus[target]}" for target, units in fewest.items())
                 raise CapacityMistake(
                     f"{whose} needs {needed} GPUs ({terms}), but the block has {limit}", "give fewer units to a target"
                 )
@@ -193,66 +218,88 @@ class CapacitySchedule:
     def describe(self) -> dict[str, Any]:
         """Plain values, which JSON can carry."""
         said = asdict(self)
-        return {**said, "windows": list(said["windows"])}
+        return {**said, "windows": list(said["windows"]), "overrides": list(said["overrides"])}
 
     @classmethod
     def read(cls, said: Mapping[str, Any]) -> CapacitySchedule:
         """The schedule that ``describe`` has written."""
-        return cls(**{**said, "windows": [Window(**window) for window in said["windows"]]})
+        windows = [Window(**window) for window in said["windows"]]
+        # A schedule that was stored by an older version has no overrides.
+        return cls(**{**said, "windows": windows, "overrides": [Override(**one) for one in said.get("overrides", ())]})
+
+    def overridden(self, more: Iterable[Override]) -> CapacitySchedule:
+        """This schedule with further overrides, of which the one that began last comes before all others.
+
+        None is compared with the lead, as whoever asks for one wants it at once.
+        """
+        made = copy(self)
+        for name in [name for name in vars(made) if name.startswith("_")]:
+            del vars(made)[name]
+        object.__setattr__(made, "overrides", (*self.overrides, *sorted(more, key=lambda one: one.dates)))
+        made._check_targets()
+        if made.limit is not None:
+            made.refuse_over_commitment(made.gpus_per_unit, made.limit)
+        return made
 
     @cached_property
-    def _exceptions(self) -> list[tuple[Dates, str, Mapping[str, int]]]:
-        """Dates, name and allocation of each exception, in order."""
-        named: dict[str, Mapping[str, int]] = {window.name: window.allocation for window in self.windows}
+    def _levels(self) -> dict[str, list[Dated]]:
+        """What is said for dates, by what it is; what comes later comes before."""
+        return {
+            "holiday": self._named("holiday", self.holidays),
+            "exception": self._named("exception", self.exceptions),
+            "override": [(one.dates, one.name, one.allocation) for one in self.overrides],
+        }
+
+    def _named(self, what: str, dated: Mapping[str, str | Mapping[str, Units]]) -> list[Dated]:
+        """Dates, name and allocation of each exception or holiday."""
+        named: dict[str, Mapping[str, Units]] = {window.name: window.allocation for window in self.windows}
         if self.otherwise is not None:
             named[OTHERWISE] = self.otherwise
-        found: list[tuple[Dates, str, Mapping[str, int]]] = []
-        for text, holds in self.exceptions.items():
-            dates = Dates.parse(text)
+        found: list[Dated] = []
+        for text, holds in dated.items():
+            dates = Dates.parse(text, what)
             if not isinstance(holds, str):
                 found.append((dates, text, holds))
             elif holds in named:
                 found.append((dates, holds, named[holds]))
             else:
                 raise CapacityMistake(
-                    f"the exception {text!r} names an unknown window {holds!r}",
+                    f"the {what} {text!r} names an unknown window {holds!r}",
                     name_remedy(holds, named, f"the windows are {', '.join(map(repr, named))}"),
                 )
-        return sorted(found, key=lambda one: one[0])
+        return found
 
-    @cached_property
-    def _dated(self) -> list[ScheduleSegment]:
-        """The exceptions, without those that clocks jump over."""
-        laid = [
-            ScheduleSegment(
-                name=name,
-                allocation=allocation,
-                since=calendar.instant(dates.start, self.zone),
-                until=calendar.instant(dates.end, self.zone),
-                exception=dates.text,
-            )
-            for dates, name, allocation in self._exceptions
-        ]
-        return [one for one in laid if one.since < one.until]
+    def _dated(self, years: Iterable[int]) -> Iterator[ScheduleSegment]:
+        """What is said for dates of these years, without what clocks jump over; what comes later comes before."""
+        for level in self._levels.values():
+            for said, name, allocation in level:
+                for dates in said.within(years):
+                    since, until = instant(dates.start, self.zone), instant(dates.end, self.zone)
+                    if since < until:
+                        yield ScheduleSegment(
+                            name=name, allocation=allocation, since=since, until=until, exception=said.text
+                        )
 
-    @cached_property
-    def _bounds(self) -> list[DateTime]:
-        """The moments at which exceptions begin and end, in order."""
-        return [bound for one in self._dated for bound in (one.since, one.until)]
+    def _bounds(self, moment: DateTime) -> list[DateTime]:
+        """The moments at which dates begin and end, in order."""
+        years = range(moment.year - _NEAR, moment.year + _NEAR + 1)
+        return sorted(bound for one in self._dated(years) for bound in (one.since, one.until))
 
     def _around(self, start: DateTime, end: DateTime) -> list[ScheduleSegment]:
         """The segments between two moments, and at least one before and one after them."""
         first, last = (moment.in_timezone(self.zone).date() for moment in (start, end))
-        return _cut(_lay_out(self.windows, self.otherwise, first, last, self.zone), self._dated)
+        laid = _lay_out(self.windows, self.otherwise, first, last, self.zone)
+        return _cut(laid, self._dated(range(first.year - 1, last.year + 2)))
 
-    def _allocations(self) -> Iterator[tuple[str, Mapping[str, int]]]:
+    def _allocations(self) -> Iterator[tuple[str, Mapping[str, Units]]]:
         """The name of each allocation in a message, and the allocation."""
         for window in self.windows:
             yield repr(window.name), window.allocation
         if self.otherwise is not None:
             yield OTHERWISE, self.otherwise
-        for dates, _, allocation in self._exceptions:
-            yield f"the exception {dates.text!r}", allocation
+        for what, level in self._levels.items():
+            for dates, _, allocation in level:
+                yield f"the {what} {dates.text!r}", allocation
 
     def _check_windows(self) -> None:
         if not self.windows:
@@ -291,18 +338,34 @@ class CapacitySchedule:
             lengths += [
                 ((end - begin) * 60, f"{OTHERWISE} {in_words([(begin, end)])}") for begin, end in gaps(self.windows)
             ]
-        for dates, _, _ in self._exceptions:
-            lengths.append((int((dates.end - dates.start).total_seconds()), f"the exception {dates.text!r}"))
         shortest, whose = min(lengths, key=lambda one: one[0])
-        if self.lead_time.total_seconds() > shortest:
+        self._refuse_lead(timedelta(seconds=shortest), whose)
+        years = {_ANY_YEAR}
+        for dates in (dates for level in self._levels.values() for dates, _, _ in level):
+            years.update(_ANY_YEARS if dates.is_yearly else (dates.start.year, dates.end.year))
+        for year in sorted(years) if self.lead_time else ():
+            self._check_lead_in(year)
+
+    def _check_lead_in(self, year: int) -> None:
+        """Compare the lead with what dates, and changed clocks, leave of windows."""
+        segments = self._around(pendulum.datetime(year, 1, 1), pendulum.datetime(year + 1, 1, 1))
+        handovers = [after for before, after in pairwise(segments) if before.allocation != after.allocation]
+        for one, following in pairwise(handovers):
+            since, until = (moment.in_timezone(self.zone) for moment in (one.since, following.since))
+            whose = f"{one.name!r} from {since:%Y-%m-%d %H:%M} to {until:%Y-%m-%d %H:%M}"
+            self._refuse_lead(until - since, whose)
+
+    def _refuse_lead(self, lasts: timedelta, whose: str) -> None:
+        if self.lead_time > lasts:
             raise CapacityMistake(
-                f"the lead of {self.lead} is longer than {whose}, which lasts {calendar.duration_text(shortest)}",
+                f"the lead of {self.lead} is longer than {whose}, which lasts "
+                f"{calendar.duration_text(int(lasts.total_seconds()))}",
                 "shorten the lead, or lengthen the window",
             )
 
 
 def _lay_out(
-    windows: Sequence[Window], otherwise: Mapping[str, int] | None, first: date, last: date, zone: Timezone
+    windows: Sequence[Window], otherwise: Mapping[str, Units] | None, first: date, last: date, zone: Timezone
 ) -> list[ScheduleSegment]:
     """Lay out windows without gaps, from before the first of these days until after the last."""
     laid: list[ScheduleSegment] = []
@@ -320,18 +383,17 @@ def _lay_out(
     return laid
 
 
-def _cut(segments: Sequence[ScheduleSegment], exceptions: Iterable[ScheduleSegment]) -> list[ScheduleSegment]:
-    """Replace parts of segments by exceptions."""
+def _cut(segments: list[ScheduleSegment], dated: Iterable[ScheduleSegment]) -> list[ScheduleSegment]:
+    """Replace parts of segments, which follow one another, by what is said for dates, one after another."""
     first, last = segments[0].since, segments[-1].until
-    near = [one for one in exceptions if first < one.until and one.since < last]
-    left = list(near)
-    for segment in segments:
-        since = segment.since
-        for exception in near:
-            if segment.since < exception.until and exception.since < segment.until:
-                if since < exception.since:
-                    left.append(replace(segment, since=since, until=exception.since))
-                since = exception.until
-        if since < segment.until:
-            left.append(replace(segment, since=since))
-    return sorted(left, key=lambda one: one.since)
+    for one in dated:
+        if first < one.until and one.since < last:
+            begin = max(0, bisect_right(segments, one.since, key=lambda each: each.since) - 1)
+            end = max(0, bisect_left(segments, one.until, key=lambda each: each.since) - 1)
+            head, tail = segments[begin], segments[end]
+            segments[begin : end + 1] = [
+                *([replace(head, until=one.since)] if head.since < one.since else []),
+                one,
+                *([replace(tail, since=one.until)] if one.until < tail.until else []),
+            ]
+    return segments

@@ -1,4 +1,4 @@
-"""A shift: moves capacity to the desired allocation, in steps that any process can continue.
+"""A shift: moves capacity towards the desired allocation, in steps that any process can continue.
 
 A shift keeps no progress in memory. Each round observes the world and does what is possible now, so a process that
 takes over from one that has died does the same. The state before the shift cannot be observed: the lease keeps it.
@@ -8,23 +8,32 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
+from airflow_provider_soperator.capacity.connections import ShiftConnections
 from airflow_provider_soperator.capacity.figures import Figures, Meter
-from airflow_provider_soperator.capacity.holdings import Allocation, World, may_have
-from airflow_provider_soperator.capacity.lease import IsAlive, JointLease, LeaseLost, ShiftRecord
-from airflow_provider_soperator.capacity.order import PartTookTooLong, ProgressTimer, ShiftOrder
-from airflow_provider_soperator.capacity.shift_plan import ShiftPlan, plan
-from airflow_provider_soperator.capacity.targets.protocol import Clients, Session, SessionContext
+from airflow_provider_soperator.capacity.holdings import Allocation, Goal, Release, World, may_have, may_leave
+from airflow_provider_soperator.capacity.lease import IsAlive, JointLease, LeaseLost, ShiftDisplaced
+from airflow_provider_soperator.capacity.lease_store import ShiftRecord
+from airflow_provider_soperator.capacity.order import (
+    PartTookTooLong,
+    ProgressTimer,
+    ShiftOrder,
+    Superseded,
+    Timeouts,
+    is_waited_out,
+)
+from airflow_provider_soperator.capacity.shift_plan import ShiftPlan, missing_units, plan
+from airflow_provider_soperator.capacity.targets.protocol import Clients, Session
 from airflow_provider_soperator.errors import CapacityError, CapacityMistake, ConnectionMistake
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 from airflow_provider_soperator.slurm.errors import SlurmError
-from airflow_provider_soperator.transports.transport_errors import ConnectFailed, TransportError
+from airflow_provider_soperator.transports.transport_errors import LastingError, TransportError
 
 T = TypeVar("T")
 
@@ -35,59 +44,75 @@ _MOST_OF_A_CAUSE = 200
 
 
 class ShiftFailed(CapacityError):
-    """A shift has failed; the message says why, what was rolled back, and the present allocation."""
+    """A shift has failed; the message says why, what was moved back, and the present allocation."""
 
 
 @dataclass(frozen=True)
 class ShiftOutcome:
-    """The result of a finished shift."""
+    """The result of a shift that is over."""
 
+    #: ``partial`` if a target lacks units, or has too many.
+    state: Literal["done", "partial"]
     allocation: dict[str, int]
     figures: Figures
+    #: What is not as desired, why, and until when.
+    missing: tuple[str, ...] = ()
 
     def describe(self) -> dict[str, Any]:
         """As JSON."""
-        return {"allocation": self.allocation, "figures": self.figures.describe()}
+        return {**asdict(self), "missing": list(self.missing), "figures": self.figures.describe()}
 
 
 class Shift:
-    """A shift at work, with its targets open.
+    """A shift at work.
 
     async with Shift.open(order, clients, log) as shift:
         print(await shift.plan(await shift.check()))
         outcome = await shift.run()
+
+    Its sessions are opened at the first step, and again after each step that has failed: a connection may have been
+    mended in Airflow meanwhile.
     """
 
-    def __init__(self, order: ShiftOrder, block: BlockReader, sessions: Mapping[str, Session], log: Logger) -> None:
-        self._order, self._block, self._sessions, self._log = order, block, sessions, log
+    def __init__(self, order: ShiftOrder, block: BlockReader, connections: ShiftConnections, log: Logger) -> None:
+        self._order, self._block, self._connections, self._log = order, block, connections, log
         self._gpus = {target.name: target.gpus_per_unit for target in order.targets}
-        leases = [lease for session in sessions.values() if (lease := session.lease())]
-        self._lease = JointLease(ShiftRecord(key=order.key, task=order.task), leases, log)
+        self._lease = JointLease(order, log)
         self._meter = Meter(self._gpus)
-        self._progress = ProgressTimer(order.timeouts)
+        self._progress = self._timer()
+        self._said = ""
 
     @classmethod
     @asynccontextmanager
     async def open(cls, order: ShiftOrder, clients: Clients, log: Logger) -> AsyncIterator[Shift]:
-        """A shift with its targets open."""
-        context = SessionContext(block=order.block, key=order.key, why=order.why)
-        async with AsyncExitStack() as opened:
-            sessions = {
-                target.name: await opened.enter_async_context(target.open(context, clients, log))
-                for target in order.targets
-            }
-            yield cls(order, partial(clients.block, order.nebius_conn_id, order.block), sessions, log)
+        """A shift, with its sessions closed at the end."""
+        connections = ShiftConnections.of(order, clients, log)
+        try:
+            yield cls(order, partial(clients.block, order.nebius_conn_id, order.block), connections, log)
+        finally:
+            await connections.close()
+
+    async def _connect(self) -> None:
+        if not self._sessions:
+            await self._connections.open()
+            self._lease.use(self._connections.stores)
+
+    @property
+    def _sessions(self) -> Mapping[str, Session]:
+        return self._connections.sessions
 
     # Before anything is moved
 
     async def look(self) -> World:
         """Read the present holdings of all targets."""
+        await self._connect()
         seen = await asyncio.gather(*(session.look() for session in self._sessions.values()))
         # The block last: it then accounts for all that a target was seen to hold.
         return World(await self._block(), dict(zip(self._sessions, seen, strict=True)), self._gpus)
 
     async def check(self) -> World:
         """Return the present world, or raise ``CapacityMistake`` if the order could never be carried out."""
+        await self._connect()
         block = await self._block()
         self._check_block(block)
         for name, session in self._sessions.items():
@@ -116,32 +141,56 @@ class Shift:
 
     async def plan(self, world: World) -> ShiftPlan:
         """The plan in words, for approval."""
-        desired = self._order.desired
-        reasons = {name: await self._sessions[name].explain(desired[name]) for name in world.donors(desired)}
-        return plan(world, self._order, reasons)
+        order, units, now = self._order, world.possible(self._order.desired).units, datetime.now(timezone.utc)
+        release = order.release(now)
+        goes = {name: await self._sessions[name].explain(units[name], release) for name in world.donors(units)}
+        jobs = {name: await self._sessions[name].jobs(nodes) for name, nodes in goes.items()}
+        notes = await self._lease.notes(now)
+        if not self._connections.is_agreed and (world.others != 0 or not self._connections.stores):
+            notes.append(
+                "others may move GPUs of the block at the same time: lease_conn_id of the connection "
+                f"{order.nebius_conn_id} names no cluster in which all shifts of the block wait for each other"
+            )
+        return plan(world, order, goes, jobs if order.mode == "force" else {}, notes)
 
     # Moving
 
     async def run(self, is_alive: IsAlive | None = None) -> ShiftOutcome:
-        """Move everything; on failure roll back, and raise ``ShiftFailed`` with the present allocation."""
+        """Move what is possible. Raises ``Superseded`` if the window is over before anything could be moved."""
         try:
-            await self._until(lambda now: self._take_lease(now, is_alive))
-            outcome = await self._there_or_back()
+            outcome = await self._with_lease(is_alive)
         # Not if this process is stopped: then another one continues.
         except Exception:
-            await self._leave_if_possible()
+            await self.leave_if_possible()
             raise
-        await self._leave_if_possible()
+        await self.leave_if_possible()
         return outcome
+
+    async def _with_lease(self, is_alive: IsAlive | None) -> ShiftOutcome:
+        while True:
+            try:
+                await self._until(lambda now: self._take_lease(now, is_alive))
+                return await self._there_or_back()
+            except ShiftDisplaced as error:
+                self._log.warning("This process waits: %s", error)
+                self._lease.step_aside()
+                self._progress = self._timer()
 
     async def leave(self) -> None:
         """Remove what existed only for the shift. What has been moved stays where it is."""
+        if self._lease.is_displaced:
+            # Another process goes on with it.
+            return
+        await self._connect()
         for session in self._sessions.values():
             await session.finish()
         await self._lease.give_back()
 
     async def _take_lease(self, now: datetime, is_alive: IsAlive | None) -> bool | None:
-        holder = await self._lease.take(is_alive)
+        holder = await self._lease.take(now, is_alive, self._forget)
+        has_begun = self._lease.is_displaced or (holder is None and self._lease.record.before)
+        if self._is_over(now) and not has_begun:
+            raise Superseded(f"the time for {self._order.why or 'this shift'} was over before anything was moved")
         if holder is None:
             await self._lease.begin(await self.look(), now)
             return True
@@ -150,87 +199,144 @@ class Shift:
         self._lease.tell(holder)
         return None
 
+    async def _forget(self, key: str) -> None:
+        for session in self._sessions.values():
+            await session.forget(key)
+
+    def _is_over(self, now: datetime) -> bool:
+        return self._order.ends_at is not None and now >= self._order.ends_at
+
     async def _there_or_back(self) -> ShiftOutcome:
         record = self._lease.record
         if not record.undone:
             try:
-                return await self._until(lambda now: self._round(now, self._order.desired))
+                return await self._until(self._forward)
             except LeaseLost:
                 # The block now belongs to another shift.
                 raise
             except CapacityError as error:
-                if not self._order.rollback:
-                    raise await self._failed(str(error), "it was not rolled back") from error
+                if self._order.rollback == "none":
+                    raise await self._failed(str(error), "what was moved stays where it is") from error
                 self._log.warning("The shift has failed, rolling back: %s", error)
                 record = replace(self._lease.record, undone=str(error)[:_MOST_OF_A_CAUSE])
-                self._progress = ProgressTimer(self._order.timeouts)
+                self._progress = self._timer()
                 await self._until(lambda now: _done(self._lease.keep(record)))
         try:
-            await self._until(lambda now: self._round(now, record.before, back=record.ready))
+            await self._until(lambda now: self._back(now, record))
         except LeaseLost:
             raise
         except CapacityError as error:
             raise await self._failed(record.undone, f"the rollback failed: {error}") from error
         raise await self._failed(record.undone, "it was rolled back")
 
-    async def _round(
-        self, now: datetime, desired: Allocation, *, back: Allocation | None = None
-    ) -> ShiftOutcome | None:
-        """Observe, and do what is possible now; ``back`` has the units to be ready after a rollback."""
-        await self._lease.confirm()
+    async def _see(self, now: datetime) -> World:
+        await self._lease.renew(now)
         world = await self.look()
         self._meter.see(world, now)
-        has_begun = back is not None or self._order.release(now).mode is not None
-        donors, receivers = world.donors(desired), world.receivers(desired, back)
-        if not donors and not receivers and self._is_settled(world, desired):
-            return await self._end(world, now)
+        return world
+
+    async def _forward(self, now: datetime) -> ShiftOutcome | None:
+        """Observe, and do what is possible now; the outcome, once nothing more is, or the window is over."""
+        world, order = await self._see(now), self._order
+        if self._is_over(now):
+            return await self._end(world, now, "its time was over")
+        desired = {
+            name: order.allowed(name, order.desired[name], max(seen.held, seen.allowed))
+            for name, seen in world.holdings.items()
+        }
         try:
-            self._progress.see(world, desired, now, started=has_begun, ready=back)
+            is_there = await self._move(now, world, world.goal(desired), order.release(now), {})
+        except PartTookTooLong as error:
+            if order.rollback == "all":
+                raise
+            return await self._end(world, now, str(error))
+        return await self._end(world, now) if is_there else None
+
+    async def _back(self, now: datetime, record: ShiftRecord) -> bool | None:
+        """Take a step back: what serves goes only as the place of what went before it is taken."""
+        world = await self._see(now)
+        goal = world.goal(record.before)
+        goal = Goal(goal.units, {name: min(ready, record.ready[name]) for name, ready in goal.ready.items()})
+        least = may_leave(self._lease.counted(world), goal, lingering=self._has_lingering(world))
+        return await self._move(now, world, goal, self._order.release(now, back=True), least) or None
+
+    async def _move(self, now: datetime, world: World, goal: Goal, release: Release, least: Mapping[str, int]) -> bool:
+        """Take a step towards a goal, with at ``least`` so many units left; True once it is reached."""
+        donors, receivers = world.donors(goal.units), world.receivers(goal.units, goal.ready)
+        if not donors and not receivers and self._is_settled(world, goal.units):
+            return True
+        has_begun = release.mode is not None
+        try:
+            self._progress.see(world, goal.units, now, started=has_begun, ready=goal.ready)
         except PartTookTooLong as error:
             if donors or receivers:
                 raise
             # The units were only to be released, and are. Others may have taken the GPUs at once.
             self._log.warning("%s", error)
-            return await self._end(world, now)
+            return True
         for name in donors:
-            await self._sessions[name].shrink(desired[name], self._order.release(now, back=back is not None))
+            await self._sessions[name].shrink(least.get(name, goal.units[name]), release)
         if has_begun:
+            self._tell(world, goal.units)
             await self._lease.mark("leaving", now)
-            await self._grow(world, desired, [name for name in receivers if name not in donors], back)
+            await self._grow(world, goal, [name for name in receivers if name not in donors])
             if not donors:
                 await self._lease.mark("released", now)
-        return None
+        return False
 
-    async def _grow(self, world: World, desired: Allocation, names: list[str], back: Allocation | None) -> None:
-        ready = desired if back is None else back
-        may, late = may_have(world, ready), [name for name in names if world.holdings[name].ready < ready[name]]
-        for name in late:
-            await self._sessions[name].grow(min(may[name], ready[name]))
+    def _tell(self, world: World, goal: Allocation) -> None:
+        """Log how far the shift has come, when that has changed."""
+        said = ", ".join(f"{name} has {seen.ready} of {goal[name]}" for name, seen in world.holdings.items())
+        if said != self._said:
+            self._said = said
+            self._log.info("Ready: %s", said)
+
+    async def _grow(self, world: World, goal: Goal, names: list[str]) -> None:
+        seen = world.holdings
+        # Units that take no work count as well: they have their GPUs.
+        to = {name: min(units, goal.ready[name] + seen[name].broken) for name, units in goal.units.items()}
+        most = may_have(self._lease.counted(world), to)
+        may = {name: min(most[name], to[name]) for name in names if seen[name].ready < goal.ready[name]}
+        await self._lease.claim(world, may)
+        for name, units in may.items():
+            await self._sessions[name].grow(units)
         # Units that were allowed but not at work need nothing of the block now, but may take it: they come last.
-        for name in [] if late else names:
-            await self._sessions[name].allow(desired[name])
+        for name in [] if may else names:
+            await self._sessions[name].allow(goal.units[name])
 
     def _is_settled(self, world: World, desired: Allocation) -> bool:
         """True if nothing moves any more, and the GPUs that no target takes are free: their machines are gone."""
         if not all(seen.is_settled for seen in world.holdings.values()):
             return False
-        before, others = self._lease.record.before, self._lease.record.others
+        before = self._lease.record.before
         given_up = sum((before[name] - desired[name]) * self._gpus[name] for name in desired)
-        return given_up <= 0 or others is None or (world.others is not None and world.others <= max(others, 0))
+        return given_up <= 0 or not self._has_lingering(world)
 
-    async def _end(self, world: World, now: datetime) -> ShiftOutcome:
+    def _has_lingering(self, world: World) -> bool:
+        """True if the block has machines that were none of others when the shift began, and are no target's."""
+        before = self._lease.record.others
+        return before is not None and (world.others is None or world.others > max(before, 0))
+
+    async def _end(self, world: World, now: datetime, why: str = "") -> ShiftOutcome:
         if "leaving" in self._lease.record.marks:
             # The release may have been all there was to do, or have completed since the last observation.
             await self._lease.mark("released", now)
+        await self._lease.claim(world, {})
         await self._lease.mark("ready", now)
         losses = [await session.losses() for session in self._sessions.values()]
         figures = self._meter.figures(self._lease.record.marks, self._order.wanted_at, losses)
-        return ShiftOutcome({name: seen.allowed for name, seen in world.holdings.items()}, figures)
+        missing = missing_units(world, self._order)
+        if missing and why:
+            missing = (*missing, why)
+        for line in missing:
+            self._log.warning("Not as desired: %s", line)
+        allocation = {name: seen.allowed for name, seen in world.holdings.items()}
+        return ShiftOutcome("partial" if missing else "done", allocation, figures, missing)
 
     async def _failed(self, why: str, what: str) -> ShiftFailed:
         try:
             where = self._describe(await self.look())
-        except (SlurmError, TransportError) as error:
+        except (SlurmError, TransportError, ConnectionMistake) as error:
             where = f"The present allocation is unknown: {error}"
         return ShiftFailed(f"{why}; {what}. {where}")
 
@@ -243,8 +349,12 @@ class Shift:
         free = "an unknown number of" if world.block.free is None else world.block.free
         return f"Now {'; '.join(lines)}; {free} GPUs of the block are free"
 
-    async def _leave_if_possible(self) -> None:
-        self._progress = ProgressTimer(self._order.timeouts)
+    def _timer(self) -> ProgressTimer:
+        return ProgressTimer(self._order.timeouts, has_window=self._order.may_wait)
+
+    async def leave_if_possible(self) -> None:
+        """Leave, and wait out an outage."""
+        self._progress = self._timer()
         try:
             await self._until(lambda now: _done(self.leave()))
         except CapacityError as error:
@@ -253,16 +363,19 @@ class Shift:
     async def _until(self, step: Callable[[datetime], Awaitable[T | None]]) -> T:
         """Repeat a step until it returns a result.
 
-        A network failure or a restarting cluster is waited out: neither is a reason to roll back.
+        A network failure, a restarting cluster or a connection that somebody has to mend is waited out: none is a
+        reason to roll back.
         """
         while True:
             now = datetime.now(timezone.utc)
             try:
+                await self._connect()
                 answer = await step(now)
-            except (SlurmError, TransportError) as error:
-                if not error.retryable and not isinstance(error, ConnectFailed):
+            except (SlurmError, TransportError, ConnectionMistake) as error:
+                if not is_waited_out(error):
                     raise CapacityError(str(error)) from error
                 self._progress.wait_out(error, now, self._log)
+                await self._connections.close()
             else:
                 self._progress.worked()
                 if answer is not None:
@@ -281,19 +394,32 @@ async def _done(work: Awaitable[None]) -> bool:
 
 
 async def begin(
-    order_for: Callable[[int], ShiftOrder], block: str, nebius_conn_id: str, clients: Clients, log: Logger
+    order_for: Callable[[int], Awaitable[ShiftOrder]],
+    block: str,
+    nebius_conn_id: str,
+    clients: Clients,
+    log: Logger,
+    *,
+    timeouts: Timeouts | None = None,
+    poll_interval: float = 10.0,
 ) -> tuple[ShiftOrder, ShiftPlan]:
     """The order for a block, checked, and its plan; ``order_for`` makes it from the block's number of GPUs.
 
-    Raises ``CapacityMistake`` if a retry cannot help, and otherwise ``CapacityError``.
+    An outage is waited out. Raises ``CapacityMistake`` if a retry cannot help, and otherwise ``CapacityError``.
     """
-    try:
-        order = order_for((await clients.block(nebius_conn_id, block)).limit)
-        async with Shift.open(order, clients, log) as shift:
-            return order, await shift.plan(await shift.check())
-    except ConnectionMistake as error:
-        raise CapacityMistake(str(error)) from error
-    except (SlurmError, TransportError) as error:
-        # A host that does not answer now may answer later.
-        may_pass = error.retryable or isinstance(error, ConnectFailed)
-        raise (CapacityError if may_pass else CapacityMistake)(str(error)) from error
+    progress = ProgressTimer(timeouts or Timeouts())
+    while True:
+        now = datetime.now(timezone.utc)
+        try:
+            order = await order_for((await clients.block(nebius_conn_id, block)).limit)
+            async with Shift.open(order, clients, log) as shift:
+                return order, await shift.plan(await shift.check())
+        except ConnectionMistake as error:
+            raise CapacityMistake(str(error)) from error
+        except (SlurmError, TransportError) as error:
+            if isinstance(error, LastingError):
+                raise CapacityError(str(error)) from error
+            if not is_waited_out(error):
+                raise CapacityMistake(str(error)) from error
+            progress.wait_out(error, now, log)
+        await asyncio.sleep(poll_interval)

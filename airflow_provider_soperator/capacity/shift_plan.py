@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from types import MappingProxyType
 from typing import Any
 
 from airflow_provider_soperator.capacity.holdings import World
 from airflow_provider_soperator.capacity.order import ShiftOrder
+from airflow_provider_soperator.slurm.node_conditions import in_lines
 
 
 @dataclass(frozen=True)
@@ -19,13 +21,29 @@ class TargetMove:
     units: str
     now: int
     then: int
+    #: What it can have at present, if that differs from ``then``; and how many of these can take work.
+    possible: int
+    ready: int
     #: Its units that go, with reasons, where a target can choose them.
-    reasons: tuple[str, ...] = ()
+    goes: Mapping[str, str] = field(default_factory=dict)
+    #: Units that nobody may touch, with reasons.
+    fixed: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        if self.now == self.then:
-            return f"{self.target} keeps its {self.now} {self.units}"
-        return f"{self.target} goes from {self.now} to {self.then} {self.units}"
+        if self.now == self.then == self.possible:
+            said = f"{self.target} keeps its {self.now} {self.units}"
+        else:
+            said = f"{self.target} goes from {self.now} to {self.then} {self.units}"
+        if self.possible != self.then:
+            said += f", of which {self.possible} are possible" if self.possible < self.then else ""
+            said += f", but keeps {self.possible}" if self.possible > self.then else ""
+        return said + (f", {self.ready} of them ready" if self.ready < self.possible else "")
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Lines about its units."""
+        goes = in_lines({name: f"will go: {why}" for name, why in self.goes.items()})
+        return goes + in_lines({name: f"is left as it is, as it {why}" for name, why in self.fixed.items()})
 
 
 @dataclass(frozen=True)
@@ -34,8 +52,14 @@ class ShiftPlan:
 
     moves: tuple[TargetMove, ...]
     steps: tuple[str, ...]
-    #: GPUs of the block that are free now; None if that is unknown.
+    #: GPUs of the block that are free now, and that no target has; None if that is unknown.
     free: int | None
+    #: GPUs of the block that no target holds; None if that is unknown.
+    others: int | None
+    #: Jobs on the units that go, by target, if they may be ended.
+    jobs: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    #: What others do with the block.
+    notes: tuple[str, ...] = ()
 
     def describe(self) -> dict[str, Any]:
         """JSON, with the plan as plain ``text`` and as ``markdown``."""
@@ -43,8 +67,14 @@ class ShiftPlan:
             "text": str(self),
             "markdown": self._text("- ", ""),
             "moves": {move.target: {"now": move.now, "then": move.then} for move in self.moves},
+            "possible": {move.target: move.possible for move in self.moves},
+            "nodes": {move.target: list(move.goes) for move in self.moves if move.goes},
+            "fixed": {move.target: dict(move.fixed) for move in self.moves if move.fixed},
+            "jobs": {target: list(jobs) for target, jobs in self.jobs.items()},
             "steps": list(self.steps),
             "free_gpus": self.free,
+            "gpus_of_others": self.others,
+            "notes": list(self.notes),
         }
 
     def __str__(self) -> str:
@@ -54,18 +84,57 @@ class ShiftPlan:
         lines: list[str] = []
         for move in self.moves:
             lines += [f"{mark}{move}", *(f"    {mark}{reason}" for reason in move.reasons)]
+        if self.others:
+            lines.append(f"{mark}{self.others} GPUs of the block belong to others, or to machines on their way out")
+        lines += [f"{mark}{note}" for note in self.notes]
         return "\n".join([*lines, *between, *(f"{number}. {step}" for number, step in enumerate(self.steps, 1))])
 
 
-def plan(world: World, order: ShiftOrder, reasons: Mapping[str, Sequence[str]]) -> ShiftPlan:
-    """The plan for an order in the present world; ``reasons`` has the units of each target that go."""
+def plan(
+    world: World,
+    order: ShiftOrder,
+    goes: Mapping[str, Mapping[str, str]],
+    jobs: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    notes: Sequence[str] = (),
+) -> ShiftPlan:
+    """The plan for an order in the present world; ``goes`` has the units of each target that go, with reasons."""
+    possible = world.possible(order.desired)
     moves = tuple(
-        TargetMove(name, order.units(name), seen.allowed, order.desired[name], tuple(reasons.get(name, ())))
+        TargetMove(
+            name,
+            order.units(name),
+            seen.allowed,
+            order.desired[name],
+            possible.units[name],
+            possible.ready[name],
+            goes.get(name, {}),
+            seen.reasons,
+        )
         for name, seen in world.holdings.items()
     )
-    donors = [move for move in moves if move.target in world.donors(order.desired)]
-    receivers = [move for move in moves if move.target in world.receivers(order.desired)]
-    return ShiftPlan(moves, tuple(_steps(order, donors, receivers)), world.block.free)
+    donors = [move for move in moves if move.target in world.donors(possible.units)]
+    receivers = [move for move in moves if move.target in world.receivers(possible.units, possible.ready)]
+    steps = tuple(_steps(order, donors, receivers))
+    return ShiftPlan(moves, steps, world.block.free, world.others, jobs, tuple(notes))
+
+
+def missing_units(world: World, order: ShiftOrder) -> tuple[str, ...]:
+    """What is not as desired, with the causes that are known."""
+    lines = []
+    for name, seen in world.holdings.items():
+        wanted, units = order.desired[name], order.units(name)
+        if (has := max(seen.held, seen.allowed)) > wanted:
+            line, fixed = f"{name} still has {has} {units}, not {wanted}", seen.stuck
+        elif seen.ready < wanted:
+            line, fixed = (
+                f"{name} has {seen.ready} of {wanted} {units} ready",
+                seen.reasons if seen.broken else seen.away,
+            )
+        else:
+            continue
+        why = dict.fromkeys([*seen.problems, *in_lines(fixed)])
+        lines.append(f"{line}: {'; '.join(why)}" if why else line)
+    return tuple(lines)
 
 
 def _steps(order: ShiftOrder, donors: Sequence[TargetMove], receivers: Sequence[TargetMove]) -> list[str]:
@@ -83,7 +152,7 @@ def _steps(order: ShiftOrder, donors: Sequence[TargetMove], receivers: Sequence[
         if order.mode == "force":
             forced = _moment(order.wanted_at + order.force_after)
             steps.append(f"at {forced}: busy units are taken, {order.grace} after their jobs got SIG{order.signal}")
-    growing = [move for move in receivers if move.then > move.now]
+    growing = [move for move in receivers if move.possible > move.now]
     if waking := [move for move in receivers if move not in growing]:
         steps.append(f"{leaves}: {_names(waking)} {_verb(waking, 'start')} the units that are not ready")
     if donors and growing:

@@ -6,8 +6,11 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
+from airflow_provider_soperator.capacity.kubernetes_lease import RIGHTS, KubernetesLease
+from airflow_provider_soperator.capacity.lease import beside
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.health.assessment import Observations
 from airflow_provider_soperator.health.metrics import NODE_LABELS, Metric, Sample
@@ -19,6 +22,7 @@ from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.requests import ListNodes
 from airflow_provider_soperator.soperator.cluster_objects import ClusterObjects
+from airflow_provider_soperator.soperator.objects import Objects
 from airflow_provider_soperator.soperator.workloads import Pod, pods_on_hosts
 from airflow_provider_soperator.values import NAMESPACE
 
@@ -115,5 +119,22 @@ class ShiftClients:
         async with await connect(conn_id) as client:
             yield client
 
+    @asynccontextmanager
+    async def leases(self, conn_id: str) -> AsyncIterator[Objects | None]:
+        settings = await NebiusHook(conn_id).async_settings()
+        if not settings.lease_conn_id:
+            yield None
+            return
+        hook = SoperatorClusterHook(settings.lease_conn_id, settings.lease_namespace)
+        async with hook.objects(rights=RIGHTS) as objects:
+            yield objects
+
     async def block(self, conn_id: str, block: str) -> CapacityBlock:
         return await NebiusHook(conn_id).block(block)
+
+    async def block_beside_shifts(self, conn_id: str, block: str) -> CapacityBlock:
+        """The present state of a block for one who is no shift: what a shift is about to claim counts as taken."""
+        async with self.leases(conn_id) as place:
+            # The lease first: what is claimed then is in the usage, or still in the lease.
+            seen = await KubernetesLease(place, block, key="").read() if place else None
+            return beside(await self.block(conn_id, block), seen, datetime.now(timezone.utc))

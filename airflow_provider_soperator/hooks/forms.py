@@ -157,6 +157,12 @@ _NEBIUS_FIELDS = (
     Field("account_id", "Service account", "Id of the service account, needed beside a key as PEM."),
     Field("public_key_id", "Public key", "Id of its public key, likewise."),
     Field(
+        "lease_conn_id",
+        "Kubernetes connection for leases",
+        "The cluster that keeps who moves a capacity block: the same one for all who move it, in every Airflow.",
+    ),
+    Field("lease_namespace", "Namespace for leases", "In that cluster; if empty: default."),
+    Field(
         "insecure",
         "Without TLS",
         "Sends everything, the token too, as plain text. Only for a sandbox.",

@@ -47,6 +47,9 @@ class NebiusSettings:
     credentials_file: str = ""
     account_id: str = ""
     public_key_id: str = ""
+    #: The Kubernetes connection and the namespace that keep the leases of blocks.
+    lease_conn_id: str = ""
+    lease_namespace: str = "default"
 
     @property
     def where(self) -> str:
@@ -82,6 +85,8 @@ def read(connection: Any, extra: Mapping[str, Any]) -> NebiusSettings:
         token=token,
         private_key=key,
         credentials_file=said.get("credentials_file", ""),
+        lease_conn_id=said.get("lease_conn_id", ""),
+        lease_namespace=said.get("lease_namespace") or "default",
         **ids,
     )
 

@@ -109,6 +109,18 @@ class NodeGroupClient:
         project = await answer(projects.get(of_project, **LIMITS), "read", f"project {of_project.id}")
         return project.spec.region
 
+    async def fabric(self, group: NodeGroup) -> str:
+        """Read the InfiniBand fabric of the group's GPU cluster; empty if it has none."""
+        if not (cluster := group.spec.template.gpu_cluster) or not cluster.id:
+            return ""
+        from nebius.api.nebius.compute.v1 import GetGpuClusterRequest, GpuClusterServiceClient
+
+        request = GetGpuClusterRequest(id=cluster.id)
+        found = await answer(
+            GpuClusterServiceClient(self._sdk).get(request, **LIMITS), "read", f"GPU cluster {cluster.id}"
+        )
+        return found.spec.infiniband_fabric
+
 
 def size_of(group: NodeGroup) -> GroupSize:
     """The size in the group's spec."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from hashlib import sha256
 from signal import Signals
@@ -22,7 +23,8 @@ from airflow_provider_soperator.work.metrics import emit
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
-    from airflow_provider_soperator.capacity.order import DesiredAllocation, ReleaseMode, ShiftOrder, Timeouts
+    from airflow_provider_soperator.capacity.order import DesiredAllocation, ReleaseMode, Rollback, ShiftOrder, Timeouts
+    from airflow_provider_soperator.capacity.overrides import Override
     from airflow_provider_soperator.capacity.schedule import CapacitySchedule
     from airflow_provider_soperator.capacity.targets import Target
     from airflow_provider_soperator.work.endings import End
@@ -46,7 +48,7 @@ class ScaleTargetOperator(WorkOperator):
     :param units: number of units, such as nodes or replicas
     :param timeout: time limit of the work
     :param mode: when units with jobs leave: once ``"idle"``, once their jobs have ended (``"asap"``), or at once
-        (``"force"``: jobs are requeued or killed)
+        (``"force"``: jobs are requeued or cancelled)
     :param block: id of the capacity block in which the target grows as far as GPUs are free; node groups and Slurm
         nodes need it, a Kubernetes workload does not
     :param nebius_conn_id: Airflow connection to the Nebius API
@@ -117,22 +119,27 @@ class ShiftCapacityOperator(WaitingOperator):
     Targets release units first, and each GPU goes on as soon as the block has it back. A run whose handover has been
     superseded is skipped. A retry continues the shift of the try before.
 
-    Returns the final ``allocation``, and the shift's ``figures``, which are also gauges (``soperator.shift.*``). The
-    plan is the XCom ``plan``.
+    Returns its ``state``, ``done`` or ``partial``, the final ``allocation``, what is ``missing`` and why, and the
+    shift's ``figures``, which are also gauges (``soperator.shift.*``). The plan is the XCom ``plan``.
 
     :param targets: holders of GPUs of the block
     :param block: id of the capacity block
     :param desired: units, or GPUs (``"32 gpus"``), of each target; one target may be left out and gets the rest
     :param schedule: desired units by time, for as long as ``desired`` is empty
     :param at: moment whose allocation of the schedule is applied; by default the end of the run's data interval
+    :param until: end of what is ``desired`` beside a schedule; by default the next handover
+    :param because: why it is desired, for plans and for ``overrides_variable``
+    :param overrides_variable: key of an Airflow Variable with further overrides of the schedule, in which a shift keeps
+        what is ``desired`` until its end
+    :param approved_plan: result of a task with ``plan_only`` that a person has approved; the shift does no more
     :param transfer: time that one machine needs from one target to the other; nodes leave that long before the handover
     :param mode: when nodes leave: once ``"idle"``; once their jobs have ended (``"asap"``); or, ``force_after`` the
-        handover, at once (``"force"``: jobs are requeued)
-    :param force_after: with ``mode="force"``: time after the handover until jobs are requeued
+        handover, at once (``"force"``: jobs are requeued or cancelled)
+    :param force_after: with ``mode="force"``: time after the handover until jobs are ended
     :param grace: time between the signal to a job and its end
-    :param signal: signal that jobs get a ``grace`` before they are requeued
+    :param signal: signal that jobs get a ``grace`` before they are ended
     :param timeouts: time limits of a ``capacity.order.Timeouts`` for the next unit in each part of the shift
-    :param rollback: move back what has moved if the shift fails
+    :param rollback: what is moved back if not all units can be moved in time: ``"none"`` or ``"all"``
     :param if_running: while another shift moves the block: ``"wait"`` or ``"fail"``
     :param plan_only: show and return the plan, and move nothing
     :param nebius_conn_id: Airflow connection to the Nebius API
@@ -140,9 +147,14 @@ class ShiftCapacityOperator(WaitingOperator):
     :param poll_interval: seconds between two polls of Slurm and the cloud
     """
 
-    template_fields: Sequence[str] = ("block", "nebius_conn_id", "desired", "at", "plan_only")
+    template_fields: Sequence[str] = (
+        "block", "nebius_conn_id", "desired", "at", "until", "because", "approved_plan", "plan_only",
+    )  # fmt: skip
     template_fields_renderers = {"desired": "json"}  # noqa: RUF012 - as Airflow has it
     ui_color = "#fde8c8"
+    #: Of the try that runs: what was requested, and what was approved.
+    _requested: Override | None = None
+    _approval: dict[str, Any] | None = None
 
     def __init__(
         self,
@@ -152,13 +164,17 @@ class ShiftCapacityOperator(WaitingOperator):
         desired: Mapping[str, int | str | None] | str | None = None,
         schedule: CapacitySchedule | None = None,
         at: datetime | str | None = None,
+        until: datetime | str | None = None,
+        because: str = "",
+        overrides_variable: str | None = None,
+        approved_plan: Any = None,
         transfer: timedelta = timedelta(0),
         mode: ReleaseMode = "asap",
         force_after: timedelta = timedelta(0),
         grace: timedelta = timedelta(minutes=2),
         signal: str = "TERM",
         timeouts: Timeouts | None = None,
-        rollback: bool = True,
+        rollback: Rollback = "none",
         if_running: Literal["wait", "fail"] = "wait",
         plan_only: bool | str = False,
         nebius_conn_id: str = "nebius_default",
@@ -174,15 +190,19 @@ class ShiftCapacityOperator(WaitingOperator):
             raise CapacityMistake(f"force_after needs mode='force', got {mode!r}")
         if if_running not in ("wait", "fail"):
             raise CapacityMistake(f"if_running must be 'wait' or 'fail', got {if_running!r}")
+        if rollback not in ("none", "all"):
+            raise CapacityMistake(f"rollback must be 'none' or 'all', got {rollback!r}")
         signal = signal.removeprefix("SIG")
         if signal and f"SIG{signal}" not in Signals.__members__:
             raise CapacityMistake(f"unknown signal {signal!r}", 'name one, such as "TERM" or "USR1"')
         if mode == "force":
-            _refuse_force_too_late(transfer + force_after, timeouts)
+            _refuse_force_too_late(transfer + force_after, timeouts, has_window=bool(schedule) and rollback == "none")
         self.targets = tuple(targets)
         _check_targets(self.targets, schedule)
         self.block, self.nebius_conn_id = block, nebius_conn_id
         self.desired, self.schedule, self.at = desired, schedule, at
+        self.until, self.because, self.overrides_variable = until, because, overrides_variable
+        self.approved_plan = approved_plan
         self.transfer, self.mode, self.force_after = transfer, mode, force_after
         self.grace, self.signal = grace, signal
         self.timeouts, self.rollback, self.if_running = timeouts, rollback, if_running
@@ -190,25 +210,45 @@ class ShiftCapacityOperator(WaitingOperator):
         self.deferrable, self.poll_interval = deferrable, poll_interval
 
     def execute(self, context: Context) -> Any:
+        from airflow_provider_soperator.capacity.overrides import keep_override
+        from airflow_provider_soperator.capacity.reconciliation import approval_of, ordered
         from airflow_provider_soperator.capacity.shift import begin
         from airflow_provider_soperator.hooks.cluster_clients import ShiftClients
+        from airflow_provider_soperator.hooks.installation import installation_id
         from airflow_provider_soperator.triggers.shift import ShiftTrigger
 
-        clients = ShiftClients()
-        look = begin(lambda limit: self._order(context, limit), self.block, self.nebius_conn_id, clients, self.log)
+        clients, self._airflow = ShiftClients(), installation_id()
+
+        async def order_for(limit: int) -> ShiftOrder:
+            wanted = self._wanted(context, limit)
+            most = self.schedule.limit if self.schedule else None
+            return await ordered(self._order(context, wanted), wanted.units, most, clients, self.log)
+
+        waits: dict[str, Any] = {"timeouts": self.timeouts, "poll_interval": self.poll_interval}
         try:
-            order, plan = asyncio.run(look)
+            order, plan = asyncio.run(begin(order_for, self.block, self.nebius_conn_id, clients, self.log, **waits))
         except CapacityMistake as error:
             raise AirflowFailException(str(error)) from None
         except CapacityError as error:
             raise AirflowException(str(error)) from None
+        said = plan.describe()
         self.log.info("The plan:\n%s", plan)
-        context["ti"].xcom_push("plan", plan.describe())
+        # An answer is of use until the handover, or else until the next shift begins.
+        answer = order.wanted_at if order.wanted_at > datetime.now(timezone.utc) else order.stops_at
+        said |= {"approval": approval_of(order, said), "answer_by": answer and answer.isoformat()}
+        said["is_requested"] = self._requested is not None
+        context["ti"].xcom_push("plan", said)
         if is_on(self.plan_only):
-            return plan.describe()
+            return said
+        wish = None
+        if self.schedule is not None and self.overrides_variable:
+            wish = {"schedule": self.schedule.describe(), "overrides": self.overrides_variable}
+            if self._requested is not None:
+                # Later runs wish for it, too.
+                keep_override(self.overrides_variable, self._requested, datetime.now(timezone.utc), self.schedule.zone)
         ti, limit = context["ti"], self.execution_timeout
         deadline = time.time() + limit.total_seconds() if limit else None
-        trigger = ShiftTrigger(order.write(), deadline, is_last_try=ti.try_number > ti.max_tries)
+        trigger = ShiftTrigger(order.write(), deadline, is_last_try=ti.try_number > ti.max_tries, wish=wish)
         return self.wait_for(trigger, context)
 
     def needs_a_worker_after(self, end: End) -> bool:
@@ -222,27 +262,34 @@ class ShiftCapacityOperator(WaitingOperator):
         if event["status"] == "timeout":
             raise AirflowTaskTimeout(event["message"])
         outcome: dict[str, Any] = result_of(event)
-        self.log.info("Done: %s", _listed(outcome["allocation"]))
+        if why := outcome.get("superseded"):
+            self.log.info("The shift is over: %s", why)
+            raise AirflowSkipException(why)
+        self.log.info("The shift is %s: %s", outcome["state"], _listed(outcome["allocation"]))
+        for line in outcome["missing"]:
+            self.log.warning("Not as desired: %s", line)
         self.log.info("Figures: %s", _listed(outcome["figures"]))
         tags = {"dag_id": self.dag_id, "task_id": self.task_id}
         emit((f"shift.{name}", value, tags) for name, value in outcome["figures"].items())
         return outcome
 
-    def _order(self, context: Context, limit: int) -> ShiftOrder:
-        """The order of this task, within a block of ``limit`` GPUs."""
+    def _order(self, context: Context, wanted: DesiredAllocation) -> ShiftOrder:
+        """The order of this task, without units."""
         from airflow_provider_soperator.capacity.order import ShiftOrder, Timeouts
 
         ti = context["ti"]
-        wanted, task = self._wanted(context, limit), task_name(ti)
+        task = task_name(ti)
         return ShiftOrder(
-            key=sha256(task.encode()).hexdigest()[:16],
+            key=sha256(f"{self._airflow} {task}".encode()).hexdigest()[:16],
             task=task,
+            airflow=self._airflow,
             block=self.block,
             nebius_conn_id=self.nebius_conn_id,
             targets=self.targets,
-            desired=wanted.units,
+            desired={},
             wanted_at=wanted.at,
             until=wanted.until,
+            stops_at=wanted.stops_at,
             transfer=self.transfer,
             mode=self.mode,
             force_after=self.force_after,
@@ -252,6 +299,7 @@ class ShiftCapacityOperator(WaitingOperator):
             rollback=self.rollback,
             wait_for_lease=self.if_running == "wait",
             poll_interval=self.poll_interval,
+            approved=self._approval,
             why=f"{wanted.why} ({ti.dag_id})",
         )
 
@@ -262,18 +310,39 @@ class ShiftCapacityOperator(WaitingOperator):
             requested_allocation,
             scheduled_allocation,
         )
+        from airflow_provider_soperator.capacity.overrides import kept_overrides
+        from airflow_provider_soperator.capacity.reconciliation import approved
 
-        now = datetime.now(timezone.utc)
+        now, run = datetime.now(timezone.utc), context["dag_run"]
         try:
-            at = moment_of("at", self.at)
+            at, until = moment_of("at", self.at), moment_of("until", self.until)
         except ValueError as error:
             raise CapacityMistake(str(error)) from None
-        if self.schedule is None or is_requested(self.desired):
-            # What a schedule does not give away is not to be had through its DAG either.
-            most = limit if self.schedule is None or self.schedule.limit is None else min(limit, self.schedule.limit)
-            return requested_allocation(self.desired, self.targets, most, max(now, at or now))
+        if self.schedule is None:
+            wanted = requested_allocation(self.desired, self.targets, limit, max(now, at or now))
+            return replace(wanted, until=until, stops_at=until)
+        kept = kept_overrides(self.overrides_variable)
+        schedule = self.schedule.overridden(kept)
         try:
-            return scheduled_allocation(self.schedule, at or context["dag_run"].data_interval_end or now, now)
+            if is_requested(self.desired):
+                # What a schedule does not give away is not to be had through its DAG either.
+                most = min(limit, schedule.limit or limit)
+                # The same at each try, and in the task that plans.
+                at = at or run.run_after
+                units = requested_allocation(self.desired, self.targets, most, at).units
+                by, because = run.triggering_user_name or "", str(self.because or "")
+                self._requested = schedule.override(units, at, until, by, because)
+                schedule = self.schedule.overridden([*kept, self._requested])
+            else:
+                at = at or run.data_interval_end or now
+                # A newer handover supersedes this run, and an override does not.
+                scheduled_allocation(self.schedule, at, now)
+                at = max(at, now)
+            wanted = scheduled_allocation(schedule, at, now)
+            if self.approved_plan:
+                self._approval = self.approved_plan["approval"]
+                wanted = approved(wanted, self._approval["goal"])
+            return wanted
         except Superseded as error:
             # Airflow does not log why a task is skipped.
             self.log.info("Nothing is moved: %s", error)
@@ -297,15 +366,15 @@ def _check_targets(targets: Sequence[Target], schedule: CapacitySchedule | None)
         schedule.refuse_over_commitment({target.name: target.gpus_per_unit for target in targets}, schedule.limit)
 
 
-def _refuse_force_too_late(after: timedelta, timeouts: Timeouts | None) -> None:
-    """Refuse to end jobs at a time at which the shift has been undone by then."""
-    from airflow_provider_soperator.capacity.order import Timeouts
+def _refuse_force_too_late(after: timedelta, timeouts: Timeouts | None, *, has_window: bool) -> None:
+    """Refuse to end jobs at a time at which the shift is over by then."""
+    from airflow_provider_soperator.capacity.order import Timeouts, patience
 
-    patience = (timeouts or Timeouts()).release
-    if after >= patience:
+    limit = patience(timeouts or Timeouts(), has_window=has_window)
+    if limit is not None and after >= limit:
         raise CapacityMistake(
-            f"jobs are ended {after} after nodes begin to leave (transfer + force_after), and a shift that has waited "
-            f"{patience} for a node is undone",
+            f"jobs are ended {after} after nodes begin to leave (transfer + force_after), but a shift "
+            f"waits only {limit} for a node",
             f"make force_after shorter, or timeouts.release longer than {after}",
         )
 

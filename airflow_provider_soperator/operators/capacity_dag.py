@@ -2,21 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import timedelta
+import json
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta, timezone
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import DAG, Param
+from airflow.sdk import DAG, Asset, AssetWatcher, Param
+from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_provider_soperator.capacity.allocation import units_text
+from airflow_provider_soperator.capacity.order import ShiftOrder
+from airflow_provider_soperator.errors import CapacityMistake, name_remedy
 from airflow_provider_soperator.operators.capacity import ShiftCapacityOperator
-from airflow_provider_soperator.timetables.capacity import CapacityTimetable
+from airflow_provider_soperator.timetables.capacity import ReconciledCapacityTimetable
+from airflow_provider_soperator.triggers.capacity_watch import CapacityDifferenceTrigger
+from airflow_provider_soperator.values import check_choice
 
 if TYPE_CHECKING:
     from airflow_provider_soperator.capacity.schedule import CapacitySchedule
     from airflow_provider_soperator.capacity.targets import Target
+    from airflow_provider_soperator.operators.approval import OnNoAnswer
 
-#: The parameter with which the plan is all that there is.
-_PLAN_ONLY = "plan_only"
+#: Parameters of the form beside the sizes of targets.
+_PLAN_ONLY, _UNTIL, _BECAUSE = "plan_only", "until", "because"
+_ONLY = Param(
+    False,
+    type="boolean",
+    title="Only show the plan",
+    description="The plan is in the log, and says what each target has now. Nothing is moved.",
+)
+_END = Param(
+    None,
+    type=["null", "string"],
+    format="date-time",
+    title="until",
+    description="The schedule is overridden until then; left empty, until its next handover.",
+)
+_REASON = Param(None, type=["null", "string"], title="because", description="Why, for plans and logs.")
+#: Runs at a time: one that moves, one that a person starts, and one that waits for an answer. The lease of the block
+#: lets one shift move at a time.
+_RUNS = 3
 #: Of the plan as the task before has returned it. Airflow's page shows the lines of a plain text as one.
 _PLAN = "{{ ti.xcom_pull(task_ids='plan')['markdown'] }}"
 _MOVES = (
@@ -35,6 +61,7 @@ def capacity_dag(
     *,
     approve: bool = False,
     response_timeout: timedelta | None = None,
+    on_no_answer: OnNoAnswer = "fail",
     nebius_conn_id: str = "nebius_default",
     shift_args: dict[str, Any] | None = None,
     **dag_options: Any,
@@ -43,58 +70,98 @@ def capacity_dag(
 
         dag = capacity_dag("gpu_shifts", nights, [training, inference], "capacityblockgroup-e00example")
 
-    Its tasks are ``plan``, which shows what would be done, ``approve`` if asked for, and ``shift``. The trigger form
-    asks for the size of each target; if it is left empty, the schedule is applied. Other arguments go to the DAG.
+    Its tasks are ``plan``, which shows what would be done, ``approve`` if asked for, and ``shift``. It runs ahead of
+    each handover, and when what the targets have has differed for some minutes from what is wished for. The trigger
+    form asks for the size of each target; if it is left empty, the schedule is applied. It is paused when it is made,
+    and unpausing it moves nothing by itself. Other arguments go to the DAG.
 
     :param dag_id: id of the DAG
     :param schedule: allocation of the GPUs by time
     :param targets: holders of GPUs of the block
     :param block: id of the capacity block
     :param approve: let a person approve each plan, on Airflow's page *Required Actions*
-    :param response_timeout: time for the approval; without an answer the shift is not carried out
+    :param response_timeout: time for the approval, which ends at the handover at the latest
+    :param on_no_answer: without an answer carry out the shift (``"go"``), skip it (``"stay"``), or fail (``"fail"``)
     :param nebius_conn_id: Airflow connection to the Nebius API
     :param shift_args: further parameters of ``ShiftCapacityOperator``
     """
-    fields = {target.name: _amount(target) for target in targets}
-    fields[_PLAN_ONLY] = Param(
-        False, type="boolean", title="Only show the plan", description="The plan is in the log, and nothing is moved."
+    check_choice("on_no_answer", on_no_answer, ("go", "stay", "fail"))
+    if taken := {target.name for target in targets} & {_PLAN_ONLY, _UNTIL, _BECAUSE}:
+        raise CapacityMistake(f"the form has a field {' and '.join(sorted(taken))} of its own", "rename the target")
+    params = {target.name: _amount(target, schedule) for target in targets}
+    params |= {_UNTIL: _END, _BECAUSE: _REASON, _PLAN_ONLY: _ONLY} | dag_options.get("params", {})
+    overrides = f"{dag_id}_overrides"
+    seen = ShiftOrder(
+        key="watch",
+        task=dag_id,
+        block=block,
+        nebius_conn_id=nebius_conn_id,
+        targets=tuple(targets),
+        desired={},
+        wanted_at=datetime.fromtimestamp(0, timezone.utc),
     )
-    options: dict[str, Any] = {"schedule": CapacityTimetable(schedule), "catchup": False, "max_active_runs": 1}
-    options |= dag_options | {"params": fields | dag_options.get("params", {})}
-    with DAG(dag_id, **options) as dag:
+    watched, told = json.dumps(seen.write()), json.dumps(schedule.describe())
+    watcher = CapacityDifferenceTrigger(dag_id, watched, told, overrides)
+    differences = Asset(name=f"{dag_id}_differences", watchers=[AssetWatcher(name="wish_and_world", trigger=watcher)])
+    options: dict[str, Any] = {
+        "schedule": ReconciledCapacityTimetable(schedule, differences),
+        "catchup": False,
+        "max_active_runs": _RUNS,
+        "is_paused_upon_creation": True,
+    }
+    with DAG(dag_id, **options | dag_options | {"params": params}) as dag:
         common: dict[str, Any] = {
             "targets": targets,
             "block": block,
             "schedule": schedule,
             "desired": {target.name: f"{{{{ params[{target.name!r}] }}}}" for target in targets},
+            "until": f"{{{{ params.{_UNTIL} }}}}",
+            "because": f"{{{{ params.{_BECAUSE} or '' }}}}",
+            "overrides_variable": overrides,
             "nebius_conn_id": nebius_conn_id,
             **(shift_args or {}),
         }
-        plan = ShiftCapacityOperator(task_id="plan", **common | {"plan_only": True})
-        move = ShiftCapacityOperator(task_id="shift", **{"plan_only": f"{{{{ params.{_PLAN_ONLY} }}}}"} | common)
+        check = partial(_refuse_unknown, frozenset(params))
+        plan = ShiftCapacityOperator(task_id="plan", **{"pre_execute": check} | common | {"plan_only": True})
+        options = {"plan_only": f"{{{{ params.{_PLAN_ONLY} }}}}"} | common
         if approve:
-            plan >> _approval(response_timeout) >> move
+            from airflow_provider_soperator.operators.approval import ApproveShiftOperator
+
+            question = ApproveShiftOperator(
+                task_id="approve",
+                schedule=schedule,
+                overrides_variable=overrides,
+                subject=f"Move capacity: {_MOVES}?",
+                body=_PLAN,
+                response_timeout=response_timeout,
+                on_no_answer=on_no_answer,
+            )
+            plan >> question >> ShiftCapacityOperator(task_id="shift", **options | {"approved_plan": plan.output})
         else:
-            plan >> move
+            plan >> ShiftCapacityOperator(task_id="shift", **options)
     return dag
 
 
-def _approval(response_timeout: timedelta | None) -> Any:
-    from airflow.providers.standard.operators.hitl import ApprovalOperator
+def _refuse_unknown(known: Iterable[str], context: Any) -> None:
+    """Fail a run whose conf has keys that nothing would heed."""
+    if unknown := sorted(set(context["dag_run"].conf or {}) - set(known)):
+        names = ", ".join(sorted(known))
+        wrong = "; ".join(f"{name!r}: {name_remedy(name, known, f'the keys are {names}')}" for name in unknown)
+        raise AirflowFailException(f"the conf of this run has unknown keys, so nothing is moved: {wrong}")
 
-    subject = f"Move capacity: {_MOVES}?"
-    return ApprovalOperator(task_id="approve", subject=subject, body=_PLAN, response_timeout=response_timeout)
 
-
-def _amount(target: Target) -> Param:
+def _amount(target: Target, schedule: CapacitySchedule) -> Param:
     unit = target.units.removesuffix("s")
+    gives = {window.name: window.allocation for window in schedule.windows} | {"otherwise": schedule.otherwise or {}}
+    said = units_text({name: one[target.name] for name, one in gives.items() if one})
+    most = f" It can have 0 to {schedule.limit // target.gpus_per_unit}." if schedule.limit else ""
     return Param(
         None,
         type=["null", "string"],
         title=f"{target.name}: how many {target.units}",
         description=(
-            f'As "2" or "{2 * target.gpus_per_unit} gpus". Left empty, it has what the others leave of the block; if '
-            "all are empty, the schedule decides."
+            f'As "2" or "{2 * target.gpus_per_unit} gpus".{most} By the schedule it has: {said}. Left empty, it has '
+            "what the others leave of the block; if all are empty, the schedule decides."
         ),
         pattern=rf"^(\d+ *({unit}s?|gpus?|GPUs?)?)?$",
     )

@@ -114,15 +114,25 @@ class PowerUpNodesOperator(_PowerNodesOperator):
         PowerUpNodesOperator(task_id="up", nodes="worker-[0-3]")
 
     Drains of ``drain_owner`` are undone. A node that does not boot within ResumeTimeout fails the task, once the others
-    are there.
+    are there. With ``block``, each node waits until the block has its GPUs free, and no shift has claimed them.
 
     Returns ``nodes``, those that were there ``already``, and how many ``seconds`` it took.
+
+    :param block: id of the capacity block of the nodes' machines
+    :param nebius_conn_id: Airflow connection to the Nebius API
     """
 
-    template_fields: Sequence[str] = ("slurm_conn_id", "nodes", "count", "partition", "features", "drain_owner")
+    template_fields: Sequence[str] = (
+        "slurm_conn_id", "nodes", "count", "partition", "features", "drain_owner", "block", "nebius_conn_id",
+    )  # fmt: skip
+
+    def __init__(self, *, block: str | None = None, nebius_conn_id: str = "nebius_default", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.block, self.nebius_conn_id = block, nebius_conn_id
 
     def order(self) -> dict[str, Any]:
-        return {"action": "up", **self._chosen()}
+        block = {"block": self.block or "", "nebius_conn_id": self.nebius_conn_id}
+        return {"action": "up", **self._chosen(), **block}
 
 
 class PowerDownNodesOperator(_PowerNodesOperator):

@@ -91,6 +91,8 @@ class Job(JobRecord):
     priority: int | None = None
     #: Number of requeues.
     restarts: int = 0
+    #: It may be requeued (``--requeue``, or JobRequeue of the cluster).
+    may_requeue: bool = True
     dependency: str = ""
     reservation: str = ""
     stdout: str = ""

@@ -40,6 +40,7 @@ POWER_STATE = Resource(_SOPERATOR, "v1alpha1", "nodesetpowerstates", "NodeSetPow
 ACTIVE_CHECK = Resource(_SOPERATOR, "v1alpha1", "activechecks", "ActiveCheck")
 CRON_JOB = Resource("batch", "v1", "cronjobs", "CronJob")
 JOB = Resource("batch", "v1", "jobs", "Job")
+LEASE = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 
 
 def check_kind(kind: str) -> None:

@@ -100,9 +100,9 @@ class Objects:
         )
         return await self._answer(call, "apply", resource, name)
 
-    async def patch(self, resource: Resource, name: str, body: Object, *, dry_run: bool = False) -> None:
+    async def patch(self, resource: Resource, name: str, body: Object, *, dry_run: bool = False) -> Object:
         call = self._custom.patch_namespaced_custom_object(*self._path(resource), name, body, **_how(dry_run))
-        await self._answer(call, "patch", resource, name)
+        return await self._answer(call, "patch", resource, name)
 
     async def patch_scale(self, resource: Resource, name: str, body: Object, *, dry_run: bool = False) -> None:
         call = self._custom.patch_namespaced_custom_object_scale(*self._path(resource), name, body, **_how(dry_run))

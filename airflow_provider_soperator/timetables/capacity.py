@@ -1,20 +1,24 @@
-"""A timetable whose runs are the handovers of a capacity schedule."""
+"""Timetables whose runs are the handovers of a capacity schedule."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pendulum
 from airflow.timetables.base import DagRunInfo, DataInterval, TimeRestriction, Timetable
+from airflow.timetables.simple import AssetTriggeredTimetable
 
+from airflow_provider_soperator.capacity.allocation import units_text
 from airflow_provider_soperator.capacity.schedule import CapacitySchedule, ScheduleChange
 
 if TYPE_CHECKING:
     from airflow.models.dag import DagModel
     from pendulum import DateTime
 
+#: How long after a shift was to begin its run may still be made, if the handover is past by then: a scheduler that is
+#: there may be busy.
+_LATE = timedelta(minutes=10)
 #: What Airflow's database has room for.
 _DESCRIPTION_LENGTH = 1000
 
@@ -29,10 +33,10 @@ class CapacityTimetable(Timetable):
         with DAG("capacity", schedule=CapacityTimetable(schedule)) as dag:
             ...
 
-    Without ``catchup`` a run is for the newest handover whose shift should have begun, also after Airflow was down over
-    several: older ones are superseded. This applies to the first run, too, so a DAG that is switched on applies the
-    schedule at once; with a ``start_date`` only handovers whose shift begins after it are carried out. With ``catchup``
-    each handover has its run. A run that is triggered by hand, without a date, has the data interval of the newest one.
+    Without ``catchup`` no run is made for a handover that is past, so a DAG that is unpaused puts nothing into force
+    but what comes. A scheduler that was down over some makes a run for the newest: older ones are superseded. With a
+    ``start_date`` only handovers whose shift begins after it are carried out. With ``catchup`` each handover has its
+    run. A run that is triggered by hand, without a date, has the data interval of the newest one.
 
     :param schedule: allocation of the GPUs by time
     """
@@ -67,7 +71,8 @@ class CapacityTimetable(Timetable):
         if not restriction.catchup or not after:
             now = _now()
             due = self.schedule.due(now)
-            after.append(due.at - datetime.resolution if due else now + self.schedule.lead_time)
+            oldest = now - max(timedelta(0), _LATE - self.schedule.lead_time)
+            after.append((max(due.at, oldest) if due else oldest) - datetime.resolution)
         change = self.schedule.next_change(max(after))
         if change is None or (restriction.latest is not None and restriction.latest < change.begins):
             return None
@@ -85,10 +90,29 @@ class CapacityTimetable(Timetable):
 
         session = object_session(dag_model)
         dag = SerializedDagModel.get_dag(dag_model.dag_id, session=session) if session else None
-        if dag is None:
+        if dag is None or dag.catchup or (dag.end_date and dag.end_date < due.begins):
             return noted
-        before = DagRunInfo.exact(noted.data_interval.end - datetime.resolution)
-        return dag.next_dagrun_info(last_automated_run_info=before) or noted
+        return DagRunInfo(run_after=due.begins, data_interval=_interval(due))
+
+
+class ReconciledCapacityTimetable(CapacityTimetable, AssetTriggeredTimetable):
+    """Beside the handovers, runs a DAG for each event of assets: those of a watcher that finds a difference."""
+
+    # As of timetables with times of their own.
+    periodic = True
+
+    def __init__(self, schedule: CapacitySchedule, assets: Any) -> None:
+        AssetTriggeredTimetable.__init__(self, assets)
+        CapacityTimetable.__init__(self, schedule)
+
+    def serialize(self) -> dict[str, Any]:
+        return CapacityTimetable.serialize(self) | AssetTriggeredTimetable.serialize(self)
+
+    @classmethod
+    def deserialize(cls, data: dict[str, Any]) -> ReconciledCapacityTimetable:
+        from airflow.serialization.decoders import decode_asset_like
+
+        return cls(CapacitySchedule.read(data["schedule"]), decode_asset_like(data["asset_condition"]))
 
 
 def _now() -> DateTime:
@@ -104,15 +128,11 @@ def _description(schedule: CapacitySchedule) -> str:
     parts = []
     for window in schedule.windows:
         when = "" if window.name == window.when else f" ({window.when})"
-        parts.append(f"{window.name}{when}: {_units(window.allocation)}")
+        parts.append(f"{window.name}{when}: {units_text(window.allocation)}")
     if schedule.otherwise is not None:
-        parts.append(f"otherwise: {_units(schedule.otherwise)}")
-    if schedule.exceptions:
-        parts.append(f"other than that on {', '.join(schedule.exceptions)}")
+        parts.append(f"otherwise: {units_text(schedule.otherwise)}")
+    if dates := [*schedule.exceptions, *schedule.holidays, *(one.when for one in schedule.overrides)]:
+        parts.append(f"other than that on {', '.join(dates)}")
     begin = f"shifts begin {schedule.lead} before" if schedule.lead_time else "shifts begin at these times"
     text = f"{'; '.join(parts)}; times of {schedule.timezone}, {begin}"
     return text if len(text) <= _DESCRIPTION_LENGTH else f"{text[: _DESCRIPTION_LENGTH - 1]}…"
-
-
-def _units(allocation: Mapping[str, int]) -> str:
-    return ", ".join(f"{target} {units}" for target, units in allocation.items())

@@ -217,6 +217,10 @@ class EventTrigger(SlurmTrigger, BaseEventTrigger):
     async def look(self, client: Any) -> Sequence[dict[str, Any]]:
         """Look for events; returns the payloads of those since the last look."""
 
+    def identity(self) -> dict[str, Any]:
+        """What tells this watcher's memory from that of others of its asset; an interval does not."""
+        return {**self.serialize()[1], "poll_interval": None}
+
     def memory(self) -> Any:
         """State from which another process goes on, as JSON; by default, whether there was an event of the episode."""
         return self._is_told
@@ -226,7 +230,7 @@ class EventTrigger(SlurmTrigger, BaseEventTrigger):
         self._is_told = bool(memory)
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        store = _Memory(self)
+        store = WatcherMemory(self)
         memory = await store.read()
         self.remember(memory)
         # No failure is raised: Airflow would restart the watcher a second later, and for ever.
@@ -258,14 +262,12 @@ class SlurmEventTrigger(EventTrigger):
         return client.ask_shared(request, self.max_age)
 
 
-class _Memory:
+class WatcherMemory:
     """The memory of a watcher, which Airflow keeps beside the asset."""
 
-    def __init__(self, trigger: SlurmTrigger) -> None:
+    def __init__(self, trigger: EventTrigger) -> None:
         self._store = getattr(trigger, "asset_state_store", None)
-        path, arguments = trigger.serialize()
-        # The interval is not part of the watcher's identity.
-        told = json.dumps([path, {**arguments, "poll_interval": None}], sort_keys=True)
+        told = json.dumps([trigger.serialize()[0], trigger.identity()], sort_keys=True)
         self._key = f"soperator-{hashlib.sha256(told.encode()).hexdigest()[:16]}"
         self._log = trigger.log
         self._written: Any = None

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Coroutine
+from contextlib import AbstractAsyncContextManager, suppress
+from datetime import datetime, timezone
 from types import SimpleNamespace
 from typing import Any
 
+from airflow.sdk.exceptions import AirflowRuntimeError
 from async_timeout import timeout
 
-from airflow_provider_soperator.capacity.lease import ShiftRecord
-from airflow_provider_soperator.capacity.order import ShiftOrder
-from airflow_provider_soperator.capacity.shift import Shift
+from airflow_provider_soperator.capacity.allocation import is_within, units_text
+from airflow_provider_soperator.capacity.lease_store import ShiftRecord
+from airflow_provider_soperator.capacity.order import ShiftOrder, Superseded
+from airflow_provider_soperator.capacity.overrides import kept_overrides
+from airflow_provider_soperator.capacity.schedule import CapacitySchedule
+from airflow_provider_soperator.capacity.shift import Shift, ShiftOutcome
 from airflow_provider_soperator.errors import CapacityError, CapacityMistake, ConnectionMistake
 from airflow_provider_soperator.hooks.cluster_clients import ShiftClients
 from airflow_provider_soperator.pipelines.member import states_of
@@ -23,11 +29,16 @@ from airflow_provider_soperator.work.protocols import failed, refused, succeeded
 #: States of tasks that have ended, unless they are cleared.
 _ENDED = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
 
+#: Seconds between two looks at what is wished for.
+_LOOK = 60.0
+
 
 class ShiftTrigger(KillableTrigger):
     """One shift; ``order`` has the fields of a ``ShiftOrder``, ``deadline`` is in seconds since 1970.
 
-    ``is_last_try``: no further try of the task can go on with the shift once its time is over.
+    ``is_last_try``: no further try of the task can go on with the shift once its time is over. ``wish`` has the
+    ``schedule`` and the key of the Airflow Variable with its ``overrides``: once these wish for something else, the
+    shift stops where it is, and leaves the block to the run that carries that out.
     See ``work.protocols`` for its events.
     """
 
@@ -37,8 +48,10 @@ class ShiftTrigger(KillableTrigger):
         deadline: float | None = None,
         is_last_try: bool = True,
         made: float | None = None,
+        wish: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(made)
+        self.wish = wish
         self.order = order
         self.deadline = deadline
         self.is_last_try = is_last_try
@@ -50,7 +63,10 @@ class ShiftTrigger(KillableTrigger):
             async with self._open() as shift:
                 try:
                     async with timeout(left):
-                        outcome = await shift.run(_is_under_way)
+                        outcome = await self._while_wished(shift.run(_is_under_way))
+                except Superseded:
+                    await shift.leave_if_possible()
+                    raise
                 except asyncio.TimeoutError:
                     if left is None:
                         raise
@@ -59,9 +75,33 @@ class ShiftTrigger(KillableTrigger):
                         await shift.leave()
                     return timed_out("the time of the task was over" + self.fate)
             return succeeded(outcome.describe())
+        except Superseded as error:
+            return succeeded({"superseded": str(error)})
         except (CapacityError, *FAILURES) as error:
             can_never_be = isinstance(error, (CapacityMistake, ConnectionMistake))
             return (refused if can_never_be else failed)(str(error))
+
+    async def _while_wished(self, run: Coroutine[Any, Any, ShiftOutcome]) -> ShiftOutcome:
+        """Await a shift; raises ``Superseded`` once something else is wished for."""
+        shift = asyncio.ensure_future(run)
+        try:
+            while not (await asyncio.wait([shift], timeout=_LOOK))[0]:
+                # Whoever plans next fails with a mistake in the overrides; Airflow may answer the next time.
+                with suppress(CapacityMistake, AirflowRuntimeError):
+                    await self._check_wish()
+            return shift.result()
+        finally:
+            shift.cancel()
+            await asyncio.wait([shift])
+
+    async def _check_wish(self) -> None:
+        if self.wish is not None:
+            kept, order = await call(kept_overrides, self.wish["overrides"]), ShiftOrder.read(self.order)
+            schedule = CapacitySchedule.read(self.wish["schedule"]).overridden(kept)
+            wish = schedule.at(max(order.wanted_at, datetime.now(timezone.utc)))
+            if not is_within(order.desired, wish.allocation):
+                said = f"{wish.name} wishes for {units_text(wish.allocation)} by now"
+                raise Superseded(f"{said}; what was moved stays where it is")
 
     async def cancel(self) -> None:
         # A task with another try goes on with this shift, and needs its start.
@@ -88,11 +128,14 @@ def _will_rest(ti: Any, state: str | None) -> bool:
 
 
 async def _is_under_way(record: ShiftRecord) -> bool:
-    """True if the task that has a block can still give it back, or belongs to another Airflow."""
+    """True if the task of this Airflow that has a block can still give it back, as far as is known."""
+    if record.task.endswith("…"):
+        return True
     # Only a run's id may have slashes.
     dag_id, _, rest = record.task.partition("/")
     run_id, task_id, map_index = rest.rsplit("/", 2)
     run = SimpleNamespace(dag_id=dag_id, run_id=run_id)
     states = (await call(states_of, run, [task_id]))[task_id]
-    # A cleared task does nothing before it is scheduled again; then it waits for its turn.
-    return states.get(int(map_index), "unknown") not in {*_ENDED, None}
+    # A cleared task does nothing before it is scheduled again; then it waits for its turn. The DAG of an unknown one
+    # was deleted or renamed.
+    return states.get(int(map_index)) not in {*_ENDED, None}

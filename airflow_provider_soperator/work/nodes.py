@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any, Literal
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
+from airflow_provider_soperator.hooks.cluster_clients import ShiftClients
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm import hostlist, node_orders
 from airflow_provider_soperator.slurm.cluster_records import Node
@@ -25,7 +27,7 @@ from airflow_provider_soperator.slurm.node_conditions import (
     refuse_unknown,
 )
 from airflow_provider_soperator.slurm.node_orders import NodeMove, drained, undrained
-from airflow_provider_soperator.slurm.requests import CancelJobs, ListNodes, Request, RequeueJobs, WhoAmI
+from airflow_provider_soperator.slurm.requests import CancelJobs, ListNodes, PowerUp, Request, RequeueJobs, WhoAmI
 from airflow_provider_soperator.slurm.states import NodeFlag
 from airflow_provider_soperator.transports.transport_errors import NotSupported, TransportError
 from airflow_provider_soperator.work.polling import SlurmAccess
@@ -50,6 +52,9 @@ class NodeChange(SlurmAccess, Work[AsyncSlurmClient]):
     #: True to undo the drains of others as well.
     any_owner: bool = False
     wait_for_jobs: bool = False
+    #: The block that the machines of nodes come from, if it is to have their GPUs free first.
+    block: str = ""
+    nebius_conn_id: str = ""
 
     def __post_init__(self) -> None:
         DrainReason(self.owner, self.reason)
@@ -95,6 +100,8 @@ class NodeProgress(Progress[AsyncSlurmClient]):
             self._static = await self._check(client, known)
         chosen = self._choose(known)
         move = self.wanted.decide(chosen)
+        if self.wanted.block:
+            move = await self._within_block(chosen, move, known)
         if move.lost and (first or move.is_settled):
             raise WorkFailed(_in_words(move.lost) + self._remedy(move, known))
         if first:
@@ -111,6 +118,21 @@ class NodeProgress(Progress[AsyncSlurmClient]):
             "already": hostlist.expand(hostlist.fold(self.already)),
             "seconds": self.wanted.seconds,
         }
+
+    async def _within_block(self, nodes: Sequence[Node], move: NodeMove, known: Mapping[str, Node]) -> NodeMove:
+        """The move without the nodes for which the block has too few GPUs free now."""
+        off = [name for order in move.orders if isinstance(order, PowerUp) for name in order.names]
+        if not off:
+            return move
+        block = await ShiftClients().block_beside_shifts(self.wanted.nebius_conn_id, self.wanted.block)
+        # Slurm does not know if a booting node has its machine yet.
+        left = (block.free or 0) - sum(node.gpus for node in known.values() if is_coming_up(node))
+        fitting = accumulate(known[name].gpus for name in off)
+        late = [name for name, gpus in zip(off, fitting, strict=True) if gpus > left]
+        free = "an unknown number of" if block.free is None else max(0, left)
+        waits = f"waits for its GPUs: block {block.id} has {free} GPUs left"
+        now = self.wanted.decide([node for node in nodes if node.name not in late])
+        return replace(now, waiting={**now.waiting, **dict.fromkeys(late, waits)})
 
     async def undo(self, client: AsyncSlurmClient) -> str:
         """Do nothing: Slurm cannot take back power orders, and nodes half way back are as bad as half way there."""

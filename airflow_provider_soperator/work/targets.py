@@ -47,7 +47,7 @@ class TargetScaling(Work[Session]):
         return ScalingProgress(self, log)
 
     async def read_block(self) -> CapacityBlock | None:
-        return await ShiftClients().block(self.nebius_conn_id, self.block) if self.block else None
+        return await ShiftClients().block_beside_shifts(self.nebius_conn_id, self.block) if self.block else None
 
 
 class ScalingProgress(Progress[Session]):
@@ -87,8 +87,8 @@ class ScalingProgress(Progress[Session]):
         seen = await session.look()
         units = self._wanted.units
         if max(seen.held, seen.allowed) > units:
-            now = datetime.now(timezone.utc)
-            await session.shrink(units, Release(wanted_at=now, mode=MODES[self._wanted.mode]))
+            now, mode = datetime.now(timezone.utc), self._wanted.mode
+            await session.shrink(units, Release(wanted_at=now, mode=MODES[mode], ends_jobs=mode == "force"))
         elif min(seen.ready, seen.allowed) < units:
             await session.grow(await self._may_have(seen))
         return seen

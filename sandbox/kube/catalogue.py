@@ -165,6 +165,18 @@ CRON_JOB = Kind(
         AGE,
     ),
 )
+#: As in pkg/registry/coordination/lease/strategy.go of Kubernetes.
+LEASE = Kind(
+    "coordination.k8s.io",
+    "v1",
+    "Lease",
+    "leases",
+    has_status=False,
+    has_generation=False,
+    needs_version=True,
+    made_by_update=True,
+    columns=(Column("Holder", "spec.holderIdentity"), AGE),
+)
 SLURM_CLUSTER = Kind(
     SLURM,
     "v1",
@@ -302,6 +314,7 @@ KINDS = Kinds(
         STATEFUL_SET,
         JOB,
         CRON_JOB,
+        LEASE,
         SLURM_CLUSTER,
         NODE_SET,
         NODE_SET_POWER_STATE,

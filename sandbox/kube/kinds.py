@@ -52,6 +52,10 @@ class Kind:
     has_generation: bool = True
     #: Defined by a CustomResourceDefinition: no strategic merge, and no update without a resourceVersion.
     custom: bool = False
+    #: No update without a resourceVersion, as for custom kinds.
+    needs_version: bool = False
+    #: An update makes an object that is not there.
+    made_by_update: bool = False
     #: Versions served beside ``version`` under the same storage, for old clients.
     also_versions: tuple[str, ...] = ()
     #: What a new object has at these paths if it does not say.

@@ -146,7 +146,9 @@ class Resources:
             raise errors.bad_request(
                 f"the name of the object ({metadata['name']}) is not the name on the URL ({target.name})"
             )
-        if target.kind.custom and not metadata.get("resourceVersion"):
+        if target.kind.made_by_update and not target.subresource and not self._exists(target):
+            return self._add(request, target, body)
+        if (target.kind.custom or target.kind.needs_version) and not metadata.get("resourceVersion"):
             why = "must be specified for an update"
             raise errors.invalid(target.kind.resource, target.name, "metadata.resourceVersion", 0, why)
         made = self._store.update(

@@ -8,6 +8,16 @@ from sandbox.kube import errors
 from sandbox.kube.kinds import Kind
 from sandbox.kube.objects import Object, dig
 
+_LEASE_FIELDS = {
+    "holderIdentity": str,
+    "leaseDurationSeconds": int,
+    "leaseTransitions": int,
+    "acquireTime": str,
+    "renewTime": str,
+    "preferredHolder": str,
+    "strategy": str,
+}
+_MICRO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}(Z|[+-]\d\d:\d\d)")
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.:]*[a-z0-9])?")
 
 
@@ -57,3 +67,33 @@ def validate(kind: Kind, thing: Object) -> None:
             raise errors.invalid(kind.kind, name, kind.scale.replicas, replicas, "must be of type integer")
         if replicas is not None and replicas < 0:
             raise errors.invalid(kind.kind, name, kind.scale.replicas, replicas, "must be greater than or equal to 0")
+    if kind.kind == "Lease":
+        _validate_lease(kind, name, thing.get("spec") or {})
+
+
+def _validate_lease(kind: Kind, name: str, spec: Object) -> None:
+    """As the API server reads a LeaseSpec, and as pkg/apis/coordination/validation of Kubernetes checks it."""
+    for field, of in _LEASE_FIELDS.items():
+        value = spec.get(field)
+        if value is not None and (not isinstance(value, of) or isinstance(value, bool)):
+            raise errors.bad_request(f'Lease in version "v1" cannot be handled as a Lease: spec.{field}: {value!r}')
+    for field in ("acquireTime", "renewTime"):
+        if spec.get(field) is not None and not _MICRO_TIME.fullmatch(spec[field]):
+            raise errors.bad_request(
+                f'Lease in version "v1" cannot be handled as a Lease: parsing time "{spec[field]}" as '
+                '"2006-01-02T15:04:05.000000Z07:00": cannot parse'
+            )
+    for field, least, why in (
+        ("leaseDurationSeconds", 1, "must be greater than 0"),
+        ("leaseTransitions", 0, "must be greater than or equal to 0"),
+    ):
+        if spec.get(field) is not None and spec[field] < least:
+            raise errors.invalid(kind.kind, name, f"spec.{field}", spec[field], why)
+    if spec.get("preferredHolder") and not spec.get("strategy"):
+        raise errors.invalid(
+            kind.kind,
+            name,
+            "spec.preferredHolder",
+            spec["preferredHolder"],
+            "may only be specified if `strategy` is defined",
+        )

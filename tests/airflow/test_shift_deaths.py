@@ -36,7 +36,7 @@ def in_its_midst(run: Run, capacity: Capacity) -> None:
     """Three nodes have gone, and the fourth one waits for its job."""
     run.wait("move", "running", "deferred")
     capacity.wait_for_inference(1)
-    capacity.cluster.wait_node("worker-0", has={"DRAIN"})
+    capacity.cluster.wait("worker-0 is kept free", capacity.handovers)
 
 
 def began(capacity: Capacity) -> float:
@@ -119,6 +119,21 @@ def test_who_is_no_more_holds_nothing(stack: Stack, capacity: Capacity) -> None:
     finally:
         stack.start_all()
     heir.wait_log("move", f"the shift of task gone/{gone.run_id}/move/-1")
+    assert capacity.allocation() == {"training": 3, "inference": 1}
+    assert not capacity.reservations()
+
+
+def test_a_dag_that_is_deleted_in_mid_shift_holds_nobody_up(stack: Stack, capacity: Capacity) -> None:
+    capacity.bring(4, 0)
+    gone = add_dag(stack, "deleted", f"shift('move', 0, 1, at={in_an_hour()!r}, deferrable=True)").trigger()
+    capacity.cluster.wait("nodes are reserved", capacity.handovers)
+    gone.wait("move", "deferred")
+    (stack.dags / "deleted.py").unlink()
+    stack.call("DELETE", "/dags/deleted")
+    heir = add_dag(stack, "heir_of_deleted", "shift('move', 3, 1)").trigger()
+    heir.wait("move", "success")
+    # Airflow knows at once that there is no such task.
+    heir.wait_log("move", "has ended without releasing it")
     assert capacity.allocation() == {"training": 3, "inference": 1}
     assert not capacity.reservations()
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -26,7 +28,7 @@ LEAD = timedelta(seconds=15)
 BY_SCHEDULE = """
 dag = capacity_dag(
     {name!r}, CapacitySchedule.read({schedule!r}), [training, inference], BLOCK,
-    shift_args={{"poll_interval": 0.5, "deferrable": True}}, {options}
+    shift_args={{"poll_interval": 0.5, "deferrable": True}}, is_paused_upon_creation=False, {options}
 )
 """
 ALWAYS = CapacitySchedule(timezone="UTC", windows=[Window("daily 00:00 - 24:00", {"training": 4, "inference": 0})])
@@ -38,6 +40,15 @@ def now() -> datetime:
 
 def add_capacity_dag(stack: Stack, name: str, schedule: CapacitySchedule, options: str = "") -> Dag:
     return stack.add_source(name, HEAD + BY_SCHEDULE.format(name=name, schedule=schedule.describe(), options=options))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_is_watched_afterwards(stack: Stack) -> Iterator[None]:
+    """Watchers would put right what other modules move."""
+    yield
+    for dag_id in ("scheduled", "approved", "unanswered", "gpu_shifts"):
+        with suppress(SandboxError):  # of tests that did not run
+            stack.call("PATCH", f"/dags/{dag_id}", json={"is_paused": True})
 
 
 # By a schedule
@@ -156,7 +167,14 @@ def test_what_the_form_says_is_moved(scheduled: Dag, stack: Stack, capacity: Cap
     shown.wait("shift", "success")
     assert shown.xcom("shift")["moves"]["inference"] == {"now": 1, "then": 2}
     assert capacity.allocation() == {"training": 3, "inference": 1}
-    # What the schedule says, as nothing else was said.
+    # It holds until the next handover, for runs that say nothing else, too.
+    kept = stack.call("GET", f"/variables/{scheduled.dag_id}_overrides")["value"]
+    assert [one["allocation"] for one in json.loads(kept)] == [{"training": 3, "inference": 1}]
+    run = scheduled.trigger()
+    run.wait("shift", "success")
+    assert capacity.allocation() == {"training": 3, "inference": 1}
+    # What the schedule says, once that is over.
+    stack.call("DELETE", f"/variables/{scheduled.dag_id}_overrides")
     run = scheduled.trigger()
     run.wait("shift", "success")
     assert run.xcom("shift")["allocation"] == {"training": 2, "inference": 2} == capacity.allocation()
@@ -166,6 +184,23 @@ def test_what_the_form_says_is_moved(scheduled: Dag, stack: Stack, capacity: Cap
 def test_the_form_refuses_what_is_no_amount(scheduled: Dag, said: str) -> None:
     with pytest.raises(SandboxError, match=r"400 .*training"):
         scheduled.trigger(training=said)
+
+
+def test_an_event_of_the_watcher_starts_a_run(scheduled: Dag, stack: Stack, capacity: Capacity) -> None:
+    capacity.bring(3, 1)
+    before = {run.run_id for run in scheduled.runs()}
+    [asset] = stack.call("GET", "/assets", params={"name_pattern": f"{scheduled.dag_id}_differences"})["assets"]
+    stack.call("POST", "/assets/events", json={"asset_id": asset["id"], "extra": {}})
+    [run] = stack.wait("it has its run", lambda: [run for run in scheduled.runs() if run.run_id not in before])
+    run.wait("shift", "success")
+    assert run.xcom("shift")["allocation"] == {"training": 2, "inference": 2} == capacity.allocation()
+
+
+def test_keys_that_nothing_would_heed_are_refused(scheduled: Dag) -> None:
+    run = scheduled.trigger(trainig="3")
+    run.wait("plan", "failed")
+    run.wait("shift", "upstream_failed")
+    run.wait_log("plan", "unknown keys, so nothing is moved: 'trainig': did you mean 'training'?")
 
 
 def test_a_run_whose_handover_is_not_the_newest_does_nothing(
@@ -187,6 +222,8 @@ def test_a_run_whose_handover_is_not_the_newest_does_nothing(
 @pytest.fixture(scope="module")
 def answered(stack: Stack, capacity: Capacity) -> Mapping[str, Run]:
     """Runs that wait for an answer, all of them at the same time."""
+    # Its watcher would put right what these move.
+    stack.call("PATCH", "/dags/scheduled", json={"is_paused": True})
     slow = add_capacity_dag(stack, "approved", ALWAYS, "approve=True, max_active_runs=2")
     fast = add_capacity_dag(stack, "unanswered", ALWAYS, "approve=True, response_timeout=timedelta(seconds=3)")
     capacity.bring(2, 2)
@@ -223,9 +260,9 @@ def test_the_example_runs(stack: Stack, capacity: Capacity, tmp_path: Path) -> N
     midday = tmp_path / "gpu_shifts.py"
     midday.write_text((DAGS / midday.name).read_text().replace("Europe/Amsterdam", f"Etc/GMT{west:+d}"))
     dag = stack.add_file(midday)
-    assert not dag.runs(), "it is to wait until somebody switches it on"
     stack.call("PATCH", f"/dags/{dag.dag_id}", json={"is_paused": False})
-    [run] = stack.wait("it puts the schedule into force", dag.runs)
+    assert not dag.runs(), "it is to wait until somebody asks, or for the next handover"
+    run = dag.trigger()
     run.wait("shift", "success")
     assert run.xcom("shift")["allocation"] == capacity.allocation()
     assert sum(capacity.allocation().values()) == 4

@@ -107,6 +107,7 @@ def to_its_end(order: ShiftOrder, connections: Mapping[str, str], step: Step | N
 def check_arrived(life: Life, order: ShiftOrder) -> None:
     """That a process which nobody killed has got where it was to go, and no job has come to harm."""
     assert life.outcome, f"it failed: {life.failure}"
+    assert life.outcome["state"] == "done", life.outcome["missing"]
     assert life.outcome["allocation"] == dict(order.desired)
     assert life.outcome["figures"]["jobs_requeued"] == life.outcome["figures"]["jobs_killed"] == 0
 

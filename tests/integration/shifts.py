@@ -18,7 +18,8 @@ from nebius.api.nebius.mk8s.v1 import (
     UpdateNodeGroupRequest,
 )
 
-from airflow_provider_soperator.capacity.lease import IsAlive, ShiftRecord
+from airflow_provider_soperator.capacity.lease import IsAlive
+from airflow_provider_soperator.capacity.lease_store import ShiftRecord
 from airflow_provider_soperator.capacity.order import ShiftOrder, Timeouts
 from airflow_provider_soperator.capacity.shift import Shift, ShiftFailed, ShiftOutcome
 from airflow_provider_soperator.capacity.targets import NebiusNodeGroupTarget, SlurmNodesTarget

@@ -105,7 +105,7 @@ def test_a_dag_is_debugged(home: dict[str, str], cluster: Cluster) -> None:
     assert log.count("I am ") == 3
     assert "failed on worker-" in log
     assert "with exit code 3" in log
-    assert "Done: training 3, inference 1" in log
+    assert "The shift is done: training 3, inference 1" in log
 
 
 def test_the_window_of_an_upgrade(home: dict[str, str], cluster: Cluster) -> None:

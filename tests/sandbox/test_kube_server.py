@@ -65,6 +65,19 @@ def ask(
             return Answer(refused.code, refused.headers, refused.read())
 
 
+def test_an_update_makes_a_lease_and_changes_one_of_a_known_version_only(world: KubeWorld) -> None:
+    path = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/block"
+    body: dict[str, Any] = {"metadata": {"name": "block"}, "spec": {"holderIdentity": "ann"}}
+    made = ask(world, path, "PUT", body)
+    assert made.code == 201
+    assert ask(world, path, "PUT", body).code == 422
+    body["metadata"]["resourceVersion"] = made.json["metadata"]["resourceVersion"]
+    body["spec"]["holderIdentity"] = "bob"
+    assert ask(world, path, "PUT", body).code == 200
+    assert ask(world, path, "PUT", body).json["reason"] == "Conflict"
+    assert b"bob" in world.kubectl("get", "leases", "-n", NAMESPACE).stdout
+
+
 # Who is let in
 
 

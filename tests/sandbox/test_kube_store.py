@@ -135,6 +135,43 @@ def test_replicas_that_are_no_count(store: ObjectStore, replicas: Any) -> None:
     assert caught.value.details["causes"][0]["field"] == "spec.replicas"
 
 
+def lease(**spec: Any) -> dict[str, Any]:
+    return {"metadata": {"name": "block"}, "spec": spec}
+
+
+@pytest.mark.parametrize(
+    ("spec", "code", "said"),
+    [
+        ({"leaseDurationSeconds": 0}, 422, "spec.leaseDurationSeconds: Invalid value: 0: must be greater than 0"),
+        ({"leaseTransitions": -1}, 422, "must be greater than or equal to 0"),
+        ({"preferredHolder": "ann"}, 422, "may only be specified if `strategy` is defined"),
+        ({"leaseDurationSeconds": "5m"}, 400, "cannot be handled as a Lease"),
+        # A MicroTime has six digits.
+        ({"renewTime": "2026-11-21T20:00:00Z"}, 400, 'parsing time "2026-11-21T20:00:00Z"'),
+        ({"renewTime": "2026-11-21T20:00:00.123Z"}, 400, "cannot be handled as a Lease"),
+    ],
+)
+def test_what_is_no_lease(store: ObjectStore, spec: dict[str, Any], code: int, said: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        store.create("lease", lease(**spec))
+    assert caught.value.code == code
+    assert said in caught.value.message
+
+
+def test_of_two_who_take_a_lease_as_they_have_read_it_one_has_it(store: ObjectStore) -> None:
+    made = store.create("lease", lease(holderIdentity="ann", renewTime="2026-11-21T20:00:00.000000Z"))
+    assert "generation" not in made["metadata"]
+    version = {"resourceVersion": made["metadata"]["resourceVersion"]}
+    store.patch("lease", "block", {"metadata": version, "spec": {"holderIdentity": "bob"}})
+    with pytest.raises(ApiError) as caught:
+        store.patch("lease", "block", {"metadata": version, "spec": {"holderIdentity": "eve"}})
+    assert code_of(caught) == (409, "Conflict")
+    assert store.get("lease", "block")["spec"]["holderIdentity"] == "bob"
+    with pytest.raises(ApiError) as caught:
+        store.create("lease", lease(holderIdentity="eve"))
+    assert code_of(caught) == (409, "AlreadyExists")
+
+
 def test_missing_things(store: ObjectStore) -> None:
     with pytest.raises(ApiError) as caught:
         store.get("nodeset", "none")

@@ -1,4 +1,4 @@
-"""``python -m tests.simulation``: stories of jobs, seed after seed; ``--seed N`` plays one and tells it."""
+"""``python -m tests.simulation``: stories of jobs, or of shifts, seed by seed; ``--seed N`` plays one and tells it."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--first", type=int, default=0, metavar="N", help="the first of the seeds (0)")
     parser.add_argument("--seeds", type=int, default=1000, metavar="N", help="how many (1000)")
     parser.add_argument("--promise", action="append", default=[], metavar="NAME", help="one of NOT_YET, or all")
+    parser.add_argument("--shifts", action="store_true", help="stories of shifts, and not of jobs")
     parser.add_argument("--keep-going", action="store_true", help="go on after a story has failed")
     given = parser.parse_args(words)
     with airflow_home():
@@ -24,13 +25,14 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def play(given: argparse.Namespace) -> int:
+    from tests.simulation import shifts
     from tests.simulation.world import NOT_YET, Violated, World
 
     not_yet = NOT_YET - (NOT_YET if given.promise == ["all"] else {*given.promise})
     seeds = range(given.first, given.first + given.seeds) if given.seed is None else [given.seed]
     begun, failed, counts = time.process_time(), Counter[str](), Counter[str]()
     for seed in seeds:
-        world = World(seed, not_yet)
+        world = shifts.World(seed) if given.shifts else World(seed, not_yet)
         try:
             world.play()
         except Violated as violated:

@@ -56,9 +56,9 @@ MOST_LOOKUPS = 30
 class Violated(Exception):
     """A rule did not hold."""
 
-    def __init__(self, seed: int, rule: str, what: str, story: list[str]) -> None:
-        lines = "\n".join(story)
-        super().__init__(f"seed {seed}: {rule}\n{lines}\n{what}\nrepeat: python -m tests.simulation --seed {seed}")
+    def __init__(self, seed: int, rule: str, what: str, story: list[str], kind: str = "") -> None:
+        lines, again = "\n".join(story), f"python -m tests.simulation {kind}--seed {seed}"
+        super().__init__(f"seed {seed}: {rule}\n{lines}\n{what}\nrepeat: {again}")
         self.seed, self.rule = seed, rule
 
 

@@ -1,7 +1,8 @@
-"""Stories of jobs on a virtual clock, with no sandbox: as many as fit into a round."""
+"""Stories of jobs and of shifts on a virtual clock, with no sandbox: as many as fit into a round."""
 
 from __future__ import annotations
 
+from tests.simulation import shifts
 from tests.simulation.world import World
 from tests.soak.rounds import Round
 
@@ -14,8 +15,9 @@ HELD = "stories in which all rules held"
 
 def play(round_: Round) -> None:
     dice = round_.dice("stories")
-    for _ in range(STORIES):
-        world = World(dice.randrange(SEEDS))
+    for number in range(STORIES):
+        seed = dice.randrange(SEEDS)
+        world = shifts.World(seed) if number % 2 else World(seed)
         world.play()
         round_.checked[HELD] += 1
         round_.counts += world.counts

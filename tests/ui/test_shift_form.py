@@ -61,14 +61,16 @@ def test_each_target_has_a_field_that_says_what_it_takes(form: Form) -> None:
     for target in ("training", "inference"):
         form.find(f"//*[contains(text(), '{target}: how many nodes')]")
         assert form.find(f"//input[@name = 'element_{target}']").get_attribute("value") == ""
-    form.find('//*[contains(text(), \'As "2" or "16 gpus". Left empty, it has what the others leave\')]')
+    form.find('//*[contains(text(), \'As "2" or "16 gpus". It can have 0 to 4. By the schedule it has: night \')]')
+    form.find("//*[contains(text(), 'The schedule is overridden until then')]")
     form.find("//*[contains(text(), 'Only show the plan')]")
 
 
 def test_what_is_filled_in_is_asked_for(form: Form) -> None:
     form.fill_in("inference", "16 gpus")
     form.send()
-    assert form.wait_for_run() == {"training": None, "inference": "16 gpus", "plan_only": False}
+    rest = {"training": None, "until": None, "because": None, "plan_only": False}
+    assert form.wait_for_run() == {**rest, "inference": "16 gpus"}
 
 
 def test_what_is_no_amount_is_refused(form: Form) -> None:

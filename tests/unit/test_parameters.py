@@ -41,7 +41,13 @@ EVENTS = (
     "SlurmJobFinishedTrigger",
     "SlurmQueueLongTrigger",
 )
-MODULES = {**PUBLIC, "triggers.events": EVENTS, "capacity.order": ("Timeouts",)}
+MODULES = {
+    **PUBLIC,
+    "triggers.events": EVENTS,
+    "capacity.holidays": ("read_holidays",),
+    "capacity.order": ("Timeouts",),
+    "capacity.overrides": ("Override",),
+}
 #: Parameters of bases that a class gives itself.
 SET_BY_ITSELF = {"ProvisionClusterOperator": ("timeout",)}
 #: Other names for ideas that have a word.

@@ -16,7 +16,13 @@ from airflow_provider_soperator.capacity.holdings import Holding, Release
 from airflow_provider_soperator.capacity.targets.protocol import Session, SessionContext, refuse_unnamed
 from airflow_provider_soperator.errors import CapacityBusy, CapacityMistake
 from airflow_provider_soperator.logger import Logger
-from airflow_provider_soperator.nebius.api import NebiusConflict, NebiusDenied, NebiusMissing
+from airflow_provider_soperator.nebius.api import (
+    NebiusConflict,
+    NebiusDenied,
+    NebiusError,
+    NebiusMissing,
+    NebiusUnauthenticated,
+)
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock, rivals
 from airflow_provider_soperator.nebius.node_groups import (
     MOST_NODES,
@@ -36,8 +42,9 @@ _KEYS = uuid.UUID("2b1a6a3e-7a0c-4c53-9d0e-6f4f1f2f3c55")
 class NodeGroupSession(Session):
     """Resizes one node group for one shift.
 
-    A group takes one operation at a time, so a running one is waited for, also if others began it. The exception: a
-    shrink is sent while an operation lacks machines, because nothing else ends such an operation.
+    A group takes one operation at a time, so a running one is waited for, also if others began it. The exceptions: a
+    shrink is sent while an operation lacks machines, because nothing else ends such an operation; and a growth is sent
+    after another one, as machines take minutes to boot: the API may refuse it, or let it take over.
     """
 
     def __init__(
@@ -66,6 +73,7 @@ class NodeGroupSession(Session):
         refuse_misfit(group, units, self._gpus_per_node, block)
         await self._refuse_other_blocks(group, block)
         await self._refuse_other_region(group, block)
+        await refuse_other_fabric(self._client, group, block)
         if group.status.strategy.drain_timeout == timedelta(0):
             self._log.warning(
                 "Node group %s has no drain timeout: set strategy.drain_timeout, or a PodDisruptionBudget can block "
@@ -94,7 +102,7 @@ class NodeGroupSession(Session):
         if operation and not _lacks_machines(group, operation):
             self._say_once(f"waiting for {operation.id}, which is still running")
             return
-        await self._resize(group, size.shrunk(to))
+        await self._resize(group, size.shrunk(to), operation)
 
     async def grow(self, to: int) -> None:
         """Allow at least ``to`` nodes."""
@@ -103,10 +111,10 @@ class NodeGroupSession(Session):
             return
         # The group may have changed since the check, and could buy another node.
         refuse_to_buy(group, self._context.block)
-        if operation:
+        if operation and not _only_grows(group):
             self._say_once(f"waiting for {operation.id}, which is still running")
             return
-        await self._resize(group, size.grown(to, self._min_nodes))
+        await self._resize(group, size.grown(to, self._min_nodes), operation)
 
     async def finish(self) -> None:
         """Do nothing: nothing existed only for the shift."""
@@ -116,10 +124,11 @@ class NodeGroupSession(Session):
         group, operations = await asyncio.gather(self._client.read(), self._client.operations())
         return group, running(operations), self._noted(group, operations)
 
-    async def _resize(self, group: NodeGroup, size: GroupSize) -> None:
+    async def _resize(self, group: NodeGroup, size: GroupSize, running: Operation | None) -> None:
         before, version = size_of(group), group.metadata.resource_version
         # Derived from this step, so that another process, or a retry after a lost answer, makes the same key.
-        key = str(uuid.uuid5(_KEYS, f"{self._context.key}/{self._group_id}/{size}/{version}"))
+        after = f"{version}/{running.id if running else ''}"
+        key = str(uuid.uuid5(_KEYS, f"{self._context.key}/{self._group_id}/{size}/{after}"))
         self._ordered = size
         try:
             operation = await self._client.resize(group, size, key)
@@ -188,6 +197,12 @@ def _ready(group: NodeGroup, size: GroupSize) -> int:
     return ready if size.least is None else ready + max(0, size.most - group.status.node_count)
 
 
+def _only_grows(group: NodeGroup) -> bool:
+    """True if what is under way replaces and removes no node."""
+    status = group.status
+    return status.outdated_node_count == 0 and status.node_count <= status.target_node_count
+
+
 def _lacks_machines(group: NodeGroup, operation: Operation) -> bool:
     return group.status.node_count < group.status.target_node_count or bool(problems(group, operation))
 
@@ -214,6 +229,7 @@ class GroupMachines:
             size = size_of(group)
             refuse_to_buy(group, block.id)
             refuse_misfit(group, size.most, gpus_per_node, block)
+            await refuse_other_fabric(one, group, block)
             if size.least is None or size.least >= size.most:
                 raise CapacityMistake(
                     f"node group {group.metadata.id} always has {size}: its machines keep their GPUs when their Slurm "
@@ -226,6 +242,23 @@ class GroupMachines:
                 f"the node groups have room for {most} machines, but {nodes} nodes are desired",
                 "name all node groups under the nodes",
             )
+
+
+async def refuse_other_fabric(client: NodeGroupClient, group: NodeGroup, block: CapacityBlock) -> None:
+    """Raise ``CapacityMistake`` if the group's machines are on another InfiniBand fabric than the block's."""
+    try:
+        fabric = await client.fabric(group)
+    except NebiusError as error:
+        if error.retryable or isinstance(error, NebiusUnauthenticated):
+            raise
+        # Moving capacity does not need the right to read GPU clusters.
+        return
+    if fabric and block.fabric and fabric != block.fabric:
+        raise CapacityMistake(
+            f"node group {group.metadata.id} is on {fabric}, but block {block.id} on {block.fabric}: it never gets a "
+            "machine of this block",
+            "use a node group whose GPU cluster is on the block's fabric",
+        )
 
 
 def refuse_to_buy(group: NodeGroup, block_id: str) -> None:

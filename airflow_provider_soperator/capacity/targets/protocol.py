@@ -7,21 +7,25 @@ is called again and again, by this process or by the next one.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_provider_soperator.errors import CapacityMistake
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from kubernetes_asyncio.client import ApiClient
     from nebius.sdk import SDK
 
     from airflow_provider_soperator.capacity.figures import JobLosses
     from airflow_provider_soperator.capacity.holdings import Holding, Release
-    from airflow_provider_soperator.capacity.lease import Lease
+    from airflow_provider_soperator.capacity.lease_store import LeaseStore
     from airflow_provider_soperator.client.client import AsyncSlurmClient
     from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
+    from airflow_provider_soperator.soperator.objects import Objects
 
 
 class Clients(Protocol):
@@ -32,6 +36,10 @@ class Clients(Protocol):
     def nebius(self, conn_id: str) -> AbstractAsyncContextManager[SDK]: ...
 
     def kubernetes(self, conn_id: str) -> AbstractAsyncContextManager[ApiClient]: ...
+
+    def leases(self, conn_id: str) -> AbstractAsyncContextManager[Objects | None]:
+        """The namespace for leases that all users of a Nebius connection have agreed on; None if they have not."""
+        ...
 
     async def block(self, conn_id: str, block: str) -> CapacityBlock:
         """The present state of a capacity block."""
@@ -48,6 +56,13 @@ class SessionContext:
     key: str
     #: Shown at drained nodes and resized groups.
     why: str = ""
+    #: The end of the window that the capacity is moved for, if it is known.
+    until: datetime | None = None
+    #: The units that may go, and the jobs that may be ended, if a person has approved them; None: any.
+    may_take: frozenset[str] | None = None
+    may_end: frozenset[str] | None = None
+    #: What targets remember when their sessions are opened again.
+    memory: dict[str, Any] = field(default_factory=dict, compare=False)
 
 
 class Session(Protocol):
@@ -59,8 +74,12 @@ class Session(Protocol):
     async def look(self) -> Holding:
         """Read the present holding."""
 
-    async def explain(self, to: int) -> tuple[str, ...]:
-        """List the units that would go to shrink to ``to``, with reasons; in lines for people."""
+    async def explain(self, to: int, release: Release) -> Mapping[str, str]:
+        """The units that would go to shrink to ``to`` within the limits of ``release``, each with the reason."""
+        return {}
+
+    async def jobs(self, units: Collection[str]) -> tuple[str, ...]:
+        """The ids of the jobs on these units."""
         return ()
 
     async def shrink(self, to: int, release: Release) -> None:
@@ -82,8 +101,12 @@ class Session(Protocol):
 
         return JobLosses()
 
-    def lease(self) -> Lease | None:
-        """The lease that lets only one shift move this target at a time; None if it has none."""
+    async def forget(self, key: str) -> None:
+        """Clean up what another shift, which has ended, has left."""
+        return
+
+    def lease(self) -> LeaseStore | None:
+        """The place for the lease of the block, for shifts that have agreed on none; None if this is no such place."""
         return None
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from datetime import datetime, timezone
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 from airflow_provider_soperator.capacity.figures import DisplacedJobs, JobLosses
-from airflow_provider_soperator.capacity.handover import HandoverReservation
+from airflow_provider_soperator.capacity.handover import HandoverReservation, handover_name
 from airflow_provider_soperator.capacity.holdings import Holding, Release
-from airflow_provider_soperator.capacity.lease import Lease
-from airflow_provider_soperator.capacity.node_choice import choose
+from airflow_provider_soperator.capacity.node_choice import NodeLoad, choose, loads_of
+from airflow_provider_soperator.capacity.reservation_lease import ReservationLease
 from airflow_provider_soperator.capacity.targets.protocol import Session, SessionContext, refuse_unnamed
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.errors import CapacityMistake
@@ -35,22 +36,43 @@ from airflow_provider_soperator.slurm.node_conditions import (
     is_usable,
     refuse_unknown,
 )
-from airflow_provider_soperator.slurm.node_orders import kept_off, refuse_power, up
+from airflow_provider_soperator.slurm.node_orders import because, kept_off, refuse_power, up
 from airflow_provider_soperator.slurm.requests import (
     CancelJobs,
+    DeleteReservation,
     ListJobs,
     ListNodes,
     PowerDownMode,
+    RequeueJobs,
     ShowConfig,
     ShowRights,
     ShowTopology,
     Undrain,
 )
 from airflow_provider_soperator.slurm.states import NodeFlag
+from airflow_provider_soperator.transports.transport_errors import NotSupported
 
 if TYPE_CHECKING:
     from airflow_provider_soperator.capacity.targets import SlurmNodesTarget
     from airflow_provider_soperator.capacity.targets.nebius_session import GroupMachines
+
+
+#: Reservations of others within this time count if nobody knows when the nodes are to come back.
+_HORIZON = timedelta(days=2)
+
+
+@dataclass
+class Notes:
+    """What a session remembers while its connection is opened again."""
+
+    began: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
+    displaced: DisplacedJobs = field(default_factory=DisplacedJobs)
+    #: The time at which each job got the signal, and how often each job that was ended had been requeued before.
+    warned: dict[JobId, datetime] = field(default_factory=dict)
+    ended: dict[JobId, int] = field(default_factory=dict)
+    told: dict[str, str] = field(default_factory=dict)
+    #: Nodes that did not boot, with reasons.
+    failed: dict[str, str] = field(default_factory=dict)
 
 
 class SlurmNodesSession(Session):
@@ -73,16 +95,13 @@ class SlurmNodesSession(Session):
         # Named after the block, not the shift: a later shift undrains what this one has drained.
         self._reason = DrainReason(f"capacity/{re.sub('[^A-Za-z0-9._-]', '-', context.block)}", context.why)
         self._reservation = HandoverReservation(client.ask, context.block, context.key, user, self._names)
-        self._lease = Lease(client.ask, context.block, context.key, self._names[0], user)
-        self._began = datetime.now(timezone.utc)
-        self._displaced = DisplacedJobs()
-        #: The time at which each job got the signal.
-        self._warned: dict[JobId, datetime] = {}
-        self._told: dict[str, str] = {}
+        self._lease = ReservationLease(client.ask, context.block, context.key, self._names[0], user)
+        self._context = context
+        self._notes: Notes = context.memory.setdefault(target.name, Notes())
         self._blocks: dict[str, str] | None = None
         self._problems: tuple[str, ...] = ()
-        #: Nodes that did not boot, with reasons.
-        self._failed: dict[str, str] = {}
+        #: Nodes that were on at the last look.
+        self._on: set[str] = set()
 
     async def check(self, units: int, block: CapacityBlock) -> None:
         target = self._target
@@ -118,8 +137,10 @@ class SlurmNodesSession(Session):
             raise NotPermitted(f"{self._user} may not power nodes up and down")
 
     async def look(self) -> Holding:
-        nodes = await self._nodes()
+        nodes, (_, reserved) = await self._nodes(), await self._reservations()
         on = [node for node in nodes if not is_off(node)]
+        self._on = {node.name for node in on}
+        fixed = {node.name: why for node in nodes if (why := self._untouchable(node, reserved))}
         # Slurm does not know if a booting node has its machine yet: its GPUs count as promised until it is up.
         sure = sum(not is_coming_up(node) for node in on)
         return Holding(
@@ -129,53 +150,67 @@ class SlurmNodesSession(Session):
             finishing=sum(is_busy(node) and not is_usable(node) for node in on),
             is_settled=not any(is_coming_up(node) or is_going_off(node) for node in nodes),
             problems=self._problems + tuple(f"{node.name}: {node.reason}" for node in nodes if failed_to_resume(node)),
+            stuck={node.name: fixed[node.name] for node in nodes if node.name in fixed and not _is_kept_off(node)},
+            broken=sum(self._is_anothers(node) for node in on),
+            away={node.name: fixed[node.name] for node in nodes if node.name in fixed and _is_kept_off(node)},
+            size=len(nodes),
         )
 
-    async def explain(self, to: int) -> tuple[str, ...]:
-        nodes = await self._nodes()
-        chosen = await self._choose(nodes, await self._jobs(), to)
-        return in_lines({name: f"will go: {why}" for name, why in chosen.items()})
+    async def explain(self, to: int, release: Release) -> Mapping[str, str]:
+        return await self._choose(loads_of(await self._nodes(), await self._jobs()), to, release)
+
+    async def jobs(self, units: Collection[str]) -> tuple[str, ...]:
+        return tuple(str(job.id) for job in await self._jobs() if hostlist.intersect(job.nodelist, list(units)))
 
     async def shrink(self, to: int, release: Release) -> None:
-        nodes = await self._nodes()
-        jobs = await self._jobs()
-        chosen = await self._choose(nodes, jobs, to)
-        leaving = list(chosen)
-        self._tell({name: f"will go: {why}" for name, why in chosen.items() if name not in self._told})
-        await self._reserve([node.name for node in nodes if node.name in leaving and not is_off(node)], release)
+        loads = loads_of(await self._nodes(), await self._jobs())
+        chosen = await self._choose(loads, to, release)
+        leaving = [load for load in loads if load.node.name in chosen]
         if release.mode is None:
+            self._tell({name: f"will go: {why}" for name, why in chosen.items()})
+            if release.ahead:
+                await self._reserve([load.node.name for load in leaving if not is_off(load.node)], release)
             return
-        there = [job for job in jobs if hostlist.intersect(job.nodelist, leaving)]
-        self._displaced.see(there)
-        mode = release.mode
-        if mode is PowerDownMode.FORCE and not await self._warned_long_enough(there, release):
-            mode = PowerDownMode.ASAP
-        move = kept_off([node for node in nodes if node.name in leaving], mode, reason=self._reason)
-        if mode is PowerDownMode.FORCE and any(hostlist.intersect(job.nodelist, list(move.waiting)) for job in there):
-            self._displaced.forced = self._displaced.forced or datetime.now(timezone.utc)
+        busy = [load for load in leaving if load.is_busy]
+        stays = [job for load in loads if load not in leaving for job in load.jobs]
+        self._notes.displaced.see([job for load in leaving for job in load.jobs], stays)
+        if release.mode is PowerDownMode.FORCE:
+            await self._end_jobs({job.id: job for load in busy for job in load.jobs}, release)
+        mode = PowerDownMode.IDLE if release.mode is PowerDownMode.IDLE else PowerDownMode.ASAP
+        # Until a node is told, another one may take its place: one that falls idle, or whose jobs end sooner.
+        waiting = [load for load in busy if not is_going_off(load.node)]
+        move = kept_off([load.node for load in leaving if load not in waiting], mode, reason=self._reason)
         for order in move.orders:
             await self._client.ask(order)
-        self._tell(move.waiting)
+        if mode is not PowerDownMode.IDLE:
+            await self._reserve([load.node.name for load in waiting], release)
+        said = {load.node.name: f"powers down after its jobs: runs {load.runs}" for load in waiting}
+        self._problems += in_lines(said)
+        self._tell({**move.waiting, **said})
 
     async def grow(self, to: int) -> None:
         nodes = await self._nodes()
-        # A node that is on holds its GPUs, even if others have drained it: no other node may take them.
-        anothers = sum(self._is_anothers(node) and not is_off(node) for node in nodes)
         mine = [node for node in nodes if not self._is_anothers(node)]
-        self._failed |= {node.name: node.reason for node in mine if self._has_failed(node)}
-        # Up to Soperator 4.1 the Pod of a node that did not boot stays, and keeps its machine from the node that is
-        # powered up instead.
-        failed = kept_off([node for node in mine if node.name in self._failed], PowerDownMode.ASAP, reason=self._reason)
-        chosen = sorted((node for node in mine if node.name not in self._failed), key=_nearness)
-        move = up(chosen[: max(0, to - anothers)], owner=self._reason.owner, since=self._began)
-        for order in (*failed.orders, *move.orders):
-            await self._client.ask(order)
-        lost = tuple(f"{name}: {why}" for name, why in {**self._failed, **move.lost}.items())
-        few = (f"others have drained all but {len(mine)} of its nodes",) if len(mine) < to else ()
-        self._problems = lost + few
-        self._tell(
-            {**move.waiting, **move.lost, **{name: f"failed to boot: {why}" for name, why in self._failed.items()}}
+        failed = self._notes.failed
+        failed |= {node.name: node.reason for node in mine if self._has_failed(node)}
+        # Of nodes that are on and drained by others, or given up, the GPUs are no other node's before a look has found
+        # them off.
+        lasting = {node.name for node in nodes if not is_off(node)} | self._on
+        taken = sum(
+            (node.name in failed and not _is_kept_off(node))
+            or (node.name in lasting and (node.name in failed or self._is_anothers(node) or failed_to_resume(node)))
+            for node in nodes
         )
+        chosen = sorted((node for node in mine if node.name not in failed), key=_nearness)[: max(0, to - taken)]
+        # Up to Soperator 4.1 the Pod of a node that did not boot stays, and keeps its machine from the node that is
+        # powered up instead, or from itself.
+        lost = [node for node in mine if node.name in failed or (failed_to_resume(node) and node not in chosen)]
+        given_up = kept_off(lost, PowerDownMode.ASAP, reason=self._reason)
+        move = up(chosen, owner=self._reason.owner, since=self._notes.began)
+        for order in (*given_up.orders, *move.orders):
+            await self._client.ask(order)
+        self._problems = tuple(f"{name}: {why}" for name, why in {**failed, **move.lost}.items())
+        self._tell({**move.waiting, **move.lost, **{name: f"failed to boot: {why}" for name, why in failed.items()}})
 
     async def allow(self, to: int) -> None:
         nodes = await self._nodes()
@@ -188,10 +223,13 @@ class SlurmNodesSession(Session):
         await self._reservation.end()
 
     async def losses(self) -> JobLosses:
-        jobs = self._displaced.jobs
-        return self._displaced.losses(await self._client.statuses(jobs) if jobs else {})
+        jobs = self._notes.displaced.jobs
+        return self._notes.displaced.losses(await self._client.statuses(jobs) if jobs else {})
 
-    def lease(self) -> Lease:
+    async def forget(self, key: str) -> None:
+        await self._client.ask(DeleteReservation(handover_name(self._context.block, key)))
+
+    def lease(self) -> ReservationLease:
         return self._lease
 
     async def _nodes(self) -> tuple[Node, ...]:
@@ -210,31 +248,40 @@ class SlurmNodesSession(Session):
         """The jobs that have nodes."""
         return [job for job in await self._client.ask(ListJobs()) if job.state.is_active and job.nodelist]
 
-    async def _choose(self, nodes: Sequence[Node], jobs: Sequence[Job], to: int) -> dict[str, str]:
-        """The nodes to release, the same ones each time, and why; nodes that others have drained are left alone."""
-        given = sum(self._is_anothers(node) and is_off(node) for node in nodes)
-        free = [node for node in nodes if not self._is_anothers(node)]
-        wanted = len(nodes) - to - given
-        leaving = {node.name for node in free if is_ours(node, self._reason.owner)}.union(
-            await self._reservation.nodes()
-        )
+    async def _choose(self, loads: Sequence[NodeLoad], to: int, release: Release) -> dict[str, str]:
+        """The nodes to release, and why; those that nobody may touch are left alone."""
+        reserved, by_others = await self._reservations()
+        fixed = {load.node.name: why for load in loads if (why := self._untouchable(load.node, by_others))}
+        given = sum(load.node.name in fixed and _is_kept_off(load.node) for load in loads)
+        wanted = len(loads) - to - given
         chosen = choose(
-            free,
-            jobs,
-            max(0, wanted),
+            [load for load in loads if load.node.name not in fixed],
+            wanted,
             now=datetime.now(timezone.utc),
+            leaves_at=release.wanted_at,
             by=self._target.order,
             blocks=await self._blocks_of_nodes(),
-            leaving=leaving,
+            told={load.node.name for load in loads if self._is_told(load, release)},
+            reserved=reserved,
+            ends_jobs=release.ends_jobs,
         )
         short = wanted - len(chosen)
-        self._problems = (f"{short} more cannot go, as others have drained them",) if short > 0 else ()
+        stuck = {name: why for name, why in fixed.items() if name not in chosen}
+        self._problems = (f"{short} more cannot go: {'; '.join(in_lines(stuck))}",) if short > 0 else ()
         return chosen
 
+    def _is_told(self, load: NodeLoad, release: Release) -> bool:
+        """True if a node is on its way off, in the name of this block.
+
+        One that waits for its jobs, as somebody has told it, is left to them if theirs would be ended now, and an idle
+        one could go.
+        """
+        if is_going_off(load.node):
+            return not (release.ends_jobs and load.is_busy)
+        return is_ours(load.node, self._reason.owner)
+
     async def _reserve(self, nodes: Sequence[str], release: Release) -> None:
-        """Reserve nodes ahead of their release; later, a power-down drains them anyway."""
-        if release.mode is not None or not release.ahead or not nodes:
-            return
+        """Reserve nodes until they go: no job starts on them that would not end by their release."""
         if await self._reservation.reserve(nodes, release.wanted_at, self._reason.why):
             self._log.info(
                 "%s: reserved %s from %s on: only jobs that end by then start there",
@@ -243,21 +290,60 @@ class SlurmNodesSession(Session):
                 f"{release.wanted_at:%d %b %H:%M:%S %Z}",
             )
 
-    async def _warned_long_enough(self, jobs: Sequence[Job], release: Release) -> bool:
-        """Signal jobs that got no signal yet; a process that takes over signals once more, which does no harm."""
-        now = datetime.now(timezone.utc)
-        new = tuple(job.id for job in jobs if job.id not in self._warned)
+    async def _end_jobs(self, jobs: Mapping[JobId, Job], release: Release) -> None:
+        """End jobs by name, so that none is accounted as lost with its node: with a signal, a grace, and a requeue.
+
+        A process that takes over signals once more, which does no harm.
+        """
+        now, notes, may_end = datetime.now(timezone.utc), self._notes, self._context.may_end
+        ending = [
+            job
+            for job in jobs.values()
+            if notes.ended.get(job.id) != job.restarts
+            and (may_end is None or {str(job.id), str(job.id.whole)} & may_end)
+        ]
+        new = tuple(job.id for job in ending if job.id not in notes.warned)
         if new and release.signal:
-            names = ", ".join(map(str, new))
-            args = (self._target.name, release.signal, names, release.grace)
+            args = (self._target.name, release.signal, ", ".join(map(str, new)), release.grace)
             self._log.warning("%s: sending SIG%s to jobs %s, which have %s to end", *args)
             await self._client.ask(CancelJobs(ids=new, signal=release.signal))
-        self._warned |= dict.fromkeys(new, now)
-        return all(now - self._warned[job.id] >= release.grace for job in jobs)
+        notes.warned |= dict.fromkeys(new, now)
+        for job in (job for job in ending if now - notes.warned[job.id] >= release.grace):
+            notes.displaced.forced = notes.displaced.forced or now
+            await self._end_job(job)
+            notes.ended[job.id] = job.restarts
+
+    async def _end_job(self, job: Job) -> None:
+        if job.may_requeue:
+            self._log.warning("%s: requeueing job %s", self._target.name, job.id)
+            try:
+                return await self._client.ask(RequeueJobs((job.id,)))
+            except (SlurmError, NotSupported) as error:
+                # Such as an allocation of salloc, which has no script to start again.
+                if error.passing:
+                    raise
+        self._log.warning("%s: cancelling job %s, which cannot be requeued", self._target.name, job.id)
+        return await self._client.ask(CancelJobs(ids=(job.id,)))
+
+    async def _reservations(self) -> tuple[frozenset[str], dict[str, str]]:
+        """The nodes that are reserved for the shift, and those of others while the nodes that go would be away."""
+        return await self._reservation.see(self._context.until or datetime.now(timezone.utc) + _HORIZON)
+
+    def _untouchable(self, node: Node, reserved: Mapping[str, str]) -> str:
+        """Why a shift leaves a node as it is; empty if it may move it."""
+        if self._is_anothers(node):
+            return because(node, "is drained")
+        if is_going_off(node) or _is_kept_off(node):
+            return ""
+        may_take = self._context.may_take
+        # A node that is off can only come, which needs no consent.
+        if may_take is not None and node.name not in may_take and not is_off(node):
+            return "is not among the nodes that may go by the plan that was approved"
+        return reserved.get(node.name, "")
 
     def _has_failed(self, node: Node) -> bool:
         """True if the node was powered up in this session and did not boot."""
-        return failed_to_resume(node) and node.reason_since is not None and node.reason_since > self._began
+        return failed_to_resume(node) and node.reason_since is not None and node.reason_since > self._notes.began
 
     def _is_anothers(self, node: Node) -> bool:
         """True if others have drained the node: it is left alone."""
@@ -265,9 +351,9 @@ class SlurmNodesSession(Session):
 
     def _tell(self, waiting: Mapping[str, str]) -> None:
         """Log what is waited for, once for each node and cause."""
-        for line in in_lines({name: why for name, why in waiting.items() if self._told.get(name) != why}):
+        for line in in_lines({name: why for name, why in waiting.items() if self._notes.told.get(name) != why}):
             self._log.info("%s: %s", self._target.name, line)
-        self._told.update(waiting)
+        self._notes.told.update(waiting)
 
     async def _blocks_of_nodes(self) -> dict[str, str]:
         if not self._target.whole_network_blocks:

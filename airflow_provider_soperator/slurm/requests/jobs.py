@@ -71,6 +71,7 @@ _COLUMNS: Columns = {
     "time_used": ("TimeUsed", parse_duration),
     "priority": ("PriorityLong", number_or_none),
     "restarts": ("RestartCnt", number),
+    "may_requeue": ("Requeue", lambda text: text != "0"),
     "exit_code": ("exit_code", ExitCode.parse),
     "dependency": ("Dependency", clean),
     "reservation": ("Reservation", clean),

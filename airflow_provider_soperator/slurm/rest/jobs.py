@@ -167,6 +167,7 @@ def _job(said: Json, elements: Mapping[int, str], now: datetime) -> Job:
         time_used=_time_used(said, state, now),
         priority=number(said["priority"]),
         restarts=said["restart_cnt"],
+        may_requeue=said.get("requeue", True),
         exit_code=exit_code(said["exit_code"]),
         dependency=clean(said["dependency"]),
         reservation=clean(said["resv_name"]),

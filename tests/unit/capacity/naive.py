@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from functools import cache
 from itertools import accumulate, pairwise
@@ -11,7 +11,9 @@ from zoneinfo import ZoneInfo
 
 from hypothesis import strategies as st
 
-from airflow_provider_soperator.capacity.schedule import CapacitySchedule, Window
+from airflow_provider_soperator.capacity.allocation import Units
+from airflow_provider_soperator.capacity.schedule import CapacitySchedule, Override, Window
+from airflow_provider_soperator.errors import CapacityMistake
 
 MINUTE = timedelta(minutes=1)
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
@@ -28,7 +30,7 @@ CHANGES = {
     "Asia/Kolkata": (("2026-06-07", "02:00", "03:00"),),  # where nothing happens
 }
 
-Allocation = Mapping[str, int]
+Allocation = Mapping[str, Units]
 #: From when to when, and what holds then.
 Dated = tuple[datetime, datetime, Allocation]
 
@@ -40,7 +42,10 @@ class Week:
     #: When something else begins to hold, in minutes since Monday, and what; None: what holds otherwise.
     begins: tuple[tuple[int, Allocation | None], ...]
     otherwise: Allocation
+    #: Days of each year, as a month and a day.
+    holidays: tuple[tuple[int, int, Allocation], ...]
     exceptions: tuple[Dated, ...]
+    overrides: tuple[Dated, ...]
     zone: str
     #: Noon, UTC, of a day on which clocks are changed.
     change: datetime
@@ -56,7 +61,9 @@ class Week:
                 if allocation is not None
             ],
             otherwise=self.otherwise,
-            exceptions={f"{one:%Y-%m-%dT%H:%M}/{other:%Y-%m-%dT%H:%M}": said for one, other, said in self.exceptions},
+            holidays={f"{month:02}-{day:02}": said for month, day, said in self.holidays},
+            exceptions={period(one, other): said for one, other, said in self.exceptions},
+            overrides=[Override(period(one, other), said) for one, other, said in self.overrides],
             lead=self.lead,
         )
 
@@ -68,7 +75,12 @@ class Week:
             week += [self.otherwise if allocation is None else allocation] * (end - begin)
         begun = first - self.begins[0][0]
         wall = [week[minute % WEEK] for minute in range(begun, begun + last - first + 1)]
-        for start, end, allocation in self.exceptions:
+        for minute in range(len(wall)):
+            day = MONDAY + (first + minute) * MINUTE
+            for month, number, allocation in self.holidays:
+                if (day.month, day.day) == (month, number):
+                    wall[minute] = allocation
+        for start, end, allocation in (*self.exceptions, *self.overrides):
             since, until = (max((moment - MONDAY) // MINUTE, first) - first for moment in (start, end))
             wall[since:until] = [allocation] * len(wall[since:until])
         return wall
@@ -99,11 +111,20 @@ def handovers(start: datetime, held: list[Allocation]) -> list[tuple[datetime, A
     ]
 
 
+def period(start: datetime, end: datetime) -> str:
+    return f"{start:%Y-%m-%dT%H:%M}/{end:%Y-%m-%dT%H:%M}"
+
+
 def clock(minute: int) -> str:
     return f"{DAYS[minute // 60 // 24]} {minute // 60 % 24:02}:{minute % 60:02}"
 
 
-allocations = st.sampled_from([{"training": units, "inference": 3 - units} for units in range(4)])
+allocations: st.SearchStrategy[Allocation] = st.sampled_from(
+    [
+        *({"training": units, "inference": 3 - units} for units in range(3)),
+        {"training": {"min": 0, "max": 2}, "inference": 1},
+    ]
+)
 
 
 @st.composite
@@ -124,16 +145,25 @@ def weeks(draw: st.DrawFn) -> Week:
     begins = sorted(draw(st.lists(minutes, min_size=2, max_size=8, unique=True)))
     what = [draw(allocations), *(draw(st.one_of(st.none(), allocations)) for _ in begins[1:])]
     around = st.one_of(st.integers(-4 * 24 * 60, 4 * 24 * 60), near).map(lambda minute: first + minute * MINUTE)
-    bounds = sorted(draw(st.lists(around, max_size=6, unique=True)))
-    dated = [(start, end, draw(allocations)) for start, end in zip(bounds[::2], bounds[1::2], strict=False)]
-    ends = [*begins[1:], begins[0] + WEEK]
-    lengths = [end - begin for begin, end in zip(begins, ends, strict=True)]
-    lengths += [(end - start) // MINUTE for start, end, _ in dated]
-    return Week(
+    exceptions, overrides = (
+        tuple((start, end, draw(allocations)) for start, end in zip(bounds[::2], bounds[1::2], strict=False))
+        for bounds in [sorted(draw(st.lists(around, max_size=most, unique=True))) for most in (6, 4)]
+    )
+    days = draw(st.lists(st.integers(-3, 3), max_size=2, unique=True).map(sorted))
+    dates = [first + timedelta(days=day) for day in days]
+    week = Week(
         begins=tuple(zip(begins, what, strict=True)),
         otherwise=draw(allocations),
-        exceptions=tuple(dated),
+        holidays=tuple((date.month, date.day, draw(allocations)) for date in dates),
+        exceptions=exceptions,
+        overrides=overrides,
         zone=zone,
         change=first.replace(hour=12, minute=0, tzinfo=timezone.utc),
-        lead=draw(st.integers(0, min(*lengths, 120))) * MINUTE,
+        lead=draw(st.integers(0, 120)) * MINUTE,
     )
+    try:
+        week.schedule()
+    except CapacityMistake:
+        # Somewhere too little is left for the lead.
+        return replace(week, lead=timedelta(0))
+    return week

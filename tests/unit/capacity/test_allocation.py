@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 
+from airflow_provider_soperator.capacity.allocation import Units
 from airflow_provider_soperator.capacity.order import (
     DesiredAllocation,
     is_requested,
@@ -22,7 +25,7 @@ TRAINING = SlurmNodesTarget(name="training", nodes="worker-[0-7]")
 INFERENCE = KubernetesScaleTarget(name="inference", resource="vllm", gpus_per_unit=4)
 
 
-def units(desired: Any, *targets: Any, limit: int = 64) -> dict[str, int]:
+def units(desired: Any, *targets: Any, limit: int = 64) -> Mapping[str, Units]:
     return requested_allocation(desired, targets or (TRAINING, INFERENCE), limit, NOW).units
 
 
@@ -115,12 +118,24 @@ NIGHTS = CapacitySchedule(
 def test_a_schedule_says_what_holds_and_until_when() -> None:
     tonight = NOW.replace(hour=20)
     wanted = scheduled_allocation(NIGHTS, tonight, NOW)
+    morning = tonight + timedelta(hours=12)
     assert wanted == DesiredAllocation(
-        {"training": 8, "inference": 0}, tonight, tonight + timedelta(hours=12), "night, as scheduled"
+        {"training": 8, "inference": 0}, tonight, morning, "night, as scheduled", stops_at=morning
     )
+
+
+@pytest.mark.parametrize(("hours", "stops"), [(1, 6), (11, 8)])
+def test_a_shift_stops_where_the_next_one_begins_or_at_the_handover_within_its_lead(hours: int, stops: int) -> None:
+    tonight = NOW.replace(hour=20)
+    wanted = scheduled_allocation(replace(NIGHTS, lead="2h"), tonight, tonight + timedelta(hours=hours))
+    assert wanted.stops_at == tonight + timedelta(hours=4 + stops)
 
 
 def test_what_was_to_be_so_before_is_wanted_now() -> None:
     wanted = scheduled_allocation(NIGHTS, NOW - timedelta(hours=1), NOW)
     assert (wanted.units, wanted.at) == ({"training": 4, "inference": 4}, NOW)
     assert wanted.until == NOW.replace(hour=20)
+    # The shift to what comes then begins its lead ahead.
+    ahead = CapacitySchedule.read({**NIGHTS.describe(), "lead": "2h"})
+    assert scheduled_allocation(ahead, NOW, NOW).stops_at == NOW.replace(hour=18)
+    assert scheduled_allocation(ahead, NOW.replace(hour=19), NOW.replace(hour=19)).stops_at == NOW.replace(hour=20)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -16,6 +17,7 @@ from tests.unit.capacity.world import Cloud, Pace, State
 
 LIMIT = 64
 LONGEST = 12
+NONE: dict[str, Any] = {"allowed": 0, "held": 0, "ready": 0}
 
 
 @st.composite
@@ -170,6 +172,39 @@ def test_donors_and_receivers() -> None:
     desired = {"leaving": 2, "asleep": 2, "coming": 2, "as_it_shall_be": 2}
     assert seen.donors(desired) == ["leaving", "asleep"]
     assert seen.receivers(desired) == ["asleep", "coming"]
+
+
+GOAL = {"training": 2, "inference": 6}
+
+
+def drained(count: int, what: str = "is drained") -> dict[str, str]:
+    return {f"worker-{number}": what for number in range(count)}
+
+
+@pytest.mark.parametrize(
+    ("fixed", "units", "ready"),
+    [
+        pytest.param({}, (2, 6), (2, 6), id="nothing is in the way"),
+        pytest.param({"stuck": drained(1), "broken": 1}, (2, 6), (1, 6), id="one that stays takes no work"),
+        pytest.param({"stuck": drained(3), "broken": 3}, (3, 5), (0, 5), id="more stay than are to"),
+        pytest.param({"stuck": drained(3), "broken": 0}, (3, 5), (3, 5), id="they are reserved and work"),
+        pytest.param({"away": drained(7)}, (1, 6), (1, 6), id="fewer are there than are to stay"),
+    ],
+)
+def test_the_goal_leaves_out_what_nobody_may_touch(
+    fixed: dict[str, Any], units: tuple[int, int], ready: tuple[int, int]
+) -> None:
+    seen = world(64, training=Holding(allowed=8, held=8, ready=8, size=8, **fixed), inference=Holding(**NONE))
+    goal = seen.goal(GOAL)
+    assert (tuple(goal.units.values()), tuple(goal.ready.values())) == (units, ready)
+
+
+@pytest.mark.parametrize(("usage", "inference"), [(32, 6), (40, 5), (64, 2), (72, 2), (None, 6)])
+def test_what_others_have_of_the_block_is_not_possible(usage: int | None, inference: int) -> None:
+    """Training has four units: two of them go, and the others are free as far as nobody else has them."""
+    seen = world(usage, training=Holding(allowed=4, held=4, ready=4), inference=Holding(**NONE))
+    possible = seen.possible(GOAL)
+    assert possible.units == possible.ready == {"training": 2, "inference": inference}
 
 
 def test_the_world_that_claims_are_tried_in_does_refuse_them() -> None:

@@ -77,5 +77,11 @@ def test_a_job_is_counted_once_as_it_was_seen_first() -> None:
     assert seen.losses({ID: status("RUNNING", restarts=1)}).requeued == 1
 
 
+def test_a_job_whose_node_stays_after_all_is_not_counted() -> None:
+    seen = displaced(FORCED)
+    seen.see([job("RUNNING", number=8)], staying=[job("RUNNING")])
+    assert seen.jobs == (JobId(8),)
+
+
 def test_losses_add_up() -> None:
     assert sum([JobLosses(1, 2, 3, 4.0), JobLosses(1, 1, 1, 1.0)], JobLosses()) == JobLosses(2, 3, 4, 5.0)

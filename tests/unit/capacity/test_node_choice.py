@@ -1,8 +1,9 @@
-"""The nodes that go are those that lose least by it, and those that were chosen once stay chosen."""
+"""The nodes that go are those that lose least by it at this moment, and those that were told stay chosen."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_soperator.capacity.node_choice import choose, work_of
+from airflow_provider_soperator.capacity.node_choice import choose, loads_of, work_of
 from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job
@@ -47,24 +48,24 @@ def job(number: int, nodes: str, *, left: timedelta | None = HOUR, ran: timedelt
 
 
 def chosen(nodes: Sequence[Node], jobs: Sequence[Job], count: int, **how: Any) -> dict[str, str]:
-    return choose(nodes, jobs, count, now=NOW, **how)
+    return choose(loads_of(nodes, jobs), count, now=NOW, **how)
 
 
 def numbers(choices: Iterable[str]) -> list[int]:
     return [int(name.rpartition("-")[2]) for name in choices]
 
 
-def test_what_is_off_goes_first_then_what_goes_off_then_what_is_idle_then_what_ends_first() -> None:
+def test_what_was_told_goes_first_then_what_is_off_then_what_is_idle_then_what_ends_first() -> None:
     nodes = [node(0), node(1), node(2, IDLE), node(3, GOING), node(4, OFF)]
     jobs = [job(7, "worker-0", left=2 * HOUR), job(8, "worker-1", left=HOUR), job(9, "worker-3")]
-    found = chosen(nodes, jobs, 5)
-    assert numbers(found) == [4, 3, 2, 1, 0]
+    found = chosen(nodes, jobs, 5, told={"worker-3"})
+    assert numbers(found) == [3, 4, 2, 1, 0]
     assert list(found.values()) == [
-        "off",
         "already powering down",
+        "off",
         "idle",
-        "runs 8 (train) until 21 Nov 21:00:00 UTC at the latest",
-        "runs 7 (train) until 21 Nov 22:00:00 UTC at the latest",
+        "runs 8 (train) until 21 Nov 2026 21:00:00 UTC at the latest",
+        "runs 7 (train) until 21 Nov 2026 22:00:00 UTC at the latest",
     ]
 
 
@@ -73,7 +74,7 @@ def test_a_node_is_free_when_the_last_of_its_jobs_has_ended() -> None:
     jobs = [job(7, "worker-0", left=HOUR), job(8, "worker-[0-1]", left=3 * HOUR), job(9, "worker-1", left=4 * HOUR)]
     found = chosen(nodes, jobs, 2)
     assert numbers(found) == [0, 1]
-    assert [why.partition(" until ")[2][:12] for why in found.values()] == ["21 Nov 23:00", "22 Nov 00:00"]
+    assert [why.partition(" until ")[2][:17] for why in found.values()] == ["21 Nov 2026 23:00", "22 Nov 2026 00:00"]
 
 
 def test_what_may_run_for_ever_goes_last() -> None:
@@ -103,19 +104,52 @@ def test_a_node_whose_job_is_being_ended_is_not_idle() -> None:
     assert numbers(chosen([node(0, ENDING), node(1, IDLE)], [], 2)) == [1, 0]
 
 
-def test_those_chosen_before_stay_chosen_whatever_is_idle_by_now() -> None:
-    nodes = [node(0, IDLE), node(1), node(2, IDLE)]
-    found = chosen(nodes, [job(7, "worker-1")], 1, leaving={"worker-1"})
-    assert numbers(found) == [1]
-    assert found["worker-1"] == "chosen before"
+def test_those_that_were_told_stay_chosen_whatever_is_idle_by_now() -> None:
+    nodes = [node(0, IDLE), node(1, GOING), node(2, IDLE)]
+    assert chosen(nodes, [job(7, "worker-1")], 1, told={"worker-1"}) == {"worker-1": "already powering down"}
+    assert numbers(chosen(nodes, [job(7, "worker-1")], 3)) == [0, 2, 1]
+
+
+def test_those_that_were_only_reserved_give_way_to_what_is_idle_now() -> None:
+    nodes = [node(0), node(1, IDLE)]
+    assert numbers(chosen(nodes, [job(7, "worker-0")], 1, reserved={"worker-0"})) == [1]
+
+
+def test_of_nodes_that_are_free_in_time_those_stay_reserved_that_are() -> None:
+    """Or the reservation would move from node to node as short jobs come and go."""
+    nodes, jobs = [node(0, IDLE), node(1), node(2)], [job(7, "worker-1"), job(8, "worker-2", left=3 * HOUR)]
+    how: dict[str, Any] = {"leaves_at": NOW + 2 * HOUR}
+    assert numbers(chosen(nodes, jobs, 1, reserved={"worker-1"}, **how)) == [1]
+    assert numbers(chosen(nodes, jobs, 1, reserved={"worker-2"}, **how)) == [0]
+
+
+@pytest.mark.parametrize("state", ["DOWN+CLOUD", "IDLE+CLOUD+NOT_RESPONDING", "IDLE+CLOUD+POWERING_UP"])
+def test_what_is_ill_or_not_there_yet_goes_before_what_is_well(state: str) -> None:
+    found = chosen([node(0, IDLE), node(1, state)], [], 2)
+    assert numbers(found) == [1, 0]
+    assert found["worker-1"] == f"is {NodeState.parse(state)}"
+
+
+def test_jobs_that_cannot_be_requeued_come_last_where_jobs_may_be_ended() -> None:
+    nodes = [node(0), node(1)]
+    jobs = [replace(job(7, "worker-0", left=HOUR), may_requeue=False), job(8, "worker-1", left=5 * HOUR)]
+    assert numbers(chosen(nodes, jobs, 2)) == [0, 1]
+    assert numbers(chosen(nodes, jobs, 2, ends_jobs=True)) == [1, 0]
+
+
+@pytest.mark.parametrize("limit", [NoDuration.UNLIMITED, timedelta(days=365)])
+def test_a_limit_of_a_year_is_none(limit: timedelta | NoDuration) -> None:
+    """As slurmctld makes one up where a partition has none."""
+    endless = replace(job(7, "worker-0", left=None), time_limit=limit)
+    assert chosen([node(0)], [endless], 1)["worker-0"] == "runs 7 (train) without a time limit"
 
 
 def test_when_fewer_are_to_go_than_were_chosen_before_those_stay_that_have_most_to_lose() -> None:
     nodes = [node(0), node(1, IDLE), node(2, OFF)]
     leaving = {"worker-0", "worker-1", "worker-2"}
     jobs = [job(7, "worker-0")]
-    assert numbers(chosen(nodes, jobs, 1, leaving=leaving)) == [2]
-    assert numbers(chosen(nodes, jobs, 2, leaving=leaving)) == [2, 1]
+    assert numbers(chosen(nodes, jobs, 1, told=leaving)) == [2]
+    assert numbers(chosen(nodes, jobs, 2, told=leaving)) == [2, 1]
 
 
 BLOCKS = {f"worker-{number}": f"rack{number // 2}" for number in range(6)}
@@ -143,7 +177,7 @@ def test_of_blocks_that_lose_the_same_the_smallest_goes() -> None:
 
 def test_a_node_that_is_gone_already_is_not_replaced_by_a_whole_block() -> None:
     nodes = [node(0, OFF), node(1), node(2, IDLE), node(3, IDLE)]
-    found = chosen(nodes, [job(7, "worker-1", left=9 * HOUR)], 2, blocks=BLOCKS, leaving={"worker-0"})
+    found = chosen(nodes, [job(7, "worker-1", left=9 * HOUR)], 2, blocks=BLOCKS, told={"worker-0"})
     assert numbers(found) == [0, 2]
 
 
@@ -171,8 +205,8 @@ def test_whoever_asks_again_is_told_the_same(how: dict[str, Any], data: st.DataO
     assert len(first) == len(set(first)) == count
     # Whatever has become of the nodes meanwhile.
     nodes, jobs = world()
-    assert set(chosen(nodes, jobs, count, leaving=set(first), **how)) == set(first)
-    more = set(chosen(nodes, jobs, min(6, count + 1), leaving=set(first), **how))
+    assert set(chosen(nodes, jobs, count, told=set(first), **how)) == set(first)
+    more = set(chosen(nodes, jobs, min(6, count + 1), told=set(first), **how))
     assert more >= set(first)
 
 

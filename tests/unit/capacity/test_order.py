@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_soperator.capacity.order import ShiftOrder, Timeouts
+from airflow_provider_soperator.capacity.order import ShiftOrder, Timeouts, patience
 from airflow_provider_soperator.capacity.targets import KubernetesScaleTarget, NebiusNodeGroupTarget, SlurmNodesTarget
 from airflow_provider_soperator.slurm.requests import PowerDownMode
 
@@ -52,10 +52,18 @@ FULL = ShiftOrder(
     grace=90 * SECOND,
     signal="USR1",
     timeouts=Timeouts(release=MINUTE, free=2 * MINUTE, ready=3 * MINUTE, out_of_reach=4 * MINUTE),
-    rollback=False,
+    stops_at=AT + timedelta(hours=10),
+    rollback="all",
+    airflow="0a1b2c",
     wait_for_lease=False,
     poll_interval=2.5,
     why="night (shifts)",
+    approved={
+        "goal": {"training": 4, "inference": 0},
+        "nodes": {"training": ["worker-3"]},
+        "jobs": {"training": ["7"]},
+        "end": AT.isoformat(),
+    },
 )
 
 
@@ -129,3 +137,37 @@ def test_the_way_back_waits_for_jobs_and_begins_at_once(mode: Any) -> None:
 @pytest.mark.parametrize(("mode", "ahead"), [("idle", False), ("asap", True), ("force", True)])
 def test_work_is_kept_off_ahead_unless_only_idle_units_go(mode: Any, ahead: bool) -> None:
     assert replace(PLAIN, mode=mode).release(AT - MINUTE).ahead is ahead
+
+
+def test_what_is_approved_is_the_most_that_is_moved() -> None:
+    order = replace(PLAIN, approved={"goal": {"training": 6, "inference": 2}})
+    assert [order.allowed("training", 4, present) for present in (8, 6, 5)] == [6, 6, 5]
+    assert [order.allowed("training", 7, present) for present in (8, 6, 5)] == [7, 6, 6]
+    assert [order.allowed("inference", 4, present) for present in (0, 2, 3)] == [2, 2, 3]
+    assert [order.allowed("inference", 1, present) for present in (0, 4)] == [1, 2]
+    assert PLAIN.allowed("training", 4, 8) == 4
+
+
+def test_nodes_and_jobs_are_approved_for_their_target() -> None:
+    """Two Slurm clusters have nodes and jobs of the same names."""
+    order = replace(PLAIN, approved={"nodes": {"training": ["worker-1"]}, "jobs": {"training": ["7", "8_1"]}})
+    assert (order.may_take("training"), order.may_end("training")) == ({"worker-1"}, {"7", "8_1"})
+    assert order.may_take("inference") == order.may_end("inference") == frozenset()
+    assert PLAIN.may_take("training") is PLAIN.may_end("training") is None
+
+
+def test_a_shift_ends_with_its_window_or_its_approval_whichever_comes_first() -> None:
+    assert PLAIN.ends_at is None
+    assert replace(PLAIN, stops_at=AT).ends_at == AT
+    approved = {"end": (AT - MINUTE).isoformat()}
+    assert replace(PLAIN, stops_at=AT, approved=approved).ends_at == AT - MINUTE
+    assert replace(PLAIN, approved=approved).ends_at == AT - MINUTE
+
+
+def test_jobs_are_waited_for_as_long_as_the_window_lasts_unless_it_is_all_or_nothing() -> None:
+    assert not PLAIN.may_wait
+    assert replace(PLAIN, stops_at=AT).may_wait
+    assert not replace(PLAIN, stops_at=AT, rollback="all").may_wait
+    assert patience(Timeouts(), has_window=True) is None
+    assert patience(Timeouts(), has_window=False) == timedelta(hours=2)
+    assert patience(Timeouts(release=MINUTE), has_window=True) == MINUTE

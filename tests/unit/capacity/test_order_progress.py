@@ -10,6 +10,7 @@ import pytest
 
 from airflow_provider_soperator.capacity.holdings import Holding, World
 from airflow_provider_soperator.capacity.order import PartTookTooLong, ProgressTimer, Timeouts
+from airflow_provider_soperator.nebius.api import NebiusUnauthenticated
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 
 START = datetime(2026, 11, 21, 20, tzinfo=timezone.utc)
@@ -109,7 +110,7 @@ def test_trouble_that_lasts_is_a_failure_and_is_told_once() -> None:
         patience.wait_out(TROUBLE, START + 41 * MINUTE, log)
 
 
-def test_after_trouble_a_part_has_its_whole_time_again() -> None:
+def test_trouble_takes_nothing_of_the_time_of_a_part() -> None:
     seen, limit, _ = PARTS["release"]
     patience, log = ProgressTimer(TIMEOUTS), Log()
     patience.see(seen, GOAL, START, started=True)
@@ -117,9 +118,35 @@ def test_after_trouble_a_part_has_its_whole_time_again() -> None:
     back = START + limit + 20 * MINUTE
     patience.see(seen, GOAL, back, started=True)
     patience.worked()
-    patience.see(seen, GOAL, back + limit, started=True)
+    patience.see(seen, GOAL, back + limit - MINUTE, started=True)
     with pytest.raises(PartTookTooLong):
-        patience.see(seen, GOAL, back + limit + MINUTE, started=True)
+        patience.see(seen, GOAL, back + limit, started=True)
+
+
+def test_answers_that_are_lost_now_and_then_do_not_make_a_part_endless() -> None:
+    seen, limit, _ = PARTS["release"]
+    patience, log = ProgressTimer(TIMEOUTS), Log()
+
+    def every_second_minute() -> None:
+        for minutes in range(3 * int(limit / MINUTE)):
+            patience.see(seen, GOAL, START + minutes * MINUTE, started=True)
+            if minutes % 2:
+                patience.wait_out(TROUBLE, START + minutes * MINUTE, log)
+            else:
+                patience.worked()
+
+    with pytest.raises(PartTookTooLong):
+        every_second_minute()
+
+
+def test_a_person_who_has_to_mend_a_connection_is_reminded() -> None:
+    patience, log = ProgressTimer(TIMEOUTS), Log()
+    for minutes in range(40):
+        patience.wait_out(NebiusUnauthenticated("the token has expired"), START + minutes * MINUTE, log)
+    assert len(log.said) == 4
+    assert log.said[1] == (
+        "Somebody has to mend a connection within 0:29:00, or this ends where it is: the token has expired"
+    )
 
 
 def test_trouble_that_has_passed_does_not_count_when_more_comes() -> None:

@@ -23,6 +23,8 @@ def test_what_holds_and_what_changes(week: Week, data: st.DataObject) -> None:
     changes = list(schedule.changes(start + MINUTE, end))
     assert [(one.at, one.after.allocation) for one in changes] == expected
     assert all(one.begins == one.at - week.lead for one in changes)
+    # No shift begins before the handover ahead of it.
+    assert all(one.at <= following.begins for one, following in pairwise(changes))
 
     segments = schedule.segments(start, end)
     assert segments[0].since <= start < segments[0].until

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_soperator.capacity.schedule import CapacitySchedule, Window
+from airflow_provider_soperator.capacity.schedule import CapacitySchedule, Override, Window
 from airflow_provider_soperator.errors import CapacityMistake
 
 NIGHT = Window("mon-fri 20:00 - 08:00", {"training": 8, "inference": 0}, name="night")
@@ -225,5 +225,38 @@ def test_a_lead_longer_than_what_lies_between_windows() -> None:
     said = "the lead of 2h is longer than otherwise on Mondays from 12:00 to 13:00, which lasts 1h"
     assert refused(windows=lunch, lead="2h").startswith(said)
     short = {"2026-12-24T10:00/2026-12-24T11:00": "night"}
-    said = "the lead of 2h is longer than the exception '2026-12-24T10:00/2026-12-24T11:00', which lasts 1h"
+    said = "the lead of 2h is longer than 'night' from 2026-12-24 10:00 to 2026-12-24 11:00, which lasts 1h"
     assert refused(exceptions=short, lead="2h").startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        (
+            {"exceptions": {"2026-12-24T00:00/2026-12-24T07:00": "day"}},
+            "'night' from 2026-12-24 07:00 to 2026-12-24 08:00, which lasts 1h",
+        ),
+        (
+            {"holidays": {"12-24": OTHERWISE}, "windows": [window("mon-sun 22:30 - 08:00", "night")]},
+            "'night' from 2025-12-23 22:30 to 2025-12-24 00:00, which lasts 1h30m",
+        ),
+        (
+            {"overrides": [Override("2026-12-24T00:00/2026-12-24T01:59", OTHERWISE)]},
+            "'override' from 2026-12-24 00:00 to 2026-12-24 01:59, which lasts 1h59m",
+        ),
+        # On one day a year clocks leave an hour less of it.
+        (
+            {"windows": [window("sun 01:00 - 03:30", "early")]},
+            "'early' from 2026-03-29 01:00 to 2026-03-29 03:30, which lasts 1h30m",
+        ),
+    ],
+)
+def test_a_lead_longer_than_what_is_left_of_a_window(fields: dict[str, Any], said: str) -> None:
+    assert refused(**fields, lead="2h").startswith(f"the lead of 2h is longer than {said}: shorten the lead")
+
+
+def test_what_is_left_of_a_window_may_be_short_where_nothing_is_handed_over() -> None:
+    exceptions = {"2026-12-24T00:00/2026-12-24T07:00": NIGHT.allocation}
+    CapacitySchedule(
+        timezone="Europe/Amsterdam", windows=[NIGHT], otherwise=OTHERWISE, exceptions=exceptions, lead="2h"
+    )

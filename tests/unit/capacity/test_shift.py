@@ -1,4 +1,4 @@
-"""A shift gets there, or goes back, whatever dies or fails on the way; and never asks for a GPU that is not free."""
+"""A shift brings what is possible, whatever dies or fails on the way; and never asks for a GPU that is not free."""
 
 from __future__ import annotations
 
@@ -13,13 +13,17 @@ from typing import Any
 import pytest
 
 from airflow_provider_soperator.capacity import shift as engine
-from airflow_provider_soperator.capacity.lease import LeaseLost, ShiftRecord
+from airflow_provider_soperator.capacity.connections import ShiftConnections
+from airflow_provider_soperator.capacity.lease import LeaseLost
+from airflow_provider_soperator.capacity.lease_store import ShiftRecord
 from airflow_provider_soperator.capacity.order import ShiftOrder, Timeouts
 from airflow_provider_soperator.capacity.shift import Shift, ShiftFailed, ShiftOutcome
 from airflow_provider_soperator.capacity.targets import KubernetesScaleTarget, SlurmNodesTarget
-from airflow_provider_soperator.errors import CapacityBusy, CapacityError, CapacityMistake
+from airflow_provider_soperator.errors import CapacityBusy, CapacityError, CapacityMistake, ConnectionMistake
+from airflow_provider_soperator.nebius.api import NebiusUnauthenticated
 from airflow_provider_soperator.slurm.errors import NotPermitted
-from tests.unit.capacity.world import NEVER, SECOND, START, Cloud, Death, Pace, Process, State
+from airflow_provider_soperator.transports.transport_errors import ConnectFailed
+from tests.unit.capacity.world import NEVER, SECOND, START, Cloud, Death, Pace, Process
 
 TARGETS = (
     SlurmNodesTarget(name="training", nodes="worker-[0-7]"),
@@ -76,7 +80,7 @@ def use_clock(monkeypatch: pytest.MonkeyPatch, cloud: Cloud) -> None:
 
 def shift(cloud: Cloud, order: ShiftOrder, process: Process | None = None) -> Shift:
     process = process or Process()
-    return Shift(order, cloud.reader(process), cloud.sessions(process, order.key), cloud.log)
+    return Shift(order, cloud.reader(process), ShiftConnections(cloud.sessions(process, order.key)), cloud.log)
 
 
 def carry(cloud: Cloud, order: ShiftOrder = ORDER, process: Process | None = None, **how: Any) -> ShiftOutcome:
@@ -154,30 +158,7 @@ def test_gpus_of_others_are_left_to_them(cloud: Cloud) -> None:
 # Failures
 
 
-def test_what_cannot_be_brought_there_is_brought_back(cloud: Cloud) -> None:
-    cloud.targets["inference"].pace = Pace(boot=lambda unit: NEVER)
-    with pytest.raises(ShiftFailed, match=r"inference is not ready.*rolled back.*training may have 8 nodes") as failed:
-        carry(cloud, replace(ORDER, timeouts=HASTY))
-    assert "0 GPUs of the block are free" in str(failed.value)
-    assert is_as(cloud, NIGHT)
-    assert cloud.reservations.known == {}
-
-
-def test_who_does_not_want_that_is_told_what_is_where(cloud: Cloud) -> None:
-    cloud.targets["inference"].pace = Pace(boot=lambda unit: NEVER)
-    with pytest.raises(ShiftFailed, match=r"it was not rolled back"):
-        carry(cloud, replace(ORDER, timeouts=HASTY, rollback=False))
-    assert cloud.ready() == {"training": 4, "inference": 0}
-    assert cloud.allowed() == DAY
-
-
-def test_jobs_that_do_not_end_are_not_killed_by_a_shift_that_may_not(cloud: Cloud) -> None:
-    cloud.targets["training"].pace = Pace(work=lambda unit: NEVER if unit == 2 else 0)
-    with pytest.raises(ShiftFailed, match=r"training still has more than desired"):
-        carry(cloud, replace(ORDER, timeouts=HASTY))
-    # The one that was told to go goes when its job ends, and comes back when it is asked again.
-    assert cloud.targets["training"].count(State.GOING) == 1
-    assert cloud.ready() == {"training": 7, "inference": 0}
+ALL = replace(ORDER, timeouts=HASTY, rollback="all")
 
 
 def test_a_refusal_is_no_trouble_that_passes(cloud: Cloud) -> None:
@@ -187,9 +168,10 @@ def test_a_refusal_is_no_trouble_that_passes(cloud: Cloud) -> None:
         raise NotPermitted("Access denied", "scontrol")
 
     target.grow = refuse  # type: ignore[method-assign]
-    with pytest.raises(ShiftFailed, match=r"Access denied.*rolled back"):
+    with pytest.raises(ShiftFailed, match=r"Access denied.*what was moved stays where it is. Now training may have"):
         carry(cloud)
-    assert is_as(cloud, NIGHT)
+    with pytest.raises(ShiftFailed, match=r"Access denied.*rolled back"):
+        carry(cloud, replace(OTHER, rollback="all"))
 
 
 def test_while_usage_is_unknown_nothing_grows_and_then_it_goes_on(cloud: Cloud) -> None:
@@ -199,11 +181,18 @@ def test_while_usage_is_unknown_nothing_grows_and_then_it_goes_on(cloud: Cloud) 
     assert is_as(cloud, DAY)
 
 
-def test_if_usage_stays_unknown_the_shift_fails_and_says_so(cloud: Cloud) -> None:
+def test_if_usage_stays_unknown_nothing_grows_and_the_shift_says_so(cloud: Cloud) -> None:
+    cloud.unknown = [range(NEVER)]
+    outcome = carry(cloud, replace(ORDER, timeouts=HASTY))
+    assert outcome.missing[-1].startswith("the number of free GPUs of the block is unknown")
+    assert cloud.targets["inference"].come == []
+
+
+def test_what_nobody_knows_to_be_free_goes_not_back_either(cloud: Cloud) -> None:
     cloud.unknown = [range(NEVER)]
     with pytest.raises(ShiftFailed, match=r"number of free GPUs.*the rollback failed.*an unknown number of GPUs"):
-        carry(cloud, replace(ORDER, timeouts=HASTY))
-    assert cloud.targets["inference"].come == []
+        carry(cloud, ALL)
+    assert cloud.targets["training"].come == []
 
 
 def test_what_was_allowed_and_asleep_before_is_so_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,7 +202,7 @@ def test_what_was_allowed_and_asleep_before_is_so_again(monkeypatch: pytest.Monk
     cloud.add("inference", ready=4, off=2, pace=Pace(boot=lambda unit: NEVER))
     use_clock(monkeypatch, cloud)
     with pytest.raises(ShiftFailed, match="rolled back"):
-        carry(cloud, replace(ORDER, desired={"training": 2, "inference": 6}, timeouts=HASTY))
+        carry(cloud, replace(ALL, desired={"training": 2, "inference": 6}))
     assert cloud.ready() == DAY
     assert cloud.allowed() == {"training": 8, "inference": 4}
     assert cloud.refused == 0
@@ -238,10 +227,28 @@ def test_trouble_that_passes_undoes_nothing(cloud: Cloud, start: int) -> None:
     assert cloud.reservations.known == {}
 
 
+@pytest.mark.parametrize(
+    "error", [NebiusUnauthenticated("expired"), ConnectFailed("no key"), ConnectionMistake("no host")], ids=str
+)
+def test_credentials_are_waited_for_and_somebody_is_told(cloud: Cloud, error: Exception) -> None:
+    cloud.trouble, cloud.reason = [range(5, 105)], error
+    assert carry(cloud).allocation == DAY
+    assert is_as(cloud, DAY)
+    assert sum("Somebody has to mend a connection" in line for line in cloud.log.said) == 1
+
+
+def test_after_trouble_sessions_are_opened_again(cloud: Cloud) -> None:
+    carry(cloud)
+    assert cloud.connected == 1
+    cloud.trouble = [range(cloud.now + 5, cloud.now + 10)]
+    carry(cloud, replace(OTHER, desired=NIGHT))
+    assert cloud.connected >= 1 + 2
+
+
 def test_trouble_that_lasts_is_a_failure_and_is_undone_once_it_is_over(cloud: Cloud) -> None:
     cloud.trouble = [range(10, 60)]
     with pytest.raises(ShiftFailed, match=r"no step succeeded for 0:00:30.*rolled back"):
-        carry(cloud, replace(ORDER, timeouts=HASTY))
+        carry(cloud, ALL)
     assert is_as(cloud, NIGHT)
 
 
@@ -348,7 +355,7 @@ def test_whoever_goes_on_after_a_death_at_any_step_gets_there(monkeypatch: pytes
 
 
 def test_whoever_goes_on_after_a_death_goes_on_with_the_way_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    hasty = replace(ORDER, timeouts=Timeouts(release=9 * SECOND, free=9 * SECOND, ready=9 * SECOND))
+    hasty = replace(ALL, timeouts=Timeouts(release=9 * SECOND, free=9 * SECOND, ready=9 * SECOND))
 
     def doomed() -> Cloud:
         cloud = made_cloud(monkeypatch)
@@ -395,7 +402,7 @@ def test_what_does_not_fit_is_refused(cloud: Cloud, desired: dict[str, int], sai
 
     order = replace(ORDER, desired=desired, until=START + timedelta(hours=2))
     with pytest.raises(CapacityMistake, match=said):
-        asyncio.run(Shift(order, shrinking, cloud.sessions(Process(), "k"), cloud.log).check())
+        asyncio.run(Shift(order, shrinking, ShiftConnections(cloud.sessions(Process(), "k")), cloud.log).check())
     assert is_as(cloud, NIGHT)
 
 
@@ -404,7 +411,7 @@ def test_a_block_that_is_not_active_is_refused(cloud: Cloud) -> None:
         return replace(cloud.block(), state="shutting")
 
     with pytest.raises(CapacityMistake, match="is shutting"):
-        asyncio.run(Shift(ORDER, shutting, cloud.sessions(Process(), "k"), cloud.log).check())
+        asyncio.run(Shift(ORDER, shutting, ShiftConnections(cloud.sessions(Process(), "k")), cloud.log).check())
 
 
 def test_the_plan_is_of_the_world_as_it_is(cloud: Cloud) -> None:

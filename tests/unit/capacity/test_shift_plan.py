@@ -37,7 +37,7 @@ def planned(training: int, inference: int, usage: int | None = 64, **changes: An
         for name, units in (("training", training), ("inference", inference))
     }
     world = World(CapacityBlock(id="b", limit=64, usage=usage), holdings, {"training": 8, "inference": 8})
-    return plan(world, replace(ORDER, **changes), {"training": ["worker-3 goes: it is idle"]} if training > 6 else {})
+    return plan(world, replace(ORDER, **changes), {"training": {"worker-3": "idle"}} if training > 6 else {})
 
 
 def test_there() -> None:
@@ -45,7 +45,7 @@ def test_there() -> None:
     lines = str(found).split("\n")
     assert lines[:3] == [
         "training goes from 8 to 6 nodes",
-        "    worker-3 goes: it is idle",
+        "    worker-3 will go: idle",
         "inference goes from 0 to 2 replicas",
     ]
     assert [line.partition(". ")[0] for line in lines[3:]] == ["1", "2", "3", "4"]
@@ -83,19 +83,51 @@ def test_shrinking_alone_gives_to_nobody() -> None:
     assert "gets" not in str(planned(8, 2))
 
 
+def test_what_is_possible_is_told_unit_by_unit() -> None:
+    fixed = {"stuck": {"worker-3": "is drained: disk", "worker-4": "is drained: disk"}, "broken": 2, "size": 8}
+    holdings = {
+        "training": Holding(allowed=6, held=6, ready=4, **fixed),  # type: ignore[arg-type]
+        "inference": Holding(allowed=0, held=0, ready=0),
+    }
+    world = World(CapacityBlock(id="b", limit=64, usage=56), holdings, {"training": 8, "inference": 8})
+    found = plan(world, replace(ORDER, desired={"training": 1, "inference": 7}), {"training": {"worker-0": "idle"}})
+    assert str(found).split("\n")[:5] == [
+        "training goes from 6 to 1 nodes, but keeps 2, 0 of them ready",
+        "    worker-0 will go: idle",
+        "    worker-[3-4] is left as it is, as it is drained: disk",
+        "inference goes from 0 to 7 replicas, of which 5 are possible",
+        "8 GPUs of the block belong to others, or to machines on their way out",
+    ]
+    assert found.describe()["possible"] == {"training": 2, "inference": 5}
+    assert found.describe()["gpus_of_others"] == 8
+
+
 def test_nothing() -> None:
     found = planned(6, 2)
     assert found.steps == ("nothing to do",)
 
 
-@pytest.mark.parametrize(("usage", "free"), [(40, 24), (None, None)])
-def test_as_json(usage: int | None, free: int | None) -> None:
+@pytest.mark.parametrize(("usage", "free", "others"), [(64, 0, 0), (None, None, None)])
+def test_as_json(usage: int | None, free: int | None, others: int | None) -> None:
     found = planned(8, 0, usage)
     said = found.describe()
     assert said.pop("markdown")
     assert said == {
         "text": str(found),
         "moves": {"training": {"now": 8, "then": 6}, "inference": {"now": 0, "then": 2}},
+        "possible": {"training": 6, "inference": 2},
+        "nodes": {"training": ["worker-3"]},
+        "fixed": {},
+        "jobs": {},
         "steps": list(found.steps),
         "free_gpus": free,
+        "gpus_of_others": others,
+        "notes": [],
     }
+
+
+def test_what_others_do_is_told_before_the_steps() -> None:
+    found = replace(planned(8, 0, 40), notes=("the block is also moved by Ann",))
+    lines = str(found).splitlines()
+    assert lines.index("the block is also moved by Ann") < next(n for n, line in enumerate(lines) if line[:2] == "1.")
+    assert "- the block is also moved by Ann" in found.describe()["markdown"]

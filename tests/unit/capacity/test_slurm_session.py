@@ -1,10 +1,10 @@
-"""What Slurm's nodes are told when more of them are to be at work, from what they are at that moment."""
+"""What Slurm's nodes are told when more or fewer of them are to be at work, from what they are at that moment."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -17,25 +17,31 @@ from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.errors import CapacityMistake
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 from airflow_provider_soperator.slurm.cluster_records import Node, Reservation
+from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.requests import (
     CreateReservation,
     ListJobs,
     ListNodes,
     ListReservations,
+    PowerDown,
+    PowerDownMode,
     PowerUp,
     UpdateReservation,
 )
 from airflow_provider_soperator.slurm.states import NodeState
+from tests.unit.capacity.nodes import Nodes
+from tests.unit.capacity.world import Log
 
 if TYPE_CHECKING:
     from airflow_provider_soperator.capacity.targets.nebius_session import GroupMachines
 
+ASAP = PowerDownMode.ASAP
 OURS = "airflow:capacity/block-1: lent"
 IDLE, GOING = ("IDLE+CLOUD", ""), ("MIXED+CLOUD+POWER_DOWN+DRAIN", OURS)
 OFF, ANOTHERS = ("IDLE+CLOUD+POWERED_DOWN+DRAIN", OURS), ("IDLE+CLOUD+DRAIN", "new driver")
 
 
-class Nodes:
+class FixedNodes:
     """Answers with the same nodes, and notes what they are told."""
 
     def __init__(self, states: list[tuple[str, str]]) -> None:
@@ -97,18 +103,18 @@ class Counted:
 def test_machines_count_as_far_as_they_can_be_those_of_its_nodes(
     others: list[tuple[str, str]], machines: int, held: int
 ) -> None:
-    nodes = Nodes([IDLE, OFF, OFF, *others])
+    nodes = FixedNodes([IDLE, OFF, OFF, *others])
     assert asyncio.run(nodes.session("worker-[0-2]", machines).look()).held == held
 
 
 def test_nodes_are_of_a_block_that_is_named() -> None:
-    session = Nodes([IDLE]).session("worker-0")
+    session = FixedNodes([IDLE]).session("worker-0")
     with pytest.raises(CapacityMistake, match="training: the capacity block of its machines is unknown"):
         asyncio.run(session.check(1, CapacityBlock(id="", limit=64, usage=None)))
 
 
 def test_two_targets_in_one_slurm_reserve_their_nodes_together() -> None:
-    nodes = Nodes([IDLE] * 4)
+    nodes = FixedNodes([IDLE] * 4)
     ahead = Release(wanted_at=datetime.now(timezone.utc), mode=None)
     for _ in range(2):
         for names in ("worker-[0-1]", "worker-[2-3]"):
@@ -122,5 +128,181 @@ def test_two_targets_in_one_slurm_reserve_their_nodes_together() -> None:
 def test_what_has_its_gpus_yet_counts(held: list[tuple[str, str]]) -> None:
     """The block has none for another node until it is gone."""
     nodes = [IDLE] * 3 + held + [OFF] * 2
-    assert Nodes(nodes).grow(3 + len(held)) == []
-    assert Nodes(nodes).grow(4 + len(held)) == [f"worker-{3 + len(held)}"]
+    assert FixedNodes(nodes).grow(3 + len(held)) == []
+    assert FixedNodes(nodes).grow(4 + len(held)) == [f"worker-{3 + len(held)}"]
+
+
+# What goes, and what stays
+
+
+NOW = datetime.now(timezone.utc)
+HOUR = timedelta(hours=1)
+
+
+class Slurm(Nodes):
+    """A Slurm whose clock is the real one, as nothing here has to pass."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count, lambda: datetime.now(timezone.utc))
+        self.log = Log()
+        self.memory: dict[str, Any] = {}
+
+    def session(self, **approved: Any) -> SlurmNodesSession:
+        context = SessionContext(block="block-1", key="shift", memory=self.memory, **approved)
+        target = SlurmNodesTarget(name="training", nodes=self.names)
+        return SlurmNodesSession(target, cast(AsyncSlurmClient, self), "root", None, context, self.log)
+
+    def shrink(self, to: int, mode: PowerDownMode | None = ASAP, at: datetime | None = None, **how: Any) -> list[str]:
+        """The nodes that are told to go."""
+        before, release = len(self.asked), Release(wanted_at=at or NOW, mode=mode, **how)
+        asyncio.run(self.session().shrink(to, release))
+        return [name for order in self.asked[before:] if isinstance(order, PowerDown) for name in order.names]
+
+    def handover(self) -> list[str]:
+        return [name for one in self.reservations.known.values() for name in one.nodelist.split(",")]
+
+
+def test_what_is_idle_goes_and_what_has_jobs_is_kept_free_until_it_is() -> None:
+    slurm = Slurm(4)
+    jobs = [slurm.run(f"worker-{number}", (number + 1) * HOUR) for number in range(3)]
+    assert slurm.shrink(2) == ["worker-3"]
+    assert slurm.handover() == ["worker-0"]
+    assert "training: worker-0 powers down after its jobs: runs 1 (job1) until" in "\n".join(slurm.log.said)
+    slurm.finish(jobs[0])
+    assert slurm.shrink(2) == ["worker-0"]
+    assert not slurm.handover()
+
+
+def test_a_node_that_falls_idle_takes_the_place_of_a_busy_one() -> None:
+    slurm = Slurm(4)
+    jobs = [slurm.run(f"worker-{number}", (number + 1) * HOUR) for number in range(4)]
+    assert slurm.shrink(3) == []
+    assert slurm.handover() == ["worker-0"]
+    slurm.finish(jobs[2])
+    assert slurm.shrink(3) == ["worker-2"]
+    assert (slurm.handover(), slurm.nodes["worker-0"].drain) == ([], "")
+
+
+def test_ahead_nodes_are_reserved_and_none_is_told() -> None:
+    slurm = Slurm(3)
+    slurm.run("worker-0", HOUR)
+    assert slurm.shrink(1, None, NOW + 2 * HOUR) == []
+    assert slurm.handover() == ["worker-1", "worker-2"]
+    # What is kept free stays so, as all that are free in time are the same.
+    slurm.finish(slurm.jobs[1])
+    assert slurm.shrink(1, None, NOW + 2 * HOUR) == []
+    assert slurm.handover() == ["worker-1", "worker-2"]
+
+
+def test_where_only_idle_nodes_go_a_busy_one_is_neither_told_nor_reserved() -> None:
+    slurm = Slurm(2)
+    slurm.run("worker-0", HOUR)
+    slurm.run("worker-1", HOUR)
+    assert slurm.shrink(1, PowerDownMode.IDLE) == []
+    assert not slurm.reservations.known
+    slurm.finish(slurm.jobs[2])
+    assert slurm.shrink(1, PowerDownMode.IDLE) == ["worker-1"]
+
+
+@pytest.mark.parametrize("start", [NOW - HOUR, NOW + HOUR])
+def test_what_others_have_reserved_is_not_touched(start: datetime) -> None:
+    slurm = Slurm(2)
+    slurm.reserve("teamA", "worker-0", start)
+    slurm.reserve("next-month", "worker-1", NOW + timedelta(days=30))
+    slurm.reserve("yesterday", "worker-1", NOW - 2 * HOUR, NOW - HOUR)
+    assert slurm.shrink(0) == ["worker-1"]
+    seen = asyncio.run(slurm.session().look())
+    assert list(seen.stuck) == ["worker-0"]
+    assert seen.stuck["worker-0"].startswith("is reserved as teamA")
+    assert (seen.possible(0), seen.broken) == (1, 0)
+
+
+def test_what_others_have_reserved_for_later_than_its_window_may_go() -> None:
+    slurm = Slurm(1)
+    slurm.reserve("teamA", "worker-0", NOW + 3 * HOUR)
+    session = slurm.session(until=NOW + 2 * HOUR)
+    assert not asyncio.run(session.look()).stuck
+
+
+def test_what_others_have_drained_is_counted_apart() -> None:
+    slurm = Slurm(4)
+    slurm.nodes["worker-0"].drain = "disk"
+    slurm.nodes["worker-1"].drain, slurm.nodes["worker-1"].power = "disk", "off"
+    seen = asyncio.run(slurm.session().look())
+    assert (seen.stuck, seen.away) == ({"worker-0": "is drained: disk"}, {"worker-1": "is drained: disk"})
+    assert (seen.broken, seen.size, seen.possible(4), seen.possible(0)) == (1, 4, 3, 1)
+    assert slurm.shrink(1) == ["worker-2", "worker-3"]
+    assert "1 more cannot go: worker-[0-1] is drained: disk" in _problems(slurm, 0)
+
+
+def _problems(slurm: Slurm, to: int) -> tuple[str, ...]:
+    session = slurm.session()
+    asyncio.run(session.shrink(to, Release(wanted_at=NOW, mode=ASAP)))
+    return asyncio.run(session.look()).problems
+
+
+def test_only_approved_nodes_go_and_only_approved_jobs_are_ended() -> None:
+    slurm = Slurm(3)
+    slurm.run("worker-1", HOUR)
+    session = slurm.session(may_take=frozenset({"worker-1", "worker-2"}), may_end=frozenset({"8"}))
+    force = Release(wanted_at=NOW, mode=PowerDownMode.FORCE, ends_jobs=True)
+    asyncio.run(session.shrink(0, force))
+    assert [one.names for one in slurm.asked if isinstance(one, PowerDown)] == [("worker-2",)]
+    assert slurm.jobs[1].node == "worker-1"
+    assert list(asyncio.run(session.look()).stuck) == ["worker-0"]
+
+
+def test_a_plan_has_the_nodes_that_go_and_their_jobs() -> None:
+    slurm = Slurm(3)
+    slurm.run("worker-0", HOUR, may_requeue=False)
+    slurm.run("worker-1", 2 * HOUR)
+    session, now = slurm.session(), {"wanted_at": NOW, "mode": ASAP}
+    goes = asyncio.run(session.explain(1, Release(**now, ends_jobs=True)))
+    assert (list(goes), goes["worker-2"]) == (["worker-2", "worker-1"], "idle")
+    assert asyncio.run(session.jobs(goes)) == ("2",)
+    assert list(asyncio.run(session.explain(1, Release(**now)))) == ["worker-2", "worker-0"]
+    assert slurm.asked == []
+
+
+# Jobs that are ended
+
+
+def force(slurm: Slurm, to: int, grace: timedelta = timedelta(0)) -> list[str]:
+    return slurm.shrink(to, PowerDownMode.FORCE, signal="USR1", grace=grace, ends_jobs=True)
+
+
+def test_jobs_are_requeued_by_name_and_then_their_nodes_go() -> None:
+    slurm = Slurm(2)
+    job = slurm.run("worker-0", HOUR)
+    other = slurm.run("worker-1", HOUR, may_requeue=False)
+    assert force(slurm, 0) == []
+    assert (job.restarts, job.signals, job.end) == (1, ["USR1"], "")
+    assert (other.restarts, other.end) == (0, "CANCELLED")
+    assert force(slurm, 0) == ["worker-0", "worker-1"]
+    assert (job.restarts, job.signals) == (1, ["USR1"])
+
+
+def test_what_slurm_does_not_requeue_is_cancelled() -> None:
+    slurm = Slurm(1)
+    job = slurm.run("worker-0", HOUR, has_script=False)
+    force(slurm, 0)
+    assert job.end == "CANCELLED"
+
+
+def test_jobs_get_their_grace_also_over_a_new_connection() -> None:
+    slurm = Slurm(1)
+    job = slurm.run("worker-0", HOUR)
+    for _ in range(2):
+        assert force(slurm, 0, grace=HOUR) == []
+    assert (job.signals, job.restarts) == (["USR1"], 0)
+    slurm.memory["training"].warned[JobId(1)] -= HOUR
+    force(slurm, 0, grace=HOUR)
+    assert (job.signals, job.restarts) == (["USR1"], 1)
+
+
+def test_no_job_is_ended_while_an_idle_node_can_go_in_place_of_a_told_one() -> None:
+    slurm = Slurm(2)
+    job = slurm.run("worker-0", HOUR)
+    slurm.answer(PowerDown(("worker-0",), ASAP, OURS))
+    assert force(slurm, 1) == ["worker-1"]
+    assert (job.restarts, job.signals) == (0, [])

@@ -8,13 +8,15 @@ from datetime import datetime, timedelta
 import pendulum
 import pytest
 from airflow import plugins_manager
-from airflow.sdk import DAG
+from airflow.sdk import DAG, Asset, AssetWatcher
 from airflow.serialization.serialized_objects import DagSerialization
 from airflow.timetables.base import DagRunInfo, DataInterval, TimeRestriction
+from airflow.timetables.simple import AssetTriggeredTimetable
 
 from airflow_provider_soperator.capacity.schedule import CapacitySchedule, Window
 from airflow_provider_soperator.timetables import capacity
-from airflow_provider_soperator.timetables.capacity import CapacityTimetable
+from airflow_provider_soperator.timetables.capacity import CapacityTimetable, ReconciledCapacityTimetable
+from airflow_provider_soperator.triggers.events import SlurmQueueLongTrigger
 
 SCHEDULE = CapacitySchedule(
     timezone="Europe/Amsterdam",
@@ -67,12 +69,23 @@ def test_one_run_for_each_handover(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked(monkeypatch, "2026-11-25T18:30", last=evening) == morning
 
 
-def test_after_an_outage_the_newest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_past_has_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
     last = "2026-11-23T19:00"
-    assert asked(monkeypatch, "2026-11-25T18:29", last=last) == "2026-11-25T07:00"
-    assert asked(monkeypatch, "2026-11-25T18:30", last=last) == "2026-11-25T19:00"
-    # Through the whole of the weekend Friday's is the newest.
-    assert asked(monkeypatch, "2026-11-30T06:00", last=last) == "2026-11-28T07:00"
+    # The handover is ahead, though its shift was to have begun.
+    assert asked(monkeypatch, "2026-11-25T07:00", last=last) == "2026-11-25T07:00"
+    assert asked(monkeypatch, "2026-11-25T07:01", last=last) == "2026-11-25T19:00"
+    assert asked(monkeypatch, "2026-11-30T06:00", last=last) == "2026-11-30T07:00"
+
+
+def test_without_a_lead_a_busy_scheduler_may_be_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    timetable = CapacityTimetable(CapacitySchedule.read({**SCHEDULE.describe(), "lead": "0m"}))
+    restriction = TimeRestriction(None, None, False)
+    for minutes, handover in [(0, "2026-11-25T07:00"), (10, "2026-11-25T07:00"), (11, "2026-11-25T19:00")]:
+        now = utc("2026-11-25T07:00") + timedelta(minutes=minutes)
+        monkeypatch.setattr(capacity, "_now", lambda now=now: now)
+        info = timetable.next_dagrun_info(last_automated_data_interval=None, restriction=restriction)
+        assert info is not None
+        assert info.run_after == utc(handover)
 
 
 def test_with_catchup_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,11 +97,11 @@ def test_with_catchup_all(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_first_run(monkeypatch: pytest.MonkeyPatch) -> None:
     now = "2026-11-25T12:00"
-    assert asked(monkeypatch, now) == asked(monkeypatch, now, catchup=True) == "2026-11-25T07:00"
-    assert asked(monkeypatch, now, start="2026-01-01T00:00") == "2026-11-25T07:00"
+    assert asked(monkeypatch, now) == asked(monkeypatch, now, catchup=True) == "2026-11-25T19:00"
+    assert asked(monkeypatch, now, start="2026-01-01T00:00") == "2026-11-25T19:00"
     # Shifts that were to begin before the start date are nobody's; one that begins at it is carried out.
-    assert asked(monkeypatch, now, start="2026-11-25T06:31") == "2026-11-25T19:00"
-    assert asked(monkeypatch, now, start="2026-11-25T06:30") == "2026-11-25T07:00"
+    assert asked(monkeypatch, now, start="2026-11-25T18:31") == "2026-11-26T07:00"
+    assert asked(monkeypatch, now, start="2026-11-25T18:30") == "2026-11-25T19:00"
     assert asked(monkeypatch, now, start="2027-06-01T00:00") == "2027-06-01T06:00"
 
 
@@ -122,6 +135,24 @@ def test_airflow_stores_it_with_a_dag_and_reads_it_again() -> None:
     assert again.serialize() == CapacityTimetable(SCHEDULE).serialize()
 
 
+def test_with_assets_airflow_stores_both_and_reads_them_again() -> None:
+    trigger = SlurmQueueLongTrigger(min_jobs=1)
+    asset = Asset(name="queue", watchers=[AssetWatcher(name="long", trigger=trigger)])
+    dag = DAG("capacity", schedule=ReconciledCapacityTimetable(SCHEDULE, asset))
+    stored = json.dumps(DagSerialization.to_dict(dag))
+    again = DagSerialization.from_dict(json.loads(stored)).timetable
+    assert isinstance(again, ReconciledCapacityTimetable)
+    # Airflow's scheduler makes runs by time, and for events of the asset.
+    assert isinstance(again, AssetTriggeredTimetable)
+    assert again.can_be_scheduled
+    assert again.schedule == SCHEDULE
+    [(_, read)] = again.asset_condition.iter_assets()
+    [watcher] = read.watchers
+    assert watcher.name == "long"
+    assert again.serialize() == ReconciledCapacityTimetable(SCHEDULE, asset).serialize()
+    assert again.summary == CapacityTimetable(SCHEDULE).summary
+
+
 def test_backfills_have_a_run_for_each_handover() -> None:
     dag = DagSerialization.from_dict(DagSerialization.to_dict(DAG("capacity", schedule=CapacityTimetable(SCHEDULE))))
     found = list(dag.iter_dagrun_infos_between(utc("2026-12-24T00:00"), utc("2026-12-29T00:00")))
@@ -144,7 +175,7 @@ def test_what_people_see() -> None:
 def test_a_long_description_is_shortened_to_what_airflow_can_store() -> None:
     # The 31 days of October, one by one.
     exceptions = {
-        f"2026-10-{day:02}T{hour:02}:00/2026-10-{day:02}T{hour:02}:59": "night"
+        f"2026-10-{day:02}T{hour:02}:00/2026-10-{day:02}T{hour + 1:02}:00": "night"
         for day in range(1, 32)
         for hour in (1, 2)
     }
@@ -155,4 +186,4 @@ def test_a_long_description_is_shortened_to_what_airflow_can_store() -> None:
 
 
 def test_airflow_has_it_from_the_plugin() -> None:
-    assert CapacityTimetable in plugins_manager.get_timetables_plugins().values()
+    assert {CapacityTimetable, ReconciledCapacityTimetable} <= set(plugins_manager.get_timetables_plugins().values())

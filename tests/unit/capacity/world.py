@@ -10,7 +10,8 @@ from enum import Enum
 from typing import Any
 
 from airflow_provider_soperator.capacity.holdings import Holding, Release
-from airflow_provider_soperator.capacity.lease import Lease
+from airflow_provider_soperator.capacity.lease_store import LeaseStore
+from airflow_provider_soperator.capacity.reservation_lease import ReservationLease
 from airflow_provider_soperator.capacity.targets.protocol import Session
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 from airflow_provider_soperator.slurm.cluster_records import Reservation
@@ -104,10 +105,12 @@ class State(Enum):
     READY = "at work"
     GOING = "is to go, and still at work"
     LINGERING = "off, while its machine is still there"
+    DRAINED = "drained by somebody, with its machine"
+    BANNED = "drained by somebody, and off"
 
 
-OUT = {State.OFF, State.LINGERING}
-WITH_MACHINE = {State.BOOTING, State.READY, State.GOING, State.LINGERING}
+OUT = {State.OFF, State.LINGERING, State.BANNED}
+WITH_MACHINE = {State.BOOTING, State.READY, State.GOING, State.LINGERING, State.DRAINED}
 
 
 @dataclass
@@ -147,6 +150,8 @@ class Units:
     #: When which unit was given up or taken up.
     gone: list[int] = field(default_factory=list)
     come: list[int] = field(default_factory=list)
+    #: The least that it was shrunk to.
+    least: int = NEVER
 
     def count(self, *states: State) -> int:
         return sum(unit.state in states for unit in self.units)
@@ -162,14 +167,22 @@ class Units:
     def see(self) -> Holding:
         return Holding(
             allowed=self.allowed,
-            held=self.count(State.BOOTING, State.READY, State.GOING),
+            held=self.count(State.BOOTING, State.READY, State.GOING, State.DRAINED),
             ready=self.count(State.READY),
             finishing=self.count(State.GOING),
             is_settled=not self.count(State.ASKED, State.BOOTING, State.GOING),
+            stuck=self._fixed(State.DRAINED),
+            broken=self.count(State.DRAINED),
+            away=self._fixed(State.BANNED),
+            size=len(self.units),
         )
+
+    def _fixed(self, state: State) -> dict[str, str]:
+        return {f"unit-{number}": "is drained: disk" for number, one in enumerate(self.units) if one.state is state}
 
     def shrink(self, to: int, mode: PowerDownMode) -> None:
         surplus = self.allowed - to - self.count(State.GOING)
+        self.least = min(self.least, to)
         order = (State.SLEEPING, State.ASKED, State.BOOTING, State.READY)
         for number in self._first(order, surplus):
             unit, now = self.units[number], self.cloud.now
@@ -185,7 +198,7 @@ class Units:
 
     def grow(self, to: int) -> None:
         # What is on its way out counts as long as it holds its GPUs.
-        missing = to - self.count(State.READY, State.BOOTING, State.ASKED, State.GOING)
+        missing = to - self.count(State.READY, State.BOOTING, State.ASKED, State.GOING, State.DRAINED)
         for number in self._first((State.SLEEPING, State.OFF), missing):
             self._set(number, State.ASKED, self.cloud.now + self.pace.claim(number))
 
@@ -228,9 +241,12 @@ class Cloud:
         self.refused = 0
         #: GPUs that others have.
         self.foreign = 0
-        #: From when to when nobody is told how many GPUs are taken; and nothing works at all.
+        #: From when to when nobody is told how many GPUs are taken; and nothing works at all, for this reason.
         self.unknown: Sequence[range] = ()
         self.trouble: Sequence[range] = ()
+        self.reason: Exception = ConnectionLost("the network is away")
+        #: How often sessions were opened.
+        self.connected = 0
         self.log = Log()
 
     def add(self, name: str, *, gpus: int = 8, pace: Pace | None = None, **states: int) -> Units:
@@ -268,7 +284,7 @@ class Cloud:
         """A deed that a process may die before, or before it hears of its result."""
         process.live()
         if any(self.now in span for span in self.trouble):
-            raise ConnectionLost("the network is away")
+            raise self.reason
         result = deed()
         await asyncio.sleep(0)
         process.live()
@@ -281,8 +297,12 @@ class Cloud:
 
         return read
 
-    def sessions(self, process: Process, key: str) -> Mapping[str, Session]:
-        return {name: UnitsSession(self, name, process, key) for name in self.targets}
+    def sessions(self, process: Process, key: str) -> Callable[[Any], Any]:
+        async def opened(stack: Any) -> Mapping[str, Session]:
+            self.connected += 1
+            return {name: UnitsSession(self, name, process, key) for name in self.targets}
+
+        return opened
 
     def clock(self) -> Clock:
         return Clock(self)
@@ -326,8 +346,11 @@ class UnitsSession(Session):
     async def allow(self, to: int) -> None:
         await self._do(lambda: self._units.allow(to))
 
-    def lease(self) -> Lease | None:
-        return Lease(self._ask, BLOCK, self._key, "worker-0", "root") if self._has_lease else None
+    async def forget(self, key: str) -> None:
+        return
+
+    def lease(self) -> LeaseStore | None:
+        return ReservationLease(self._ask, BLOCK, self._key, "worker-0", "root") if self._has_lease else None
 
     async def _do(self, deed: Callable[[], Any]) -> Any:
         return await self._cloud.do(self._process, deed)

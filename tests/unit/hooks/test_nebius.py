@@ -49,6 +49,12 @@ def settings(extra: dict[str, Any] | None = None, **fields: Any) -> NebiusSettin
 # Settings
 
 
+def test_leases_are_kept_where_the_connection_says() -> None:
+    assert (settings().lease_conn_id, settings().lease_namespace) == ("", "default")
+    found = settings({"lease_conn_id": "kubernetes_training", "lease_namespace": "capacity"})
+    assert (found.lease_conn_id, found.lease_namespace) == ("kubernetes_training", "capacity")
+
+
 def test_without_a_host_it_is_nebius_itself() -> None:
     assert settings(password="t") == NebiusSettings(conn_id="mine", token="t")
     assert settings().where == "api.nebius.cloud"

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_provider_soperator.capacity.order import Timeouts
 from airflow_provider_soperator.capacity.targets import NebiusNodeGroupTarget, SlurmNodesTarget
@@ -33,10 +34,14 @@ def shift(**options: Any) -> ShiftCapacityOperator:
     [
         ({"mode": "now"}, "mode must be 'idle', 'asap' or 'force', got 'now'"),
         ({"force_after": HOUR}, "force_after needs mode='force', got 'asap'"),
+        ({"rollback": True}, "rollback must be 'none' or 'all', got True"),
         ({"if_running": "queue"}, "if_running must be 'wait' or 'fail', got 'queue'"),
         ({"mode": "force", "signal": "TREM"}, "unknown signal 'TREM'"),
         ({"mode": "force", "force_after": 2 * HOUR}, "jobs are ended 2:00:00 after nodes begin to leave"),
-        ({"mode": "force", "force_after": HOUR, "transfer": HOUR}, "for a node is undone: make force_after shorter"),
+        (
+            {"mode": "force", "force_after": HOUR, "transfer": HOUR},
+            "waits only 2:00:00 for a node: make force_after shorter",
+        ),
     ],
 )
 def test_mistakes_are_found_when_the_dag_is_parsed(options: dict[str, Any], said: str) -> None:
@@ -47,3 +52,15 @@ def test_mistakes_are_found_when_the_dag_is_parsed(options: dict[str, Any], said
 def test_jobs_may_be_ended_as_late_as_the_shift_waits_for() -> None:
     operator = shift(mode="force", force_after=2 * HOUR, timeouts=Timeouts(release=3 * HOUR), signal="SIGUSR1")
     assert operator.signal == "USR1"
+
+
+def test_a_shift_whose_window_was_over_before_it_began_is_skipped() -> None:
+    event = {"status": "success", "result": {"superseded": "the time for night was over"}}
+    with pytest.raises(AirflowSkipException, match="the time for night was over"):
+        shift().execute_complete({}, event)  # type: ignore[typeddict-item]
+
+
+def test_a_partial_shift_is_a_success_that_says_what_is_missing() -> None:
+    missing = ["inference has 3 of 4 nodes ready"]
+    result = {"state": "partial", "allocation": {"inference": 3}, "missing": missing, "figures": {}}
+    assert shift().execute_complete({}, {"status": "success", "result": result}) == result  # type: ignore[typeddict-item]

@@ -11,6 +11,7 @@ from airflow.serialization.encoders import encode_trigger
 from airflow.triggers.base import BaseEventTrigger
 
 from airflow_provider_soperator.triggers.base import SlurmTrigger
+from airflow_provider_soperator.triggers.capacity_watch import CapacityDifferenceTrigger
 from airflow_provider_soperator.triggers.events import (
     ActiveCheckFailedTrigger,
     ClusterUnavailableTrigger,
@@ -31,6 +32,7 @@ TRIGGERS = [
     ActiveCheckFailedTrigger(check="gpu-checks", look_back=FIVE_MINUTES, slurm_conn_id="soperator_default"),
     ClusterUnavailableTrigger(),
     ClusterUnavailableTrigger(min_duration=FIVE_MINUTES, cluster="soperator", poll_interval=60),
+    CapacityDifferenceTrigger("shifts", '{"targets": []}', '{"windows": []}', "overrides"),
 ]
 
 

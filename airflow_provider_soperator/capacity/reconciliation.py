@@ -1,0 +1,54 @@
+"""Wish and world: the goal of a shift by what each target has, and what is approved with its plan."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from hashlib import sha256
+from typing import Any
+
+from airflow_provider_soperator.capacity.allocation import Units, bounds_of, goal_of, is_within, units_text
+from airflow_provider_soperator.capacity.holdings import World
+from airflow_provider_soperator.capacity.order import DesiredAllocation, ShiftOrder, Superseded
+from airflow_provider_soperator.capacity.shift import Shift
+from airflow_provider_soperator.capacity.targets.protocol import Clients
+from airflow_provider_soperator.logger import Logger
+
+
+async def look(order: ShiftOrder, clients: Clients, log: Logger) -> World:
+    """What each target of an order has now."""
+    async with Shift.open(order, clients, log) as shift:
+        return await shift.look()
+
+
+async def ordered(
+    order: ShiftOrder, wished: Mapping[str, Units], limit: int | None, clients: Clients, log: Logger
+) -> ShiftOrder:
+    """An order for the goal of a wish. Only ranges need a look at the world."""
+    bounds = {target: bounds_of(units) for target, units in wished.items()}
+    order = replace(order, desired={target: low for target, (low, _) in bounds.items()})
+    if all(low == high for low, high in bounds.values()):
+        return order
+    return replace(order, desired=goal_in(await look(order, clients, log), wished, limit))
+
+
+def goal_in(world: World, wished: Mapping[str, Units], limit: int | None) -> dict[str, int]:
+    """The goal of a wish in a world, within the block and ``limit``."""
+    has = {target: seen.allowed for target, seen in world.holdings.items()}
+    return goal_of(wished, has, world.gpus, min(world.block.limit, limit or world.block.limit))
+
+
+def approval_of(order: ShiftOrder, plan: Mapping[str, Any]) -> dict[str, Any]:
+    """What is approved with a plan: its goal, the nodes that go, the jobs that may be ended, and its end."""
+    named = {name: plan[name] for name in ("nodes", "jobs")}
+    bounds = {"goal": dict(order.desired), **named, "end": order.stops_at and order.stops_at.isoformat()}
+    return {**bounds, "digest": sha256(json.dumps(bounds, sort_keys=True).encode()).hexdigest()[:12]}
+
+
+def approved(wanted: DesiredAllocation, goal: dict[str, int]) -> DesiredAllocation:
+    """What is wanted, with a goal that was approved; ``Superseded`` if that is wished for no more."""
+    if not is_within(goal, wanted.units):
+        news = f"{units_text(wanted.units)} is wished for by now; the next run asks again"
+        raise Superseded(f"{units_text(goal)} was approved, but {news}")
+    return replace(wanted, units=goal)

@@ -1,0 +1,66 @@
+"""Task in which a person approves the plan of a shift, as long as an answer is of use."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any, Literal
+
+from airflow.providers.standard.operators.hitl import ApprovalOperator
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+from airflow_provider_soperator.capacity.overrides import keep_override
+from airflow_provider_soperator.errors import CapacityMistake
+from airflow_provider_soperator.values import is_on
+
+if TYPE_CHECKING:
+    from airflow.sdk.definitions.context import Context
+
+    from airflow_provider_soperator.capacity.schedule import CapacitySchedule
+
+#: What is done without an answer: the shift as planned, nothing, or nothing and the task fails.
+OnNoAnswer = Literal["go", "stay", "fail"]
+
+
+class ApproveShiftOperator(ApprovalOperator):
+    """Approval of a plan, which ends at the handover at the latest. A plan that moves nothing is not asked about.
+
+    A plan of the schedule that is not approved is not asked about again: an override in the Airflow Variable keeps all
+    as it is until the next handover.
+    """
+
+    def __init__(
+        self, *, schedule: CapacitySchedule, overrides_variable: str, on_no_answer: OnNoAnswer, **kwargs: Any
+    ) -> None:
+        super().__init__(defaults=self.APPROVE if on_no_answer == "go" else None, **kwargs)
+        self.schedule, self.overrides_variable, self.on_no_answer = schedule, overrides_variable, on_no_answer
+
+    def execute(self, context: Context) -> Any:
+        plan = context["ti"].xcom_pull(task_ids="plan")
+        if is_on(context["params"].get("plan_only")) or plan["steps"] == ["nothing to do"]:
+            self.log.info("Nothing is to be moved, so nobody is asked")
+            return None
+        if plan["answer_by"]:
+            left = datetime.fromisoformat(plan["answer_by"]) - datetime.now(timezone.utc)
+            self.response_timeout = max(min(self.response_timeout or left, left), timedelta(seconds=1))
+        return super().execute(context)
+
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
+        plan = context["ti"].xcom_pull(task_ids="plan")
+        if not plan["is_requested"] and ("error" in event or self.REJECT in event["chosen_options"]):
+            now, units = datetime.now(timezone.utc), {target: move["now"] for target, move in plan["moves"].items()}
+            stay = self.schedule.override(units, now, None, "", "the plan was not approved")
+            # Of more than the schedule may give no override can be made.
+            with suppress(CapacityMistake):
+                self.schedule.overridden([stay])
+                keep_override(self.overrides_variable, stay, now, self.schedule.zone)
+        return super().execute_complete(context, event)
+
+    def process_trigger_event_error(self, event: dict[str, Any]) -> None:
+        if event["error_type"] != "timeout":
+            super().process_trigger_event_error(event)
+        said = "Nobody has answered in time, so this handover is skipped and all stays as it is"
+        if self.on_no_answer == "stay":
+            raise AirflowSkipException(said)
+        # Another try would only ask again.
+        raise AirflowFailException(f"{said}. To move it nevertheless, trigger the DAG and fill in its form")

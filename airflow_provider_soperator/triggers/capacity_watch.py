@@ -1,0 +1,86 @@
+"""Asset watcher that compares the wish for a capacity block with the world."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+from airflow.sdk.exceptions import AirflowRuntimeError
+
+from airflow_provider_soperator.capacity.differences import Differences
+from airflow_provider_soperator.errors import CapacityError, ConnectionMistake
+from airflow_provider_soperator.triggers.base import EventTrigger, WatcherMemory, call
+
+
+@dataclass(eq=False, repr=False)
+class CapacityDifferenceTrigger(EventTrigger):
+    """Fires when what targets have of a block has differed for some minutes from what is wished for and possible.
+
+    It does not fire while a run of the DAG is under way, and less and less often while runs do not mend it. What was
+    wished for when the DAG was switched on is not put into force. The event has what is ``wished`` for, what each
+    target ``has``, and the ``name`` of the window. ``order``, which names the targets, and ``schedule`` are JSON;
+    ``overrides`` is the key of an Airflow Variable.
+    """
+
+    dag_id: str
+    order: str
+    schedule: str
+    overrides: str
+    poll_interval: float = 60.0
+
+    def __post_init__(self) -> None:
+        super().__init__()
+        self.remember(None)
+
+    def identity(self) -> dict[str, Any]:
+        # An edited schedule is a new wish, and not another watcher.
+        return {"dag_id": self.dag_id}
+
+    def open(self) -> AbstractAsyncContextManager[Any]:
+        from airflow_provider_soperator.hooks.cluster_clients import ShiftClients
+
+        return nullcontext(ShiftClients())
+
+    async def look(self, client: Any) -> Sequence[dict[str, Any]]:
+        try:
+            return await self._look(client)
+        except (CapacityError, AirflowRuntimeError) as error:
+            # It is said once, and asked again.
+            raise ConnectionMistake(str(error)) from error
+
+    async def _look(self, client: Any) -> Sequence[dict[str, Any]]:
+        from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+        from airflow_provider_soperator.capacity import reconciliation
+        from airflow_provider_soperator.capacity.order import ShiftOrder
+        from airflow_provider_soperator.capacity.overrides import kept_overrides
+        from airflow_provider_soperator.capacity.schedule import CapacitySchedule
+
+        now = datetime.now(timezone.utc)
+        kept = await call(kept_overrides, self.overrides)
+        schedule = CapacitySchedule.read(json.loads(self.schedule)).overridden(kept)
+        wish = schedule.at(now)
+        world = await reconciliation.look(ShiftOrder.read(json.loads(self.order)), client, self.log)
+        goal = reconciliation.goal_in(world, wish.allocation, schedule.limit)
+        # What cannot be moved at present is no difference that a run could mend.
+        possible = world.possible(goal)
+        is_different = bool(world.donors(possible.units) or world.receivers(possible.units, possible.ready))
+        runs = await call(RuntimeTaskInstance.get_dr_count, dag_id=self.dag_id, states=["queued", "running"])
+        if not self._differences.look(wish.allocation, now, is_different=is_different, is_busy=runs > 0):
+            return []
+        has = {target: seen.ready for target, seen in world.holdings.items()}
+        return [{"wished": goal, "has": has, "name": wish.name}]
+
+    def memory(self) -> Any:
+        return dict(self._differences.state)
+
+    def remember(self, memory: Any) -> None:
+        self._differences = Differences(memory)
+
+    async def on_kill(self) -> None:
+        """Note that the DAG was paused, or its file edited: no outage comes this way."""
+        await WatcherMemory(self).write({**self.memory(), "stopped": True})

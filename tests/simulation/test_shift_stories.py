@@ -1,0 +1,102 @@
+"""Stories of shifts from the first seeds: whatever happens to a block, the rules of ``shifts`` hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from airflow_provider_soperator.capacity import holdings, shift
+from airflow_provider_soperator.capacity.order import ShiftOrder
+from airflow_provider_soperator.capacity.targets import slurm_session
+from airflow_provider_soperator.slurm.requests import PowerDownMode
+from tests.simulation.shifts import World
+from tests.simulation.world import Violated
+
+#: Seeds of a run of the suite, and those of one test.
+SEEDS, AT_ONCE = 120, 40
+
+
+def play(seeds: range) -> None:
+    for seed in seeds:
+        World(seed).play()
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, AT_ONCE))
+def test_the_rules_hold(first: int) -> None:
+    play(range(first, first + AT_ONCE))
+
+
+def test_a_seed_tells_the_same_story_each_time() -> None:
+    told = []
+    for _ in range(2):
+        world = World(11)
+        world.play()
+        told.append(world.told())
+    assert told[0] == told[1]
+
+
+def takes_what_others_keep(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(slurm_session.SlurmNodesSession, "_untouchable", lambda session, node, reserved: "")
+
+
+def powers_nodes_down_under_their_jobs(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(slurm_session.NodeLoad, "is_busy", False)
+    patch.setattr(
+        slurm_session,
+        "kept_off",
+        lambda nodes, mode, reason, kept_off=slurm_session.kept_off: kept_off(
+            nodes, PowerDownMode.FORCE, reason=reason
+        ),
+    )
+
+
+def takes_what_is_not_free(patch: pytest.MonkeyPatch) -> None:
+    def may_have(world: holdings.World, desired: Any) -> dict[str, int]:
+        return dict(desired)
+
+    patch.setattr(shift, "may_have", may_have)
+
+
+def counts_what_cannot_be_moved(patch: pytest.MonkeyPatch) -> None:
+    def goal(world: holdings.World, desired: Any) -> holdings.Goal:
+        return holdings.Goal(dict(desired), dict(desired))
+
+    patch.setattr(holdings.World, "goal", goal)
+
+
+def forgets_its_reservations(patch: pytest.MonkeyPatch) -> None:
+    async def finish(session: slurm_session.SlurmNodesSession) -> None: ...
+
+    patch.setattr(slurm_session.SlurmNodesSession, "finish", finish)
+
+
+def ends_jobs_at_once(patch: pytest.MonkeyPatch) -> None:
+    before = ShiftOrder.release
+
+    def release(order: ShiftOrder, now: Any, **how: Any) -> holdings.Release:
+        said = before(order, now, **how)
+        return said if said.mode is None else holdings.Release(wanted_at=said.wanted_at, mode=PowerDownMode.FORCE)
+
+    patch.setattr(ShiftOrder, "release", release)
+
+
+@pytest.mark.parametrize(
+    ("without", "rule"),
+    [
+        (takes_what_others_keep, "nobody's drained or reserved node is taken"),
+        (powers_nodes_down_under_their_jobs, "no job fails with its node"),
+        (takes_what_is_not_free, "never more GPUs are claimed than are free"),
+        (counts_what_cannot_be_moved, "what is possible comes"),
+        (forgets_its_reservations, "nothing is left behind"),
+        (ends_jobs_at_once, "no job is ended that need not be"),
+    ],
+)
+def test_a_rule_is_broken_without_what_keeps_it(
+    without: Callable[[pytest.MonkeyPatch], None], rule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The proof that stories have what rules need to be broken."""
+    without(monkeypatch)
+    with pytest.raises(Violated, match=rf"{rule}.*\n(.*\n)*repeat: .* --shifts --seed [0-9]+"):
+        play(range(200))

@@ -1,0 +1,78 @@
+"""The connections of a shift: what its targets may do, and where its lease is kept."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import datetime, timezone
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from airflow_provider_soperator.capacity.connections import ShiftConnections
+from airflow_provider_soperator.capacity.kubernetes_lease import KubernetesLease
+from airflow_provider_soperator.capacity.lease_store import LeaseStore
+from airflow_provider_soperator.capacity.order import ShiftOrder
+from airflow_provider_soperator.capacity.reservation_lease import ReservationLease
+from airflow_provider_soperator.capacity.targets import SlurmNodesTarget
+from airflow_provider_soperator.capacity.targets.protocol import Clients
+from tests.unit.capacity.lease_places import Namespace
+
+#: Two clusters, whose nodes have the same names.
+ORDER = ShiftOrder(
+    key="k",
+    task="shifts/run/shift/-1",
+    block="capacityblockgroup-1",
+    nebius_conn_id="nebius_default",
+    targets=tuple(SlurmNodesTarget(name=name, nodes="worker-[0-7]", slurm_conn_id=name) for name in ("a", "b")),
+    desired={"a": 6, "b": 2},
+    wanted_at=datetime(2026, 11, 23, tzinfo=timezone.utc),
+    approved={"nodes": {"a": ["worker-1"]}, "jobs": {"a": ["7"]}},
+)
+
+
+class Reached:
+    """The ways to all that a shift talks to; ``place`` keeps leases."""
+
+    def __init__(self, place: Namespace | None = None) -> None:
+        self._place = place
+
+    @asynccontextmanager
+    async def slurm(self, conn_id: str) -> AsyncIterator[Any]:
+        async def ask(request: Any) -> str:
+            return "root"
+
+        yield SimpleNamespace(ask=ask)
+
+    @asynccontextmanager
+    async def leases(self, conn_id: str) -> AsyncIterator[Any]:
+        yield self._place
+
+
+def opened(place: Namespace | None = None) -> ShiftConnections:
+    async def go() -> ShiftConnections:
+        made = ShiftConnections.of(ORDER, cast(Clients, Reached(place)), logging.getLogger(__name__))
+        await made.open()
+        return made
+
+    return asyncio.run(go())
+
+
+def test_what_is_approved_for_one_target_is_not_for_another() -> None:
+    limits = {name: vars(session)["_context"] for name, session in opened().sessions.items()}
+    assert (limits["a"].may_take, limits["a"].may_end) == ({"worker-1"}, {"7"})
+    assert limits["b"].may_take == limits["b"].may_end == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("place", "kinds"), [(None, [ReservationLease, ReservationLease]), (Namespace(), [KubernetesLease])]
+)
+def test_each_slurm_keeps_a_lease_unless_a_place_is_agreed_on(
+    place: Namespace | None, kinds: list[type[LeaseStore]]
+) -> None:
+    made = opened(place)
+    assert [type(store) for store in made.stores] == kinds
+    assert made.is_agreed is bool(place)

@@ -1,0 +1,104 @@
+"""How a node group is resized while it changes, and what is refused of it, beyond what the sandbox's double has."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime, timezone
+from typing import Any, cast
+
+import pytest
+from nebius.api.nebius.common.v1 import Operation, ResourceMetadata
+from nebius.api.nebius.mk8s.v1 import NodeGroup, NodeGroupSpec, NodeGroupStatus, NodeTemplate, ReservationPolicy
+
+from airflow_provider_soperator.capacity.targets.nebius_session import NodeGroupSession, refuse_other_fabric
+from airflow_provider_soperator.capacity.targets.protocol import SessionContext
+from airflow_provider_soperator.errors import CapacityMistake
+from airflow_provider_soperator.nebius.api import NebiusConflict, NebiusError, NebiusUnauthenticated, NebiusUnreachable
+from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
+from airflow_provider_soperator.nebius.node_groups import GroupSize, NodeGroupClient
+from tests.unit.capacity.world import Log
+
+BLOCK = CapacityBlock(id="block-1", limit=64, usage=0, fabric="fabric-2")
+GROWS = Operation(id="op-1", created_at=datetime(2026, 11, 21, tzinfo=timezone.utc))
+
+
+class Group:
+    """A group with a running operation, in the place of a client of the API."""
+
+    def __init__(self, refuses: bool = False, fabric: str | NebiusError = "", **status: Any) -> None:
+        policy = ReservationPolicy(policy=ReservationPolicy.Policy.STRICT)
+        self.group = NodeGroup(
+            metadata=ResourceMetadata(id="group-1", resource_version=3),
+            spec=NodeGroupSpec(fixed_node_count=2, template=NodeTemplate(reservation_policy=policy)),
+            status=NodeGroupStatus(**{"target_node_count": 2, "node_count": 2, "ready_node_count": 1} | status),
+        )
+        self.running, self.refuses, self._fabric = GROWS, refuses, fabric
+        self.sizes: list[GroupSize] = []
+        self.keys: list[str] = []
+
+    async def read(self) -> NodeGroup:
+        return self.group
+
+    async def operations(self) -> list[Operation]:
+        return [self.running]
+
+    async def resize(self, group: NodeGroup, size: GroupSize, key: str) -> str:
+        self.keys.append(key)
+        if self.refuses:
+            raise NebiusConflict("operation op-1 is running")
+        self.sizes.append(size)
+        return "op-2"
+
+    async def fabric(self, group: NodeGroup) -> str:
+        if isinstance(self._fabric, NebiusError):
+            raise self._fabric
+        return self._fabric
+
+    def grow(self, to: int) -> None:
+        session = NodeGroupSession(cast(Any, None), "group-1", 8, 0, SessionContext(block="block-1", key="k"), Log())
+        session._client = cast(NodeGroupClient, self)
+        asyncio.run(session.grow(to))
+
+
+def test_a_growth_does_not_wait_for_the_one_before() -> None:
+    group = Group()
+    group.grow(3)
+    assert group.sizes == [GroupSize(3)]
+
+
+@pytest.mark.parametrize("status", [{"outdated_node_count": 1}, {"node_count": 3}], ids=["a rollout", "a shrink"])
+def test_but_for_what_replaces_or_removes_nodes(status: dict[str, int]) -> None:
+    group = Group(**status)
+    group.grow(3)
+    assert group.keys == []
+
+
+def test_a_growth_that_was_refused_is_another_request_once_the_one_before_is_over() -> None:
+    """The same key could be answered with the same refusal."""
+    group = Group(refuses=True)
+    group.grow(3)
+    group.grow(3)
+    group.running = Operation(id="op-2", created_at=GROWS.created_at)
+    group.grow(3)
+    assert (len(group.keys), len(set(group.keys)), group.sizes) == (3, 2, [])
+
+
+def refuse(fabric: str | NebiusError) -> None:
+    group = Group(fabric=fabric)
+    asyncio.run(refuse_other_fabric(cast(NodeGroupClient, group), group.group, BLOCK))
+
+
+def test_a_group_on_another_fabric_is_refused() -> None:
+    with pytest.raises(CapacityMistake, match="group-1 is on fabric-7, but block block-1 on fabric-2"):
+        refuse("fabric-7")
+
+
+@pytest.mark.parametrize("fabric", ["fabric-2", "", NebiusError("not allowed")], ids=str)
+def test_one_on_the_same_fabric_or_on_none_or_unknown_is_not(fabric: str | NebiusError) -> None:
+    refuse(fabric)
+
+
+@pytest.mark.parametrize("error", [NebiusUnreachable("away"), NebiusUnauthenticated("expired")], ids=str)
+def test_what_may_be_known_later_is_asked_again(error: NebiusError) -> None:
+    with pytest.raises(type(error)):
+        refuse(error)

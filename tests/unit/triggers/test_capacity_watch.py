@@ -1,0 +1,222 @@
+"""The watcher of a capacity DAG, and a shift that looks at what is wished for."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk import Variable
+from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+from airflow_provider_soperator.capacity.holdings import Holding
+from airflow_provider_soperator.capacity.holdings import World as BlockWorld
+from airflow_provider_soperator.capacity.order import ShiftOrder
+from airflow_provider_soperator.capacity.schedule import CapacitySchedule, Window
+from airflow_provider_soperator.capacity.targets import NebiusNodeGroupTarget, SlurmNodesTarget
+from airflow_provider_soperator.errors import ConnectionMistake
+from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
+from airflow_provider_soperator.triggers import capacity_watch, shift
+from airflow_provider_soperator.triggers.capacity_watch import CapacityDifferenceTrigger
+from airflow_provider_soperator.triggers.shift import ShiftTrigger
+
+TARGETS = (
+    SlurmNodesTarget(name="training", nodes="worker-[0-7]"),
+    NebiusNodeGroupTarget(name="inference", node_group="mk8snodegroup-e00inference"),
+)
+SCHEDULE = CapacitySchedule(
+    timezone="UTC",
+    windows=[Window("daily 20:00 - 08:00", {"training": 8, "inference": 0}, name="night")],
+    otherwise={"training": 4, "inference": 4},
+)
+NOON = datetime(2026, 11, 23, 12, tzinfo=timezone.utc)
+MINUTE = timedelta(minutes=1)
+KEY = "shifts_overrides"
+OVERRIDE = {"when": "2026-11-23", "allocation": {"training": 6, "inference": 2}, "by": "ann"}
+
+
+class Store:
+    """What Airflow keeps beside an asset."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, Any] = {}
+
+    async def aget(self, key: str) -> Any:
+        return self.kept.get(key)
+
+    async def aset(self, key: str, value: Any) -> None:
+        self.kept[key] = json.loads(json.dumps(value))
+
+
+class World:
+    """What a watcher sees of Airflow and of the block, at a time."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now, self.variables, self.runs, self.reads = NOON, dict[str, str](), 0, 0
+        self.has, self.drained = {"training": 4, "inference": 4}, list[str]()
+
+        class Clock(datetime):
+            @classmethod
+            def now(cls, tz: Any = None) -> Any:
+                return self.now
+
+        async def look(order: ShiftOrder, *_: Any) -> Any:
+            assert order.targets == TARGETS
+            holdings = {name: Holding(allowed=units, held=units, ready=units) for name, units in self.has.items()}
+            fixed = dict.fromkeys(self.drained, "is drained by root")
+            holdings["training"] = replace(holdings["training"], stuck=fixed)
+            return BlockWorld(CapacityBlock(id="b", limit=64, usage=64), holdings, {"training": 8, "inference": 8})
+
+        monkeypatch.setattr(capacity_watch, "datetime", Clock)
+        monkeypatch.setattr(shift, "datetime", Clock)
+        monkeypatch.setattr(shift, "_LOOK", 0)
+        monkeypatch.setattr("airflow_provider_soperator.capacity.reconciliation.look", look)
+        monkeypatch.setattr(Variable, "get", self._read)
+        monkeypatch.setattr(RuntimeTaskInstance, "get_dr_count", staticmethod(self._count))
+
+    def _read(self, key: str, default: Any) -> Any:
+        self.reads += 1
+        return self.variables.get(key, default)
+
+    def _count(self, dag_id: str, states: list[str]) -> int:
+        assert (dag_id, states) == ("shifts", ["queued", "running"])
+        return self.runs
+
+    def looks(self, trigger: CapacityDifferenceTrigger, minutes: int) -> list[dict[str, Any]]:
+        async def main() -> list[dict[str, Any]]:
+            events: list[dict[str, Any]] = []
+            for _ in range(minutes):
+                events += await trigger.look(None)
+                self.now += MINUTE
+            return events
+
+        return asyncio.run(main())
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    return World(monkeypatch)
+
+
+def order(**fields: Any) -> ShiftOrder:
+    ids = {"key": "k", "task": "t", "block": "b", "nebius_conn_id": "n"}
+    return ShiftOrder(**{**ids, "targets": TARGETS, "desired": {}, "wanted_at": NOON, **fields})
+
+
+def watcher(schedule: CapacitySchedule = SCHEDULE) -> CapacityDifferenceTrigger:
+    return CapacityDifferenceTrigger("shifts", json.dumps(order().write()), json.dumps(schedule.describe()), KEY)
+
+
+def test_a_hand_that_has_changed_a_target_is_noticed(world: World) -> None:
+    trigger = watcher()
+    assert world.looks(trigger, 2) == []
+    world.has = {"training": 6, "inference": 2}
+    [event] = world.looks(trigger, 7)
+    assert event == {
+        "wished": {"training": 4, "inference": 4},
+        "has": {"training": 6, "inference": 2},
+        "name": "otherwise",
+    }
+
+
+def test_what_cannot_be_moved_is_no_difference_until_it_can(world: World) -> None:
+    trigger = watcher()
+    world.looks(trigger, 2)
+    world.has, world.drained = {"training": 6, "inference": 2}, [f"worker-{number}" for number in range(6)]
+    assert world.looks(trigger, 60) == []
+    world.drained = []
+    assert len(world.looks(trigger, 7)) == 1
+
+
+def test_a_run_that_is_under_way_is_left_to_mend_it(world: World) -> None:
+    trigger = watcher()
+    world.looks(trigger, 2)
+    world.has, world.runs = {"training": 6, "inference": 2}, 1
+    assert world.looks(trigger, 60) == []
+
+
+def test_an_override_of_the_variable_is_wished_for(world: World) -> None:
+    trigger = watcher()
+    world.looks(trigger, 2)
+    # A watcher asks again after such an error.
+    world.variables[KEY] = "6 until Sunday"
+    with pytest.raises(ConnectionMistake, match="the Airflow Variable shifts_overrides is no list of overrides"):
+        world.looks(trigger, 1)
+    world.variables[KEY] = json.dumps([OVERRIDE])
+    [event] = world.looks(trigger, 7)
+    assert (event["name"], event["wished"]) == ("override by ann", OVERRIDE["allocation"])
+
+
+def test_an_edited_schedule_is_not_another_watcher_and_a_pause_is_told_from_an_outage(world: World) -> None:
+    trigger, store = watcher(), Store()
+    trigger.asset_state_store = store  # type: ignore[assignment]
+    world.looks(trigger, 2)
+    # Airflow ends it in this way when its arguments change, and when the DAG is paused.
+    asyncio.run(trigger.on_kill())
+    edited = watcher(CapacitySchedule.read({**SCHEDULE.describe(), "otherwise": {"training": 5, "inference": 3}}))
+    [memory] = store.kept.values()
+    assert memory["stopped"]
+    assert edited.identity() == trigger.identity()
+    edited.remember(memory)
+    assert len(world.looks(edited, 6)) == 1
+    paused = watcher()
+    paused.remember(memory)
+    world.now += timedelta(hours=9)
+    assert world.looks(paused, 60) == []
+
+
+# A shift that is under way
+
+
+def stopped(world: World, order_for: dict[str, int], kept: list[dict[str, Any]], **wish: Any) -> Any:
+    """The event of a shift that looks at what is wished for, and whether it has given the block back."""
+    trigger = ShiftTrigger(
+        order(desired=order_for).write(), wish={"schedule": SCHEDULE.describe(), "overrides": KEY, **wish}
+    )
+    world.variables[KEY], world.reads = json.dumps(kept), 0
+    left = []
+
+    class Shift:
+        async def run(self, _: Any) -> Any:
+            # Until there were some looks at what is wished for.
+            while world.reads < 3:
+                await asyncio.sleep(0)
+            return SimpleNamespace(describe=lambda: {"allocation": order_for})
+
+        async def leave_if_possible(self) -> None:
+            left.append(True)
+
+        async def __aenter__(self) -> Shift:
+            return self
+
+        async def __aexit__(self, *_: object) -> None:
+            pass
+
+    trigger._open = Shift  # type: ignore[method-assign, assignment]
+    return asyncio.run(trigger.event()), bool(left)
+
+
+def test_a_shift_stops_where_it_is_once_somebody_wishes_for_something_else(world: World) -> None:
+    event, has_left = stopped(world, {"training": 4, "inference": 4}, [OVERRIDE])
+    assert event["status"] == "success"
+    assert event["result"] == {
+        "superseded": "override by ann wishes for training 6, inference 2 by now; what was moved stays where it is"
+    }
+    assert has_left
+
+
+def test_a_shift_goes_on_while_it_is_wished_for(world: World) -> None:
+    for goal, kept in [({"training": 4, "inference": 4}, []), (OVERRIDE["allocation"], [OVERRIDE])]:
+        event, has_left = stopped(world, goal, kept)  # type: ignore[arg-type]
+        assert event["result"]["allocation"] == goal
+        assert not has_left
+    # It is wished for in the range of a window, too.
+    ranged = CapacitySchedule.read(
+        {**SCHEDULE.describe(), "otherwise": {"training": {"min": 2, "max": 6}, "inference": 4}}
+    )
+    event, _ = stopped(world, {"training": 3, "inference": 4}, [], schedule=ranged.describe())
+    assert event["result"]["allocation"] == {"training": 3, "inference": 4}
