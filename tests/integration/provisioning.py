@@ -87,6 +87,12 @@ def ledger(home: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
+def is_made(home: Path, name: str) -> bool:
+    """Whether Terraform itself has said that something is there."""
+    said = f'{name}\\"].terraform_data.this: Creation complete'
+    return any(said in out.read_text() for out in home.glob("workspaces/*/runs/*-apply/out"))
+
+
 def provision(source: Any, ti: TaskInstance | None = None, **options: Any) -> Any:
     """Execute the task; waits for no cluster unless told to."""
     common = {"task_id": "task", "spec": spec(), "nebius_conn_id": None, "ready_timeout": None, "poll_interval": 0.5}

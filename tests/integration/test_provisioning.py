@@ -22,7 +22,7 @@ from airflow_provider_soperator.provisioning.spec import Connections as Connecti
 from airflow_provider_soperator.work.protocols import WorkTimeout
 from tests.integration.cluster import Cluster
 from tests.integration.connections import Connections
-from tests.integration.provisioning import GPU, TaskInstance, destroy, ledger, provision, recipe, spec
+from tests.integration.provisioning import GPU, TaskInstance, destroy, is_made, ledger, provision, recipe, spec
 from tests.integration.terraforming import needs_terraform, wait_for
 
 pytestmark = [*needs_terraform, pytest.mark.lane("terraform")]
@@ -173,7 +173,8 @@ def test_a_task_that_is_ended_leaves_what_the_next_one_goes_on_from(tmp_path: Pa
     task = ProvisionClusterOperator(task_id="task", spec=spec(), source=source, nebius_conn_id=None, ready_timeout=None)
     with ThreadPoolExecutor(1) as worker:
         ended = worker.submit(task.execute, TaskInstance().context)
-        wait_for(lambda: "create worker-cpu-0" in ledger(tmp_path), "one of two node groups is there", 120)
+        # What is interrupted before Terraform has noted it is made once more.
+        wait_for(lambda: is_made(tmp_path, "worker-cpu-0"), "one of two node groups is there", 120)
         task.on_kill()
         with pytest.raises(AirflowException, match="terraform apply was interrupted"):
             ended.result(120)
