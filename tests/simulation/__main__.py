@@ -26,7 +26,8 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def play(given: argparse.Namespace) -> int:
     from tests.simulation import shifts
-    from tests.simulation.world import NOT_YET, Violated, World
+    from tests.simulation.story import Violated
+    from tests.simulation.world import NOT_YET, World
 
     not_yet = NOT_YET - (NOT_YET if given.promise == ["all"] else {*given.promise})
     seeds = range(given.first, given.first + given.seeds) if given.seed is None else [given.seed]

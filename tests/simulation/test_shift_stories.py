@@ -12,29 +12,19 @@ from airflow_provider_soperator.capacity.order import ShiftOrder
 from airflow_provider_soperator.capacity.targets import slurm_session
 from airflow_provider_soperator.slurm.requests import PowerDownMode
 from tests.simulation.shifts import World
-from tests.simulation.world import Violated
+from tests.simulation.story import Violated, play, played
 
 #: Seeds of a run of the suite, and those of one test.
 SEEDS, AT_ONCE = 120, 40
 
 
-def play(seeds: range) -> None:
-    for seed in seeds:
-        World(seed).play()
-
-
 @pytest.mark.parametrize("first", range(0, SEEDS, AT_ONCE))
 def test_the_rules_hold(first: int) -> None:
-    play(range(first, first + AT_ONCE))
+    play(World, range(first, first + AT_ONCE))
 
 
 def test_a_seed_tells_the_same_story_each_time() -> None:
-    told = []
-    for _ in range(2):
-        world = World(11)
-        world.play()
-        told.append(world.told())
-    assert told[0] == told[1]
+    assert played(World(11)) == played(World(11))
 
 
 def takes_what_others_keep(patch: pytest.MonkeyPatch) -> None:
@@ -99,4 +89,4 @@ def test_a_rule_is_broken_without_what_keeps_it(
     """The proof that stories have what rules need to be broken."""
     without(monkeypatch)
     with pytest.raises(Violated, match=rf"{rule}.*\n(.*\n)*repeat: .* --shifts --seed [0-9]+"):
-        play(range(200))
+        play(World, range(200))

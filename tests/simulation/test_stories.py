@@ -6,40 +6,31 @@ import pytest
 
 from airflow_provider_soperator.client import job_tracker
 from airflow_provider_soperator.slurm.job_ids import SubmissionKey
-from tests.simulation.world import Violated, World
+from tests.simulation.story import Violated, play, played
+from tests.simulation.world import World
 
 #: Seeds of a run of the suite, and those of one test.
 SEEDS, AT_ONCE = 300, 50
 
 
-def play(seeds: range) -> None:
-    for seed in seeds:
-        World(seed).play()
-
-
 @pytest.mark.parametrize("first", range(0, SEEDS, AT_ONCE))
 def test_the_rules_hold(first: int) -> None:
-    play(range(first, first + AT_ONCE))
+    play(World, range(first, first + AT_ONCE))
 
 
 def test_a_seed_tells_the_same_story_each_time() -> None:
-    told = []
-    for _ in range(2):
-        world = World(11)
-        world.play()
-        told.append(world.told())
-    assert told[0] == told[1]
+    assert played(World(11)) == played(World(11))
 
 
 def test_a_broken_rule_is_told_with_its_story_and_its_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     # All tries of all tasks have one key.
     monkeypatch.setattr(SubmissionKey, "derive", classmethod(lambda cls, *parts, **more: cls("a" * 12)))
     with pytest.raises(Violated, match=r"a key belongs to one task of one run\n(.*\n)*repeat: .* --seed [0-9]+"):
-        play(range(20))
+        play(World, range(20))
 
 
 def test_a_job_is_known_by_its_name_or_the_stories_show_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The proof that stories have what rules need to be broken."""
     monkeypatch.setattr(job_tracker.TrackedJob, "_is_named", lambda job, name: True)
     with pytest.raises(Violated, match=r"of the task's own job"):
-        play(range(500))
+        play(World, range(500))

@@ -26,8 +26,9 @@ from tests.simulation.airflow import (
     pipeline_run,
     provider_on,
 )
-from tests.simulation.clock import NeverEnds, Process, outside, virtual_time
+from tests.simulation.clock import Process, outside
 from tests.simulation.slurm import OURS, STRICT, THEIRS, Cluster, Fate, Habits, SlurmJob
+from tests.simulation.story import Story
 
 #: What the provider does not promise yet: stories leave it out, or excuse what comes of it. Each name that is taken
 #: out of here is held against the rules from then on.
@@ -53,17 +54,8 @@ MOST_POLLS = 70
 MOST_LOOKUPS = 30
 
 
-class Violated(Exception):
-    """A rule did not hold."""
-
-    def __init__(self, seed: int, rule: str, what: str, story: list[str], kind: str = "") -> None:
-        lines, again = "\n".join(story), f"python -m tests.simulation {kind}--seed {seed}"
-        super().__init__(f"seed {seed}: {rule}\n{lines}\n{what}\nrepeat: {again}")
-        self.seed, self.rule = seed, rule
-
-
 @dataclass
-class World:
+class World(Story):
     """A story that is under way, and its rules."""
 
     seed: int
@@ -74,7 +66,6 @@ class World:
     def __post_init__(self) -> None:
         self.dice = random.Random(self.seed)
         self._fates = random.Random(f"{self.seed}/fates")
-        self.broken: tuple[str, str] | None = None
         #: Which task a submission key belongs to, and how often that had been cleared.
         self.keys: dict[str, tuple[Instance, int]] = {}
         #: Keys of submissions whose answer has reached a process, and when.
@@ -95,22 +86,6 @@ class World:
 
     def told(self) -> list[str]:
         return [f"{when:9.1f}  {text % values if values else text}" for when, text, values in self.story]
-
-    def play(self) -> None:
-        """Play it to its end; ``Violated`` if a rule did not hold."""
-        random.seed(self.seed)
-        with virtual_time() as run:
-            try:
-                run(self._play())
-            except NeverEnds:
-                self._break("everything comes to an end", "nothing moves any more")
-        if self.broken:
-            raise Violated(self.seed, *self.broken, self.told())
-
-    def _break(self, rule: str, what: str) -> None:
-        if self.broken is None:
-            self.broken = rule, what
-            self.note("=> %s: %s", rule, what)
 
     async def _play(self) -> None:
         self.cluster = Cluster(self._habits(), random.Random(f"{self.seed}/slurm"), self)

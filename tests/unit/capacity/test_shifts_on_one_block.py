@@ -90,6 +90,19 @@ def dies_while_it_claims(cloud: Cloud, place: KubernetesPlace, order: ShiftOrder
     asyncio.run(go())
 
 
+def one_after_another(cloud: Cloud, first: Shift, second: Shift) -> tuple[ShiftOutcome, ShiftOutcome]:
+    """The ends of two shifts, of which the second begins once machines have come for the first."""
+
+    async def both() -> tuple[ShiftOutcome, ShiftOutcome]:
+        running = asyncio.ensure_future(run(first))
+        while not cloud.targets["a"].come:
+            await asyncio.sleep(0)
+        later = await run(second)
+        return await running, later
+
+    return asyncio.run(both())
+
+
 def test_two_clusters_do_not_claim_the_same_gpus(cloud: Cloud, place: KubernetesPlace) -> None:
     async def both() -> list[ShiftOutcome]:
         works = (run(shift(cloud, place, order)) for order in (A, B))
@@ -105,16 +118,9 @@ def test_two_clusters_do_not_claim_the_same_gpus(cloud: Cloud, place: Kubernetes
 
 def test_two_dags_on_one_target_take_turns(cloud: Cloud, place: KubernetesPlace) -> None:
     other = replace(A, key="c", task="shifts_c/scheduled/shift/-1", desired={"a": 3})
-
-    async def both() -> None:
-        first = asyncio.ensure_future(run(shift(cloud, place, A)))
-        while not cloud.targets["a"].come:
-            await asyncio.sleep(0)
-        second = asyncio.ensure_future(run(shift(cloud, place, other)))
-        assert (await first).allocation == {"a": 6}
-        assert (await second).allocation == {"a": 3}
-
-    asyncio.run(both())
+    first, second = one_after_another(cloud, shift(cloud, place, A), shift(cloud, place, other))
+    assert first.allocation == {"a": 6}
+    assert second.allocation == {"a": 3}
     assert cloud.targets["a"].gone[0] > cloud.targets["a"].come[-1]
 
 
@@ -150,16 +156,9 @@ def test_who_does_not_want_to_wait_is_told_who_has_the_block(cloud: Cloud, place
 
 def test_of_two_processes_of_one_shift_the_elder_waits(cloud: Cloud, place: KubernetesPlace) -> None:
     cloud.targets["a"].pace = Pace(boot=lambda unit: 50)
-
-    async def both() -> None:
-        elder = asyncio.ensure_future(run(shift(cloud, place, A)))
-        while not cloud.targets["a"].come:
-            await asyncio.sleep(0)
-        newer = asyncio.ensure_future(run(shift(cloud, place, A)))
-        assert (await newer).allocation == {"a": 6}
-        assert (await elder).allocation == {"a": 6}
-
-    asyncio.run(both())
+    elder, newer = one_after_another(cloud, shift(cloud, place, A), shift(cloud, place, A))
+    assert newer.allocation == {"a": 6}
+    assert elder.allocation == {"a": 6}
     assert sum("This process waits: another process goes on" in line for line in cloud.log.said) == 1
     assert place.held == 0
 
@@ -167,17 +166,9 @@ def test_of_two_processes_of_one_shift_the_elder_waits(cloud: Cloud, place: Kube
 def test_the_elder_does_not_end_a_shift_whose_time_is_over_for_the_newer(cloud: Cloud, place: KubernetesPlace) -> None:
     cloud.targets["a"].pace = Pace(boot=lambda unit: 200)
     order = replace(A, stops_at=START + 100 * SECOND)
-
-    async def both() -> None:
-        elder = asyncio.ensure_future(run(shift(cloud, place, order)))
-        while not cloud.targets["a"].come:
-            await asyncio.sleep(0)
-        newer = asyncio.ensure_future(run(shift(cloud, place, order)))
-        for outcome in (await newer, await elder):
-            assert outcome.state == "partial"
-            assert outcome.missing[-1] == "its time was over"
-
-    asyncio.run(both())
+    for outcome in one_after_another(cloud, shift(cloud, place, order), shift(cloud, place, order)):
+        assert outcome.state == "partial"
+        assert outcome.missing[-1] == "its time was over"
     assert place.held == 0
 
 

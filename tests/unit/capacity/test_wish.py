@@ -91,7 +91,6 @@ END:VCALENDAR
 
 
 def test_holidays_are_read_from_a_file_or_a_text(tmp_path: Path) -> None:
-    pytest.importorskip("icalendar", reason="needs the extra holidays")
     expected = {"2026-04-06": "night", "12-25/12-26": "night", "2026-11-26": "night"}
     assert read_holidays(ICAL, "night") == expected
     path = tmp_path / "holidays.ics"
@@ -112,7 +111,6 @@ def test_holidays_are_read_from_a_file_or_a_text(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_no_list_of_whole_days_is_refused(text: str, said: str) -> None:
-    pytest.importorskip("icalendar", reason="needs the extra holidays")
     with pytest.raises(CapacityMistake, match=said):
         read_holidays(text, "night")
     with pytest.raises(CapacityMistake, match=r"the holidays in /nowhere/holidays\.ics cannot be read: "):

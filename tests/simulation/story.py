@@ -1,0 +1,71 @@
+"""A story that a seed makes, and the rules that hold whatever happens in it."""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from typing import ClassVar
+
+from tests.simulation.clock import NeverEnds, virtual_time
+
+
+class Violated(Exception):
+    """A rule did not hold."""
+
+    def __init__(self, seed: int, rule: str, what: str, story: list[str], kind: str) -> None:
+        lines, again = "\n".join(story), f"python -m tests.simulation {kind}--seed {seed}"
+        super().__init__(f"seed {seed}: {rule}\n{lines}\n{what}\nrepeat: {again}")
+        self.seed, self.rule = seed, rule
+
+
+class Story(ABC):
+    """One story, on a clock that jumps."""
+
+    #: The option of ``python -m tests.simulation`` that plays such stories.
+    kind: ClassVar[str] = ""
+    seed: int
+    #: The first rule that did not hold, and how.
+    broken: tuple[str, str] | None = None
+
+    @abstractmethod
+    async def _play(self) -> None:
+        """All that happens."""
+
+    @abstractmethod
+    def note(self, text: str) -> None: ...
+
+    @abstractmethod
+    def told(self) -> list[str]: ...
+
+    def _patched(self) -> AbstractContextManager[object]:
+        """What stands for the world while it is played."""
+        return nullcontext()
+
+    def play(self) -> None:
+        """Play it to its end; ``Violated`` if a rule did not hold."""
+        random.seed(self.seed)
+        with virtual_time() as run, self._patched():
+            try:
+                run(self._play())
+            except NeverEnds:
+                self._break("everything comes to an end", "nothing moves any more")
+        if self.broken:
+            raise Violated(self.seed, *self.broken, self.told(), self.kind)
+
+    def _break(self, rule: str, what: str) -> None:
+        if self.broken is None:
+            self.broken = rule, what
+            self.note(f"=> {rule}: {what}")
+
+
+def play(make: Callable[[int], Story], seeds: Iterable[int]) -> None:
+    for seed in seeds:
+        make(seed).play()
+
+
+def played(story: Story) -> list[str]:
+    """What it tells when it is over."""
+    story.play()
+    return story.told()
