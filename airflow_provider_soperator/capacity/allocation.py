@@ -50,7 +50,7 @@ def goal_of(wished: Mapping[str, Units], has: Mapping[str, int], gpus: Mapping[s
     goal = {target: min(max(has[target], low), high) for target, (low, high) in bounds.items()}
     while (over := sum(units * gpus[target] for target, units in goal.items()) - limit) > 0:
         spare = {target: (goal[target] - low) * gpus[target] for target, (low, _) in bounds.items()}
-        # Whoever has most above its minimum gives first.
+        # The target with most above its minimum gives first.
         giver = max(spare, key=spare.__getitem__)
         if not spare[giver]:
             raise CapacityMistake(

@@ -18,10 +18,10 @@ _PAUSED = 600
 
 
 class Differences:
-    """Differences between wish and world that last, and that nobody is at.
+    """Differences between wish and world that last, and that no run works on.
 
     Only what was asked for is put into force: a wish that has been in force, or that has taken the place of another
-    while this looked on. What was wished for when a DAG was switched on is left to whoever has switched it on.
+    while this looked on. What was wished for when a DAG was switched on is left to the person who has switched it on.
     ``state`` has plain values, from which another process goes on.
     """
 

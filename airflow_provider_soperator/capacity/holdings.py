@@ -111,9 +111,9 @@ class World:
         return None if self.block.usage is None else self.block.usage - self.held
 
     def goal(self, desired: Allocation) -> Goal:
-        """What is possible of an allocation without the units that nobody may touch.
+        """What is possible of an allocation without the units that may not be touched.
 
-        GPUs that somebody else has of the block, or machines on their way out, are not counted: they may go.
+        GPUs that others have of the block, or machines on their way out, are not counted: they may go.
         """
         units = {name: seen.possible(desired[name]) for name, seen in self.holdings.items()}
         # What stays where it shall not be is missing elsewhere.

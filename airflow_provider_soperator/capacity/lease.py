@@ -1,7 +1,7 @@
 """The lease of a block, which one shift holds at a time, and the record of that shift.
 
-A holder renews its lease in every round. One that is not renewed for its term is anybody's, whatever became of its
-holder. Each place that keeps leases has a ``LeaseStore``; the rules are here.
+A holder renews its lease in every round. One that is not renewed for its term is free for any shift, whatever became
+of its holder. Each place that keeps leases has a ``LeaseStore``; the rules are here.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class JointLease:
             written = await store.write(mine, now, self._term, seen)
             if written is None:
                 await self._withdraw()
-                # Whoever was faster may be gone by now.
+                # The faster one may be gone by now.
                 return await store.read() or StoredLease(version="", renewed=now, name="a lease of this moment")
             self._has[number] = written
             known.append(mine)

@@ -275,7 +275,7 @@ class ProgressTimer:
         self._timeouts, self._patience = timeouts, patience(timeouts, has_window=has_window)
         self._part: tuple[Any, ...] = ()
         self._since: datetime | None = None
-        #: When steps began to fail, when somebody was told, and from when on no time has been counted.
+        #: When steps began to fail, when a person was told, and from when on no time has been counted.
         self._out_of_reach: datetime | None = None
         self._told: datetime | None = None
         self._failed: datetime | None = None

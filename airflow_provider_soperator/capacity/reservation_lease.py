@@ -60,13 +60,13 @@ class ReservationLease(LeaseStore):
             return None
         is_late = over is not None and is_mine and now - over.renewed >= over.term
         if is_late and [one.is_mine for one in await self._list()] != [True]:
-            # It was over, and somebody who has seen that takes it.
+            # It was over, and another shift that has seen that takes it.
             await self._ask(DeleteReservation(self._name))
             return None
         return self._stored(Reservation(name=self._name, start=start, end=start + term, comment=said))
 
     async def _may_have(self, start: datetime, said: str, over: StoredLease | None) -> bool:
-        """Ask for the block; True if nobody else holds it, or asks for it, once that which is over is deleted."""
+        """Ask for the block; True if no other shift holds it, or asks for it, once that which is over is deleted."""
         nodes, users, end = (self._node,), (self._user,), start + _ASKED
         # It may have been created, and the answer lost.
         with suppress(ReservationConflict):

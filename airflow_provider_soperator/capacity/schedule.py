@@ -188,7 +188,7 @@ class CapacitySchedule:
     def override(
         self, units: Mapping[str, Units], since: datetime, until: datetime | None, by: str, because: str
     ) -> Override:
-        """The override for what somebody wants, until a named end, or the next handover whose shift has not begun."""
+        """The override for what a person wants, until a named end, or the next handover whose shift has not begun."""
         following = self.next_change(since + self.lead_time)
         end = until or (following.at if following else since + timedelta(weeks=1))
         if end <= since:
@@ -230,7 +230,7 @@ class CapacitySchedule:
     def overridden(self, more: Iterable[Override]) -> CapacitySchedule:
         """This schedule with further overrides, of which the one that began last comes before all others.
 
-        None is compared with the lead, as whoever asks for one wants it at once.
+        None is compared with the lead, as those who ask for one want it at once.
         """
         made = copy(self)
         for name in [name for name in vars(made) if name.startswith("_")]:

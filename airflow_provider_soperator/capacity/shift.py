@@ -363,7 +363,7 @@ class Shift:
     async def _until(self, step: Callable[[datetime], Awaitable[T | None]]) -> T:
         """Repeat a step until it returns a result.
 
-        A network failure, a restarting cluster or a connection that somebody has to mend is waited out: none is a
+        A network failure, a restarting cluster or a connection that a person has to mend is waited out: none is a
         reason to roll back.
         """
         while True:

@@ -26,7 +26,7 @@ class TargetMove:
     ready: int
     #: Its units that go, with reasons, where a target can choose them.
     goes: Mapping[str, str] = field(default_factory=dict)
-    #: Units that nobody may touch, with reasons.
+    #: Units that may not be touched, with reasons.
     fixed: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:

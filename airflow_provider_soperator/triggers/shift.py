@@ -86,7 +86,7 @@ class ShiftTrigger(KillableTrigger):
         shift = asyncio.ensure_future(run)
         try:
             while not (await asyncio.wait([shift], timeout=_LOOK))[0]:
-                # Whoever plans next fails with a mistake in the overrides; Airflow may answer the next time.
+                # The next plan fails with a mistake in the overrides; Airflow may answer the next time.
                 with suppress(CapacityMistake, AirflowRuntimeError):
                     await self._check_wish()
             return shift.result()

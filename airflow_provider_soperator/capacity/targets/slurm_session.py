@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from airflow_provider_soperator.capacity.targets.nebius_session import GroupMachines
 
 
-#: Reservations of others within this time count if nobody knows when the nodes are to come back.
+#: Reservations of others within this time count if it is unknown when the nodes are to come back.
 _HORIZON = timedelta(days=2)
 
 
@@ -249,7 +249,7 @@ class SlurmNodesSession(Session):
         return [job for job in await self._client.ask(ListJobs()) if job.state.is_active and job.nodelist]
 
     async def _choose(self, loads: Sequence[NodeLoad], to: int, release: Release) -> dict[str, str]:
-        """The nodes to release, and why; those that nobody may touch are left alone."""
+        """The nodes to release, and why; those that may not be touched are left alone."""
         reserved, by_others = await self._reservations()
         fixed = {load.node.name: why for load in loads if (why := self._untouchable(load.node, by_others))}
         given = sum(load.node.name in fixed and _is_kept_off(load.node) for load in loads)
@@ -273,7 +273,7 @@ class SlurmNodesSession(Session):
     def _is_told(self, load: NodeLoad, release: Release) -> bool:
         """True if a node is on its way off, in the name of this block.
 
-        One that waits for its jobs, as somebody has told it, is left to them if theirs would be ended now, and an idle
+        One that waits for its jobs, as others have told it, is left to them if theirs would be ended now, and an idle
         one could go.
         """
         if is_going_off(load.node):

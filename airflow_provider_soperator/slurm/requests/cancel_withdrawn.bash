@@ -5,7 +5,7 @@ withdrawals=$lock/withdrawn
 compgen -G "$withdrawals/[a-z2-7]*" >/dev/null || exit 0
 work=$(mktemp -d) || exit 1
 trap 'rm -rf -- "$work"' EXIT
-# Whoever has the lock does the same in the end.
+# The program that has the lock does the same in the end.
 exec 9>>"$lock/submit.lock" && flock -n 9 || exit 0
 queue || { status=$?; cat "$work/err" >&2; exit "$status"; }
 cancel_withdrawn

@@ -37,7 +37,7 @@ queue() {
         >"$work/queue" 2>"$work/err" </dev/null
 }
 unfinished='@(PENDING|CONFIGURING|RUNNING|SUSPENDED|STOPPED|COMPLETING|REQUEUED|RESIZING|SIGNALING|STAGE_OUT|SPECIAL_EXIT)'
-# Whoever was told to end a job may not have lived to see that done.
+# The process that was told to end a job may not have lived to see that done.
 cancel_withdrawn() {
     local file key ended=()
     local -A wanted=() shared=() known=()

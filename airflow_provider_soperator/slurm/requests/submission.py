@@ -13,7 +13,7 @@ nothing more is released. If one is rejected, the others are held, lose their ke
 
 A submission can be withdrawn by a file that is named by its key. That meets the programs that have begun before, even
 if they still wait for the lock: they do not submit its job, or cancel it. A job that was to be cancelled at that time,
-and is still there, is cancelled by whoever reaches the cluster next, to submit other jobs or to poll.
+and is still there, is cancelled by the process that reaches the cluster next, to submit other jobs or to poll.
 
 A dependency may name other jobs by their submission keys. Slurm knows neither keys nor names without them, so they are
 replaced by ids at the last moment.
