@@ -28,14 +28,21 @@ class Page:
         return element
 
     def click(self, xpath: str) -> None:
-        """What unfolds is in the way of others for a moment, and pages draw their elements anew."""
+        """Click an element once it can be.
+
+        What unfolds is in the way of others for a moment, pages draw their elements anew, and a form's buttons are
+        disabled until it has read its fields.
+        """
 
         def clicked(browser: webdriver.Chrome) -> bool:
-            self.find(xpath).click()
-            return True
+            element = self.find(xpath)
+            if element.is_enabled():
+                element.click()
+                return True
+            return False
 
         moving = [ElementClickInterceptedException, StaleElementReferenceException]
-        WebDriverWait(self._browser, PATIENCE, ignored_exceptions=moving).until(clicked, f"in the way of {xpath}")
+        WebDriverWait(self._browser, PATIENCE, ignored_exceptions=moving).until(clicked, f"{xpath} cannot be clicked")
 
     def paste(self, xpath: str, text: str) -> None:
         """Put a text into a field at once: of keys that are pressed too fast the form loses some."""
