@@ -64,10 +64,13 @@ class PendingSubmission:
     fresh: bool = False
 
     @cached_property
+    def packable(self) -> packs.Packable | None:
+        return packs.packable_of(self.job)
+
+    @property
     def kind(self) -> str:
         """Equal for the jobs of mapped tasks that can go as one array; empty for others."""
-        packable = packs.packable_of(self.job)
-        return packable.kind if packable else ""
+        return self.packable.kind if self.packable else ""
 
 
 K = TypeVar("K")
@@ -77,14 +80,16 @@ def submit(batch: Mapping[K, PendingSubmission]) -> Steps[dict[K, Submitted]]:
     """Submit jobs in one request; those that it did not reach, or slurmctld did not answer about, have no answer."""
     jobs, begun = tuple(one.job for one in batch.values()), [one.since for one in batch.values()]
     since = None if None in begun else min(filter(None, begun))
-    request = SubmitOnce(jobs=jobs, since=since, fresh=all(one.fresh for one in batch.values()))
+    fresh, packables = all(one.fresh for one in batch.values()), tuple(one.packable for one in batch.values())
     for one in batch.values():
         # After a failure it may have been submitted nevertheless.
         one.fresh = False
-    answers = yield request
+    answers = yield SubmitOnce(jobs=jobs, since=since, fresh=fresh, packables=packables)
     if alone := [place for place, one in enumerate(batch.values()) if one.kind and _is_no_array(answers[place].error)]:
-        again = SubmitOnce(jobs=tuple(jobs[place] for place in alone), since=since, fresh=request.fresh, arrays=False)
-        instead = dict(zip(alone, (yield again), strict=True))
+        # The cluster takes no arrays, or none with so many indices.
+        some = tuple(jobs[place] for place in alone)
+        answered_alone = yield SubmitOnce(jobs=some, since=since, fresh=fresh, packables=(None,) * len(some))
+        instead = dict(zip(alone, answered_alone, strict=True))
         answers = tuple(instead.get(place, answer) for place, answer in enumerate(answers))
     answers = yield from explained_answers(jobs, answers)
     answered = {which: one for which, one in zip(batch, answers, strict=True) if not (one.error and one.error.passing)}

@@ -7,6 +7,7 @@ import base64
 import binascii
 import copy
 import json
+import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -90,6 +91,10 @@ async def connect(ssh_conn_id: str) -> Callable[[], paramiko.SSHClient]:
 def _opened(ssh_conn_id: str, connection: Any, extra: Mapping[str, Any]) -> paramiko.SSHClient:
     from airflow.providers.ssh.hooks.ssh import SSHHook
 
+    # "Connected" and "Authentication successful" are no lines of a task's log; a failure is raised.
+    log = logging.getLogger("paramiko.transport")
+    if log.level == logging.NOTSET:
+        log.setLevel(logging.WARNING)
     connection = copy.copy(connection)
     connection.extra = json.dumps(straightened(extra))
 
