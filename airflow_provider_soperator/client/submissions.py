@@ -191,6 +191,26 @@ def named_jobs(names: Sequence[str], since: datetime) -> Steps[list[Job | Accoun
     return found
 
 
+def earlier_jobs(job: BatchJob, keys: Sequence[SubmissionKey], since: datetime | None) -> Steps[list[JobStatus | None]]:
+    """The jobs of several tries, in their order, as Slurm has them; None for one that it does not know (any more)."""
+    names, wanted = [named(job, key).name or "" for key in keys], Keys(keys)
+    found: dict[SubmissionKey, dict[JobId, dict[JobId, Job]]] = {key: {} for key in keys}
+    since = since or datetime.now(timezone.utc) - LOOK_BACK
+    # The queue is more exact than accounting, and comes last here.
+    for one in reversed((yield from named_jobs(names, since))):
+        for key, own in wanted.of(one.name, one.id):
+            found[key].setdefault(own, {})[one.id] = one if isinstance(one, Job) else one.as_job()
+    return [_end(jobs) for jobs in found.values()]
+
+
+def _end(jobs: dict[JobId, dict[JobId, Job]]) -> JobStatus | None:
+    if not jobs:
+        return None
+    # The lowest id of a key counts, as in the submission.
+    lowest = min(jobs)
+    return JobStatus(id=lowest, parts=tuple(part for _, part in sorted(jobs[lowest].items())))
+
+
 def _goes_on(status: JobStatus) -> bool:
     """True if another try goes on with a job."""
     if status.is_finished:

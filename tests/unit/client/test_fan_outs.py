@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_soperator.client.batcher import LONGEST, QUIET
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.job_run import JobRun
-from airflow_provider_soperator.client.siblings import LONGEST, QUIET
 from airflow_provider_soperator.slurm import packs
 from airflow_provider_soperator.slurm.errors import ControllerUnreachable, classify
 from airflow_provider_soperator.slurm.job import BatchJob
