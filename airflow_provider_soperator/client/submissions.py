@@ -161,13 +161,9 @@ def find(batch: Mapping[K, Earlier]) -> Steps[dict[K, Submitted | None]]:
 
     A job that has left the queue while accounting lags looks lost, and may have succeeded: its watch finds out.
     """
-    names = {key: named(one.job, key).name or "" for one in batch.values() for key in one.keys}
     since = min(one.since or datetime.now(timezone.utc) - LOOK_BACK for one in batch.values())
-    keys = Keys(names)
-    # The lowest id of each key counts, as in the submission.
-    known: dict[SubmissionKey, JobId] = {}
-    for job in sorted((yield from named_jobs(tuple(names.values()), since)), key=lambda job: job.id, reverse=True):
-        known.update(keys.of(job.name, job.id))
+    jobs = yield from _jobs_of({key: one.job for one in batch.values() for key in one.keys}, since)
+    known = {key: job.id for key, job in jobs.items()}
     newest = {which: next((key for key in reversed(one.keys) if key in known), None) for which, one in batch.items()}
     wanted = {known[key]: key.suffix_of(known[key]) for key in newest.values() if key}
     if not wanted:
@@ -181,34 +177,30 @@ def find(batch: Mapping[K, Earlier]) -> Steps[dict[K, Submitted | None]]:
     }
 
 
-def named_jobs(names: Sequence[str], since: datetime) -> Steps[list[Job | AccountingJob]]:
-    """The connection's own jobs of these names, first those in the queue, then those in accounting."""
-    names = tuple(dict.fromkeys(names_of(names)))
-    found: list[Job | AccountingJob] = list((yield ListJobs(mine=True, names=names)))
-    with contextlib.suppress(AccountingDisabled):
-        for start in range(0, len(names), MOST):
-            found += yield Accounting(names=tuple(names[start : start + MOST]), mine=True, since=since)
-    return found
-
-
 def earlier_jobs(job: BatchJob, keys: Sequence[SubmissionKey], since: datetime | None) -> Steps[list[JobStatus | None]]:
     """The jobs of several tries, in their order, as Slurm has them; None for one that it does not know (any more)."""
-    names, wanted = [named(job, key).name or "" for key in keys], Keys(keys)
-    found: dict[SubmissionKey, dict[JobId, dict[JobId, Job]]] = {key: {} for key in keys}
-    since = since or datetime.now(timezone.utc) - LOOK_BACK
+    found = yield from _jobs_of(dict.fromkeys(keys, job), since or datetime.now(timezone.utc) - LOOK_BACK)
+    return [found.get(key) for key in keys]
+
+
+def _jobs_of(wanted: Mapping[SubmissionKey, BatchJob], since: datetime) -> Steps[dict[SubmissionKey, JobStatus]]:
+    """The job of each key that Slurm knows; of several the one with the lowest id, as in the submission."""
+    names = tuple(dict.fromkeys(names_of(named(job, key).name or "" for key, job in wanted.items())))
+    records: list[Job | AccountingJob] = list((yield ListJobs(mine=True, names=names)))
+    with contextlib.suppress(AccountingDisabled):
+        for start in range(0, len(names), MOST):
+            records += yield Accounting(names=names[start : start + MOST], mine=True, since=since)
+    keys, found = Keys(wanted), dict[SubmissionKey, dict[JobId, dict[JobId, Job]]]()
     # The queue is more exact than accounting, and comes last here.
-    for one in reversed((yield from named_jobs(names, since))):
-        for key, own in wanted.of(one.name, one.id):
-            found[key].setdefault(own, {})[one.id] = one if isinstance(one, Job) else one.as_job()
-    return [_end(jobs) for jobs in found.values()]
-
-
-def _end(jobs: dict[JobId, dict[JobId, Job]]) -> JobStatus | None:
-    if not jobs:
-        return None
-    # The lowest id of a key counts, as in the submission.
-    lowest = min(jobs)
-    return JobStatus(id=lowest, parts=tuple(part for _, part in sorted(jobs[lowest].items())))
+    for record in reversed(records):
+        for key, job in keys.of(record.name, record.id):
+            parts = found.setdefault(key, {}).setdefault(job, {})
+            parts[record.id] = record if isinstance(record, Job) else record.as_job()
+    lowest = {key: min(jobs) for key, jobs in found.items()}
+    return {
+        key: JobStatus(id=job, parts=tuple(part for _, part in sorted(found[key][job].items())))
+        for key, job in lowest.items()
+    }
 
 
 def _goes_on(status: JobStatus) -> bool:
