@@ -20,57 +20,12 @@ def get_provider_info() -> dict[str, Any]:
         "description": "`Soperator <https://github.com/nebius/soperator>`__: Slurm on Kubernetes",
         "versions": [__version__],
         "integrations": [{"integration-name": "Soperator", "external-doc-url": "https://github.com/nebius/soperator"}],
-        "hooks": [
-            {
-                "integration-name": "Soperator",
-                "python-modules": [
-                    "airflow_provider_soperator.hooks.airflow_api",
-                    "airflow_provider_soperator.hooks.cluster",
-                    "airflow_provider_soperator.hooks.nebius",
-                    "airflow_provider_soperator.hooks.prometheus",
-                    "airflow_provider_soperator.hooks.slurm",
-                    "airflow_provider_soperator.hooks.terraform",
-                ],
-            }
-        ],
-        "operators": [
-            {
-                "integration-name": "Soperator",
-                "python-modules": [
-                    "airflow_provider_soperator.operators.capacity",
-                    "airflow_provider_soperator.operators.capacity_dag",
-                    "airflow_provider_soperator.operators.cluster",
-                    "airflow_provider_soperator.operators.nodes",
-                    "airflow_provider_soperator.operators.pipeline",
-                    "airflow_provider_soperator.operators.queue",
-                    "airflow_provider_soperator.operators.sbatch",
-                    "airflow_provider_soperator.operators.stats",
-                ],
-            }
-        ],
-        "sensors": [
-            {
-                "integration-name": "Soperator",
-                "python-modules": [
-                    "airflow_provider_soperator.sensors.capacity",
-                    "airflow_provider_soperator.sensors.cluster",
-                    "airflow_provider_soperator.sensors.health",
-                    "airflow_provider_soperator.sensors.jobs",
-                    "airflow_provider_soperator.sensors.nodes",
-                ],
-            }
-        ],
-        "triggers": [
-            {
-                "integration-name": "Soperator",
-                "python-modules": [
-                    "airflow_provider_soperator.triggers.shift",
-                    "airflow_provider_soperator.triggers.events",
-                    "airflow_provider_soperator.triggers.sbatch",
-                    "airflow_provider_soperator.triggers.work",
-                ],
-            }
-        ],
+        "hooks": _listed("hooks", "airflow_api", "cluster", "nebius", "prometheus", "slurm", "terraform"),
+        "operators": _listed(
+            "operators", "capacity", "capacity_dag", "cluster", "nodes", "pipeline", "queue", "sbatch", "stats"
+        ),
+        "sensors": _listed("sensors", "capacity", "cluster", "health", "jobs", "nodes"),
+        "triggers": _listed("triggers", "shift", "events", "sbatch", "work"),
         "extra-links": [
             "airflow_provider_soperator.links.slurm.JobLink",
             "airflow_provider_soperator.links.slurm.OutputLink",
@@ -82,3 +37,8 @@ def get_provider_info() -> dict[str, Any]:
             {"name": "sbatch", "class-name": "airflow_provider_soperator.decorators.sbatch.sbatch_task"},
         ],
     }
+
+
+def _listed(room: str, *modules: str) -> list[dict[str, Any]]:
+    """Modules, as the entry of one integration."""
+    return [{"integration-name": "Soperator", "python-modules": [f"{__package__}.{room}.{name}" for name in modules]}]

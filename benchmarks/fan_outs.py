@@ -7,8 +7,8 @@ import json
 import time
 import uuid
 
+from airflow_provider_soperator.client.batcher import QUIET
 from airflow_provider_soperator.client.client import AsyncSlurmClient
-from airflow_provider_soperator.client.siblings import QUIET
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_ids import ELEMENTS, SubmissionKey
 from airflow_provider_soperator.slurm.requests import CommandOutput, SchedulerDiagnostics

@@ -1,6 +1,7 @@
 """Requests that many tasks share, and failures that are waited out.
 
-What many tasks ask for at the same moment, as in a wide fan-out, goes to the cluster together.
+What many tasks ask for at the same moment, as in a wide fan-out, goes to the cluster together. Jobs of mapped tasks,
+which begin one after another and go as an array, wait for each other.
 """
 
 from __future__ import annotations
@@ -9,14 +10,18 @@ import asyncio
 import math
 import time
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Generic, TypeVar
+
+from async_timeout import timeout
 
 from airflow_provider_soperator.client.pace import Pace
 from airflow_provider_soperator.client.poller import first_of_kind
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm.errors import SlurmError
+from airflow_provider_soperator.slurm.job_ids import ELEMENTS
 from airflow_provider_soperator.transports.transport import RetryPolicy
 from airflow_provider_soperator.transports.transport_errors import TransportError
 
@@ -26,6 +31,10 @@ R = TypeVar("R")
 
 #: Seconds that the first item waits for others.
 BATCH_PAUSE = 0.05
+#: Seconds for which no further job has come once all are there: a triggerer takes up new tasks once a second.
+QUIET = 1.5
+#: Seconds that the first waits at most.
+LONGEST = 15.0
 #: Seconds after which the log is told again of a failure that lasts.
 TOLD_AGAIN = 1800.0
 
@@ -186,3 +195,50 @@ class Batcher(Generic[K, I, R]):
     @staticmethod
     def _callers(entries: Iterable[_Entry[I, R]]) -> list[_Caller[R]]:
         return [caller for entry in entries for caller in entry.callers if not caller.answer.done()]
+
+
+@dataclass
+class _Group:
+    """Jobs of one kind that wait for others."""
+
+    first: float = field(default_factory=lambda: time.monotonic())
+    last: float = 0.0
+    count: int = 0
+    is_full: asyncio.Event = field(default_factory=asyncio.Event)
+    goes: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def join(self) -> None:
+        self.last, self.count = time.monotonic(), self.count + 1
+        if self.count >= ELEMENTS:
+            self.is_full.set()
+
+    @property
+    def left(self) -> float:
+        """Seconds to wait for others, if no further one comes."""
+        return min(self.last + QUIET, self.first + LONGEST) - time.monotonic()
+
+
+class Siblings:
+    """Makes each job wait until no other of its kind has come for a while, or no other can."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, _Group] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def wait(self, kind: str) -> None:
+        group = self._groups.get(kind)
+        if group is None:
+            group = self._groups[kind] = _Group()
+            task = asyncio.create_task(self._gather(kind, group), name="slurm-siblings")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        group.join()
+        await group.goes.wait()
+
+    async def _gather(self, kind: str, group: _Group) -> None:
+        while not group.is_full.is_set() and group.left > 0:
+            with suppress(asyncio.TimeoutError):
+                async with timeout(group.left):
+                    await group.is_full.wait()
+        del self._groups[kind]
+        group.goes.set()

@@ -7,18 +7,17 @@ import contextlib
 import copy
 import dataclasses
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from datetime import datetime, timezone
-from functools import partial
-from typing import TypeVar
+from functools import partial, wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from airflow_provider_soperator.client import queue, submissions
-from airflow_provider_soperator.client.batcher import Batcher, Patience
+from airflow_provider_soperator.client.batcher import Batcher, Patience, Siblings
 from airflow_provider_soperator.client.job_accounts import JobAccounts
 from airflow_provider_soperator.client.output import Tail, Tails
 from airflow_provider_soperator.client.pace import Pace
 from airflow_provider_soperator.client.poller import POLL_INTERVAL, JobNews, Poller, statuses
-from airflow_provider_soperator.client.siblings import Siblings
 from airflow_provider_soperator.client.submissions import Earlier, PendingSubmission
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.shared import SharedAnswers
@@ -36,6 +35,7 @@ from airflow_provider_soperator.slurm.stats import SlurmStats, snapshot
 from airflow_provider_soperator.transports.transport import RetryPolicy, Transport, repeated
 from airflow_provider_soperator.transports.transport_errors import NotSupported, TransportError
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 #: Seconds for which the cluster's settings are cached.
@@ -44,6 +44,18 @@ _CONFIG_AGE = 600.0
 #: A broken connection is reopened silently. Slower failures, such as those of Slurm's own commands, are left to the
 #: poller, which reports them.
 _OF_WATCHERS = RetryPolicy(tries=2, within=5.0)
+
+
+def _method(
+    steps: Callable[P, Steps[T]],
+) -> Callable[Concatenate[AsyncSlurmClient, P], Coroutine[Any, Any, T]]:
+    """A method that takes some steps."""
+
+    @wraps(steps)
+    async def method(self: AsyncSlurmClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await run_steps_async(steps(*args, **kwargs), self.ask)
+
+    return method
 
 
 class AsyncSlurmClient:
@@ -168,35 +180,15 @@ class AsyncSlurmClient:
         """
         return await self._cancellations.get(tuple(keys), tuple(keys), self._log) if keys else ()
 
-    async def unfinished(self, jobs: Mapping[JobId, SubmissionKey]) -> tuple[JobId, ...]:
-        """Those of these jobs that have not ended: ask right before a change of jobs that were submitted long ago.
-
-        A slurmctld that was killed gives numbers out again, so a job with another key is another job.
-        """
-        return await self._take(queue.unfinished(jobs))
-
     async def cancel(self, job: JobId, *, signal: str = "") -> None:
         """Cancel a job, or send it a signal; a job that has ended is not an error."""
         await self.ask(CancelJobs(ids=(job,), signal=signal))
 
-    async def cancel_many(self, jobs: Iterable[JobId]) -> None:
-        """Cancel any number of jobs in one go."""
-        await self._take(queue.cancel_many(jobs))
-
-    async def relink(self, jobs: Iterable[JobId], old: JobId, new: JobId) -> tuple[JobId, ...]:
-        """Replace the dependency on ``old`` by one on ``new`` in these jobs; returns the jobs that had it.
-
-        Their other dependencies stay. ``old`` may be gone, and the jobs may be in ``DependencyNeverSatisfied``.
-        """
-        return await self._take(queue.relink(jobs, old, new))
-
-    async def let_go(self, job: JobId) -> bool:
-        """Drop the dependencies of a job that can never be satisfied, so that it runs; False if it has none."""
-        return await self._take(queue.let_go(job))
-
-    async def cancel_waiting(self, jobs: Iterable[JobId]) -> None:
-        """Cancel those of these jobs that have not started; running elements of an array continue."""
-        await self._take(queue.cancel_many(jobs, waiting=True))
+    unfinished = _method(queue.unfinished)
+    cancel_many = _method(queue.cancel_many)
+    cancel_waiting = _method(queue.cancel_waiting)
+    relink = _method(queue.relink)
+    let_go = _method(queue.let_go)
 
     async def status(self, job: JobId) -> JobStatus:
         """The status of a job, from the queue or from accounting."""
@@ -223,9 +215,9 @@ class AsyncSlurmClient:
         """
         return self._watcher.watch(job, name=name, mine=mine, poll_interval=poll_interval, indices=indices)
 
-    def tail(self, path: str, offset: int = 0) -> Tail:
-        """Follow the bytes that are appended to a file. All followed files are read in one request."""
-        return self._tails.follow(path, offset)
+    def tail(self, path: str, heard: asyncio.Event) -> Tail:
+        """Follow the bytes of a file; ``heard`` is set for new ones. All followed files are read in one request."""
+        return self._tails.follow(path, heard)
 
     async def stats(self, top: int = 10) -> SlurmStats:
         """Statistics of the cluster at this moment, with the ``top`` users. Without accounting there are no shares."""

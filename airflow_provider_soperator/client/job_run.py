@@ -77,8 +77,8 @@ class _Output:
     is_error: bool
     console: Console = field(default_factory=Console)
 
-    def printed(self, data: bytes) -> Printed | None:
-        lines = self.console.feed(data)
+    def printed(self) -> Printed | None:
+        lines = self.console.feed(self.tail.take())
         return Printed(self.part, self.tail.path, lines, self.is_error) if lines else None
 
 
@@ -113,6 +113,8 @@ class JobRun:
         self._poll_interval, self._show_output = poll_interval, show_output
         self._gather, self._tell_of_nodes = gather, tell_of_nodes
         self._outputs: dict[str, _Output] = {}
+        #: Set when there is new output.
+        self._heard = asyncio.Event()
         #: Elements of an array whose end was seen, and when progress was last reported.
         self._over: set[JobId] = set()
         self._reported = -math.inf
@@ -228,18 +230,18 @@ class JobRun:
             indices=self._array_indices(),
         )
         news = asyncio.ensure_future(watch.next())
-        reads: dict[asyncio.Future[bytes], _Output] = {}
+        heard = asyncio.ensure_future(self._heard.wait())
         status: JobStatus | None = None
         try:
             while status is None or not status.is_over:
-                waiting: list[asyncio.Future[Any]] = [news, *reads]
+                waiting: list[asyncio.Future[Any]] = [news, heard]
                 await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                for read in [read for read in reads if read.done()]:
-                    output = reads.pop(read)
-                    if (printed := output.printed(read.result())) and (news_of := self._news_of(printed)):
-                        yield news_of
-                    if not output.tail.trouble and output.part not in self._over:
-                        reads[asyncio.ensure_future(output.tail.next())] = output
+                if heard.done():
+                    self._heard.clear()
+                    heard = asyncio.ensure_future(self._heard.wait())
+                    for output in self._outputs.values():
+                        if (printed := output.printed()) and (news_of := self._news_of(printed)):
+                            yield news_of
                 if news.done():
                     status = news.result()
                     assert status is not None, "only this run closes the watch"
@@ -247,19 +249,12 @@ class JobRun:
                         yield status
                         async for printed in self._ended(status):
                             yield printed
-                    for output in self._new_outputs(status):
-                        reads[asyncio.ensure_future(output.tail.next())] = output
+                    self._follow_outputs(status)
                     news = asyncio.ensure_future(watch.next())
-            for read in filter(asyncio.Future.done, list(reads)):
-                # Read while the last status was yielded: it would not come again.
-                output = reads.pop(read)
-                if not self._is_element(output.part) and (printed := output.printed(read.result())):
-                    yield printed
         finally:
             watch.close()
             news.cancel()
-            for read in reads:
-                read.cancel()
+            heard.cancel()
             for output in self._outputs.values():
                 output.tail.close()
         async for printed in self._ended(status) if status.is_array else self._rest():
@@ -279,23 +274,20 @@ class JobRun:
             return [] if array is None else array_indices(array_text(array))
         return []
 
-    def _new_outputs(self, status: JobStatus) -> list[_Output]:
+    def _follow_outputs(self, status: JobStatus) -> None:
         if not self._show_output:
-            return []
+            return
         # A pending job has no output, or only that of the run before a requeue.
         parts = [part for part in status.parts if not part.state.is_pending]
         if status.is_array:
             # One that runs stands for all.
             parts = [part for part in parts if part.state.is_active][:1]
             if any(output.part not in self._over for output in self._outputs.values()):
-                return []
-        found = []
+                return
         for part in parts:
             for path, is_error in self._paths(part):
                 if path and path not in self._outputs:
-                    self._outputs[path] = _Output(part.id, self.client.tail(path), is_error)
-                    found.append(self._outputs[path])
-        return found
+                    self._outputs[path] = _Output(part.id, self.client.tail(path, self._heard), is_error)
 
     def _news_of(self, printed: Printed) -> Printed | NewestLine | None:
         """The lines themselves, or for an array the progress, at most once in each interval."""
@@ -384,10 +376,10 @@ class JobRun:
 
     async def _rest(self) -> AsyncIterator[Printed]:
         for output in self._outputs.values():
-            tail, data, note = output.tail, b"", output.tail.trouble
+            tail, data, note = output.tail, output.tail.take(), output.tail.trouble
             if not note:
                 try:
-                    data = await tail.rest(MOST_AT_THE_END)
+                    data += await tail.rest(MOST_AT_THE_END)
                     note = f"{tail.left} more bytes" if tail.left else ""
                 except (SlurmError, TransportError) as error:
                     # Missing output does not change how the job ended.

@@ -25,24 +25,16 @@ MOST_OF_ALL = 8 << 20
 
 
 class Tail:
-    """A file that is followed from an offset on."""
+    """A file that is followed from its start; ``heard`` is set when there are new bytes."""
 
-    def __init__(self, tails: Tails, path: str, offset: int) -> None:
-        self.path, self.offset = path, offset
+    def __init__(self, tails: Tails, path: str, heard: asyncio.Event) -> None:
+        self.path, self.offset = path, 0
         #: Why the file cannot be read, if it never can be.
         self.trouble = ""
         #: Bytes that were there at the last read and have not been read.
         self.left = 0
-        self._tails = tails
+        self._tails, self._heard = tails, heard
         self._unread = bytearray()
-        self._news = asyncio.Event()
-
-    async def next(self) -> bytes:
-        """Wait for new bytes; empty if the file can never be read."""
-        while not self._unread and not self.trouble:
-            self._news.clear()
-            await self._news.wait()
-        return self.take()
 
     def take(self) -> bytes:
         """New bytes, if there are any."""
@@ -71,12 +63,8 @@ class Tail:
         if data:
             self._unread += data
             self.offset += len(data)
-            self._news.set()
+            self._heard.set()
         self.left = max(0, size - self.offset)
-
-    def fail(self, trouble: str) -> None:
-        self.trouble = trouble
-        self._news.set()
 
 
 class Tails:
@@ -88,8 +76,8 @@ class Tails:
         self._pace = Pace(shortest=INTERVAL)
         self._task: asyncio.Task[None] | None = None
 
-    def follow(self, path: str, offset: int = 0) -> Tail:
-        tail = Tail(self, path, offset)
+    def follow(self, path: str, heard: asyncio.Event) -> Tail:
+        tail = Tail(self, path, heard)
         self._tails[id(tail)] = tail
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._poll(), name="slurm-tails")
@@ -121,7 +109,7 @@ class Tails:
                 await self.look(tails[start : start + MOST_FILES], most)
         except NotSupported as error:
             for tail in tails:
-                tail.fail(str(error))
+                tail.trouble = str(error)
                 self.remove(tail)
         except (SlurmError, TransportError):
             # The poller reports it to the watches of the job.

@@ -138,9 +138,12 @@ def has_fields(job: Job, wanted: Mapping[str, str | int | timedelta]) -> bool:
     return all(getattr(job, name) == value for name, value in wanted.items())
 
 
-def relink(ids: Iterable[JobId], old: JobId, new: JobId) -> Steps[tuple[JobId, ...]]:
-    """Replace the dependency on ``old`` by one on ``new`` in these jobs; returns the jobs that had it."""
-    return (yield from _change(ids, lambda unmet: unmet.relinked(old, new)))
+def relink(jobs: Iterable[JobId], old: JobId, new: JobId) -> Steps[tuple[JobId, ...]]:
+    """Replace the dependency on ``old`` by one on ``new`` in these jobs; returns the jobs that had it.
+
+    Their other dependencies stay. ``old`` may be gone, and the jobs may be in ``DependencyNeverSatisfied``.
+    """
+    return (yield from _change(jobs, lambda unmet: unmet.relinked(old, new)))
 
 
 def let_go(job: JobId) -> Steps[bool]:
@@ -193,9 +196,9 @@ def _updates(whole: JobId, parts: Iterable[Job], change: Callable[[Unmet], Unmet
 
 
 def unfinished(jobs: Mapping[JobId, SubmissionKey]) -> Steps[tuple[JobId, ...]]:
-    """Those of these jobs that have not ended, each known by its number and its key.
+    """Those of these jobs that have not ended: ask right before a change of jobs that were submitted long ago.
 
-    A slurmctld that was killed forgets its last jobs, and gives their numbers to others.
+    A slurmctld that was killed forgets its last jobs, and gives their numbers to others, which have other keys.
     """
     listed: tuple[Job, ...] = (yield ListJobs(ids=tuple(jobs))) if jobs else ()
     keys = Keys(jobs.values())
@@ -235,9 +238,14 @@ def cancel_keys(batch: Mapping[K, Sequence[SubmissionKey]]) -> Steps[dict[K, tup
     return {which: tuple(job for key in some for job in ended.get(key, ())) for which, some in batch.items()}
 
 
-def cancel_many(ids: Iterable[JobId], waiting: bool = False) -> Steps[None]:
-    """Cancel jobs; with ``waiting`` only those that have not started, while running elements of an array continue."""
-    yield from tried(CancelJobs(ids=batch, waiting=waiting) for batch in batches(dict.fromkeys(ids)))
+def cancel_many(jobs: Iterable[JobId]) -> Steps[None]:
+    """Cancel any number of jobs."""
+    yield from tried(CancelJobs(ids=batch) for batch in batches(dict.fromkeys(jobs)))
+
+
+def cancel_waiting(jobs: Iterable[JobId]) -> Steps[None]:
+    """Cancel those of these jobs that have not started; running elements of an array continue."""
+    yield from tried(CancelJobs(ids=batch, waiting=True) for batch in batches(dict.fromkeys(jobs)))
 
 
 def tried(requests: Iterable[Request[None]]) -> Steps[None]:

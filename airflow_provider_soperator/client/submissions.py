@@ -64,10 +64,13 @@ class PendingSubmission:
     fresh: bool = False
 
     @cached_property
+    def packable(self) -> packs.Packable | None:
+        return packs.packable_of(self.job)
+
+    @property
     def kind(self) -> str:
         """Equal for the jobs of mapped tasks that can go as one array; empty for others."""
-        packable = packs.packable_of(self.job)
-        return packable.kind if packable else ""
+        return self.packable.kind if self.packable else ""
 
 
 K = TypeVar("K")
@@ -77,14 +80,16 @@ def submit(batch: Mapping[K, PendingSubmission]) -> Steps[dict[K, Submitted]]:
     """Submit jobs in one request; those that it did not reach, or slurmctld did not answer about, have no answer."""
     jobs, begun = tuple(one.job for one in batch.values()), [one.since for one in batch.values()]
     since = None if None in begun else min(filter(None, begun))
-    request = SubmitOnce(jobs=jobs, since=since, fresh=all(one.fresh for one in batch.values()))
+    fresh, packables = all(one.fresh for one in batch.values()), tuple(one.packable for one in batch.values())
     for one in batch.values():
         # After a failure it may have been submitted nevertheless.
         one.fresh = False
-    answers = yield request
+    answers = yield SubmitOnce(jobs=jobs, since=since, fresh=fresh, packables=packables)
     if alone := [place for place, one in enumerate(batch.values()) if one.kind and _is_no_array(answers[place].error)]:
-        again = SubmitOnce(jobs=tuple(jobs[place] for place in alone), since=since, fresh=request.fresh, arrays=False)
-        instead = dict(zip(alone, (yield again), strict=True))
+        # The cluster takes no arrays, or none with so many indices.
+        some = tuple(jobs[place] for place in alone)
+        answered_alone = yield SubmitOnce(jobs=some, since=since, fresh=fresh, packables=(None,) * len(some))
+        instead = dict(zip(alone, answered_alone, strict=True))
         answers = tuple(instead.get(place, answer) for place, answer in enumerate(answers))
     answers = yield from explained_answers(jobs, answers)
     answered = {which: one for which, one in zip(batch, answers, strict=True) if not (one.error and one.error.passing)}
@@ -156,13 +161,9 @@ def find(batch: Mapping[K, Earlier]) -> Steps[dict[K, Submitted | None]]:
 
     A job that has left the queue while accounting lags looks lost, and may have succeeded: its watch finds out.
     """
-    names = {key: named(one.job, key).name or "" for one in batch.values() for key in one.keys}
     since = min(one.since or datetime.now(timezone.utc) - LOOK_BACK for one in batch.values())
-    keys = Keys(names)
-    # The lowest id of each key counts, as in the submission.
-    known: dict[SubmissionKey, JobId] = {}
-    for job in sorted((yield from named_jobs(tuple(names.values()), since)), key=lambda job: job.id, reverse=True):
-        known.update(keys.of(job.name, job.id))
+    jobs = yield from _jobs_of({key: one.job for one in batch.values() for key in one.keys}, since)
+    known = {key: job.id for key, job in jobs.items()}
     newest = {which: next((key for key in reversed(one.keys) if key in known), None) for which, one in batch.items()}
     wanted = {known[key]: key.suffix_of(known[key]) for key in newest.values() if key}
     if not wanted:
@@ -176,14 +177,30 @@ def find(batch: Mapping[K, Earlier]) -> Steps[dict[K, Submitted | None]]:
     }
 
 
-def named_jobs(names: Sequence[str], since: datetime) -> Steps[list[Job | AccountingJob]]:
-    """The connection's own jobs of these names, first those in the queue, then those in accounting."""
-    names = tuple(dict.fromkeys(names_of(names)))
-    found: list[Job | AccountingJob] = list((yield ListJobs(mine=True, names=names)))
+def earlier_jobs(job: BatchJob, keys: Sequence[SubmissionKey], since: datetime | None) -> Steps[list[JobStatus | None]]:
+    """The jobs of several tries, in their order, as Slurm has them; None for one that it does not know (any more)."""
+    found = yield from _jobs_of(dict.fromkeys(keys, job), since or datetime.now(timezone.utc) - LOOK_BACK)
+    return [found.get(key) for key in keys]
+
+
+def _jobs_of(wanted: Mapping[SubmissionKey, BatchJob], since: datetime) -> Steps[dict[SubmissionKey, JobStatus]]:
+    """The job of each key that Slurm knows; of several the one with the lowest id, as in the submission."""
+    names = tuple(dict.fromkeys(names_of(named(job, key).name or "" for key, job in wanted.items())))
+    records: list[Job | AccountingJob] = list((yield ListJobs(mine=True, names=names)))
     with contextlib.suppress(AccountingDisabled):
         for start in range(0, len(names), MOST):
-            found += yield Accounting(names=tuple(names[start : start + MOST]), mine=True, since=since)
-    return found
+            records += yield Accounting(names=names[start : start + MOST], mine=True, since=since)
+    keys, found = Keys(wanted), dict[SubmissionKey, dict[JobId, dict[JobId, Job]]]()
+    # The queue is more exact than accounting, and comes last here.
+    for record in reversed(records):
+        for key, job in keys.of(record.name, record.id):
+            parts = found.setdefault(key, {}).setdefault(job, {})
+            parts[record.id] = record if isinstance(record, Job) else record.as_job()
+    lowest = {key: min(jobs) for key, jobs in found.items()}
+    return {
+        key: JobStatus(id=job, parts=tuple(part for _, part in sorted(found[key][job].items())))
+        for key, job in lowest.items()
+    }
 
 
 def _goes_on(status: JobStatus) -> bool:

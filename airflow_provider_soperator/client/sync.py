@@ -26,13 +26,13 @@ T = TypeVar("T")
 
 
 def _waited(
-    method: Callable[Concatenate[AsyncSlurmClient, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[SlurmClient, P], T]:
-    """A blocking version of a method of the async client."""
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[SlurmClient | BlockingWatch, P], T]:
+    """A blocking version of a method of the async object that this one is made of."""
 
     @wraps(method)
-    def waited(self: SlurmClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return LOOP.run(method(self._client, *args, **kwargs))
+    def waited(self: SlurmClient | BlockingWatch, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return LOOP.run(method(self._asynchronous, *args, **kwargs))
 
     return waited
 
@@ -45,7 +45,7 @@ def _watched(
     @wraps(method)
     def watched(self: SlurmClient, /, *args: P.args, **kwargs: P.kwargs) -> BlockingWatch:
         async def begin() -> JobNews:
-            return method(self._client, *args, **kwargs)
+            return method(self._asynchronous, *args, **kwargs)
 
         return BlockingWatch(LOOP.run(begin()))
 
@@ -63,11 +63,11 @@ class SlurmClient:
     """
 
     def __init__(self, client: AsyncSlurmClient) -> None:
-        self._client = client
+        self._asynchronous = client
 
     def patient(self, log: Logger) -> SlurmClient:
         """This client for a caller that waits while the cluster is away, which its log is told of."""
-        return SlurmClient(self._client.patient(log))
+        return SlurmClient(self._asynchronous.patient(log))
 
     ask = _waited(AsyncSlurmClient.ask)
     config = _waited(AsyncSlurmClient.config)
@@ -108,11 +108,10 @@ class BlockingWatch:
     """
 
     def __init__(self, watch: JobNews) -> None:
-        self._watch = watch
+        self._asynchronous = watch
 
-    def next(self) -> JobStatus | None:
-        """Wait for the next status; None after the last."""
-        return LOOP.run(self._watch.next())
+    next = _waited(JobNews.next)
+    end = _waited(JobNews.end)
 
     def __iter__(self) -> Iterator[JobStatus]:
         try:
@@ -121,15 +120,11 @@ class BlockingWatch:
         finally:
             self.close()
 
-    def end(self) -> JobStatus | None:
-        """Wait until the job is over; None if the watch is closed before."""
-        return LOOP.run(self._watch.end())
-
     def close(self) -> None:
         """Stop watching."""
 
         async def close() -> None:
-            self._watch.close()
+            self._asynchronous.close()
 
         LOOP.run(close())
 

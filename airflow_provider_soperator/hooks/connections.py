@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_soperator.errors import ConnectionMistake, nearest
+
+if TYPE_CHECKING:
+    from airflow.sdk import Connection
 
 #: The text of a form where nothing is chosen.
 _NOT_CHOSEN = "follows from what else is set"
@@ -75,6 +78,15 @@ def at_most_one(said: Mapping[str, object]) -> None:
     both = [name for name, value in said.items() if value]
     if len(both) > 1:
         raise ConnectionMistake(f"{' and '.join(both)} are both set, and only one of them can count: remove the other")
+
+
+async def read_connection(conn_id: str) -> tuple[Connection, dict[str, Any]]:
+    """A connection and its extra, without blocking the event loop. Airflow masks the secrets of both in logs."""
+    from airflow.providers.common.compat.connection import get_async_connection, get_async_extra_dejson
+
+    with known(conn_id):
+        connection = await get_async_connection(conn_id)
+    return connection, await get_async_extra_dejson(connection)
 
 
 @contextmanager

@@ -6,39 +6,32 @@ Imports nothing heavy: Airflow reads it in each of its processes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 
 from airflow_provider_soperator.hooks.connections import ConnectionForm, Field
 from airflow_provider_soperator.slurm.links import PLACEHOLDERS
 
 #: Transports to a cluster, and their names in the form.
-TRANSPORTS: Mapping[str, str] = MappingProxyType(
-    {
-        "ssh": "ssh: commands on the login node",
-        "kubernetes": "kubernetes: commands in the login pod",
-        "rest": "rest: slurmrestd",
-        "native": "native: pyslurm on this machine",
-        "local": "local: commands on this machine",
-    }
-)
+TRANSPORTS: Mapping[str, str] = {
+    "ssh": "ssh: commands on the login node",
+    "kubernetes": "kubernetes: commands in the login pod",
+    "rest": "rest: slurmrestd",
+    "native": "native: pyslurm on this machine",
+    "local": "local: commands on this machine",
+}
 #: Ways to its files, for transports that cannot reach them.
-FILE_WAYS: Mapping[str, str] = MappingProxyType(
-    {
-        "ssh": "ssh: on the login node",
-        "kubernetes": "kubernetes: in the login pod",
-        "local": "local: this machine has them at the same paths",
-        "none": "none: no files are needed",
-    }
-)
+FILE_WAYS: Mapping[str, str] = {
+    "ssh": "ssh: on the login node",
+    "kubernetes": "kubernetes: in the login pod",
+    "local": "local: this machine has them at the same paths",
+    "none": "none: no files are needed",
+}
 #: Templates of links, and their help in the form.
-LINKS: Mapping[str, str] = MappingProxyType(
-    {
-        "job_link": "Where the button Job of a task leads to, such as https://portal.example.com/jobs/{job_id}.",
-        "output_link": "Likewise for the job's output, such as https://portal.example.com/files{output}.",
-        "grafana_link": "Likewise for measurements, such as "
-        "https://grafana.example.com/d/gpus?var-node={nodes}&from={start_ms}&to={end_ms}.",
-    }
-)
+LINKS: Mapping[str, str] = {
+    "job_link": "Where the button Job of a task leads to, such as https://portal.example.com/jobs/{job_id}.",
+    "output_link": "Likewise for the job's output, such as https://portal.example.com/files{output}.",
+    "grafana_link": "Likewise for measurements, such as "
+    "https://grafana.example.com/d/gpus?var-node={nodes}&from={start_ms}&to={end_ms}.",
+}
 _PLACEHOLDERS = f"It may name {', '.join(f'{{{name}}}' for name in PLACEHOLDERS)}."
 
 _SOPERATOR_FIELDS = (

@@ -15,7 +15,7 @@ from airflow.sdk import BaseHook
 
 from airflow_provider_soperator import __version__
 from airflow_provider_soperator.errors import ConnectionMistake
-from airflow_provider_soperator.hooks.connections import at_most_one, filled, installed, known
+from airflow_provider_soperator.hooks.connections import at_most_one, filled, installed, known, read_connection
 from airflow_provider_soperator.hooks.forms import NEBIUS
 from airflow_provider_soperator.hooks.transports import lines_of_key
 from airflow_provider_soperator.nebius.api import NebiusUnauthenticated, access_token, whoami
@@ -84,10 +84,8 @@ def read(connection: Any, extra: Mapping[str, Any]) -> NebiusSettings:
         insecure=bool(said.get("insecure")),
         token=token,
         private_key=key,
-        credentials_file=said.get("credentials_file", ""),
-        lease_conn_id=said.get("lease_conn_id", ""),
-        lease_namespace=said.get("lease_namespace") or "default",
         **ids,
+        **{name: said[name] for name in ("credentials_file", "lease_conn_id", "lease_namespace") if name in said},
     )
 
 
@@ -125,12 +123,7 @@ class NebiusHook(BaseHook):
 
     async def async_settings(self) -> NebiusSettings:
         """Read the connection."""
-        from airflow.providers.common.compat.connection import get_async_connection, get_async_extra_dejson
-
-        with known(self.nebius_conn_id):
-            connection = await get_async_connection(self.nebius_conn_id)
-        # Reading the extra tells Airflow's secrets masker what is in it.
-        return read(connection, await get_async_extra_dejson(connection))
+        return read(*await read_connection(self.nebius_conn_id))
 
     async def async_token(self) -> str:
         """An access token, which lives for some hours: the connection's own, or one for its service account's key."""

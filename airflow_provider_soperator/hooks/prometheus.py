@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseHook
 
 from airflow_provider_soperator.health.metrics import METRICS, Metric, Sample
-from airflow_provider_soperator.hooks.connections import installed, known
+from airflow_provider_soperator.hooks.connections import installed, read_connection
 from airflow_provider_soperator.transports.transport_errors import (
     ConnectFailed,
     ConnectRefused,
@@ -70,14 +70,9 @@ class PrometheusHook(BaseHook):
         return vector_of(answer.status_code, answer.content, expression)
 
     async def _client(self) -> httpx.AsyncClient:
-        from airflow.providers.common.compat.connection import get_async_connection, get_async_extra_dejson
-
         with installed("rest"):
             import httpx
-        with known(self.prometheus_conn_id):
-            connection = await get_async_connection(self.prometheus_conn_id)
-        # Reading the extra tells Airflow's secrets masker what is in it.
-        extra = await get_async_extra_dejson(connection)
+        connection, extra = await read_connection(self.prometheus_conn_id)
         token = extra.get("bearer_token") or ("" if connection.login else connection.password)
         headers = dict(extra.get("headers") or {})
         if token:

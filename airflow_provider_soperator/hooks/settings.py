@@ -94,13 +94,10 @@ def read(connection: Any, extra: Mapping[str, Any]) -> Settings:
         user=connection.login or "",
         ssh_conn_id=ssh,
         kubernetes_conn_id=kubernetes,
-        namespace=said.get("namespace") or NAMESPACE,
-        cluster=said.get("cluster", ""),
         rest_url=url.rstrip("/"),
-        jwt_token=said.get("jwt_token", ""),
-        jwt_secret=said.get("jwt_secret", ""),
         links=links,
         written=(connection.host, connection.port, connection.login, connection.password, connection.extra),
+        **{name: said[name] for name in ("namespace", "cluster", "jwt_token", "jwt_secret") if name in said},
     )
 
 

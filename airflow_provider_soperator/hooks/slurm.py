@@ -9,8 +9,7 @@ from airflow.sdk import BaseHook
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.sync import LOOP, SlurmClient
-from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
-from airflow_provider_soperator.hooks.connections import known
+from airflow_provider_soperator.hooks.connections import known, read_connection
 from airflow_provider_soperator.hooks.forms import SOPERATOR
 from airflow_provider_soperator.hooks.settings import Settings, read
 from airflow_provider_soperator.hooks.transports import open_transport
@@ -58,12 +57,8 @@ class SlurmHook(BaseHook):
 
     async def async_settings(self) -> Settings:
         """The settings of the connection, read once; a new hook reads them anew."""
-        from airflow.providers.common.compat.connection import get_async_connection, get_async_extra_dejson
-
         if self._said is None:
-            with known(self.slurm_conn_id):
-                connection = await get_async_connection(self.slurm_conn_id)
-            self._said = read(connection, await get_async_extra_dejson(connection))
+            self._said = read(*await read_connection(self.slurm_conn_id))
         return self._said
 
     @property
@@ -76,6 +71,8 @@ class SlurmHook(BaseHook):
         settings = await self.async_settings()
         if not settings.kubernetes_conn_id:
             return []
+        from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
+
         return await SoperatorClusterHook(settings.kubernetes_conn_id, settings.namespace).tell_of(nodes)
 
     def get_conn(self) -> SlurmClient:

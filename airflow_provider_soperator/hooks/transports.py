@@ -7,27 +7,15 @@ import base64
 import binascii
 import copy
 import json
+import logging
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_soperator.errors import ConnectionMistake
-from airflow_provider_soperator.hooks import cluster, transports
-from airflow_provider_soperator.hooks.connections import installed, known
+from airflow_provider_soperator.hooks.connections import installed, read_connection
 from airflow_provider_soperator.hooks.settings import Settings
-from airflow_provider_soperator.transports.kubernetes import CONTROLLER, LOGIN, KubernetesTransport, PodChoice
-from airflow_provider_soperator.transports.local import LocalTransport
-from airflow_provider_soperator.transports.native import NativeTransport
-from airflow_provider_soperator.transports.rest import (
-    FetchedTokens,
-    GivenToken,
-    MintedTokens,
-    RestTransport,
-    TokenSource,
-)
-from airflow_provider_soperator.transports.ssh import SshTransport
 from airflow_provider_soperator.transports.transport import SplitTransport, Transport
 from airflow_provider_soperator.transports.transport_errors import ssh_error
 
@@ -79,17 +67,17 @@ def lines_of_key(said: str) -> str:
 
 async def connect(ssh_conn_id: str) -> Callable[[], paramiko.SSHClient]:
     """Read an SSH connection; returns a function that connects, for a thread other than the loop's."""
-    from airflow.providers.common.compat.connection import get_async_connection, get_async_extra_dejson
-
-    with known(ssh_conn_id):
-        connection = await get_async_connection(ssh_conn_id)
     # Read here: the hook would do it in a way that may block the loop.
-    return partial(_opened, ssh_conn_id, connection, await get_async_extra_dejson(connection))
+    return partial(_opened, ssh_conn_id, *await read_connection(ssh_conn_id))
 
 
 def _opened(ssh_conn_id: str, connection: Any, extra: Mapping[str, Any]) -> paramiko.SSHClient:
     from airflow.providers.ssh.hooks.ssh import SSHHook
 
+    # "Connected" and "Authentication successful" are no lines of a task's log; a failure is raised.
+    log = logging.getLogger("paramiko.transport")
+    if log.level == logging.NOTSET:
+        log.setLevel(logging.WARNING)
     connection = copy.copy(connection)
     connection.extra = json.dumps(straightened(extra))
 
@@ -109,68 +97,62 @@ def _opened(ssh_conn_id: str, connection: Any, extra: Mapping[str, Any]) -> para
     return client
 
 
-def open_rest(settings: Settings, over: Callable[[], Transport]) -> Transport:
-    """Open slurmrestd; ``over`` makes the transport by which tokens are fetched, if necessary."""
-    tokens = _own_tokens(settings) or FetchedTokens(over, settings.user)
-    with installed("rest"):
-        return RestTransport(settings.rest_url, Masked(tokens), user=settings.user)
-
-
-def _own_tokens(settings: Settings) -> TokenSource | None:
-    if settings.jwt_token:
-        return GivenToken(settings.jwt_token)
-    if settings.jwt_secret:
-        try:
-            key = base64.b64decode(settings.jwt_secret, validate=True)
-        except binascii.Error as error:
-            raise ConnectionMistake(f"jwt_secret is not in base64, as Kubernetes shows a Secret ({error})") from error
-        return MintedTokens(key, settings.user)
-    return None
-
-
-class Masked:
-    """Tokens of another source, each registered with Airflow's secrets masker before it is used.
-
-    The masker's message to the supervisor must not block the loop.
-    """
-
-    def __init__(self, tokens: TokenSource) -> None:
-        self._tokens = tokens
-        self._masked = ""
-
-    async def token(self, renew: bool) -> str:
-        from airflow.sdk.log import mask_secret
-
-        token = await self._tokens.token(renew)
-        if token != self._masked:
-            await asyncio.to_thread(mask_secret, token)
-            self._masked = token
-        return token
-
-
 def open_transport(settings: Settings) -> Transport:
     """A transport that connects at its first request."""
-    slurm = TRANSPORTS[settings.transport](settings)
-    if not settings.files_elsewhere:
-        return slurm
-    return SplitTransport(slurm, TRANSPORTS[settings.files_via](settings))
+    slurm = _open(settings.transport, settings)
+    return SplitTransport(slurm, _open(settings.files_via, settings)) if settings.files_elsewhere else slurm
 
 
-def _pods(settings: Settings) -> tuple[PodChoice, ...]:
-    if not settings.cluster:
-        return LOGIN, CONTROLLER
-    mine = f"app.kubernetes.io/instance={settings.cluster}"
-    return tuple(replace(choice, labels=f"{choice.labels},{mine}") for choice in (LOGIN, CONTROLLER))
+def _open(way: str, settings: Settings) -> Transport:
+    # Each with what it imports: a task needs one of them.
+    if way == "ssh":
+        from airflow_provider_soperator.transports.ssh import SshTransport
+
+        return SshTransport(partial(connect, settings.ssh_conn_id))
+    if way == "kubernetes":
+        from airflow_provider_soperator.hooks import cluster
+        from airflow_provider_soperator.transports.kubernetes import KubernetesTransport, login_pods
+
+        kubernetes = partial(cluster.connect, settings.kubernetes_conn_id)
+        return KubernetesTransport(kubernetes, settings.namespace, login_pods(settings.cluster))
+    if way == "rest":
+        return open_rest(settings, lambda: _open("ssh" if settings.ssh_conn_id else "kubernetes", settings))
+    if way == "native":
+        from airflow_provider_soperator.transports.native import NativeTransport
+
+        return NativeTransport()
+    from airflow_provider_soperator.transports.local import LocalTransport
+
+    return LocalTransport()
 
 
-TRANSPORTS: dict[str, Callable[[Settings], Transport]] = {
-    "ssh": lambda settings: SshTransport(partial(transports.connect, settings.ssh_conn_id)),
-    "kubernetes": lambda settings: KubernetesTransport(
-        partial(cluster.connect, settings.kubernetes_conn_id), settings.namespace, _pods(settings)
-    ),
-    "rest": lambda settings: open_rest(
-        settings, lambda: TRANSPORTS["ssh" if settings.ssh_conn_id else "kubernetes"](settings)
-    ),
-    "native": lambda settings: NativeTransport(),
-    "local": lambda settings: LocalTransport(),
-}
+def open_rest(settings: Settings, over: Callable[[], Transport]) -> Transport:
+    """Open slurmrestd; ``over`` makes the transport by which tokens are fetched, if necessary."""
+    from airflow_provider_soperator.transports.rest import RestTransport, Tokens, fetched, given, minted
+
+    make: Callable[[], Awaitable[str]]
+    if settings.jwt_token:
+        make = partial(given, settings.jwt_token)
+    elif settings.jwt_secret:
+        make = partial(minted, _key(settings.jwt_secret), settings.user)
+    else:
+        make = partial(fetched, over, settings.user)
+    with installed("rest"):
+        return RestTransport(settings.rest_url, Tokens(partial(masked, make)), user=settings.user)
+
+
+def _key(secret: str) -> bytes:
+    try:
+        return base64.b64decode(secret, validate=True)
+    except binascii.Error as error:
+        raise ConnectionMistake(f"jwt_secret is not in base64, as Kubernetes shows a Secret ({error})") from error
+
+
+async def masked(make: Callable[[], Awaitable[str]]) -> str:
+    """A token, registered with Airflow's secrets masker before it is used."""
+    from airflow.sdk.log import mask_secret
+
+    token = await make()
+    # The masker's message to the supervisor must not block the loop.
+    await asyncio.to_thread(mask_secret, token)
+    return token

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -112,18 +112,25 @@ def _refusal(error: RequestError, verb: str, thing: str) -> NebiusError:
         )
     if code == "NOT_FOUND":
         return NebiusMissing(f"there is no {thing}", "check its id, and the rights of the connection's account")
-    if "quota_failure" in kinds:
-        return NebiusQuota(words, "raise the quota, or free resources that it counts")
-    if "not_enough_resources" in kinds:
-        return NebiusShortage(words, "check the limit of the capacity block, and who holds the rest of it")
-    if kinds & {"resource_conflict", "operation_conflict", "operation_aborted"} or code == "ABORTED":
-        return NebiusConflict(words, "read it again and retry")
-    if code in ("UNAVAILABLE", "DEADLINE_EXCEEDED"):
-        return NebiusUnreachable(words, _IS_IT_THERE)
-    if code == "RESOURCE_EXHAUSTED":
-        # Without details, the exhausted resource may be anything: public addresses, disks, calls per second.
-        return NebiusBusy(words, "check the project's quotas and the rate of calls")
+    for signs, error_of, remedy in _REFUSALS:
+        if signs & {code, *kinds}:
+            return error_of(words, remedy)
     return NebiusError(words, "correct the request as the message says")
+
+
+#: Details or codes of a refusal, its error and the remedy; details say more.
+_REFUSALS: tuple[tuple[set[str], type[NebiusError], str], ...] = (
+    ({"quota_failure"}, NebiusQuota, "raise the quota, or free resources that it counts"),
+    ({"not_enough_resources"}, NebiusShortage, "check the limit of the capacity block, and who holds the rest of it"),
+    (
+        {"resource_conflict", "operation_conflict", "operation_aborted", "ABORTED"},
+        NebiusConflict,
+        "read it again and retry",
+    ),
+    ({"UNAVAILABLE", "DEADLINE_EXCEEDED"}, NebiusUnreachable, _IS_IT_THERE),
+    # Without details, the exhausted resource may be anything: public addresses, disks, calls per second.
+    ({"RESOURCE_EXHAUSTED"}, NebiusBusy, "check the project's quotas and the rate of calls"),
+)
 
 
 def _words(status: Any) -> str:
@@ -151,17 +158,28 @@ def _details(said: Any) -> Iterator[str]:
         yield detail.message
 
 
-async def answer(request: Request[Any, T], verb: str, thing: str) -> T:
-    """Return the answer to a request; ``verb`` and ``thing`` describe it in errors."""
+async def answer(method: Callable[..., Request[Any, T]], asked: object, verb: str, thing: str, **options: Any) -> T:
+    """Return the answer of a method to what it is asked; ``verb`` and ``thing`` describe it in errors."""
+    request = method(asked, **LIMITS, **options)
     # Otherwise the SDK waits for a closed port to open, and reports an expired deadline.
     request.wait_for_ready = False
     with explained(verb, thing):
         return await request
 
 
+async def pages(method: Callable[..., Request[Any, Any]], asked: Any, thing: str) -> list[Any]:
+    """Return the answers to a request for a list, which are pages of it."""
+    found = [await answer(method, asked, "list", thing)]
+    while token := found[-1].next_page_token:
+        asked.page_token = token
+        found.append(await answer(method, asked, "list", thing))
+    return found
+
+
 async def whoami(sdk: SDK) -> str:
     """The account behind an SDK, in words."""
-    profile = await answer(sdk.whoami(**_QUICK), "read", "own profile")
+    with explained("read", "own profile"):
+        profile = await sdk.whoami(**_QUICK)
     if account := profile.service_account_profile:
         metadata = account.info.metadata
         return f"service account {metadata.name or metadata.id} of {metadata.parent_id}"

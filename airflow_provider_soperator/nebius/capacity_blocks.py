@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_soperator.errors import CapacityMistake
-from airflow_provider_soperator.nebius.api import LIMITS, answer
+from airflow_provider_soperator.nebius.api import answer, pages
 
 if TYPE_CHECKING:
     from nebius.api.nebius.capacity.v1 import CapacityBlockGroup
@@ -60,18 +60,10 @@ async def rivals(sdk: SDK, block_id: str) -> list[str]:
     from nebius.api.nebius.capacity.v1 import CapacityBlockGroupServiceClient, ListCapacityBlockGroupsRequest
 
     block = await _get(sdk, block_id)
-    mine, found, token = _block_of(block), [], ""
-    while True:
-        request = ListCapacityBlockGroupsRequest(parent_id=block.metadata.parent_id, page_token=token)
-        page = await answer(
-            CapacityBlockGroupServiceClient(sdk).list(request, **LIMITS),
-            "list",
-            f"capacity blocks of {block.metadata.parent_id}",
-        )
-        found += [_block_of(one) for one in page.items]
-        token = page.next_page_token
-        if not token:
-            break
+    mine, tenant = _block_of(block), block.metadata.parent_id
+    request = ListCapacityBlockGroupsRequest(parent_id=tenant)
+    listed = await pages(CapacityBlockGroupServiceClient(sdk).list, request, f"capacity blocks of {tenant}")
+    found = [_block_of(one) for page in listed for one in page.items]
     alike = [one for one in found if (one.region, one.platform) == (mine.region, mine.platform)]
     return [one.id for one in alike if one.id != mine.id and one.state != "inactive"]
 
@@ -80,9 +72,7 @@ async def _get(sdk: SDK, block_id: str) -> CapacityBlockGroup:
     from nebius.api.nebius.capacity.v1 import CapacityBlockGroupServiceClient, GetCapacityBlockGroupRequest
 
     request = GetCapacityBlockGroupRequest(id=block_id)
-    return await answer(
-        CapacityBlockGroupServiceClient(sdk).get(request, **LIMITS), "read", f"capacity block {block_id}"
-    )
+    return await answer(CapacityBlockGroupServiceClient(sdk).get, request, "read", f"capacity block {block_id}")
 
 
 def _block_of(block: CapacityBlockGroup) -> CapacityBlock:

@@ -22,7 +22,7 @@ from nebius.api.nebius.mk8s.v1 import (
 from nebius.base.protos.dynamic import REGISTRY
 from nebius.sdk import SDK
 
-from airflow_provider_soperator.nebius.api import LIMITS, answer
+from airflow_provider_soperator.nebius.api import answer, pages
 
 #: The API's limit for one node group.
 MOST_NODES = 100
@@ -71,18 +71,14 @@ class NodeGroupClient:
         self._client = NodeGroupServiceClient(sdk)
 
     async def read(self) -> NodeGroup:
-        return await answer(self._client.get(GetNodeGroupRequest(id=self._id), **LIMITS), "read", self._thing)
+        return await answer(self._client.get, GetNodeGroupRequest(id=self._id), "read", self._thing)
 
     async def operations(self) -> list[Operation]:
         """List the operations that the service still knows, newest first."""
-        service, found, token = self._client.operation_service(), [], ""
-        while True:
-            request = ListOperationsRequest(resource_id=self._id, page_token=token)
-            page = await answer(service.list(request, **LIMITS), "list", f"operations of {self._thing}")
-            found += page.operations
-            token = page.next_page_token
-            if not token:
-                return sorted(found, key=lambda operation: operation.created_at or _LONG_AGO, reverse=True)
+        request = ListOperationsRequest(resource_id=self._id)
+        listed = await pages(self._client.operation_service().list, request, f"operations of {self._thing}")
+        found = [operation for page in listed for operation in page.operations]
+        return sorted(found, key=lambda operation: operation.created_at or _LONG_AGO, reverse=True)
 
     async def resize(self, group: NodeGroup, size: GroupSize, key: str) -> str:
         """Request a size and return the operation's id; a conflict if the group has changed since it was read.
@@ -95,18 +91,17 @@ class NodeGroupClient:
             group.spec.autoscaling = NodeGroupAutoscalingSpec(min_node_count=size.least, max_node_count=size.most)
         request = UpdateNodeGroupRequest(metadata=group.metadata, spec=group.spec)
         metadata = [("X-Idempotency-Key", key)]
-        operation = await answer(
-            self._client.update(request, metadata=metadata, **LIMITS), "resize", f"{self._thing} to {size}"
-        )
+        thing = f"{self._thing} to {size}"
+        operation = await answer(self._client.update, request, "resize", thing, metadata=metadata)
         return str(operation.id)
 
     async def region(self, group: NodeGroup) -> str:
         """Read the group's region, which is a field of its cluster's project."""
         clusters, projects = ClusterServiceClient(self._sdk), ProjectServiceClient(self._sdk)
         of_cluster = GetClusterRequest(id=group.metadata.parent_id)
-        cluster = await answer(clusters.get(of_cluster, **LIMITS), "read", f"cluster {of_cluster.id}")
+        cluster = await answer(clusters.get, of_cluster, "read", f"cluster {of_cluster.id}")
         of_project = GetProjectRequest(id=cluster.metadata.parent_id)
-        project = await answer(projects.get(of_project, **LIMITS), "read", f"project {of_project.id}")
+        project = await answer(projects.get, of_project, "read", f"project {of_project.id}")
         return project.spec.region
 
     async def fabric(self, group: NodeGroup) -> str:
@@ -116,9 +111,7 @@ class NodeGroupClient:
         from nebius.api.nebius.compute.v1 import GetGpuClusterRequest, GpuClusterServiceClient
 
         request = GetGpuClusterRequest(id=cluster.id)
-        found = await answer(
-            GpuClusterServiceClient(self._sdk).get(request, **LIMITS), "read", f"GPU cluster {cluster.id}"
-        )
+        found = await answer(GpuClusterServiceClient(self._sdk).get, request, "read", f"GPU cluster {cluster.id}")
         return found.spec.infiniband_fabric
 
 

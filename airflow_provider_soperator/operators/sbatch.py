@@ -288,7 +288,7 @@ class SbatchOperator(WaitingOperator):
         """The job, with what ``on_finish`` changes after the ends of the earlier tries."""
         if not earlier or not any(isinstance(action, Retry) for action in self.on_finish.values()):
             return self.job
-        from airflow_provider_soperator.client.earlier_jobs import earlier_jobs
+        from airflow_provider_soperator.client.submissions import earlier_jobs
         from airflow_provider_soperator.hooks.slurm import SlurmHook
         from airflow_provider_soperator.slurm.job_ids import submitted_since
         from airflow_provider_soperator.slurm.requests.commands import run_steps

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,8 @@ class Pack:
     """Jobs that go as one array, whose name ends in the key that they share; ``places`` has them by their elements.
 
     >>> names = [f"fit.{index}.train.af-q6befiawjvkz_{index}" for index in range(2)]
-    >>> [pack] = packs([BatchJob(command=["fit", str(index)], name=name) for index, name in enumerate(names)])
+    >>> jobs = [BatchJob(command=["fit", str(index)], name=name) for index, name in enumerate(names)]
+    >>> [pack] = packs(map(packable_of, jobs))
     >>> pack.job.name, pack.places
     ('fit.train.af-q6befiawjvkz', {0: 0, 1: 1})
     """
@@ -51,11 +52,11 @@ class Packable:
     kind: str
 
 
-def packs(jobs: Sequence[BatchJob]) -> list[Pack]:
-    """The arrays that can be made of these jobs; those that go on their own are in none."""
+def packs(packables: Iterable[Packable | None]) -> list[Pack]:
+    """The arrays that can be made of some jobs; those that go on their own are in none."""
     groups: dict[str, list[tuple[int, Packable]]] = {}
-    for place, job in enumerate(jobs):
-        if packable := packable_of(job):
+    for place, packable in enumerate(packables):
+        if packable:
             groups.setdefault(packable.kind, []).append((place, packable))
     return [pack for group in groups.values() for pack in _packs(sorted(group, key=lambda one: one[1].element))]
 

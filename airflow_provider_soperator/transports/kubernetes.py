@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from async_timeout import timeout
@@ -46,6 +46,12 @@ class PodChoice:
 #: The jail, as users see it when they log in.
 LOGIN = PodChoice("app.kubernetes.io/component=login", "sshd", ("chroot", "/mnt/jail", "/bin/sh"))
 CONTROLLER = PodChoice("app.kubernetes.io/component=controller", "slurmctld")
+
+
+def login_pods(cluster: str) -> tuple[PodChoice, ...]:
+    """The pods of a SlurmCluster; of the only one in the namespace without its name."""
+    mine = f",app.kubernetes.io/instance={cluster}" if cluster else ""
+    return tuple(replace(choice, labels=choice.labels + mine) for choice in (LOGIN, CONTROLLER))
 
 
 async def find_pod(core: Any, namespace: str, choices: Sequence[PodChoice]) -> tuple[str, PodChoice]:

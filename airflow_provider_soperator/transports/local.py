@@ -6,14 +6,11 @@ import asyncio
 import contextlib
 import os
 import signal
-from typing import ClassVar, TypeVar
+from functools import partial
+from typing import ClassVar
 
-from airflow_provider_soperator.slurm.requests import Request
 from airflow_provider_soperator.transports.shell import Pipe, Shells
 
-T = TypeVar("T")
-
-_CHUNK = 256 * 1024
 SHELL = ("/bin/sh",)
 
 
@@ -66,23 +63,16 @@ class _LocalPipe(asyncio.SubprocessProtocol):
         await self._ended.wait()
 
 
-class LocalTransport:
+class LocalTransport(Shells):
     """Runs commands in shells on this machine.
 
     ``argv`` starts a shell, perhaps in a container or another root.
     """
 
     def __init__(self, argv: tuple[str, ...] = SHELL) -> None:
-        self._argv = argv
-        self._shells = Shells(self._open_pipe)
+        super().__init__(partial(_open_pipe, argv))
 
-    async def ask(self, request: Request[T]) -> T:
-        return await self._shells.ask(request)
 
-    async def close(self) -> None:
-        await self._shells.close()
-
-    async def _open_pipe(self) -> Pipe:
-        loop = asyncio.get_running_loop()
-        _, pipe = await loop.subprocess_exec(_LocalPipe, *self._argv, start_new_session=True)
-        return pipe
+async def _open_pipe(argv: tuple[str, ...]) -> Pipe:
+    _, pipe = await asyncio.get_running_loop().subprocess_exec(_LocalPipe, *argv, start_new_session=True)
+    return pipe

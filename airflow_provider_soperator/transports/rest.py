@@ -12,16 +12,16 @@ import json
 import math
 import ssl
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 from airflow_provider_soperator.slurm.errors import AuthenticationFailed
 from airflow_provider_soperator.slurm.requests import MintToken, Request
-from airflow_provider_soperator.slurm.requests.commands import MEGABYTE
+from airflow_provider_soperator.slurm.requests.commands import MEGABYTE, run_steps_async
 from airflow_provider_soperator.slurm.rest import calls
-from airflow_provider_soperator.slurm.rest.calls import VERSIONS, RestAnswer, RestCall, Site, Steps, Unsupported
+from airflow_provider_soperator.slurm.rest.calls import VERSIONS, RestAnswer, RestCall, Site, Unsupported
 from airflow_provider_soperator.transports.transport import Transport
 from airflow_provider_soperator.transports.transport_errors import (
     ConnectFailed,
@@ -31,9 +31,6 @@ from airflow_provider_soperator.transports.transport_errors import (
     rest_error,
     unexpected_answer,
 )
-
-if TYPE_CHECKING:
-    pass
 
 T = TypeVar("T")
 
@@ -65,7 +62,7 @@ class RestTransport:
     def __init__(
         self,
         url: str,
-        tokens: TokenSource,
+        tokens: Tokens,
         *,
         user: str = "",
         versions: tuple[int, ...] = VERSIONS,
@@ -99,20 +96,10 @@ class RestTransport:
         user = self._user or user_of(await self._tokens.token(False))
         home = f"/home/{user}" if user not in ("", "root") else "/root"
         try:
-            return await self._take(calls.steps(request, Site(version, user, home)), version)
+            steps = calls.steps(request, Site(version, user, home))
+            return await run_steps_async(steps, partial(self._exchange, version=version))
         except Unsupported as error:
             raise NotSupported(error.what, error.instead) from None
-
-    async def _take(self, steps: Steps[T], version: int) -> T:
-        try:
-            call = next(steps)
-            while True:
-                call = steps.send(await self._exchange(call, version))
-        except StopIteration as end:
-            result: T = end.value
-            return result
-        finally:
-            steps.close()
 
     async def _agree(self) -> int:
         """The newest version that both sides know."""
@@ -186,12 +173,6 @@ _PART_OF_LIFE = 0.8
 _SECONDS_BEFORE = 60.0
 
 
-class TokenSource(Protocol):
-    """Source of the token to send. ``renew``: the last one was rejected."""
-
-    async def token(self, renew: bool) -> str: ...
-
-
 def claims(token: str) -> dict[str, Any]:
     """The claims of a token; empty if it is not a JWT. Only the cluster can verify it.
 
@@ -235,71 +216,45 @@ def refused(token: str) -> ConnectFailed:
     )
 
 
-@dataclass(frozen=True)
-class GivenToken:
-    """A fixed token, which expires.
+class Tokens:
+    """The token to send: what ``make`` gives, used again until shortly before its end."""
 
-    >>> GivenToken("a.b.c")
-    GivenToken()
-    """
-
-    given: str = field(repr=False)
-
-    async def token(self, renew: bool) -> str:
-        if renew or _end_of(self.given) <= time.time():
-            raise refused(self.given)
-        return self.given
-
-
-class _RenewedTokens:
-    """Tokens that are reused until they must be renewed."""
-
-    def __init__(self, lifespan: timedelta) -> None:
-        self._lifespan = lifespan
+    def __init__(self, make: Callable[[], Awaitable[str]]) -> None:
+        self._make = make
         self._token = ""
         self._until = 0.0
 
     async def token(self, renew: bool) -> str:
+        """The token; ``renew``: the last one was rejected."""
         if renew or time.time() >= self._until:
             self._token = await self._make()
             now = time.time()
-            life = min(self._lifespan.total_seconds(), _end_of(self._token) - now)
+            life = _end_of(self._token) - now
             # A short-lived token is renewed at half of its life.
             self._until = now + min(life * _PART_OF_LIFE, max(life - _SECONDS_BEFORE, life / 2))
         return self._token
 
-    async def _make(self) -> str:
-        raise NotImplementedError
+
+async def given(token: str) -> str:
+    """A fixed token, which expires."""
+    return token
 
 
-class MintedTokens(_RenewedTokens):
-    """Tokens made from the cluster's own key (HS256), for any user."""
+async def minted(key: bytes, user: str, lifespan: timedelta = LIFESPAN) -> str:
+    """A token made from the cluster's own key (HS256), for any user."""
+    import jwt
 
-    def __init__(self, key: bytes, user: str, lifespan: timedelta = LIFESPAN) -> None:
-        super().__init__(lifespan)
-        self._key, self._user = key, user
-
-    async def _make(self) -> str:
-        import jwt
-
-        now = int(time.time())
-        end = now + int(self._lifespan.total_seconds())
-        return jwt.encode({"sun": self._user, "iat": now, "exp": end}, self._key, algorithm="HS256")
+    now = int(time.time())
+    return jwt.encode({"sun": user, "iat": now, "exp": now + int(lifespan.total_seconds())}, key, algorithm="HS256")
 
 
-class FetchedTokens(_RenewedTokens):
-    """Tokens from ``scontrol token`` over another transport: for the user, or, as root, for any user.
+async def fetched(over: Callable[[], Transport], user: str = "") -> str:
+    """A token from ``scontrol token`` over another transport: for the user, or, as root, for any user.
 
     The transport is open for one token at a time: a token lasts an hour, in which it would idle.
     """
-
-    def __init__(self, make: Callable[[], Transport], user: str = "") -> None:
-        super().__init__(LIFESPAN)
-        self._open, self._request = make, MintToken(LIFESPAN, user)
-
-    async def _make(self) -> str:
-        transport = self._open()
-        try:
-            return await transport.ask(self._request)
-        finally:
-            await transport.close()
+    transport = over()
+    try:
+        return await transport.ask(MintToken(LIFESPAN, user))
+    finally:
+        await transport.close()

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from functools import partial
 
 import jwt
 import pytest
@@ -18,14 +19,9 @@ from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.requests import Accounting, ListJobs, ListNodes, MintToken, Ping, Submit
 from airflow_provider_soperator.slurm.requests.submission import HELD, SubmitOnce
 from airflow_provider_soperator.slurm.states import JobBase
+from airflow_provider_soperator.transports import rest
 from airflow_provider_soperator.transports.local import LocalTransport
-from airflow_provider_soperator.transports.rest import (
-    FetchedTokens,
-    GivenToken,
-    MintedTokens,
-    RestTransport,
-    TokenSource,
-)
+from airflow_provider_soperator.transports.rest import RestTransport, Tokens
 from airflow_provider_soperator.transports.transport_errors import (
     ConnectFailed,
     ConnectionLost,
@@ -46,7 +42,7 @@ def reach(cluster: Cluster) -> Iterator[Reach]:
     """Opens ways to the sandbox's slurmrestd, or to another address, with any tokens."""
     opened: list[Way] = []
 
-    def reach(tokens: TokenSource | None = None, url: str = "", **options: object) -> Way:
+    def reach(tokens: Tokens | None = None, url: str = "", **options: object) -> Way:
         tokens, url = tokens or minted(cluster), url or url_of(cluster)
         opened.append(AsyncWay(lambda: RestTransport(url, tokens, **options)))  # type: ignore[arg-type]
         return opened[-1]
@@ -157,35 +153,31 @@ def test_a_token_that_is_wrong_says_how(reach: Reach, cluster: Cluster) -> None:
     for words, token in wrong.items():
         for question in (ListJobs(), Accounting(ids=(JobId(1),)), Ping()):
             with pytest.raises(ConnectFailed, match=words) as caught:
-                reach(GivenToken(token)).ask(question)
+                reach(Tokens(partial(rest.given, token))).ask(question)
             assert token not in repr(caught.value)
-    assert reach(GivenToken(a_token(cluster))).ask(ListNodes())
+    assert reach(Tokens(partial(rest.given, a_token(cluster)))).ask(ListNodes())
 
 
 def test_a_token_that_is_refused_is_renewed_once(reach: Reach, cluster: Cluster) -> None:
-    class Renewed:
-        def __init__(self) -> None:
-            self.asked: list[bool] = []
+    # As if the cluster had been given another key.
+    tokens = [a_token(cluster, key=b"old" * 11), a_token(cluster), "no third one"]
 
-        async def token(self, renew: bool) -> str:
-            self.asked.append(renew)
-            # As if the cluster had been given another key.
-            return a_token(cluster) if True in self.asked else a_token(cluster, key=b"old" * 11)
+    async def make() -> str:
+        return tokens.pop(0)
 
-    source = Renewed()
-    assert reach(source).ask(ListNodes())
-    assert source.asked.count(True) == 1
+    assert reach(Tokens(make)).ask(ListNodes())
+    assert tokens == ["no third one"]
 
 
 def test_tokens_are_used_again_until_near_their_end(cluster: Cluster) -> None:
-    source = MintedTokens(key_of(cluster), "root", timedelta(seconds=1))
+    source = Tokens(partial(rest.minted, key_of(cluster), "root", timedelta(seconds=1)))
     first = asyncio.run(source.token(False))
     assert asyncio.run(source.token(False)) == first
     cluster.wait("it is renewed", lambda: asyncio.run(source.token(False)) != first)
 
 
 def test_tokens_are_fetched_over_another_way(cluster: Cluster) -> None:
-    tokens = FetchedTokens(lambda: LocalTransport(inside(cluster, "/bin/sh")), "alice")
+    tokens = Tokens(partial(rest.fetched, lambda: LocalTransport(inside(cluster, "/bin/sh")), "alice"))
     way = AsyncWay(lambda: RestTransport(url_of(cluster), tokens))
     job = way.ask(Submit(BatchJob(command="true", hold=True)))
     [found] = way.ask(ListJobs(ids=(job,), mine=True))

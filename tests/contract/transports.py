@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from airflow_provider_soperator.slurm.requests import Command, CommandOutput, Request
+from airflow_provider_soperator.transports import rest
 from airflow_provider_soperator.transports.kubernetes import KubernetesTransport
 from airflow_provider_soperator.transports.local import LocalTransport
-from airflow_provider_soperator.transports.rest import MintedTokens, RestTransport
+from airflow_provider_soperator.transports.rest import RestTransport, Tokens
 from airflow_provider_soperator.transports.ssh import SshTransport
 from airflow_provider_soperator.transports.transport import Transport
 from sandbox.settings import NAMESPACE
@@ -134,8 +135,8 @@ def key_of(cluster: Cluster) -> bytes:
     return Path(cluster.access["rest"]["jwt_key_file"]).read_bytes()
 
 
-def minted(cluster: Cluster, user: str = "root") -> MintedTokens:
-    return MintedTokens(key_of(cluster), user)
+def minted(cluster: Cluster, user: str = "root") -> Tokens:
+    return Tokens(partial(rest.minted, key_of(cluster), user))
 
 
 def newest(cluster: Cluster) -> int:

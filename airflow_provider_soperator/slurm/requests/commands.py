@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar
 from airflow_provider_soperator.slurm.errors import InvalidRequest, SlurmError, UnreadableAnswer, from_output
 from airflow_provider_soperator.slurm.job_ids import JobId
 
+R = TypeVar("R")
 T = TypeVar("T")
 
 #: Slurm's commands give up by themselves after MessageTimeout (Soperator: 60 s) and a few tries.
@@ -255,7 +256,7 @@ def run_steps(steps: Steps[T], ask: Callable[[Request[Any]], Any]) -> T:
         return result
 
 
-async def run_steps_async(steps: Steps[T], ask: Callable[[Request[Any]], Awaitable[Any]]) -> T:
+async def run_steps_async(steps: Generator[R, Any, T], ask: Callable[[R], Awaitable[Any]]) -> T:
     """Run steps in an event loop."""
     try:
         request = next(steps)

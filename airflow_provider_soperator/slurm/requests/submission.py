@@ -134,8 +134,8 @@ class SubmitOnce(Request[tuple[Submitted, ...]]):
     fresh: bool = False
     #: All or none: if one is rejected, the others are cancelled, even those that existed already.
     together: Together | None = None
-    #: False where the cluster takes no arrays, or none with so many indices.
-    arrays: bool = True
+    #: What the jobs have in common with others, if that is known already; None for a job that goes on its own.
+    packables: tuple[packs.Packable | None, ...] | None = field(default=None, compare=False, repr=False)
     mark: str = field(default_factory=lambda: f"~{secrets.token_hex(8)}", compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -163,7 +163,8 @@ class SubmitOnce(Request[tuple[Submitted, ...]]):
     @cached_property
     def calls(self) -> tuple[_Call, ...]:
         """What sbatch is called for, in the order of submission."""
-        made = [] if self.together or not self.arrays else packs.packs(self.jobs)
+        packables = map(packs.packable_of, self.jobs) if self.packables is None else self.packables
+        made = [] if self.together else packs.packs(packables)
         in_array = {place for pack in made for place in pack.places.values()}
         keys = self.submission_keys()
         alone = [place for place in range(len(self.jobs)) if place not in in_array]

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_soperator.client.batcher import LONGEST, QUIET
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.job_run import JobRun
-from airflow_provider_soperator.client.siblings import LONGEST, QUIET
+from airflow_provider_soperator.slurm import packs
 from airflow_provider_soperator.slurm.errors import ControllerUnreachable, classify
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
@@ -57,6 +58,15 @@ def test_each_thousand_of_equal_jobs_is_one_call_of_sbatch(monkeypatch: pytest.M
     assert slurm.calls == 3
     assert [run.submitted and run.submitted.key for run in runs] == [key(index) for index in range(2500)]
     assert ids(runs)[1017] == "8_17"
+
+
+def test_what_a_job_has_in_common_with_others_is_found_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str | None] = []
+    packable_of = packs.packable_of
+    monkeypatch.setattr(packs, "packable_of", lambda job: asked.append(job.name) or packable_of(job))
+    slurm = Slurm(accounting=[])
+    submitted(slurm, range(20), monkeypatch)
+    assert (slurm.calls, len(asked)) == (1, 20)
 
 
 def test_those_that_come_one_after_another_go_together(monkeypatch: pytest.MonkeyPatch) -> None:

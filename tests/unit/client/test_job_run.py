@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from dataclasses import replace
@@ -10,6 +11,7 @@ import pytest
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.job_run import JobRun, Printed
+from airflow_provider_soperator.slurm.files import ReadPieces
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
 from airflow_provider_soperator.slurm.job_records import AccountingJob, JobStatus
@@ -190,3 +192,61 @@ def test_once_accounting_has_answered_polls_are_as_rare_as_is_wanted(monkeypatch
     slurm.before_look = later
     assert run_without_waiting(end_of(job_run(slurm, poll_interval=900)), monkeypatch).succeeded
     assert slurm.asked_at[-1] - slurm.asked_at[-2] == pytest.approx(900, abs=1)
+
+
+# -------------------------------------------------------------------------------------------------------- its output
+
+
+def printing(slurm: Slurm, end: float) -> None:
+    """A job that starts at 1010 and prints a line a second until its end."""
+
+    def later() -> None:
+        now = time.monotonic()
+        state = "PENDING" if now < 1010 else "RUNNING" if now < end else "COMPLETED"
+        slurm.queue = [queued("7", state, name=FIRST.name("train"), stdout="/out")]
+        lines = range(max(0, int(min(now, end)) - 1010))
+        slurm.files = {"/out": "".join(f"line {number}\n" for number in lines).encode()}
+
+    slurm.before = later
+
+
+async def printed(slurm: Slurm, pause: float) -> list[str]:
+    """What is printed, for a log that takes its time for each item."""
+    lines = []
+    async for news in JobRun(AsyncSlurmClient(slurm), BatchJob(command="train", name="train"), [FIRST]).follow():
+        lines += news.lines if isinstance(news, Printed) else []
+        await asyncio.sleep(pause)
+    # Nobody reads files then.
+    await asyncio.sleep(300)
+    return lines
+
+
+@pytest.mark.parametrize("pause", [0, 0.5, 3, 20])
+@pytest.mark.parametrize("end", [1010, 1013, 1047.5, 1200])
+def test_each_line_is_shown_once_and_in_order(end: float, pause: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = Slurm(accounting=[])
+    printing(slurm, end)
+    lines = run_without_waiting(printed(slurm, pause), monkeypatch)
+    assert lines == [f"line {number}" for number in range(int(end) - 1010)]
+
+
+@pytest.mark.parametrize("end", [1050, 1060, 1200])
+def test_what_was_read_is_shown_even_if_files_cannot_be_read_any_more(
+    end: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm, read = Slurm(accounting=[]), b""
+    printing(slurm, end)
+    told = slurm.before
+
+    def until_noon() -> None:
+        nonlocal read
+        told()
+        if isinstance(slurm.asked[-1], ReadPieces):
+            if time.monotonic() > 1048:
+                raise NotSupported("there is no way to files any more")
+            read = slurm.files["/out"]
+
+    slurm.before = until_noon
+    *lines, note = run_without_waiting(printed(slurm, pause=15), monkeypatch)
+    assert lines == read.decode().splitlines()
+    assert note.startswith("(Not shown of /out: ")

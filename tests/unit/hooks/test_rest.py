@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import base64
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from airflow.sdk.log import redact
 
 from airflow_provider_soperator.errors import ConnectionMistake
 from airflow_provider_soperator.hooks.settings import Settings
-from airflow_provider_soperator.hooks.transports import Masked, open_rest
+from airflow_provider_soperator.hooks.transports import masked, open_rest
 from airflow_provider_soperator.slurm.requests import Ping
 from airflow_provider_soperator.transports.local import LocalTransport
-from airflow_provider_soperator.transports.rest import MintedTokens
+from airflow_provider_soperator.transports.rest import Tokens, minted
 from airflow_provider_soperator.transports.transport_errors import ConnectFailed, TransportError
 
 KEY = b"a key of the thirty-two bytes at least that HS256 is to have"
@@ -26,11 +27,11 @@ def is_masked(token: str) -> bool:
 
 
 def test_each_new_token_is_masked() -> None:
-    tokens = Masked(MintedTokens(KEY, "root"))
+    tokens = Tokens(partial(masked, partial(minted, KEY, "root")))
     first = asyncio.run(tokens.token(False))
     assert is_masked(first)
     assert asyncio.run(tokens.token(False)) == first
-    assert not is_masked(asyncio.run(MintedTokens(KEY, "somebody-else").token(False)))
+    assert not is_masked(asyncio.run(minted(KEY, "somebody-else")))
 
 
 def test_a_key_that_is_not_in_base64_is_named() -> None:

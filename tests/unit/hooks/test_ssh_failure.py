@@ -1,12 +1,17 @@
-"""A failed SSH connection names its host and its Airflow connection, with or without a host."""
+"""An SSH connection says nothing in a task's log, and if it fails, names its host and its Airflow connection."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+
+import asyncssh
 import pytest
 from airflow.sdk import Connection
 
 from airflow_provider_soperator.hooks import transports
 from airflow_provider_soperator.transports.transport_errors import ConnectFailed, Unreachable
+from tests.unit.transports.test_ssh import KEY, Sshd
 
 
 def test_host_port_and_connection_are_named() -> None:
@@ -18,3 +23,19 @@ def test_host_port_and_connection_are_named() -> None:
 def test_one_without_a_host_names_the_connection() -> None:
     with pytest.raises(ConnectFailed, match=r"^the connection has no host \(connection mine\): set it"):
         transports._opened("mine", Connection(conn_id="mine", conn_type="ssh"), {})
+
+
+def test_one_that_is_made_is_no_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def connect() -> None:
+        listening = await asyncssh.listen("127.0.0.1", 0, server_factory=lambda: Sshd(1), server_host_keys=[KEY])
+        connection = Connection(
+            conn_id="mine", conn_type="ssh", host="127.0.0.1", port=listening.get_port(), login="me", password="secret"
+        )
+        client = await asyncio.to_thread(transports._opened, "mine", connection, {"no_host_key_check": "true"})
+        await asyncio.to_thread(client.close)
+        listening.close()
+
+    asyncio.run(connect())
+    assert not [record for record in caplog.records if record.name.startswith("paramiko")]

@@ -26,7 +26,7 @@ def mapped(index: int, **fields: Any) -> BatchJob:
 
 
 def made(*jobs: BatchJob) -> list[Pack]:
-    return packs.packs(jobs)
+    return packs.packs(map(packs.packable_of, jobs))
 
 
 ODD = [
