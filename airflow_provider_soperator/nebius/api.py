@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -157,6 +157,17 @@ async def answer(request: Request[Any, T], verb: str, thing: str) -> T:
     request.wait_for_ready = False
     with explained(verb, thing):
         return await request
+
+
+async def pages(ask: Callable[[str], Request[Any, T]], thing: str) -> list[T]:
+    """All pages of a list; ``ask`` makes the call for the page of a token."""
+    found, token = list[T](), ""
+    while True:
+        page: Any = await answer(ask(token), "list", thing)
+        found.append(page)
+        token = page.next_page_token
+        if not token:
+            return found
 
 
 async def whoami(sdk: SDK) -> str:

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_soperator.errors import CapacityMistake
-from airflow_provider_soperator.nebius.api import LIMITS, answer
+from airflow_provider_soperator.nebius.api import LIMITS, answer, pages
 
 if TYPE_CHECKING:
     from nebius.api.nebius.capacity.v1 import CapacityBlockGroup
@@ -60,18 +60,12 @@ async def rivals(sdk: SDK, block_id: str) -> list[str]:
     from nebius.api.nebius.capacity.v1 import CapacityBlockGroupServiceClient, ListCapacityBlockGroupsRequest
 
     block = await _get(sdk, block_id)
-    mine, found, token = _block_of(block), [], ""
-    while True:
-        request = ListCapacityBlockGroupsRequest(parent_id=block.metadata.parent_id, page_token=token)
-        page = await answer(
-            CapacityBlockGroupServiceClient(sdk).list(request, **LIMITS),
-            "list",
-            f"capacity blocks of {block.metadata.parent_id}",
-        )
-        found += [_block_of(one) for one in page.items]
-        token = page.next_page_token
-        if not token:
-            break
+    client, tenant = CapacityBlockGroupServiceClient(sdk), block.metadata.parent_id
+    listed = await pages(
+        lambda token: client.list(ListCapacityBlockGroupsRequest(parent_id=tenant, page_token=token), **LIMITS),
+        f"capacity blocks of {tenant}",
+    )
+    mine, found = _block_of(block), [_block_of(one) for page in listed for one in page.items]
     alike = [one for one in found if (one.region, one.platform) == (mine.region, mine.platform)]
     return [one.id for one in alike if one.id != mine.id and one.state != "inactive"]
 

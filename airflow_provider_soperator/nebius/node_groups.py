@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -22,7 +23,7 @@ from nebius.api.nebius.mk8s.v1 import (
 from nebius.base.protos.dynamic import REGISTRY
 from nebius.sdk import SDK
 
-from airflow_provider_soperator.nebius.api import LIMITS, answer
+from airflow_provider_soperator.nebius.api import LIMITS, answer, pages
 
 #: The API's limit for one node group.
 MOST_NODES = 100
@@ -75,14 +76,13 @@ class NodeGroupClient:
 
     async def operations(self) -> list[Operation]:
         """List the operations that the service still knows, newest first."""
-        service, found, token = self._client.operation_service(), [], ""
-        while True:
-            request = ListOperationsRequest(resource_id=self._id, page_token=token)
-            page = await answer(service.list(request, **LIMITS), "list", f"operations of {self._thing}")
-            found += page.operations
-            token = page.next_page_token
-            if not token:
-                return sorted(found, key=lambda operation: operation.created_at or _LONG_AGO, reverse=True)
+        service = self._client.operation_service()
+        listed = await pages(
+            lambda token: service.list(ListOperationsRequest(resource_id=self._id, page_token=token), **LIMITS),
+            f"operations of {self._thing}",
+        )
+        found = [operation for page in listed for operation in page.operations]
+        return sorted(found, key=lambda operation: operation.created_at or _LONG_AGO, reverse=True)
 
     async def resize(self, group: NodeGroup, size: GroupSize, key: str) -> str:
         """Request a size and return the operation's id; a conflict if the group has changed since it was read.
@@ -100,13 +100,16 @@ class NodeGroupClient:
         )
         return str(operation.id)
 
+    async def project(self, group: NodeGroup) -> str:
+        """Read the id of the project of the group's cluster."""
+        request = GetClusterRequest(id=group.metadata.parent_id)
+        cluster = await answer(ClusterServiceClient(self._sdk).get(request, **LIMITS), "read", f"cluster {request.id}")
+        return cluster.metadata.parent_id
+
     async def region(self, group: NodeGroup) -> str:
         """Read the group's region, which is a field of its cluster's project."""
-        clusters, projects = ClusterServiceClient(self._sdk), ProjectServiceClient(self._sdk)
-        of_cluster = GetClusterRequest(id=group.metadata.parent_id)
-        cluster = await answer(clusters.get(of_cluster, **LIMITS), "read", f"cluster {of_cluster.id}")
-        of_project = GetProjectRequest(id=cluster.metadata.parent_id)
-        project = await answer(projects.get(of_project, **LIMITS), "read", f"project {of_project.id}")
+        request = GetProjectRequest(id=await self.project(group))
+        project = await answer(ProjectServiceClient(self._sdk).get(request, **LIMITS), "read", f"project {request.id}")
         return project.spec.region
 
     async def fabric(self, group: NodeGroup) -> str:
@@ -127,6 +130,16 @@ def size_of(group: NodeGroup) -> GroupSize:
     if (bounds := group.spec.autoscaling) is not None:
         return GroupSize(bounds.max_node_count, bounds.min_node_count)
     return GroupSize(group.spec.fixed_node_count or 0)
+
+
+def gpus_of(preset: str) -> int:
+    """The GPUs of one machine, from the name of its preset.
+
+    >>> gpus_of("8gpu-128vcpu-1600gb"), gpus_of("16vcpu-64gb")
+    (8, 0)
+    """
+    found = re.match(r"(\d+)gpu\b", preset)
+    return int(found[1]) if found else 0
 
 
 def running(operations: list[Operation]) -> Operation | None:
