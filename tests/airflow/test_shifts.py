@@ -91,8 +91,8 @@ MISTAKES = {
     ),
     "what_is_no_moment": ('shift("{}", 4, 0, at="tomorrow")', "at='tomorrow' is not a date and time"),
     "a_node_that_is_not_there": (
-        'shift("{}", 4, 0, targets=[SlurmNodesTarget(name="training", nodes="worker-[0-9]"), inference])',
-        "worker-[4-9]",
+        'shift("{}", 4, 0, targets=[SlurmNodesTarget(name="training", nodes="gpu-[0-9]"), inference])',
+        "there is no node gpu-[0-9]",
     ),
     "a_static_node": (
         'shift("{}", 1, 0, targets=[SlurmNodesTarget(name="training", nodes="worker-cpu-0"), inference])',

@@ -26,20 +26,21 @@ HASTY = Timeouts(release=30 * SECOND, free=30 * SECOND, ready=30 * SECOND, out_o
 class Machines(TargetMachines):
     """In the place of the cloud's API: what was bought, and what could not be checked."""
 
-    def __init__(self, bought: int | None = 0) -> None:
+    def __init__(self, cloud: Cloud, bought: int | None) -> None:
         super().__init__()
-        self.count = bought
+        self._cloud, self._count = cloud, bought
 
     async def check(self, sessions: Mapping[str, Session], gpus: Mapping[str, int], block: Any) -> None:
         self._unchecked = ["nobody knows if machines of training can be bought"]
 
     async def bought(self, sessions: Mapping[str, Session]) -> int | None:
-        return self.count
+        found = sum(one.gpus * len(one.bought) for one in self._cloud.targets.values())
+        return None if self._count is None else self._count + found
 
 
 def shift(cloud: Cloud, order: ShiftOrder, process: Process | None = None, bought: int | None = 0) -> Shift:
     process = process or Process()
-    connections = ShiftConnections(cloud.sessions(process, order.key), machines=Machines(bought))
+    connections = ShiftConnections(cloud.sessions(process, order.key), machines=Machines(cloud, bought))
     return Shift(order, cloud.reader(process), connections, cloud.log)
 
 
@@ -68,6 +69,27 @@ def test_a_shift_that_is_done_reports_what_its_outcome_has(monkeypatch: pytest.M
 def test_what_was_bought_is_measured(monkeypatch: pytest.MonkeyPatch, bought: int | None) -> None:
     one = shift(made_cloud(monkeypatch), ORDER, bought=bought)
     assert asyncio.run(one.run()).figures.bought_gpus == bought
+
+
+@pytest.mark.parametrize("buys", [False, True])
+def test_what_somebody_takes_before_a_claim_is_bought_where_the_group_may_buy(
+    monkeypatch: pytest.MonkeyPatch, buys: bool
+) -> None:
+    cloud = made_cloud(monkeypatch, Pace(claim=lambda unit: 3))
+    inference = cloud.targets["inference"]
+    inference.buys = buys
+    grow = inference.grow
+
+    def robbed(to: int) -> None:
+        # Nobody else had GPUs when the last unit was decided on.
+        if to == 4:
+            cloud.foreign = 8
+        grow(to)
+
+    inference.grow = robbed  # type: ignore[method-assign]
+    outcome = asyncio.run(shift(cloud, replace(ORDER, timeouts=HASTY)).run())
+    assert outcome.figures.bought_gpus == (8 if buys else 0)
+    assert (outcome.state, cloud.ready()["inference"]) == (("done", 4) if buys else ("partial", 3))
 
 
 def test_the_plan_says_what_was_bought_and_what_nobody_has_checked(monkeypatch: pytest.MonkeyPatch) -> None:
