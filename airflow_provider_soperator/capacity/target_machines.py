@@ -66,27 +66,27 @@ class TargetMachines:
         """Count the GPUs of the targets' machines that are not of the block; None if that is unknown."""
         from airflow_provider_soperator.nebius.machines import bought_gpus
 
-        groups = set[str]()
+        groups, there = set[str](), 0
         if self._open is None:
             return None
         try:
             async with self._open() as sdk:
                 for name, session in sessions.items():
                     clues = await session.machines()
-                    found = await self._find(sdk, name, clues)
-                    if not found and clues.exist:
-                        self._log.warning("It is unknown if GPUs were bought: the node groups of %s are", name)
-                        return None
-                    groups |= found
-                return await bought_gpus(sdk, self._block, groups)
+                    groups |= await self._find(sdk, name, clues)
+                    there += clues.count
+                bought, known = await bought_gpus(sdk, self._block, groups)
         except (SlurmError, TransportError, ConnectionMistake) as error:
             self._log.warning("It is unknown if GPUs were bought: %s", error)
             return None
+        if known < there:
+            said = "It is unknown if GPUs were bought: the targets have %s machines, and the cloud knows %s in %s"
+            self._log.warning(said, there, known, ", ".join(sorted(groups)) or "no node group")
+        return bought if known >= there else None
 
     async def _find(self, sdk: SDK, name: str, clues: MachineClues) -> frozenset[str]:
         from airflow_provider_soperator.nebius.machines import find_groups
 
-        if not self._groups.get(name):
-            found = clues.groups or await find_groups(sdk, clues.machines, clues.neighbours, clues.nodesets)
-            self._groups[name] = found
+        found = clues.groups or await find_groups(sdk, clues.machines, clues.neighbours, clues.nodesets)
+        self._groups[name] = self._groups.get(name, frozenset()) | found
         return self._groups[name]

@@ -52,22 +52,22 @@ async def find_groups(
     return frozenset(found - {""})
 
 
-async def bought_gpus(sdk: SDK, block_id: str, groups: Collection[str]) -> int:
-    """Count the GPUs of node groups' machines that the block does not hold."""
+async def bought_gpus(sdk: SDK, block_id: str, groups: Collection[str]) -> tuple[int, int]:
+    """Count the GPUs of node groups' machines that the block does not hold, and all machines."""
     request = ListCapacityBlockGroupResourcesRequest(id=block_id)
     thing = f"machines of capacity block {block_id}"
     held = await answer(CapacityBlockGroupServiceClient(sdk).list_resources(request, **LIMITS), "list", thing)
     clients = [NodeGroupClient(sdk, group) for group in sorted(groups)]
     projects = {await client.project(await client.read()) for client in clients}
-    machines = [one for project in projects for one in await _instances(sdk, project)]
-    return sum(
-        gpus_of(one.spec.resources.preset or "")
-        for one in machines
-        if _label(one, _GROUP) in groups
-        and one.status.state not in _WITHOUT
-        and one.status.reservation_id != block_id
-        and one.metadata.id not in held.resource_ids
-    )
+    machines = [
+        one
+        for project in projects
+        for one in await _instances(sdk, project)
+        if _label(one, _GROUP) in groups and one.status.state not in _WITHOUT
+    ]
+    beside = [one for one in machines if one.metadata.id not in held.resource_ids]
+    bought = [one for one in beside if one.status.reservation_id != block_id]
+    return sum(gpus_of(one.spec.resources.preset or "") for one in bought), len(machines)
 
 
 def _label(one: Instance, name: str) -> str:

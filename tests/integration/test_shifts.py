@@ -106,6 +106,15 @@ def test_ahead_of_it_only_jobs_start_that_end_by_then(shifts: Shifts) -> None:
     shifts.check_at_rest()
 
 
+def test_nodes_that_stand_idle_ahead_of_it_are_counted(shifts: Shifts) -> None:
+    figures = shifts.run(shifts.order(2, 2, wanted_at=at(15))).figures
+    leaving = 2 * 8 * figures.total_seconds
+    assert 0 < figures.idle_gpu_seconds < leaving
+    assert figures.target_gpu_seconds["training"] > figures.target_gpu_seconds["inference"] > 0
+    shifts.run(shifts.order(4, 0))
+    shifts.check_at_rest()
+
+
 @pytest.mark.each_slurm
 def test_nodes_that_are_kept_free_are_reserved_and_not_in_maintenance(shifts: Shifts) -> None:
     cluster = shifts.cluster

@@ -93,26 +93,26 @@ def buys(here: World, count: int) -> None:
 
 
 def named(**more: Any) -> Target:
-    return Target(groups=frozenset({TRAINING}), are_units=True, **more)
+    return Target(groups=frozenset({TRAINING}), count=2, are_units=True, **more)
 
 
 # What was bought
 
 
 def test_what_the_block_holds_was_not_bought(here: World) -> None:
-    assert Seen(training=named(), inference=Target(groups=frozenset({INFERENCE}))).bought() == 0
+    assert Seen(training=named(), inference=Target(groups=frozenset({INFERENCE}), count=0)).bought() == 0
 
 
 def test_machines_that_the_block_does_not_hold_were_bought(here: World) -> None:
     buys(here, 2)
     assert here.fleet.payg == 2
     assert here.block.usage == 32
-    assert Seen(training=named(), inference=Target(groups=frozenset({INFERENCE}))).bought() == 16
+    assert Seen(training=named(), inference=Target(groups=frozenset({INFERENCE}), count=0)).bought() == 16
 
 
 def test_machines_of_groups_that_are_no_target_do_not_count(here: World) -> None:
     buys(here, 2)
-    assert Seen(inference=Target(groups=frozenset({INFERENCE}))).bought() == 0
+    assert Seen(inference=Target(groups=frozenset({INFERENCE}), count=0)).bought() == 0
 
 
 def test_groups_are_found_from_machines(here: World) -> None:
@@ -142,11 +142,19 @@ def test_groups_of_nodesets_are_found_from_other_machines_of_the_cluster(here: W
 def test_what_cannot_be_measured_is_unknown_and_said(here: World) -> None:
     seen = Seen(inference=Target(machines=frozenset({"gke-node-1"})))
     assert seen.bought() is None
-    assert seen.said == ["It is unknown if GPUs were bought: the node groups of inference are"]
+    assert seen.said == [
+        "It is unknown if GPUs were bought: the targets have 1 machines, and the cloud knows 0 in no node group"
+    ]
+
+
+def test_machines_in_groups_that_were_not_found_are_unknown(here: World) -> None:
+    found = machines(here, TRAINING)
+    assert Seen(training=Target(machines=found, count=2)).bought() == 0
+    assert Seen(training=Target(machines=found, count=3)).bought() is None
 
 
 def test_who_has_no_machine_has_bought_none(here: World) -> None:
-    assert Seen(training=named(), inference=Target(exist=False)).bought() == 0
+    assert Seen(training=named(), inference=Target(count=0)).bought() == 0
 
 
 def test_without_the_right_to_look_it_is_unknown(here: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -182,7 +182,7 @@ class KubernetesScaleSession(Session):
     async def machines(self) -> MachineClues:
         # Kubernetes Nodes have the names of their machines.
         on = {workloads.machine_of(pod) for pod in await self._workload.pods(await self._workload.scale())} - {""}
-        return MachineClues(machines=frozenset(on), exist=bool(on))
+        return MachineClues(machines=frozenset(on), count=len(on))
 
     async def _see(self) -> tuple[Object, Object, autoscalers.Autoscaler | None]:
         workload = self._workload

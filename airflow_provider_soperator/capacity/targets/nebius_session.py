@@ -120,7 +120,7 @@ class NodeGroupSession(Session):
         """Do nothing: nothing existed only for the shift."""
 
     async def machines(self) -> MachineClues:
-        return MachineClues(groups=frozenset({self._group_id}), are_units=True)
+        return MachineClues(groups=frozenset({self._group_id}), count=0, are_units=True)
 
     async def _see(self) -> tuple[NodeGroup, Operation | None, GroupSize]:
         """The group, its running operation, and its size."""

@@ -76,8 +76,8 @@ class MachineClues:
     neighbours: tuple[str, ...] = ()
     #: NodeSets of Soperator that its units are of.
     nodesets: frozenset[str] = frozenset()
-    #: It has machines at present, known or not.
-    exist: bool = True
+    #: The number of its machines at present, known or not, at the least.
+    count: int = 1
     #: Each of its units is a machine.
     are_units: bool = False
 

@@ -33,6 +33,7 @@ from airflow_provider_soperator.slurm.node_conditions import (
     is_going_off,
     is_off,
     is_ours,
+    is_up,
     is_usable,
     refuse_unknown,
 )
@@ -238,7 +239,7 @@ class SlurmNodesSession(Session):
             machines=frozenset(node.instance for node in mine if node.instance),
             neighbours=tuple(node.instance for node in nodes if node.instance and node not in mine),
             nodesets=frozenset(name.rpartition("-")[0] for name in self._names),
-            exist=any(not is_off(node) for node in mine),
+            count=sum(map(is_up, mine)),
             are_units=True,
         )
 

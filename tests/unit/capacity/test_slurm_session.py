@@ -269,8 +269,8 @@ def test_what_is_known_of_its_machines() -> None:
     slurm.nodes = tuple(replace(node, instance=known.get(node.name, "")) for node in slurm.nodes)
     clues = asyncio.run(slurm.session("worker-[0-1]").machines())
     assert (clues.machines, clues.neighbours) == ({"computeinstance-0"}, ("computeinstance-3",))
-    assert (clues.nodesets, clues.exist, clues.are_units) == ({"worker"}, True, True)
-    assert not asyncio.run(slurm.session("worker-2").machines()).exist
+    assert (clues.nodesets, clues.count, clues.are_units) == ({"worker"}, 2, True)
+    assert asyncio.run(slurm.session("worker-2").machines()).count == 0
 
 
 def _problems(slurm: Slurm, to: int) -> tuple[str, ...]:
