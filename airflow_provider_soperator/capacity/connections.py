@@ -9,6 +9,7 @@ from dataclasses import replace
 from airflow_provider_soperator.capacity.kubernetes_lease import KubernetesLease
 from airflow_provider_soperator.capacity.lease_store import LeaseStore
 from airflow_provider_soperator.capacity.order import ShiftOrder
+from airflow_provider_soperator.capacity.target_machines import TargetMachines
 from airflow_provider_soperator.capacity.targets.protocol import Clients, Session, SessionContext
 from airflow_provider_soperator.logger import Logger
 
@@ -21,8 +22,11 @@ StoreOpener = Callable[[AsyncExitStack], Awaitable[LeaseStore | None]]
 class ShiftConnections:
     """Sessions and places that are opened together, and again after something has failed."""
 
-    def __init__(self, sessions: SessionOpener, agreed: StoreOpener | None = None) -> None:
+    def __init__(
+        self, sessions: SessionOpener, agreed: StoreOpener | None = None, machines: TargetMachines | None = None
+    ) -> None:
         self._open_sessions, self._open_agreed = sessions, agreed
+        self.machines = machines or TargetMachines()
         self._opened = AsyncExitStack()
         self.sessions: Mapping[str, Session] = {}
         #: The place that all have agreed on, or else those of the targets.
@@ -48,7 +52,8 @@ class ShiftConnections:
             place = await opened.enter_async_context(clients.leases(order.nebius_conn_id))
             return KubernetesLease(place, order.block, order.key) if place else None
 
-        return cls(sessions, agreed)
+        machines = TargetMachines(lambda: clients.nebius(order.nebius_conn_id), order.block, log)
+        return cls(sessions, agreed, machines)
 
     async def open(self) -> None:
         agreed = await self._open_agreed(self._opened) if self._open_agreed else None

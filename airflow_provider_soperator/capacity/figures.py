@@ -6,9 +6,10 @@ import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any
 
-from airflow_provider_soperator.capacity.holdings import World
+from airflow_provider_soperator.capacity.holdings import Allocation, World
 from airflow_provider_soperator.capacity.node_choice import work_of
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job, JobStatus
@@ -27,47 +28,95 @@ class Figures:
     late_seconds: float
     #: GPU-seconds that no target could use.
     limbo_gpu_seconds: float
-    jobs_ended: int
-    jobs_requeued: int
-    jobs_killed: int
-    lost_gpu_seconds: float
-    #: GPUs bought outside the block: always 0, because every target is held to its reservation.
-    bought_gpus: int = 0
+    #: GPU-seconds of units that were idle, and reserved for the shift.
+    idle_gpu_seconds: float
+    #: GPU-seconds that were free in the block, while a target was to have them.
+    unused_gpu_seconds: float
+    #: GPU-seconds that each target could use.
+    target_gpu_seconds: dict[str, float]
+    jobs_ended: int | None
+    jobs_requeued: int | None
+    jobs_killed: int | None
+    lost_gpu_seconds: float | None
+    #: GPUs of the targets' machines that are not of the block; None if that is unknown.
+    bought_gpus: int | None
 
     def describe(self) -> dict[str, Any]:
-        return {name: round(value, 1) if isinstance(value, float) else value for name, value in asdict(self).items()}
+        targets = {name: round(value, 1) for name, value in self.target_gpu_seconds.items()}
+        said = {name: round(value, 1) if isinstance(value, float) else value for name, value in asdict(self).items()}
+        return said | {"target_gpu_seconds": targets}
+
+    def report(self) -> dict[str, Any]:
+        """GPU-hours, jobs and bought GPUs, as JSON for people."""
+        named = ("idle", "limbo", "unused", "lost")
+        seconds = self.target_gpu_seconds | {name: getattr(self, f"{name}_gpu_seconds") for name in named}
+        hours = {name: None if value is None else round(value / 3600, 2) for name, value in seconds.items()}
+        jobs = {name: getattr(self, f"jobs_{name}") for name in ("ended", "requeued", "killed")}
+        return {
+            "seconds": round(self.total_seconds, 1),
+            "gpu_hours": {name: hours[name] for name in self.target_gpu_seconds},
+            **{f"{name}_gpu_hours": hours[name] for name in named},
+            "bought_gpus": self.bought_gpus,
+            "jobs": jobs,
+        }
 
 
 class Meter:
-    """Sums up idle GPU-seconds between two observations."""
+    """Sums up GPU-seconds between two observations.
 
-    def __init__(self, gpus: Mapping[str, int]) -> None:
+    :param gpus: GPUs of one unit of each target
+    :param sums: what another process has summed up so far, to continue from
+    """
+
+    def __init__(self, gpus: Mapping[str, int], sums: Mapping[str, float] | None = None) -> None:
         self._gpus = gpus
-        self._usable: int | None = None
-        self._limbo = 0.0
-        self._seen: datetime | None = None
+        #: Plain values. A colon is before each name of a target.
+        self.sums: dict[str, float] = dict(sums or {})
 
-    def see(self, world: World, now: datetime) -> None:
-        usable = sum((seen.ready + seen.finishing) * self._gpus[name] for name, seen in world.holdings.items())
+    def see(self, world: World, now: datetime, wished: Allocation = MappingProxyType({})) -> None:
+        """Note what has been since the last observation; ``wished``: the units that each target is to have by now."""
+        seen, gpus = world.holdings, self._gpus
+        had = {f":{name}": (one.ready + one.finishing) * gpus[name] for name, one in seen.items()}
+        usable = sum(had.values())
+        lacking = sum(max(0, units - seen[name].held) * gpus[name] for name, units in wished.items())
         # The highest number seen so far counts as usable.
-        self._usable = max(usable, self._usable or 0)
-        if self._seen is not None:
-            self._limbo += (self._usable - usable) * (now - self._seen).total_seconds()
-        self._seen = now
+        most = max(usable, self.sums.get("usable", 0))
+        rates = {
+            **had,
+            "limbo": most - usable,
+            "idle": sum(one.idle * gpus[name] for name, one in seen.items()),
+            "unused": min(world.block.free or 0, lacking),
+        }
+        at = now.timestamp()
+        passed = at - self.sums.get("at", at)
+        self.sums |= {name: self.sums.get(name, 0.0) + rate * passed for name, rate in rates.items()}
+        self.sums |= {"usable": most, "at": at}
 
-    def figures(self, marks: Mapping[str, float], wanted_at: datetime, losses: Sequence[JobLosses]) -> Figures:
-        """The figures of a finished shift; ``marks`` are the times at which its parts were over."""
-        total = sum(losses, JobLosses())
+    def figures(
+        self,
+        marks: Mapping[str, float],
+        wanted_at: datetime,
+        now: datetime,
+        losses: Sequence[JobLosses] | None = None,
+        bought_gpus: int | None = None,
+    ) -> Figures:
+        """The figures of a shift until now; ``marks`` are the times at which its parts were over."""
+        total = None if losses is None else sum(losses, JobLosses())
+        marks = {"ended": marks.get("ready", now.timestamp()), **marks}
         return Figures(
             release_seconds=_between(marks, "leaving", "released"),
             arrive_seconds=_between(marks, "released", "ready"),
-            total_seconds=_between(marks, "began", "ready") or 0.0,
-            late_seconds=max(0.0, marks["ready"] - wanted_at.timestamp()),
-            limbo_gpu_seconds=self._limbo,
-            jobs_ended=total.ended,
-            jobs_requeued=total.requeued,
-            jobs_killed=total.killed,
-            lost_gpu_seconds=total.lost_gpu_seconds,
+            total_seconds=_between(marks, "began", "ended") or 0.0,
+            late_seconds=max(0.0, marks["ended"] - wanted_at.timestamp()),
+            limbo_gpu_seconds=self.sums.get("limbo", 0.0),
+            idle_gpu_seconds=self.sums.get("idle", 0.0),
+            unused_gpu_seconds=self.sums.get("unused", 0.0),
+            target_gpu_seconds={name: self.sums.get(f":{name}", 0.0) for name in self._gpus},
+            jobs_ended=total.ended if total else None,
+            jobs_requeued=total.requeued if total else None,
+            jobs_killed=total.killed if total else None,
+            lost_gpu_seconds=total.lost_gpu_seconds if total else None,
+            bought_gpus=bought_gpus,
         )
 
 

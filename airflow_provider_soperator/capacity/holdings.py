@@ -30,6 +30,8 @@ class Holding:
     ready: int
     #: Units that leave, but are still at work.
     finishing: int = 0
+    #: Units that can take work and have none, and are reserved for the shift.
+    idle: int = 0
     #: Nothing is arriving or leaving.
     is_settled: bool = True
     #: Causes that keep it below what it is allowed, as Slurm, Kubernetes or the cloud report them.

@@ -152,6 +152,10 @@ class JointLease:
         """Record the time at which a part was over, the first time only."""
         await self.keep(self.record.marked(mark, now))
 
+    def note(self, sums: Mapping[str, float]) -> None:
+        """Keep these sums; they are written with the next renewal, or with what comes before it."""
+        self.record = replace(self.record, sums={name: round(value, 1) for name, value in sums.items()})
+
     async def claim(self, world: World, may: Mapping[str, int]) -> None:
         """Write down the GPUs that targets may take from now on, before they are told so."""
         until = (self._now + _CLAIMS_LAST).timestamp()

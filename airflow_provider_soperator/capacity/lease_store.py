@@ -33,6 +33,8 @@ class ShiftRecord:
     undone: str = ""
     #: The times at which its parts were over, in seconds since 1970.
     marks: dict[str, float] = field(default_factory=dict)
+    #: The GPU-seconds so far; see ``figures.Meter``.
+    sums: dict[str, float] = field(default_factory=dict)
     #: GPUs that targets, by their places, may take and have not taken yet, and until when that counts, in seconds since
     #: 1970: those of this shift and of former ones.
     claims: dict[str, list[float]] = field(default_factory=dict)
@@ -42,7 +44,7 @@ class ShiftRecord:
     def write(self, most: int = sys.maxsize) -> str:
         """JSON of at most that many bytes: without what can be missed, if the whole is longer."""
         record, said = self, self._write()
-        for name in ("movers", "undone", "before", "ready", "marks", "claims", "task"):
+        for name in ("movers", "sums", "undone", "before", "ready", "marks", "claims", "task"):
             if len(said) > most:
                 record = replace(record, **{name: _shorter(getattr(record, name), len(said) - most)})
                 said = record._write()

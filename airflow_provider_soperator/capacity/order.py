@@ -15,6 +15,7 @@ from airflow_provider_soperator.capacity.targets import Target
 from airflow_provider_soperator.errors import CapacityError, CapacityMistake, ConnectionMistake
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.nebius.api import NebiusUnauthenticated
+from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 from airflow_provider_soperator.slurm.errors import AuthenticationFailed, SlurmError
 from airflow_provider_soperator.slurm.requests import PowerDownMode
 from airflow_provider_soperator.transports.transport_errors import ConnectFailed, TransportError
@@ -234,6 +235,27 @@ class ShiftOrder:
         end = (self.approved or {}).get("end")
         ends = [self.stops_at, datetime.fromisoformat(end) if end else None]
         return min((one for one in ends if one), default=None)
+
+    def check_block(self, block: CapacityBlock, now: datetime) -> None:
+        """Raise ``CapacityMistake`` if the block has too few GPUs for it, or will have before its end."""
+        wanted = sum(self.desired[target.name] * target.gpus_per_unit for target in self.targets)
+        if block.state == "allocating":
+            raise CapacityError(f"block {block.id} is being allocated", "retry once it is active")
+        if block.state != "active":
+            raise CapacityMistake(f"block {block.id} is {block.state}, expected active", "use an active block")
+        if wanted > block.limit:
+            raise CapacityMistake(
+                f"{wanted} GPUs are desired, but block {block.id} has {block.limit}",
+                "ask for less, or extend the block",
+            )
+        # The next window begins at ``until``, so that moment itself does not count.
+        last = self.until - datetime.resolution if self.until else self.wanted_at
+        later = block.limit_at(max(last, now))
+        if wanted > later:
+            raise CapacityMistake(
+                f"{wanted} GPUs are desired, but block {block.id} has only {later} from {block.next_change_at} on",
+                "extend the block, or ask for less",
+            )
 
     def write(self) -> dict[str, Any]:
         """Return JSON."""

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Literal, TypeVar
 
 from airflow_provider_soperator.capacity.connections import ShiftConnections
-from airflow_provider_soperator.capacity.figures import Figures, Meter
+from airflow_provider_soperator.capacity.figures import Figures
 from airflow_provider_soperator.capacity.holdings import Allocation, Goal, Release, World, may_have, may_leave
 from airflow_provider_soperator.capacity.lease import IsAlive, JointLease, LeaseLost, ShiftDisplaced
 from airflow_provider_soperator.capacity.lease_store import ShiftRecord
@@ -27,6 +27,7 @@ from airflow_provider_soperator.capacity.order import (
     Timeouts,
     is_waited_out,
 )
+from airflow_provider_soperator.capacity.shift_accounts import ShiftAccounts
 from airflow_provider_soperator.capacity.shift_plan import ShiftPlan, missing_units, plan
 from airflow_provider_soperator.capacity.targets.protocol import Clients, Session
 from airflow_provider_soperator.errors import CapacityError, CapacityMistake, ConnectionMistake
@@ -45,6 +46,8 @@ _MOST_OF_A_CAUSE = 200
 
 class ShiftFailed(CapacityError):
     """A shift has failed; the message says why, what was moved back, and the present allocation."""
+
+    is_rolled_back = False
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,7 @@ class Shift:
         self._order, self._block, self._connections, self._log = order, block, connections, log
         self._gpus = {target.name: target.gpus_per_unit for target in order.targets}
         self._lease = JointLease(order, log)
-        self._meter = Meter(self._gpus)
+        self._accounts = ShiftAccounts(order, connections.machines)
         self._progress = self._timer()
         self._said = ""
 
@@ -92,10 +95,11 @@ class Shift:
         finally:
             await connections.close()
 
-    async def _connect(self) -> None:
+    async def _connect(self) -> Mapping[str, Session]:
         if not self._sessions:
             await self._connections.open()
             self._lease.use(self._connections.stores)
+        return self._sessions
 
     @property
     def _sessions(self) -> Mapping[str, Session]:
@@ -114,30 +118,11 @@ class Shift:
         """Return the present world, or raise ``CapacityMistake`` if the order could never be carried out."""
         await self._connect()
         block = await self._block()
-        self._check_block(block)
+        self._order.check_block(block, datetime.now(timezone.utc))
         for name, session in self._sessions.items():
             await session.check(self._order.desired[name], block)
+        await self._connections.machines.check(self._sessions, self._gpus, block)
         return await self.look()
-
-    def _check_block(self, block: CapacityBlock) -> None:
-        wanted = sum(units * self._gpus[name] for name, units in self._order.desired.items())
-        if block.state == "allocating":
-            raise CapacityError(f"block {block.id} is being allocated", "retry once it is active")
-        if block.state != "active":
-            raise CapacityMistake(f"block {block.id} is {block.state}, expected active", "use an active block")
-        if wanted > block.limit:
-            raise CapacityMistake(
-                f"{wanted} GPUs are desired, but block {block.id} has {block.limit}",
-                "ask for less, or extend the block",
-            )
-        # The next window begins at ``until``, so that moment itself does not count.
-        last = self._order.until - datetime.resolution if self._order.until else self._order.wanted_at
-        later = block.limit_at(max(last, datetime.now(timezone.utc)))
-        if wanted > later:
-            raise CapacityMistake(
-                f"{wanted} GPUs are desired, but block {block.id} has only {later} from {block.next_change_at} on",
-                "extend the block, or ask for less",
-            )
 
     async def plan(self, world: World) -> ShiftPlan:
         """The plan in words, for approval."""
@@ -145,7 +130,7 @@ class Shift:
         release = order.release(now)
         goes = {name: await self._sessions[name].explain(units[name], release) for name in world.donors(units)}
         jobs = {name: await self._sessions[name].jobs(nodes) for name, nodes in goes.items()}
-        notes = await self._lease.notes(now)
+        notes = [*await self._connections.machines.notes(self._sessions), *await self._lease.notes(now)]
         if not self._connections.is_agreed and (world.others != 0 or not self._connections.stores):
             notes.append(
                 "others may move GPUs of the block at the same time: lease_conn_id of the connection "
@@ -193,6 +178,7 @@ class Shift:
             raise Superseded(f"the time for {self._order.why or 'this shift'} was over before anything was moved")
         if holder is None:
             await self._lease.begin(await self.look(), now)
+            self._accounts.resume(self._lease.record)
             return True
         if not self._order.wait_for_lease:
             raise self._lease.refuse(holder, self._order.block)
@@ -227,12 +213,14 @@ class Shift:
             raise
         except CapacityError as error:
             raise await self._failed(record.undone, f"the rollback failed: {error}") from error
-        raise await self._failed(record.undone, "it was rolled back")
+        failure = await self._failed(record.undone, "it was rolled back")
+        failure.is_rolled_back = True
+        raise failure
 
     async def _see(self, now: datetime) -> World:
         await self._lease.renew(now)
         world = await self.look()
-        self._meter.see(world, now)
+        self._lease.note(self._accounts.see(world, self._lease.record, now))
         return world
 
     async def _forward(self, now: datetime) -> ShiftOutcome | None:
@@ -323,8 +311,7 @@ class Shift:
             await self._lease.mark("released", now)
         await self._lease.claim(world, {})
         await self._lease.mark("ready", now)
-        losses = [await session.losses() for session in self._sessions.values()]
-        figures = self._meter.figures(self._lease.record.marks, self._order.wanted_at, losses)
+        figures = await self._accounts.settle(self._sessions, self._lease.record, now)
         missing = missing_units(world, self._order)
         if missing and why:
             missing = (*missing, why)
@@ -332,6 +319,10 @@ class Shift:
             self._log.warning("Not as desired: %s", line)
         allocation = {name: seen.allowed for name, seen in world.holdings.items()}
         return ShiftOutcome("partial" if missing else "done", allocation, figures, missing)
+
+    async def report(self, state: str) -> dict[str, Any]:
+        """Tell in JSON what the shift has cost, once it has ended in this state."""
+        return await self._accounts.report(state, self._lease.record, self._connect)
 
     async def _failed(self, why: str, what: str) -> ShiftFailed:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -95,13 +96,16 @@ class NodeGroupClient:
         operation = await answer(self._client.update, request, "resize", thing, metadata=metadata)
         return str(operation.id)
 
+    async def project(self, group: NodeGroup) -> str:
+        """Read the id of the project of the group's cluster."""
+        request = GetClusterRequest(id=group.metadata.parent_id)
+        cluster = await answer(ClusterServiceClient(self._sdk).get, request, "read", f"cluster {request.id}")
+        return cluster.metadata.parent_id
+
     async def region(self, group: NodeGroup) -> str:
         """Read the group's region, which is a field of its cluster's project."""
-        clusters, projects = ClusterServiceClient(self._sdk), ProjectServiceClient(self._sdk)
-        of_cluster = GetClusterRequest(id=group.metadata.parent_id)
-        cluster = await answer(clusters.get, of_cluster, "read", f"cluster {of_cluster.id}")
-        of_project = GetProjectRequest(id=cluster.metadata.parent_id)
-        project = await answer(projects.get, of_project, "read", f"project {of_project.id}")
+        request = GetProjectRequest(id=await self.project(group))
+        project = await answer(ProjectServiceClient(self._sdk).get, request, "read", f"project {request.id}")
         return project.spec.region
 
     async def fabric(self, group: NodeGroup) -> str:
@@ -120,6 +124,16 @@ def size_of(group: NodeGroup) -> GroupSize:
     if (bounds := group.spec.autoscaling) is not None:
         return GroupSize(bounds.max_node_count, bounds.min_node_count)
     return GroupSize(group.spec.fixed_node_count or 0)
+
+
+def gpus_of(preset: str) -> int:
+    """The GPUs of one machine, from the name of its preset.
+
+    >>> gpus_of("8gpu-128vcpu-1600gb"), gpus_of("16vcpu-64gb")
+    (8, 0)
+    """
+    found = re.match(r"(\d+)gpu\b", preset)
+    return int(found[1]) if found else 0
 
 
 def running(operations: list[Operation]) -> Operation | None:

@@ -18,7 +18,7 @@ from airflow_provider_soperator.capacity.targets import refuse_strangers
 from airflow_provider_soperator.errors import CapacityError, CapacityMistake
 from airflow_provider_soperator.operators.work import WaitingOperator, WorkOperator, task_name
 from airflow_provider_soperator.values import is_on, moment_of
-from airflow_provider_soperator.work.metrics import emit
+from airflow_provider_soperator.work.metrics import count, emit
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
@@ -120,7 +120,8 @@ class ShiftCapacityOperator(WaitingOperator):
     superseded is skipped. A retry continues the shift of the try before.
 
     Returns its ``state``, ``done`` or ``partial``, the final ``allocation``, what is ``missing`` and why, and the
-    shift's ``figures``, which are also gauges (``soperator.shift.*``). The plan is the XCom ``plan``.
+    shift's ``figures``. These are also metrics (``soperator.shift.*``), and GPU-hours in the XCom ``report``, however
+    the shift has ended. The plan is the XCom ``plan``.
 
     :param targets: holders of GPUs of the block
     :param block: id of the capacity block
@@ -227,10 +228,10 @@ class ShiftCapacityOperator(WaitingOperator):
         waits: dict[str, Any] = {"timeouts": self.timeouts, "poll_interval": self.poll_interval}
         try:
             order, plan = asyncio.run(begin(order_for, self.block, self.nebius_conn_id, clients, self.log, **waits))
-        except CapacityMistake as error:
-            raise AirflowFailException(str(error)) from None
         except CapacityError as error:
-            raise AirflowException(str(error)) from None
+            self._count("failed")
+            failure = AirflowFailException if isinstance(error, CapacityMistake) else AirflowException
+            raise failure(str(error)) from None
         said = plan.describe()
         self.log.info("The plan:\n%s", plan)
         # An answer is of use until the handover, or else until the next shift begins.
@@ -259,6 +260,11 @@ class ShiftCapacityOperator(WaitingOperator):
         """The shift is over, or cannot go on."""
         from airflow_provider_soperator.work.protocols import result_of
 
+        if report := event.get("report"):
+            self._tell(report)
+            context["ti"].xcom_push("report", report)
+        else:
+            self._count("failed")
         if event["status"] == "timeout":
             raise AirflowTaskTimeout(event["message"])
         outcome: dict[str, Any] = result_of(event)
@@ -268,10 +274,21 @@ class ShiftCapacityOperator(WaitingOperator):
         self.log.info("The shift is %s: %s", outcome["state"], _listed(outcome["allocation"]))
         for line in outcome["missing"]:
             self.log.warning("Not as desired: %s", line)
-        self.log.info("Figures: %s", _listed(outcome["figures"]))
-        tags = {"dag_id": self.dag_id, "task_id": self.task_id}
-        emit((f"shift.{name}", value, tags) for name, value in outcome["figures"].items())
         return outcome
+
+    def _tell(self, report: dict[str, Any]) -> None:
+        """Log the figures of a shift that is over, and emit them as metrics."""
+        figures = dict(report["figures"])
+        said = figures if figures["bought_gpus"] is not None else {**figures, "bought_gpus": "unknown"}
+        self.log.info("Figures: %s", _listed(said))
+        tags = {"dag_id": self.dag_id, "task_id": self.task_id, "state": report["state"]}
+        for target, seconds in figures.pop("target_gpu_seconds").items():
+            emit([("shift.target_gpu_seconds", seconds, {**tags, "target": target})])
+        emit((f"shift.{name}", value, tags) for name, value in figures.items())
+        self._count(report["state"])
+
+    def _count(self, state: str) -> None:
+        count("shift.ended", dag_id=self.dag_id, task_id=self.task_id, state=state)
 
     def _order(self, context: Context, wanted: DesiredAllocation) -> ShiftOrder:
         """The order of this task, without units."""

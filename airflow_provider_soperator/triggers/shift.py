@@ -18,7 +18,7 @@ from airflow_provider_soperator.capacity.lease_store import ShiftRecord
 from airflow_provider_soperator.capacity.order import ShiftOrder, Superseded
 from airflow_provider_soperator.capacity.overrides import kept_overrides
 from airflow_provider_soperator.capacity.schedule import CapacitySchedule
-from airflow_provider_soperator.capacity.shift import Shift, ShiftOutcome
+from airflow_provider_soperator.capacity.shift import Shift, ShiftFailed, ShiftOutcome
 from airflow_provider_soperator.errors import CapacityError, CapacityMistake, ConnectionMistake
 from airflow_provider_soperator.hooks.cluster_clients import ShiftClients
 from airflow_provider_soperator.pipelines.member import states_of
@@ -61,25 +61,30 @@ class ShiftTrigger(KillableTrigger):
         left = None if self.deadline is None else max(0.0, self.deadline - time.time())
         try:
             async with self._open() as shift:
-                try:
-                    async with timeout(left):
-                        outcome = await self._while_wished(shift.run(_is_under_way))
-                except Superseded:
-                    await shift.leave_if_possible()
-                    raise
-                except asyncio.TimeoutError:
-                    if left is None:
-                        raise
-                    self._is_given_up = self.is_last_try
-                    if self._is_given_up:
-                        await shift.leave()
-                    return timed_out("the time of the task was over" + self.fate)
-            return succeeded(outcome.describe())
-        except Superseded as error:
-            return succeeded({"superseded": str(error)})
+                state, event = await self._carry_out(shift, left)
+                return {**event, "report": await shift.report(state)}
         except (CapacityError, *FAILURES) as error:
-            can_never_be = isinstance(error, (CapacityMistake, ConnectionMistake))
-            return (refused if can_never_be else failed)(str(error))
+            return _failure(error)
+
+    async def _carry_out(self, shift: Shift, left: float | None) -> tuple[str, dict[str, Any]]:
+        """The state in which the shift has ended, and the event of that."""
+        try:
+            async with timeout(left):
+                outcome = await self._while_wished(shift.run(_is_under_way))
+            return outcome.state, succeeded(outcome.describe())
+        except Superseded as error:
+            await shift.leave_if_possible()
+            return "superseded", succeeded({"superseded": str(error)})
+        except asyncio.TimeoutError:
+            if left is None:
+                raise
+            self._is_given_up = self.is_last_try
+            if self._is_given_up:
+                await shift.leave()
+            return "timed_out", timed_out("the time of the task was over" + self.fate)
+        except (CapacityError, *FAILURES) as error:
+            is_back = isinstance(error, ShiftFailed) and error.is_rolled_back
+            return "rolled_back" if is_back else "failed", _failure(error)
 
     async def _while_wished(self, run: Coroutine[Any, Any, ShiftOutcome]) -> ShiftOutcome:
         """Await a shift; raises ``Superseded`` once something else is wished for."""
@@ -125,6 +130,11 @@ def _will_rest(ti: Any, state: str | None) -> bool:
     if state == "running":
         return bool(ti.try_number > ti.max_tries)
     return state in _ENDED
+
+
+def _failure(error: Exception) -> dict[str, Any]:
+    can_never_be = isinstance(error, (CapacityMistake, ConnectionMistake))
+    return (refused if can_never_be else failed)(str(error))
 
 
 async def _is_under_way(record: ShiftRecord) -> bool:

@@ -12,6 +12,19 @@ PREFIX = "soperator"
 
 def emit(gauges: Iterable[tuple[str, float | None, Mapping[str, str]]], **tags: str) -> None:
     """Set gauges by their names, values and tags, each with ``tags`` as well; what has no value is left out."""
+    for name, value, own in gauges:
+        if value is not None:
+            for backend in _backends():
+                backend.gauge(f"{PREFIX}.{name}", value, tags={**tags, **own})
+
+
+def count(name: str, **tags: str) -> None:
+    """Add one to a counter."""
+    for backend in _backends():
+        backend.incr(f"{PREFIX}.{name}", tags=tags)
+
+
+def _backends() -> set[Any]:
     from airflow.providers.common.compat.sdk import Stats
 
     backends: set[Any] = {Stats}
@@ -20,7 +33,4 @@ def emit(gauges: Iterable[tuple[str, float | None, Mapping[str, str]]], **tags: 
         from airflow.observability.stats import Stats as OfTriggerer
 
         backends.add(OfTriggerer)
-    for name, value, own in gauges:
-        if value is not None:
-            for backend in backends:
-                backend.gauge(f"{PREFIX}.{name}", value, tags={**tags, **own})
+    return backends

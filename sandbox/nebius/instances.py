@@ -67,7 +67,10 @@ class Instances:
                 name=machine.id,
                 resource_version=1,
                 updated_at=moment(machine.since),
-                labels={"mk8s-node-group-id": machine.group},
+                labels={
+                    "mk8s-cluster-id": self._fleet.groups[machine.group].cluster,
+                    "mk8s-node-group-id": machine.group,
+                },
             ),
             spec=InstanceSpec(resources=ResourcesSpec(platform=shape.platform, preset=shape.preset)),
             status=InstanceStatus(

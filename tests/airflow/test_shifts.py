@@ -91,8 +91,8 @@ MISTAKES = {
     ),
     "what_is_no_moment": ('shift("{}", 4, 0, at="tomorrow")', "at='tomorrow' is not a date and time"),
     "a_node_that_is_not_there": (
-        'shift("{}", 4, 0, targets=[SlurmNodesTarget(name="training", nodes="worker-[0-9]"), inference])',
-        "worker-[4-9]",
+        'shift("{}", 4, 0, targets=[SlurmNodesTarget(name="training", nodes="gpu-[0-9]"), inference])',
+        "there is no node gpu-[0-9]",
     ),
     "a_static_node": (
         'shift("{}", 1, 0, targets=[SlurmNodesTarget(name="training", nodes="worker-cpu-0"), inference])',
@@ -138,9 +138,13 @@ def test_a_handover_takes_place_when_it_is_scheduled(
     assert outcome["figures"]["bought_gpus"] == outcome["figures"]["jobs_killed"] == 0
     assert not capacity.reservations()
     gauges |= sent(metrics)
-    for name, value in outcome["figures"].items():
+    figures = outcome["figures"]
+    assert set(figures.pop("target_gpu_seconds")) == {"training", "inference"}
+    for name, value in figures.items():
         if value is not None:
             assert gauges[f"airflow.soperator.shift.{name}"] == pytest.approx(value)
+    report = run.xcom("shift", key="report")
+    assert (report["state"], report["bought_gpus"], report["jobs"]["killed"]) == ("done", 0, 0)
 
 
 def sent(metrics: socket.socket) -> dict[str, float]:

@@ -137,7 +137,10 @@ def night(commands: Way) -> Iterator[CreateReservation]:
     start = datetime.now(timezone.utc).replace(microsecond=0) + timedelta(hours=1)
     end = start + timedelta(hours=8)
     nodes = ("worker-1", "worker-2")
-    yield CreateReservation(name="night", nodes=nodes, start=start, end=end, users=("root", "alice"), comment=ODD)
+    flags = ("MAINT", "OVERLAP", "IGNORE_JOBS")
+    yield CreateReservation(
+        name="night", nodes=nodes, start=start, end=end, users=("root", "alice"), flags=flags, comment=ODD
+    )
     commands.ask(DeleteReservation("night"))
 
 
@@ -165,7 +168,7 @@ def test_reservations_are_made_changed_and_deleted(
     assert way.ask(night) == "night"
     [made] = commands.ask(ListReservations())
     assert (made.start, made.end, made.nodelist, made.comment) == (night.start, night.end, "worker-[1-2]", ODD)
-    assert made.flags >= {"MAINT", "IGNORE_JOBS"}
+    assert made.flags >= {"MAINT", "OVERLAP", "IGNORE_JOBS"}
     assert set(made.users) == {"root", "alice"}
     with pytest.raises(ReservationConflict):
         way.ask(night)

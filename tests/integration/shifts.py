@@ -22,6 +22,7 @@ from airflow_provider_soperator.capacity.lease import IsAlive
 from airflow_provider_soperator.capacity.lease_store import ShiftRecord
 from airflow_provider_soperator.capacity.order import ShiftOrder, Timeouts
 from airflow_provider_soperator.capacity.shift import Shift, ShiftFailed, ShiftOutcome
+from airflow_provider_soperator.capacity.shift_plan import ShiftPlan
 from airflow_provider_soperator.capacity.targets import NebiusNodeGroupTarget, SlurmNodesTarget
 from airflow_provider_soperator.errors import CapacityMistake
 from airflow_provider_soperator.hooks.cluster_clients import ShiftClients
@@ -151,14 +152,14 @@ class Shifts:
     def run(self, order: ShiftOrder) -> ShiftOutcome:
         return self.start(order).end()
 
-    def accepted(self, order: ShiftOrder) -> None:
-        """See that a shift could be begun."""
+    def accepted(self, order: ShiftOrder) -> ShiftPlan:
+        """See that a shift could be begun; its plan."""
 
-        async def check() -> None:
+        async def check() -> ShiftPlan:
             async with opened(order, Said().log) as shift:
-                await shift.check()
+                return await shift.plan(await shift.check())
 
-        asyncio.run(check())
+        return asyncio.run(check())
 
     def refused(self, order: ShiftOrder) -> str:
         """Why a shift is not begun."""

@@ -35,6 +35,7 @@ def test_the_life_of_a_reservation(cluster: Cluster) -> None:
         start=start,
         end=start + timedelta(hours=8),
         users=("root", "alice"),
+        flags=("MAINT", "IGNORE_JOBS"),
         comment="for the night; a=b State=ACTIVE",
     )
     try:

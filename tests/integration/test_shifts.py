@@ -106,6 +106,42 @@ def test_ahead_of_it_only_jobs_start_that_end_by_then(shifts: Shifts) -> None:
     shifts.check_at_rest()
 
 
+def test_nodes_that_stand_idle_ahead_of_it_are_counted(shifts: Shifts) -> None:
+    figures = shifts.run(shifts.order(2, 2, wanted_at=at(15))).figures
+    leaving = 2 * 8 * figures.total_seconds
+    assert 0 < figures.idle_gpu_seconds < leaving
+    assert figures.target_gpu_seconds["training"] > figures.target_gpu_seconds["inference"] > 0
+    shifts.run(shifts.order(4, 0))
+    shifts.check_at_rest()
+
+
+@pytest.mark.each_slurm
+def test_nodes_that_are_kept_free_are_reserved_and_not_in_maintenance(shifts: Shifts) -> None:
+    cluster = shifts.cluster
+    # It begins after the window, and before a handover would end by itself.
+    later = ["ReservationName=teamA", "Users=alice", "Nodes=worker-0", "StartTime=now+1day", "Duration=60"]
+    cluster.run("scontrol", "create", "reservation", *later)
+    jobs = [cluster.held_job(WHOLE_NODE, "--time=30", f"--nodelist={name}") for name in shifts.workers]
+    for job in jobs:
+        cluster.wait_job(job, "RUNNING")
+    end = at(3600)
+    running = shifts.start(shifts.order(0, 4, until=end, stops_at=end))
+    shifts.wait_said(running, "powers down after its jobs")
+    (handover,) = [name for name in shifts.reservations() if "handover" in name]
+    assert shifts.nodes_of(handover) == shifts.workers
+    cluster.wait("the nodes are reserved", lambda: "RESERVED" in cluster.node("worker-0").state)
+    for name in shifts.workers:
+        assert not {"MAINTENANCE", "DRAIN"} & set(cluster.node(name).state)
+    for job in jobs:
+        assert cluster.job_state(job) == "RUNNING"
+        cluster.let_go(job)
+    assert running.end().allocation == {"training": 0, "inference": 4}
+    assert {state for state, _ in shifts.fates(jobs).values()} == {"COMPLETED"}
+    cluster.run("scontrol", "delete", "ReservationName=teamA")
+    shifts.run(shifts.order(4, 0))
+    shifts.check_at_rest()
+
+
 # How far nodes may be hurried
 
 

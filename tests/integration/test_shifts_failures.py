@@ -19,7 +19,7 @@ from nebius.api.nebius.mk8s.v1 import (
 from airflow_provider_soperator.capacity.order import ShiftOrder
 from airflow_provider_soperator.errors import CapacityBusy
 from airflow_provider_soperator.nebius import api
-from sandbox.cloud.landscape import BLOCK_ID, CPU_GROUP, INFERENCE_GROUP
+from sandbox.cloud.landscape import BLOCK_ID, CPU_GROUP, INFERENCE_GROUP, TRAINING_GROUP
 from tests.integration.cluster import check_ledger
 from tests.integration.shifts import PATIENT, WHOLE_NODE, Running, Shifts, at, is_dead
 
@@ -31,7 +31,7 @@ Trouble = Callable[[Shifts, Running], None]
 
 
 def unknown_nodes(shifts: Shifts) -> ShiftOrder:
-    return with_training(shifts, nodes="worker-[0-3],worker-7")
+    return with_training(shifts, nodes="gpu-[0-3]")
 
 
 def static_nodes(shifts: Shifts) -> ShiftOrder:
@@ -57,6 +57,12 @@ def no_such_group(shifts: Shifts) -> ShiftOrder:
 
 def a_group_that_buys(shifts: Shifts) -> ShiftOrder:
     policy(INFERENCE_GROUP, ReservationPolicy.Policy.AUTO, shifts)
+    return shifts.order(2, 2)
+
+
+def a_group_that_buys_and_that_nobody_names(shifts: Shifts) -> ShiftOrder:
+    """It is found from the machines of the nodes, as Slurm knows them, or from their NodeSet."""
+    policy(TRAINING_GROUP, ReservationPolicy.Policy.AUTO, shifts)
     return shifts.order(2, 2)
 
 
@@ -92,19 +98,21 @@ def policy(group: str, policy: ReservationPolicy.Policy, shifts: Shifts) -> None
 @pytest.fixture
 def policies(shifts: Shifts) -> Iterator[None]:
     yield
-    policy(INFERENCE_GROUP, ReservationPolicy.Policy.STRICT, shifts)
+    for group in (INFERENCE_GROUP, TRAINING_GROUP):
+        policy(group, ReservationPolicy.Policy.STRICT, shifts)
 
 
 MISTAKES: dict[Callable[[Shifts], ShiftOrder], str] = {
     too_much: f"40 GPUs are desired, but block {BLOCK_ID} has 32",
     too_many_nodes: "training: expected 0 to 4 nodes (worker-[0-3]), got 5",
-    unknown_nodes: "there is no node worker-7",
+    unknown_nodes: "there is no node gpu-[0-3]",
     static_nodes: "training: worker-cpu-0 cannot be powered up or down",
     nodes_of_another_shape: "training: some of worker-[0-3] have 8 GPUs, but gpus_per_unit is 4",
     without_the_right: "training: alice may not power nodes up and down",
     no_such_group: "there is no node group mk8snodegroup-e00nobody",
     another_platform: f"node group {CPU_GROUP} has machines of cpu-d3, but block {BLOCK_ID} is of gpu-h100-sxm",
     a_group_that_buys: f"node group {INFERENCE_GROUP} has the reservation policy AUTO: it buys machines",
+    a_group_that_buys_and_that_nobody_names: f"node group {TRAINING_GROUP} has the reservation policy AUTO: it buys",
     a_block_about_to_shrink: f"32 GPUs are desired, but block {BLOCK_ID} has only 16 from",
 }
 
@@ -119,6 +127,16 @@ def test_a_mistake_is_found_before_anything_is_moved(
     before = len(shifts.cluster.ledger())
     assert MISTAKES[mistake] in shifts.refused(mistake(shifts))
     assert not [entry for entry in shifts.cluster.ledger()[before:] if entry["entry"] != "limit"]
+    shifts.check_at_rest()
+
+
+def test_nodes_that_are_gone_are_a_line_of_the_plan(shifts: Shifts) -> None:
+    order = with_training(shifts, nodes="worker-[0-3,6-7]")
+    plan = shifts.accepted(replace(order, desired={"training": 4, "inference": 0}))
+    assert "worker-[6-7] is left as it is, as it does not exist" in str(plan)
+    assert not [note for note in plan.notes if "bought" in note]
+    assert shifts.run(order).allocation == {"training": 2, "inference": 2}
+    shifts.run(shifts.order(4, 0))
     shifts.check_at_rest()
 
 

@@ -133,6 +133,7 @@ TABLE = (
         # These call the cloud, and are imported once there is something to call it for.
         but=(
             "capacity.targets.nebius_session",
+            "nebius.machines",
             "nebius.node_groups",
         ),
     ),

@@ -26,13 +26,13 @@ class SlurmNodesTarget:
     Nodes on which least work is lost go first: idle ones.
 
     :param name: name of the target in schedules and forms
-    :param nodes: names of the nodes, as Slurm writes them
+    :param nodes: names of the nodes, as Slurm writes them; those that do not exist stay away
     :param gpus_per_unit: GPUs of one node
     :param slurm_conn_id: Airflow connection to Slurm
     :param order: busy nodes go by the ``"end"`` of their jobs, or by the ``"work"`` that would be lost
     :param whole_network_blocks: nodes of one network block, or leaf switch, of Slurm's topology go together
-    :param node_groups: ids of the Nebius node groups under the nodes. With them it is known which nodes have machines,
-        and checked before a shift that the machines go with the nodes
+    :param node_groups: ids of the Nebius node groups under the nodes. With them it is known which nodes have machines.
+        Before a shift they are checked, named or found: their machines have to go with the nodes, and are never bought
     :param nebius_conn_id: Airflow connection to the Nebius API
     :param units: word for the units in forms and messages
     """

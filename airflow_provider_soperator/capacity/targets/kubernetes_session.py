@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_soperator.capacity import autoscalers
 from airflow_provider_soperator.capacity.holdings import Holding, Release
-from airflow_provider_soperator.capacity.targets.protocol import Clients, Session
+from airflow_provider_soperator.capacity.targets.protocol import Clients, MachineClues, Session
 from airflow_provider_soperator.errors import CapacityBusy, CapacityMistake
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
@@ -178,6 +178,11 @@ class KubernetesScaleSession(Session):
         if autoscaler and (patch := autoscaler.release(_replicas(scale))):
             await self._workload.change(autoscaler, patch)
             self._log.info("%s: resumed %s %s", self._target.name, autoscaler.resource.kind, autoscaler.name)
+
+    async def machines(self) -> MachineClues:
+        # Kubernetes Nodes have the names of their machines.
+        on = {workloads.machine_of(pod) for pod in await self._workload.pods(await self._workload.scale())} - {""}
+        return MachineClues(machines=frozenset(on), count=len(on))
 
     async def _see(self) -> tuple[Object, Object, autoscalers.Autoscaler | None]:
         workload = self._workload

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import uuid
 from collections.abc import Sequence
 from datetime import timedelta
@@ -13,7 +12,7 @@ from nebius.api.nebius.mk8s.v1 import NodeGroup, NodeGroupStatus, ReservationPol
 from nebius.sdk import SDK
 
 from airflow_provider_soperator.capacity.holdings import Holding, Release
-from airflow_provider_soperator.capacity.targets.protocol import Session, SessionContext, refuse_unnamed
+from airflow_provider_soperator.capacity.targets.protocol import MachineClues, Session, SessionContext, refuse_unnamed
 from airflow_provider_soperator.errors import CapacityBusy, CapacityMistake
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.nebius.api import (
@@ -28,6 +27,7 @@ from airflow_provider_soperator.nebius.node_groups import (
     MOST_NODES,
     GroupSize,
     NodeGroupClient,
+    gpus_of,
     is_settled,
     problems,
     running,
@@ -118,6 +118,9 @@ class NodeGroupSession(Session):
 
     async def finish(self) -> None:
         """Do nothing: nothing existed only for the shift."""
+
+    async def machines(self) -> MachineClues:
+        return MachineClues(groups=frozenset({self._group_id}), count=0, are_units=True)
 
     async def _see(self) -> tuple[NodeGroup, Operation | None, GroupSize]:
         """The group, its running operation, and its size."""
@@ -218,6 +221,21 @@ class GroupMachines:
         found = await asyncio.gather(*(group.read() for group in self._groups))
         return sum(group.status.node_count for group in found)
 
+    async def check_found(self, gpus_per_node: int | None, block: CapacityBlock) -> list[str]:
+        """As ``check``, for groups that nobody has named; without ``gpus_per_node`` units are not machines.
+
+        Returns what will be in the way.
+        """
+        if gpus_per_node is not None:
+            await self.check(0, gpus_per_node, block)
+            return []
+        found = [await group.read() for group in self._groups]
+        with_gpus = [group for group in found if gpus_of(group.spec.template.resources.preset or "")]
+        for group in with_gpus:
+            refuse_to_buy(group, block.id)
+        fixed = [f"node group {one.metadata.id} always has {size_of(one)}" for one in with_gpus if _is_fixed(one)]
+        return [f"{said}: their GPUs are not free when nothing runs on them" for said in fixed]
+
     async def check(self, nodes: int, gpus_per_node: int, block: CapacityBlock) -> None:
         """Raise ``CapacityMistake`` if the machines are not of this block, or would stay when their nodes go."""
         most = 0
@@ -230,7 +248,7 @@ class GroupMachines:
             refuse_to_buy(group, block.id)
             refuse_misfit(group, size.most, gpus_per_node, block)
             await refuse_other_fabric(one, group, block)
-            if size.least is None or size.least >= size.most:
+            if _is_fixed(group):
                 raise CapacityMistake(
                     f"node group {group.metadata.id} always has {size}: its machines keep their GPUs when their Slurm "
                     "nodes are powered down",
@@ -242,6 +260,11 @@ class GroupMachines:
                 f"the node groups have room for {most} machines, but {nodes} nodes are desired",
                 "name all node groups under the nodes",
             )
+
+
+def _is_fixed(group: NodeGroup) -> bool:
+    size = size_of(group)
+    return size.least is None or size.least >= size.most
 
 
 async def refuse_other_fabric(client: NodeGroupClient, group: NodeGroup, block: CapacityBlock) -> None:
@@ -315,13 +338,3 @@ def refuse_misfit(group: NodeGroup, units: int, gpus_per_node: int, block: Capac
             f"{units} nodes of {group_id} need {units * gpus_per_node} GPUs, but block {block.id} has {limit}",
             "ask for fewer, or extend the block",
         )
-
-
-def gpus_of(preset: str) -> int:
-    """The GPUs of one machine, from the name of its preset.
-
-    >>> gpus_of("8gpu-128vcpu-1600gb"), gpus_of("16vcpu-64gb")
-    (8, 0)
-    """
-    found = re.match(r"(\d+)gpu\b", preset)
-    return int(found[1]) if found else 0

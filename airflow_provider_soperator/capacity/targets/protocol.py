@@ -65,6 +65,23 @@ class SessionContext:
     memory: dict[str, Any] = field(default_factory=dict, compare=False)
 
 
+@dataclass(frozen=True, kw_only=True)
+class MachineClues:
+    """What a target knows of the machines under its units."""
+
+    #: Ids of their node groups, if the target names and checks them.
+    groups: frozenset[str] = frozenset()
+    #: Ids of machines: its own, and others of the same Kubernetes cluster.
+    machines: frozenset[str] = frozenset()
+    neighbours: tuple[str, ...] = ()
+    #: NodeSets of Soperator that its units are of.
+    nodesets: frozenset[str] = frozenset()
+    #: The number of its machines at present, known or not, at the least.
+    count: int = 1
+    #: Each of its units is a machine.
+    are_units: bool = False
+
+
 class Session(Protocol):
     """A target at work. Optional methods default to no-ops."""
 
@@ -100,6 +117,10 @@ class Session(Protocol):
         from airflow_provider_soperator.capacity.figures import JobLosses
 
         return JobLosses()
+
+    async def machines(self) -> MachineClues:
+        """Tell what is known of the machines under it."""
+        return MachineClues()
 
     async def forget(self, key: str) -> None:
         """Clean up what another shift, which has ended, has left."""

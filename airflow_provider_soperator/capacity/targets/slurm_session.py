@@ -13,14 +13,14 @@ from airflow_provider_soperator.capacity.handover import HandoverReservation, ha
 from airflow_provider_soperator.capacity.holdings import Holding, Release
 from airflow_provider_soperator.capacity.node_choice import NodeLoad, choose, loads_of
 from airflow_provider_soperator.capacity.reservation_lease import ReservationLease
-from airflow_provider_soperator.capacity.targets.protocol import Session, SessionContext, refuse_unnamed
+from airflow_provider_soperator.capacity.targets.protocol import MachineClues, Session, SessionContext, refuse_unnamed
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.errors import CapacityMistake
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Node
-from airflow_provider_soperator.slurm.errors import NotPermitted, SlurmError
+from airflow_provider_soperator.slurm.errors import NotPermitted, SlurmError, UnknownNode
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.node_conditions import (
@@ -33,6 +33,7 @@ from airflow_provider_soperator.slurm.node_conditions import (
     is_going_off,
     is_off,
     is_ours,
+    is_up,
     is_usable,
     refuse_unknown,
 )
@@ -108,15 +109,16 @@ class SlurmNodesSession(Session):
         refuse_unnamed(block, target.name)
         try:
             known = {node.name: node for node in await self._client.ask(ListNodes())}
-            refuse_unknown(self._names, known)
+            nodes = [known[name] for name in self._names if name in known]
+            if not nodes:
+                refuse_unknown(self._names, known)
             config = await self._client.ask(ShowConfig())
-            refuse_power(self._names, config)
+            refuse_power([node.name for node in nodes], config)
             await self._refuse_ordinary_users(config)
         except SlurmError as error:
             if error.retryable:
                 raise
             raise CapacityMistake(f"{target.name}: {error}") from error
-        nodes = [known[name] for name in self._names]
         if self._machines:
             await self._machines.check(units, target.gpus_per_unit, block)
         others = {node.gpus for node in nodes} - {target.gpus_per_unit}
@@ -126,8 +128,9 @@ class SlurmNodesSession(Session):
                 f"gpus_per_unit is {target.gpus_per_unit}",
                 "give each shape of nodes its own target",
             )
-        if not 0 <= units <= len(nodes):
-            raise CapacityMistake(f"{target.name}: expected 0 to {len(nodes)} nodes ({target.nodes}), got {units}")
+        most = len(self._names)
+        if not 0 <= units <= most:
+            raise CapacityMistake(f"{target.name}: expected 0 to {most} nodes ({target.nodes}), got {units}")
 
     async def _refuse_ordinary_users(self, config: ClusterConfig) -> None:
         # These two have all rights, even if accounting does not list them.
@@ -137,9 +140,10 @@ class SlurmNodesSession(Session):
             raise NotPermitted(f"{self._user} may not power nodes up and down")
 
     async def look(self) -> Holding:
-        nodes, (_, reserved) = await self._nodes(), await self._reservations()
+        nodes, (mine, reserved) = await self._nodes(), await self._reservations()
         on = [node for node in nodes if not is_off(node)]
         self._on = {node.name for node in on}
+        gone = dict.fromkeys(set(self._names) - {node.name for node in nodes}, "does not exist")
         fixed = {node.name: why for node in nodes if (why := self._untouchable(node, reserved))}
         # Slurm does not know if a booting node has its machine yet: its GPUs count as promised until it is up.
         sure = sum(not is_coming_up(node) for node in on)
@@ -148,12 +152,13 @@ class SlurmNodesSession(Session):
             held=max(sure, await self._machines_under(self._machines)) if self._machines else sure,
             ready=sum(map(is_usable, nodes)),
             finishing=sum(is_busy(node) and not is_usable(node) for node in on),
+            idle=sum(node.name in mine and is_usable(node) and not is_busy(node) for node in nodes),
             is_settled=not any(is_coming_up(node) or is_going_off(node) for node in nodes),
             problems=self._problems + tuple(f"{node.name}: {node.reason}" for node in nodes if failed_to_resume(node)),
             stuck={node.name: fixed[node.name] for node in nodes if node.name in fixed and not _is_kept_off(node)},
             broken=sum(self._is_anothers(node) for node in on),
-            away={node.name: fixed[node.name] for node in nodes if node.name in fixed and _is_kept_off(node)},
-            size=len(nodes),
+            away={node.name: fixed[node.name] for node in nodes if node.name in fixed and _is_kept_off(node)} | gone,
+            size=len(self._names),
         )
 
     async def explain(self, to: int, release: Release) -> Mapping[str, str]:
@@ -226,6 +231,18 @@ class SlurmNodesSession(Session):
         jobs = self._notes.displaced.jobs
         return self._notes.displaced.losses(await self._client.statuses(jobs) if jobs else {})
 
+    async def machines(self) -> MachineClues:
+        nodes = await self._client.ask(ListNodes())
+        mine = [node for node in nodes if node.name in self._names]
+        return MachineClues(
+            groups=frozenset(self._target.node_groups),
+            machines=frozenset(node.instance for node in mine if node.instance),
+            neighbours=tuple(node.instance for node in nodes if node.instance and node not in mine),
+            nodesets=frozenset(name.rpartition("-")[0] for name in self._names),
+            count=sum(map(is_up, mine)),
+            are_units=True,
+        )
+
     async def forget(self, key: str) -> None:
         await self._client.ask(DeleteReservation(handover_name(self._context.block, key)))
 
@@ -233,7 +250,11 @@ class SlurmNodesSession(Session):
         return self._lease
 
     async def _nodes(self) -> tuple[Node, ...]:
-        return await self._client.ask(ListNodes(self._names))
+        """Those of its nodes that exist: a NodeSet may have been scaled down."""
+        try:
+            return await self._client.ask(ListNodes(self._names))
+        except UnknownNode:
+            return tuple(node for node in await self._client.ask(ListNodes()) if node.name in self._names)
 
     async def _machines_under(self, machines: GroupMachines) -> int:
         """Count the node groups' machines, less those of other nodes of the same kind, which may share the groups."""

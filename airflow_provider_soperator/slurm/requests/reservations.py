@@ -23,8 +23,9 @@ from airflow_provider_soperator.slurm.requests.nodes import fold_names
 
 _HEAD = re.compile(r"ReservationName=(.*?) (StartTime=\S+ EndTime=\S+ Duration=.*)")
 _FLAG = re.compile(r"[+-]?[A-Za-z_]+(=[0-9:+-]+)?")
-#: Blocks jobs that would run into the reservation, and ignores running ones.
-HANDOVER_FLAGS = ("MAINT", "IGNORE_JOBS")
+#: Blocks jobs that would run into the reservation, and ignores running ones and other reservations. With MAINT in the
+#: place of OVERLAP the nodes would count as planned down in accounting, and as down for health checks.
+HANDOVER_FLAGS = ("OVERLAP", "IGNORE_JOBS")
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Node, Reservation
-from airflow_provider_soperator.slurm.errors import WholeJobOnly
+from airflow_provider_soperator.slurm.errors import UnknownNode, WholeJobOnly
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job, JobStatus
 from airflow_provider_soperator.slurm.node_conditions import RESUME_FAILED
@@ -207,6 +207,8 @@ class Nodes:
 
     def answer(self, request: Any) -> Any:
         if isinstance(request, ListNodes):
+            if missing := set(request.names or ()) - set(self.nodes):
+                raise UnknownNode(f"there is no node {hostlist.fold(missing)}", "scontrol")
             return tuple(
                 self.record(node) for node in self.nodes.values() if node.name in (request.names or self.nodes)
             )

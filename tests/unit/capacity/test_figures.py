@@ -26,7 +26,7 @@ def limbo(*looks: tuple[int, World]) -> float:
     meter = Meter(GPUS)
     for seconds, world in looks:
         meter.see(world, START + timedelta(seconds=seconds))
-    return meter.figures({"ready": START.timestamp()}, START, []).limbo_gpu_seconds
+    return meter.figures({}, START, START).limbo_gpu_seconds
 
 
 @pytest.mark.parametrize(
@@ -51,6 +51,60 @@ def test_limbo_is_what_could_be_used_and_is_not(looks: list[tuple[int, World]], 
     assert limbo(*looks) == expected
 
 
+def lead(idle: int, usage: int = 64, held: int = 4) -> World:
+    """Training works, and has reserved nodes that are idle; inference has some units."""
+    holdings = {
+        "training": Holding(allowed=4, held=4, ready=4, idle=idle),
+        "inference": Holding(allowed=held, held=held, ready=held),
+    }
+    return World(CapacityBlock(id="b", limit=64, usage=usage), holdings, GPUS)
+
+
+def test_reserved_nodes_that_stand_idle_are_counted_and_are_no_limbo() -> None:
+    meter = Meter(GPUS)
+    for seconds, idle in ((0, 0), (60, 1), (90, 3), (100, 0)):
+        meter.see(lead(idle), START + timedelta(seconds=seconds))
+    figures = meter.figures({}, START, START)
+    assert (figures.idle_gpu_seconds, figures.limbo_gpu_seconds) == (8 * 60 + 3 * 8 * 30, 0)
+    assert figures.target_gpu_seconds == {"training": 32 * 100.0, "inference": 16 * 100.0}
+
+
+@pytest.mark.parametrize(
+    ("usage", "held", "wished", "unused"),
+    [
+        pytest.param(56, 4, {"inference": 6}, 8, id="all that is free is wished for"),
+        pytest.param(40, 4, {"inference": 6}, 8, id="more is free than is wished for"),
+        pytest.param(56, 4, {"training": 4, "inference": 4}, 0, id="all have what is wished for"),
+        pytest.param(56, 4, {}, 0, id="it is not wished for yet"),
+    ],
+)
+def test_free_gpus_are_unused_if_somebody_is_to_have_them(
+    usage: int, held: int, wished: dict[str, int], unused: int
+) -> None:
+    meter = Meter(GPUS)
+    for seconds in (0, 10):
+        meter.see(lead(0, usage, held), START + timedelta(seconds=seconds), wished)
+    assert meter.figures({}, START, START).unused_gpu_seconds == unused * 10
+
+
+def test_an_unknown_usage_is_not_unused() -> None:
+    meter = Meter(GPUS)
+    unknown = World(CapacityBlock(id="b", limit=64, usage=None), lead(0).holdings, GPUS)
+    for seconds in (0, 10):
+        meter.see(unknown, START + timedelta(seconds=seconds), {"inference": 8})
+    assert meter.figures({}, START, START).unused_gpu_seconds == 0
+
+
+def test_another_process_goes_on_with_the_sums() -> None:
+    looks = [(0, look(2, 0)), (10, look(1, 0)), (40, look(1, 0)), (50, look(1, 2))]
+    sums: dict[str, float] = {}
+    for seconds, world in looks:
+        meter = Meter(GPUS, sums)
+        meter.see(world, START + timedelta(seconds=seconds))
+        sums = meter.sums
+    assert Meter(GPUS, sums).figures({}, START, START).limbo_gpu_seconds == 8 * 40
+
+
 MARKS = {
     name: START.timestamp() + seconds
     for name, seconds in (("began", 0), ("leaving", 30), ("released", 90), ("ready", 140))
@@ -58,26 +112,50 @@ MARKS = {
 
 
 def test_parts_follow_on_each_other() -> None:
-    figures = Meter(GPUS).figures(MARKS, START + timedelta(seconds=100), [JobLosses(ended=2), JobLosses(1, 2, 3, 4.56)])
+    losses = [JobLosses(ended=2), JobLosses(1, 2, 3, 4.56)]
+    figures = Meter(GPUS).figures(MARKS, START + timedelta(seconds=100), START, losses, bought_gpus=8)
     assert figures.describe() == {
         "release_seconds": 60.0,
         "arrive_seconds": 50.0,
         "total_seconds": 140.0,
         "late_seconds": 40.0,
         "limbo_gpu_seconds": 0.0,
+        "idle_gpu_seconds": 0.0,
+        "unused_gpu_seconds": 0.0,
+        "target_gpu_seconds": {"training": 0.0, "inference": 0.0},
         "jobs_ended": 3,
         "jobs_requeued": 2,
         "jobs_killed": 3,
         "lost_gpu_seconds": 4.6,
-        "bought_gpus": 0,
+        "bought_gpus": 8,
     }
 
 
 def test_what_was_in_time_is_not_late() -> None:
-    assert Meter(GPUS).figures(MARKS, START + timedelta(seconds=200), []).late_seconds == 0
+    assert Meter(GPUS).figures(MARKS, START + timedelta(seconds=200), START).late_seconds == 0
 
 
 def test_a_part_that_did_not_happen_has_no_time() -> None:
     marks = {name: MARKS[name] for name in ("began", "ready")}
-    figures = Meter(GPUS).figures(marks, START, [])
+    figures = Meter(GPUS).figures(marks, START, START)
     assert (figures.release_seconds, figures.arrive_seconds, figures.total_seconds) == (None, None, 140)
+
+
+def test_what_has_not_arrived_is_late_by_now() -> None:
+    now = START + timedelta(seconds=500)
+    figures = Meter(GPUS).figures({"began": START.timestamp()}, START + timedelta(seconds=200), now)
+    assert (figures.total_seconds, figures.late_seconds, figures.arrive_seconds) == (500, 300, None)
+
+
+def test_a_report_has_hours_and_says_what_is_unknown() -> None:
+    meter = Meter(GPUS, {":training": 36000.0, "idle": 7200.0, "usable": 64, "at": 0})
+    assert meter.figures({}, START, START).report() == {
+        "seconds": 0.0,
+        "gpu_hours": {"training": 10.0, "inference": 0.0},
+        "idle_gpu_hours": 2.0,
+        "limbo_gpu_hours": 0.0,
+        "unused_gpu_hours": 0.0,
+        "lost_gpu_hours": None,
+        "bought_gpus": None,
+        "jobs": {"ended": None, "requeued": None, "killed": None},
+    }

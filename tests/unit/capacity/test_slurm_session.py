@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, cast
 
@@ -147,9 +148,9 @@ class Slurm(Nodes):
         self.log = Log()
         self.memory: dict[str, Any] = {}
 
-    def session(self, **approved: Any) -> SlurmNodesSession:
+    def session(self, *, nodes: str = "", **approved: Any) -> SlurmNodesSession:
         context = SessionContext(block="block-1", key="shift", memory=self.memory, **approved)
-        target = SlurmNodesTarget(name="training", nodes=self.names)
+        target = SlurmNodesTarget(name="training", nodes=nodes or self.names)
         return SlurmNodesSession(target, cast(AsyncSlurmClient, self), "root", None, context, self.log)
 
     def shrink(self, to: int, mode: PowerDownMode | None = ASAP, at: datetime | None = None, **how: Any) -> list[str]:
@@ -233,6 +234,43 @@ def test_what_others_have_drained_is_counted_apart() -> None:
     assert (seen.broken, seen.size, seen.possible(4), seen.possible(0)) == (1, 4, 3, 1)
     assert slurm.shrink(1) == ["worker-2", "worker-3"]
     assert "1 more cannot go: worker-[0-1] is drained: disk" in _problems(slurm, 0)
+
+
+def test_nodes_that_are_gone_stay_away_and_are_no_mistake() -> None:
+    slurm = Slurm(3)
+    slurm.run("worker-0", HOUR)
+    session = slurm.session(nodes="worker-[0-4]")
+    asyncio.run(session.check(5, CapacityBlock(id="block-1", limit=64, usage=24)))
+    seen = asyncio.run(session.look())
+    assert seen.away == {"worker-3": "does not exist", "worker-4": "does not exist"}
+    assert (seen.allowed, seen.ready, seen.size, seen.possible(5), seen.possible(1)) == (3, 3, 5, 3, 1)
+    asyncio.run(session.shrink(1, Release(wanted_at=NOW, mode=ASAP)))
+    assert [one.names for one in slurm.asked if isinstance(one, PowerDown)] == [("worker-1", "worker-2")]
+
+
+def test_if_none_of_its_nodes_exists_it_is_a_mistake() -> None:
+    session = Slurm(3).session(nodes="gpu-[0-4]")
+    with pytest.raises(CapacityMistake, match=r"there is no node gpu-\[0-4\]"):
+        asyncio.run(session.check(1, CapacityBlock(id="block-1", limit=64, usage=24)))
+
+
+def test_idle_nodes_that_are_reserved_for_the_shift_are_told_apart() -> None:
+    slurm = Slurm(4)
+    slurm.run("worker-0", HOUR)
+    slurm.reserve("teamA", "worker-3", NOW)
+    slurm.shrink(1, None, NOW + 2 * HOUR)
+    assert slurm.handover() == ["worker-3", "worker-0", "worker-1", "worker-2"]
+    assert asyncio.run(slurm.session().look()).idle == 2
+
+
+def test_what_is_known_of_its_machines() -> None:
+    slurm = FixedNodes([IDLE, IDLE, OFF, IDLE])
+    known = {"worker-0": "computeinstance-0", "worker-3": "computeinstance-3"}
+    slurm.nodes = tuple(replace(node, instance=known.get(node.name, "")) for node in slurm.nodes)
+    clues = asyncio.run(slurm.session("worker-[0-1]").machines())
+    assert (clues.machines, clues.neighbours) == ({"computeinstance-0"}, ("computeinstance-3",))
+    assert (clues.nodesets, clues.count, clues.are_units) == ({"worker"}, 2, True)
+    assert asyncio.run(slurm.session("worker-2").machines()).count == 0
 
 
 def _problems(slurm: Slurm, to: int) -> tuple[str, ...]:

@@ -152,6 +152,9 @@ class Units:
     come: list[int] = field(default_factory=list)
     #: The least that it was shrunk to.
     least: int = NEVER
+    #: Its node group buys what the block lacks (AUTO); and the units whose machines were bought.
+    buys: bool = False
+    bought: set[int] = field(default_factory=set)
 
     def count(self, *states: State) -> int:
         return sum(unit.state in states for unit in self.units)
@@ -162,7 +165,8 @@ class Units:
 
     @property
     def machines(self) -> int:
-        return self.count(*WITH_MACHINE)
+        """Those that the block holds."""
+        return self.count(*WITH_MACHINE) - len(self.bought)
 
     def see(self) -> Holding:
         return Holding(
@@ -216,11 +220,17 @@ class Units:
                 self._set(number, State.LINGERING, self.cloud.now + self.pace.machine(number))
             elif unit.state is State.LINGERING:
                 self._set(number, State.OFF)
-            elif unit.state is State.ASKED and self.cloud.has_room_for(self.gpus):
+                self.bought.discard(number)
+            elif unit.state is State.ASKED and (self.cloud.has_room_for(self.gpus) or self._buy(number)):
                 self.come.append(self.cloud.now)
                 self._set(number, State.BOOTING, self.cloud.now + self.pace.boot(number))
             elif unit.state is State.BOOTING:
                 self._set(number, State.READY)
+
+    def _buy(self, number: int) -> bool:
+        if self.buys:
+            self.bought.add(number)
+        return self.buys
 
     def _first(self, states: Sequence[State], count: int) -> list[int]:
         found = [number for number, unit in enumerate(self.units) if unit.state in states]

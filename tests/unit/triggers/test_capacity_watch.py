@@ -185,7 +185,10 @@ def stopped(world: World, order_for: dict[str, int], kept: list[dict[str, Any]],
             # Until there were some looks at what is wished for.
             while world.reads < 3:
                 await asyncio.sleep(0)
-            return SimpleNamespace(describe=lambda: {"allocation": order_for})
+            return SimpleNamespace(state="done", describe=lambda: {"allocation": order_for})
+
+        async def report(self, state: str) -> dict[str, Any]:
+            return {"state": state}
 
         async def leave_if_possible(self) -> None:
             left.append(True)
@@ -202,7 +205,7 @@ def stopped(world: World, order_for: dict[str, int], kept: list[dict[str, Any]],
 
 def test_a_shift_stops_where_it_is_once_somebody_wishes_for_something_else(world: World) -> None:
     event, has_left = stopped(world, {"training": 4, "inference": 4}, [OVERRIDE])
-    assert event["status"] == "success"
+    assert (event["status"], event["report"]) == ("success", {"state": "superseded"})
     assert event["result"] == {
         "superseded": "override by ann wishes for training 6, inference 2 by now; what was moved stays where it is"
     }

@@ -1,0 +1,92 @@
+"""Machines under the targets of a shift: whether they could be bought, and how many were."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING
+
+from airflow_provider_soperator.capacity.targets.protocol import MachineClues, Session
+from airflow_provider_soperator.errors import ConnectionMistake
+from airflow_provider_soperator.logger import Logger
+from airflow_provider_soperator.nebius.api import NebiusDenied, NebiusMissing
+from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
+from airflow_provider_soperator.slurm.errors import SlurmError
+from airflow_provider_soperator.transports.transport_errors import TransportError
+
+if TYPE_CHECKING:
+    from nebius.sdk import SDK
+
+#: Opens the API of the cloud that has the block.
+SdkOpener = Callable[[], AbstractAsyncContextManager["SDK"]]
+
+
+class TargetMachines:
+    """The machines under the targets of a shift, which are found by what the targets know of them.
+
+    Without the API of the cloud nothing is known of them.
+    """
+
+    def __init__(self, open_sdk: SdkOpener | None = None, block_id: str = "", log: Logger | None = None) -> None:
+        self._open, self._block, self._log = open_sdk, block_id, log or logging.getLogger(__name__)
+        self._unchecked: list[str] = []
+        #: The node groups under each target, as far as they were found.
+        self._groups: dict[str, frozenset[str]] = {}
+
+    async def check(self, sessions: Mapping[str, Session], gpus: Mapping[str, int], block: CapacityBlock) -> None:
+        """Raise ``CapacityMistake`` if a node group under a target could buy."""
+        from airflow_provider_soperator.capacity.targets.nebius_session import GroupMachines
+
+        self._unchecked = notes = list[str]()
+        if self._open is None:
+            return
+        for name, session in sessions.items():
+            clues, why = await session.machines(), "as it has no machine that the cloud knows"
+            if clues.groups:
+                # The target has checked those that it names.
+                continue
+            try:
+                async with self._open() as sdk:
+                    if groups := await self._find(sdk, name, clues):
+                        found = GroupMachines(sdk, sorted(groups))
+                        notes += await found.check_found(gpus[name] if clues.are_units else None, block)
+                        continue
+            except (NebiusDenied, NebiusMissing) as error:
+                why = error.what
+            notes.append(f"nobody knows if machines of {name} can be bought: their node groups are unknown, {why}")
+
+    async def notes(self, sessions: Mapping[str, Session]) -> list[str]:
+        """What could not be checked, and what was bought, as lines for a plan."""
+        bought = await self.bought(sessions)
+        said = f"{bought} GPUs of the targets' machines were bought, and are not of the block"
+        return [*self._unchecked, *([said] if bought else [])]
+
+    async def bought(self, sessions: Mapping[str, Session]) -> int | None:
+        """Count the GPUs of the targets' machines that are not of the block; None if that is unknown."""
+        from airflow_provider_soperator.nebius.machines import bought_gpus
+
+        groups, there = set[str](), 0
+        if self._open is None:
+            return None
+        try:
+            async with self._open() as sdk:
+                for name, session in sessions.items():
+                    clues = await session.machines()
+                    groups |= await self._find(sdk, name, clues)
+                    there += clues.count
+                bought, known = await bought_gpus(sdk, self._block, groups)
+        except (SlurmError, TransportError, ConnectionMistake) as error:
+            self._log.warning("It is unknown if GPUs were bought: %s", error)
+            return None
+        if known < there:
+            said = "It is unknown if GPUs were bought: the targets have %s machines, and the cloud knows %s in %s"
+            self._log.warning(said, there, known, ", ".join(sorted(groups)) or "no node group")
+        return bought if known >= there else None
+
+    async def _find(self, sdk: SDK, name: str, clues: MachineClues) -> frozenset[str]:
+        from airflow_provider_soperator.nebius.machines import find_groups
+
+        found = clues.groups or await find_groups(sdk, clues.machines, clues.neighbours, clues.nodesets)
+        self._groups[name] = self._groups.get(name, frozenset()) | found
+        return self._groups[name]
