@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Literal, get_args
+from typing import Any
 
 from airflow_provider_soperator.errors import nearest
 from airflow_provider_soperator.soperator.check_results import CheckResult, JobEnd, RunState
@@ -35,8 +35,6 @@ _BY_HAND = {"cronjob.kubernetes.io/instantiate": "manual"}
 _OWNER = "airflow.apache.org/task"
 #: Soperator looks at a run at least every minute. If it has not noted a run this long after its end, it never will.
 FOLLOWS = timedelta(minutes=3)
-#: ``ended``: with any result.
-Awaited = Literal["complete", "failed", "ended"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,6 +151,17 @@ def newest(runs: Sequence[RunSeen], since: datetime | None = None) -> RunSeen | 
     return max(begun, key=lambda run: (run.created, run.name), default=None)
 
 
+def newest_result(
+    check: CheckSeen, runs: Sequence[RunSeen], since: datetime | None, now: datetime
+) -> tuple[str, CheckResult | None]:
+    """The Job of the run that began last, not before ``since``, and its result; None if there is no such run."""
+    if run := newest([run for run in runs if run.check == check.name], since):
+        return run.name, judged(check, run, now)
+    last = check.last
+    # Kubernetes has deleted its Job.
+    return (last.job, last.outcome) if last.submitted and (since is None or last.submitted >= since) else ("", None)
+
+
 def judged(check: CheckSeen, run: RunSeen, now: datetime) -> CheckResult:
     """The result of a run as far as Kubernetes shows it; Soperator's notes on another run do not count."""
     if not run.end:
@@ -222,54 +231,6 @@ def _last_in_slurm(status: Object) -> LastRun:
 
 def _end(said: Object, state: str) -> JobEnd:
     return JobEnd(job_id=said["jobID"], state=state, reason=said.get("reason", ""))
-
-
-class CheckHasFailed(Exception):
-    """The newest run has ended in another state than the expected one."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class CheckAwaited:
-    """A condition on the newest run of a check."""
-
-    check: str
-    state: str = "complete"
-    #: Older runs do not count.
-    since: datetime | None = None
-    #: Raise if a run ends in another state; otherwise wait for the next run.
-    fail_fast: bool = False
-
-    def __post_init__(self) -> None:
-        if self.state not in get_args(Awaited):
-            states = ", ".join(map(repr, get_args(Awaited)))
-            raise ValueError(f"target_state must be one of {states}, got {self.state!r}")
-
-    def look(self, check: CheckSeen, runs: Sequence[RunSeen], now: datetime) -> dict[str, Any]:
-        """The result of the newest run as JSON: ``words`` has it as text, ``is_reached`` compares its state."""
-        job, outcome = self._newest(check, runs, now)
-        if outcome is None:
-            since = f" since {self.since:%Y-%m-%d %H:%M:%S %Z}" if self.since else ""
-            return {"is_reached": False, "words": f"{check.name} has not run{since}"}
-        words = f"{job or check.name}: {outcome}"
-        reached = self._is_reached(outcome.state)
-        if self.fail_fast and outcome.state.is_over and not reached:
-            raise CheckHasFailed(words)
-        return {"is_reached": reached, "check": check.name, "job": job, **outcome.describe(), "words": words}
-
-    def _newest(self, check: CheckSeen, runs: Sequence[RunSeen], now: datetime) -> tuple[str, CheckResult | None]:
-        run = newest([run for run in runs if run.check == check.name], self.since)
-        if run:
-            return run.name, judged(check, run, now)
-        last = check.last
-        # Kubernetes has deleted its Job.
-        if last.submitted and (self.since is None or last.submitted >= self.since):
-            return last.job, last.outcome
-        return "", None
-
-    def _is_reached(self, state: RunState) -> bool:
-        if self.state == "complete":
-            return state is RunState.COMPLETE
-        return state.is_bad if self.state == "failed" else state.is_over
 
 
 class ActiveChecks:
