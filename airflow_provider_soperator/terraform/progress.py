@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_soperator.logger import Logger
-from airflow_provider_soperator.terraform.failures import Diagnostic, StateLocked, errors, from_text, is_about
-from airflow_provider_soperator.terraform.runs import Run, State
+from airflow_provider_soperator.terraform.failures import Diagnostic, StateLocked, errors, from_text
+from airflow_provider_soperator.terraform.runs import Run
 from airflow_provider_soperator.terraform.state import seconds_of
 
 #: The steps of each planned action; other actions do not count.
@@ -135,8 +135,8 @@ def outcome_of(run: Run) -> RunOutcome:
     for event in run.lines():
         if event is None:
             break
-        for _ in progress.take(event):
-            pass
+        list(progress.take(event))
+
     return RunOutcome(run, progress, run.status)
 
 
@@ -172,7 +172,7 @@ class RunFollower:
                 self.log.info("%s", self.progress.bar(time.time()))
                 is_silent = False
             # One more read after its end, for its last output.
-            is_over = self.run.state is not State.RUNNING
+            is_over = not self.run.is_running
             self._tell()
             if self.progress.current and time.monotonic() >= next_bar:
                 self.log.info("%s", self.progress.bar(time.time()))
@@ -183,11 +183,11 @@ class RunFollower:
         outcome = RunOutcome(self.run, self.progress, self.run.status, self._is_told)
         for diagnostic in outcome.diagnostics:
             # The lock is retried every few seconds, and its holder is logged once elsewhere.
-            for line in () if is_about(StateLocked, diagnostic) else diagnostic.lines():
+            for line in () if StateLocked.is_in(diagnostic.summary) else diagnostic.lines():
                 self.log.warning("%s", line)
         return outcome
 
     def _tell(self) -> None:
         """Pass on the interrupt, once: on a second one Terraform would stop at once, and leave work unfinished."""
-        if self._is_told and not self._is_sent and self.run.state is State.RUNNING:
+        if self._is_told and not self._is_sent and self.run.is_running:
             self._is_sent = self.run.interrupt()

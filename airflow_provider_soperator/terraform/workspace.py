@@ -25,14 +25,14 @@ from airflow_provider_soperator.terraform.failures import (
     UnknownVariable,
     WorkspaceBusy,
     explain,
-    undeclared,
 )
 from airflow_provider_soperator.terraform.plan import TerraformPlan
 from airflow_provider_soperator.terraform.progress import RunFollower, RunOutcome, outcome_of
 from airflow_provider_soperator.terraform.root_module import RootModule
-from airflow_provider_soperator.terraform.runs import Run, State
+from airflow_provider_soperator.terraform.runs import Run
 from airflow_provider_soperator.terraform.sources import Source, bring
-from airflow_provider_soperator.terraform.state import Lock, LockPatience, is_passing, save_errored, texts_of, values_of
+from airflow_provider_soperator.terraform.state import Lock, is_passing, save_errored, values_of
+from airflow_provider_soperator.values import texts_in
 
 _BACKEND = "terraform_backend_override.tf.json"
 _VARIABLES = "variables.tfvars.json"
@@ -133,7 +133,7 @@ class Workspace:
             *(["-destroy"] if destroy else []),
         ]
         outcome = self._run("plan", arguments)
-        if ignored := undeclared(outcome.diagnostics):
+        if ignored := [one for one in outcome.diagnostics if UnknownVariable.is_in(one.summary)]:
             raise UnknownVariable("; ".join(one.words for one in ignored), diagnostics=ignored)
         path = outcome.run.folder / runs.PLAN
         document = self.terraform.document("show", "-json", str(path), cwd=self.root)
@@ -165,7 +165,7 @@ class Workspace:
         said = self.terraform.document("output", "-json", cwd=self.root)
         for one in said.values():
             if one["sensitive"]:
-                for text in texts_of(one["value"]):
+                for text in texts_in(one["value"]):
                     self.mask(text)
         return {name: one["value"] for name, one in said.items()}
 
@@ -212,7 +212,7 @@ class Workspace:
 
     def _settle(self, latest: Run) -> None:
         kind, at = latest.record.kind, _utc(latest.record.started)
-        if latest.state is State.RUNNING:
+        if latest.is_running:
             host = latest.record.host
             self.log.info("Following the %s of an earlier try, which runs on %s since %s", kind, host, at)
             outcome = self._follow(latest, is_late=True)
@@ -233,21 +233,10 @@ class Workspace:
             self.log.warning("It was working on %s, which may exist without being in the state", address)
 
     def _run(self, kind: str, arguments: Sequence[str], *, digest: str = "") -> RunOutcome:
-        """Run plan or apply to its end, once no other process holds the lock of the state."""
-        options = ["-json", "-input=false", "-lock-timeout=0s"]
-        if self.parallelism:
-            options.append(f"-parallelism={self.parallelism}")
-        argv = [self.terraform.path, kind, *options, *arguments]
-        patience = LockPatience(self.lock_timeout, self.log)
+        """Run plan or apply to its end. A lock of the state that others hold is waited for by Terraform itself."""
+        seconds = 0.0
         while True:
-            if self._is_interrupted:
-                raise Interrupted(f"{kind} was not started: the task was interrupted")
-            with self._alone():
-                latest = self._latest_run()
-                if latest and latest.state is State.RUNNING:
-                    raise WorkspaceBusy(f"another task is working in {self.folder}")
-                run = runs.start(self._runs, kind, argv, self.root, self.terraform.env, digest=digest)
-            outcome = self._follow(run)
+            outcome = self._follow(self._start(kind, arguments, seconds, digest))
             try:
                 return self._checked(outcome)
             except StateLocked as error:
@@ -255,8 +244,34 @@ class Workspace:
                 if lock and self._is_ours(lock):
                     self.log.warning("%s, but is a run of ours that has died: removing the lock", lock)
                     self.terraform.run("force-unlock", "-force", lock.id, cwd=self.root)
+                elif seconds < self.lock_timeout:
+                    seconds = self.lock_timeout
+                    self.log.info("%s: waiting for at most %.0f s", lock or error.what, seconds)
                 else:
-                    patience.wait(lock, error)
+                    raise self._still_locked(lock, error) from None
+
+    def _start(self, kind: str, arguments: Sequence[str], lock_timeout: float, digest: str) -> Run:
+        options = ["-json", "-input=false", f"-lock-timeout={lock_timeout:.0f}s"]
+        if self.parallelism:
+            options.append(f"-parallelism={self.parallelism}")
+        if self._is_interrupted:
+            raise Interrupted(f"{kind} was not started: the task was interrupted")
+        with self._alone():
+            latest = self._latest_run()
+            if latest and latest.is_running:
+                raise WorkspaceBusy(f"another task is working in {self.folder}")
+            argv = [self.terraform.path, kind, *options, *arguments]
+            return runs.start(self._runs, kind, argv, self.root, self.terraform.env, digest=digest)
+
+    def _still_locked(self, lock: Lock | None, error: StateLocked) -> StateLocked:
+        if lock is None:
+            return StateLocked(error.what, "find out what holds the lock, and wait for it", error.diagnostics)
+        return StateLocked(
+            f"{lock}, still after {self.lock_timeout:.0f} s",
+            "wait for it to end; if that process has certainly died, run "
+            f"`terraform force-unlock {lock.id}` in the workspace's folder",
+            error.diagnostics,
+        )
 
     def _follow(self, run: Run, *, is_late: bool = False) -> RunOutcome:
         self._following = RunFollower(run, self.log, is_late)
@@ -285,12 +300,7 @@ class Workspace:
 
     def _applied(self, outcome: RunOutcome) -> Applied:
         done = outcome.progress.summary
-        return Applied(
-            added=done.get("add", 0),
-            changed=done.get("change", 0),
-            destroyed=done.get("remove", 0),
-            imported=done.get("import", 0),
-        )
+        return Applied(*(done.get(name, 0) for name in ("add", "change", "remove", "import")))
 
     def _is_ours(self, lock: Lock) -> bool:
         dead = [run for run in runs.earlier(self._runs) if run.is_here and run.was_killed]
