@@ -60,13 +60,12 @@ class RunSeen:
     def read(cls, job: Object) -> RunSeen:
         about = job["metadata"]
         noted = about.get("annotations") or {}
-        owners = [one["name"] for one in about.get("ownerReferences") or () if one.get("kind") == "CronJob"]
-        ends = [one for type_, one in conditions_of(job).items() if type_ in _ENDS and one.is_true]
-        end = ends[0] if ends else None
+        owners = (one["name"] for one in about.get("ownerReferences") or () if one.get("kind") == "CronJob")
+        end = next((one for type_, one in conditions_of(job).items() if type_ in _ENDS and one.is_true), None)
         return cls(
             name=about["name"],
             uid=about.get("uid", ""),
-            check=owners[0] if owners else "",
+            check=next(owners, ""),
             created=parse_time(about.get("creationTimestamp")),
             finished=end.since if end else None,
             end=end.type if end else "",
@@ -118,16 +117,7 @@ class CheckSeen:
 
 
 def find(checks: Sequence[CheckSeen], said: str, namespace: str) -> CheckSeen:
-    """The check of a name, with or without the prefix of its cluster, which Soperator adds from 5.0 on.
-
-    >>> checks = [CheckSeen(name="soperator-gpu-checks", cluster="soperator"), CheckSeen(name="ssh-check")]
-    >>> find(checks, "gpu-checks", "soperator").name
-    'soperator-gpu-checks'
-    >>> find(checks, "gpu-chek", "soperator")
-    Traceback (most recent call last):
-    airflow_provider_soperator.soperator.objects.ObjectMissing: there is no check gpu-chek: did you mean 'gpu-checks'? \
-There are soperator-gpu-checks, ssh-check: the namespace is soperator
-    """
+    """The check of a name, with or without the prefix of its cluster, which Soperator adds from 5.0 on."""
     named = {check.name: check for check in checks}
     if said in named:
         return named[said]
@@ -276,11 +266,10 @@ class ActiveChecks:
 def job_name(check: str, key: str) -> str:
     """The name of the Job for a key.
 
-    >>> job_name("gpu-checks", "q6befiawjvkz")
-    'gpu-checks-airflow-q6befiawjvkz'
     >>> job_name("gpu-checks", "q6befiawjvkz_3")
     'gpu-checks-airflow-q6befiawjvkz-3'
     """
+
     suffix = f"-airflow-{key.replace('_', '-')}"
     return check[: _NAME_LIMIT - len(suffix)].rstrip("-.") + suffix
 

@@ -90,13 +90,17 @@ class Resize:
         ``since``: nodes that were out of service before this time are not waited for.
         """
         gone = {name: "still has a Pod" for name in nodeset.pods if name not in nodeset.nodes}
-        if slurm:
-            gone |= {name: "is still in Slurm" for name in _of(nodeset, slurm) if name not in nodeset.nodes}
+        # Another NodeSet's name may begin with its name.
+        own = re.compile(rf"{re.escape(nodeset.name)}-[0-9]+")
+        beyond = [name for name in slurm or () if own.fullmatch(name) and name not in nodeset.nodes]
+        gone |= dict.fromkeys(beyond, "is still in Slurm")
         known = [slurm[name] for name in nodeset.nodes if name in slurm] if slurm else []
         ours = tuple(node.name for node in known if is_ours(node, self.owner))
         old = {node.name for node in known if _was_wrong(node, since)}
         found = of_nodes([name for name in nodeset.active_nodes if name not in {*old, *ours}], nodeset.pods, slurm)
-        absent = _absent(nodeset, slurm)
+        # Those of an ephemeral NodeSet are in Slurm also while they are off.
+        off = [name for name in nodeset.nodes if name not in (*nodeset.active_nodes, *(slurm or ()))]
+        absent = in_lines(dict.fromkeys(off, "is not known to Slurm yet")) if slurm is not None else ()
         return ResizeStage(
             (Undrain(ours),) if ours else (),
             (*in_lines(gone), *found.waiting, *absent, *in_lines(dict.fromkeys(ours, "is being undrained"))),
@@ -138,20 +142,6 @@ def jobs_on(names: Sequence[str], jobs: Iterable[Job]) -> list[Job]:
 
 def ours_among(names: Iterable[str], slurm: Mapping[str, Node], owner: str) -> tuple[str, ...]:
     return tuple(name for name in names if name in slurm and is_ours(slurm[name], owner))
-
-
-def _of(nodeset: NodeSetSeen, slurm: Mapping[str, Node]) -> list[str]:
-    """All its nodes in Slurm. Another NodeSet's name may begin with its name."""
-    own = re.compile(rf"{re.escape(nodeset.name)}-[0-9]+")
-    return [name for name in slurm if own.fullmatch(name)]
-
-
-def _absent(nodeset: NodeSetSeen, slurm: Mapping[str, Node] | None) -> tuple[str, ...]:
-    """Lines about nodes of an ephemeral NodeSet that are off, and missing in Slurm."""
-    if slurm is None:
-        return ()
-    off = [name for name in nodeset.nodes if name not in nodeset.active_nodes and name not in slurm]
-    return in_lines(dict.fromkeys(off, "is not known to Slurm yet"))
 
 
 def _was_wrong(node: Node, since: datetime) -> bool:

@@ -82,17 +82,15 @@ def is_leaving(thing: Object) -> bool:
 
 
 def is_ready(pod: Object) -> bool:
-    return not is_leaving(pod) and any(
-        one["type"] == "Ready" and one["status"] == "True" for one in _status(pod).get("conditions") or ()
-    )
+    ready = conditions_of(pod).get("Ready")
+    return bool(ready and ready.is_true) and not is_leaving(pod)
 
 
 def problems_of(pod: Object) -> Iterator[str]:
     """Reasons why a Pod does not run, from Kubernetes."""
-    status = _status(pod)
-    for one in status.get("conditions") or ():
-        if one["type"] == "PodScheduled" and one["status"] == "False":
-            yield str(one.get("message") or one.get("reason"))
+    status, scheduled = _status(pod), conditions_of(pod).get("PodScheduled")
+    if scheduled and scheduled.is_false:
+        yield scheduled.message or scheduled.reason
     for one in [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]:
         waiting = (one.get("state") or {}).get("waiting") or {}
         reason = waiting.get("reason")
@@ -152,7 +150,7 @@ def problems(workload: Object, pods: Sequence[Object]) -> tuple[str, ...]:
 
 
 def _of_workload(workload: Object) -> Iterator[str]:
-    for one in (workload.get("status") or {}).get("conditions") or []:
-        late = one["type"] == "Progressing" and one.get("reason") == "ProgressDeadlineExceeded"
-        if late or (one["type"] == "ReplicaFailure" and one["status"] == "True"):
-            yield str(one.get("message") or one.get("reason"))
+    for one in conditions_of(workload).values():
+        late = one.type == "Progressing" and one.reason == "ProgressDeadlineExceeded"
+        if late or (one.type == "ReplicaFailure" and one.is_true):
+            yield one.message or one.reason
