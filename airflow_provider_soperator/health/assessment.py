@@ -63,7 +63,6 @@ class HealthQuery:
     ignore_own_drains: bool = True
 
     def chosen(self, nodes: Iterable[Node]) -> list[Node]:
-        """The nodes that are meant."""
         return chosen(nodes, self.nodes, self.partition)
 
     def unhealthy(self, nodes: Sequence[Node], seen: Observations) -> Findings:
@@ -80,7 +79,6 @@ class HealthQuery:
 
 
 def told(unhealthy: Findings) -> dict[str, list[dict[str, Any]]]:
-    """The findings of each node as plain values."""
     return {name: [one.to_dict() for one in findings] for name, findings in unhealthy.items()}
 
 

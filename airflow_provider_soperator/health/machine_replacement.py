@@ -127,7 +127,6 @@ class Replacement:
         return self.is_begun and not self.is_over
 
     def look(self, snapshot: NodeSnapshot, now: datetime, *, may_begin: bool) -> NodeStep:
-        """Decide the next step."""
         if self.is_over:
             return NodeStep()
         if not self.is_begun:
@@ -166,7 +165,8 @@ class Replacement:
             self._started(snapshot, now)
             self._was_drained = True
             return None
-        if drained and not self._may_take(node):
+        asks_for_it = _ASKS_FOR_IT in node.reason or is_ours(node, self.options.owner)
+        if drained and not asks_for_it and not self.options.any_owner:
             return NodeStep(lost=because(node, "is drained") + "; set any_owner=True to replace its machine anyway")
         if self._is_new(machine):
             # An earlier try has replaced the machine.
@@ -210,7 +210,6 @@ class Replacement:
         )
 
     def _arrive(self, snapshot: NodeSnapshot, now: datetime) -> NodeStep:
-        """Decide the next step of a node that is on another machine."""
         node, machine = snapshot.node, snapshot.machine
         assert machine
         if self.new != machine.name:
@@ -245,9 +244,6 @@ class Replacement:
     def _is_new(self, machine: Host | None) -> bool:
         return bool(machine and machine.created and machine.created > self.options.since)
 
-    def _may_take(self, node: Node) -> bool:
-        return self.options.any_owner or _ASKS_FOR_IT in node.reason or is_ours(node, self.options.owner)
-
     def _is_our_drain(self, node: Node) -> bool:
         reason = DrainReason.parse(node.reason.removeprefix(f"{_HARDWARE} "))
         return node.state.has(NodeFlag.DRAIN) and reason is not None and reason.owner == self.options.owner
@@ -255,7 +251,6 @@ class Replacement:
     def _drain(self, node: Node) -> Drain:
         had_one = node.state.has(NodeFlag.DRAIN) and node.reason
         why = (self.options.reason, _NOT_THE_FIRST if had_one else "")
-
         return Drain((node.name,), reason(self.options.owner, " ".join(filter(None, why))))
 
 

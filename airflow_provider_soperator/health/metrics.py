@@ -114,7 +114,6 @@ def _faults(samples: Mapping[Metric, Sequence[Sample]]) -> Iterator[tuple[Metric
 
 
 def _node_of(sample: Sample, machines: Mapping[str, str], labels: Sequence[str]) -> str | None:
-
     for label in labels:
         said = sample.labels.get(label, "")
         # An instance is a host with the exporter's port.

@@ -116,7 +116,6 @@ class _ProvisioningOperator(StrictOperator):
 
     @property
     def _place(self) -> tuple[str, str]:
-        """The SlurmCluster's name, and its namespace."""
         name = self.source.cluster if isinstance(self.source, Recipe) else str(self.spec["name"])
         return name, self.source.namespace
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 #: Annotation with the task that has applied the cluster last.
 _BEGUN_BY = "airflow-provider-soperator/begun-by"
+_ACTIONS = ("delete", "create", "update")
 #: The annotation that links a node set to its cluster; a field from 5.0 on.
 _PARENT = "slurm.nebius.ai/parental-cluster-ref"
 #: vCPUs, and the share of memory, that are left to Kubernetes and to containers beside slurmd.
@@ -113,14 +115,13 @@ class ObjectsProvisioner(Provisioner):
                     self._log.info("  %s %s", "~" if before else "+", label)
                 for line in lines:
                     self._log.info("      %s", line)
-                if resource is NODE_SET and before:
-                    self._note_shrinking(label, before["spec"], after["spec"])
-        return ProvisioningPlan(_summary(changes), changes, exists)
-
-    def _note_shrinking(self, label: str, before: Object, after: Object) -> None:
-        fewer = int(after.get("replicas", 1)) < int(before.get("replicas", 1))
-        if fewer and not after.get("ephemeralNodes"):
-            self._shrunk[label] = f"from {before.get('replicas', 1)} to {after['replicas']} nodes"
+                if resource is NODE_SET and before and not after["spec"].get("ephemeralNodes"):
+                    had, gets = (int(one["spec"].get("replicas", 1)) for one in (before, after))
+                    if gets < had:
+                        self._shrunk[label] = f"from {had} to {gets} nodes"
+        counted = Counter(changes.values())
+        summary = ", ".join(f"{counted[action]} to {action}" for action in _ACTIONS if counted[action])
+        return ProvisioningPlan(summary or "nothing to do", changes, exists)
 
     async def _apply(self) -> None:
         async with self._opened() as objects:
@@ -174,13 +175,7 @@ def _label(resource: Resource, body: Object) -> str:
     return f"{resource.kind}/{body['metadata']['name']}"
 
 
-def _summary(changes: Mapping[str, str]) -> str:
-    counted = [(action, list(changes.values()).count(action)) for action in ("delete", "create", "update")]
-    return ", ".join(f"{count} to {action}" for action, count in counted if count) or "nothing to do"
-
-
 def objects_of(spec: ClusterSpec, installation: Installation) -> tuple[Object, list[Object]]:
-    """The SlurmCluster and its NodeSets."""
     names = [one.name for one in spec.nodesets]
     known = {"SlurmCluster", "NodeSet", f"SlurmCluster/{spec.name}", *(f"NodeSet/{name}" for name in names)}
     for said in installation.overrides:
@@ -192,7 +187,6 @@ def objects_of(spec: ClusterSpec, installation: Installation) -> tuple[Object, l
 
 
 def _has_cluster_names(version: str) -> bool:
-    """True if node sets of this release name their cluster in a field."""
     return int(version.partition(".")[0]) >= 5
 
 
@@ -204,7 +198,6 @@ def _slurm_of(version: str) -> str:
 
 
 def _partitions(spec: ClusterSpec) -> Object:
-    """The partitionConfiguration of the SlurmCluster."""
     if not spec.partitions:
         return {"configType": "default"}
     said = []
@@ -215,7 +208,6 @@ def _partitions(spec: ClusterSpec) -> Object:
 
 
 def _merged(base: Any, over: Any) -> Any:
-    """Merge mappings; replace everything else."""
     if not isinstance(base, Mapping) or not isinstance(over, Mapping):
         return over
     return {**base, **{name: _merged(base[name], value) if name in base else value for name, value in over.items()}}

@@ -233,7 +233,6 @@ class ActiveChecks:
         return tuple(map(CheckSeen.read, await self._objects.list_all(ACTIVE_CHECK)))
 
     async def find(self, said: str) -> CheckSeen:
-        """The check of this name; ``ObjectMissing`` lists all if there is none."""
         return find(await self.list_all(), said, self._objects.namespace)
 
     async def runs(self) -> tuple[RunSeen, ...]:
@@ -269,7 +268,6 @@ def job_name(check: str, key: str) -> str:
     >>> job_name("gpu-checks", "q6befiawjvkz_3")
     'gpu-checks-airflow-q6befiawjvkz-3'
     """
-
     suffix = f"-airflow-{key.replace('_', '-')}"
     return check[: _NAME_LIMIT - len(suffix)].rstrip("-.") + suffix
 

@@ -77,7 +77,6 @@ class CheckResult:
 
     @property
     def failing(self) -> tuple[str, ...]:
-        """The nodes on which the check has failed."""
         return tuple(dict.fromkeys(node for job in self.jobs if job.state in _NODE_AT_FAULT for node in job.nodes))
 
     @property
@@ -90,7 +89,6 @@ class CheckResult:
         return [job for job in self.jobs if not job.succeeded]
 
     def describe(self) -> dict[str, Any]:
-        """The result as JSON."""
         return {
             "state": self.state.value,
             "nodes": self.nodes,

@@ -221,7 +221,6 @@ class ClusterSnapshot:
     nodesets: tuple[NodeSetSeen, ...] = ()
 
     def describe(self) -> dict[str, Any]:
-        """Summary as JSON, for downstream tasks."""
         return {
             "cluster": self.cluster.name,
             "version": self.cluster.version,

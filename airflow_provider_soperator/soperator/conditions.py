@@ -47,7 +47,6 @@ class Condition:
 
 
 def conditions_of(thing: Object) -> dict[str, Condition]:
-    """The conditions of an object, by type."""
     found = map(Condition.read, (thing.get("status") or {}).get("conditions") or ())
     return {one.type: one for one in found}
 

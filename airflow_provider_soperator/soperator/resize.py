@@ -32,10 +32,6 @@ from airflow_provider_soperator.soperator.readiness import of_nodes
 MODES = ("asap", "force")
 
 
-class ResizeRefused(Exception):
-    """The NodeSet cannot have this size at present; the message says what to do first."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Resize:
     """Desired number of nodes of a NodeSet. Its fields are plain JSON types."""
@@ -56,24 +52,25 @@ class Resize:
         """The nodes that go: those with the highest ordinals."""
         return nodeset.names(range(self.replicas, nodeset.replicas))
 
-    def refuse(self, nodeset: NodeSetSeen, *, asks_slurm: bool) -> None:
-        """Raise ``ResizeRefused``, before anything is changed, if the resize is impossible."""
+    def obstacle(self, nodeset: NodeSetSeen, *, asks_slurm: bool) -> str:
+        """Why the NodeSet cannot have this size at present, and what to do first; empty if it can."""
         if nodeset.is_being_deleted:
-            raise ResizeRefused(f"NodeSet {nodeset.name} is being deleted")
+            return f"NodeSet {nodeset.name} is being deleted"
         if nodeset.is_in_maintenance:
-            raise ResizeRefused(f"the cluster of NodeSet {nodeset.name} is in maintenance: wait until it ends")
+            return f"the cluster of NodeSet {nodeset.name} is in maintenance: wait until it ends"
         leaving = self.leaving(nodeset)
         if on := [name for name in nodeset.active_nodes if nodeset.is_ephemeral and name in leaving]:
             least = nodeset.nodes.index(on[-1]) + 1
-            raise ResizeRefused(
+            return (
                 f"{hostlist.fold(on)} of the ephemeral NodeSet {nodeset.name} are on: power them down first "
                 f"(PowerDownNodesOperator with stay_down=True), or ask for {least} or more nodes"
             )
         if leaving and not asks_slurm and not nodeset.is_ephemeral and self.mode != "force":
-            raise ResizeRefused(
+            return (
                 f"without slurm_conn_id, jobs on {hostlist.fold(leaving)} cannot be seen: set slurm_conn_id, or "
                 "mode='force' to lose them"
             )
+        return ""
 
     def prepare(self, nodeset: NodeSetSeen, slurm: Mapping[str, Node] | None) -> ResizeStage:
         """The stage before the resize: drain the nodes that go, and wait for their jobs."""
@@ -131,7 +128,6 @@ class ResizeStage:
 
 
 def jobs_on(names: Sequence[str], jobs: Iterable[Job]) -> list[Job]:
-    """Jobs that run on any of these nodes."""
     wanted = set(names)
     return [
         job

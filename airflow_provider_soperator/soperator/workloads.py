@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -57,14 +57,13 @@ class Pod:
 
 
 def pods_on_hosts(pods: Sequence[Object], nodes: Sequence[Object]) -> dict[str, Pod]:
-    """Pods with their machines, by name."""
     hosts = {host.name: host for host in map(Host.read, nodes)}
-    return {pod["metadata"]["name"]: Pod.read(pod, _host(pod, hosts)) for pod in pods}
-
-
-def _host(pod: Object, hosts: Mapping[str, Host]) -> Host | None:
-    name = machine_of(pod)
-    return hosts.get(name, Host(name, is_gone=True)) if name else None
+    found = {}
+    for pod in pods:
+        name = machine_of(pod)
+        host = hosts.get(name, Host(name, is_gone=True)) if name else None
+        found[pod["metadata"]["name"]] = Pod.read(pod, host)
+    return found
 
 
 def is_on_a_node(pod: Object) -> bool:
@@ -145,12 +144,10 @@ def last_scaled_by(workload: Object) -> str:
 
 def problems(workload: Object, pods: Sequence[Object]) -> tuple[str, ...]:
     """Reasons why replicas are missing or not ready, from Kubernetes."""
-    said = [*_of_workload(workload), *(words for pod in pods if not is_leaving(pod) for words in problems_of(pod))]
-    return tuple(dict.fromkeys(said))[:_MOST_PROBLEMS]
-
-
-def _of_workload(workload: Object) -> Iterator[str]:
+    said = []
     for one in conditions_of(workload).values():
         late = one.type == "Progressing" and one.reason == "ProgressDeadlineExceeded"
         if late or (one.type == "ReplicaFailure" and one.is_true):
-            yield one.message or one.reason
+            said.append(one.message or one.reason)
+    said += [words for pod in pods if not is_leaving(pod) for words in problems_of(pod)]
+    return tuple(dict.fromkeys(said))[:_MOST_PROBLEMS]

@@ -60,11 +60,9 @@ class Diagnostic:
 
     @property
     def where(self) -> str:
-        """The resource and the place in the recipe."""
         return ", ".join(filter(None, (self.address, self.place)))
 
     def lines(self) -> Iterator[str]:
-        """The full text, in lines for a log."""
         yield f"{'Error' if self.is_error else 'Warning'}: {self.summary}" + (f" ({self.where})" if self.where else "")
         for line in self.detail.splitlines():
             yield f"  {line}".rstrip()

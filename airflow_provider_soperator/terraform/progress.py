@@ -130,7 +130,6 @@ class RunOutcome:
 
 
 def outcome_of(run: Run) -> RunOutcome:
-    """The present outcome of a run, from all its output."""
     progress = ApplyProgress()
     for event in run.lines():
         if event is None:
@@ -158,7 +157,6 @@ class RunFollower:
         self._tell()
 
     def to_end(self) -> RunOutcome:
-        """Wait for the run, and log its progress."""
         is_over, is_silent, next_bar = False, self.is_late, time.monotonic() + _BAR
         for event in self.run.lines():
             if event is not None:

@@ -98,12 +98,10 @@ class Run:
         return (self.folder / "noticed").exists()
 
     def notice(self) -> None:
-        """Note that its end was processed."""
         (self.folder / "noticed").touch()
 
     @property
     def errors(self) -> str:
-        """Terraform's stderr."""
         path = self.folder / "err"
         return path.read_text(errors="replace") if path.exists() else ""
 

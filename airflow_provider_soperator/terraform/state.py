@@ -35,7 +35,6 @@ def is_passing(folder: Path) -> bool:
 
 
 def has_resources(path: Path) -> bool:
-    """True if a state file has resources."""
     try:
         return bool(json.loads(path.read_text()).get("resources"))
     except FileNotFoundError:
@@ -63,7 +62,6 @@ def save_errored(terraform: Terraform, root: Path) -> str:
 
 
 def values_of(document: Mapping[str, Any], address: str) -> dict[str, Any]:
-    """The attributes of a resource, from ``terraform show -json``."""
     found = {one["address"]: one.get("values", {}) for one in _resources(document.get("values", {}))}
     if address not in found:
         raise TerraformFailed(f"the state has no {address}", "see `terraform state list` in the workspace's folder")

@@ -198,7 +198,6 @@ class Workspace:
 
     @property
     def recipe(self) -> RootModule:
-        """The declarations of the recipe."""
         return RootModule.read(self.root)
 
     @property
@@ -211,7 +210,8 @@ class Workspace:
         return next((run for run in runs.earlier(self._runs) if kind in ("", run.record.kind)), None)
 
     def _settle(self, latest: Run) -> None:
-        kind, at = latest.record.kind, _utc(latest.record.started)
+        kind = latest.record.kind
+        at = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(latest.record.started))
         if latest.is_running:
             host = latest.record.host
             self.log.info("Following the %s of an earlier try, which runs on %s since %s", kind, host, at)
@@ -356,7 +356,3 @@ def _write_privately(path: Path, text: str) -> None:
     path.unlink(missing_ok=True)
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(text)
-
-
-def _utc(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))

@@ -32,6 +32,9 @@ from airflow_provider_soperator.soperator.check_results import CheckResult, RunS
 from airflow_provider_soperator.work.nodes import give_orders
 from airflow_provider_soperator.work.protocols import Look, Progress, Watch, Work, WorkFailed
 
+#: States of a run with which the run of an earlier try need not be repeated.
+_GOOD = (RunState.IN_PROGRESS, RunState.COMPLETE, RunState.SKIPPED)
+
 
 @dataclass(frozen=True)
 class CheckClients:
@@ -138,7 +141,6 @@ class CheckProgress(Progress[CheckClients]):
         return f"What has been started goes on, as it could not be ended: {error}"
 
     def _again(self, runs: Sequence[RunSeen]) -> RunSeen:
-        """The current state of the run."""
         before = self._run
         assert before is not None
         now = next((run for run in runs if run.uid == before.uid), None)
@@ -152,7 +154,7 @@ class CheckProgress(Progress[CheckClients]):
         names = [job_name(check.name, key) for key in self._wanted.keys]
         found = {run.name: run for run in runs}
         mine = next((found[name] for name in reversed(names) if name in found), None)
-        if mine and (mine.name == names[-1] or await _is_good(clients, check, mine)):
+        if mine and (mine.name == names[-1] or (await clients.outcome(check, mine)).state in _GOOD):
             self._log.info("%s has been begun before: this goes on with it", mine.name)
             return mine
         others = [
@@ -212,11 +214,6 @@ class CheckProgress(Progress[CheckClients]):
         if names:
             self._log.info("Drained: %s (%s)", ", ".join(names), self._wanted.drain_reason)
         return names
-
-
-async def _is_good(clients: CheckClients, check: CheckSeen, run: RunSeen) -> bool:
-    """True if a run of an earlier try need not be repeated."""
-    return (await clients.outcome(check, run)).state in (RunState.IN_PROGRESS, RunState.COMPLETE, RunState.SKIPPED)
 
 
 def _listed(jobs: Sequence[str]) -> str:

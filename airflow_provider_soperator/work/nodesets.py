@@ -17,7 +17,7 @@ from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.requests import ListJobs, Undrain
 from airflow_provider_soperator.soperator.clusters import NodeSetSeen
 from airflow_provider_soperator.soperator.kinds import NODE_SET
-from airflow_provider_soperator.soperator.resize import Resize, ResizeRefused, ResizeStage, jobs_on, ours_among
+from airflow_provider_soperator.soperator.resize import Resize, ResizeStage, jobs_on, ours_among
 from airflow_provider_soperator.soperator.workloads import last_scaled_by
 from airflow_provider_soperator.transports.transport_errors import TransportError, is_conflict
 from airflow_provider_soperator.work.nodes import give_orders, requeue
@@ -49,7 +49,6 @@ class ResizeProgress(Progress[ClusterSides]):
         self._requeued: set[tuple[int, int]] = set()
 
     async def plan(self, sides: ClusterSides) -> dict[str, Any]:
-        """The plan, without any effect."""
         nodeset, _ = await self._look(sides, 0)
         self._refuse(sides, nodeset)
         leaving = self._resize.leaving(nodeset)
@@ -117,10 +116,8 @@ class ResizeProgress(Progress[ClusterSides]):
             self._log.warning("%s", nodeset.keeper.warning(self._resize.replicas))
 
     def _refuse(self, sides: ClusterSides, nodeset: NodeSetSeen) -> None:
-        try:
-            self._resize.refuse(nodeset, asks_slurm=sides.slurm is not None)
-        except ResizeRefused as error:
-            raise WorkRefused(str(error)) from error
+        if obstacle := self._resize.obstacle(nodeset, asks_slurm=sides.slurm is not None):
+            raise WorkRefused(obstacle)
 
     async def _change(self, sides: ClusterSides, nodeset: NodeSetSeen, slurm: Mapping[str, Node] | None) -> None:
         if self._has_set:
