@@ -58,7 +58,6 @@ class HealthQuery:
     partition: str = ""
     #: ``healthy``, ``unhealthy``, or ``any``, which does not wait.
     target_state: str = "healthy"
-    #: The kinds of findings that count; empty for all.
     kinds: tuple[str, ...] = ()
     ignore_own_drains: bool = True
 

@@ -31,7 +31,6 @@ class FindingKind(str, Enum):
     USER_PROBLEM = "user_problem"
     #: A health check has failed.
     NODE_PROBLEM = "node_problem"
-    #: The machine is broken.
     HARDWARE_PROBLEM = "hardware_problem"
     #: Software on the node does not work.
     SOFTWARE_PROBLEM = "software_problem"
@@ -41,9 +40,7 @@ class FindingKind(str, Enum):
     REBOOT = "reboot"
     #: The node's Pod is being replaced, is gone, or does not start.
     POD = "pod"
-    #: slurmd does not answer.
     NOT_RESPONDING = "not_responding"
-    #: The node was powered up and did not boot.
     BOOT_FAILED = "boot_failed"
     #: Slurm does not use the node, for another reason.
     OUT_OF_SERVICE = "out_of_service"
@@ -51,16 +48,11 @@ class FindingKind(str, Enum):
     DRAINED = "drained"
     #: Kubernetes reports a problem of the machine.
     MACHINE = "machine"
-    #: A metric is out of bounds.
     METRIC = "metric"
 
 
 def kinds_of(said: Iterable[str]) -> tuple[FindingKind, ...]:
-    """Kinds by their names; ``ValueError`` for an unknown name, with the nearest one.
-
-    >>> kinds_of(["hardware_problem"])
-    (<FindingKind.HARDWARE_PROBLEM: 'hardware_problem'>,)
-    """
+    """Kinds by their names; ``ValueError`` for an unknown name, with the nearest one."""
     names = [said] if isinstance(said, str) else list(said)
     if unknown := [name for name in names if name not in [*FindingKind]]:
         remedy = name_remedy(unknown[0], [kind.value for kind in FindingKind])
@@ -70,11 +62,7 @@ def kinds_of(said: Iterable[str]) -> tuple[FindingKind, ...]:
 
 @dataclass(frozen=True)
 class Finding:
-    """A fault of a node.
-
-    >>> Finding("worker-0", FindingKind.POD, "there is no Pod", source="kubernetes").to_dict()["kind"]
-    'pod'
-    """
+    """A fault of a node."""
 
     node: str
     kind: FindingKind
@@ -241,8 +229,7 @@ def _of_host(node: str, host: Host) -> Iterator[Finding]:
         )
     for one in _wrong(host):
         rule = CONDITIONS[one.type]
-        said = ": ".join(filter(None, (one.reason, one.message)))
-        what = f"{one.type} is {one.status} on {host.name}{f' ({said})' if said else ''}: {rule.meaning}"
+        what = f"{one.type} is {one.status} on {host.name}{f' ({one.why})' if one.why else ''}: {rule.meaning}"
         yield _by_kubernetes(node, rule.kind, what, since=one.since, heals=rule.heals, takes_machine=rule.takes_machine)
 
 

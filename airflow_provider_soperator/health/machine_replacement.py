@@ -39,11 +39,7 @@ _NOT_THE_FIRST = "(was drained before)"
 
 
 def reason(owner: str, why: str) -> str:
-    """The drain reason on which Soperator acts.
-
-    >>> reason("nights", "too hot")
-    '[hardware_problem] airflow:nights: too hot'
-    """
+    """The drain reason on which Soperator acts."""
     return f"{_HARDWARE} {DrainReason(owner, why)}"
 
 
@@ -105,14 +101,12 @@ class Replacement:
     """The replacement of one node's machine."""
 
     options: ReplacementOptions
-    #: The old machine and the new one.
     old: str | None = None
     new: str | None = None
     is_begun: bool = False
     is_skipped: bool = False
     began: datetime | None = None
     ended: datetime | None = None
-    #: The reason of an earlier drain.
     _former: str = ""
     _was_drained: bool = False
     #: The time since which Soperator is expected to act.

@@ -70,24 +70,23 @@ class _ProvisioningOperator(StrictOperator):
 
     @contextmanager
     def _open(self, spec: ClusterSpec) -> Iterator[Provisioner]:
-        opened = self._provisioner = self._provisioner_for(spec)
+        opened: Provisioner
+        if isinstance(self.source, Recipe):
+            from airflow_provider_soperator.provisioning.recipe import RecipeProvisioner
+
+            opened = RecipeProvisioner(spec, _workspace(self.source, spec.name, self.nebius_conn_id), self.log)
+        else:
+            from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
+            from airflow_provider_soperator.provisioning.objects import ObjectsProvisioner
+
+            hook = SoperatorClusterHook(self.source.kubernetes_conn_id, self.source.namespace)
+            opened = ObjectsProvisioner(self.source, spec, hook.objects, self.log)
+        self._provisioner = opened
         try:
             yield opened
         finally:
             opened.close()
             self._provisioner = None
-
-    def _provisioner_for(self, spec: ClusterSpec) -> Provisioner:
-        """With the credentials that it needs, and without having asked anybody else."""
-        if isinstance(self.source, Recipe):
-            from airflow_provider_soperator.provisioning.recipe import RecipeProvisioner
-
-            return RecipeProvisioner(spec, _workspace(self.source, spec.name, self.nebius_conn_id), self.log)
-        from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
-        from airflow_provider_soperator.provisioning.objects import ObjectsProvisioner
-
-        hook = SoperatorClusterHook(self.source.kubernetes_conn_id, self.source.namespace)
-        return ObjectsProvisioner(self.source, spec, hook.objects, self.log)
 
     def _carry_out(
         self, context: Context, provisioner: Provisioner, owner: str, *, destroy: bool = False

@@ -13,6 +13,7 @@ from airflow_provider_soperator.provisioning.fields import SpecMistake, preset_o
 from airflow_provider_soperator.provisioning.parts import NodeSet
 from airflow_provider_soperator.provisioning.provisioner import Provisioner, ProvisioningPlan, Reached
 from airflow_provider_soperator.soperator.cluster_objects import ClusterObjects
+from airflow_provider_soperator.soperator.clusters import CLUSTER_ANNOTATION
 from airflow_provider_soperator.soperator.conditions import Object
 from airflow_provider_soperator.soperator.kinds import NODE_SET, SLURM_CLUSTER, Resource
 from airflow_provider_soperator.soperator.objects import ObjectMissing, Objects
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 #: Annotation with the task that has applied the cluster last.
 _BEGUN_BY = "airflow-provider-soperator/begun-by"
 _ACTIONS = ("delete", "create", "update")
-#: The annotation that links a node set to its cluster; a field from 5.0 on.
-_PARENT = "slurm.nebius.ai/parental-cluster-ref"
 #: vCPUs, and the share of memory, that are left to Kubernetes and to containers beside slurmd.
 _KEPT_CPUS, _KEPT_MEMORY = 2, 0.25
 _MUNGE: Object = {"cpu": "500m", "memory": "1Gi", "ephemeral-storage": "5Gi"}
@@ -313,7 +312,7 @@ def _nodeset(one: NodeSet, spec: ClusterSpec, installation: Installation) -> Obj
     if _has_cluster_names(version):
         body["clusterName"] = spec.name
     else:
-        metadata["annotations"] = {_PARENT: spec.name}
+        metadata["annotations"] = {CLUSTER_ANNOTATION: spec.name}
     return {"metadata": metadata, "spec": body}
 
 

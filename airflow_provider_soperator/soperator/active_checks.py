@@ -43,7 +43,6 @@ class RunSeen:
 
     name: str
     uid: str = ""
-    #: The check's name.
     check: str = ""
     created: datetime | None = None
     finished: datetime | None = None
@@ -69,7 +68,7 @@ class RunSeen:
             created=parse_time(about.get("creationTimestamp")),
             finished=end.since if end else None,
             end=end.type if end else "",
-            why=": ".join(filter(None, (end.reason, end.message))) if end else "",
+            why=end.why if end else "",
             slurm_jobs=_ids(noted.get(_SLURM_JOBS, "")),
             unhandled=_ids(noted[_UNHANDLED]) if _UNHANDLED in noted else None,
             skipped=noted.get(_SKIPPED, ""),
@@ -95,7 +94,6 @@ class CheckSeen:
     """A check, with Soperator's status of its last run."""
 
     name: str
-    #: Its SlurmCluster.
     cluster: str = ""
     #: True if it runs as Slurm jobs; others run in Kubernetes only.
     is_of_slurm: bool = False

@@ -30,7 +30,6 @@ class RunState(str, Enum):
     #: It could not run, or a job of it has ended otherwise.
     ERROR = "Error"
     CANCELLED = "Cancelled"
-    #: There was nothing to check.
     SKIPPED = "Skipped"
     #: It has ended, but its result was not noted.
     UNKNOWN = "Unknown"

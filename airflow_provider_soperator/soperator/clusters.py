@@ -25,7 +25,7 @@ PARTS = {
 _FLUX = "helm.toolkit.fluxcd.io"
 _HELM = "meta.helm.sh/release-name"
 #: The cluster of a NodeSet; from 5.0 on it is in the spec.
-_CLUSTER_ANNOTATION = "slurm.nebius.ai/parental-cluster-ref"
+CLUSTER_ANNOTATION = "slurm.nebius.ai/parental-cluster-ref"
 #: Label of Pods with the name of their NodeSet.
 NODESET_LABEL = "slurm.nebius.ai/nodeset"
 #: The phase of a NodeSet while its cluster is in maintenance.
@@ -42,7 +42,6 @@ class ClusterSeen:
     conditions: Mapping[str, Condition] = field(default_factory=dict)
     #: ``spec.maintenance``, if it takes anything down.
     maintenance: str = ""
-    #: Soperator's version.
     version: str = ""
     has_accounting: bool = False
     is_being_deleted: bool = False
@@ -150,8 +149,6 @@ class NodeSetSeen:
     """
 
     name: str
-    #: The SlurmCluster's name; empty if not specified.
-    cluster: str = ""
     replicas: int = 1
     is_ephemeral: bool = False
     #: None while an ephemeral NodeSet has no power state yet.
@@ -174,7 +171,6 @@ class NodeSetSeen:
         running = (power_state.get("spec") or {}).get("activeNodes") or () if power_state else None
         return cls(
             name=str(metadata["name"]),
-            cluster=cluster_of(said),
             replicas=1 if replicas is None else int(replicas),
             is_ephemeral=is_ephemeral,
             active=tuple(map(int, running)) if is_ephemeral and running is not None else None,
@@ -210,7 +206,7 @@ class NodeSetSeen:
 
 def cluster_of(nodeset: Object) -> str:
     annotations = nodeset["metadata"].get("annotations") or {}
-    return str((nodeset.get("spec") or {}).get("clusterName") or annotations.get(_CLUSTER_ANNOTATION) or "")
+    return str((nodeset.get("spec") or {}).get("clusterName") or annotations.get(CLUSTER_ANNOTATION) or "")
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,12 @@ ephemeral NodeSet that are off, because a job could power one up at the last mom
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.cluster_records import Node
-from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.node_conditions import (
     DrainReason,
     in_lines,
@@ -110,11 +109,8 @@ class Resize:
 class ResizeStage:
     """Commands and waits that are left at one moment of a resize."""
 
-    #: Requests to Slurm to send now.
     orders: tuple[Request[None], ...] = ()
-    #: Lines about what is waited for.
     waiting: tuple[str, ...] = ()
-    #: Lines about what has failed.
     lost: tuple[str, ...] = ()
     #: Nodes that were out of service before; they are left alone.
     passed_over: tuple[str, ...] = ()
@@ -125,19 +121,6 @@ class ResizeStage:
 
     def __str__(self) -> str:
         return "; ".join((*self.lost, *self.waiting))
-
-
-def jobs_on(names: Sequence[str], jobs: Iterable[Job]) -> list[Job]:
-    wanted = set(names)
-    return [
-        job
-        for job in jobs
-        if job.nodelist and not job.state.is_pending and wanted.intersection(hostlist.expand(job.nodelist))
-    ]
-
-
-def ours_among(names: Iterable[str], slurm: Mapping[str, Node], owner: str) -> tuple[str, ...]:
-    return tuple(name for name in names if name in slurm and is_ours(slurm[name], owner))
 
 
 def _was_wrong(node: Node, since: datetime) -> bool:

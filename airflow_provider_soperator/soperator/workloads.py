@@ -46,7 +46,6 @@ class Pod:
     #: Reasons why it does not run, from Kubernetes.
     problems: tuple[str, ...] = ()
     is_leaving: bool = False
-    #: The last change of a condition.
     since: datetime | None = None
 
     @classmethod

@@ -32,9 +32,7 @@ class Diagnostic:
     severity: str
     summary: str
     detail: str = ""
-    #: The resource in question.
     address: str = ""
-    #: File and line in the recipe.
     place: str = ""
 
     @classmethod
@@ -73,11 +71,7 @@ def errors(found: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
 
 
 def from_text(output: str) -> tuple[Diagnostic, ...]:
-    """Errors and warnings in the output of a command without ``-json``.
-
-    >>> from_text("\\u2577\\n\\u2502 Error: Failed to query\\n\\u2502 \\n\\u2502 no route\\n\\u2575\\n")[0].words
-    'Failed to query: no route'
-    """
+    """Errors and warnings in the output of a command without ``-json``."""
     plain = _FRAME.sub("", _COLOUR.sub("", output))
     pieces = _HEADING.split(plain)
     found = []

@@ -39,8 +39,6 @@ class ResourceChange:
     replace_paths: tuple[str, ...] = ()
     previous_address: str = ""
     is_import: bool = False
-    #: Its creation was not finished, or it was marked so (``terraform taint``).
-    is_tainted: bool = False
 
     @classmethod
     def read(cls, document: Mapping[str, Any]) -> ResourceChange:
@@ -55,7 +53,6 @@ class ResourceChange:
             replace_paths=tuple(_path(path) for path in change.get("replace_paths", ())),
             previous_address=document.get("previous_address", ""),
             is_import="importing" in change,
-            is_tainted=said == "replace_because_tainted",
         )
 
     @property
@@ -78,9 +75,7 @@ class TerraformPlan:
     changes: tuple[ResourceChange, ...]
     #: Changes by others since Terraform's last refresh.
     drift: tuple[ResourceChange, ...] = ()
-    #: The names of outputs that change.
     outputs: tuple[str, ...] = ()
-    #: The file of the plan, and its digest.
     path: Path | None = None
     digest: str = ""
 
@@ -133,7 +128,9 @@ class TerraformPlan:
         """
         refused = []
         for one in self.changes:
-            is_destroyed = one.action in ("delete", "replace") and not (unfinished and one.is_tainted)
+            # Its creation was not finished, or it was marked so (``terraform taint``).
+            is_tainted = one.reason == _REASONS["replace_because_tainted"]
+            is_destroyed = one.action in ("delete", "replace") and not (unfinished and is_tainted)
             if is_destroyed and not any(_matches(pattern, one.address) for pattern in allowed):
                 what = "replaced" if one.action == "replace" else "destroyed"
                 refused.append(f"{one.address} would be {what}" + (f" because {one.why}" if one.why else ""))

@@ -55,7 +55,6 @@ class RunRecord:
     #: Process id of the shell, and its start by the kernel's clock, because process ids are reused.
     pid: int
     began: int
-    #: Digest of the applied plan.
     digest: str = ""
 
 

@@ -27,7 +27,7 @@ from airflow_provider_soperator.terraform.failures import (
     explain,
 )
 from airflow_provider_soperator.terraform.plan import TerraformPlan
-from airflow_provider_soperator.terraform.progress import RunFollower, RunOutcome, outcome_of
+from airflow_provider_soperator.terraform.progress import FollowedRun
 from airflow_provider_soperator.terraform.root_module import RootModule
 from airflow_provider_soperator.terraform.runs import Run
 from airflow_provider_soperator.terraform.sources import Source, bring
@@ -67,17 +67,15 @@ class Workspace:
     source: Source
     terraform: Terraform
     log: Logger
-    #: Masks a text in logs.
     mask: Callable[[str], None]
     #: Terraform's workspace, one of several states of one recipe.
     terraform_workspace: str | None = None
     #: A backend instead of the recipe's: its type and its settings.
     backend: Mapping[str, Mapping[str, Any]] | None = None
     parallelism: int | None = None
-    #: Maximum wait for the lock of the state, in seconds.
     lock_timeout: float = 600.0
     _root: Path | None = field(default=None, init=False)
-    _following: RunFollower | None = field(default=None, init=False)
+    _following: FollowedRun | None = field(default=None, init=False)
     _is_interrupted: bool = field(default=False, init=False)
 
     def __enter__(self) -> Workspace:
@@ -149,7 +147,7 @@ class Workspace:
         latest = self._latest_run("apply")
         if latest and plan.digest and latest.record.digest == plan.digest and latest.status == 0:
             self.log.info("Plan already applied by %s: not applying it again", latest.folder)
-            return self._applied(outcome_of(latest))
+            return self._applied(FollowedRun(latest, self.log).to_present())
         if plan.is_empty:
             self.log.info("There is nothing to do.")
             return Applied()
@@ -220,7 +218,7 @@ class Workspace:
             if kind == "apply" and outcome.status is not None:
                 self._checked(outcome)
                 return
-        outcome = outcome_of(latest)
+        outcome = FollowedRun(latest, self.log).to_present()
         if outcome.status == 0:
             if kind == "apply":
                 applied = self._applied(outcome)
@@ -232,7 +230,7 @@ class Workspace:
         for address in outcome.progress.current:
             self.log.warning("It was working on %s, which may exist without being in the state", address)
 
-    def _run(self, kind: str, arguments: Sequence[str], *, digest: str = "") -> RunOutcome:
+    def _run(self, kind: str, arguments: Sequence[str], *, digest: str = "") -> FollowedRun:
         """Run plan or apply to its end. A lock of the state that others hold is waited for by Terraform itself."""
         seconds = 0.0
         while True:
@@ -273,16 +271,16 @@ class Workspace:
             error.diagnostics,
         )
 
-    def _follow(self, run: Run, *, is_late: bool = False) -> RunOutcome:
-        self._following = RunFollower(run, self.log, is_late)
+    def _follow(self, run: Run, *, is_late: bool = False) -> FollowedRun:
+        self._following = FollowedRun(run, self.log)
         if self._is_interrupted:
             self._following.interrupt()
         try:
-            return self._following.to_end()
+            return self._following.to_end(is_late=is_late)
         finally:
             self._following = None
 
-    def _checked(self, outcome: RunOutcome) -> RunOutcome:
+    def _checked(self, outcome: FollowedRun) -> FollowedRun:
         """The outcome if it is a success; otherwise raises its error."""
         if outcome.status == 0:
             return outcome
@@ -298,13 +296,13 @@ class Workspace:
             )
         raise explain(outcome.diagnostics, kind)
 
-    def _applied(self, outcome: RunOutcome) -> Applied:
+    def _applied(self, outcome: FollowedRun) -> Applied:
         done = outcome.progress.summary
         return Applied(*(done.get(name, 0) for name in ("add", "change", "remove", "import")))
 
     def _is_ours(self, lock: Lock) -> bool:
         dead = [run for run in runs.earlier(self._runs) if run.is_here and run.was_killed]
-        signs = ((run.record, outcome_of(run).progress.last_sign) for run in dead)
+        signs = ((run.record, FollowedRun(run, self.log).to_present().progress.last_sign) for run in dead)
         return any(lock.belongs_to(record.who, record.started, sign) for record, sign in signs)
 
     # ------------------------------------------------------------------------------ files

@@ -14,10 +14,11 @@ from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.job_records import Job
+from airflow_provider_soperator.slurm.node_conditions import is_ours
 from airflow_provider_soperator.slurm.requests import ListJobs, Undrain
 from airflow_provider_soperator.soperator.clusters import NodeSetSeen
 from airflow_provider_soperator.soperator.kinds import NODE_SET
-from airflow_provider_soperator.soperator.resize import Resize, ResizeStage, jobs_on, ours_among
+from airflow_provider_soperator.soperator.resize import Resize, ResizeStage
 from airflow_provider_soperator.soperator.workloads import last_scaled_by
 from airflow_provider_soperator.transports.transport_errors import TransportError, is_conflict
 from airflow_provider_soperator.work.nodes import give_orders, requeue
@@ -52,7 +53,7 @@ class ResizeProgress(Progress[ClusterSides]):
         nodeset, _ = await self._look(sides, 0)
         self._refuse(sides, nodeset)
         leaving = self._resize.leaving(nodeset)
-        jobs = await _jobs(sides.slurm, leaving) if sides.slurm and leaving else []
+        jobs = await jobs_on(leaving, sides.slurm) if sides.slurm and leaving else []
         return {
             "nodeset": nodeset.name,
             "replicas": self._resize.replicas,
@@ -93,7 +94,8 @@ class ResizeProgress(Progress[ClusterSides]):
         nodeset, slurm = await self._look(sides, 0)
         if nodeset.replicas <= self._resize.replicas:
             return f"NodeSet {nodeset.name} has {nodeset.replicas} replicas, and goes on towards that"
-        drained = ours_among(self._resize.leaving(nodeset), slurm or {}, self._resize.owner)
+        known = [slurm[name] for name in self._resize.leaving(nodeset) if name in slurm] if slurm else []
+        drained = tuple(node.name for node in known if is_ours(node, self._resize.owner))
         if drained and sides.slurm:
             await sides.slurm.ask(Undrain(drained))
         undrained = f", and {hostlist.fold(drained)} are undrained" if drained else ""
@@ -147,7 +149,7 @@ class ResizeProgress(Progress[ClusterSides]):
         self._log.info("NodeSet %s goes from %d to %d nodes", nodeset.name, nodeset.replicas, self._resize.replicas)
 
     async def _requeue(self, slurm: AsyncSlurmClient, names: Sequence[str]) -> None:
-        for job in await _jobs(slurm, names):
+        for job in await jobs_on(names, slurm):
             # A cancelled job may take long to end.
             if job.state.is_finished or (run := (job.raw_id, job.restarts)) in self._requeued:
                 continue
@@ -163,6 +165,8 @@ class ResizeProgress(Progress[ClusterSides]):
         self._place = str(stage) or "all is done but for the last look"
 
 
-async def _jobs(slurm: AsyncSlurmClient, names: Sequence[str]) -> list[Job]:
+async def jobs_on(names: Sequence[str], slurm: AsyncSlurmClient) -> list[Job]:
+    """The jobs that run on any of these nodes."""
     jobs = await slurm.ask(ListJobs(states=("RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED")))
-    return sorted(jobs_on(names, jobs), key=lambda job: job.raw_id)
+    found = [job for job in jobs if not job.state.is_pending and hostlist.intersect(job.nodelist, names)]
+    return sorted(found, key=lambda job: job.raw_id)

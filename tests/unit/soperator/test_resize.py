@@ -9,12 +9,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_soperator.slurm.cluster_records import Node
-from airflow_provider_soperator.slurm.job_ids import JobId
-from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.requests import Drain, Undrain
-from airflow_provider_soperator.slurm.states import JobState
 from airflow_provider_soperator.soperator.clusters import NodeSetSeen, keeper_of
-from airflow_provider_soperator.soperator.resize import Resize, jobs_on
+from airflow_provider_soperator.soperator.resize import Resize
 from airflow_provider_soperator.soperator.workloads import Pod
 from tests.unit.soperator.objects import NOW, condition, nodeset, slurm
 
@@ -123,20 +120,6 @@ def test_what_was_out_of_service_before_is_passed_over(hours: int, is_over: bool
     assert stage.is_over is is_over
     assert stage.passed_over == (("worker-1",) if is_over else ())
     assert stage.lost == (() if is_over else ("worker-1 is drained: my test",))
-
-
-def test_jobs_are_told_by_the_nodes_that_they_have() -> None:
-    def job(number: int, nodes: str, state: str = "RUNNING") -> Job:
-        return Job(id=JobId(number), nodelist=nodes, state=JobState.parse(state))
-
-    jobs = [
-        job(1, "worker-[0-1]"),
-        job(2, "worker-0"),
-        job(3, ""),
-        job(4, "worker-1", "PENDING"),
-        job(5, "worker-cpu-1"),
-    ]
-    assert [one.id.job for one in jobs_on(["worker-1", "worker-2"], jobs)] == [1]
 
 
 # Who puts it back
