@@ -291,7 +291,7 @@ def _nodeset(one: NodeSet, spec: ClusterSpec, installation: Installation) -> Obj
         "replicas": one.size,
         "ephemeralNodes": bool(one.ephemeral),
         "gpu": {"enabled": bool(preset.gpus), "nvidia": {"gdrCopyEnabled": bool(preset.gpus)}},
-        "nodeConfig": {**({"features": list(one.features)} if one.features else {}), **_auto_resume(one, version)},
+        "nodeConfig": {"features": list(one.features)} if one.features else {},
         "nodeSelector": {installation.node_label: one.name},
         "slurmd": {
             "image": {"repository": f"{installation.registry}/worker_slurmd", "tag": tag},
@@ -311,14 +311,10 @@ def _nodeset(one: NodeSet, spec: ClusterSpec, installation: Installation) -> Obj
     metadata: Object = {"name": one.name}
     if _has_cluster_names(version):
         body["clusterName"] = spec.name
+        if one.auto_resume is not None:
+            body["nodeConfig"]["autoResume"] = one.auto_resume
+    elif one.auto_resume is False:
+        raise SpecMistake(f"node set {one.name}: auto_resume needs Soperator 5.0, and this is {version}; omit it")
     else:
         metadata["annotations"] = {CLUSTER_ANNOTATION: spec.name}
     return {"metadata": metadata, "spec": body}
-
-
-def _auto_resume(one: NodeSet, version: str) -> Object:
-    if _has_cluster_names(version):
-        return {} if one.auto_resume is None else {"autoResume": one.auto_resume}
-    if one.auto_resume is False:
-        raise SpecMistake(f"node set {one.name}: auto_resume needs Soperator 5.0, and this is {version}; omit it")
-    return {}

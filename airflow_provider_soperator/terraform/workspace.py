@@ -106,7 +106,8 @@ class Workspace:
     def init(self) -> None:
         """Copy the recipe, and initialize its backend, modules and providers."""
         self.settle()
-        self.log.info("%s, in %s", self.terraform.version, self.folder)
+        version = self.terraform.run("version", cwd=Path("/")).partition("\n")[0].replace(" v", " ")
+        self.log.info("%s, in %s", version, self.folder)
         with self._alone():
             self._root = bring(self.terraform, self.source, self.folder / "recipe")
             self._write_backend()
