@@ -243,9 +243,8 @@ class CheckWatch(Watch[CheckClients]):
             since = f" since {self.since:%Y-%m-%d %H:%M:%S %Z}" if self.since else ""
             return Look(False, says=(f"{check.name} has not run{since}",))
         state, words = outcome.state, f"{job or check.name}: {outcome}"
-        is_reached = {"complete": state is RunState.COMPLETE, "failed": state.is_bad, "ended": state.is_over}[
-            self.state
-        ]
+        reached = {"complete": state is RunState.COMPLETE, "failed": state.is_bad, "ended": state.is_over}
+        is_reached = reached[self.state]
         if self.fail_fast and state.is_over and not is_reached:
             raise WorkFailed(words)
         return Look(is_reached, {"check": check.name, "job": job, **outcome.describe(), "words": words}, (words,))

@@ -204,6 +204,23 @@ def test_a_lock_of_others_is_waited_for_and_then_reported(bench: Bench, keeper: 
     assert keeper.lock is None
 
 
+def test_a_wait_for_a_lock_is_interrupted(bench: Bench, keeper: StateKeeper) -> None:
+    keeper.lock = STRANGER
+    workspace = bench.workspace(backend=keeper.backend, lock_timeout=3600.0)
+
+    def interrupt() -> None:
+        # The first run finds the lock, the second one waits for it.
+        wait_for(lambda: len(list((bench.home / "training/runs").glob("*/pid"))) == 2, "nobody waits")
+        workspace.interrupt()
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(Interrupted, match="terraform plan was interrupted"):
+        bench.provision(workspace)
+    thread.join()
+    assert keeper.lock == STRANGER
+
+
 def test_the_lock_of_a_dead_run_of_ours_is_taken_away(bench: Bench, keeper: StateKeeper) -> None:
     bench.hold("worker-0")
     with bench.task(backend=keeper.backend) as task:
