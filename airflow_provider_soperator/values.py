@@ -145,17 +145,17 @@ def needs_a_worker(value: Any) -> bool:
     >>> needs_a_worker(["echo", "{{ ti.xcom_pull('prepare') }}"])
     True
     """
-    return any(map(_asks_for_more, _texts(value)))
+    return any(map(_asks_for_more, texts_in(value)))
 
 
-def _texts(value: Any) -> Iterator[str]:
+def texts_in(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
-        yield from _texts(list(value.values()))
+        yield from texts_in(list(value.values()))
     elif isinstance(value, (list, tuple, set)):
         for one in value:
-            yield from _texts(one)
+            yield from texts_in(one)
 
 
 def _asks_for_more(text: str) -> bool:

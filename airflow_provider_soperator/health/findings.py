@@ -12,16 +12,12 @@ from typing import Any
 from airflow_provider_soperator.errors import name_remedy
 from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.node_conditions import (
-    DrainReason,
     explain,
     failed_to_resume,
-    is_busy,
     is_coming_up,
-    is_drained,
     is_going_off,
     is_off,
     is_ours,
-    is_usable,
 )
 from airflow_provider_soperator.slurm.states import NodeBase, NodeFlag
 from airflow_provider_soperator.soperator.conditions import Condition
@@ -35,7 +31,6 @@ class FindingKind(str, Enum):
     USER_PROBLEM = "user_problem"
     #: A health check has failed.
     NODE_PROBLEM = "node_problem"
-    #: The machine is broken.
     HARDWARE_PROBLEM = "hardware_problem"
     #: Software on the node does not work.
     SOFTWARE_PROBLEM = "software_problem"
@@ -45,9 +40,7 @@ class FindingKind(str, Enum):
     REBOOT = "reboot"
     #: The node's Pod is being replaced, is gone, or does not start.
     POD = "pod"
-    #: slurmd does not answer.
     NOT_RESPONDING = "not_responding"
-    #: The node was powered up and did not boot.
     BOOT_FAILED = "boot_failed"
     #: Slurm does not use the node, for another reason.
     OUT_OF_SERVICE = "out_of_service"
@@ -55,16 +48,11 @@ class FindingKind(str, Enum):
     DRAINED = "drained"
     #: Kubernetes reports a problem of the machine.
     MACHINE = "machine"
-    #: A metric is out of bounds.
     METRIC = "metric"
 
 
 def kinds_of(said: Iterable[str]) -> tuple[FindingKind, ...]:
-    """Kinds by their names; ``ValueError`` for an unknown name, with the nearest one.
-
-    >>> kinds_of(["hardware_problem"])
-    (<FindingKind.HARDWARE_PROBLEM: 'hardware_problem'>,)
-    """
+    """Kinds by their names; ``ValueError`` for an unknown name, with the nearest one."""
     names = [said] if isinstance(said, str) else list(said)
     if unknown := [name for name in names if name not in [*FindingKind]]:
         remedy = name_remedy(unknown[0], [kind.value for kind in FindingKind])
@@ -74,11 +62,7 @@ def kinds_of(said: Iterable[str]) -> tuple[FindingKind, ...]:
 
 @dataclass(frozen=True)
 class Finding:
-    """A fault of a node.
-
-    >>> Finding("worker-0", FindingKind.POD, "there is no Pod", source="kubernetes").to_dict()["kind"]
-    'pod'
-    """
+    """A fault of a node."""
 
     node: str
     kind: FindingKind
@@ -94,16 +78,6 @@ class Finding:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as XComs and events carry them."""
         return asdict(self) | {"kind": self.kind.value, "since": self.since.isoformat() if self.since else None}
-
-
-@dataclass(frozen=True)
-class NodeHealth:
-    """The findings about a node."""
-
-    node: str
-    findings: tuple[Finding, ...] = ()
-    #: Its state in a word or two: ``idle``, ``off``, ``drained by airflow:night``.
-    word: str = ""
 
 
 # From Slurm
@@ -134,29 +108,6 @@ def of_slurm(node: Node, *, ignore_own_drains: bool = True) -> Iterator[Finding]
         yield _by_slurm(node, "has been set to fail", FindingKind.OUT_OF_SERVICE)
     if node.state.has(NodeFlag.BLOCKED):
         yield _by_slurm(node, "is blocked by exclusive jobs", FindingKind.OUT_OF_SERVICE, heals=True)
-
-
-def word_of(node: Node) -> str:
-    """The state of a node in a word or two.
-
-    >>> from airflow_provider_soperator.slurm.states import NodeState
-    >>> word_of(Node(name="n", state=NodeState.parse("IDLE+DRAIN"), reason="airflow:night: lent"))
-    'drained by airflow:night'
-    """
-    if is_off(node):
-        return "off"
-    if is_going_off(node):
-        return "going off"
-    if is_coming_up(node):
-        return "booting"
-    if node.state.has(NodeFlag.DRAIN):
-        reason = DrainReason.parse(node.reason)
-        by = f"airflow:{reason.owner}" if reason else node.reason_user
-        how = "drained" if is_drained(node) else "draining"
-        return f"{how} by {by}" if by else how
-    if is_usable(node):
-        return "busy" if is_busy(node) else "idle"
-    return str(node.state)
 
 
 def _drained(node: Node, ignore_own_drains: bool) -> Iterator[Finding]:
@@ -191,50 +142,39 @@ def _by_slurm(node: Node, what: str, kind: FindingKind, *, heals: bool = False, 
 
 @dataclass(frozen=True)
 class ConditionRule:
-    """The meaning of a condition with a given status."""
+    """The meaning of a condition of a machine."""
 
     kind: FindingKind
     meaning: str
-    status: str = "True"
     heals: bool = False
     takes_machine: bool = False
 
+
+_machine_is_taken = partial(ConditionRule, heals=True, takes_machine=True)
 
 #: Conditions of Kubernetes, of Soperator's controllers and of the cloud.
 CONDITIONS: dict[str, ConditionRule] = {
     "Ready": ConditionRule(
         FindingKind.MACHINE,
         "its kubelet has failed or does not answer; Soperator has the machine replaced after a while",
-        "False",
     ),
     "MemoryPressure": ConditionRule(FindingKind.MACHINE, "it is short of memory", heals=True),
     "DiskPressure": ConditionRule(FindingKind.MACHINE, "its disk is nearly full", heals=True),
     "PIDPressure": ConditionRule(FindingKind.MACHINE, "it has too many processes", heals=True),
     "NetworkUnavailable": ConditionRule(FindingKind.MACHINE, "its network is not set up"),
-    "NebiusMaintenanceScheduled": ConditionRule(
+    "NebiusMaintenanceScheduled": _machine_is_taken(
         FindingKind.MAINTENANCE,
         "Nebius is going to maintain the machine; Soperator drains the node and has it replaced",
-        heals=True,
-        takes_machine=True,
     ),
-    "HardwareIssuesSuspected": ConditionRule(
-        FindingKind.HARDWARE_PROBLEM,
-        "a health check has failed for good; the machine is going to be replaced",
-        heals=True,
-        takes_machine=True,
+    "HardwareIssuesSuspected": _machine_is_taken(
+        FindingKind.HARDWARE_PROBLEM, "a health check has failed for good; the machine is going to be replaced"
     ),
-    "SoperatorChecksNodeDegraded": ConditionRule(
-        FindingKind.REBOOT, "Soperator is going to reboot the machine", heals=True, takes_machine=True
+    "SoperatorChecksNodeDegraded": _machine_is_taken(FindingKind.REBOOT, "Soperator is going to reboot the machine"),
+    "SoperatorChecksNodeMaintenance": _machine_is_taken(
+        FindingKind.MAINTENANCE, "Soperator is going to have the machine replaced"
     ),
-    "SoperatorChecksNodeMaintenance": ConditionRule(
-        FindingKind.MAINTENANCE, "Soperator is going to have the machine replaced", heals=True, takes_machine=True
-    ),
-    "SlurmNodeDrain": ConditionRule(
-        FindingKind.MAINTENANCE, "Soperator takes the Pods off the machine", heals=True, takes_machine=True
-    ),
-    "SlurmNodeReboot": ConditionRule(
-        FindingKind.REBOOT, "Soperator reboots the machine", heals=True, takes_machine=True
-    ),
+    "SlurmNodeDrain": _machine_is_taken(FindingKind.MAINTENANCE, "Soperator takes the Pods off the machine"),
+    "SlurmNodeReboot": _machine_is_taken(FindingKind.REBOOT, "Soperator reboots the machine"),
 }
 
 
@@ -289,15 +229,10 @@ def _of_host(node: str, host: Host) -> Iterator[Finding]:
         )
     for one in _wrong(host):
         rule = CONDITIONS[one.type]
-        said = ": ".join(filter(None, (one.reason, one.message)))
-        what = f"{one.type} is {one.status} on {host.name}{f' ({said})' if said else ''}: {rule.meaning}"
+        what = f"{one.type} is {one.status} on {host.name}{f' ({one.why})' if one.why else ''}: {rule.meaning}"
         yield _by_kubernetes(node, rule.kind, what, since=one.since, heals=rule.heals, takes_machine=rule.takes_machine)
 
 
 def _wrong(host: Host) -> list[Condition]:
-    return [one for one in host.conditions if one.type in CONDITIONS and _is_wrong(one, CONDITIONS[one.type])]
-
-
-def _is_wrong(condition: Condition, rule: ConditionRule) -> bool:
-    # The condition of a machine that does not answer is Unknown, which is as bad as not Ready.
-    return condition.status != "True" if rule.status == "False" else condition.status == rule.status
+    # Of a machine that does not answer Ready is Unknown, which is as bad as False.
+    return [one for one in host.conditions if one.type in CONDITIONS and one.is_true != (one.type == "Ready")]

@@ -27,7 +27,7 @@ from airflow_provider_soperator.slurm.node_conditions import (
 from airflow_provider_soperator.slurm.node_orders import NodeOrder, NodeStep, because, held
 from airflow_provider_soperator.slurm.requests import Drain, Undrain
 from airflow_provider_soperator.slurm.states import NodeFlag
-from airflow_provider_soperator.soperator.workloads import Pod
+from airflow_provider_soperator.soperator.workloads import Host, Pod
 
 _HARDWARE = "[hardware_problem]"
 #: Reasons that lead to a replacement.
@@ -39,22 +39,8 @@ _NOT_THE_FIRST = "(was drained before)"
 
 
 def reason(owner: str, why: str) -> str:
-    """The drain reason on which Soperator acts.
-
-    >>> reason("nights", "too hot")
-    '[hardware_problem] airflow:nights: too hot'
-    """
+    """The drain reason on which Soperator acts."""
     return f"{_HARDWARE} {DrainReason(owner, why)}"
-
-
-@dataclass(frozen=True)
-class Machine:
-    """The machine under a node."""
-
-    #: Its name in the cloud and in Kubernetes.
-    name: str
-    #: When it was created, or booted.
-    since: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -63,7 +49,7 @@ class NodeSnapshot:
 
     node: Node
     #: None if it has none, or if that is unknown.
-    machine: Machine | None = None
+    machine: Host | None = None
     #: The action on its machine, worded to follow the node's name; empty if none.
     acted: str = ""
     #: The machine is newer than the drain, so the reason is not about it.
@@ -75,9 +61,9 @@ class NodeSnapshot:
 def by_kubernetes(node: Node, pod: Pod | None) -> NodeSnapshot:
     """A snapshot from Kubernetes, which knows each machine and Soperator's marks on it."""
     host = pod.host if pod else None
-    machine = Machine(host.name, host.created) if host and not host.is_gone else None
+    machine = host if host and not host.is_gone else None
     drained = node.reason_since if node.state.has(NodeFlag.DRAIN) else None
-    is_after_drain = bool(drained and machine and machine.since and machine.since > drained)
+    is_after_drain = bool(drained and machine and machine.created and machine.created > drained)
     is_there = pod is not None and pod.is_ready
     return NodeSnapshot(node, machine, acted_upon(pod) or _is_away(node), is_after_drain, is_there)
 
@@ -85,25 +71,29 @@ def by_kubernetes(node: Node, pod: Pod | None) -> NodeSnapshot:
 def by_slurm(node: Node) -> NodeSnapshot:
     """A snapshot from slurmctld, which knows the machine of a node only if the node has reported it."""
     acted = "is being replaced" if _ENDS_IN_ANOTHER[1] in node.reason else _is_away(node)
-    return NodeSnapshot(node, Machine(node.instance, node.booted_at) if node.instance else None, acted)
+    return NodeSnapshot(node, Host(node.instance, node.booted_at) if node.instance else None, acted)
 
 
 def _is_away(node: Node) -> str:
     return "" if is_up(node) else f"is {node.state}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ReplacementOptions:
     """Options of a machine replacement."""
 
     owner: str
-    why: str = ""
+    reason: str = ""
     #: Also replace machines of nodes that others have drained.
     any_owner: bool = False
     #: Machines that are newer than this are new.
-    since: datetime | None = None
+    since: datetime
     #: Time limit for each reaction of Soperator.
     response_timeout: timedelta = timedelta(minutes=10)
+
+    def __post_init__(self) -> None:
+        # An owner who can have no drains is refused before the first.
+        reason(self.owner, self.reason)
 
 
 @dataclass
@@ -111,14 +101,12 @@ class Replacement:
     """The replacement of one node's machine."""
 
     options: ReplacementOptions
-    #: The old machine and the new one.
     old: str | None = None
     new: str | None = None
     is_begun: bool = False
     is_skipped: bool = False
     began: datetime | None = None
     ended: datetime | None = None
-    #: The reason of an earlier drain.
     _former: str = ""
     _was_drained: bool = False
     #: The time since which Soperator is expected to act.
@@ -133,7 +121,6 @@ class Replacement:
         return self.is_begun and not self.is_over
 
     def look(self, snapshot: NodeSnapshot, now: datetime, *, may_begin: bool) -> NodeStep:
-        """Decide the next step."""
         if self.is_over:
             return NodeStep()
         if not self.is_begun:
@@ -172,7 +159,8 @@ class Replacement:
             self._started(snapshot, now)
             self._was_drained = True
             return None
-        if drained and not self._may_take(node):
+        asks_for_it = _ASKS_FOR_IT in node.reason or is_ours(node, self.options.owner)
+        if drained and not asks_for_it and not self.options.any_owner:
             return NodeStep(lost=because(node, "is drained") + "; set any_owner=True to replace its machine anyway")
         if self._is_new(machine):
             # An earlier try has replaced the machine.
@@ -208,9 +196,7 @@ class Replacement:
         self._was_drained = True
         if is_busy(node):
             return NodeStep(waits="has jobs")
-        if not self._its_turn:
-            self._its_turn = now
-        if now - self._its_turn < self.options.response_timeout:
+        if not self._is_overdue(now):
             return NodeStep(waits="is drained, waiting for Soperator")
         return NodeStep(
             lost=f"is drained for {node.reason!r}, but Soperator did not react within {self.options.response_timeout}: "
@@ -218,7 +204,6 @@ class Replacement:
         )
 
     def _arrive(self, snapshot: NodeSnapshot, now: datetime) -> NodeStep:
-        """Decide the next step of a node that is on another machine."""
         node, machine = snapshot.node, snapshot.machine
         assert machine
         if self.new != machine.name:
@@ -235,25 +220,23 @@ class Replacement:
         if not _is_for_replacement(node):
             return held(node, f"is on {self.new}, and is drained")
         # Soperator up to 4.1 has undrained it when its Pod started; 5.0 does so at its next look.
-        if not self._its_turn:
-            self._its_turn = now
-        if now - self._its_turn < self.options.response_timeout:
+        if not self._is_overdue(now):
             return NodeStep(waits=f"is on {self.new}, waiting for Soperator to undrain it")
         return NodeStep((Undrain((node.name,)),), waits=f"is on {self.new}, and is being undrained")
 
-    def _is_on_another(self, machine: Machine | None) -> bool:
+    def _is_overdue(self, now: datetime) -> bool:
+        self._its_turn = self._its_turn or now
+        return now - self._its_turn >= self.options.response_timeout
+
+    def _is_on_another(self, machine: Host | None) -> bool:
         if machine is None:
             return False
         if self.old is None:
             return machine.name == self.new or self._is_new(machine)
         return machine.name != self.old
 
-    def _is_new(self, machine: Machine | None) -> bool:
-        since = self.options.since
-        return bool(machine and machine.since and since and machine.since > since)
-
-    def _may_take(self, node: Node) -> bool:
-        return self.options.any_owner or _ASKS_FOR_IT in node.reason or is_ours(node, self.options.owner)
+    def _is_new(self, machine: Host | None) -> bool:
+        return bool(machine and machine.created and machine.created > self.options.since)
 
     def _is_our_drain(self, node: Node) -> bool:
         reason = DrainReason.parse(node.reason.removeprefix(f"{_HARDWARE} "))
@@ -261,7 +244,7 @@ class Replacement:
 
     def _drain(self, node: Node) -> Drain:
         had_one = node.state.has(NodeFlag.DRAIN) and node.reason
-        why = (self.options.why, _NOT_THE_FIRST if had_one else "")
+        why = (self.options.reason, _NOT_THE_FIRST if had_one else "")
         return Drain((node.name,), reason(self.options.owner, " ".join(filter(None, why))))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from airflow_provider_soperator.health.findings import Finding, FindingKind
@@ -83,26 +83,18 @@ def of_metrics(
     samples: Mapping[Metric, Sequence[Sample]], machines: Mapping[str, str], labels: Sequence[str]
 ) -> Iterator[Finding]:
     """Findings from samples of metrics. ``machines`` maps each name that a label may have to its node."""
-    for metric, found in samples.items():
-        for sample in found:
-            node, what = _node_of(sample, machines, labels), metric.says(sample.value)
-            if node and what:
-                gpu = sample.labels.get("gpu", "")
-                what = f"GPU {gpu}: {what}" if gpu else what
-                kind = FindingKind.METRIC
-                yield Finding(node, kind, what, "prometheus", heals=metric.heals, takes_machine=metric.takes_machine)
+    for metric, sample, what in _faults(samples):
+        if node := _node_of(sample, machines, labels):
+            gpu = f"GPU {sample.labels['gpu']}: " if sample.labels.get("gpu") else ""
+            kind, heals, takes_machine = FindingKind.METRIC, metric.heals, metric.takes_machine
+            yield Finding(node, kind, gpu + what, "prometheus", heals=heals, takes_machine=takes_machine)
 
 
 def faults_of_no_node(
     samples: Mapping[Metric, Sequence[Sample]], machines: Mapping[str, str], labels: Sequence[str]
 ) -> str:
     """A warning of faults that match no node; empty if there are none. They may be of other GPUs of the site."""
-    strangers = [
-        sample
-        for metric, found in samples.items()
-        for sample in found
-        if metric.says(sample.value) and _node_of(sample, machines, labels) is None
-    ]
+    strangers = [sample for _, sample, _ in _faults(samples) if _node_of(sample, machines, labels) is None]
     if not strangers:
         return ""
     said = strangers[0].labels
@@ -114,7 +106,14 @@ def faults_of_no_node(
     )
 
 
-def _node_of(sample: Sample, machines: Mapping[str, str], labels: Iterable[str]) -> str | None:
+def _faults(samples: Mapping[Metric, Sequence[Sample]]) -> Iterator[tuple[Metric, Sample, str]]:
+    for metric, found in samples.items():
+        for sample in found:
+            if what := metric.says(sample.value):
+                yield metric, sample, what
+
+
+def _node_of(sample: Sample, machines: Mapping[str, str], labels: Sequence[str]) -> str | None:
     for label in labels:
         said = sample.labels.get(label, "")
         # An instance is a host with the exporter's port.

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timezone
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from airflow.sdk import BaseHook
@@ -16,7 +17,7 @@ from airflow_provider_soperator.hooks.connections import installed, known
 from airflow_provider_soperator.shared import SharedAnswers, SharedClients
 from airflow_provider_soperator.soperator.cluster_objects import ClusterObjects
 from airflow_provider_soperator.soperator.objects import Objects
-from airflow_provider_soperator.soperator.pod_events import describe, read_history
+from airflow_provider_soperator.soperator.pod_events import lines_about
 from airflow_provider_soperator.transports.transport_errors import API_TIMEOUT, TransportError, kubernetes_errors
 from airflow_provider_soperator.values import NAMESPACE
 
@@ -133,11 +134,9 @@ class SoperatorClusterHook(BaseHook):
         async with self.async_client() as client:
             import kubernetes_asyncio.client
 
-            core = kubernetes_asyncio.client.CoreV1Api(client)
+            core, now = kubernetes_asyncio.client.CoreV1Api(client), datetime.now(timezone.utc)
             found = await asyncio.gather(
-                *(read_history(core, self.namespace, worker) for worker in workers[:_MOST_WORKERS])
+                *(lines_about(core, self.namespace, worker, now) for worker in workers[:_MOST_WORKERS])
             )
-        now = datetime.now(timezone.utc)
-        lines = [line for worker in found for line in describe(worker, now)]
         left = len(workers) - len(found)
-        return [*lines, f"and {left} more"] if left else lines
+        return [*chain(*found), *([f"and {left} more"] if left else [])]

@@ -210,21 +210,19 @@ class RunActiveCheckOperator(WorkOperator):
             refuse_unread(self.reason)
 
     def work(self, context: Context) -> CheckRun:
+        from airflow_provider_soperator.hooks.cluster_clients import ClusterConnections
         from airflow_provider_soperator.soperator.check_results import drain_reason
         from airflow_provider_soperator.work.checks import CheckRun
         from airflow_provider_soperator.work.sbatch import keys_of
 
         self._refuse_mistakes()
-        ti = context["ti"]
         _, keys = keys_of(context, self.retries or 0)
         why = self.reason or f"{self.check} failed"
         return CheckRun(
-            kubernetes_conn_id=self.kubernetes_conn_id,
-            namespace=self.namespace,
-            slurm_conn_id=self.slurm_conn_id or None,
+            where=ClusterConnections(self.kubernetes_conn_id, self.namespace, slurm_conn_id=self.slurm_conn_id or None),
             check=self.check,
             keys=tuple(key.text for key in keys),
-            task=task_name(ti),
+            task=task_name(context["ti"]),
             if_running=self.if_running,
             drain_reason=drain_reason(self.drain_owner or self.dag_id, why) if self.on_failure == "drain" else "",
             **self.span(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -69,43 +70,51 @@ class _ProvisioningOperator(StrictOperator):
 
     @contextmanager
     def _open(self, spec: ClusterSpec) -> Iterator[Provisioner]:
-        opened = self._provisioner = self._provisioner_for(spec)
+        opened: Provisioner
+        if isinstance(self.source, Recipe):
+            from airflow_provider_soperator.provisioning.recipe import RecipeProvisioner
+
+            opened = RecipeProvisioner(spec, _workspace(self.source, spec.name, self.nebius_conn_id), self.log)
+        else:
+            from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
+            from airflow_provider_soperator.provisioning.objects import ObjectsProvisioner
+
+            hook = SoperatorClusterHook(self.source.kubernetes_conn_id, self.source.namespace)
+            opened = ObjectsProvisioner(self.source, spec, hook.objects, self.log)
+        self._provisioner = opened
         try:
             yield opened
         finally:
             opened.close()
             self._provisioner = None
 
-    def _provisioner_for(self, spec: ClusterSpec) -> Provisioner:
-        """With the credentials that it needs, and without having asked anybody else."""
-        if isinstance(self.source, Recipe):
-            from airflow_provider_soperator.provisioning.recipe import RecipeProvisioner
-
-            return RecipeProvisioner(spec, _workspace(self.source, spec.name, self.nebius_conn_id), self.log)
-        from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
-        from airflow_provider_soperator.provisioning.objects import ObjectsProvisioner
-
-        hook = SoperatorClusterHook(self.source.kubernetes_conn_id, self.source.namespace)
-        return ObjectsProvisioner(self.source, spec, hook.objects, self.log)
-
-    def _planned(self, context: Context, provisioner: Provisioner, *, destroy: bool = False) -> ProvisioningPlan:
+    def _carry_out(
+        self, context: Context, provisioner: Provisioner, owner: str, *, destroy: bool = False
+    ) -> dict[str, Any]:
+        """Plan, and apply the plan unless it is only asked for; returns what the task does."""
         planned = provisioner.plan(destroy=destroy)
         context["ti"].xcom_push("plan", planned.write())
-        return planned
-
-    def _check_agreed(self, planned: ProvisioningPlan) -> None:
+        self._refuse(planned, provisioner, owner)
         if self._needs_consent:
             planned.check_agreed(self.approved_plan)
-
-    def _carried_out(self, provisioner: Provisioner, owner: str) -> str:
+        if is_on(self.plan_only):
+            return planned.write()
         provisioner.begin(owner)
         done = provisioner.apply()
         self.log.info("Done: %s.", done)
-        return done
+        self._conclude(provisioner)
+        return {"plan": planned.write(), "done": done}
+
+    @abstractmethod
+    def _refuse(self, planned: ProvisioningPlan, provisioner: Provisioner, owner: str) -> None:
+        """Raise for a plan that must not be applied."""
+
+    @abstractmethod
+    def _conclude(self, provisioner: Provisioner) -> None:
+        """What is to be done with connections in the end."""
 
     @property
     def _place(self) -> tuple[str, str]:
-        """The SlurmCluster's name, and its namespace."""
         name = self.source.cluster if isinstance(self.source, Recipe) else str(self.spec["name"])
         return name, self.source.namespace
 
@@ -168,7 +177,7 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
                 self.log.warning("%s", warning)
             self._check_connections()
             with self._open(spec) as provisioner:
-                result = self._make(context, spec, provisioner)
+                result = self._carry_out(context, provisioner, task_name(context["ti"]))
         if is_on(self.plan_only) or self.ready_timeout is None:
             return result
         if spec.is_taken_down:
@@ -188,21 +197,13 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
         made = context["ti"].xcom_pull(task_ids=self.task_id, key="made", map_indexes=context["ti"].map_index)
         return {**made, **result}
 
-    def _make(self, context: Context, spec: ClusterSpec, provisioner: Provisioner) -> dict[str, Any]:
-        planned = self._planned(context, provisioner)
-        owner = task_name(context["ti"])
+    def _refuse(self, planned: ProvisioningPlan, provisioner: Provisioner, owner: str) -> None:
         if planned.exists and self.if_exists == "fail" and not provisioner.is_begun_by(owner):
             raise SpecMistake(
-                f"there is a cluster {spec.name} already ({planned.summary}), and if_exists is 'fail': choose "
+                f"there is a cluster {self.spec['name']} already ({planned.summary}), and if_exists is 'fail': choose "
                 "another name, or set if_exists='update'"
             )
         provisioner.guard(self.allow_destroy)
-        self._check_agreed(planned)
-        if is_on(self.plan_only):
-            return planned.write()
-        done = self._carried_out(provisioner, owner)
-        self._write_connections(provisioner)
-        return {"plan": planned.write(), "done": done}
 
     def _check_connections(self) -> None:
         """Raise, while nothing has been done yet, if a connection is missing, or cannot be written."""
@@ -217,7 +218,7 @@ class ProvisionClusterOperator(_ProvisioningOperator, WorkOperator):
             with known(conn_id):
                 BaseHook.get_connection(conn_id)
 
-    def _write_connections(self, provisioner: Provisioner) -> None:
+    def _conclude(self, provisioner: Provisioner) -> None:
         wanted = self.connections
         if not wanted.airflow_conn_id:
             return
@@ -288,40 +289,27 @@ class DestroyClusterOperator(_ProvisioningOperator):
             if self.connections.slurm is None and not is_on(self.end_jobs) and not is_on(self.plan_only):
                 raise SpecMistake("it is unknown whether jobs run there: name connections.slurm, or set end_jobs=True")
             with self._open(spec) as provisioner:
-                return self._destroy(context, provisioner)
+                return self._carry_out(context, provisioner, f"destroy {task_name(context['ti'])}", destroy=True)
 
-    def _destroy(self, context: Context, provisioner: Provisioner) -> dict[str, Any]:
-        owner = f"destroy {task_name(context['ti'])}"
-        planned = self._planned(context, provisioner, destroy=True)
-        self._check_agreed(planned)
-        if is_on(self.plan_only):
-            return planned.write()
-        # The earlier try of this task may have taken the login nodes away already.
-        if not is_on(self.end_jobs) and planned.changes and not provisioner.is_begun_by(owner):
-            self._refuse_with_jobs(str(self.connections.slurm))
-        done = self._carried_out(provisioner, owner)
-        if self.remove_connections:
-            self._delete_connections()
-        return {"plan": planned.write(), "done": done}
-
-    def _refuse_with_jobs(self, slurm: str) -> None:
+    def _refuse(self, planned: ProvisioningPlan, provisioner: Provisioner, owner: str) -> None:
+        """Raise if jobs are in the queue. An earlier try may have taken the login nodes away already."""
+        if is_on(self.plan_only) or is_on(self.end_jobs) or not planned.changes or provisioner.is_begun_by(owner):
+            return
         from airflow_provider_soperator.hooks.slurm import SlurmHook
         from airflow_provider_soperator.slurm.requests import ListJobs
 
-        with SlurmHook(slurm).client() as client:
+        with SlurmHook(str(self.connections.slurm)).client() as client:
             jobs = [job for job in client.ask(ListJobs()) if not job.state.is_finished]
         if jobs:
             shown = ", ".join(f"{job.id} of {job.user}" for job in jobs[:5])
             more = f" and {len(jobs) - 5} more" if len(jobs) > 5 else ""
             raise SpecMistake(f"there are jobs in the queue ({shown}{more}): wait for them, or set end_jobs=True")
 
-    def _delete_connections(self) -> None:
+    def _conclude(self, provisioner: Provisioner) -> None:
         from airflow_provider_soperator.hooks.airflow_api import AirflowApiHook
 
-        wanted = self.connections
-        api = AirflowApiHook(str(wanted.airflow_conn_id))
-        for conn_id in wanted.ids:
-            if api.delete_connection(conn_id):
+        for conn_id in self.connections.ids if self.remove_connections else ():
+            if AirflowApiHook(str(self.connections.airflow_conn_id)).delete_connection(conn_id):
                 self.log.info("Connection %s was deleted", conn_id)
 
 

@@ -94,7 +94,6 @@ def _value(hint: Any, said: Any, where: str) -> Any:
 
 
 def _number(said: Any, where: str) -> Number:
-    """A whole number, which may come from a template."""
     if is_template(said):
         return str(said)
     try:
@@ -106,7 +105,6 @@ def _number(said: Any, where: str) -> Number:
 
 
 def _switch(said: Any, where: str) -> Switch:
-    """True or False, which may come from a template."""
     if isinstance(said, bool) or is_template(said):
         return said  # type: ignore[no-any-return]
     word = str(said).lower()
@@ -116,13 +114,7 @@ def _switch(said: Any, where: str) -> Switch:
 
 
 def check_name(what: str, name: str, longest: int) -> None:
-    """Raise ``SpecMistake`` for a name that Kubernetes rejects, or that is too long for Soperator's suffixes.
-
-    >>> check_name("node set", "gpu_h100", 40)
-    Traceback (most recent call last):
-    airflow_provider_soperator.provisioning.fields.SpecMistake: 'gpu_h100' is not a name of a node set: use \
-lowercase letters, digits and hyphens, begin with a letter and end with a letter or digit
-    """
+    """Raise ``SpecMistake`` for a name that Kubernetes rejects, or that is too long for Soperator's suffixes."""
     if is_template(name):
         return
     if not _NAME.fullmatch(name):
@@ -145,7 +137,6 @@ def check_path(what: str, path: str) -> None:
 
 
 def check_least(what: str, said: object, least: int) -> None:
-    """Raise ``SpecMistake`` for a number below its minimum."""
     if not is_template(said) and int(_number(said, what)) < least:
         raise SpecMistake(f"{what} must be >= {least}, got {said}")
 
@@ -194,10 +185,8 @@ class Preset:
 def preset_of(text: str) -> Preset | None:
     """The preset of a name; None if the name has another form.
 
-    >>> preset_of("8gpu-128vcpu-1600gb")
-    Preset(gpus=8, cpus=128, memory_gb=1600)
-    >>> preset_of("16vcpu-64gb").gpus
-    0
+    >>> preset_of("8gpu-128vcpu-1600gb"), preset_of("16vcpu-64gb")
+    (Preset(gpus=8, cpus=128, memory_gb=1600), Preset(gpus=0, cpus=16, memory_gb=64))
     """
     found = _PRESET.fullmatch(text)
     return Preset(*(int(count or 0) for count in found.groups())) if found else None

@@ -210,7 +210,6 @@ class NodeSet:
 
     @property
     def slurm_names(self) -> tuple[str, ...]:
-        """The names of its node sets in Slurm."""
         if self.platform != RACKED or is_template(self.size):
             return (self.name,)
         return tuple(f"{self.name}-rack{rack}" for rack in range(ceil(int(self.size) / RACK)))

@@ -26,7 +26,6 @@ class ProvisioningPlan:
     exists: bool = False
 
     def write(self) -> dict[str, Any]:
-        """The plan as JSON, for XCom."""
         return {"summary": self.summary, "changes": dict(self.changes), "exists": self.exists}
 
     def check_agreed(self, agreed: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_soperator.provisioning.fields import SpecMistake
@@ -14,7 +15,6 @@ from airflow_provider_soperator.provisioning.parts import (
     NodeSet,
     PartitionSpec,
     ServiceNodes,
-    Submount,
 )
 from airflow_provider_soperator.provisioning.provisioner import Provisioner, ProvisioningPlan, Reached
 from airflow_provider_soperator.provisioning.spec import ClusterSpec
@@ -27,6 +27,14 @@ if TYPE_CHECKING:
 
 Variables = dict[str, Any]
 
+#: The recipe's names of fields of disks and file systems.
+_NAMES = {
+    "size_gib": "size_gibibytes",
+    "block_size_kib": "block_size_kibibytes",
+    "devices": "device_count",
+    "device_gb": "device_capacity_gigabytes",
+    "limit_gib": "size_limit_gibibytes",
+}
 #: Names in older recipes of variables that have kept their form.
 _FORMERLY = {"filesystem_jail": "filestore_jail", "filesystem_jail_submounts": "filestore_jail_submounts"}
 #: Variables that identify a recipe for Soperator clusters.
@@ -123,7 +131,11 @@ def variables(spec: ClusterSpec, known: Collection[str] = ()) -> Variables:
         slurm_nodeset_nfs=_service(spec.nfs, size=1),
         slurm_nodesets_partitions=[_partition(one) for one in spec.partitions] or None,
         filesystem_jail=_filesystem(spec.jail),
-        filesystem_jail_submounts=[_submount(one) for one in spec.submounts] or None,
+        filesystem_jail_submounts=[
+            {"name": one.name, "mount_path": one.mount_path, **(_filesystem(one.filesystem) or {})}
+            for one in spec.submounts
+        ]
+        or None,
         filestore_controller_spool=_filesystem(spec.controller_spool),
         filestore_accounting=_filesystem(spec.accounting_filesystem),
         slurm_login_ssh_root_public_keys=list(spec.login_keys),
@@ -149,7 +161,7 @@ def _workers(one: NodeSet) -> Variables:
         size=one.size,
         autoscaling=_autoscaling(one),
         resource={"platform": one.platform, "preset": one.preset},
-        boot_disk=_disk(one.boot_disk),
+        boot_disk=_renamed(one.boot_disk),
         gpu_cluster=_said(id=one.gpu_cluster, infiniband_fabric=one.fabric) or None,
         preemptible={} if one.preemptible else None,
         reservation_policy=_said(policy=one.policy, reservation_ids=list(one.blocks) or None) or None,
@@ -159,7 +171,7 @@ def _workers(one: NodeSet) -> Variables:
         auto_resume=one.auto_resume,
         drain_timeout=one.drain_timeout,
         max_pods=one.max_pods,
-        local_nvme=_local_nvme(one.local_nvme),
+        local_nvme={"enabled": True, **_renamed(one.local_nvme)} if one.local_nvme else None,
     )
     return {**always, **_merged(rendered, one.extra, f"node set {one.name}")}
 
@@ -171,18 +183,6 @@ def _autoscaling(one: NodeSet) -> Variables | None:
     return _said(enabled=one.autoscaling, min_size=one.min_size) or None
 
 
-def _local_nvme(one: LocalNvme | None) -> Variables | None:
-    if one is None:
-        return None
-    return _said(
-        enabled=True,
-        device_count=one.devices,
-        device_capacity_gigabytes=one.device_gb,
-        mount_path=one.mount_path,
-        size_limit_gibibytes=one.limit_gib,
-    )
-
-
 def _service(one: ServiceNodes | None, size: int | None = None) -> Variables | None:
     if one is None:
         return None
@@ -191,7 +191,7 @@ def _service(one: ServiceNodes | None, size: int | None = None) -> Variables | N
         min_size=one.min_size,
         max_size=one.max_size,
         resource=_said(platform=one.platform, preset=one.preset),
-        boot_disk=_disk(one.boot_disk),
+        boot_disk=_renamed(one.boot_disk),
     )
 
 
@@ -205,26 +205,15 @@ def _partition(one: PartitionSpec) -> Variables:
     }
 
 
-def _disk(one: Disk) -> Variables:
-    return {"type": one.type, "size_gibibytes": one.size_gib, "block_size_kibibytes": one.block_size_kib}
-
-
 def _filesystem(one: Filesystem | None) -> Variables | None:
     if one is None:
         return None
-    if one.id is not None:
-        return {"existing": {"id": one.id}}
-    spec = _said(
-        type=one.type,
-        size_gibibytes=one.size_gib,
-        block_size_kibibytes=one.block_size_kib,
-        forbid_deletion=one.forbid_deletion,
-    )
-    return {"spec": spec}
+    return {"existing": {"id": one.id}} if one.id is not None else {"spec": _renamed(one)}
 
 
-def _submount(one: Submount) -> Variables:
-    return {"name": one.name, "mount_path": one.mount_path, **(_filesystem(one.filesystem) or {})}
+def _renamed(one: Disk | Filesystem | LocalNvme) -> Variables:
+    """The fields that are set, by the recipe's names."""
+    return _said(**{_NAMES.get(field.name, field.name): getattr(one, field.name) for field in fields(one)})
 
 
 def _said(**values: Any) -> Variables:

@@ -124,11 +124,9 @@ class ClusterSpec:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Warnings about combinations that are allowed, but rarely intended."""
         return tuple(warning for one in self.nodesets for warning in one.warnings)
 
     def write(self) -> dict[str, Any]:
-        """The description as plain data, without fields that have their defaults."""
         return fields.write(self)  # type: ignore[no-any-return]
 
     @classmethod
@@ -230,7 +228,6 @@ class Connections:
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """The ids of the connections to the cluster."""
         return tuple(filter(None, (self.slurm, self.ssh, self.kubernetes)))
 
 

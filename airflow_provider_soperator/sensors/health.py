@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_provider_soperator.sensors.watch import WatchSensor
 from airflow_provider_soperator.slurm.hostlist import check_nodes, names_of
 from airflow_provider_soperator.values import NAMESPACE, check_choice, is_on, is_template, moment_of
 
 if TYPE_CHECKING:
-    from airflow_provider_soperator.soperator.active_checks import CheckAwaited
     from airflow_provider_soperator.work.checks import CheckWatch
     from airflow_provider_soperator.work.watches import HealthWatch
 
 _HEALTHS = ("healthy", "unhealthy", "any")
+_ENDS = ("complete", "failed", "ended")
 
 
 class NodeHealthSensor(WatchSensor):
@@ -121,7 +121,7 @@ class ActiveCheckSensor(WatchSensor):
         self,
         *,
         check: str,
-        target_state: str = "complete",
+        target_state: Literal["complete", "failed", "ended"] = "complete",
         since: datetime | str | None = None,
         fail_fast: bool | str = False,
         kubernetes_conn_id: str = "kubernetes_default",
@@ -131,27 +131,22 @@ class ActiveCheckSensor(WatchSensor):
         super().__init__(**kwargs)
         self.check, self.target_state, self.since, self.fail_fast = check, target_state, since, fail_fast
         self.kubernetes_conn_id, self.namespace = kubernetes_conn_id, namespace
-        if not any(map(is_template, (check, target_state, since))):
-            self._awaited()
+        check_choice("target_state", target_state, _ENDS)
+        if not is_template(since):
+            moment_of("since", since)
 
     def watch(self) -> CheckWatch:
+        from airflow_provider_soperator.hooks.cluster_clients import ClusterConnections
         from airflow_provider_soperator.work.checks import CheckWatch
 
+        check_choice("target_state", self.target_state, _ENDS)
         return CheckWatch(
-            kubernetes_conn_id=self.kubernetes_conn_id,
-            namespace=self.namespace,
-            awaited=self._awaited(),
-            poll_interval=self.poke_interval,
-        )
-
-    def _awaited(self) -> CheckAwaited:
-        from airflow_provider_soperator.soperator.active_checks import CheckAwaited
-
-        return CheckAwaited(
+            where=ClusterConnections(self.kubernetes_conn_id, self.namespace),
             check=self.check,
             state=self.target_state,
             since=moment_of("since", self.since),
             fail_fast=is_on(self.fail_fast),
+            poll_interval=self.poke_interval,
         )
 
 

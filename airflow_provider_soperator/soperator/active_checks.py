@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Literal, get_args
+from typing import Any
 
 from airflow_provider_soperator.errors import nearest
 from airflow_provider_soperator.soperator.check_results import CheckResult, JobEnd, RunState
@@ -35,8 +35,6 @@ _BY_HAND = {"cronjob.kubernetes.io/instantiate": "manual"}
 _OWNER = "airflow.apache.org/task"
 #: Soperator looks at a run at least every minute. If it has not noted a run this long after its end, it never will.
 FOLLOWS = timedelta(minutes=3)
-#: ``ended``: with any result.
-Awaited = Literal["complete", "failed", "ended"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +43,6 @@ class RunSeen:
 
     name: str
     uid: str = ""
-    #: The check's name.
     check: str = ""
     created: datetime | None = None
     finished: datetime | None = None
@@ -62,17 +59,16 @@ class RunSeen:
     def read(cls, job: Object) -> RunSeen:
         about = job["metadata"]
         noted = about.get("annotations") or {}
-        owners = [one["name"] for one in about.get("ownerReferences") or () if one.get("kind") == "CronJob"]
-        ends = [one for type_, one in conditions_of(job).items() if type_ in _ENDS and one.is_true]
-        end = ends[0] if ends else None
+        owners = (one["name"] for one in about.get("ownerReferences") or () if one.get("kind") == "CronJob")
+        end = next((one for type_, one in conditions_of(job).items() if type_ in _ENDS and one.is_true), None)
         return cls(
             name=about["name"],
             uid=about.get("uid", ""),
-            check=owners[0] if owners else "",
+            check=next(owners, ""),
             created=parse_time(about.get("creationTimestamp")),
             finished=end.since if end else None,
             end=end.type if end else "",
-            why=": ".join(filter(None, (end.reason, end.message))) if end else "",
+            why=end.why if end else "",
             slurm_jobs=_ids(noted.get(_SLURM_JOBS, "")),
             unhandled=_ids(noted[_UNHANDLED]) if _UNHANDLED in noted else None,
             skipped=noted.get(_SKIPPED, ""),
@@ -98,7 +94,6 @@ class CheckSeen:
     """A check, with Soperator's status of its last run."""
 
     name: str
-    #: Its SlurmCluster.
     cluster: str = ""
     #: True if it runs as Slurm jobs; others run in Kubernetes only.
     is_of_slurm: bool = False
@@ -120,16 +115,7 @@ class CheckSeen:
 
 
 def find(checks: Sequence[CheckSeen], said: str, namespace: str) -> CheckSeen:
-    """The check of a name, with or without the prefix of its cluster, which Soperator adds from 5.0 on.
-
-    >>> checks = [CheckSeen(name="soperator-gpu-checks", cluster="soperator"), CheckSeen(name="ssh-check")]
-    >>> find(checks, "gpu-checks", "soperator").name
-    'soperator-gpu-checks'
-    >>> find(checks, "gpu-chek", "soperator")
-    Traceback (most recent call last):
-    airflow_provider_soperator.soperator.objects.ObjectMissing: there is no check gpu-chek: did you mean 'gpu-checks'? \
-There are soperator-gpu-checks, ssh-check: the namespace is soperator
-    """
+    """The check of a name, with or without the prefix of its cluster, which Soperator adds from 5.0 on."""
     named = {check.name: check for check in checks}
     if said in named:
         return named[said]
@@ -151,6 +137,17 @@ def newest(runs: Sequence[RunSeen], since: datetime | None = None) -> RunSeen | 
     """The run that began last, not before ``since``."""
     begun = [run for run in runs if run.created and (since is None or run.created >= since)]
     return max(begun, key=lambda run: (run.created, run.name), default=None)
+
+
+def newest_result(
+    check: CheckSeen, runs: Sequence[RunSeen], since: datetime | None, now: datetime
+) -> tuple[str, CheckResult | None]:
+    """The Job of the run that began last, not before ``since``, and its result; None if there is no such run."""
+    if run := newest([run for run in runs if run.check == check.name], since):
+        return run.name, judged(check, run, now)
+    last = check.last
+    # Kubernetes has deleted its Job.
+    return (last.job, last.outcome) if last.submitted and (since is None or last.submitted >= since) else ("", None)
 
 
 def judged(check: CheckSeen, run: RunSeen, now: datetime) -> CheckResult:
@@ -224,54 +221,6 @@ def _end(said: Object, state: str) -> JobEnd:
     return JobEnd(job_id=said["jobID"], state=state, reason=said.get("reason", ""))
 
 
-class CheckHasFailed(Exception):
-    """The newest run has ended in another state than the expected one."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class CheckAwaited:
-    """A condition on the newest run of a check."""
-
-    check: str
-    state: str = "complete"
-    #: Older runs do not count.
-    since: datetime | None = None
-    #: Raise if a run ends in another state; otherwise wait for the next run.
-    fail_fast: bool = False
-
-    def __post_init__(self) -> None:
-        if self.state not in get_args(Awaited):
-            states = ", ".join(map(repr, get_args(Awaited)))
-            raise ValueError(f"target_state must be one of {states}, got {self.state!r}")
-
-    def look(self, check: CheckSeen, runs: Sequence[RunSeen], now: datetime) -> dict[str, Any]:
-        """The result of the newest run as JSON: ``words`` has it as text, ``is_reached`` compares its state."""
-        job, outcome = self._newest(check, runs, now)
-        if outcome is None:
-            since = f" since {self.since:%Y-%m-%d %H:%M:%S %Z}" if self.since else ""
-            return {"is_reached": False, "words": f"{check.name} has not run{since}"}
-        words = f"{job or check.name}: {outcome}"
-        reached = self._is_reached(outcome.state)
-        if self.fail_fast and outcome.state.is_over and not reached:
-            raise CheckHasFailed(words)
-        return {"is_reached": reached, "check": check.name, "job": job, **outcome.describe(), "words": words}
-
-    def _newest(self, check: CheckSeen, runs: Sequence[RunSeen], now: datetime) -> tuple[str, CheckResult | None]:
-        run = newest([run for run in runs if run.check == check.name], self.since)
-        if run:
-            return run.name, judged(check, run, now)
-        last = check.last
-        # Kubernetes has deleted its Job.
-        if last.submitted and (self.since is None or last.submitted >= self.since):
-            return last.job, last.outcome
-        return "", None
-
-    def _is_reached(self, state: RunState) -> bool:
-        if self.state == "complete":
-            return state is RunState.COMPLETE
-        return state.is_bad if self.state == "failed" else state.is_over
-
-
 class ActiveChecks:
     """The active checks of a namespace."""
 
@@ -282,7 +231,6 @@ class ActiveChecks:
         return tuple(map(CheckSeen.read, await self._objects.list_all(ACTIVE_CHECK)))
 
     async def find(self, said: str) -> CheckSeen:
-        """The check of this name; ``ObjectMissing`` lists all if there is none."""
         return find(await self.list_all(), said, self._objects.namespace)
 
     async def runs(self) -> tuple[RunSeen, ...]:
@@ -315,8 +263,6 @@ class ActiveChecks:
 def job_name(check: str, key: str) -> str:
     """The name of the Job for a key.
 
-    >>> job_name("gpu-checks", "q6befiawjvkz")
-    'gpu-checks-airflow-q6befiawjvkz'
     >>> job_name("gpu-checks", "q6befiawjvkz_3")
     'gpu-checks-airflow-q6befiawjvkz-3'
     """

@@ -30,7 +30,6 @@ class RunState(str, Enum):
     #: It could not run, or a job of it has ended otherwise.
     ERROR = "Error"
     CANCELLED = "Cancelled"
-    #: There was nothing to check.
     SKIPPED = "Skipped"
     #: It has ended, but its result was not noted.
     UNKNOWN = "Unknown"
@@ -59,6 +58,9 @@ class JobEnd:
     def succeeded(self) -> bool:
         return self.state == JobBase.COMPLETED.value
 
+    def describe(self) -> dict[str, str]:
+        return {"job_id": self.job_id, "state": self.state, "reason": self.reason}
+
     def __str__(self) -> str:
         said = ", ".join(filter(None, (self.state, self.reason)))
         return f"job {self.job_id}{f' ({said})' if said else ''}"
@@ -74,45 +76,29 @@ class CheckResult:
 
     @property
     def failing(self) -> tuple[str, ...]:
-        """The nodes on which the check has failed."""
         return tuple(dict.fromkeys(node for job in self.jobs if job.state in _NODE_AT_FAULT for node in job.nodes))
 
     @property
     def nodes(self) -> dict[str, dict[str, str]]:
         """Result of the check on each node."""
-        return {
-            node: {"state": job.state, "job_id": job.job_id, "reason": job.reason}
-            for job in self.jobs
-            for node in job.nodes
-        }
+        return {node: job.describe() for job in self.jobs for node in job.nodes}
+
+    @property
+    def failed_jobs(self) -> list[JobEnd]:
+        return [job for job in self.jobs if not job.succeeded]
 
     def describe(self) -> dict[str, Any]:
-        """The result as JSON."""
-        failed = [
-            {"job_id": job.job_id, "state": job.state, "reason": job.reason} for job in self.jobs if not job.succeeded
-        ]
         return {
             "state": self.state.value,
             "nodes": self.nodes,
             "failing": list(self.failing),
-            "failed_jobs": failed,
+            "failed_jobs": [job.describe() for job in self.failed_jobs],
             "why": self.why,
         }
 
     def __str__(self) -> str:
-        """The state, the nodes and the reason as text.
-
-        >>> failed = JobEnd(job_id="12", state="FAILED", reason="NonZeroExitCode", nodes=("worker-1",))
-        >>> str(CheckResult(state=RunState.FAILED, jobs=(failed,)))
-        'Failed: worker-1: job 12 (FAILED, NonZeroExitCode)'
-        """
-        said = [*self._lines(), *([self.why] if self.why else [])]
-        return f"{self.state.value}: {'; '.join(said)}" if said else self.state.value
-
-    def _lines(self) -> Iterator[str]:
-        for job in self.jobs:
-            if not job.succeeded:
-                yield f"{hostlist.fold(job.nodes)}: {job}" if job.nodes else str(job)
+        said = [f"{hostlist.fold(job.nodes)}: {job}" if job.nodes else str(job) for job in self.failed_jobs]
+        return ": ".join(filter(None, (self.state.value, "; ".join(filter(None, (*said, self.why))))))
 
 
 def of_slurm(statuses: Iterable[JobStatus]) -> CheckResult:
@@ -143,25 +129,14 @@ def _ends(status: JobStatus) -> Iterator[JobEnd]:
 
 
 def drain_reason(owner: str, why: str) -> str:
-    """A drain reason with the provider's prefix, unless it is written for Soperator.
-
-    >>> drain_reason("nightly", "gpu-checks failed")
-    'airflow:nightly: gpu-checks failed'
-    >>> drain_reason("nightly", "[hardware_problem] gpu-checks: failed")
-    '[hardware_problem] gpu-checks: failed'
-    """
+    """A drain reason with the provider's prefix, unless it is written for Soperator."""
     refuse_unread(why)
     return why if _PREFIX.match(why) else str(DrainReason(owner, why))
 
 
 def refuse_unread(why: str) -> None:
-    """Raise ``ValueError`` for a reason that looks as if Soperator acted on it, but cannot be parsed by it.
+    """Raise ``ValueError`` for a reason that looks as if Soperator acted on it, but cannot be parsed by it."""
 
-    >>> refuse_unread("[node_problem] broken")
-    Traceback (most recent call last):
-    ValueError: Soperator does not act on '[node_problem] broken': write it as '[node_problem] name: what is wrong', \
-or without brackets if Soperator should ignore it
-    """
     if _PREFIX.match(why) and not _FOR_SOPERATOR.fullmatch(why):
         raise ValueError(
             f"Soperator does not act on {why!r}: write it as '[node_problem] name: what is wrong', or without "

@@ -33,7 +33,6 @@ class ClusterObjects:
         self._name = name
 
     async def look(self) -> ClusterSnapshot:
-        """The present state of the cluster and its NodeSets."""
         clusters, sets, states, pods = await asyncio.gather(
             self._list(SLURM_CLUSTER),
             self._list(NODE_SET),

@@ -13,19 +13,19 @@ from airflow_provider_soperator.soperator.workloads import Pod
 AVAILABLE = "Available"
 #: Values of ``spec.maintenance`` with which everything runs.
 AT_WORK = ("", "none", "skipPopulateJail")
-#: The parts of a cluster, in the order in which Soperator checks them. After the first part that is not available, it
-#: does not update the conditions of the rest.
-PARTS = (
-    "CommonAvailable",
-    "ControllersAvailable",
-    "LoginAvailable",
-    "AccountingAvailable",
-    "SConfigControllerAvailable",
-)
+#: The parts of a cluster, with words for them, in the order in which Soperator checks them. After the first part that
+#: is not available, it does not update the conditions of the rest.
+PARTS = {
+    "CommonAvailable": "the common resources",
+    "ControllersAvailable": "the Slurm controller",
+    "LoginAvailable": "the login nodes",
+    "AccountingAvailable": "accounting",
+    "SConfigControllerAvailable": "the sconfigcontroller",
+}
 _FLUX = "helm.toolkit.fluxcd.io"
 _HELM = "meta.helm.sh/release-name"
 #: The cluster of a NodeSet; from 5.0 on it is in the spec.
-_CLUSTER_ANNOTATION = "slurm.nebius.ai/parental-cluster-ref"
+CLUSTER_ANNOTATION = "slurm.nebius.ai/parental-cluster-ref"
 #: Label of Pods with the name of their NodeSet.
 NODESET_LABEL = "slurm.nebius.ai/nodeset"
 #: The phase of a NodeSet while its cluster is in maintenance.
@@ -34,13 +34,7 @@ _TERMINATING = "Terminating"
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterSeen:
-    """A SlurmCluster.
-
-    >>> off = {"type": "AccountingAvailable", "status": "False", "message": "Slurm accounting is disabled"}
-    >>> said = {"metadata": {"name": "mine"}, "spec": {}, "status": {"phase": "Available", "conditions": [off]}}
-    >>> ClusterSeen.read(said).is_available
-    True
-    """
+    """A SlurmCluster."""
 
     name: str
     #: ``Pending``, ``Not available``, ``Available`` or, in old versions, ``Reconciling``; empty before the first look.
@@ -48,7 +42,6 @@ class ClusterSeen:
     conditions: Mapping[str, Condition] = field(default_factory=dict)
     #: ``spec.maintenance``, if it takes anything down.
     maintenance: str = ""
-    #: Soperator's version.
     version: str = ""
     has_accounting: bool = False
     is_being_deleted: bool = False
@@ -116,15 +109,12 @@ class Keeper:
 
 
 def keeper_of(thing: Object) -> Keeper | None:
-    """Owner of an object by its labels and annotations, or else by the managers that have written its spec.
-
-    >>> release = {"helm.toolkit.fluxcd.io/name": "nodesets", "helm.toolkit.fluxcd.io/namespace": "flux-system"}
-    >>> keeper_of({"metadata": {"labels": release}}).name
-    'the HelmRelease flux-system/nodesets'
-    """
+    """Owner of an object by its labels and annotations, or else by the managers that have written its spec."""
     metadata = thing["metadata"]
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
-    managers = {str(one.get("manager")).lower() for one in metadata.get("managedFields") or () if _wrote_spec(one)}
+    # A manager that scales it owns the replicas; the others keep the rest of the spec.
+    written = [one for one in metadata.get("managedFields") or () if "f:spec" in (one.get("fieldsV1") or {})]
+    managers = {str(one.get("manager")).lower() for one in written}
     if f"{_FLUX}/name" in labels:
         name = f"{labels.get(f'{_FLUX}/namespace', 'flux-system')}/{labels[f'{_FLUX}/name']}"
         return Keeper(f"the HelmRelease {name}", _FLUX_REMEDY, is_helm=True)
@@ -146,11 +136,6 @@ _FLUX_REMEDY = (
 _HELM_REMEDY = "also set it in the values of the release"
 
 
-def _wrote_spec(entry: Object) -> bool:
-    # A manager that scales it owns the replicas; the others keep the rest of the spec.
-    return "f:spec" in (entry.get("fieldsV1") or {})
-
-
 @dataclass(frozen=True, kw_only=True)
 class NodeSetSeen:
     """A NodeSet.
@@ -164,8 +149,6 @@ class NodeSetSeen:
     """
 
     name: str
-    #: The SlurmCluster's name; empty if not specified.
-    cluster: str = ""
     replicas: int = 1
     is_ephemeral: bool = False
     #: None while an ephemeral NodeSet has no power state yet.
@@ -184,13 +167,13 @@ class NodeSetSeen:
     @classmethod
     def read(cls, said: Object, power_state: Object | None, pods: Mapping[str, Pod]) -> NodeSetSeen:
         metadata, spec, status = said["metadata"], said.get("spec") or {}, said.get("status") or {}
-        replicas = spec.get("replicas")
+        is_ephemeral, replicas = bool(spec.get("ephemeralNodes")), spec.get("replicas")
+        running = (power_state.get("spec") or {}).get("activeNodes") or () if power_state else None
         return cls(
             name=str(metadata["name"]),
-            cluster=cluster_of(said),
             replicas=1 if replicas is None else int(replicas),
-            is_ephemeral=bool(spec.get("ephemeralNodes")),
-            active=_active(power_state) if spec.get("ephemeralNodes") and power_state else None,
+            is_ephemeral=is_ephemeral,
+            active=tuple(map(int, running)) if is_ephemeral and running is not None else None,
             phase=str(status.get("phase") or ""),
             conditions=conditions_of(said),
             pods=pods,
@@ -201,7 +184,6 @@ class NodeSetSeen:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """Names of all its Slurm nodes."""
         return self.names(range(self.replicas))
 
     @property
@@ -224,11 +206,7 @@ class NodeSetSeen:
 
 def cluster_of(nodeset: Object) -> str:
     annotations = nodeset["metadata"].get("annotations") or {}
-    return str((nodeset.get("spec") or {}).get("clusterName") or annotations.get(_CLUSTER_ANNOTATION) or "")
-
-
-def _active(power_state: Object) -> tuple[int, ...]:
-    return tuple(map(int, (power_state.get("spec") or {}).get("activeNodes") or ()))
+    return str((nodeset.get("spec") or {}).get("clusterName") or annotations.get(CLUSTER_ANNOTATION) or "")
 
 
 @dataclass(frozen=True)
@@ -239,7 +217,6 @@ class ClusterSnapshot:
     nodesets: tuple[NodeSetSeen, ...] = ()
 
     def describe(self) -> dict[str, Any]:
-        """Summary as JSON, for downstream tasks."""
         return {
             "cluster": self.cluster.name,
             "version": self.cluster.version,

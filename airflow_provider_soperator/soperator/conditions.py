@@ -13,12 +13,7 @@ Object = dict[str, Any]
 
 @dataclass(frozen=True)
 class Condition:
-    """One condition of an object.
-
-    >>> said = {"type": "LoginAvailable", "status": "False", "reason": "NotAvailable", "message": "no Pod is ready"}
-    >>> print(Condition.read(said))
-    LoginAvailable=False (NotAvailable: no Pod is ready)
-    """
+    """One condition of an object."""
 
     type: str
     #: ``True``, ``False`` or ``Unknown``.
@@ -41,13 +36,12 @@ class Condition:
     def is_false(self) -> bool:
         return self.status == "False"
 
-    def __str__(self) -> str:
-        why = ": ".join(filter(None, (self.reason, self.message)))
-        return f"{self.type}={self.status}" + (f" ({why})" if why else "")
+    @property
+    def why(self) -> str:
+        return ": ".join(filter(None, (self.reason, self.message)))
 
 
 def conditions_of(thing: Object) -> dict[str, Condition]:
-    """The conditions of an object, by type."""
     found = map(Condition.read, (thing.get("status") or {}).get("conditions") or ())
     return {one.type: one for one in found}
 

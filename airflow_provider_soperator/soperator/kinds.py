@@ -68,7 +68,9 @@ async def find_scalable(client: Any, kind: str) -> Resource:
     custom = kubernetes_asyncio.client.CustomObjectsApi(client)
     for version in versions:
         entries = await _entries(custom, group, version)
-        found = next((one for one in entries if "/" not in one.name and name in _names(one)), None)
+        kinds = [one for one in entries if "/" not in one.name]
+        found = next((one for one in kinds if name in (one.name, one.singular_name, one.kind, one.kind.lower())), None)
+
         if found is None:
             continue
         if all(one.name != f"{found.name}/scale" for one in entries):
@@ -114,7 +116,3 @@ async def _entries(custom: Any, group: str, version: str) -> list[Any]:
                 return []
             raise
     return list(listed.resources)
-
-
-def _names(resource: Any) -> tuple[str, ...]:
-    return resource.name, resource.singular_name, resource.kind, resource.kind.lower()

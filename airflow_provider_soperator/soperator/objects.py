@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Hashable
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_soperator.soperator.conditions import Object
@@ -122,23 +123,20 @@ class Objects:
         return await self._answers.get((self.namespace, question), ask, self._max_age)
 
     async def list_pods(self, selector: str = "") -> list[Object]:
-        return await self.shared(("pods", selector), lambda: self._list_pods(selector))
+        call = partial(self._core.list_namespaced_pod, self.namespace, label_selector=selector)
+        return await self.shared(("pods", selector), partial(self._listed, f"pods in namespace {self.namespace}", call))
 
-    async def _list_pods(self, selector: str) -> list[Object]:
-        with self._explained("list pods"):
-            return await _listed(self._core.list_namespaced_pod(self.namespace, label_selector=selector, **_PLAIN))
-
-    async def list_services(self, selector: str = "") -> list[Object]:
-        with self._explained("list services"):
-            return await _listed(self._core.list_namespaced_service(self.namespace, label_selector=selector, **_PLAIN))
+    async def list_services(self, selector: str) -> list[Object]:
+        call = partial(self._core.list_namespaced_service, self.namespace, label_selector=selector)
+        return await self._listed(f"services in namespace {self.namespace}", call)
 
     async def list_nodes(self) -> list[Object]:
         """Kubernetes Nodes, which are in no namespace."""
-        return await self.shared("nodes", self._list_nodes)
+        return await self.shared("nodes", partial(self._listed, "nodes", self._core.list_node))
 
-    async def _list_nodes(self) -> list[Object]:
-        with kubernetes_errors("list nodes", self._rights, _FOR_NOW):
-            return await _listed(self._core.list_node(**_PLAIN))
+    async def _listed(self, what: str, call: Callable[..., Awaitable[Any]]) -> list[Object]:
+        with kubernetes_errors(f"list {what}", self._rights, _FOR_NOW):
+            return list((await _plain(call(**_PLAIN)))["items"])
 
     async def check_namespace(self) -> None:
         """Raise if the namespace does not exist: Kubernetes would just list no objects."""
@@ -167,10 +165,6 @@ class Objects:
 def _how(dry_run: bool, content_type: str = _MERGE) -> dict[str, Any]:
     how = {"field_manager": MANAGER, "_content_type": content_type, **_IN_TIME}
     return how | {"dry_run": "All"} if dry_run else how
-
-
-async def _listed(call: Awaitable[Any]) -> list[Object]:
-    return list((await _plain(call))["items"])
 
 
 async def _plain(call: Awaitable[Any]) -> Object:

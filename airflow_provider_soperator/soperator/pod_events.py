@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Iterable, Iterator
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import chain
 from typing import Any
 
 from airflow_provider_soperator.transports.transport_errors import (
@@ -32,50 +32,38 @@ _MOST_TOLD = 8
 _LONGEST = 240
 
 
-@dataclass
-class PodHistory:
-    """Pod of a Slurm node, its present and former Nodes, and the Events about them."""
+async def lines_about(core: Any, namespace: str, name: str, now: datetime) -> list[str]:
+    """Lines about a node's Pod, its containers, its Nodes, and the Events about them, newest first.
 
-    name: str
-    #: None if it does not exist.
-    pod: Any = None
-    #: Nodes by name; None for one that is gone. Several if the Pod has moved.
-    nodes: dict[str, Any] = field(default_factory=dict)
-    events: list[Any] = field(default_factory=list)
-    #: Errors of reads that failed.
-    troubles: list[str] = field(default_factory=list)
+    Only the Pod is required: the account may lack the right to read the rest.
+    """
+    troubles: list[str] = []
 
+    async def tried(reading: Awaitable[list[Any]]) -> list[Any]:
+        try:
+            return await reading
+        except TransportError as error:
+            troubles.append(f"(Incomplete: {error})")
+            return []
 
-async def read_history(core: Any, namespace: str, name: str) -> PodHistory:
-    """Read everything. Only the Pod is required: the account may lack the right to read the rest."""
-    history = PodHistory(name)
-    history.pod = await _read(
-        core.read_namespaced_pod(name, namespace, _request_timeout=API_TIMEOUT), f"read pod {name}"
-    )
-    await _try(history, _add_events(history, core, namespace, "Pod", name))
+    pod = await _read(core.read_namespaced_pod(name, namespace, _request_timeout=API_TIMEOUT), f"read pod {name}")
+    events = await tried(_events(core, namespace, "Pod", name))
     # A Pod that was lost with its Node comes back on another one. Events of kubelets name their Node.
-    newest = sorted(history.events, key=_time_of, reverse=True)
-    hosts = [event.source.host for event in newest if event.source and event.source.host]
-    if history.pod and history.pod.spec.node_name:
-        hosts.insert(0, history.pod.spec.node_name)
-    history.nodes = dict.fromkeys([*dict.fromkeys(hosts)][:_MOST_NODES])
-    await asyncio.gather(*(_try(history, _add_node(history, core, node)) for node in list(history.nodes)))
-    return history
+    hosts = [pod.spec.node_name if pod else None, *(event.source.host for event in _newest(events) if event.source)]
+    nodes = list(dict.fromkeys(filter(None, hosts)))[:_MOST_NODES]
+    lines = await asyncio.gather(*(tried(_about_node(core, node)) for node in nodes))
+    for found in await asyncio.gather(*(tried(_events(core, _NODE_EVENTS, "Node", node)) for node in nodes)):
+        events += found
+    recent = [_event(event) for event in _newest(events) if now - _time_of(event) <= _RECENT]
+    return [f"Pod {name}: {_pod(pod)}", *_containers(pod), *chain(*lines), *recent[:_MOST_TOLD], *troubles]
 
 
-def _time_of(event: Any) -> datetime:
-    """Time of the last occurrence; the field depends on the writer of the Event."""
-    series = event.series.last_observed_time if event.series else None
-    found: datetime = series or event.last_timestamp or event.event_time or event.metadata.creation_timestamp
-    return found
+async def _about_node(core: Any, name: str) -> list[str]:
+    node = await _read(core.read_node(name, _request_timeout=API_TIMEOUT), f"read node {name}")
+    return [f"Node {name}: {_node(node)}", *_conditions(node)]
 
 
-async def _add_node(history: PodHistory, core: Any, name: str) -> None:
-    history.nodes[name] = await _read(core.read_node(name, _request_timeout=API_TIMEOUT), f"read node {name}")
-    await _add_events(history, core, _NODE_EVENTS, "Node", name)
-
-
-async def _add_events(history: PodHistory, core: Any, namespace: str, kind: str, name: str) -> None:
+async def _events(core: Any, namespace: str, kind: str, name: str) -> list[Any]:
     with kubernetes_errors(f"list events of namespace {namespace}", _RIGHTS):
         found = await core.list_namespaced_event(
             namespace,
@@ -83,7 +71,7 @@ async def _add_events(history: PodHistory, core: Any, namespace: str, kind: str,
             limit=_MOST_EVENTS,
             _request_timeout=API_TIMEOUT,
         )
-    history.events += found.items
+    return list(found.items)
 
 
 async def _read(call: Awaitable[Any], what: str) -> Any:
@@ -97,20 +85,15 @@ async def _read(call: Awaitable[Any], what: str) -> Any:
             raise
 
 
-async def _try(history: PodHistory, work: Awaitable[None]) -> None:
-    try:
-        await work
-    except TransportError as error:
-        history.troubles.append(str(error))
+def _newest(events: Iterable[Any]) -> list[Any]:
+    return sorted(events, key=_time_of, reverse=True)
 
 
-def describe(history: PodHistory, now: datetime) -> list[str]:
-    """Lines about the Pod, its containers, its Nodes, and the Events about them, newest first."""
-    lines = [f"Pod {history.name}: {_pod(history.pod)}", *_indented(_containers(history.pod))]
-    for name, node in history.nodes.items():
-        lines += [f"Node {name}: {_node(node)}", *_indented(_conditions(node))]
-    lines += [_event(event) for event in _newest(history.events, now)]
-    return lines + [f"(Incomplete: {trouble})" for trouble in history.troubles]
+def _time_of(event: Any) -> datetime:
+    """Time of the last occurrence; the field depends on the writer of the Event."""
+    series = event.series.last_observed_time if event.series else None
+    found: datetime = series or event.last_timestamp or event.event_time or event.metadata.creation_timestamp
+    return found
 
 
 def _pod(pod: Any) -> str:
@@ -121,12 +104,10 @@ def _pod(pod: Any) -> str:
         said += f" ({pod.status.reason})"
     if pod.metadata.deletion_timestamp:
         said += ", is being deleted"
-    said += "".join(f", not {one.type}{_why(one)}" for one in pod.status.conditions or () if _is_news(one))
+    for one in pod.status.conditions or ():
+        if one.type in ("PodScheduled", "Ready") and one.status != "True":
+            said += f", not {one.type}{_why(one)}"
     return f"{said}, on Node {pod.spec.node_name}" if pod.spec.node_name else f"{said}, on no Node yet"
-
-
-def _is_news(condition: Any) -> bool:
-    return condition.type in ("PodScheduled", "Ready") and condition.status != "True"
 
 
 def _containers(pod: Any) -> Iterator[str]:
@@ -144,7 +125,7 @@ def _containers(pod: Any) -> Iterator[str]:
             if state and state.terminated and (state.terminated.exit_code or state.terminated.reason != "Completed"):
                 said.append(f"{what} {_end(state.terminated)}")
         if said:
-            yield f"container {one.name}: {', '.join(said)}"
+            yield f"  container {one.name}: {', '.join(said)}"
 
 
 def _end(terminated: Any) -> str:
@@ -167,12 +148,7 @@ def _conditions(node: Any) -> Iterator[str]:
     for one in (node.status.conditions or ()) if node else ():
         if one.type != "Ready" and one.status == "True":
             since = f" since {one.last_transition_time:%Y-%m-%d %H:%M:%S}" if one.last_transition_time else ""
-            yield f"{one.type}{since}{_why(one)}"
-
-
-def _newest(events: Iterable[Any], now: datetime) -> list[Any]:
-    recent = [event for event in events if now - _time_of(event) <= _RECENT]
-    return sorted(recent, key=_time_of, reverse=True)[:_MOST_TOLD]
+            yield f"  {one.type}{since}{_why(one)}"
 
 
 def _event(event: Any) -> str:
@@ -190,7 +166,3 @@ def _why(said: Any) -> str:
 def _short(text: str) -> str:
     line = " ".join(text.split())
     return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
-
-
-def _indented(lines: Iterable[str]) -> list[str]:
-    return [f"  {line}" for line in lines]

@@ -21,21 +21,13 @@ from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.node_conditions import in_lines, is_coming_up, is_going_off, is_off, is_usable
 from airflow_provider_soperator.slurm.node_orders import NodeStep, held
 from airflow_provider_soperator.slurm.states import NodeBase, NodeFlag
-from airflow_provider_soperator.soperator.clusters import AVAILABLE, ClusterSeen, ClusterSnapshot, NodeSetSeen
+from airflow_provider_soperator.soperator.clusters import AVAILABLE, PARTS, ClusterSeen, ClusterSnapshot, NodeSetSeen
 from airflow_provider_soperator.soperator.conditions import newest
 from airflow_provider_soperator.soperator.workloads import Pod
 
 #: Time after a change in which the status may be outdated. Soperator is notified of changes at once, and checks one
 #: cluster within moments.
 SETTLES = timedelta(seconds=30)
-#: The parts of a cluster in words.
-_PARTS = {
-    "CommonAvailable": "the common resources",
-    "ControllersAvailable": "the Slurm controller",
-    "LoginAvailable": "the login nodes",
-    "AccountingAvailable": "accounting",
-    "SConfigControllerAvailable": "the sconfigcontroller",
-}
 
 
 @dataclass(frozen=True)
@@ -55,9 +47,6 @@ class Readiness:
         return "; ".join((*self.broken, *self.waiting)) or "ready"
 
 
-READY = Readiness()
-
-
 def of_all(
     seen: ClusterSnapshot,
     now: datetime,
@@ -73,10 +62,15 @@ def of_all(
     cluster = of_cluster(seen.cluster, now)
     if seen.cluster.is_in_maintenance:
         return cluster
-    found = {one.name: one for one in seen.nodesets}
-    parts = [of_nodeset(one, slurm) for one in seen.nodesets if not nodesets or one.name in nodesets]
-    missing = [name for name in nodesets if name not in found]
-    return _joined([cluster, *parts, *(_missing(name, seen, may_come) for name in missing), _any(seen)])
+    parts = [cluster, *(of_nodeset(one, slurm) for one in seen.nodesets if not nodesets or one.name in nodesets)]
+    known = [one.name for one in seen.nodesets]
+    parts += [_missing(name, seen, may_come) for name in nodesets if name not in known]
+    if not known:
+        parts.append(Readiness((f"SlurmCluster {seen.cluster.name} has no NodeSets yet",)))
+    return Readiness(
+        tuple(dict.fromkeys(line for one in parts for line in one.waiting)),
+        tuple(dict.fromkeys(line for one in parts for line in one.broken)),
+    )
 
 
 def of_cluster(cluster: ClusterSeen, now: datetime) -> Readiness:
@@ -95,9 +89,9 @@ def _unready(cluster: ClusterSeen, now: datetime) -> Iterator[str]:
     if cluster.missing:
         first = cluster.missing[0]
         if first.is_false:
-            yield f"is not available: {_PARTS[first.type]} ({first.message or first.reason})"
+            yield f"is not available: {PARTS[first.type]} ({first.message or first.reason})"
         else:
-            yield f"is being set up: the state of {_PARTS[first.type]} is not known yet"
+            yield f"is being set up: the state of {PARTS[first.type]} is not known yet"
     elif cluster.phase != AVAILABLE:
         yield f"is {cluster.phase or 'not known to Soperator yet'}"
     elif _may_be_old(cluster, now):
@@ -129,7 +123,6 @@ def of_nodeset(nodeset: NodeSetSeen, slurm: Mapping[str, Node] | None = None) ->
 
 
 def of_nodes(names: Iterable[str], pods: Mapping[str, Pod], slurm: Mapping[str, Node] | None) -> Readiness:
-    """Readiness of nodes that should run."""
     steps = {name: _node(name, pods.get(name), slurm) for name in names}
     return Readiness(
         in_lines({name: step.waits for name, step in steps.items() if step.waits}),
@@ -173,15 +166,3 @@ def _missing(name: str, seen: ClusterSnapshot, may_come: bool) -> Readiness:
         # The NodeSets of a cluster are created together.
         return Readiness(broken=(f"{line}: {name_remedy(name, (one.name for one in seen.nodesets))}",))
     return Readiness((f"{line} yet",))
-
-
-def _any(seen: ClusterSnapshot) -> Readiness:
-    return READY if seen.nodesets else Readiness((f"SlurmCluster {seen.cluster.name} has no NodeSets yet",))
-
-
-def _joined(parts: Iterable[Readiness]) -> Readiness:
-    found = list(parts)
-    return Readiness(
-        tuple(dict.fromkeys(line for one in found for line in one.waiting)),
-        tuple(dict.fromkeys(line for one in found for line in one.broken)),
-    )

@@ -8,13 +8,12 @@ ephemeral NodeSet that are off, because a job could power one up at the last mom
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.cluster_records import Node
-from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.node_conditions import (
     DrainReason,
     in_lines,
@@ -30,10 +29,6 @@ from airflow_provider_soperator.soperator.clusters import NodeSetSeen
 from airflow_provider_soperator.soperator.readiness import of_nodes
 
 MODES = ("asap", "force")
-
-
-class ResizeRefused(Exception):
-    """The NodeSet cannot have this size at present; the message says what to do first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,24 +51,25 @@ class Resize:
         """The nodes that go: those with the highest ordinals."""
         return nodeset.names(range(self.replicas, nodeset.replicas))
 
-    def refuse(self, nodeset: NodeSetSeen, *, asks_slurm: bool) -> None:
-        """Raise ``ResizeRefused``, before anything is changed, if the resize is impossible."""
+    def obstacle(self, nodeset: NodeSetSeen, *, asks_slurm: bool) -> str:
+        """Why the NodeSet cannot have this size at present, and what to do first; empty if it can."""
         if nodeset.is_being_deleted:
-            raise ResizeRefused(f"NodeSet {nodeset.name} is being deleted")
+            return f"NodeSet {nodeset.name} is being deleted"
         if nodeset.is_in_maintenance:
-            raise ResizeRefused(f"the cluster of NodeSet {nodeset.name} is in maintenance: wait until it ends")
+            return f"the cluster of NodeSet {nodeset.name} is in maintenance: wait until it ends"
         leaving = self.leaving(nodeset)
         if on := [name for name in nodeset.active_nodes if nodeset.is_ephemeral and name in leaving]:
             least = nodeset.nodes.index(on[-1]) + 1
-            raise ResizeRefused(
+            return (
                 f"{hostlist.fold(on)} of the ephemeral NodeSet {nodeset.name} are on: power them down first "
                 f"(PowerDownNodesOperator with stay_down=True), or ask for {least} or more nodes"
             )
         if leaving and not asks_slurm and not nodeset.is_ephemeral and self.mode != "force":
-            raise ResizeRefused(
+            return (
                 f"without slurm_conn_id, jobs on {hostlist.fold(leaving)} cannot be seen: set slurm_conn_id, or "
                 "mode='force' to lose them"
             )
+        return ""
 
     def prepare(self, nodeset: NodeSetSeen, slurm: Mapping[str, Node] | None) -> ResizeStage:
         """The stage before the resize: drain the nodes that go, and wait for their jobs."""
@@ -90,13 +86,17 @@ class Resize:
         ``since``: nodes that were out of service before this time are not waited for.
         """
         gone = {name: "still has a Pod" for name in nodeset.pods if name not in nodeset.nodes}
-        if slurm:
-            gone |= {name: "is still in Slurm" for name in _of(nodeset, slurm) if name not in nodeset.nodes}
+        # Another NodeSet's name may begin with its name.
+        own = re.compile(rf"{re.escape(nodeset.name)}-[0-9]+")
+        beyond = [name for name in slurm or () if own.fullmatch(name) and name not in nodeset.nodes]
+        gone |= dict.fromkeys(beyond, "is still in Slurm")
         known = [slurm[name] for name in nodeset.nodes if name in slurm] if slurm else []
         ours = tuple(node.name for node in known if is_ours(node, self.owner))
         old = {node.name for node in known if _was_wrong(node, since)}
         found = of_nodes([name for name in nodeset.active_nodes if name not in {*old, *ours}], nodeset.pods, slurm)
-        absent = _absent(nodeset, slurm)
+        # Those of an ephemeral NodeSet are in Slurm also while they are off.
+        off = [name for name in nodeset.nodes if name not in (*nodeset.active_nodes, *(slurm or ()))]
+        absent = in_lines(dict.fromkeys(off, "is not known to Slurm yet")) if slurm is not None else ()
         return ResizeStage(
             (Undrain(ours),) if ours else (),
             (*in_lines(gone), *found.waiting, *absent, *in_lines(dict.fromkeys(ours, "is being undrained"))),
@@ -109,11 +109,8 @@ class Resize:
 class ResizeStage:
     """Commands and waits that are left at one moment of a resize."""
 
-    #: Requests to Slurm to send now.
     orders: tuple[Request[None], ...] = ()
-    #: Lines about what is waited for.
     waiting: tuple[str, ...] = ()
-    #: Lines about what has failed.
     lost: tuple[str, ...] = ()
     #: Nodes that were out of service before; they are left alone.
     passed_over: tuple[str, ...] = ()
@@ -124,34 +121,6 @@ class ResizeStage:
 
     def __str__(self) -> str:
         return "; ".join((*self.lost, *self.waiting))
-
-
-def jobs_on(names: Sequence[str], jobs: Iterable[Job]) -> list[Job]:
-    """Jobs that run on any of these nodes."""
-    wanted = set(names)
-    return [
-        job
-        for job in jobs
-        if job.nodelist and not job.state.is_pending and wanted.intersection(hostlist.expand(job.nodelist))
-    ]
-
-
-def ours_among(names: Iterable[str], slurm: Mapping[str, Node], owner: str) -> tuple[str, ...]:
-    return tuple(name for name in names if name in slurm and is_ours(slurm[name], owner))
-
-
-def _of(nodeset: NodeSetSeen, slurm: Mapping[str, Node]) -> list[str]:
-    """All its nodes in Slurm. Another NodeSet's name may begin with its name."""
-    own = re.compile(rf"{re.escape(nodeset.name)}-[0-9]+")
-    return [name for name in slurm if own.fullmatch(name)]
-
-
-def _absent(nodeset: NodeSetSeen, slurm: Mapping[str, Node] | None) -> tuple[str, ...]:
-    """Lines about nodes of an ephemeral NodeSet that are off, and missing in Slurm."""
-    if slurm is None:
-        return ()
-    off = [name for name in nodeset.nodes if name not in nodeset.active_nodes and name not in slurm]
-    return in_lines(dict.fromkeys(off, "is not known to Slurm yet"))
 
 
 def _was_wrong(node: Node, since: datetime) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -46,7 +46,6 @@ class Pod:
     #: Reasons why it does not run, from Kubernetes.
     problems: tuple[str, ...] = ()
     is_leaving: bool = False
-    #: The last change of a condition.
     since: datetime | None = None
 
     @classmethod
@@ -57,14 +56,13 @@ class Pod:
 
 
 def pods_on_hosts(pods: Sequence[Object], nodes: Sequence[Object]) -> dict[str, Pod]:
-    """Pods with their machines, by name."""
     hosts = {host.name: host for host in map(Host.read, nodes)}
-    return {pod["metadata"]["name"]: Pod.read(pod, _host(pod, hosts)) for pod in pods}
-
-
-def _host(pod: Object, hosts: Mapping[str, Host]) -> Host | None:
-    name = machine_of(pod)
-    return hosts.get(name, Host(name, is_gone=True)) if name else None
+    found = {}
+    for pod in pods:
+        name = machine_of(pod)
+        host = hosts.get(name, Host(name, is_gone=True)) if name else None
+        found[pod["metadata"]["name"]] = Pod.read(pod, host)
+    return found
 
 
 def is_on_a_node(pod: Object) -> bool:
@@ -82,17 +80,15 @@ def is_leaving(thing: Object) -> bool:
 
 
 def is_ready(pod: Object) -> bool:
-    return not is_leaving(pod) and any(
-        one["type"] == "Ready" and one["status"] == "True" for one in _status(pod).get("conditions") or ()
-    )
+    ready = conditions_of(pod).get("Ready")
+    return bool(ready and ready.is_true) and not is_leaving(pod)
 
 
 def problems_of(pod: Object) -> Iterator[str]:
     """Reasons why a Pod does not run, from Kubernetes."""
-    status = _status(pod)
-    for one in status.get("conditions") or ():
-        if one["type"] == "PodScheduled" and one["status"] == "False":
-            yield str(one.get("message") or one.get("reason"))
+    status, scheduled = _status(pod), conditions_of(pod).get("PodScheduled")
+    if scheduled and scheduled.is_false:
+        yield scheduled.message or scheduled.reason
     for one in [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]:
         waiting = (one.get("state") or {}).get("waiting") or {}
         reason = waiting.get("reason")
@@ -147,12 +143,10 @@ def last_scaled_by(workload: Object) -> str:
 
 def problems(workload: Object, pods: Sequence[Object]) -> tuple[str, ...]:
     """Reasons why replicas are missing or not ready, from Kubernetes."""
-    said = [*_of_workload(workload), *(words for pod in pods if not is_leaving(pod) for words in problems_of(pod))]
+    said = []
+    for one in conditions_of(workload).values():
+        late = one.type == "Progressing" and one.reason == "ProgressDeadlineExceeded"
+        if late or (one.type == "ReplicaFailure" and one.is_true):
+            said.append(one.message or one.reason)
+    said += [words for pod in pods if not is_leaving(pod) for words in problems_of(pod)]
     return tuple(dict.fromkeys(said))[:_MOST_PROBLEMS]
-
-
-def _of_workload(workload: Object) -> Iterator[str]:
-    for one in (workload.get("status") or {}).get("conditions") or []:
-        late = one["type"] == "Progressing" and one.get("reason") == "ProgressDeadlineExceeded"
-        if late or (one["type"] == "ReplicaFailure" and one["status"] == "True"):
-            yield str(one.get("message") or one.get("reason"))

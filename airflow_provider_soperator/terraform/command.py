@@ -9,7 +9,6 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +65,3 @@ class Terraform:
 
     def document(self, *args: str, cwd: Path) -> Any:
         return json.loads(self.run(*args, cwd=cwd))
-
-    @cached_property
-    def version(self) -> str:
-        """The version, such as ``Terraform 1.12.0``."""
-        return self.run("version", cwd=Path("/")).partition("\n")[0].replace(" v", " ")

@@ -18,6 +18,8 @@ _LONGEST = 800
 
 #: Names of quotas begin with the name of a service; so do host names.
 _QUOTA = re.compile(r"\b(?:compute|vpc|mk8s|storage|iam|capacity|msp|registry|logging)\.[a-z0-9.-]*[a-z0-9]")
+_HOST = re.compile(r"\.(nebius|cloud)\b")
+
 
 #: A number is a status only where it is called one.
 _STATUS = r"\b(?:status|status ?code|http|response|error)\W{1,3}"
@@ -30,9 +32,7 @@ class Diagnostic:
     severity: str
     summary: str
     detail: str = ""
-    #: The resource in question.
     address: str = ""
-    #: File and line in the recipe.
     place: str = ""
 
     @classmethod
@@ -58,11 +58,9 @@ class Diagnostic:
 
     @property
     def where(self) -> str:
-        """The resource and the place in the recipe."""
         return ", ".join(filter(None, (self.address, self.place)))
 
     def lines(self) -> Iterator[str]:
-        """The full text, in lines for a log."""
         yield f"{'Error' if self.is_error else 'Warning'}: {self.summary}" + (f" ({self.where})" if self.where else "")
         for line in self.detail.splitlines():
             yield f"  {line}".rstrip()
@@ -73,25 +71,15 @@ def errors(found: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
 
 
 def from_text(output: str) -> tuple[Diagnostic, ...]:
-    """Errors and warnings in the output of a command without ``-json``.
-
-    >>> from_text("\\u2577\\n\\u2502 Error: Failed to query\\n\\u2502 \\n\\u2502 no route\\n\\u2575\\n")[0].words
-    'Failed to query: no route'
-    """
+    """Errors and warnings in the output of a command without ``-json``."""
     plain = _FRAME.sub("", _COLOUR.sub("", output))
     pieces = _HEADING.split(plain)
     found = []
     for severity, text in zip(pieces[1::2], pieces[2::2], strict=True):
         summary, _, detail = text.strip().partition("\n")
         place = _PLACE.search(detail)
-        found.append(
-            Diagnostic(
-                severity=severity.lower(),
-                summary=summary,
-                detail=_PLACE.sub("", detail).strip(),
-                place=f"{place['file']}:{place['line']}" if place else "",
-            )
-        )
+        where = f"{place['file']}:{place['line']}" if place else ""
+        found.append(Diagnostic(severity.lower(), summary, _PLACE.sub("", detail).strip(), place=where))
     return tuple(found)
 
 
@@ -108,12 +96,19 @@ class TerraformError(Exception):
 
     retryable = False
     remedy = ""
+    #: Of Terraform's messages; this one is in none.
+    pattern = r"(?!)"
 
     def __init__(self, what: str, remedy: str = "", diagnostics: Sequence[Diagnostic] = ()) -> None:
         self.what = what
         self.remedy = remedy or type(self).remedy
         self.diagnostics = tuple(diagnostics)
         super().__init__(": ".join(filter(None, (what, self.remedy))))
+
+    @classmethod
+    def is_in(cls, text: str) -> bool:
+        """True if a message is about this failure."""
+        return re.search(cls.pattern, text, re.IGNORECASE) is not None
 
 
 class NoTerraform(TerraformError):
@@ -128,112 +123,8 @@ class NoReader(TerraformError):
     remedy = "pip install 'airflow-provider-soperator[terraform]'"
 
 
-class TerraformTooOld(TerraformError):
-    """The recipe requires another version of Terraform."""
-
-    remedy = "install a Terraform that the recipe's required_version allows, or set the path of one"
-
-
-class NotARecipe(TerraformError):
-    """The folder has no Terraform configuration."""
-
-    remedy = "use the folder with the recipe's .tf files, such as soperator/installations/example"
-
-
-class RecipeMissing(TerraformError):
-    """The recipe could not be downloaded."""
-
-    remedy = "check its address and ref, and that this machine may read it"
-
-
-class RecipeInvalid(TerraformError):
-    """Terraform rejects the recipe."""
-
-    remedy = "correct the recipe, or use one of its released versions"
-
-
-class UnknownVariable(TerraformError):
-    """A value for a variable that the recipe does not have."""
-
-
-class InvalidVariable(TerraformError):
-    """A variable's value is missing, has the wrong type, or fails a check of the recipe."""
-
-    remedy = "correct the value"
-
-
-class Unauthenticated(TerraformError):
-    """A provider or backend rejected Terraform's credentials."""
-
-    remedy = (
-        "give the Nebius connection a new token (they live for 12 hours) or a service account's key, and a backend "
-        "on object storage its AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (the recipe's keys live for a day)"
-    )
-
-
-class Denied(TerraformError):
-    """The account lacks a right."""
-
-    remedy = "give the account the role editor on the project, and the rights that the message names"
-
-
-class CloudQuotaExceeded(TerraformError):
-    """A quota is exceeded."""
-
-    remedy = "raise the quota, or ask for less; what was created so far is in the state and is kept"
-
-
-class NotEnoughResources(TerraformError):
-    """Not enough machines at present."""
-
-    retryable = True
-    remedy = "check the limit of the capacity block, and who holds the rest of it; what was created so far is kept"
-
-
-class AlreadyThere(TerraformError):
-    """An object of that name exists, but is not in the state."""
-
-    remedy = (
-        "use another name, or the workspace and backend with which it was created; import manually created objects "
-        "with `terraform import`"
-    )
-
-
-class StateLocked(TerraformError):
-    """Another process holds the lock of the state, or has died with it."""
-
-    retryable = True
-
-
-class StateNotSaved(TerraformError):
-    """Terraform could not write its state to the backend, and left it in a file."""
-
-    # The next try first pushes the file to the backend.
-    retryable = True
-
-
 class StateElsewhere(TerraformError):
     """The recipe's own folder has a state, which a copy of the recipe would not use."""
-
-
-class BackendChanged(TerraformError):
-    """The state is in another backend than the recipe declares."""
-
-
-class ProviderMissing(TerraformError):
-    """A provider that the recipe needs cannot be installed."""
-
-    retryable = True
-    remedy = (
-        "check that this machine reaches the registry, or set a mirror in the CLI configuration (TF_CLI_CONFIG_FILE)"
-    )
-
-
-class PlanOutdated(TerraformError):
-    """The state has changed since the plan was made."""
-
-    retryable = True
-    remedy = "plan again"
 
 
 class DestructionRefused(TerraformError):
@@ -255,51 +146,147 @@ class Interrupted(TerraformError):
     retryable = True
 
 
+class StateLocked(TerraformError):
+    """Another process holds the lock of the state, or has died with it."""
+
+    pattern = r"error acquiring the state lock"
+    retryable = True
+
+
+class StateNotSaved(TerraformError):
+    """Terraform could not write its state to the backend, and left it in a file."""
+
+    pattern = r"failed to (save|persist) state|errored\.tfstate"
+    # The next try first pushes the file to the backend.
+    retryable = True
+
+
+class PlanOutdated(TerraformError):
+    """The state has changed since the plan was made."""
+
+    pattern = r"saved plan is stale|plan file .*different (state|lineage)"
+    retryable = True
+    remedy = "plan again"
+
+
+class BackendChanged(TerraformError):
+    """The state is in another backend than the recipe declares."""
+
+    pattern = (
+        r"backend (configuration|type) changed|backend initialization required|-migrate-state|unsetting the previous"
+    )
+
+
+class TerraformTooOld(TerraformError):
+    """The recipe requires another version of Terraform."""
+
+    pattern = r"unsupported (terraform|opentofu) core version"
+    remedy = "install a Terraform that the recipe's required_version allows, or set the path of one"
+
+
+class NotARecipe(TerraformError):
+    """The folder has no Terraform configuration."""
+
+    pattern = r"no configuration files"
+    remedy = "use the folder with the recipe's .tf files, such as soperator/installations/example"
+
+
+class RecipeMissing(TerraformError):
+    """The recipe could not be downloaded."""
+
+    pattern = r"failed to download module|module not found|unreadable module|invalid module source"
+    remedy = "check its address and ref, and that this machine may read it"
+
+
+class ProviderMissing(TerraformError):
+    """A provider that the recipe needs cannot be installed."""
+
+    pattern = (
+        r"failed to (query available provider|install provider)|required plugins are not installed"
+        r"|inconsistent dependency lock file|could not connect to registry"
+    )
+    retryable = True
+    remedy = (
+        "check that this machine reaches the registry, or set a mirror in the CLI configuration (TF_CLI_CONFIG_FILE)"
+    )
+
+
+class InvalidVariable(TerraformError):
+    """A variable's value is missing, has the wrong type, or fails a check of the recipe."""
+
+    pattern = (
+        r"invalid value for (input )?variable|no value for required variable|invalid variable name"
+        r"|resource precondition failed"
+    )
+    remedy = "correct the value"
+
+
+class UnknownVariable(TerraformError):
+    """A value for a variable that the recipe does not have."""
+
+    pattern = r"values? for undeclared variable"
+
+
+class RecipeInvalid(TerraformError):
+    """Terraform rejects the recipe."""
+
+    pattern = (
+        r"problems during initiali[sz]ation|unsupported (argument|block type|attribute)|missing required argument"
+        r"|reference to undeclared|module not installed|invalid (reference|expression|block definition)"
+        r"|duplicate (variable|resource|output|module)|unclosed configuration block"
+    )
+    remedy = "correct the recipe, or use one of its released versions"
+
+
+class CloudQuotaExceeded(TerraformError):
+    """A quota is exceeded."""
+
+    pattern = r"quota"
+    remedy = "raise the quota, or ask for less; what was created so far is in the state and is kept"
+
+
+class Unauthenticated(TerraformError):
+    """A provider or backend rejected Terraform's credentials."""
+
+    pattern = (
+        rf"unauthenticated|{_STATUS}401\b|unauthorized|expiredtoken|invalidaccesskeyid|signaturedoesnotmatch"
+        r"|no valid credential sources|token (has |is )?(expired|invalid)|(expired|invalid|missing) (iam )?token"
+    )
+    remedy = (
+        "give the Nebius connection a new token (they live for 12 hours) or a service account's key, and a backend "
+        "on object storage its AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (the recipe's keys live for a day)"
+    )
+
+
+class Denied(TerraformError):
+    """The account lacks a right."""
+
+    pattern = rf"permissiondenied|permission_denied|{_STATUS}403\b|accessdenied|forbidden"
+    remedy = "give the account the role editor on the project, and the rights that the message names"
+
+
+class AlreadyThere(TerraformError):
+    """An object of that name exists, but is not in the state."""
+
+    pattern = r"alreadyexists|already_exists|already exists"
+    remedy = (
+        "use another name, or the workspace and backend with which it was created; import manually created objects "
+        "with `terraform import`"
+    )
+
+
+class NotEnoughResources(TerraformError):
+    """Not enough machines at present."""
+
+    pattern = r"not ?enough ?resources|resource_?exhausted"
+    retryable = True
+    remedy = "check the limit of the capacity block, and who holds the rest of it; what was created so far is kept"
+
+
 class TerraformFailed(TerraformError):
     """Any other failure; Terraform's own messages give the cause."""
 
     retryable = True
-
-
-#: The first matching rule wins: failures of Terraform itself come before errors of the cloud.
-_RULES: tuple[tuple[type[TerraformError], str], ...] = (
-    (StateLocked, r"error acquiring the state lock"),
-    (StateNotSaved, r"failed to (save|persist) state|errored\.tfstate"),
-    (PlanOutdated, r"saved plan is stale|plan file .*different (state|lineage)"),
-    (
-        BackendChanged,
-        r"backend (configuration|type) changed|backend initialization required|-migrate-state|unsetting the previous",
-    ),
-    (TerraformTooOld, r"unsupported (terraform|opentofu) core version"),
-    (NotARecipe, r"no configuration files"),
-    (RecipeMissing, r"failed to download module|module not found|unreadable module|invalid module source"),
-    (
-        ProviderMissing,
-        r"failed to (query available provider|install provider)|required plugins are not installed"
-        r"|inconsistent dependency lock file|could not connect to registry",
-    ),
-    (
-        InvalidVariable,
-        r"invalid value for (input )?variable|no value for required variable|invalid variable name"
-        r"|resource precondition failed",
-    ),
-    (UnknownVariable, r"values? for undeclared variable"),
-    (
-        RecipeInvalid,
-        r"problems during initiali[sz]ation|unsupported (argument|block type|attribute)|missing required argument"
-        r"|reference to undeclared|module not installed|invalid (reference|expression|block definition)"
-        r"|duplicate (variable|resource|output|module)|unclosed configuration block",
-    ),
-    (CloudQuotaExceeded, r"quota"),
-    (
-        Unauthenticated,
-        rf"unauthenticated|{_STATUS}401\b|unauthorized|expiredtoken|invalidaccesskeyid|signaturedoesnotmatch"
-        r"|no valid credential sources|token (has |is )?(expired|invalid)|(expired|invalid|missing) (iam )?token",
-    ),
-    (Denied, rf"permissiondenied|permission_denied|{_STATUS}403\b|accessdenied|forbidden"),
-    (AlreadyThere, r"alreadyexists|already_exists|already exists"),
-    (NotEnoughResources, r"not ?enough ?resources|resource_?exhausted"),
-)
 
 
 def explain(found: Sequence[Diagnostic], command: str) -> TerraformError:
@@ -309,27 +296,13 @@ def explain(found: Sequence[Diagnostic], command: str) -> TerraformError:
     more = f"; and {len(wrong) - _TOLD} more errors" if len(wrong) > _TOLD else ""
     what = f"terraform {command}: {told}{more}"
     text = "\n".join(one.words for one in wrong)
-    kind = next((kind for kind, pattern in _RULES if re.search(pattern, text, re.IGNORECASE)), TerraformFailed)
-    if kind is CloudQuotaExceeded and (names := list(dict.fromkeys(_quotas(wrong)))):
-        what = f"the quota {', '.join(names)} is exceeded ({what})"
+    # In the order of this module: failures of Terraform itself come before errors of the cloud.
+    kind = next((kind for kind in TerraformError.__subclasses__() if kind.is_in(text)), TerraformFailed)
+    if kind is CloudQuotaExceeded and (names := [name for name in _QUOTA.findall(text) if not _HOST.search(name)]):
+        what = f"the quota {', '.join(dict.fromkeys(names))} is exceeded ({what})"
     return kind(what, diagnostics=found)
-
-
-def undeclared(found: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
-    """Warnings about values that Terraform ignores."""
-    return tuple(one for one in found if not one.is_error and is_about(UnknownVariable, one))
-
-
-def is_about(kind: type[TerraformError], one: Diagnostic) -> bool:
-    """True if the summary of a diagnostic has the pattern of this failure."""
-    return any(about is kind and re.search(pattern, one.summary, re.IGNORECASE) for about, pattern in _RULES)
 
 
 def _told(one: Diagnostic) -> str:
     words = one.words if len(one.words) <= _LONGEST else f"{one.words[:_LONGEST]}…"
     return f"{words} ({one.where})" if one.where else words
-
-
-def _quotas(found: Iterable[Diagnostic]) -> Iterator[str]:
-    for one in found:
-        yield from (name for name in _QUOTA.findall(one.words) if not re.search(r"\.(nebius|cloud)\b", name))

@@ -11,11 +11,8 @@ from typing import Any
 
 from airflow_provider_soperator.terraform.failures import DestructionRefused
 
-#: Order of actions in output.
-_ORDER = ("delete", "replace", "forget", "create", "update", "read")
+#: Terraform's signs for actions, in the order of our output.
 _SIGNS = {"delete": "-", "replace": "-/+", "forget": ".", "create": "+", "update": "~", "read": "<="}
-_IN_SUMMARY = {"delete": "destroy"}
-
 _REASONS = {
     "replace_because_tainted": "its creation was not finished",
     "replace_because_cannot_update": "it cannot be changed in place",
@@ -42,12 +39,9 @@ class ResourceChange:
     replace_paths: tuple[str, ...] = ()
     previous_address: str = ""
     is_import: bool = False
-    #: Its creation was not finished, or it was marked so (``terraform taint``).
-    is_tainted: bool = False
 
     @classmethod
     def read(cls, document: Mapping[str, Any]) -> ResourceChange:
-        """A change from an entry of ``resource_changes``."""
         change = document["change"]
         actions = change["actions"]
         said = document.get("action_reason", "")
@@ -59,7 +53,6 @@ class ResourceChange:
             replace_paths=tuple(_path(path) for path in change.get("replace_paths", ())),
             previous_address=document.get("previous_address", ""),
             is_import="importing" in change,
-            is_tainted=said == "replace_because_tainted",
         )
 
     @property
@@ -77,32 +70,24 @@ class ResourceChange:
 
 @dataclass(frozen=True)
 class TerraformPlan:
-    """All changes that Terraform would make.
-
-    >>> document = {"resource_changes": [{"address": "a.b", "change": {"actions": ["create"]}}]}
-    >>> print(TerraformPlan.read(document).summary)
-    1 to create
-    """
+    """All changes that Terraform would make."""
 
     changes: tuple[ResourceChange, ...]
     #: Changes by others since Terraform's last refresh.
     drift: tuple[ResourceChange, ...] = ()
-    #: The names of outputs that change.
     outputs: tuple[str, ...] = ()
-    #: The file of the plan, and its digest.
     path: Path | None = None
     digest: str = ""
 
     @classmethod
     def read(cls, document: Mapping[str, Any], *, path: Path | None = None, digest: str = "") -> TerraformPlan:
         """A plan from ``terraform show -json PLAN``."""
-        drift = (ResourceChange.read(one) for one in document.get("resource_drift", ()))
+        drift = map(ResourceChange.read, document.get("resource_drift", ()))
+        outputs = document.get("output_changes", {}).items()
         return cls(
-            changes=tuple(ResourceChange.read(one) for one in document.get("resource_changes", ())),
+            changes=tuple(map(ResourceChange.read, document.get("resource_changes", ()))),
             drift=tuple(one for one in drift if one.action != "no-op"),
-            outputs=tuple(
-                name for name, one in document.get("output_changes", {}).items() if one["actions"] != ["no-op"]
-            ),
+            outputs=tuple(name for name, one in outputs if one["actions"] != ["no-op"]),
             path=path,
             digest=digest,
         )
@@ -115,15 +100,11 @@ class TerraformPlan:
         )
 
     @property
-    def destructive(self) -> tuple[ResourceChange, ...]:
-        """Changes that destroy or replace a resource."""
-        return tuple(one for one in self.changes if one.action in ("delete", "replace"))
-
-    @property
     def summary(self) -> str:
         """The numbers of changes in a few words, destructive ones first."""
         counted = Counter(one.action for one in self.changes)
-        told = [f"{counted[action]} to {_IN_SUMMARY.get(action, action)}" for action in _ORDER if counted[action]]
+        told = [f"{counted[one]} to {'destroy' if one == 'delete' else one}" for one in _SIGNS if counted[one]]
+
         imported = sum(one.is_import for one in self.changes)
         told += [f"{imported} to import"] if imported else []
         if not told and self.outputs:
@@ -131,9 +112,8 @@ class TerraformPlan:
         return ", ".join(told) or "nothing to do"
 
     def lines(self) -> Iterator[str]:
-        """The plan in lines for a log."""
         yield f"Plan: {self.summary}."
-        for action in _ORDER:
+        for action in _SIGNS:
             yield from (str(one) for one in self.changes if one.action == action)
         if self.drift:
             yield "Changed by others since Terraform's last refresh:"
@@ -146,19 +126,16 @@ class TerraformPlan:
 
         With ``unfinished``, tainted resources may be replaced: this is how an interrupted creation continues.
         """
-        refused = [
-            one
-            for one in self.destructive
-            if not (unfinished and one.is_tainted) and not any(_matches(pattern, one.address) for pattern in allowed)
-        ]
-        if not refused:
-            return
-        told = "; ".join(
-            f"{one.address} would be {'replaced' if one.action == 'replace' else 'destroyed'}"
-            + (f" because {one.why}" if one.why else "")
-            for one in refused
-        )
-        raise DestructionRefused(f"rejected, nothing was changed: {told}")
+        refused = []
+        for one in self.changes:
+            # Its creation was not finished, or it was marked so (``terraform taint``).
+            is_tainted = one.reason == _REASONS["replace_because_tainted"]
+            is_destroyed = one.action in ("delete", "replace") and not (unfinished and is_tainted)
+            if is_destroyed and not any(_matches(pattern, one.address) for pattern in allowed):
+                what = "replaced" if one.action == "replace" else "destroyed"
+                refused.append(f"{one.address} would be {what}" + (f" because {one.why}" if one.why else ""))
+        if refused:
+            raise DestructionRefused(f"rejected, nothing was changed: {'; '.join(refused)}")
 
 
 def _matches(pattern: str, address: str) -> bool:

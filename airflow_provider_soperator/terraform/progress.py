@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_soperator.logger import Logger
-from airflow_provider_soperator.terraform.failures import Diagnostic, StateLocked, errors, from_text, is_about
-from airflow_provider_soperator.terraform.runs import Run, State
+from airflow_provider_soperator.terraform.failures import Diagnostic, StateLocked, errors, from_text
+from airflow_provider_soperator.terraform.runs import Run
 from airflow_provider_soperator.terraform.state import seconds_of
 
 #: The steps of each planned action; other actions do not count.
@@ -28,7 +28,6 @@ _BAR = 15.0
 class ApplyProgress:
     """State of a run, event by event. Times are seconds since the epoch, by Terraform's clock."""
 
-    #: Total steps.
     total: int = 0
     done: int = 0
     #: Resources in progress, each with its action and start time.
@@ -90,11 +89,7 @@ class ApplyProgress:
 
 
 def clock(seconds: float) -> str:
-    """Minutes and seconds, and hours if there are any.
-
-    >>> clock(130), clock(3725)
-    ('2:10', '1:02:05')
-    """
+    """Minutes and seconds, and hours if there are any."""
     minutes, second = divmod(max(0, int(seconds)), 60)
     hours, minute = divmod(minutes, 60)
     return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
@@ -105,16 +100,20 @@ def _hook(event: Mapping[str, Any]) -> tuple[str, str]:
     return hook["resource"]["addr"], hook["action"]
 
 
-@dataclass(frozen=True)
-class RunOutcome:
-    """The outcome of a run."""
+@dataclass
+class FollowedRun:
+    """A run with its progress: read as far as it has come, or followed to its end. Interrupts are passed on to it."""
 
     run: Run
-    progress: ApplyProgress
-    #: The exit code; None if the run died.
-    status: int | None
-    #: It was interrupted on request.
+    log: Logger
+    progress: ApplyProgress = field(default_factory=ApplyProgress)
     was_interrupted: bool = False
+    _is_sent: bool = False
+
+    @property
+    def status(self) -> int | None:
+        """The exit code; None if the run died."""
+        return self.run.status
 
     @property
     def diagnostics(self) -> tuple[Diagnostic, ...]:
@@ -128,38 +127,22 @@ class RunOutcome:
         how = "was killed" if self.status is None or self.status > 128 else f"ended with exit code {self.status}"
         return (*found, Diagnostic("error", f"Terraform {how}", self.run.errors.strip()))
 
-
-def outcome_of(run: Run) -> RunOutcome:
-    """The present outcome of a run, from all its output."""
-    progress = ApplyProgress()
-    for event in run.lines():
-        if event is None:
-            break
-        for _ in progress.take(event):
-            pass
-    return RunOutcome(run, progress, run.status)
-
-
-@dataclass
-class RunFollower:
-    """Follows a run to its end: logs its progress, and passes on interrupts."""
-
-    run: Run
-    log: Logger
-    #: Another process began the run, so log its progress so far in one line.
-    is_late: bool = False
-    progress: ApplyProgress = field(default_factory=ApplyProgress)
-    _is_told: bool = False
-    _is_sent: bool = False
-
     def interrupt(self) -> None:
         """Stop the run in good order. May be called by a signal handler."""
-        self._is_told = True
+        self.was_interrupted = True
         self._tell()
 
-    def to_end(self) -> RunOutcome:
-        """Wait for the run, and log its progress."""
-        is_over, is_silent, next_bar = False, self.is_late, time.monotonic() + _BAR
+    def to_present(self) -> FollowedRun:
+        """Read its output so far, and log nothing."""
+        for event in self.run.lines():
+            if event is None:
+                break
+            list(self.progress.take(event))
+        return self
+
+    def to_end(self, *, is_late: bool = False) -> FollowedRun:
+        """Wait for the run, and log its progress; what it had done before, if ``is_late``, in one line."""
+        is_over, is_silent, next_bar = False, is_late, time.monotonic() + _BAR
         for event in self.run.lines():
             if event is not None:
                 for line in self.progress.take(event):
@@ -172,7 +155,7 @@ class RunFollower:
                 self.log.info("%s", self.progress.bar(time.time()))
                 is_silent = False
             # One more read after its end, for its last output.
-            is_over = self.run.state is not State.RUNNING
+            is_over = not self.run.is_running
             self._tell()
             if self.progress.current and time.monotonic() >= next_bar:
                 self.log.info("%s", self.progress.bar(time.time()))
@@ -180,14 +163,13 @@ class RunFollower:
             if not is_over:
                 time.sleep(_PAUSE)
         self.run.notice()
-        outcome = RunOutcome(self.run, self.progress, self.run.status, self._is_told)
-        for diagnostic in outcome.diagnostics:
-            # The lock is retried every few seconds, and its holder is logged once elsewhere.
-            for line in () if is_about(StateLocked, diagnostic) else diagnostic.lines():
+        for diagnostic in self.diagnostics:
+            # The holder of a lock is logged once elsewhere.
+            for line in () if StateLocked.is_in(diagnostic.summary) else diagnostic.lines():
                 self.log.warning("%s", line)
-        return outcome
+        return self
 
     def _tell(self) -> None:
         """Pass on the interrupt, once: on a second one Terraform would stop at once, and leave work unfinished."""
-        if self._is_told and not self._is_sent and self.run.state is State.RUNNING:
+        if self.was_interrupted and not self._is_sent and self.run.is_running:
             self._is_sent = self.run.interrupt()

@@ -45,7 +45,6 @@ class RootModule:
 
     @cached_property
     def variables(self) -> tuple[str, ...]:
-        """The names of the variables."""
         return tuple(name for name, _ in self.blocks("variable"))
 
     @property
@@ -83,7 +82,6 @@ class RootModule:
 
     @cached_property
     def _backend(self) -> tuple[str, Mapping[str, Any]]:
-        """The type of the backend, and its settings."""
         declared: list[tuple[str, Mapping[str, Any]]] = [("local", {})]
         for block in (block for file in self.files for block in _each(file.get("terraform"))):
             declared += _labelled(block, "backend")

@@ -18,7 +18,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -41,15 +40,6 @@ PLAN = "plan"
 _NAME = re.compile(r"(\d+)-(\w+)")
 
 
-class State(Enum):
-    """State of a run."""
-
-    RUNNING = "running"
-    ENDED = "ended"
-    #: It has died without recording an exit code.
-    DEAD = "dead"
-
-
 @dataclass(frozen=True)
 class RunRecord:
     """Record of a run, written before its start."""
@@ -65,7 +55,6 @@ class RunRecord:
     #: Process id of the shell, and its start by the kernel's clock, because process ids are reused.
     pid: int
     began: int
-    #: Digest of the applied plan.
     digest: str = ""
 
 
@@ -80,26 +69,22 @@ class Run:
 
     @property
     def status(self) -> int | None:
-        """Exit code of Terraform; None if it has not ended, or if the code is unknown."""
+        """Exit code of Terraform; None if it has not ended, or has died without recording one."""
         with suppress(FileNotFoundError, ValueError):
             return int((self.folder / "rc").read_text())
         return None
 
     @property
-    def state(self) -> State:
-        """Running, ended or dead, as of now."""
+    def is_running(self) -> bool:
         if self._process:
             self._process.poll()
-        # Before the exit code, because the run may end in between.
-        lives = self._lives()
-        if self.status is not None:
-            return State.ENDED
-        return State.RUNNING if lives else State.DEAD
+        # The exit code last, because the run may end in between.
+        return self._lives() and self.status is None
 
     @property
     def was_killed(self) -> bool:
         """True if it did not end in good order, for example by SIGKILL."""
-        return self.state is State.DEAD or (self.status or 0) > 128
+        return not self.is_running and (self.status is None or self.status > 128)
 
     @property
     def is_here(self) -> bool:
@@ -112,13 +97,12 @@ class Run:
         return (self.folder / "noticed").exists()
 
     def notice(self) -> None:
-        """Note that its end was processed."""
         (self.folder / "noticed").touch()
 
     @property
     def errors(self) -> str:
-        """Terraform's stderr."""
-        return (self.folder / "err").read_text(errors="replace") if (self.folder / "err").exists() else ""
+        path = self.folder / "err"
+        return path.read_text(errors="replace") if path.exists() else ""
 
     def interrupt(self) -> bool:
         """Send Terraform SIGINT, on which it stops in good order; True if it could be sent."""

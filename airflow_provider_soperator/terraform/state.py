@@ -11,15 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.terraform.command import Terraform
-from airflow_provider_soperator.terraform.failures import (
-    Diagnostic,
-    StateLocked,
-    StateNotSaved,
-    TerraformError,
-    TerraformFailed,
-)
+from airflow_provider_soperator.terraform.failures import Diagnostic, StateNotSaved, TerraformError, TerraformFailed
 from airflow_provider_soperator.values import moment_of
 
 #: File that Terraform leaves beside the recipe if the backend rejects the state.
@@ -27,8 +20,6 @@ ERRORED = "errored.tfstate"
 LOCAL = "terraform.tfstate"
 #: File systems that end with the machine or the container.
 _PASSING = {"tmpfs", "ramfs", "overlay"}
-#: Seconds between two tries to get a lock.
-_PAUSE = 5.0
 
 _FIELD = re.compile(r"^\s*(ID|Operation|Who|Created):[ \t]*(\S.*?)\s*$", re.MULTILINE)
 _HELD = re.compile(r"already locked: ID=(\S+)")
@@ -44,7 +35,6 @@ def is_passing(folder: Path) -> bool:
 
 
 def has_resources(path: Path) -> bool:
-    """True if a state file has resources."""
     try:
         return bool(json.loads(path.read_text()).get("resources"))
     except FileNotFoundError:
@@ -72,23 +62,10 @@ def save_errored(terraform: Terraform, root: Path) -> str:
 
 
 def values_of(document: Mapping[str, Any], address: str) -> dict[str, Any]:
-    """The attributes of a resource, from ``terraform show -json``."""
     found = {one["address"]: one.get("values", {}) for one in _resources(document.get("values", {}))}
     if address not in found:
         raise TerraformFailed(f"the state has no {address}", "see `terraform state list` in the workspace's folder")
     return dict(found[address])
-
-
-def texts_of(value: Any) -> Iterator[str]:
-    """All strings in the value of an output."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for one in value.values():
-            yield from texts_of(one)
-    elif isinstance(value, list):
-        for one in value:
-            yield from texts_of(one)
 
 
 def seconds_of(timestamp: str) -> float | None:
@@ -130,12 +107,7 @@ class Lock:
             if (held := _HELD.search(one.detail)) and held[1] != said.get("ID"):
                 return cls(id=held[1])
             if "ID" in said:
-                return cls(
-                    id=said["ID"],
-                    who=said.get("Who", ""),
-                    operation=said.get("Operation", ""),
-                    created=said.get("Created", ""),
-                )
+                return cls(said["ID"], said.get("Who", ""), said.get("Operation", ""), said.get("Created", ""))
         return None
 
     @property
@@ -155,30 +127,3 @@ class Lock:
         start of the run and that sign, on the same machine and so by the same clock, is the run's.
         """
         return self.who == who and self.created_at is not None and began <= self.created_at <= last_sign
-
-
-class LockPatience:
-    """Waits for a lock that others hold, up to a time limit."""
-
-    def __init__(self, seconds: float, log: Logger) -> None:
-        self._began = time.monotonic()
-        self._seconds = seconds
-        self._log = log
-        self._told = ""
-
-    def wait(self, lock: Lock | None, error: StateLocked) -> None:
-        """Sleep until the next try; raise the error if no time is left."""
-        waited = time.monotonic() - self._began
-        if waited >= self._seconds:
-            if lock is None:
-                raise StateLocked(error.what, "find out what holds the lock, and wait for it", error.diagnostics)
-            raise StateLocked(
-                f"{lock}, still after {waited:.0f} s",
-                "wait for it to end; if that process has certainly died, run "
-                f"`terraform force-unlock {lock.id}` in the workspace's folder",
-                error.diagnostics,
-            )
-        if str(lock) != self._told:
-            self._told = str(lock)
-            self._log.info("%s: waiting for at most %.0f s", lock or error.what, self._seconds)
-        time.sleep(min(_PAUSE, self._seconds - waited))

@@ -25,14 +25,14 @@ from airflow_provider_soperator.terraform.failures import (
     UnknownVariable,
     WorkspaceBusy,
     explain,
-    undeclared,
 )
 from airflow_provider_soperator.terraform.plan import TerraformPlan
-from airflow_provider_soperator.terraform.progress import RunFollower, RunOutcome, outcome_of
+from airflow_provider_soperator.terraform.progress import FollowedRun
 from airflow_provider_soperator.terraform.root_module import RootModule
-from airflow_provider_soperator.terraform.runs import Run, State
+from airflow_provider_soperator.terraform.runs import Run
 from airflow_provider_soperator.terraform.sources import Source, bring
-from airflow_provider_soperator.terraform.state import Lock, LockPatience, is_passing, save_errored, texts_of, values_of
+from airflow_provider_soperator.terraform.state import Lock, is_passing, save_errored, values_of
+from airflow_provider_soperator.values import texts_in
 
 _BACKEND = "terraform_backend_override.tf.json"
 _VARIABLES = "variables.tfvars.json"
@@ -67,17 +67,15 @@ class Workspace:
     source: Source
     terraform: Terraform
     log: Logger
-    #: Masks a text in logs.
     mask: Callable[[str], None]
     #: Terraform's workspace, one of several states of one recipe.
     terraform_workspace: str | None = None
     #: A backend instead of the recipe's: its type and its settings.
     backend: Mapping[str, Mapping[str, Any]] | None = None
     parallelism: int | None = None
-    #: Maximum wait for the lock of the state, in seconds.
     lock_timeout: float = 600.0
     _root: Path | None = field(default=None, init=False)
-    _following: RunFollower | None = field(default=None, init=False)
+    _following: FollowedRun | None = field(default=None, init=False)
     _is_interrupted: bool = field(default=False, init=False)
 
     def __enter__(self) -> Workspace:
@@ -108,7 +106,8 @@ class Workspace:
     def init(self) -> None:
         """Copy the recipe, and initialize its backend, modules and providers."""
         self.settle()
-        self.log.info("%s, in %s", self.terraform.version, self.folder)
+        version = self.terraform.run("version", cwd=Path("/")).partition("\n")[0].replace(" v", " ")
+        self.log.info("%s, in %s", version, self.folder)
         with self._alone():
             self._root = bring(self.terraform, self.source, self.folder / "recipe")
             self._write_backend()
@@ -133,7 +132,7 @@ class Workspace:
             *(["-destroy"] if destroy else []),
         ]
         outcome = self._run("plan", arguments)
-        if ignored := undeclared(outcome.diagnostics):
+        if ignored := [one for one in outcome.diagnostics if UnknownVariable.is_in(one.summary)]:
             raise UnknownVariable("; ".join(one.words for one in ignored), diagnostics=ignored)
         path = outcome.run.folder / runs.PLAN
         document = self.terraform.document("show", "-json", str(path), cwd=self.root)
@@ -149,7 +148,7 @@ class Workspace:
         latest = self._latest_run("apply")
         if latest and plan.digest and latest.record.digest == plan.digest and latest.status == 0:
             self.log.info("Plan already applied by %s: not applying it again", latest.folder)
-            return self._applied(outcome_of(latest))
+            return self._applied(FollowedRun(latest, self.log).to_present())
         if plan.is_empty:
             self.log.info("There is nothing to do.")
             return Applied()
@@ -165,7 +164,7 @@ class Workspace:
         said = self.terraform.document("output", "-json", cwd=self.root)
         for one in said.values():
             if one["sensitive"]:
-                for text in texts_of(one["value"]):
+                for text in texts_in(one["value"]):
                     self.mask(text)
         return {name: one["value"] for name, one in said.items()}
 
@@ -198,7 +197,6 @@ class Workspace:
 
     @property
     def recipe(self) -> RootModule:
-        """The declarations of the recipe."""
         return RootModule.read(self.root)
 
     @property
@@ -211,8 +209,9 @@ class Workspace:
         return next((run for run in runs.earlier(self._runs) if kind in ("", run.record.kind)), None)
 
     def _settle(self, latest: Run) -> None:
-        kind, at = latest.record.kind, _utc(latest.record.started)
-        if latest.state is State.RUNNING:
+        kind = latest.record.kind
+        at = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(latest.record.started))
+        if latest.is_running:
             host = latest.record.host
             self.log.info("Following the %s of an earlier try, which runs on %s since %s", kind, host, at)
             outcome = self._follow(latest, is_late=True)
@@ -220,7 +219,7 @@ class Workspace:
             if kind == "apply" and outcome.status is not None:
                 self._checked(outcome)
                 return
-        outcome = outcome_of(latest)
+        outcome = FollowedRun(latest, self.log).to_present()
         if outcome.status == 0:
             if kind == "apply":
                 applied = self._applied(outcome)
@@ -232,22 +231,11 @@ class Workspace:
         for address in outcome.progress.current:
             self.log.warning("It was working on %s, which may exist without being in the state", address)
 
-    def _run(self, kind: str, arguments: Sequence[str], *, digest: str = "") -> RunOutcome:
-        """Run plan or apply to its end, once no other process holds the lock of the state."""
-        options = ["-json", "-input=false", "-lock-timeout=0s"]
-        if self.parallelism:
-            options.append(f"-parallelism={self.parallelism}")
-        argv = [self.terraform.path, kind, *options, *arguments]
-        patience = LockPatience(self.lock_timeout, self.log)
+    def _run(self, kind: str, arguments: Sequence[str], *, digest: str = "") -> FollowedRun:
+        """Run plan or apply to its end. A lock of the state that others hold is waited for by Terraform itself."""
+        seconds = 0.0
         while True:
-            if self._is_interrupted:
-                raise Interrupted(f"{kind} was not started: the task was interrupted")
-            with self._alone():
-                latest = self._latest_run()
-                if latest and latest.state is State.RUNNING:
-                    raise WorkspaceBusy(f"another task is working in {self.folder}")
-                run = runs.start(self._runs, kind, argv, self.root, self.terraform.env, digest=digest)
-            outcome = self._follow(run)
+            outcome = self._follow(self._start(kind, arguments, seconds, digest))
             try:
                 return self._checked(outcome)
             except StateLocked as error:
@@ -255,19 +243,45 @@ class Workspace:
                 if lock and self._is_ours(lock):
                     self.log.warning("%s, but is a run of ours that has died: removing the lock", lock)
                     self.terraform.run("force-unlock", "-force", lock.id, cwd=self.root)
+                elif seconds < self.lock_timeout:
+                    seconds = self.lock_timeout
+                    self.log.info("%s: waiting for at most %.0f s", lock or error.what, seconds)
                 else:
-                    patience.wait(lock, error)
+                    raise self._still_locked(lock, error) from None
 
-    def _follow(self, run: Run, *, is_late: bool = False) -> RunOutcome:
-        self._following = RunFollower(run, self.log, is_late)
+    def _start(self, kind: str, arguments: Sequence[str], lock_timeout: float, digest: str) -> Run:
+        options = ["-json", "-input=false", f"-lock-timeout={lock_timeout:.0f}s"]
+        if self.parallelism:
+            options.append(f"-parallelism={self.parallelism}")
+        if self._is_interrupted:
+            raise Interrupted(f"{kind} was not started: the task was interrupted")
+        with self._alone():
+            latest = self._latest_run()
+            if latest and latest.is_running:
+                raise WorkspaceBusy(f"another task is working in {self.folder}")
+            argv = [self.terraform.path, kind, *options, *arguments]
+            return runs.start(self._runs, kind, argv, self.root, self.terraform.env, digest=digest)
+
+    def _still_locked(self, lock: Lock | None, error: StateLocked) -> StateLocked:
+        if lock is None:
+            return StateLocked(error.what, "find out what holds the lock, and wait for it", error.diagnostics)
+        return StateLocked(
+            f"{lock}, still after {self.lock_timeout:.0f} s",
+            "wait for it to end; if that process has certainly died, run "
+            f"`terraform force-unlock {lock.id}` in the workspace's folder",
+            error.diagnostics,
+        )
+
+    def _follow(self, run: Run, *, is_late: bool = False) -> FollowedRun:
+        self._following = FollowedRun(run, self.log)
         if self._is_interrupted:
             self._following.interrupt()
         try:
-            return self._following.to_end()
+            return self._following.to_end(is_late=is_late)
         finally:
             self._following = None
 
-    def _checked(self, outcome: RunOutcome) -> RunOutcome:
+    def _checked(self, outcome: FollowedRun) -> FollowedRun:
         """The outcome if it is a success; otherwise raises its error."""
         if outcome.status == 0:
             return outcome
@@ -283,18 +297,13 @@ class Workspace:
             )
         raise explain(outcome.diagnostics, kind)
 
-    def _applied(self, outcome: RunOutcome) -> Applied:
+    def _applied(self, outcome: FollowedRun) -> Applied:
         done = outcome.progress.summary
-        return Applied(
-            added=done.get("add", 0),
-            changed=done.get("change", 0),
-            destroyed=done.get("remove", 0),
-            imported=done.get("import", 0),
-        )
+        return Applied(*(done.get(name, 0) for name in ("add", "change", "remove", "import")))
 
     def _is_ours(self, lock: Lock) -> bool:
         dead = [run for run in runs.earlier(self._runs) if run.is_here and run.was_killed]
-        signs = ((run.record, outcome_of(run).progress.last_sign) for run in dead)
+        signs = ((run.record, FollowedRun(run, self.log).to_present().progress.last_sign) for run in dead)
         return any(lock.belongs_to(record.who, record.started, sign) for record, sign in signs)
 
     # ------------------------------------------------------------------------------ files
@@ -346,7 +355,3 @@ def _write_privately(path: Path, text: str) -> None:
     path.unlink(missing_ok=True)
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(text)
-
-
-def _utc(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))

@@ -21,7 +21,7 @@ from airflow_provider_soperator.health.assessment import Episodes, HealthQuery, 
 from airflow_provider_soperator.health.findings import kinds_of
 from airflow_provider_soperator.health.metrics import NODE_LABELS
 from airflow_provider_soperator.hooks.cluster import SoperatorClusterHook
-from airflow_provider_soperator.hooks.cluster_clients import HealthSources
+from airflow_provider_soperator.hooks.cluster_clients import ClusterConnections, HealthSources
 from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.hostlist import names_of
@@ -233,8 +233,8 @@ class NodeUnhealthyTrigger(SlurmEventTrigger):
                 self.log.warning("%s", warning)
         if unhealthy is None:
             return []
-        healths = self._episodes.news(unhealthy)
-        return [{"node": one.node, "findings": told({one.node: one})[one.node]} for one in healths]
+        findings = told(unhealthy)
+        return [{"node": name, "findings": findings[name]} for name in self._episodes.news(unhealthy)]
 
     def memory(self) -> Any:
         return self._episodes.told
@@ -334,7 +334,8 @@ class ActiveCheckFailedTrigger(EventTrigger):
         self._over: set[str] = set()
 
     def open(self) -> AbstractAsyncContextManager[CheckClients]:
-        return check_clients(self.kubernetes_conn_id, self.namespace, self.slurm_conn_id, self.max_age)
+        where = ClusterConnections(self.kubernetes_conn_id, self.namespace, slurm_conn_id=self.slurm_conn_id or None)
+        return check_clients(where, self.max_age)
 
     async def look(self, client: CheckClients) -> Sequence[dict[str, Any]]:
         found = [await client.checks.find(self.check)] if self.check else await client.checks.list_all()

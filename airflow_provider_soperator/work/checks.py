@@ -20,18 +20,20 @@ from airflow_provider_soperator.slurm.requests import ListJobs, ListNodes
 from airflow_provider_soperator.soperator.active_checks import (
     FOLLOWS,
     ActiveChecks,
-    CheckAwaited,
-    CheckHasFailed,
     CheckSeen,
     RunSeen,
     job_name,
     judged,
     newest,
+    newest_result,
     under_way,
 )
 from airflow_provider_soperator.soperator.check_results import CheckResult, RunState, of_slurm
 from airflow_provider_soperator.work.nodes import give_orders
 from airflow_provider_soperator.work.protocols import Look, Progress, Watch, Work, WorkFailed
+
+#: States of a run with which the run of an earlier try need not be repeated.
+_GOOD = (RunState.IN_PROGRESS, RunState.COMPLETE, RunState.SKIPPED)
 
 
 @dataclass(frozen=True)
@@ -53,11 +55,7 @@ class CheckClients:
 
 
 @asynccontextmanager
-async def check_clients(
-    kubernetes_conn_id: str, namespace: str, slurm_conn_id: str | None, max_age: float | None = None
-) -> AsyncIterator[CheckClients]:
-    """Open both sides; see ``ClusterConnections.open`` for ``max_age``."""
-    where = ClusterConnections(kubernetes_conn_id=kubernetes_conn_id, namespace=namespace, slurm_conn_id=slurm_conn_id)
+async def check_clients(where: ClusterConnections, max_age: float | None = None) -> AsyncIterator[CheckClients]:
     async with where.open(max_age) as sides:
         yield CheckClients(ActiveChecks(sides.kubernetes.objects), sides.slurm)
 
@@ -66,9 +64,7 @@ async def check_clients(
 class CheckRun(Work[CheckClients]):
     """A run of a check, and what to do if the check runs already."""
 
-    kubernetes_conn_id: str
-    namespace: str
-    slurm_conn_id: str | None
+    where: ClusterConnections
     check: str
     #: Keys of the tries of the task since it was last cleared, the last of which is this one.
     keys: tuple[str, ...]
@@ -80,7 +76,7 @@ class CheckRun(Work[CheckClients]):
     drain_reason: str = ""
 
     def open(self, log: Logger) -> AbstractAsyncContextManager[CheckClients]:
-        return check_clients(self.kubernetes_conn_id, self.namespace, self.slurm_conn_id)
+        return check_clients(self.where)
 
     def begin(self, log: Logger) -> CheckProgress:
         return CheckProgress(self, log)
@@ -145,7 +141,6 @@ class CheckProgress(Progress[CheckClients]):
         return f"What has been started goes on, as it could not be ended: {error}"
 
     def _again(self, runs: Sequence[RunSeen]) -> RunSeen:
-        """The current state of the run."""
         before = self._run
         assert before is not None
         now = next((run for run in runs if run.uid == before.uid), None)
@@ -159,7 +154,7 @@ class CheckProgress(Progress[CheckClients]):
         names = [job_name(check.name, key) for key in self._wanted.keys]
         found = {run.name: run for run in runs}
         mine = next((found[name] for name in reversed(names) if name in found), None)
-        if mine and (mine.name == names[-1] or await _is_good(clients, check, mine)):
+        if mine and (mine.name == names[-1] or (await clients.outcome(check, mine)).state in _GOOD):
             self._log.info("%s has been begun before: this goes on with it", mine.name)
             return mine
         others = [
@@ -221,11 +216,6 @@ class CheckProgress(Progress[CheckClients]):
         return names
 
 
-async def _is_good(clients: CheckClients, check: CheckSeen, run: RunSeen) -> bool:
-    """True if a run of an earlier try need not be repeated."""
-    return (await clients.outcome(check, run)).state in (RunState.IN_PROGRESS, RunState.COMPLETE, RunState.SKIPPED)
-
-
 def _listed(jobs: Sequence[str]) -> str:
     """Ids of jobs; if there are many, the first and the last."""
     return ",".join(jobs) if len(jobs) <= 8 else f"{jobs[0]} to {jobs[-1]}, {len(jobs)} in all"
@@ -235,17 +225,26 @@ def _listed(jobs: Sequence[str]) -> str:
 class CheckWatch(Watch[CheckClients]):
     """A watch of the newest run of a check until it ends as awaited."""
 
-    kubernetes_conn_id: str
-    namespace: str
-    awaited: CheckAwaited
+    where: ClusterConnections
+    check: str
+    state: Literal["complete", "failed", "ended"] = "complete"
+    #: Older runs do not count.
+    since: datetime | None = None
+    #: Fail if a run ends in another state; otherwise wait for the next run.
+    fail_fast: bool = False
 
     def open(self) -> AbstractAsyncContextManager[CheckClients]:
-        return check_clients(self.kubernetes_conn_id, self.namespace, None, self.poll_interval / 2)
+        return check_clients(self.where, self.poll_interval / 2)
 
     async def look(self, client: CheckClients, max_age: float) -> Look:
-        check = await client.checks.find(self.awaited.check)
-        try:
-            found = self.awaited.look(check, await client.checks.runs(), datetime.now(timezone.utc))
-        except CheckHasFailed as error:
-            raise WorkFailed(str(error)) from error
-        return Look(found.pop("is_reached"), found, (found["words"],))
+        check = await client.checks.find(self.check)
+        job, outcome = newest_result(check, await client.checks.runs(), self.since, datetime.now(timezone.utc))
+        if outcome is None:
+            since = f" since {self.since:%Y-%m-%d %H:%M:%S %Z}" if self.since else ""
+            return Look(False, says=(f"{check.name} has not run{since}",))
+        state, words = outcome.state, f"{job or check.name}: {outcome}"
+        reached = {"complete": state is RunState.COMPLETE, "failed": state.is_bad, "ended": state.is_over}
+        is_reached = reached[self.state]
+        if self.fail_fast and state.is_over and not is_reached:
+            raise WorkFailed(words)
+        return Look(is_reached, {"check": check.name, "job": job, **outcome.describe(), "words": words}, (words,))

@@ -18,7 +18,6 @@ from airflow_provider_soperator.health.machine_replacement import (
     at_most,
     by_kubernetes,
     by_slurm,
-    reason,
 )
 from airflow_provider_soperator.hooks.cluster_clients import HealthSources
 from airflow_provider_soperator.hooks.slurm import SlurmHook
@@ -39,30 +38,22 @@ _UNDOING = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class MachineReplacement(SlurmAccess, Work[AsyncSlurmClient]):
-    """Work that replaces the machines of nodes."""
+class MachineReplacement(SlurmAccess, ReplacementOptions, Work[AsyncSlurmClient]):
+    """Work that replaces the machines of nodes. Machines count as new if they are younger than it."""
 
     nodes: tuple[str, ...]
-    owner: str
-    reason: str = ""
-    any_owner: bool = False
     max_parallel: int | str = 1
     mode: Literal["asap", "requeue", "force"] = "asap"
     grace: timedelta = timedelta(0)
-    response_timeout: timedelta = timedelta(minutes=10)
     kubernetes_conn_id: str | None = None
     namespace: str = NAMESPACE
-
-    def __post_init__(self) -> None:
-        # An owner who can have no drains is refused before the first.
-        reason(self.owner, self.reason)
 
     def begin(self, log: Logger) -> ReplacementProgress:
         return ReplacementProgress(self, log)
 
 
 class ReplacementProgress(Progress[AsyncSlurmClient]):
-    """All nodes of a replacement, a few at a time. Machines count as new if they are younger than the replacement."""
+    """All nodes of a replacement, a few at a time."""
 
     def __init__(self, wanted: MachineReplacement, log: Logger) -> None:
         self.wanted, self._log = wanted, log
@@ -84,7 +75,7 @@ class ReplacementProgress(Progress[AsyncSlurmClient]):
             self._witnesses = await self._whom_to_ask()
         sights = await self._look(client, self.wanted.poll_interval / 2)
         if first:
-            self._begin()
+            self._replacements = {name: Replacement(self.wanted) for name in self.wanted.nodes}
         self._steps = self._decide(sights)
         waiting = {name: step.lost or step.waits for name, step in self._steps.items() if step.lost or step.waits}
         self._place = "; ".join(in_lines(waiting))
@@ -126,16 +117,6 @@ class ReplacementProgress(Progress[AsyncSlurmClient]):
         if self.wanted.kubernetes_conn_id:
             return HealthSources(kubernetes_conn_id=self.wanted.kubernetes_conn_id, namespace=self.wanted.namespace)
         return HealthSources(kubernetes_conn_id=settings.kubernetes_conn_id or None, namespace=settings.namespace)
-
-    def _begin(self) -> None:
-        wanted = ReplacementOptions(
-            owner=self.wanted.owner,
-            why=self.wanted.reason,
-            any_owner=self.wanted.any_owner,
-            since=self.wanted.since,
-            response_timeout=self.wanted.response_timeout,
-        )
-        self._replacements = {name: Replacement(wanted) for name in self.wanted.nodes}
 
     async def _look(self, client: AsyncSlurmClient, most_age: float) -> dict[str, NodeSnapshot]:
         seen, nodes = await asyncio.gather(self._witnesses.ask(), client.ask_shared(ListNodes(), most_age))

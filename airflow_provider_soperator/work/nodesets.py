@@ -14,10 +14,11 @@ from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.job_records import Job
+from airflow_provider_soperator.slurm.node_conditions import is_ours
 from airflow_provider_soperator.slurm.requests import ListJobs, Undrain
 from airflow_provider_soperator.soperator.clusters import NodeSetSeen
 from airflow_provider_soperator.soperator.kinds import NODE_SET
-from airflow_provider_soperator.soperator.resize import Resize, ResizeRefused, ResizeStage, jobs_on, ours_among
+from airflow_provider_soperator.soperator.resize import Resize, ResizeStage
 from airflow_provider_soperator.soperator.workloads import last_scaled_by
 from airflow_provider_soperator.transports.transport_errors import TransportError, is_conflict
 from airflow_provider_soperator.work.nodes import give_orders, requeue
@@ -49,11 +50,10 @@ class ResizeProgress(Progress[ClusterSides]):
         self._requeued: set[tuple[int, int]] = set()
 
     async def plan(self, sides: ClusterSides) -> dict[str, Any]:
-        """The plan, without any effect."""
         nodeset, _ = await self._look(sides, 0)
         self._refuse(sides, nodeset)
         leaving = self._resize.leaving(nodeset)
-        jobs = await _jobs(sides.slurm, leaving) if sides.slurm and leaving else []
+        jobs = await jobs_on(leaving, sides.slurm) if sides.slurm and leaving else []
         return {
             "nodeset": nodeset.name,
             "replicas": self._resize.replicas,
@@ -94,7 +94,8 @@ class ResizeProgress(Progress[ClusterSides]):
         nodeset, slurm = await self._look(sides, 0)
         if nodeset.replicas <= self._resize.replicas:
             return f"NodeSet {nodeset.name} has {nodeset.replicas} replicas, and goes on towards that"
-        drained = ours_among(self._resize.leaving(nodeset), slurm or {}, self._resize.owner)
+        known = [slurm[name] for name in self._resize.leaving(nodeset) if name in slurm] if slurm else []
+        drained = tuple(node.name for node in known if is_ours(node, self._resize.owner))
         if drained and sides.slurm:
             await sides.slurm.ask(Undrain(drained))
         undrained = f", and {hostlist.fold(drained)} are undrained" if drained else ""
@@ -117,10 +118,8 @@ class ResizeProgress(Progress[ClusterSides]):
             self._log.warning("%s", nodeset.keeper.warning(self._resize.replicas))
 
     def _refuse(self, sides: ClusterSides, nodeset: NodeSetSeen) -> None:
-        try:
-            self._resize.refuse(nodeset, asks_slurm=sides.slurm is not None)
-        except ResizeRefused as error:
-            raise WorkRefused(str(error)) from error
+        if obstacle := self._resize.obstacle(nodeset, asks_slurm=sides.slurm is not None):
+            raise WorkRefused(obstacle)
 
     async def _change(self, sides: ClusterSides, nodeset: NodeSetSeen, slurm: Mapping[str, Node] | None) -> None:
         if self._has_set:
@@ -150,7 +149,7 @@ class ResizeProgress(Progress[ClusterSides]):
         self._log.info("NodeSet %s goes from %d to %d nodes", nodeset.name, nodeset.replicas, self._resize.replicas)
 
     async def _requeue(self, slurm: AsyncSlurmClient, names: Sequence[str]) -> None:
-        for job in await _jobs(slurm, names):
+        for job in await jobs_on(names, slurm):
             # A cancelled job may take long to end.
             if job.state.is_finished or (run := (job.raw_id, job.restarts)) in self._requeued:
                 continue
@@ -166,6 +165,8 @@ class ResizeProgress(Progress[ClusterSides]):
         self._place = str(stage) or "all is done but for the last look"
 
 
-async def _jobs(slurm: AsyncSlurmClient, names: Sequence[str]) -> list[Job]:
+async def jobs_on(names: Sequence[str], slurm: AsyncSlurmClient) -> list[Job]:
+    """The jobs that run on any of these nodes."""
     jobs = await slurm.ask(ListJobs(states=("RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED")))
-    return sorted(jobs_on(names, jobs), key=lambda job: job.raw_id)
+    found = [job for job in jobs if not job.state.is_pending and hostlist.intersect(job.nodelist, names)]
+    return sorted(found, key=lambda job: job.raw_id)

@@ -15,9 +15,9 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from airflow.triggers.base import TriggerEvent
 from async_timeout import timeout
 
+from airflow_provider_soperator.hooks.cluster_clients import ClusterConnections
 from airflow_provider_soperator.operators.cluster import CheckFailed, RunActiveCheckOperator
 from airflow_provider_soperator.sensors.health import ActiveCheckSensor
-from airflow_provider_soperator.soperator.active_checks import CheckAwaited
 from airflow_provider_soperator.triggers.events import ActiveCheckFailedTrigger
 from airflow_provider_soperator.triggers.work import WatchTrigger, WorkTrigger
 from airflow_provider_soperator.work.checks import CheckWatch
@@ -264,8 +264,8 @@ def test_a_run_that_fails_is_an_event_and_ends_a_wait(checks: Checks, cluster: C
     checks.perform(on_failure="report")
     watcher = ActiveCheckFailedTrigger(check=QUIET, slurm_conn_id=checks.slurm_conn_id, poll_interval=0.2)
     since = datetime.now(timezone.utc).replace(microsecond=0) + timedelta(seconds=1)
-    awaited = CheckAwaited(check=QUIET, state="failed", since=since)
-    watch = CheckWatch(kubernetes_conn_id="kubernetes_default", namespace=NAMESPACE, awaited=awaited, poll_interval=0.2)
+    where = ClusterConnections("kubernetes_default", NAMESPACE)
+    watch = CheckWatch(where=where, check=QUIET, state="failed", since=since, poll_interval=0.2)
     waiter = WatchTrigger(watch.write())
 
     async def main() -> Any:

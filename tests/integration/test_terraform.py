@@ -98,7 +98,8 @@ def test_changes_are_told_apart_and_destruction_is_refused(bench: Bench) -> None
         grown.refuse_destruction()
 
         moved = workspace.plan(variables(iam_project_id="project-e00other"))
-        assert [change.address for change in moved.destructive] == ["module.k8s.terraform_data.this"]
+        replaced = [change.address for change in moved.changes if change.action == "replace"]
+        assert replaced == ["module.k8s.terraform_data.this"]
         with pytest.raises(DestructionRefused, match=r"module\.k8s\.terraform_data\.this would be replaced because"):
             moved.refuse_destruction(allowed=["module.slurm.*"])
         moved.refuse_destruction(allowed=["module.k8s.*"])

@@ -19,7 +19,7 @@ from airflow_provider_soperator.terraform.failures import (
     TerraformFailed,
     Unauthenticated,
 )
-from airflow_provider_soperator.terraform.runs import Run, State
+from airflow_provider_soperator.terraform.runs import Run
 from tests.integration.statekeeper import StateKeeper, state_keeper
 from tests.integration.terraforming import STEPS, Bench, Task, needs_terraform, variables, wait_for
 
@@ -39,7 +39,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     for step in STEPS:
         (bench.held / step).unlink(missing_ok=True)
     for run in (run for runs_of in tmp_path.glob("*/runs") for run in runs.earlier(runs_of)):
-        wait_for(lambda run=run: run.state is not State.RUNNING, f"{run.folder} does not end")
+        wait_for(lambda run=run: not run.is_running, f"{run.folder} does not end")
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def killed_in_apply(bench: Bench, task: Task) -> Run:
 def slain(run: Run) -> None:
     """All of a run, as when a machine is lost."""
     os.killpg(run.record.pid, signal.SIGKILL)
-    wait_for(lambda: run.state is State.DEAD, "it lives")
+    wait_for(lambda: run.was_killed, "it lives")
 
 
 # Deaths
@@ -84,7 +84,7 @@ def test_the_next_try_follows_what_a_dead_worker_has_begun(bench: Bench, sig: si
     with bench.task() as task:
         run = reaches(bench, "worker-0")
         task.kill(sig)
-    assert run.state is State.RUNNING
+    assert run.is_running
     threading.Timer(0.5, bench.release, ["worker-0"]).start()
     with bench.workspace() as workspace:
         assert bench.made == STEPS
@@ -103,7 +103,7 @@ def test_what_has_ended_after_the_worker_is_recognized(bench: Bench) -> None:
     with bench.task() as task:
         run = killed_in_apply(bench, task)
     bench.release("worker-0")
-    wait_for(lambda: run.state is State.ENDED, "it does not end")
+    wait_for(lambda: run.status is not None, "it does not end")
     bench.workspace().settle()
     assert "has succeeded meanwhile: 5 added" in str(bench.said)
     bench.said.lines.clear()
@@ -147,11 +147,11 @@ def test_a_run_on_another_machine_is_followed_while_it_gives_signs_of_life(
         run = killed_in_apply(bench, task)
     monkeypatch.setattr(runs, "pid_namespace", lambda: "elsewhere")
     wait_for(lambda: (run.folder / "beat").exists(), "it gives no sign of life")
-    assert run.state is State.RUNNING
+    assert run.is_running
     # Nobody can tell it anything from here.
     assert not run.interrupt()
     monkeypatch.setattr(runs, "_SILENCE", -1.0)
-    assert run.state is State.DEAD
+    assert run.was_killed
 
 
 # Orders to end
@@ -202,6 +202,23 @@ def test_a_lock_of_others_is_waited_for_and_then_reported(bench: Bench, keeper: 
     thread.join()
     assert bench.made == STEPS
     assert keeper.lock is None
+
+
+def test_a_wait_for_a_lock_is_interrupted(bench: Bench, keeper: StateKeeper) -> None:
+    keeper.lock = STRANGER
+    workspace = bench.workspace(backend=keeper.backend, lock_timeout=3600.0)
+
+    def interrupt() -> None:
+        # The first run finds the lock, the second one waits for it.
+        wait_for(lambda: len(list((bench.home / "training/runs").glob("*/pid"))) == 2, "nobody waits")
+        workspace.interrupt()
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(Interrupted, match="terraform plan was interrupted"):
+        bench.provision(workspace)
+    thread.join()
+    assert keeper.lock == STRANGER
 
 
 def test_the_lock_of_a_dead_run_of_ours_is_taken_away(bench: Bench, keeper: StateKeeper) -> None:

@@ -21,7 +21,6 @@ from airflow_provider_soperator.health.findings import (
     CONDITIONS,
     Finding,
     FindingKind,
-    NodeHealth,
     acted_upon,
     kinds_of,
 )
@@ -49,13 +48,13 @@ def node(state: str, reason: str = "", name: str = "worker-0", user: str = "root
     )
 
 
-def health(one: Node, pod: Pod | None = RUNNING, **options: bool) -> NodeHealth:
+def findings(one: Node, pod: Pod | None = RUNNING, **options: bool) -> list[Finding]:
     pods = {one.name: pod} if pod else {}
     return assess([one], Observations(pods), **options)[one.name]
 
 
-def kinds(found: NodeHealth) -> list[str]:
-    return [finding.kind.value for finding in found.findings]
+def kinds(found: Sequence[Finding]) -> list[str]:
+    return [finding.kind.value for finding in found]
 
 
 def test_the_kinds_of_known_reasons_are_those_of_findings() -> None:
@@ -63,21 +62,20 @@ def test_the_kinds_of_known_reasons_are_those_of_findings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "word"),
+    ("state", "pod"),
     [
-        ("IDLE+CLOUD", "idle"),
-        ("MIXED+CLOUD", "busy"),
-        ("IDLE+CLOUD+POWERED_DOWN", "off"),
-        ("IDLE+CLOUD+POWERED_DOWN+DRAIN", "off"),
-        ("IDLE+CLOUD+POWERING_DOWN", "going off"),
-        ("MIXED+CLOUD+POWER_DOWN", "going off"),
-        ("IDLE+CLOUD+POWERING_UP", "booting"),
-        ("DOWN+CLOUD+POWERING_UP+NOT_RESPONDING", "booting"),
+        ("IDLE+CLOUD", RUNNING),
+        ("MIXED+CLOUD", RUNNING),
+        ("IDLE+CLOUD+POWERED_DOWN", None),
+        ("IDLE+CLOUD+POWERED_DOWN+DRAIN", None),
+        ("IDLE+CLOUD+POWERING_DOWN", None),
+        ("MIXED+CLOUD+POWER_DOWN", None),
+        ("IDLE+CLOUD+POWERING_UP", None),
+        ("DOWN+CLOUD+POWERING_UP+NOT_RESPONDING", None),
     ],
 )
-def test_what_a_node_is_told_to_do_is_no_illness(state: str, word: str) -> None:
-    found = health(node(state), None if word in ("off", "going off", "booting") else RUNNING)
-    assert (found.findings, found.word) == ((), word)
+def test_what_a_node_is_told_to_do_is_no_illness(state: str, pod: Pod | None) -> None:
+    assert findings(node(state), pod) == []
 
 
 @pytest.mark.parametrize(
@@ -99,7 +97,7 @@ def test_what_a_node_is_told_to_do_is_no_illness(state: str, word: str) -> None:
     ],
 )
 def test_a_drain_is_judged_by_its_reason(reason: str, kind: str, heals: bool, takes_machine: bool) -> None:
-    [found] = health(node("IDLE+CLOUD+DRAIN", reason)).findings
+    [found] = findings(node("IDLE+CLOUD+DRAIN", reason))
     assert (found.kind.value, found.heals, found.takes_machine) == (kind, heals, takes_machine)
     assert found.source == "slurm"
     assert found.since == (NOON if reason else None)
@@ -107,10 +105,10 @@ def test_a_drain_is_judged_by_its_reason(reason: str, kind: str, heals: bool, ta
 
 def test_own_drains_are_no_illness_unless_asked_for() -> None:
     ours = node("MIXED+CLOUD+DRAIN", "airflow:night: lent")
-    assert (health(ours).findings, health(ours).word) == ((), "draining by airflow:night")
-    assert kinds(health(ours, ignore_own_drains=False)) == ["drained"]
+    assert findings(ours) == []
+    assert kinds(findings(ours, ignore_own_drains=False)) == ["drained"]
     # What is wrong besides is told all the same.
-    assert kinds(health(node("IDLE+CLOUD+DRAIN+NOT_RESPONDING", "airflow:night: lent"))) == ["not_responding"]
+    assert kinds(findings(node("IDLE+CLOUD+DRAIN+NOT_RESPONDING", "airflow:night: lent"))) == ["not_responding"]
 
 
 @pytest.mark.parametrize(
@@ -128,7 +126,7 @@ def test_own_drains_are_no_illness_unless_asked_for() -> None:
     ],
 )
 def test_a_state_is_judged(state: str, reason: str, kind: list[str]) -> None:
-    assert kinds(health(node(state, reason))) == kind
+    assert kinds(findings(node(state, reason))) == kind
 
 
 @pytest.mark.parametrize("type_", CONDITIONS)
@@ -136,20 +134,20 @@ def test_each_condition_is_heeded_as_long_as_it_is_there(type_: str) -> None:
     bad = "False" if type_ == "Ready" else "True"
     good = "True" if type_ == "Ready" else "False"
 
-    def on(status: str) -> NodeHealth:
+    def on(status: str) -> list[Finding]:
         condition = Condition(type_, status, "Because", "of this", NOON)
-        return health(node("IDLE+CLOUD"), replace(RUNNING, host=replace(HOST, conditions=(condition,))))
+        return findings(node("IDLE+CLOUD"), replace(RUNNING, host=replace(HOST, conditions=(condition,))))
 
-    [found] = on(bad).findings
+    [found] = on(bad)
     assert found.kind is CONDITIONS[type_].kind
     assert f"{type_} is {bad} on computeinstance-1 (Because: of this)" in found.what
     assert (found.since, found.source) == (NOON, "kubernetes")
-    assert not on(good).findings
+    assert not on(good)
 
 
 def test_a_kubelet_that_is_not_heard_of_is_not_ready() -> None:
     silent = replace(HOST, conditions=(Condition("Ready", "Unknown"),))
-    assert kinds(health(node("IDLE+CLOUD"), replace(RUNNING, host=silent))) == ["machine"]
+    assert kinds(findings(node("IDLE+CLOUD"), replace(RUNNING, host=silent))) == ["machine"]
 
 
 @pytest.mark.parametrize(
@@ -177,12 +175,12 @@ def test_a_kubelet_that_is_not_heard_of_is_not_ready() -> None:
     ],
 )
 def test_a_pod_is_judged(pod: Pod | None, kind: list[str], acted: str) -> None:
-    assert kinds(health(node("IDLE+CLOUD"), pod)) == kind
+    assert kinds(findings(node("IDLE+CLOUD"), pod)) == kind
     assert acted_upon(pod) == acted
 
 
 def test_a_node_that_boots_may_wait_for_its_machine() -> None:
-    assert not health(node("IDLE+CLOUD+POWERING_UP"), Pod("Pending", False, problems=("Unschedulable",))).findings
+    assert not findings(node("IDLE+CLOUD+POWERING_UP"), Pod("Pending", False, problems=("Unschedulable",)))
 
 
 def by_metrics(samples: Mapping[Metric, Sequence[Sample]], pod: Pod | None = None) -> Observations:
@@ -209,9 +207,9 @@ XID, ECC, REMAP, TEMPERATURE = METRICS
 def test_a_figure_is_judged(metric: Metric, value: float, what: str | None) -> None:
     seen = by_metrics({metric: [Sample({"gpu": "3", "pod": "worker-0"}, value)]})
     found = assess([node("IDLE+CLOUD")], seen)["worker-0"]
-    assert [one.what for one in found.findings] == ([what] if what else [])
-    assert all(one.kind is FindingKind.METRIC for one in found.findings)
-    assert all(one.takes_machine == (metric is not TEMPERATURE) for one in found.findings)
+    assert [one.what for one in found] == ([what] if what else [])
+    assert all(one.kind is FindingKind.METRIC for one in found)
+    assert all(one.takes_machine == (metric is not TEMPERATURE) for one in found)
 
 
 @pytest.mark.parametrize(
@@ -237,12 +235,12 @@ def test_a_figure_is_a_nodes_by_any_of_its_names(labels: dict[str, str]) -> None
 def test_figures_that_are_nobodys_are_told() -> None:
     strange = {ECC: [Sample({"host": "worker-0", "gpu": "1"}, 1)], XID: [Sample({"host": "worker-0"}, 13)]}
     seen = by_metrics(strange)
-    assert not assess([node("IDLE+CLOUD")], seen)["worker-0"].findings
+    assert not assess([node("IDLE+CLOUD")], seen)["worker-0"]
     assert "1 metrics report faults that match no Slurm node, such as {gpu=1, host=worker-0}" in unclear(
         [node("IDLE+CLOUD")], seen
     )
     named = replace(seen, node_labels=("host",))
-    assert assess([node("IDLE+CLOUD")], named)["worker-0"].findings
+    assert assess([node("IDLE+CLOUD")], named)["worker-0"]
 
 
 NODES = [
@@ -285,15 +283,15 @@ def test_a_kind_that_there_is_not() -> None:
         kinds_of(["hardware"])
 
 
-def sick(name: str, *, takes_machine: bool = False) -> dict[str, NodeHealth]:
+def sick(name: str, *, takes_machine: bool = False) -> dict[str, list[Finding]]:
     finding = Finding(node=name, kind=FindingKind.NODE_PROBLEM, what="x", source="slurm", takes_machine=takes_machine)
-    return {name: NodeHealth(name, (finding,))}
+    return {name: [finding]}
 
 
 def test_an_episode_is_told_once_and_again_when_it_gets_worse() -> None:
     episodes = Episodes()
     rounds = [sick("a"), sick("a"), sick("a") | sick("b"), sick("a", takes_machine=True), sick("a"), {}, sick("a")]
-    assert [[one.node for one in episodes.news(one)] for one in rounds] == [["a"], [], ["b"], ["a"], [], [], ["a"]]
+    assert [episodes.news(one) for one in rounds] == [["a"], [], ["b"], ["a"], [], [], ["a"]]
 
 
 def test_an_episode_is_told_when_it_has_lasted() -> None:

@@ -8,7 +8,6 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from airflow_provider_soperator.health.machine_replacement import (
-    Machine,
     NodeSnapshot,
     Replacement,
     ReplacementOptions,
@@ -27,9 +26,9 @@ NOON = datetime(2026, 11, 22, 12, tzinfo=timezone.utc)
 OURS = "[hardware_problem] airflow:nights: NVLink"
 AGAIN = f"{OURS} (was drained before)"
 SOPERATORS = "[compute_maintenance] node replacement process"
-OLD = Machine("computeinstance-old", NOON - timedelta(days=9))
-NEW = Machine("computeinstance-new", NOON + timedelta(minutes=5))
-WANTED = ReplacementOptions(owner="nights", why="NVLink", since=NOON)
+OLD = Host("computeinstance-old", NOON - timedelta(days=9))
+NEW = Host("computeinstance-new", NOON + timedelta(minutes=5))
+WANTED = ReplacementOptions(owner="nights", reason="NVLink", since=NOON)
 
 
 def node(state: str, reason: str = "", since: datetime | None = NOON) -> Node:
@@ -37,10 +36,10 @@ def node(state: str, reason: str = "", since: datetime | None = NOON) -> Node:
 
 
 def on_old(node: Node) -> NodeSnapshot:
-    return by_slurm(replace(node, instance=OLD.name, booted_at=OLD.since))
+    return by_slurm(replace(node, instance=OLD.name, booted_at=OLD.created))
 
 
-def sight(state: str, machine: Machine | None = OLD, reason: str = "", acted: str = "") -> NodeSnapshot:
+def sight(state: str, machine: Host | None = OLD, reason: str = "", acted: str = "") -> NodeSnapshot:
     return NodeSnapshot(node(state, reason), machine, acted)
 
 
@@ -84,9 +83,9 @@ def test_a_node_whose_slurmd_is_not_there_yet_is_not_usable() -> None:
     story = Story()
     story.see(sight("IDLE+CLOUD"))
     # slurmctld has heard of the old one a moment ago.
-    boots = by_kubernetes(node("IDLE+CLOUD"), Pod("Running", False, Host(NEW.name, NEW.since)))
+    boots = by_kubernetes(node("IDLE+CLOUD"), Pod("Running", False, Host(NEW.name, NEW.created)))
     assert story.see(boots).waits == "boots on computeinstance-new"
-    story.see(by_kubernetes(node("IDLE+CLOUD"), Pod("Running", True, Host(NEW.name, NEW.since))))
+    story.see(by_kubernetes(node("IDLE+CLOUD"), Pod("Running", True, Host(NEW.name, NEW.created))))
     assert story.replacement.is_over
 
 

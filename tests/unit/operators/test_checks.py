@@ -98,4 +98,4 @@ def test_a_sensor_refuses_what_it_could_never_see() -> None:
         )
     trigger: Any = deferred.value.trigger
     watch: Any = Watch.read(json.loads(json.dumps(trigger.serialize()[1]))["watch"])
-    assert watch.awaited.since == datetime(2026, 11, 22, tzinfo=timezone.utc)
+    assert watch.since == datetime(2026, 11, 22, tzinfo=timezone.utc)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -54,8 +55,12 @@ def test_a_consent_that_has_not_come_is_none(given: Any) -> None:
         task_id="task", spec=cluster(), source=RECIPE, approved_plan="{{ ti.xcom_pull('plan') }}"
     )
     task.approved_plan = given
+    planned = ProvisioningPlan("1 to create", {"a": "create"})
+    # It has nothing with which a plan is applied.
+    provisioner: Any = SimpleNamespace(plan=lambda destroy: planned, guard=lambda allowed: None)
+    context: Any = {"ti": SimpleNamespace(xcom_push=lambda key, value: None)}
     with pytest.raises(SpecMistake, match="must be the result of a task with plan_only=True"):
-        task._check_agreed(ProvisioningPlan("1 to create", {"a": "create"}))
+        task._carry_out(context, provisioner, "owner")
 
 
 def test_the_place_of_a_cluster_is_that_of_its_way() -> None:

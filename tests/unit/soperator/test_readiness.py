@@ -111,7 +111,7 @@ def test_of_parts_that_are_down_only_the_first_is_told() -> None:
 
 @pytest.mark.parametrize("mode", ["downscale", "downscaleAndDeletePopulateJail", "downscaleAndOverwritePopulateJail"])
 def test_a_cluster_in_maintenance_is_not_ready_though_its_phase_is_available(mode: str) -> None:
-    seen = cluster(conditions=in_maintenance(*PARTS[:4]), maintenance=mode)
+    seen = cluster(conditions=in_maintenance(*list(PARTS)[:4]), maintenance=mode)
     assert (seen.phase, seen.is_available, seen.is_away) == ("Available", False, False)
     assert f"spec.maintenance is {mode}" in str(of_cluster(seen, NOW))
     # Its NodeSets add nothing to that.

@@ -9,12 +9,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_soperator.slurm.cluster_records import Node
-from airflow_provider_soperator.slurm.job_ids import JobId
-from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.requests import Drain, Undrain
-from airflow_provider_soperator.slurm.states import JobState
 from airflow_provider_soperator.soperator.clusters import NodeSetSeen, keeper_of
-from airflow_provider_soperator.soperator.resize import Resize, ResizeRefused, jobs_on
+from airflow_provider_soperator.soperator.resize import Resize
 from airflow_provider_soperator.soperator.workloads import Pod
 from tests.unit.soperator.objects import NOW, condition, nodeset, slurm
 
@@ -83,17 +80,13 @@ def test_an_ephemeral_node_goes_once_it_is_off_and_no_job_can_power_it_up(state:
     ],
 )
 def test_what_cannot_be_is_refused(seen: NodeSetSeen, wanted: Resize, says: str) -> None:
-    with pytest.raises(ResizeRefused) as refused:
-        wanted.refuse(seen, asks_slurm=True)
-    assert says in str(refused.value)
+    assert says in wanted.obstacle(seen, asks_slurm=True)
 
 
 def test_without_slurm_a_static_nodeset_shrinks_by_force_only() -> None:
-    with pytest.raises(ResizeRefused, match=r"jobs on worker-\[1-2\] cannot be seen: set slurm_conn_id"):
-        to(1).refuse(nodeset(3), asks_slurm=False)
-    to(1, mode="force").refuse(nodeset(3), asks_slurm=False)
-    to(4).refuse(nodeset(3), asks_slurm=False)
-    to(1).refuse(nodeset(3, active=[0]), asks_slurm=False)
+    assert "jobs on worker-[1-2] cannot be seen: set slurm_conn_id" in to(1).obstacle(nodeset(3), asks_slurm=False)
+    for wanted, seen in ((to(1, mode="force"), nodeset(3)), (to(4), nodeset(3)), (to(1), nodeset(3, active=[0]))):
+        assert wanted.obstacle(seen, asks_slurm=False) == ""
 
 
 def test_it_is_done_once_what_goes_is_gone_on_both_sides() -> None:
@@ -127,20 +120,6 @@ def test_what_was_out_of_service_before_is_passed_over(hours: int, is_over: bool
     assert stage.is_over is is_over
     assert stage.passed_over == (("worker-1",) if is_over else ())
     assert stage.lost == (() if is_over else ("worker-1 is drained: my test",))
-
-
-def test_jobs_are_told_by_the_nodes_that_they_have() -> None:
-    def job(number: int, nodes: str, state: str = "RUNNING") -> Job:
-        return Job(id=JobId(number), nodelist=nodes, state=JobState.parse(state))
-
-    jobs = [
-        job(1, "worker-[0-1]"),
-        job(2, "worker-0"),
-        job(3, ""),
-        job(4, "worker-1", "PENDING"),
-        job(5, "worker-cpu-1"),
-    ]
-    assert [one.id.job for one in jobs_on(["worker-1", "worker-2"], jobs)] == [1]
 
 
 # Who puts it back

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_soperator.terraform import failures
-from airflow_provider_soperator.terraform.failures import Diagnostic, TerraformError, explain, from_text, undeclared
+from airflow_provider_soperator.terraform.failures import Diagnostic, TerraformError, explain, from_text
 from airflow_provider_soperator.terraform.state import Lock
 
 LOCKED = """Error message: operation error S3: PutObject, https response error StatusCode: 412, PreconditionFailed
@@ -76,8 +76,9 @@ def test_of_many_errors_some_are_told() -> None:
 
 
 def test_values_that_are_taken_no_notice_of() -> None:
-    warning = Diagnostic("warning", "Value for undeclared variable", 'named "nodes"')
-    assert undeclared([warning, Diagnostic("warning", "Deprecated")]) == (warning,)
+    assert failures.UnknownVariable.is_in("Value for undeclared variable")
+    assert not failures.UnknownVariable.is_in("Deprecated")
+    assert not TerraformError.is_in("anything")
 
 
 def test_errors_that_are_printed_for_people() -> None:

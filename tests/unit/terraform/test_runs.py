@@ -6,13 +6,13 @@ import time
 from pathlib import Path
 
 from airflow_provider_soperator.terraform import runs
-from airflow_provider_soperator.terraform.runs import Run, State
+from airflow_provider_soperator.terraform.runs import Run
 
 
 def ended(folder: Path, kind: str) -> Run:
     run = runs.start(folder, kind, ["/bin/true"], folder.parent, {})
     deadline = time.monotonic() + 60
-    while run.state is State.RUNNING:
+    while run.is_running:
         assert time.monotonic() < deadline, "it does not end"
         time.sleep(0.01)
     return run

@@ -12,14 +12,17 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_soperator.hooks.cluster_clients import ClusterConnections
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import JobStatus
 from airflow_provider_soperator.soperator.active_checks import CheckSeen, LastRun, RunSeen, find
 from airflow_provider_soperator.soperator.check_results import CheckResult, JobEnd, RunState
 from airflow_provider_soperator.triggers.events import ActiveCheckFailedTrigger
-from airflow_provider_soperator.work.checks import CheckClients, CheckProgress, CheckRun
-from airflow_provider_soperator.work.protocols import Work, WorkFailed
+from airflow_provider_soperator.work.checks import CheckClients, CheckProgress, CheckRun, CheckWatch
+from airflow_provider_soperator.work.protocols import Look, Work, WorkFailed
+from tests.unit.soperator.active_checks import NOW, active_check, ago, job
 
+WHERE = ClusterConnections("kubernetes_default", "soperator")
 BEGAN = datetime.now(timezone.utc) - timedelta(hours=1)
 LOG: Any = logging.getLogger(__name__)
 KEYS = ("q6befiawjvkz", "r7cfgjbxkwla")
@@ -79,9 +82,7 @@ def checks() -> MadeUp:
 
 def work_of(keys: tuple[str, ...] = KEYS, **fields: Any) -> CheckRun:
     return CheckRun(
-        kubernetes_conn_id="kubernetes_default",
-        namespace="soperator",
-        slurm_conn_id=None,
+        where=WHERE,
         check="gpu-checks",
         keys=keys,
         task="a/task",
@@ -241,3 +242,55 @@ def test_what_failed_while_nobody_watched_is_told(checks: MadeUp) -> None:
     missed = ActiveCheckFailedTrigger("gpu-checks", look_back=-1)
     missed.remember([])
     assert failures(missed, checks) == ["bad"]
+
+
+# The watch
+
+CHECK = active_check("ssh", kind="k8sJob", lastJobName="gone", lastJobStatus="Failed", lastJobScheduleTime=ago(hours=9))
+OLD = job("old", check="ssh", end="Complete", began=ago(hours=3))
+FAILED = job("failed", check="ssh", end="Failed", began=ago(hours=2))
+RUNNING = job("running", check="ssh", began=ago(hours=1))
+OTHER = job("other", check="gpu", end="Complete", began=ago(minutes=1))
+
+
+def look(*runs: RunSeen, **awaited: Any) -> Look:
+    checks: Any = MadeUp()
+    checks.check, checks.seen = CHECK, {run.name: run for run in (*runs, OTHER)}
+    watch = CheckWatch(where=WHERE, check="ssh", **awaited)
+    return asyncio.run(watch.look(CheckClients(checks), 0))
+
+
+@pytest.mark.parametrize(
+    ("runs", "awaited", "reached"),
+    [
+        ([OLD], "complete", True),
+        ([OLD], "failed", False),
+        ([OLD], "ended", True),
+        ([FAILED, OLD], "complete", False),
+        ([FAILED, OLD], "failed", True),
+        ([OLD, FAILED], "ended", True),
+        ([OLD, FAILED, RUNNING], "ended", False),
+    ],
+)
+def test_the_newest_run_counts(runs: list[Any], awaited: str, reached: bool) -> None:
+    assert look(*runs, state=awaited).is_reached is reached
+
+
+def test_runs_before_a_time_do_not_count() -> None:
+    since = NOW - timedelta(hours=2, minutes=30)
+    found = look(OLD, since=since)
+    assert not found.is_reached
+    assert found.says == ("ssh has not run since 2026-11-21 23:30:00 UTC",)
+    assert look(OLD, since=since - timedelta(hours=1)).result["job"] == "old"
+
+
+def test_a_run_whose_job_is_gone_is_known_by_the_status() -> None:
+    assert (look(state="failed").is_reached, look(state="failed").result["job"]) == (True, "gone")
+    assert not look(state="failed", since=NOW - timedelta(hours=8)).is_reached
+
+
+def test_who_asks_to_be_told_at_once_is() -> None:
+    with pytest.raises(WorkFailed, match="failed: Failed: R"):
+        look(FAILED, fail_fast=True)
+    assert not look(RUNNING, FAILED, fail_fast=True).is_reached
+    assert look(FAILED, fail_fast=True, state="failed").is_reached

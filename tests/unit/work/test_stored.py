@@ -13,7 +13,6 @@ from airflow_provider_soperator.health.assessment import HealthQuery
 from airflow_provider_soperator.hooks.cluster_clients import ClusterConnections, HealthSources
 from airflow_provider_soperator.nebius.capacity_blocks import BlockAwaited
 from airflow_provider_soperator.slurm.queue_filter import QueueFilter
-from airflow_provider_soperator.soperator.active_checks import CheckAwaited
 from airflow_provider_soperator.soperator.resize import Resize
 from airflow_provider_soperator.work.checks import CheckRun, CheckWatch
 from airflow_provider_soperator.work.clusters import ClusterStart, ClusterWatch
@@ -36,14 +35,13 @@ VALUES = [
         awaited=BlockAwaited(min_free_gpus=8, stable_for=timedelta(hours=2)),
     ),
     CheckWatch(
-        kubernetes_conn_id="kubernetes_default",
-        namespace="soperator",
-        awaited=CheckAwaited(check="gpu-checks", since=NOON, fail_fast=True),
+        where=WHERE,
+        check="gpu-checks",
+        since=NOON,
+        fail_fast=True,
     ),
     CheckRun(
-        kubernetes_conn_id="kubernetes_default",
-        namespace="soperator",
-        slurm_conn_id=None,
+        where=WHERE,
         check="gpu-checks",
         keys=("a", "b"),
         task="dag/run/task/-1",

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_soperator.provisioning.fields import SpecMistake
-from airflow_provider_soperator.provisioning.manifests import objects
+from airflow_provider_soperator.provisioning.objects import objects_of
 from airflow_provider_soperator.provisioning.parts import PartitionSpec, ServiceNodes
 from airflow_provider_soperator.provisioning.spec import ClusterSpec, Installation
 from tests.unit.provisioning.clusters import cluster, public_key, workers
@@ -16,7 +16,7 @@ CPU = {"platform": "cpu-d3", "preset": "16vcpu-64gb"}
 
 
 def rendered(spec: ClusterSpec, **installation: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    return objects(spec, Installation(**installation))
+    return objects_of(spec, Installation(**installation))
 
 
 def test_images_are_of_one_release() -> None:
@@ -28,6 +28,14 @@ def test_images_are_of_one_release() -> None:
         "repository": "example.org/soperator/worker_slurmd",
         "tag": "4.1.7-slurm25.11.3",
     }
+
+
+@pytest.mark.parametrize(
+    ("version", "slurm"), [("3.0.0", "25.11.2"), ("4.1.7", "25.11.3"), ("5.0.0", "26.05.3-nebius-2")]
+)
+def test_the_slurm_is_that_of_the_release(version: str, slurm: str) -> None:
+    _, (nodeset,) = rendered(cluster(operator_version=version))
+    assert nodeset["spec"]["slurmd"]["image"]["tag"] == f"{version}-slurm{slurm}"
 
 
 def test_the_link_to_the_cluster_is_that_of_the_release() -> None:

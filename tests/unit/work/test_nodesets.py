@@ -1,0 +1,31 @@
+"""Which jobs are in the way of a resize."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.job_records import Job
+from airflow_provider_soperator.slurm.states import JobState
+from airflow_provider_soperator.work.nodesets import jobs_on
+
+
+def test_jobs_are_told_by_the_nodes_that_they_have() -> None:
+    def job(number: int, nodes: str, state: str = "RUNNING") -> Job:
+        return Job(id=JobId(number), nodelist=nodes, state=JobState.parse(state))
+
+    jobs = [
+        job(1, "worker-[0-1]"),
+        job(2, "worker-0"),
+        job(3, ""),
+        job(4, "worker-1", "PENDING"),
+        job(5, "worker-cpu-1"),
+    ]
+
+    async def ask(request: Any) -> list[Job]:
+        return jobs
+
+    slurm: Any = SimpleNamespace(ask=ask)
+    assert [one.id.job for one in asyncio.run(jobs_on(["worker-1", "worker-2"], slurm))] == [1]
