@@ -243,7 +243,7 @@ def _describe(job: JobDescription, version: str) -> tuple[dict[str, Any], list[s
             problems.append(f"{option.field}: slurmrestd {version} has no field for --{option.long}")
             continue
         try:
-            _merge(said, option.rest(written))
+            _merge(said, option.to_json(written))
         except ValueError as problem:
             problems.append(f"{option.field}: {problem}")
         variables += (f"{name}={written}" for name in _VARIABLES.get(option.field, ()))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from airflow_provider_soperator.slurm import job_description, options, sbatch_arguments
 from airflow_provider_soperator.slurm.errors import InvalidRequest, UnknownJob
 from airflow_provider_soperator.slurm.job import BatchJob
+from airflow_provider_soperator.slurm.job_description import Option
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.notations import NoDuration
@@ -281,11 +282,11 @@ def update_job(request: UpdateJob, site: Site) -> Steps[None]:
     _refuse_elements(request.job, "change")
     change: dict[str, Any] = {}
     for name, value in request.changes.items():
-        change |= _said(name, value)(value)
+        change |= _option(name, value).to_json(value)
     yield from asked(RestCall("POST", f"slurm/job/{segment(request.job.without_step)}", body=change))
 
 
-def _said(name: str, value: str) -> Callable[[str], dict[str, Any]]:
+def _option(name: str, value: str) -> Option:
     known = _UPDATES.get(name.lower())
     if known is None:
         unsupported(f"change a job's {name}; it can change {', '.join(sorted(_UPDATES))}")
@@ -293,8 +294,7 @@ def _said(name: str, value: str) -> Callable[[str], dict[str, Any]]:
         unsupported(f"change a job's {name} by an amount")
     option = options.typed(known or name.lower())
     assert option
-    assert option.rest
-    return option.rest
+    return option
 
 
 @handles
