@@ -31,7 +31,7 @@ from airflow_provider_soperator.slurm.job_ids import (
     readable_name,
 )
 from airflow_provider_soperator.slurm.job_records import Job, JobStatus, sentence
-from airflow_provider_soperator.slurm.job_usage import figures, in_words, usage_of
+from airflow_provider_soperator.slurm.job_reports import figures, in_words, usage_of
 from airflow_provider_soperator.slurm.requests import ListJobs
 from airflow_provider_soperator.slurm.requests.submission import Submitted
 from airflow_provider_soperator.transports.transport_errors import TransportError
