@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from airflow_provider_soperator.slurm.job_records import count_gpus
-from airflow_provider_soperator.slurm.notations import Duration, NoDuration
 from airflow_provider_soperator.slurm.states import UNKNOWN_NODE, NodeState
 
 
@@ -34,10 +33,8 @@ class Node:
     gres: str = ""
     gres_used: str = ""
     cpus: int = 0
-    cpus_used: int = 0
     #: In MiB.
     memory: int = 0
-    memory_used: int = 0
     address: str = ""
     #: Version of its slurmd; empty while it has none.
     version: str = ""
@@ -66,10 +63,6 @@ class Partition:
     is_hidden: bool = False
     #: As a hostlist.
     nodelist: str = ""
-    total_nodes: int = 0
-    max_time: Duration = NoDuration.UNLIMITED
-    default_time: Duration = NoDuration.UNKNOWN
-    priority_tier: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,10 +149,6 @@ class SchedulerStats:
     """Statistics of slurmctld, from ``sdiag``."""
 
     at: datetime | None = None
-    since: datetime | None = None
-    server_threads: int = 0
-    agent_queue: int = 0
-    dbd_agent_queue: int = 0
     jobs_pending: int = 0
     jobs_running: int = 0
     rpcs: tuple[RpcCount, ...] = ()

@@ -119,14 +119,10 @@ class AccountingStep:
     """A step of a job in accounting; ``batch`` is the script itself."""
 
     id: JobId
-    name: str = ""
     state: JobState = UNKNOWN_JOB
     exit_code: ExitCode = ZERO
-    started: datetime | None = None
-    ended: datetime | None = None
     elapsed: timedelta | None = None
     nodelist: str = ""
-    tres: str = ""
     #: CPU time of all its tasks.
     cpu_time: timedelta | None = None
     #: Maximum memory of one of its tasks, in bytes.
@@ -145,8 +141,6 @@ class AccountingJob(JobRecord):
     True
     """
 
-    #: The worst of its steps.
-    derived_exit_code: ExitCode = ZERO
     eligible: datetime | None = None
     ended: datetime | None = None
     elapsed: timedelta | None = None

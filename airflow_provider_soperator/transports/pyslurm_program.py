@@ -48,10 +48,6 @@ def partitions() -> list[dict[str, Any]]:
             "is_default": one.is_default,
             "is_hidden": one.is_hidden,
             "nodelist": one.nodes or "",
-            "total_nodes": one.total_nodes,
-            "max_time": one.max_time,
-            "default_time": one.default_time,
-            "priority_tier": one.priority_tier or 0,
         }
         for one in pyslurm.Partitions.load().values()
     ]

@@ -77,7 +77,6 @@ _COLUMNS: Columns = {
     "state": ("State", JobState.parse),
     "reason": ("Reason", clean),
     "exit_code": ("ExitCode", _exit_code),
-    "derived_exit_code": ("DerivedExitCode", _exit_code),
     "nodelist": ("NodeList", clean),
     "submitted": ("Submit", parse_time),
     "eligible": ("Eligible", parse_time),

@@ -24,7 +24,7 @@ _SETTING = re.compile(r"(\w+)\s*= ?(.*)")
 _SECONDS = re.compile(r"(\d+)(?: sec)?")
 _CONTROLLER = re.compile(r"Slurmctld\((\w+)\) at (\S+) is (\w+)")
 _TOKEN = re.compile(r"SLURM_JWT=(\S+)")
-_STAMP = re.compile(r"^(?:sdiag output at|Data since).*\((\d+)\)", re.MULTILINE)
+_STAMP = re.compile(r"^sdiag output at.*\((\d+)\)", re.MULTILINE)
 _COUNT = re.compile(r"^(\w[\w ]*):[ \t]+(\d+)", re.MULTILINE)
 _RPC = re.compile(r"^\s+(\S+)\s+\(\s*\d+\)\s+count:(\d+)\s+ave_time:\d+\s+total_time:(\d+)", re.MULTILINE)
 
@@ -107,14 +107,10 @@ class SchedulerDiagnostics(Request[SchedulerStats]):
 
     def read(self, answer: CommandOutput) -> SchedulerStats:
         text = self.check(answer).text
-        stamps = _STAMP.findall(text)
+        stamp = _STAMP.search(text)
         counts = {name: int(value) for name, value in _COUNT.findall(text)}
         return SchedulerStats(
-            at=parse_time(stamps[0]) if stamps else None,
-            since=parse_time(stamps[1]) if len(stamps) > 1 else None,
-            server_threads=counts.get("Server thread count", 0),
-            agent_queue=counts.get("Agent queue size", 0),
-            dbd_agent_queue=counts.get("DBD Agent queue size", 0),
+            at=parse_time(stamp[1]) if stamp else None,
             jobs_pending=counts.get("Jobs pending", 0),
             jobs_running=counts.get("Jobs running", 0),
             rpcs=_rpcs(text, "message type"),

@@ -123,7 +123,6 @@ def _job(said: Json, steps: bool) -> AccountingJob:
         state=JobState.parse(state["current"]),
         reason=clean(state.get("reason") or ""),
         exit_code=exit_code(said.get("exit_code")),
-        derived_exit_code=exit_code(said.get("derived_exit_code")),
         nodelist=clean(said.get("nodes") or ""),
         submitted=moment(time["submission"]),
         eligible=moment(time["eligible"]),
@@ -168,14 +167,10 @@ def _step(said: Json, job_id: JobId) -> AccountingStep:
     measured = said["tres"].get("requested", {})
     return AccountingStep(
         id=replace(job_id, step=step),
-        name=said["step"]["name"],
         state=JobState.parse(said["state"]),
         exit_code=exit_code(said["exit_code"]),
-        started=moment(time["start"]),
-        ended=moment(time["end"]),
         elapsed=seconds(time["elapsed"]),
         nodelist=clean((said.get("nodes") or {}).get("range") or ""),
-        tres=_tres(said["tres"].get("allocated")),
         cpu_time=_cpu_time(time.get("total")),
         max_rss=_memory(measured.get("max")),
         total_rss=_memory(measured.get("total")),

@@ -83,10 +83,6 @@ def diagnostics(request: SchedulerDiagnostics, site: Site) -> Steps[SchedulerSta
     said = data["statistics"]
     return SchedulerStats(
         at=moment(said["req_time"]),
-        since=moment(said["req_time_start"]),
-        server_threads=said["server_thread_count"],
-        agent_queue=said["agent_queue_size"],
-        dbd_agent_queue=said["dbd_agent_queue_size"],
         jobs_pending=said["jobs_pending"],
         jobs_running=said["jobs_running"],
         rpcs=_rpcs("message_type", said["rpcs_by_message_type"]),

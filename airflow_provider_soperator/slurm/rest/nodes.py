@@ -1,16 +1,22 @@
-"""Nodes and partitions over slurmrestd."""
+"""Nodes, partitions and reservations over slurmrestd; reservations are made and changed since v0.0.43."""
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
+from typing import Any
+
 from airflow_provider_soperator.slurm import hostlist
-from airflow_provider_soperator.slurm.cluster_records import Node, Partition
-from airflow_provider_soperator.slurm.errors import UnknownNode
-from airflow_provider_soperator.slurm.notations import NoDuration
-from airflow_provider_soperator.slurm.requests.commands import clean
+from airflow_provider_soperator.slurm.cluster_records import Node, Partition, Reservation
+from airflow_provider_soperator.slurm.errors import NotPermitted, ReservationConflict, UnknownNode, UnknownReservation
+from airflow_provider_soperator.slurm.requests.commands import clean, listed
 from airflow_provider_soperator.slurm.requests.nodes import (
+    CreateReservation,
+    DeleteReservation,
     ListNodes,
     ListPartitions,
+    ListReservations,
     NodeOrder,
+    UpdateReservation,
     fold_names,
 )
 from airflow_provider_soperator.slurm.rest.calls import (
@@ -21,9 +27,8 @@ from airflow_provider_soperator.slurm.rest.calls import (
     Steps,
     asked,
     handles,
-    minutes,
     moment,
-    number,
+    segment,
 )
 from airflow_provider_soperator.slurm.states import NodeState
 
@@ -58,9 +63,7 @@ def _node(said: Json) -> Node:
         gres=clean(said.get("gres") or ""),
         gres_used=clean(said.get("gres_used") or ""),
         cpus=said.get("cpus") or 0,
-        cpus_used=said.get("alloc_cpus") or 0,
         memory=said.get("real_memory") or 0,
-        memory_used=said.get("alloc_memory") or 0,
         address=said.get("address") or "",
         version=said.get("version") or "",
         instance=clean(said.get("instance_id") or ""),
@@ -92,8 +95,96 @@ def _partition(said: Json) -> Partition:
         is_default="DEFAULT" in flags,
         is_hidden="HIDDEN" in flags,
         nodelist=said["nodes"]["configured"],
-        total_nodes=said["nodes"]["total"],
-        max_time=minutes(said["maximums"]["time"], unset=NoDuration.UNLIMITED),
-        default_time=minutes(said["defaults"]["time"]),
-        priority_tier=number(said["priority"]["tier"]) or 0,
     )
+
+
+_CHANGES_SINCE = 43
+
+
+@handles
+def list_reservations(request: ListReservations, site: Site) -> Steps[tuple[Reservation, ...]]:
+    """List reservations, without comments, which slurmrestd does not return."""
+    data = yield from asked(RestCall("GET", "slurm/reservations/"))
+    now = datetime.now(timezone.utc)
+    return tuple(_reservation(one, now) for one in data["reservations"])
+
+
+def _reservation(said: Json, now: datetime) -> Reservation:
+    start, end = moment(said["start_time"]), moment(said["end_time"])
+    return Reservation(
+        name=said["name"],
+        start=start,
+        end=end,
+        nodelist=clean(said["node_list"]),
+        flags=frozenset(said["flags"]),
+        users=listed(said["users"]),
+        accounts=listed(said["accounts"]),
+        partition=clean(said["partition"]),
+        is_active=start is not None and end is not None and start <= now <= end,
+    )
+
+
+@handles
+def create(request: CreateReservation, site: Site) -> Steps[str]:
+    """Create a reservation. slurmrestd would change one that has its name, so it is looked up before."""
+    request.command()
+    site.require(_CHANGES_SINCE, "make reservations")
+    if (yield from _exists(request.name)):
+        raise ReservationConflict(f"reservation {request.name} already exists", NAME)
+    said = _changes(request)
+    if request.end is None:
+        said["duration"] = {"set": True, "infinite": True, "number": 0}
+    said |= {"partition": request.partition} if request.partition else {}
+    try:
+        yield from asked(RestCall("POST", "slurm/reservation", body=said))
+    except NotPermitted as error:
+        # slurmctld has the same message for both.
+        raise NotPermitted(error.said, error.command, f"{error.remedy}; or there is no user {request.users}") from None
+    return request.name
+
+
+@handles
+def update(request: UpdateReservation, site: Site) -> Steps[None]:
+    """Change a reservation. slurmrestd would create a missing one, so it is looked up before."""
+    request.command()
+    site.require(_CHANGES_SINCE, "change reservations")
+    if not (yield from _exists(request.name)):
+        raise UnknownReservation("Requested reservation is invalid", NAME)
+    yield from asked(RestCall("POST", "slurm/reservation", body=_changes(request)))
+
+
+@handles
+def delete(request: DeleteReservation, site: Site) -> Steps[bool]:
+    request.command()
+    site.require(_CHANGES_SINCE, "delete reservations")
+    try:
+        yield from asked(RestCall("DELETE", f"slurm/reservation/{segment(request.name)}"))
+    except UnknownReservation:
+        return False
+    return True
+
+
+def _exists(name: str) -> Steps[bool]:
+    data = yield from asked(RestCall("GET", "slurm/reservations/"))
+    return any(one["name"] == name for one in data["reservations"])
+
+
+def _changes(request: CreateReservation | UpdateReservation) -> dict[str, Any]:
+    said: dict[str, Any] = {"name": request.name}
+    if request.nodes:
+        said["node_list"] = [hostlist.fold(request.nodes)]
+    for name, when in (("start_time", request.start), ("end_time", request.end)):
+        if when:
+            said[name] = {"set": True, "number": int(when.timestamp())}
+    for name, names in (("users", request.users), ("accounts", request.accounts)):
+        if names:
+            said[name] = list(names)
+    if request.flags:
+        said["flags"] = [_flag(flag) for flag in request.flags]
+    if request.comment:
+        said["comment"] = request.comment
+    return said
+
+
+def _flag(flag: str) -> str:
+    return f"NO_{flag[1:].upper()}" if flag.startswith("-") else flag.removeprefix("+").upper()
