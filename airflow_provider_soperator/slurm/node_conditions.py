@@ -48,13 +48,7 @@ def is_up(node: Node) -> bool:
 
 
 def is_usable(node: Node) -> bool:
-    """True if the node runs and jobs may start on it, now or after those on it.
-
-    >>> from airflow_provider_soperator.slurm.cluster_records import Node
-    >>> from airflow_provider_soperator.slurm.states import NodeState
-    >>> [is_usable(Node(name="n", state=NodeState.parse(said))) for said in ("MIXED+CLOUD", "IDLE+POWERED_DOWN")]
-    [True, False]
-    """
+    """True if the node runs and jobs may start on it, now or after those on it."""
     in_the_way = (
         NodeFlag.BLOCKED,
         NodeFlag.DRAIN,
@@ -202,11 +196,7 @@ KNOWN_REASONS = (
 
 
 def explain(reason: str) -> KnownReason | None:
-    """The meaning of a node's reason; None for one that a person has set.
-
-    >>> explain("[hardware_problem] gpu_health_check: XID 79 [prolog]").takes_machine
-    True
-    """
+    """The meaning of a node's reason; None for one that a person has set."""
     return next((known for known in KNOWN_REASONS if known.text in reason), None)
 
 
@@ -226,36 +216,21 @@ WORDS: dict[str, Callable[[Node], bool]] = {
     "not responding": lambda node: node.state.has(NodeFlag.NOT_RESPONDING) and not is_coming_up(node),
     "reserved": lambda node: node.state.has(NodeFlag.RESERVED, NodeFlag.MAINTENANCE),
 }
-#: Other names of these states.
-_ALIASES = {
-    "ready": "usable",
-    "powered down": "off",
-    "powered off": "off",
-    "on": "up",
-    "free": "idle",
-    "allocated": "busy",
-    "powering up": "booting",
-    "powering down": "going off",
-    "going down": "going off",
-    "resume failed": "failed to boot",
-}
 
 
 def word(said: str) -> str:
     """The state of this name; ``ValueError`` with a close match if there is none.
 
-    >>> word("Powered_Down"), word("going-off")
-    ('off', 'going off')
+    >>> word("Going-off")
+    'going off'
     >>> word("drianed")
     Traceback (most recent call last):
     ValueError: 'drianed' is not a node state: did you mean 'drained'?
     """
     plain = " ".join(said.lower().replace("_", " ").replace("-", " ").split())
-    meant = _ALIASES.get(plain, plain)
-    if meant in WORDS:
-        return meant
-    remedy = name_remedy(plain, [*WORDS, *_ALIASES], f"there are {', '.join(WORDS)}")
-    raise ValueError(f"{said!r} is not a node state: {remedy}")
+    if plain in WORDS:
+        return plain
+    raise ValueError(f"{said!r} is not a node state: {name_remedy(plain, WORDS)}")
 
 
 def in_lines(said: Mapping[str, str]) -> tuple[str, ...]:

@@ -340,7 +340,7 @@ class Published:
     async def begin(self, job: JobId) -> None:
         """The job is submitted."""
         await self._push("job_id", str(job), XCom)
-        if any(links.names_placeholder(template, "cluster") for template in self._templates.values()):
+        if any("cluster" in links.placeholders_of(template) for template in self._templates.values()):
             # Without it links that need it are hidden; the job must still be followed.
             with suppress(SlurmError, TransportError):
                 self._values["cluster"] = (await self._client.config()).cluster
