@@ -13,12 +13,7 @@ from airflow_provider_soperator.slurm.states import UNKNOWN_NODE, NodeState
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """A node as slurmctld has it.
-
-    >>> node = Node(name="worker-0", state=NodeState.parse("MIXED+CLOUD"), gres="gpu:8", gres_used="gpu:8(IDX:0-7)")
-    >>> node.gpus, node.gpus_used
-    (8, 8)
-    """
+    """A node as slurmctld has it."""
 
     name: str
     state: NodeState = UNKNOWN_NODE
@@ -84,11 +79,7 @@ class Reservation:
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterConfig:
-    """The settings that matter to a client outside of the cluster.
-
-    >>> ClusterConfig(version="24.11.5").release
-    (24, 11)
-    """
+    """The settings that matter to a client outside of the cluster."""
 
     version: str
     cluster: str = ""
@@ -105,7 +96,6 @@ class ClusterConfig:
 
     @property
     def release(self) -> tuple[int, int]:
-        """Year and month of the Slurm release."""
         year, month = re.findall(r"\d+", self.version)[:2]
         return int(year), int(month)
 
@@ -179,12 +169,7 @@ class Association:
 
 @dataclass(frozen=True, kw_only=True)
 class UserRights:
-    """Rights of a user, as accounting has them.
-
-    >>> rights = UserRights(user="ada", associations=(Association("ml", qos=("normal", "high")), Association("bio")))
-    >>> rights.accounts, rights.qos
-    (('ml', 'bio'), ('normal', 'high'))
-    """
+    """Rights of a user, as accounting has them."""
 
     user: str
     #: ``None``, ``Operator`` or ``Administrator``.
@@ -199,7 +184,6 @@ class UserRights:
 
     @property
     def qos(self) -> tuple[str, ...]:
-        """QOS of all accounts together."""
         return tuple(dict.fromkeys(name for one in self.associations for name in one.qos))
 
     @property

@@ -33,17 +33,15 @@ def report_of(status: JobStatus) -> Json:
     """The report of a job. Elements of an array and components of a heterogeneous job are in ``parts``.
 
     A part has the fields of the whole. What is unknown is null; so are figures of accounting where there is none.
-
-    >>> part = Job(id=JobId(7), raw_id=7, state=JobState.parse("COMPLETED"), nodelist="worker-1", stdout="/root/%j.out")
-    >>> report = report_of(JobStatus(id=JobId(7), parts=(part,)))
-    >>> report["job_id"], report["state"], report["output"], report["parts"]
-    ('7', 'COMPLETED', '/root/7.out', [])
     """
     used = {job.id: usage_of(job) for job in status.accounted}
     if len(status.parts) == 1 and status.parts[0].id == status.id:
         [part] = status.parts
         return _report(part, expand_filename(part.stdout, part), used.values()) | {"lost": status.lost, "parts": []}
-    parts = [_report(part, expand_filename(part.stdout, part), _own(used.get(part.id))) for part in status.parts]
+    parts = [
+        _report(part, expand_filename(part.stdout, part), [used[part.id]] if part.id in used else [])
+        for part in status.parts
+    ]
     return _report(_whole(status), _pattern(status), used.values()) | {"lost": status.lost, "parts": parts}
 
 
@@ -83,10 +81,6 @@ def _pattern(status: JobStatus) -> str:
     # Before v0.0.43 slurmrestd has the files, and not their pattern.
     patterns = {str(PurePosixPath(part.workdir) / part.stdout) if part.stdout else "" for part in status.parts}
     return expand_filename(patterns.pop(), replace(first, id=status.id), _OF_ELEMENTS) if len(patterns) == 1 else ""
-
-
-def _own(usage: Usage | None) -> list[Usage]:
-    return [] if usage is None else [usage]
 
 
 def _report(job: Job, output: str, used: Iterable[Usage]) -> Json:
@@ -186,7 +180,6 @@ def figures(used: Iterable[Usage]) -> dict[str, float | None]:
 
 
 def gauges(report: Mapping[str, Any]) -> list[tuple[str, float | None, dict[str, str]]]:
-    """The figures of a report as the names, values and tags of gauges."""
     names = ("elapsed", "gpu_hours", "cpu_efficiency", "memory_efficiency", "peak_memory")
     return [(f"job.{name}", report[name], {"state": report["state"]}) for name in names]
 
