@@ -35,9 +35,7 @@ from airflow_provider_soperator.slurm.option_values import (
     Json,
     Signal,
     ValueKind,
-    generic_resource,
     pyxis,
-    shared,
 )
 
 #: A ``JobDescription`` or a subclass of it.
@@ -50,11 +48,7 @@ Moment = datetime | timedelta | str
 
 @dataclass(frozen=True)
 class ScriptFile:
-    """A script from a local file, read when the job is made; its name becomes the job's.
-
-    >>> ScriptFile("jobs/train.sh", "#!/bin/bash\\npython train.py\\n").name
-    'jobs/train.sh'
-    """
+    """A script from a local file, read when the job is made; its name becomes the job's."""
 
     name: str
     text: str
@@ -62,11 +56,7 @@ class ScriptFile:
 
 @dataclass(frozen=True)
 class Option:
-    """An option of sbatch, and the job's field for it.
-
-    >>> Option(field="nodes", long="nodes").word(4), Option(field="hold", long="hold", constant=True).word(True)
-    ('--nodes=4', '--hold')
-    """
+    """An option of sbatch, and the job's field for it."""
 
     kind: ValueKind = TEXT
     short: str = ""
@@ -152,7 +142,7 @@ class JobDescription:
     prefer: str | None = option(TEXT, rest="prefer")
     batch: str | None = option(TEXT, rest="batch_features")
     contiguous: bool | None = option(FLAG, rest={"contiguous": True}, constant=True)
-    exclusive: bool | str | None = option(EXCLUSIVE, rest=shared, bare=True)
+    exclusive: bool | str | None = option(EXCLUSIVE, rest=lambda written: {"shared": [written or "none"]}, bare=True)
     oversubscribe: bool | None = option(FLAG, "s", {"shared": ["oversubscribe"]}, constant=True)
     overcommit: bool | None = option(FLAG, "O", {"overcommit": True}, constant=True)
     spread_job: bool | None = option(FLAG, rest={"flags": ["SPREAD_JOB"]}, constant=True)
@@ -172,7 +162,7 @@ class JobDescription:
     ntasks_per_core: int | None = option(POSITIVE, rest="tasks_per_core")
     ntasks_per_gpu: int | None = option(POSITIVE, rest="ntasks_per_tres")
     cpus_per_task: int | None = option(POSITIVE, "c", "cpus_per_task")
-    cpus_per_gpu: int | None = option(POSITIVE, rest=generic_resource("cpus_per_tres"))
+    cpus_per_gpu: int | None = option(POSITIVE, rest=option_values.generic_resource("cpus_per_tres"))
     mincpus: int | None = option(POSITIVE, rest="minimum_cpus_per_node")
     sockets_per_node: int | None = option(POSITIVE, rest="sockets_per_node")
     cores_per_socket: int | None = option(POSITIVE, rest="cores_per_socket", rest_since=45)
@@ -195,10 +185,10 @@ class JobDescription:
     )
 
     # GPUs and other resources
-    gpus: int | str | None = option(COUNTED, "G", generic_resource("tres_per_job"))
-    gpus_per_node: int | str | None = option(COUNTED, rest=generic_resource("tres_per_node"))
+    gpus: int | str | None = option(COUNTED, "G", option_values.generic_resource("tres_per_job"))
+    gpus_per_node: int | str | None = option(COUNTED, rest=option_values.generic_resource("tres_per_node"))
     gpus_per_task: int | str | None = option(COUNTED, rest=option_values.gpus_per_task)
-    gpus_per_socket: int | str | None = option(COUNTED, rest=generic_resource("tres_per_socket"))
+    gpus_per_socket: int | str | None = option(COUNTED, rest=option_values.generic_resource("tres_per_socket"))
     #: The type of all GPUs that are given as plain numbers.
     gpu_type: str | None = None
     gpu_bind: str | None = option(TEXT, rest=lambda written: {"tres_bind": f"gres/gpu:{written}"})
@@ -282,16 +272,11 @@ class JobDescription:
         return f"{type(self).__name__}({', '.join(shown)})"
 
     def replace(self: Job, **changes: Any) -> Job:
-        """The same job with some fields changed."""
         return dataclasses.replace(self, **changes)
 
 
 class InvalidJob(ValueError):
-    """A job that Slurm would reject or misread, with all of its problems.
-
-    >>> InvalidJob(["nodes: must be >= 0, got -1"]).problems
-    ['nodes: must be >= 0, got -1']
-    """
+    """A job that Slurm would reject or misread, with all of its problems."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         self.problems = list(problems)

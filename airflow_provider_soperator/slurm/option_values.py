@@ -40,11 +40,7 @@ def in_megabytes(amount: int | str) -> int:
 
 
 def memory_text(amount: int | str) -> str:
-    """An amount of memory as an option's value. Values that Slurm can read are not changed.
-
-    >>> memory_text("16G"), memory_text("1.5G"), memory_text(512)
-    ('16G', '1536M', '512M')
-    """
+    """An amount of memory as an option's value. Values that Slurm can read are not changed."""
     if isinstance(amount, str) and re.fullmatch(r"\d+(?:[KMGT]B?)?", amount, re.IGNORECASE):
         return amount
     return f"{in_megabytes(amount)}M"
@@ -83,11 +79,7 @@ def in_minutes(amount: timedelta | int | str) -> int:
 
 
 def duration_text(amount: timedelta | int | str) -> str:
-    """A duration as an option's value.
-
-    >>> duration_text(timedelta(days=1, hours=2)), duration_text(90), duration_text("1-12")
-    ('1-02:00:00', '90', '1-12')
-    """
+    """A duration as an option's value."""
     if isinstance(amount, str):
         if not is_unlimited(amount):
             in_seconds(amount)  # rejects values that Slurm would misread, such as "2h"
@@ -140,11 +132,7 @@ SIGNALS = frozenset(
 
 @dataclass(frozen=True)
 class Signal:
-    """A signal that the job gets before its time is up.
-
-    >>> str(Signal("USR1", seconds=120, batch_only=True))
-    'B:USR1@120'
-    """
+    """A signal that the job gets before its time is up."""
 
     name: str | int
     seconds: int = 60
@@ -181,9 +169,6 @@ class ValueKind:
     """A type of values: written as an option's text, and read from it. Both raise ValueError with a message.
 
     ``json`` makes slurmrestd's value of the text.
-
-    >>> LIST.write(["a", "b"]), NUMBER.read("7")
-    ('a,b', 7)
     """
 
     write: Callable[[Any], str]
@@ -306,10 +291,6 @@ def gres(written: str) -> Json:
         return {}
     parts = (part if part.startswith("gres") else f"gres/{part}" for part in written.split(","))
     return {"tres_per_node": ",".join(parts)}
-
-
-def shared(written: str) -> Json:
-    return {"shared": [written or "none"]}
 
 
 def mail(written: str) -> Json:

@@ -9,27 +9,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 
-from airflow_provider_soperator.slurm import hostlist
+from airflow_provider_soperator.slurm import errors, hostlist, notations
 from airflow_provider_soperator.slurm.cluster_records import Node, Partition, Reservation
-from airflow_provider_soperator.slurm.errors import (
-    InvalidRequest,
-    NotPermitted,
-    UnknownNode,
-    UnknownReservation,
-    UnreadableAnswer,
-)
-from airflow_provider_soperator.slurm.notations import EPOCHS, format_time, parse_time
-from airflow_provider_soperator.slurm.requests.commands import (
-    Command,
-    CommandOutput,
-    Order,
-    Request,
-    clean,
-    free_text,
-    listed,
-    number,
-    plain_word,
-)
+from airflow_provider_soperator.slurm.notations import EPOCHS
+from airflow_provider_soperator.slurm.requests import commands
+from airflow_provider_soperator.slurm.requests.commands import Command, CommandOutput, Order, Request
 from airflow_provider_soperator.slurm.states import NodeState
 
 
@@ -38,9 +22,9 @@ def fold_names(names: Iterable[str]) -> str:
     try:
         folded = hostlist.fold(names)
     except hostlist.HostlistError as error:
-        raise InvalidRequest(str(error)) from None
+        raise errors.InvalidRequest(str(error)) from None
     if not folded:
-        raise InvalidRequest("no node is given")
+        raise errors.InvalidRequest("no node is given")
     return folded
 
 
@@ -49,9 +33,6 @@ class ListNodes(Request[tuple[Node, ...]]):
     """List nodes by name, or all. ``UnknownNode`` if one does not exist.
 
     ``sinfo --Node`` compares each node with all before it: 4 s for 10,000 nodes, against 0.04 s here.
-
-    >>> ListNodes(("worker-0", "worker-1")).command().argv[-3:]
-    ('show', 'node', 'worker-[0-1]')
     """
 
     names: tuple[str, ...] | None = None
@@ -62,7 +43,7 @@ class ListNodes(Request[tuple[Node, ...]]):
 
     def read(self, answer: CommandOutput) -> tuple[Node, ...]:
         if answer.status and (missing := _NOT_FOUND.findall(answer.text)):
-            raise UnknownNode(f"there is no node {hostlist.fold(missing)}", "scontrol")
+            raise errors.UnknownNode(f"there is no node {hostlist.fold(missing)}", "scontrol")
         return tuple(map(_node, _shown(self.check(answer).text)))
 
 
@@ -117,21 +98,21 @@ def _node(said: Mapping[str, str]) -> Node:
     return Node(
         name=said["NodeName"],
         state=NodeState.parse(said["State"]),
-        partitions=tuple(sorted(listed(get("Partitions", "")))),
-        reason=clean(reason),
+        partitions=tuple(sorted(notations.listed(get("Partitions", "")))),
+        reason=notations.clean(reason),
         reason_user=given[1] if given else "",
-        reason_since=parse_time(given[2]) if given else None,
-        comment=clean(get("Comment", "")),
-        extra=clean(get("Extra", "")),
-        features=listed(get("AvailableFeatures", "")),
-        gres=clean(get("Gres", "")),
-        gres_used=clean(get("GresUsed", "")),
-        cpus=number(get("CPUTot", "")),
-        memory=number(get("RealMemory", "")),
+        reason_since=notations.parse_time(given[2]) if given else None,
+        comment=notations.clean(get("Comment", "")),
+        extra=notations.clean(get("Extra", "")),
+        features=notations.listed(get("AvailableFeatures", "")),
+        gres=notations.clean(get("Gres", "")),
+        gres_used=notations.clean(get("GresUsed", "")),
+        cpus=notations.number(get("CPUTot", "")),
+        memory=notations.number(get("RealMemory", "")),
         address=get("NodeAddr", ""),
-        version=clean(get("Version", "")),
-        instance=clean(get("InstanceId", "")),
-        booted_at=parse_time(get("BootTime", "")),
+        version=notations.clean(get("Version", "")),
+        instance=notations.clean(get("InstanceId", "")),
+        booted_at=notations.parse_time(get("BootTime", "")),
     )
 
 
@@ -163,16 +144,12 @@ class NodeOrder(Order):
     def command(self) -> Command:
         state, reason = self.change()
         # scontrol removes the outer quotation marks of a reason.
-        because = [f'Reason="{free_text("a reason", reason)}"'] if reason else []
+        because = [f'Reason="{commands.free_text("a reason", reason)}"'] if reason else []
         return Command(("scontrol", "update", f"NodeName={fold_names(self.names)}", f"State={state}", *because))
 
 
 class PowerUp(NodeOrder):
-    """Power nodes up. slurmctld silently ignores it for a node that is up or is powering down.
-
-    >>> PowerUp(("worker-0", "worker-2")).command().argv
-    ('scontrol', 'update', 'NodeName=worker-[0,2]', 'State=power_up')
-    """
+    """Power nodes up. slurmctld silently ignores it for a node that is up or is powering down."""
 
     def change(self) -> tuple[str, str]:
         return "power_up", ""
@@ -180,11 +157,7 @@ class PowerUp(NodeOrder):
 
 @dataclass(frozen=True)
 class PowerDown(NodeOrder):
-    """Power nodes down. It clears a drain, and restarts the cycle of a node that is off already.
-
-    >>> PowerDown(("worker-0",), PowerDownMode.ASAP, "lent").command().argv[3:]
-    ('State=power_down_asap', 'Reason="lent"')
-    """
+    """Power nodes down. It clears a drain, and restarts the cycle of a node that is off already."""
 
     mode: PowerDownMode = PowerDownMode.ASAP
     reason: str = ""
@@ -204,7 +177,7 @@ class Drain(NodeOrder):
 
     def change(self) -> tuple[str, str]:
         if not self.reason:
-            raise InvalidRequest("a drain needs a reason")
+            raise errors.InvalidRequest("a drain needs a reason")
         return "drain", self.reason
 
 
@@ -245,7 +218,7 @@ def _partition(line: str) -> Partition:
         state=said.get("State", "UP"),
         is_default=said.get("Default") == "YES",
         is_hidden=said.get("Hidden") == "YES",
-        nodelist=clean(said.get("Nodes", "")),
+        nodelist=notations.clean(said.get("Nodes", "")),
     )
 
 
@@ -271,19 +244,19 @@ class ListReservations(Request[tuple[Reservation, ...]]):
 def _read_reservation(text: str) -> Reservation:
     head = _HEAD.match(text)
     if not head:
-        raise UnreadableAnswer(f"expected a reservation, got {text[:200]!r}", "scontrol")
+        raise errors.UnreadableAnswer(f"expected a reservation, got {text[:200]!r}", "scontrol")
     # The name, which is first, and the comment, which is last, are free text.
     fields, _, comment = text[head.start(2) :].partition(" Comment=")
     said = dict(word.partition("=")[::2] for word in fields.split())
     return Reservation(
         name=head[1],
-        start=parse_time(said["StartTime"]),
-        end=parse_time(said["EndTime"]),
-        nodelist=clean(said.get("Nodes", "")),
-        flags=frozenset(listed(said.get("Flags", ""))),
-        users=listed(said.get("Users", "")),
-        accounts=listed(said.get("Accounts", "")),
-        partition=clean(said.get("PartitionName", "")),
+        start=notations.parse_time(said["StartTime"]),
+        end=notations.parse_time(said["EndTime"]),
+        nodelist=notations.clean(said.get("Nodes", "")),
+        flags=frozenset(notations.listed(said.get("Flags", ""))),
+        users=notations.listed(said.get("Users", "")),
+        accounts=notations.listed(said.get("Accounts", "")),
+        partition=notations.clean(said.get("PartitionName", "")),
         is_active=said.get("State") == "ACTIVE",
         comment=comment,
     )
@@ -291,13 +264,7 @@ def _read_reservation(text: str) -> Reservation:
 
 @dataclass(frozen=True, kw_only=True)
 class CreateReservation(Request[str]):
-    """Reserve nodes for a time; returns the reservation's name.
-
-    >>> from datetime import timezone
-    >>> at = datetime(2026, 11, 21, 20, tzinfo=timezone.utc)
-    >>> CreateReservation(name="night", nodes=("worker-0",), start=at, end=None, users=("root",)).command().argv[3:6]
-    ('ReservationName=night', 'Nodes=worker-0', 'StartTime=uts1795291200')
-    """
+    """Reserve nodes for a time; returns the reservation's name."""
 
     name: str
     nodes: tuple[str, ...]
@@ -315,23 +282,23 @@ class CreateReservation(Request[str]):
 
     def command(self) -> Command:
         if not self.nodes:
-            raise InvalidRequest("a reservation needs nodes")
+            raise errors.InvalidRequest("a reservation needs nodes")
         if not self.users and not self.accounts:
-            raise InvalidRequest("a reservation needs users or accounts that may use it")
-        words = [f"ReservationName={plain_word('a reservation', self.name)}", *_reservation_words(self)]
+            raise errors.InvalidRequest("a reservation needs users or accounts that may use it")
+        words = [f"ReservationName={commands.plain_word('a reservation', self.name)}", *_reservation_words(self)]
         if self.end is None:
             words.append("Duration=UNLIMITED")
         if self.partition:
-            words.append(f"PartitionName={plain_word('a partition', self.partition)}")
+            words.append(f"PartitionName={commands.plain_word('a partition', self.partition)}")
         return Command(("scontrol", "create", "reservation", *words))
 
     def read(self, answer: CommandOutput) -> str:
         try:
             self.check(answer)
-        except NotPermitted as error:
+        except errors.NotPermitted as error:
             # slurmctld has the same message for both.
             remedy = f"{error.remedy}; or there is no user {self.users}"
-            raise NotPermitted(error.said, error.command, remedy) from None
+            raise errors.NotPermitted(error.said, error.command, remedy) from None
         return self.name
 
 
@@ -352,8 +319,9 @@ class UpdateReservation(Order):
     def command(self) -> Command:
         words = _reservation_words(self)
         if not words:
-            raise InvalidRequest("nothing to change")
-        return Command(("scontrol", "update", f"ReservationName={plain_word('a reservation', self.name)}", *words))
+            raise errors.InvalidRequest("nothing to change")
+        name = commands.plain_word("a reservation", self.name)
+        return Command(("scontrol", "update", f"ReservationName={name}", *words))
 
 
 @dataclass(frozen=True)
@@ -363,12 +331,12 @@ class DeleteReservation(Request[bool]):
     name: str
 
     def command(self) -> Command:
-        return Command(("scontrol", "delete", f"ReservationName={plain_word('a reservation', self.name)}"))
+        return Command(("scontrol", "delete", f"ReservationName={commands.plain_word('a reservation', self.name)}"))
 
     def read(self, answer: CommandOutput) -> bool:
         try:
             self.check(answer)
-        except UnknownReservation:
+        except errors.UnknownReservation:
             return False
         return True
 
@@ -376,17 +344,17 @@ class DeleteReservation(Request[bool]):
 def _reservation_words(of: CreateReservation | UpdateReservation) -> list[str]:
     """The fields that both can set, as words of ``scontrol``."""
     if of.start and of.end and of.end <= of.start:
-        raise InvalidRequest(f"a reservation cannot end ({of.end}) before it starts ({of.start})")
+        raise errors.InvalidRequest(f"a reservation cannot end ({of.end}) before it starts ({of.start})")
     for flag in of.flags:
         if not _FLAG.fullmatch(flag):
-            raise InvalidRequest(f"{flag!r} is not a reservation flag")
+            raise errors.InvalidRequest(f"{flag!r} is not a reservation flag")
     values = {
         "Nodes": fold_names(of.nodes) if of.nodes else "",
-        "StartTime": format_time(of.start) if of.start else "",
-        "EndTime": format_time(of.end) if of.end else "",
-        "Users": ",".join(plain_word("a user", user) for user in of.users),
-        "Accounts": ",".join(plain_word("an account", account) for account in of.accounts),
+        "StartTime": notations.format_time(of.start) if of.start else "",
+        "EndTime": notations.format_time(of.end) if of.end else "",
+        "Users": ",".join(commands.plain_word("a user", user) for user in of.users),
+        "Accounts": ",".join(commands.plain_word("an account", account) for account in of.accounts),
         "Flags": ",".join(of.flags),
-        "Comment": free_text("a comment", of.comment),
+        "Comment": commands.free_text("a comment", of.comment),
     }
     return [f"{name}={value}" for name, value in values.items() if value]
