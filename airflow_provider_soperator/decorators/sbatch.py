@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator, task_decorator_factory
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_provider_soperator.functions import call, remote
 from airflow_provider_soperator.operators.sbatch import Policy, SbatchOperator
 from airflow_provider_soperator.slurm.job_description import InvalidJob
 
@@ -54,10 +55,9 @@ class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
             raise ValueError("requirements make an environment of their own: give its interpreter (python) and no venv")
         if kwargs.pop("result", None) is not None:
             raise ValueError("result is for SbatchOperator: this task returns what its function returns")
-        from airflow_provider_soperator.functions.remote import UNFIT
 
         # The result may come from default_args.
-        super().__init__(on_finish={UNFIT: "fail", **(on_finish or {})}, result=None, **kwargs)
+        super().__init__(on_finish={remote.UNFIT: "fail", **(on_finish or {})}, result=None, **kwargs)
         self.python = python
         self.venv = venv
         self.requirements = requirements
@@ -81,49 +81,43 @@ class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
     def _make(self, context: Context, key: SubmissionKey) -> None:
         """Make the call the script of the job."""
         from airflow_provider_soperator.errors import ConnectionMistake
-        from airflow_provider_soperator.functions.call import CallError
         from airflow_provider_soperator.hooks.slurm import SlurmHook
         from airflow_provider_soperator.transports.transport_errors import LastingError
 
         try:
             if not SlurmHook(self.slurm_conn_id).reaches_files:
-                raise CallError(
+                raise call.CallError(
                     f"the result of a function comes back as a file, and the connection {self.slurm_conn_id} has no "
                     f"way to the cluster's files: name an SSH or Kubernetes connection in it (files_via)"
                 )
             self._pack(context, key)
-        except (CallError, ConnectionMistake, InvalidJob, LastingError) as error:
+        except (call.CallError, ConnectionMistake, InvalidJob, LastingError) as error:
             raise AirflowFailException(str(error)) from None
 
     def _pack(self, context: Context, key: SubmissionKey) -> None:
-        from airflow_provider_soperator.functions import call
-        from airflow_provider_soperator.functions.call import CONTAINER, Launch, plain
-
         if self.job.get("array") is not None:
             raise call.CallError("array: all its elements would make the same call; map the task instead (expand)")
-        launch = Launch(
+        launch = call.Launch(
             python=self.python,
             venv=self.venv,
             requirements=self._requirements(),
             venv_cache_path=self.venv_cache_path,
             ranks=self.ranks,
             srun_args=self.srun_args,
-            container={name: value for name, value in self.job.items() if name in CONTAINER and value is not None},
+            container={name: value for name, value in self.job.items() if name in call.CONTAINER and value is not None},
         )
-        self.job = {"ntasks": self.ranks} | {name: self.job[name] for name in self.job if name not in CONTAINER}
-        args, kwargs = plain([*self.op_args]), plain({**self._from_context(context), **self.op_kwargs})
+        self.job = {"ntasks": self.ranks} | {name: self.job[name] for name in self.job if name not in call.CONTAINER}
+        args, kwargs = call.plain([*self.op_args]), call.plain({**self._from_context(context), **self.op_kwargs})
         self.script = call.script(self.python_callable, args, kwargs, name=key.text, launch=launch)
 
     def _requirements(self) -> str:
         """The text of a file of requirements. The order of a list does not matter."""
         if not isinstance(self.requirements, str):
             return "".join(f"{one}\n" for one in sorted(set(self.requirements)))
-        from airflow_provider_soperator.functions.call import CallError
-
         try:
             return Path(self.dag.folder, self.requirements).read_text()
         except (OSError, UnicodeDecodeError) as error:
-            raise CallError(
+            raise call.CallError(
                 f"requirements={self.requirements!r} must be a list, or a file beside the DAG, which cannot be read: "
                 f"{error}"
             ) from None
@@ -134,14 +128,12 @@ class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
 
     def _from_context(self, context: Mapping[str, Any]) -> dict[str, Any]:
         """The variables of Airflow's context that the function has parameters for."""
-        from airflow_provider_soperator.functions.call import CallError, is_airflows
-
         parameters = list(inspect.signature(self.python_callable).parameters.values())[len(self.op_args) :]
         names = {one.name for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)}
         asked = {name: context[name] for name in names & context.keys() - self.op_kwargs.keys()}
         for name, value in asked.items():
-            if is_airflows(value):
-                raise CallError(
+            if call.is_airflows(value):
+                raise call.CallError(
                     f"Airflow's {name} cannot go to the cluster: give the function what it needs of it as an argument"
                 )
         return asked
@@ -155,7 +147,6 @@ class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):
         return True
 
     def _result(self, report: dict[str, Any]) -> Any:
-        from airflow_provider_soperator.functions import call
         from airflow_provider_soperator.hooks.slurm import SlurmHook
         from airflow_provider_soperator.slurm.files import FileError
         from airflow_provider_soperator.slurm.job_ids import JobId, key_of

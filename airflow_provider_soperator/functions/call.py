@@ -76,12 +76,6 @@ class Launch:
         """The last lines of a batch script. The interpreter replaces the shell, so that signals reach it.
 
         The shell variable ``$folder`` is the folder with the files of the call.
-
-        >>> print(Launch().lines("call.zip"))
-        exec python3 -u call.zip
-        >>> print(Launch(venv="/shared/venv", ranks=2).lines("call.zip"))
-        export VIRTUAL_ENV=/shared/venv PATH=/shared/venv/bin:$PATH
-        exec srun --ntasks=2 --kill-on-bad-exit=1 /shared/venv/bin/python -u call.zip
         """
         words = ["exec", *self._srun(), shlex.quote(self._python()), "-u", arguments]
         lines = [" ".join(words)]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_soperator.operators.work import StrictOperator, final_errors
 from airflow_provider_soperator.slurm.errors import InvalidRequest, ReservationConflict
 from airflow_provider_soperator.slurm.hostlist import check_count, check_nodes, names_of
-from airflow_provider_soperator.slurm.requests.reservations import HANDOVER_FLAGS
+from airflow_provider_soperator.slurm.requests.nodes import HANDOVER_FLAGS
 from airflow_provider_soperator.values import moment_of
 
 if TYPE_CHECKING:

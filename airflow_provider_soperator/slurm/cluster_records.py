@@ -8,18 +8,12 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from airflow_provider_soperator.slurm.job_records import count_gpus
-from airflow_provider_soperator.slurm.notations import Duration, NoDuration
 from airflow_provider_soperator.slurm.states import UNKNOWN_NODE, NodeState
 
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """A node as slurmctld has it.
-
-    >>> node = Node(name="worker-0", state=NodeState.parse("MIXED+CLOUD"), gres="gpu:8", gres_used="gpu:8(IDX:0-7)")
-    >>> node.gpus, node.gpus_used
-    (8, 8)
-    """
+    """A node as slurmctld has it."""
 
     name: str
     state: NodeState = UNKNOWN_NODE
@@ -34,10 +28,8 @@ class Node:
     gres: str = ""
     gres_used: str = ""
     cpus: int = 0
-    cpus_used: int = 0
     #: In MiB.
     memory: int = 0
-    memory_used: int = 0
     address: str = ""
     #: Version of its slurmd; empty while it has none.
     version: str = ""
@@ -66,10 +58,6 @@ class Partition:
     is_hidden: bool = False
     #: As a hostlist.
     nodelist: str = ""
-    total_nodes: int = 0
-    max_time: Duration = NoDuration.UNLIMITED
-    default_time: Duration = NoDuration.UNKNOWN
-    priority_tier: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,11 +79,7 @@ class Reservation:
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterConfig:
-    """The settings that matter to a client outside of the cluster.
-
-    >>> ClusterConfig(version="24.11.5").release
-    (24, 11)
-    """
+    """The settings that matter to a client outside of the cluster."""
 
     version: str
     cluster: str = ""
@@ -112,7 +96,6 @@ class ClusterConfig:
 
     @property
     def release(self) -> tuple[int, int]:
-        """Year and month of the Slurm release."""
         year, month = re.findall(r"\d+", self.version)[:2]
         return int(year), int(month)
 
@@ -156,10 +139,6 @@ class SchedulerStats:
     """Statistics of slurmctld, from ``sdiag``."""
 
     at: datetime | None = None
-    since: datetime | None = None
-    server_threads: int = 0
-    agent_queue: int = 0
-    dbd_agent_queue: int = 0
     jobs_pending: int = 0
     jobs_running: int = 0
     rpcs: tuple[RpcCount, ...] = ()
@@ -190,12 +169,7 @@ class Association:
 
 @dataclass(frozen=True, kw_only=True)
 class UserRights:
-    """Rights of a user, as accounting has them.
-
-    >>> rights = UserRights(user="ada", associations=(Association("ml", qos=("normal", "high")), Association("bio")))
-    >>> rights.accounts, rights.qos
-    (('ml', 'bio'), ('normal', 'high'))
-    """
+    """Rights of a user, as accounting has them."""
 
     user: str
     #: ``None``, ``Operator`` or ``Administrator``.
@@ -210,7 +184,6 @@ class UserRights:
 
     @property
     def qos(self) -> tuple[str, ...]:
-        """QOS of all accounts together."""
         return tuple(dict.fromkeys(name for one in self.associations for name in one.qos))
 
     @property

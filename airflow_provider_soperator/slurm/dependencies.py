@@ -65,11 +65,7 @@ class Dependency:
 
 @dataclass(frozen=True)
 class AnyOf:
-    """Dependencies, one of which is enough.
-
-    >>> str(AnyOf(Dependency("afterok", 1), Dependency("afternotok", 2)))
-    'afterok:1?afternotok:2'
-    """
+    """Dependencies, one of which is enough."""
 
     terms: tuple[Dependency, ...]
 
@@ -85,11 +81,7 @@ Dependencies = Dependency | AnyOf | Sequence[Dependency | str] | str
 
 
 def dependency_terms(value: Dependencies) -> tuple[Dependency, ...]:
-    """The single dependencies of a value; ValueError if it is not one.
-
-    >>> dependency_terms("afterok:1:2,singleton")[0].jobs
-    ('1', '2')
-    """
+    """The single dependencies of a value; ValueError if it is not one."""
     if isinstance(value, Dependency):
         return (value,)
     if isinstance(value, AnyOf):
@@ -101,16 +93,13 @@ def dependency_terms(value: Dependencies) -> tuple[Dependency, ...]:
     found: list[Dependency] = []
     for term in re.split("[,?]", value):
         kind, *jobs = term.split(":")
-        delays = {job.partition("+")[2] for job in jobs}
-        plain = [job.partition("+")[0] for job in jobs]
-        for delay in sorted(delays):
+        # Each delay needs a dependency of its own.
+        by_delay: dict[int, list[str]] = {} if jobs else {0: []}
+        for job, _, delay in (written.partition("+") for written in jobs):
             if delay and not delay.isdecimal():
                 raise ValueError(f"{term!r} has {delay!r} where minutes are expected")
-        # Each delay needs a dependency of its own.
-        by_delay = sorted(delays) or [""]
-        for delay in by_delay:
-            these = [job for job, written in zip(plain, jobs, strict=True) if written.partition("+")[2] == delay]
-            found.append(Dependency(kind.lower(), *these, minutes=int(delay or 0)))
+            by_delay.setdefault(int(delay or 0), []).append(job)
+        found += (Dependency(kind.lower(), *these, minutes=delay) for delay, these in sorted(by_delay.items()))
     return tuple(found)
 
 
@@ -141,12 +130,7 @@ class UnmetTerm:
 
 @dataclass(frozen=True)
 class Unmet:
-    """The unmet dependencies of a job.
-
-    >>> unmet = Unmet.parse("afterok:7(failed),aftercorr:8_*(unfulfilled),after:9+5(unfulfilled)")
-    >>> str(unmet), str(unmet.relinked(JobId(7), JobId(12))), str(unmet.possible)
-    ('afterok:7,aftercorr:8,after:9+5', 'afterok:12,aftercorr:8,after:9+5', 'aftercorr:8,after:9+5')
-    """
+    """The unmet dependencies of a job."""
 
     terms: tuple[UnmetTerm, ...] = ()
     #: True if one of them is enough.
@@ -158,7 +142,6 @@ class Unmet:
         return cls(tuple(map(_term, filter(None, re.split("[,?]", text)))), "?" in text)
 
     def __str__(self) -> str:
-        """The dependencies in Slurm's notation."""
         return ("?" if self.is_any else ",").join(map(str, self.terms))
 
     def relinked(self, old: JobId, new: JobId) -> Unmet:
@@ -180,7 +163,6 @@ class Unmet:
 
     @property
     def possible(self) -> Unmet:
-        """The dependencies without failed ones."""
         return replace(self, terms=tuple(term for term in self.terms if not term.is_failed))
 
 

@@ -16,11 +16,7 @@ _SEPARATOR = re.compile(r"(?:hetjob|packjob)(?:[ \t\v\f\r]|$)", re.IGNORECASE)
 
 
 class DirectiveError(ValueError):
-    """An #SBATCH line that sbatch would reject.
-
-    >>> str(DirectiveError(3, "unknown option --tim-limit"))
-    'line 3: unknown option --tim-limit'
-    """
+    """An #SBATCH line that sbatch would reject."""
 
     def __init__(self, line: int, problem: str) -> None:
         self.problem = problem
@@ -29,11 +25,7 @@ class DirectiveError(ValueError):
 
 @dataclass
 class Component:
-    """Fields of one job, or one part of a heterogeneous job, from #SBATCH lines.
-
-    >>> Component(fields={"nodes": 2}).fields
-    {'nodes': 2}
-    """
+    """Fields of one job, or one part of a heterogeneous job, from #SBATCH lines."""
 
     #: Values of a job's fields, and of `array_limit` and `env` if an option sets those as well.
     fields: dict[str, Any] = field(default_factory=dict)
@@ -151,11 +143,7 @@ def _read_words(words: Sequence[tuple[int, str]], into: Component) -> list[tuple
 
 
 def read_words(words: Sequence[str]) -> Component:
-    """Read words of a command line, all of which are options.
-
-    >>> read_words(["-N", "2", "--x11=all"]).extra_args
-    ['--x11=all']
-    """
+    """Read words of a command line, all of which are options."""
     into = Component()
     _read_options([(1, word) for word in words], into)
     return into
@@ -241,7 +229,6 @@ def _fields(option: Option, value: str | None) -> Mapping[str, Any]:
 
 
 def _export(value: str) -> Mapping[str, Any]:
-    """The exported names, and the values in the option itself."""
     names: list[str] = []
     env: dict[str, str] = {}
     for token in _tokens(value):

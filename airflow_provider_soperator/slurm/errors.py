@@ -11,12 +11,6 @@ class SlurmError(Exception):
 
     ``said`` is Slurm's own message. ``retryable``: the same request may succeed later. ``unsettled``: it may have been
     carried out nevertheless. ``passing``: it may be over later without any change, so that a task can wait for that.
-
-    >>> try:
-    ...     raise UnknownNode("Invalid node name specified", "scontrol")
-    ... except SlurmError as error:
-    ...     print(error)
-    scontrol: Invalid node name specified: no node has that name: `sinfo --Node` lists them
     """
 
     retryable = False
@@ -315,11 +309,6 @@ SUBMISSION = "submission"
 
 
 def from_output(argv: Sequence[str], status: int, stdout: bytes, stderr: bytes) -> SlurmError:
-    """The error for a command's answer.
-
-    >>> from_output(("scontrol", "update"), 1, b"", b"slurm_update error: Invalid user id\\n").retryable
-    False
-    """
     command = command_name(argv)
     said = _words(stderr) or _words(stdout) or f"ended with status {status}"
     if status == 127:

@@ -42,7 +42,6 @@ class FileRequest(Request[T]):
 
 
 def absolute(path: str) -> str:
-    """The path, if it is absolute."""
     if not PurePosixPath(path).is_absolute():
         # Relative to the login shell's folder is hardly intended.
         raise FileError(f"{path!r} is not an absolute path on the cluster")
@@ -58,7 +57,6 @@ def done(answer: CommandOutput, doing: str) -> CommandOutput:
 
 
 def decoded(name: bytes) -> str:
-    """Decode a name; ``FileError`` if it is not UTF-8."""
     try:
         return name.decode()
     except UnicodeDecodeError:

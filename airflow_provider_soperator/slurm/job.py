@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from airflow_provider_soperator.errors import name_remedy
@@ -24,11 +24,9 @@ class BatchJob(JobDescription):
     """
 
     def problems(self) -> list[str]:
-        """All problems of the job, as messages; empty if it can be submitted."""
         return job_checks.problems(self)
 
     def check(self) -> None:
-        """Raise InvalidJob if the job has problems."""
         if found := self.problems():
             raise job_description.InvalidJob(found)
 
@@ -42,12 +40,10 @@ class BatchJob(JobDescription):
         self.check()
         return sbatch_arguments.build_submission(self)
 
-    def to_payload(
-        self, version: str, *, environment: Iterable[str] = sbatch_arguments.DEFAULT_ENVIRONMENT
-    ) -> dict[str, Any]:
-        """The body of slurmrestd's POST /slurm/{version}/job/submit; `environment` replaces a login's."""
+    def to_payload(self, version: str) -> dict[str, Any]:
+        """The body of slurmrestd's POST /slurm/{version}/job/submit."""
         self.check()
-        return sbatch_arguments.build_payload(self, version, environment)
+        return sbatch_arguments.build_payload(self, version)
 
 
 def fields_of(job: BatchJob) -> dict[str, Any]:

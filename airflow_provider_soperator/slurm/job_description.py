@@ -31,18 +31,11 @@ from airflow_provider_soperator.slurm.option_values import (
     SIGNAL,
     TEXT,
     YES_NO,
-    Rest,
+    Fields,
+    Json,
     Signal,
     ValueKind,
-    always,
-    flag,
-    generic_resource,
-    megabytes,
-    minutes,
-    number,
     pyxis,
-    shared,
-    text,
 )
 
 #: A ``JobDescription`` or a subclass of it.
@@ -55,11 +48,7 @@ Moment = datetime | timedelta | str
 
 @dataclass(frozen=True)
 class ScriptFile:
-    """A script from a local file, read when the job is made; its name becomes the job's.
-
-    >>> ScriptFile("jobs/train.sh", "#!/bin/bash\\npython train.py\\n").name
-    'jobs/train.sh'
-    """
+    """A script from a local file, read when the job is made; its name becomes the job's."""
 
     name: str
     text: str
@@ -67,16 +56,12 @@ class ScriptFile:
 
 @dataclass(frozen=True)
 class Option:
-    """An option of sbatch, and the job's field for it.
-
-    >>> Option(field="nodes", long="nodes").word(4), Option(field="hold", long="hold", constant=True).word(True)
-    ('--nodes=4', '--hold')
-    """
+    """An option of sbatch, and the job's field for it."""
 
     kind: ValueKind = TEXT
     short: str = ""
-    #: Makes slurmrestd's JSON; None if it has no field for the option.
-    rest: Rest | None = None
+    #: slurmrestd's field for the value, or what its fields are; None if it has none for the option.
+    rest: str | Json | Fields | None = None
     #: The first version of slurmrestd's interface with the field, v0.0.…
     rest_since: int = 41
     #: The field's value for a flag.
@@ -100,13 +85,20 @@ class Option:
             return f"--{self.long}"
         return f"--{self.long}={written}"
 
+    def to_json(self, written: str) -> Json:
+        """slurmrestd's fields for the option's text."""
+        if isinstance(self.rest, str):
+            return {self.rest: self.kind.json(written)}
+        assert self.rest is not None, f"slurmrestd has no field for --{self.long}"
+        return self.rest(written) if callable(self.rest) else self.rest
 
-def option(kind: ValueKind = TEXT, short: str = "", rest: Rest | None = None, **other: Any) -> Any:
+
+def option(kind: ValueKind = TEXT, short: str = "", rest: str | Json | Fields | None = None, **other: Any) -> Any:
     """A field for an option: its kind of values, short name and field of slurmrestd; the long name is the field's."""
     return field(default=None, metadata={"options": (Option(kind, short, rest, **other),)})
 
 
-def flags(yes: str, no: str, rest: Callable[[str], Rest]) -> Any:
+def flags(yes: str, no: str, rest: Callable[[str], Json | Fields]) -> Any:
     """A field with one flag for true and another for false."""
     both = (Option(FLAG, "", rest(long), constant=long == yes, long=long) for long in (yes, no))
     return field(default=None, metadata={"options": tuple(both)})
@@ -130,61 +122,61 @@ class JobDescription:
     args: Sequence[str] = ()
 
     # What it is and where it goes
-    name: str | None = option(TEXT, "J", text("name"), long="job-name")
-    account: str | None = option(TEXT, "A", text("account"))
-    partition: Words | None = option(LIST, "p", text("partition"))
-    qos: str | None = option(TEXT, "q", text("qos"))
-    reservation: Words | None = option(LIST, rest=text("reservation"))
-    wckey: str | None = option(TEXT, rest=text("wckey"))
+    name: str | None = option(TEXT, "J", "name", long="job-name")
+    account: str | None = option(TEXT, "A", "account")
+    partition: Words | None = option(LIST, "p", "partition")
+    qos: str | None = option(TEXT, "q", "qos")
+    reservation: Words | None = option(LIST, rest="reservation")
+    wckey: str | None = option(TEXT, rest="wckey")
     #: The user's own; Soperator's health checks may read it.
-    comment: str | None = option(TEXT, rest=text("comment"))
-    mcs_label: str | None = option(TEXT, rest=text("mcs_label"))
-    extra: str | None = option(TEXT, rest=text("extra"))
+    comment: str | None = option(TEXT, rest="comment")
+    mcs_label: str | None = option(TEXT, rest="mcs_label")
+    extra: str | None = option(TEXT, rest="extra")
     clusters: Words | None = option(LIST, "M")
 
     # Nodes
-    nodes: int | str | None = option(COUNTED, "N", text("nodes"))
+    nodes: int | str | None = option(COUNTED, "N", "nodes")
     nodelist: Words | None = option(LIST, "w", option_values.listed("required_nodes"))
     exclude: Words | None = option(LIST, "x", option_values.listed("excluded_nodes"))
-    constraint: str | None = option(TEXT, "C", text("constraints"))
-    prefer: str | None = option(TEXT, rest=text("prefer"))
-    batch: str | None = option(TEXT, rest=text("batch_features"))
-    contiguous: bool | None = option(FLAG, rest=always("contiguous", True), constant=True)
-    exclusive: bool | str | None = option(EXCLUSIVE, rest=shared, bare=True)
-    oversubscribe: bool | None = option(FLAG, "s", always("shared", ["oversubscribe"]), constant=True)
-    overcommit: bool | None = option(FLAG, "O", always("overcommit", True), constant=True)
-    spread_job: bool | None = option(FLAG, rest=flag("SPREAD_JOB"), constant=True)
-    use_min_nodes: bool | None = option(FLAG, rest=flag("PREFER_MINIMUM_NODE_COUNT"), constant=True)
+    constraint: str | None = option(TEXT, "C", "constraints")
+    prefer: str | None = option(TEXT, rest="prefer")
+    batch: str | None = option(TEXT, rest="batch_features")
+    contiguous: bool | None = option(FLAG, rest={"contiguous": True}, constant=True)
+    exclusive: bool | str | None = option(EXCLUSIVE, rest=lambda written: {"shared": [written or "none"]}, bare=True)
+    oversubscribe: bool | None = option(FLAG, "s", {"shared": ["oversubscribe"]}, constant=True)
+    overcommit: bool | None = option(FLAG, "O", {"overcommit": True}, constant=True)
+    spread_job: bool | None = option(FLAG, rest={"flags": ["SPREAD_JOB"]}, constant=True)
+    use_min_nodes: bool | None = option(FLAG, rest={"flags": ["PREFER_MINIMUM_NODE_COUNT"]}, constant=True)
     switches: int | str | None = option(COUNTED, rest=option_values.switches)
-    segment: int | None = option(POSITIVE, rest=number("segment_size"))
-    reboot: bool | None = option(FLAG, rest=always("reboot", True), constant=True)
+    segment: int | None = option(POSITIVE, rest="segment_size")
+    reboot: bool | None = option(FLAG, rest={"reboot": True}, constant=True)
     delay_boot: Duration | None = option(
         DURATION, rest=lambda written: {"delay_boot": option_values.in_seconds(written)}
     )
     wait_all_nodes: bool | None = option(ONE_ZERO, rest=lambda written: {"wait_all_nodes": written == "1"})
 
     # Tasks and processors
-    ntasks: int | None = option(POSITIVE, "n", number("tasks"))
-    ntasks_per_node: int | None = option(POSITIVE, rest=number("tasks_per_node"))
-    ntasks_per_socket: int | None = option(POSITIVE, rest=number("tasks_per_socket"))
-    ntasks_per_core: int | None = option(POSITIVE, rest=number("tasks_per_core"))
-    ntasks_per_gpu: int | None = option(POSITIVE, rest=number("ntasks_per_tres"))
-    cpus_per_task: int | None = option(POSITIVE, "c", number("cpus_per_task"))
-    cpus_per_gpu: int | None = option(POSITIVE, rest=generic_resource("cpus_per_tres"))
-    mincpus: int | None = option(POSITIVE, rest=number("minimum_cpus_per_node"))
-    sockets_per_node: int | None = option(POSITIVE, rest=number("sockets_per_node"))
-    cores_per_socket: int | None = option(POSITIVE, rest=number("cores_per_socket"), rest_since=45)
-    threads_per_core: int | None = option(POSITIVE, rest=number("threads_per_core"))
-    core_spec: int | None = option(COUNT, "S", number("core_specification"))
-    thread_spec: int | None = option(COUNT, rest=number("thread_specification"))
-    cpu_freq: str | None = option(TEXT, rest=text("cpu_frequency"))
-    distribution: str | None = option(TEXT, "m", text("distribution"))
+    ntasks: int | None = option(POSITIVE, "n", "tasks")
+    ntasks_per_node: int | None = option(POSITIVE, rest="tasks_per_node")
+    ntasks_per_socket: int | None = option(POSITIVE, rest="tasks_per_socket")
+    ntasks_per_core: int | None = option(POSITIVE, rest="tasks_per_core")
+    ntasks_per_gpu: int | None = option(POSITIVE, rest="ntasks_per_tres")
+    cpus_per_task: int | None = option(POSITIVE, "c", "cpus_per_task")
+    cpus_per_gpu: int | None = option(POSITIVE, rest=option_values.generic_resource("cpus_per_tres"))
+    mincpus: int | None = option(POSITIVE, rest="minimum_cpus_per_node")
+    sockets_per_node: int | None = option(POSITIVE, rest="sockets_per_node")
+    cores_per_socket: int | None = option(POSITIVE, rest="cores_per_socket", rest_since=45)
+    threads_per_core: int | None = option(POSITIVE, rest="threads_per_core")
+    core_spec: int | None = option(COUNT, "S", "core_specification")
+    thread_spec: int | None = option(COUNT, rest="thread_specification")
+    cpu_freq: str | None = option(TEXT, rest="cpu_frequency")
+    distribution: str | None = option(TEXT, "m", "distribution")
     hint: str | None = option(TEXT)
-    network: str | None = option(TEXT, rest=text("network"))
+    network: str | None = option(TEXT, rest="network")
 
     # Memory and disk: a number is megabytes, a text is like "16G"
-    mem: int | str | None = option(MEMORY, rest=megabytes("memory_per_node"))
-    mem_per_cpu: int | str | None = option(MEMORY, rest=megabytes("memory_per_cpu"))
+    mem: int | str | None = option(MEMORY, rest="memory_per_node")
+    mem_per_cpu: int | str | None = option(MEMORY, rest="memory_per_cpu")
     mem_per_gpu: int | str | None = option(
         MEMORY, rest=lambda written: {"memory_per_tres": f"gres/gpu:{option_values.in_megabytes(written)}"}
     )
@@ -193,59 +185,59 @@ class JobDescription:
     )
 
     # GPUs and other resources
-    gpus: int | str | None = option(COUNTED, "G", generic_resource("tres_per_job"))
-    gpus_per_node: int | str | None = option(COUNTED, rest=generic_resource("tres_per_node"))
+    gpus: int | str | None = option(COUNTED, "G", option_values.generic_resource("tres_per_job"))
+    gpus_per_node: int | str | None = option(COUNTED, rest=option_values.generic_resource("tres_per_node"))
     gpus_per_task: int | str | None = option(COUNTED, rest=option_values.gpus_per_task)
-    gpus_per_socket: int | str | None = option(COUNTED, rest=generic_resource("tres_per_socket"))
+    gpus_per_socket: int | str | None = option(COUNTED, rest=option_values.generic_resource("tres_per_socket"))
     #: The type of all GPUs that are given as plain numbers.
     gpu_type: str | None = None
     gpu_bind: str | None = option(TEXT, rest=lambda written: {"tres_bind": f"gres/gpu:{written}"})
     gpu_freq: str | None = option(TEXT, rest=lambda written: {"tres_freq": f"gpu:{written}"})
     gres: Words | None = option(LIST, rest=option_values.gres)
     gres_flags: Words | None = option(LIST, rest=option_values.gres_flags)
-    tres_per_task: Words | None = option(LIST, rest=text("tres_per_task"))
-    tres_bind: str | None = option(TEXT, rest=text("tres_bind"))
-    licenses: Words | None = option(LIST, "L", text("licenses"))
-    bb: str | None = option(TEXT, rest=text("burst_buffer"))
+    tres_per_task: Words | None = option(LIST, rest="tres_per_task")
+    tres_bind: str | None = option(TEXT, rest="tres_bind")
+    licenses: Words | None = option(LIST, "L", "licenses")
+    bb: str | None = option(TEXT, rest="burst_buffer")
 
     # When, and after what. A number is minutes.
-    time_limit: Duration | None = option(DURATION, "t", minutes("time_limit"), long="time")
-    time_min: Duration | None = option(DURATION, rest=minutes("time_minimum"))
-    begin: Moment | None = option(MOMENT, "b", text("begin_time"))
-    deadline: Moment | None = option(MOMENT, rest=text("deadline"))
-    dependency: Dependencies | None = option(DEPENDENCY, "d", text("dependency"))
+    time_limit: Duration | None = option(DURATION, "t", "time_limit", long="time")
+    time_min: Duration | None = option(DURATION, rest="time_minimum")
+    begin: Moment | None = option(MOMENT, "b", "begin_time")
+    deadline: Moment | None = option(MOMENT, rest="deadline")
+    dependency: Dependencies | None = option(DEPENDENCY, "d", "dependency")
     kill_on_invalid_dep: bool | None = option(YES_NO, rest=option_values.kill_on_invalid_dep)
-    array: str | range | Sequence[int] | None = option(TEXT, "a", text("array"))
+    array: str | range | Sequence[int] | None = option(TEXT, "a", "array")
     #: How many elements of the array may run at once.
     array_limit: int | None = None
     priority: int | str | None = option(PRIORITY, rest=option_values.priority)
-    nice: int | None = option(NUMBER, rest=number("nice"), bare=100)
-    hold: bool | None = option(FLAG, "H", always("hold", True), constant=True)
+    nice: int | None = option(NUMBER, rest="nice", bare=100)
+    hold: bool | None = option(FLAG, "H", {"hold": True}, constant=True)
 
     # What happens to it
-    requeue: bool | None = flags("requeue", "no-requeue", lambda said: always("requeue", said == "requeue"))
+    requeue: bool | None = flags("requeue", "no-requeue", lambda said: {"requeue": said == "requeue"})
     #: "" keeps the job when a node fails, "off" does not.
-    no_kill: str | None = option(TEXT, "k", always("kill_on_node_fail", False), bare="")
+    no_kill: str | None = option(TEXT, "k", {"kill_on_node_fail": False}, bare="")
     signal: Signal | str | None = option(SIGNAL, rest=option_values.signal)
     mail_type: Words | None = option(LIST, rest=option_values.mail)
-    mail_user: str | None = option(TEXT, rest=text("mail_user"))
+    mail_user: str | None = option(TEXT, rest="mail_user")
     profile: Words | None = option(LIST, rest=option_values.profile)
-    acctg_freq: str | None = option(TEXT, rest=text("account_gather_frequency"))
+    acctg_freq: str | None = option(TEXT, rest="account_gather_frequency")
 
     # Files and environment
-    output: str | None = option(TEXT, "o", text("standard_output"))
-    error: str | None = option(TEXT, "e", text("standard_error"))
-    input: str | None = option(TEXT, "i", text("standard_input"))
+    output: str | None = option(TEXT, "o", "standard_output")
+    error: str | None = option(TEXT, "e", "standard_error")
+    input: str | None = option(TEXT, "i", "standard_input")
     open_mode: str | None = option(OPEN_MODE, rest=lambda written: {"open_mode": [written.upper()]})
-    chdir: str | None = option(TEXT, "D", text("current_working_directory"))
+    chdir: str | None = option(TEXT, "D", "current_working_directory")
     #: Variables that the job gets from the submitting side, as for --export: ALL, NONE, NIL or names.
     export: Words | None = option(LIST, rest=lambda written: {})  # slurmrestd has only the environment itself
     #: The job's own variables, independent of `export`.
     env: Mapping[str, str] = field(default_factory=dict)
 
     # Containers: OCI of Slurm itself, then pyxis
-    container: str | None = option(TEXT, rest=text("container"))
-    container_id: str | None = option(TEXT, rest=text("container_id"))
+    container: str | None = option(TEXT, rest="container")
+    container_id: str | None = option(TEXT, rest="container_id")
     container_image: str | None = option(TEXT, rest=pyxis("container-image"))
     container_mounts: Words | None = option(LIST, rest=pyxis("container-mounts"))
     container_workdir: str | None = option(TEXT, rest=pyxis("container-workdir"))
@@ -280,16 +272,11 @@ class JobDescription:
         return f"{type(self).__name__}({', '.join(shown)})"
 
     def replace(self: Job, **changes: Any) -> Job:
-        """The same job with some fields changed."""
         return dataclasses.replace(self, **changes)
 
 
 class InvalidJob(ValueError):
-    """A job that Slurm would reject or misread, with all of its problems.
-
-    >>> InvalidJob(["nodes: must be >= 0, got -1"]).problems
-    ['nodes: must be >= 0, got -1']
-    """
+    """A job that Slurm would reject or misread, with all of its problems."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         self.problems = list(problems)

@@ -16,12 +16,6 @@ class JobError(Exception):
     """A job failed. The message begins with the remedy, and ends with the last lines of the job's output, if given.
 
     ``retry_helps``: the same job may succeed if it is submitted again unchanged.
-
-    >>> from airflow_provider_soperator.slurm.job_ids import JobId
-    >>> from airflow_provider_soperator.slurm.states import JobState
-    >>> end = Job(id=JobId(7), state=JobState.parse("TIMEOUT"), nodelist="worker-1")
-    >>> print(failure(JobStatus(id=JobId(7), parts=(end,))))
-    raise time_limit, or save a checkpoint and resume (signal, requeue): job 7 reached its time limit on worker-1
     """
 
     retry_helps: ClassVar[bool] = False

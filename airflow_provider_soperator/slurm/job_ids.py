@@ -101,11 +101,7 @@ class JobId:
         return replace(self, step="")
 
     def indices(self) -> Iterator[int]:
-        """The indices of the array elements that this id covers; none without an array.
-
-        >>> list(JobId.parse("9_[0-9:3,20%2]").indices())
-        [0, 3, 6, 9, 20]
-        """
+        """The indices of the array elements that this id covers; none without an array."""
         if self.element is not None:
             yield self.element
         for found in self._ranges():
@@ -153,12 +149,7 @@ class JobId:
 
 
 class JobIdSet:
-    """Set of jobs with a fast lookup of jobs, their parts and their wholes.
-
-    >>> waited_for = JobIdSet([JobId.parse("5"), JobId.parse("9_3")])
-    >>> waited_for.touches(JobId.parse("9_[1-4]")), waited_for.touches(JobId.parse("9_5"))
-    (True, False)
-    """
+    """Set of jobs with a fast lookup of jobs, their parts and their wholes."""
 
     def __init__(self, ids: Iterable[JobId]) -> None:
         self._by_number: dict[int, list[JobId]] = {}
@@ -279,11 +270,7 @@ def submitted_since(begun: datetime | None) -> datetime | None:
 
 
 def key_of(job_name: str, job: JobId | None = None) -> SubmissionKey | None:
-    """The key at the end of a job's name, if there is one; with its id the key of an element of mapped tasks' array.
-
-    >>> key_of("my-own-job") is None
-    True
-    """
+    """The key at the end of a job's name, if there is one; with its id the key of an element of mapped tasks' array."""
     found = _KEYED.fullmatch(job_name)
     if not found:
         return None
@@ -322,16 +309,10 @@ class Keys:
 
 
 def read_keys(jobs: Mapping[str, str]) -> dict[JobId, SubmissionKey]:
-    """Jobs and their keys, from texts."""
     return {JobId.parse(job): SubmissionKey(key) for job, key in jobs.items()}
 
 
 def strip_key(job_name: str) -> str:
-    """The name without its key.
-
-    >>> strip_key("train.fit.af-q6befiawjvkz")
-    'train.fit'
-    """
     found = _KEYED.fullmatch(job_name)
     return found["name"] if found else job_name
 

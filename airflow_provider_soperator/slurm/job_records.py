@@ -76,12 +76,7 @@ class JobRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class Job(JobRecord):
-    """A job, or a part of one, in the queue.
-
-    >>> job = Job(id=JobId.parse("7_[1-3]"), state=JobState.parse("PENDING"), name="train")
-    >>> job.state.is_pending, job.id.whole
-    (True, JobId.parse('7'))
-    """
+    """A job, or a part of one, in the queue."""
 
     #: The node of the batch script; for a job that ``srun`` started, squeue shows the host of that ``srun``.
     batch_host: str = ""
@@ -119,14 +114,10 @@ class AccountingStep:
     """A step of a job in accounting; ``batch`` is the script itself."""
 
     id: JobId
-    name: str = ""
     state: JobState = UNKNOWN_JOB
     exit_code: ExitCode = ZERO
-    started: datetime | None = None
-    ended: datetime | None = None
     elapsed: timedelta | None = None
     nodelist: str = ""
-    tres: str = ""
     #: CPU time of all its tasks.
     cpu_time: timedelta | None = None
     #: Maximum memory of one of its tasks, in bytes.
@@ -140,13 +131,8 @@ class AccountingJob(JobRecord):
     """A job in accounting: its last run, and the requeued runs before it.
 
     Before 25.11 ``sacct`` takes 128 off an exit code: what the queue has as 137:0 is 9:0 here. Ask the queue first.
-
-    >>> AccountingJob(id=JobId.parse("7"), state=JobState.parse("COMPLETED")).state.succeeded
-    True
     """
 
-    #: The worst of its steps.
-    derived_exit_code: ExitCode = ZERO
     eligible: datetime | None = None
     ended: datetime | None = None
     elapsed: timedelta | None = None
@@ -201,12 +187,7 @@ def _relevance(state: JobState) -> tuple[bool, bool, int]:
 
 @dataclass(frozen=True, kw_only=True)
 class JobStatus:
-    """A job and its parts: elements of an array, components of a heterogeneous job, or the job itself.
-
-    >>> status = JobStatus(id=JobId(7), parts=(Job(id=JobId(7), state=JobState.parse("COMPLETED")),))
-    >>> str(status.state), status.is_over
-    ('COMPLETED', True)
-    """
+    """A job and its parts: elements of an array, components of a heterogeneous job, or the job itself."""
 
     #: The id that was asked for.
     id: JobId
@@ -229,7 +210,6 @@ class JobStatus:
 
     @property
     def is_over(self) -> bool:
-        """True if the job is finished or lost."""
         return bool(self.lost) or self.is_finished
 
     @property
@@ -248,7 +228,6 @@ class JobStatus:
 
     @property
     def state(self) -> JobState:
-        """The state of the most relevant part."""
         return self.telling.state if self.telling else UNKNOWN_JOB
 
     @cached_property
@@ -268,12 +247,7 @@ _MOST_PADDING = 10
 
 
 def expand_filename(pattern: str, job: Job, keep: str = "") -> str:
-    """The path that the job's batch script writes to; empty if it is unknown (yet). Letters to ``keep`` stay patterns.
-
-    >>> from airflow_provider_soperator.slurm.job_ids import JobId
-    >>> expand_filename("/home/me/%x-%4A_%a.out", Job(id=JobId.parse("12_3"), raw_id=15, name="fit"))
-    '/home/me/fit-0012_3.out'
-    """
+    """The path that the batch script writes to; empty if it is unknown (yet). Letters to ``keep`` stay patterns."""
     if not pattern or job.id.elements:
         return ""
     path = str(PurePosixPath(job.workdir) / pattern) if job.workdir else pattern

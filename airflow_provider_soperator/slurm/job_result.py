@@ -29,14 +29,7 @@ class ResultError(ValueError):
 
 
 def check_result(said: Any) -> None:
-    """Raise ``InvalidJob`` for a parameter ``result`` that means nothing; a template is checked once it is rendered.
-
-    >>> check_result("file:metrics.json")
-    >>> check_result("stdout")
-    Traceback (most recent call last):
-    airflow_provider_soperator.slurm.job_description.InvalidJob: result must be 'json', 'last_line' or 'file:PATH', \
-got 'stdout'
-    """
+    """Raise ``InvalidJob`` for a parameter ``result`` that means nothing; a template is checked once it is rendered."""
     is_file = isinstance(said, str) and said.startswith(_FILE) and said != _FILE
     if said is not None and said not in _FORMS and not is_file and not is_template(said):
         raise InvalidJob([f"result must be 'json', 'last_line' or 'file:PATH', got {said!r}"])

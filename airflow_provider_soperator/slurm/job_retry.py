@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Mapping
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_soperator.errors import name_remedy
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.job_description import InvalidJob
 from airflow_provider_soperator.slurm.job_records import Job, JobStatus, resource
@@ -66,15 +66,11 @@ def retry(*, exclude_nodes: bool = False, **changes: Any) -> Retry:
     what the job of the earlier try had; ``mem`` then stands for ``mem_per_cpu`` and ``mem_per_gpu``, too.
 
     :param exclude_nodes: leave out the nodes on which it failed
-
-    >>> retry(mem="x2", partition="large").changes
-    {'mem': 'x2', 'partition': 'large'}
     """
     for name, value in changes.items():
         if name not in FIELDS:
-            near = difflib.get_close_matches(name, FIELDS, 1)
-            hint = f"did you mean {near[0]}?" if near else "expected the name of a parameter"
-            raise ValueError(f"retry: a job has no option {name}: {hint}")
+            remedy = name_remedy(name, FIELDS, "expected the name of a parameter")
+            raise ValueError(f"retry: a job has no option {name}: {remedy}")
         if _factor(value) is not None and name not in ("mem", "time_limit"):
             raise ValueError(
                 f"retry: expected a value of {name}, got {value!r}: only mem and time_limit are multiplied"

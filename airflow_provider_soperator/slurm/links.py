@@ -27,15 +27,11 @@ PLACEHOLDERS: Mapping[str, str] = {
 
 
 def link_problem(template: str) -> str:
-    """The problem of a template, as the end of a sentence that begins with its name; empty if it is valid.
-
-    >>> link_problem("https://portal.example.com/{jobid}")[:30]
-    'has the unknown placeholder {j'
-    """
+    """The problem of a template, as the end of a sentence that begins with its name; empty if it is valid."""
     if not template.startswith(("http://", "https://")):
         return "is not a link: it must begin with http:// or https://"
     try:
-        named = _named(template)
+        named = placeholders_of(template)
     except ValueError as error:
         return f"cannot be parsed ({error}): write a literal brace twice"
     if unknown := sorted(named - PLACEHOLDERS.keys()):
@@ -50,7 +46,7 @@ def link_of(template: str, values: Mapping[str, str]) -> str:
     >>> link_of("https://portal.example.com/{user}/{job_id}", {"user": "al ice", "job_id": "7"})
     'https://portal.example.com/al%20ice/7'
     """
-    if not all(values.get(name) for name in _named(template)):
+    if not all(values.get(name) for name in placeholders_of(template)):
         return ""
     return template.format_map({name: quote(value, safe="/") for name, value in values.items()})
 
@@ -58,11 +54,6 @@ def link_of(template: str, values: Mapping[str, str]) -> str:
 def xcom_key(field: str) -> str:
     """The XCom key of the link whose template is in this field of the connection."""
     return f"_link_{field}"
-
-
-def names_placeholder(template: str, placeholder: str) -> bool:
-    """True if a template has a placeholder."""
-    return placeholder in _named(template)
 
 
 def placeholder_values(status: JobStatus) -> dict[str, str]:
@@ -90,7 +81,7 @@ def placeholder_values(status: JobStatus) -> dict[str, str]:
     }
 
 
-def _named(template: str) -> set[str]:
+def placeholders_of(template: str) -> set[str]:
     return {name for _, name, _, _ in Formatter().parse(template) if name is not None}
 
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from airflow_provider_soperator.errors import name_remedy
 from airflow_provider_soperator.slurm import hostlist
-from airflow_provider_soperator.slurm.errors import (
-    UnknownNode,
-    UnknownPartition,
-)
+from airflow_provider_soperator.slurm.errors import UnknownNode, UnknownPartition
 from airflow_provider_soperator.slurm.states import NodeBase, NodeFlag
 
 if TYPE_CHECKING:
@@ -45,17 +43,12 @@ def is_coming_up(node: Node) -> bool:
 def is_up(node: Node) -> bool:
     """True if the node runs and responds, whether or not jobs may start on it."""
     off = (NodeFlag.POWERED_DOWN, NodeFlag.POWERING_DOWN, NodeFlag.POWERING_UP, NodeFlag.POWER_UP)
-    return _has_live_base(node) and not node.state.has(*off, NodeFlag.NOT_RESPONDING)
+    is_alive = node.state.base in (NodeBase.IDLE, NodeBase.ALLOCATED, NodeBase.MIXED)
+    return is_alive and not node.state.has(*off, NodeFlag.NOT_RESPONDING)
 
 
 def is_usable(node: Node) -> bool:
-    """True if the node runs and jobs may start on it, now or after those on it.
-
-    >>> from airflow_provider_soperator.slurm.cluster_records import Node
-    >>> from airflow_provider_soperator.slurm.states import NodeState
-    >>> [is_usable(Node(name="n", state=NodeState.parse(said))) for said in ("MIXED+CLOUD", "idle~", "idle*", "drng")]
-    [True, False, False, False]
-    """
+    """True if the node runs and jobs may start on it, now or after those on it."""
     in_the_way = (
         NodeFlag.BLOCKED,
         NodeFlag.DRAIN,
@@ -87,13 +80,6 @@ def is_draining(node: Node) -> bool:
 def is_drained(node: Node) -> bool:
     """True if no new job starts on the node, and it has none."""
     return node.state.has(NodeFlag.DRAIN) and node.state.base in (NodeBase.IDLE, NodeBase.DOWN) and not is_busy(node)
-
-
-def _has_live_base(node: Node) -> bool:
-    return node.state.base in (NodeBase.IDLE, NodeBase.ALLOCATED, NodeBase.MIXED) or (
-        # sinfo shows the flag instead of the base.
-        node.state.base is None and node.state.has(NodeFlag.COMPLETING, NodeFlag.RESERVED, NodeFlag.PLANNED)
-    )
 
 
 @dataclass(frozen=True)
@@ -155,49 +141,30 @@ class KnownReason:
     heals: bool = False
 
 
+_by_machine = partial(KnownReason, takes_machine=True, heals=True)
 #: The first one whose text is in the reason counts.
 KNOWN_REASONS = (
-    KnownReason(
+    _by_machine(
         "[compute_maintenance] node replacement process",
         "maintenance",
         "Soperator replaces the machine under the node once it has drained",
-        takes_machine=True,
-        heals=True,
     ),
-    KnownReason(
+    _by_machine(
         "[compute_maintenance] node reboot process",
         "reboot",
         "Soperator reboots the machine under the node once it has drained",
-        takes_machine=True,
-        heals=True,
     ),
-    KnownReason(
-        "[compute_maintenance]",
-        "maintenance",
-        "Soperator maintains the machine under the node",
-        takes_machine=True,
-        heals=True,
-    ),
-    KnownReason(
-        "Kill task failed",
-        "reboot",
-        "a process of a job could not be killed; Soperator reboots the machine",
-        takes_machine=True,
-        heals=True,
-    ),
-    KnownReason(
+    _by_machine("[compute_maintenance]", "maintenance", "Soperator maintains the machine under the node"),
+    _by_machine("Kill task failed", "reboot", "a process of a job could not be killed; Soperator reboots the machine"),
+    _by_machine(
         "[hardware_problem]",
         "hardware_problem",
         "a health check has failed for good; Soperator has the machine replaced once the node has drained",
-        takes_machine=True,
-        heals=True,
     ),
-    KnownReason(
+    _by_machine(
         "[node_problem]",
         "node_problem",
         "a health check has failed; Soperator tests the node further or has its machine replaced",
-        takes_machine=True,
-        heals=True,
     ),
     KnownReason(
         "[user_problem]",
@@ -229,11 +196,7 @@ KNOWN_REASONS = (
 
 
 def explain(reason: str) -> KnownReason | None:
-    """The meaning of a node's reason; None for one that a person has set.
-
-    >>> explain("[hardware_problem] gpu_health_check: XID 79 [prolog]").takes_machine
-    True
-    """
+    """The meaning of a node's reason; None for one that a person has set."""
     return next((known for known in KNOWN_REASONS if known.text in reason), None)
 
 
@@ -253,36 +216,21 @@ WORDS: dict[str, Callable[[Node], bool]] = {
     "not responding": lambda node: node.state.has(NodeFlag.NOT_RESPONDING) and not is_coming_up(node),
     "reserved": lambda node: node.state.has(NodeFlag.RESERVED, NodeFlag.MAINTENANCE),
 }
-#: Other names of these states.
-_ALIASES = {
-    "ready": "usable",
-    "powered down": "off",
-    "powered off": "off",
-    "on": "up",
-    "free": "idle",
-    "allocated": "busy",
-    "powering up": "booting",
-    "powering down": "going off",
-    "going down": "going off",
-    "resume failed": "failed to boot",
-}
 
 
 def word(said: str) -> str:
     """The state of this name; ``ValueError`` with a close match if there is none.
 
-    >>> word("Powered_Down"), word("going-off")
-    ('off', 'going off')
+    >>> word("Going-off")
+    'going off'
     >>> word("drianed")
     Traceback (most recent call last):
     ValueError: 'drianed' is not a node state: did you mean 'drained'?
     """
     plain = " ".join(said.lower().replace("_", " ").replace("-", " ").split())
-    meant = _ALIASES.get(plain, plain)
-    if meant in WORDS:
-        return meant
-    remedy = name_remedy(plain, [*WORDS, *_ALIASES], f"there are {', '.join(WORDS)}")
-    raise ValueError(f"{said!r} is not a node state: {remedy}")
+    if plain in WORDS:
+        return plain
+    raise ValueError(f"{said!r} is not a node state: {name_remedy(plain, WORDS)}")
 
 
 def in_lines(said: Mapping[str, str]) -> tuple[str, ...]:

@@ -201,12 +201,7 @@ def because(node: Node, how: str) -> str:
 
 
 def static_among(names: Iterable[str], config: ClusterConfig) -> tuple[str, ...]:
-    """Nodes that power saving leaves alone (SuspendExcNodes): their Pods always run.
-
-    >>> config = ClusterConfig(version="24.11.5", suspend_exc_nodes="cpu-[0-1],worker-[0-7]:2")
-    >>> static_among(["worker-0", "cpu-1"], config)
-    ('cpu-1',)
-    """
+    """Nodes that power saving leaves alone (SuspendExcNodes): their Pods always run."""
     # From a list with a number behind it, any nodes of that number stay on.
     whole = [piece for piece in re.split(r",(?![^\[]*\])", config.suspend_exc_nodes) if piece and ":" not in piece]
     return tuple(hostlist.intersect(list(names), whole))
@@ -223,27 +218,25 @@ def refuse_power(names: Iterable[str], config: ClusterConfig) -> None:
 
 def drained(nodes: Iterable[Node], reason: DrainReason | str, *, wait_for_jobs: bool = False) -> NodeMove:
     """Drain nodes. A node that is drained already keeps its reason."""
-    return move_each(nodes, lambda node: _drained(node, reason, wait_for_jobs))
+
+    def step(node: Node) -> NodeStep:
+        if not node.state.has(NodeFlag.DRAIN):
+            return NodeStep((Drain((node.name,), str(reason)),), waits="is being drained")
+        if node.state.has(NodeFlag.POWER_DOWN):
+            return NodeStep(waits="powers down, which ends its drain, and is drained after that")
+        return NodeStep(waits="has jobs") if wait_for_jobs and is_busy(node) else THERE
+
+    return move_each(nodes, step)
 
 
 def undrained(nodes: Iterable[Node], *, owner: str = "", any_owner: bool = False) -> NodeMove:
     """Undrain nodes; drains of others only with ``any_owner``."""
-    return move_each(nodes, lambda node: _undrained(node, owner, any_owner))
 
+    def step(node: Node) -> NodeStep:
+        if not node.state.has(NodeFlag.DRAIN):
+            return THERE
+        if not any_owner and not is_ours(node, owner):
+            return NodeStep(lost=because(node, "is drained"))
+        return NodeStep((Undrain((node.name,)),), waits="is being undrained")
 
-def _drained(node: Node, reason: DrainReason | str, wait_for_jobs: bool) -> NodeStep:
-    if not node.state.has(NodeFlag.DRAIN):
-        return NodeStep((Drain((node.name,), str(reason)),), waits="is being drained")
-    if node.state.has(NodeFlag.POWER_DOWN):
-        return NodeStep(waits="powers down, which ends its drain, and is drained after that")
-    if wait_for_jobs and is_busy(node):
-        return NodeStep(waits="has jobs")
-    return THERE
-
-
-def _undrained(node: Node, owner: str, any_owner: bool) -> NodeStep:
-    if not node.state.has(NodeFlag.DRAIN):
-        return THERE
-    if not any_owner and not is_ours(node, owner):
-        return NodeStep(lost=because(node, "is drained"))
-    return NodeStep((Undrain((node.name,)),), waits="is being undrained")
+    return move_each(nodes, step)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import signal
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone, tzinfo
+from datetime import datetime, timedelta, timezone
 from enum import Enum
 
 #: Environment that makes Slurm's commands print seconds since 1970, independent of time zones.
@@ -25,29 +25,16 @@ class NoDuration(Enum):
 
 
 _WORDS = {
-    "unlimited": NoDuration.UNLIMITED,
-    "infinite": NoDuration.UNLIMITED,
-    "partition_limit": NoDuration.PARTITION_LIMIT,
-    "not_set": NoDuration.PARTITION_LIMIT,
-    "none": NoDuration.UNKNOWN,
-    "invalid": NoDuration.UNKNOWN,
-    "unknown": NoDuration.UNKNOWN,
-    "n/a": NoDuration.UNKNOWN,
-    "(null)": NoDuration.UNKNOWN,
-    "": NoDuration.UNKNOWN,
+    **dict.fromkeys(("unlimited", "infinite"), NoDuration.UNLIMITED),
+    **dict.fromkeys(("partition_limit", "not_set"), NoDuration.PARTITION_LIMIT),
+    **dict.fromkeys(("", "none", "invalid", "unknown", "n/a", "(null)"), NoDuration.UNKNOWN),
 }
 
 Duration = timedelta | NoDuration
 
 
 def parse_duration(text: str) -> Duration:
-    """Read a duration in the output of commands: ``[days-][hours:]minutes:seconds``, or a word.
-
-    >>> str(parse_duration("1-02:03:04")), str(parse_duration("03:04"))
-    ('1 day, 2:03:04', '0:03:04')
-    >>> parse_duration("UNLIMITED")
-    <NoDuration.UNLIMITED: 'UNLIMITED'>
-    """
+    """Read a duration in the output of commands: ``[days-][hours:]minutes:seconds``, or a word."""
     text = text.strip()
     word = _WORDS.get(text.lower())
     if word:
@@ -90,10 +77,8 @@ def parse_bytes(text: str) -> int | None:
     return int(float(found[1]) * 1024 ** " KMGTPE".index(found[2] or " ")) if found else None
 
 
-def parse_time(text: str, tz: tzinfo = timezone.utc) -> datetime | None:
-    """Read a time: seconds since 1970, or a local time of the cluster in the given time zone.
-
-    None if Slurm has none (yet).
+def parse_time(text: str) -> datetime | None:
+    """Read a time that a command prints as seconds since 1970; None if Slurm has none (yet).
 
     >>> parse_time("1795255263").isoformat(), parse_time("N/A")
     ('2026-11-21T10:01:03+00:00', None)
@@ -101,12 +86,9 @@ def parse_time(text: str, tz: tzinfo = timezone.utc) -> datetime | None:
     text = text.strip()
     if text.lower() in _NO_TIME:
         return None
-    if text.isdecimal():
-        return datetime.fromtimestamp(int(text), tz)
-    try:
-        return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S").replace(tzinfo=tz)
-    except ValueError:
-        raise ValueError(f"{text!r} is not a time in Slurm's notation") from None
+    if not text.isdecimal():
+        raise ValueError(f"{text!r} is not a time in Slurm's notation")
+    return datetime.fromtimestamp(int(text), timezone.utc)
 
 
 def format_time(when: datetime) -> str:
@@ -118,6 +100,31 @@ def format_time(when: datetime) -> str:
     if when.tzinfo is None:
         raise ValueError(f"{when.isoformat()} has no time zone; add one, such as +01:00")
     return f"uts{int(when.timestamp())}"
+
+
+def clean(text: str) -> str:
+    """A field, empty for Slurm's words for nothing.
+
+    >>> clean("(null)"), clean("None assigned"), clean("nonesuch")
+    ('', '', 'nonesuch')
+    """
+    return "" if text.lower() in _NOTHING else text
+
+
+_NOTHING = {"(null)", "n/a", "none", "none assigned", "null"}
+
+
+def number(text: str) -> int:
+    """A whole number; 0 if Slurm has none."""
+    return int(text) if text.isdecimal() else 0
+
+
+def number_or_none(text: str) -> int | None:
+    return int(text) if text.isdecimal() else None
+
+
+def listed(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, clean(text).split(",")))
 
 
 _EXIT_PAIR = re.compile(r"([0-9]+)(?::([0-9]+))?")
@@ -139,11 +146,6 @@ _OUT_OF_MEMORY = 125
 
 
 def signal_name(number: int) -> str:
-    """The usual name of a signal.
-
-    >>> signal_name(9), signal_name(99)
-    ('SIGKILL', 'signal 99')
-    """
     try:
         return signal.Signals(number).name
     except ValueError:

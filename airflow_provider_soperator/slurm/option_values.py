@@ -40,11 +40,7 @@ def in_megabytes(amount: int | str) -> int:
 
 
 def memory_text(amount: int | str) -> str:
-    """An amount of memory as an option's value. Values that Slurm can read are not changed.
-
-    >>> memory_text("16G"), memory_text("1.5G"), memory_text(512)
-    ('16G', '1536M', '512M')
-    """
+    """An amount of memory as an option's value. Values that Slurm can read are not changed."""
     if isinstance(amount, str) and re.fullmatch(r"\d+(?:[KMGT]B?)?", amount, re.IGNORECASE):
         return amount
     return f"{in_megabytes(amount)}M"
@@ -83,11 +79,7 @@ def in_minutes(amount: timedelta | int | str) -> int:
 
 
 def duration_text(amount: timedelta | int | str) -> str:
-    """A duration as an option's value.
-
-    >>> duration_text(timedelta(days=1, hours=2)), duration_text(90), duration_text("1-12")
-    ('1-02:00:00', '90', '1-12')
-    """
+    """A duration as an option's value."""
     if isinstance(amount, str):
         if not is_unlimited(amount):
             in_seconds(amount)  # rejects values that Slurm would misread, such as "2h"
@@ -140,11 +132,7 @@ SIGNALS = frozenset(
 
 @dataclass(frozen=True)
 class Signal:
-    """A signal that the job gets before its time is up.
-
-    >>> str(Signal("USR1", seconds=120, batch_only=True))
-    'B:USR1@120'
-    """
+    """A signal that the job gets before its time is up."""
 
     name: str | int
     seconds: int = 60
@@ -180,12 +168,12 @@ class Signal:
 class ValueKind:
     """A type of values: written as an option's text, and read from it. Both raise ValueError with a message.
 
-    >>> LIST.write(["a", "b"]), NUMBER.read("7")
-    ('a,b', 7)
+    ``json`` makes slurmrestd's value of the text.
     """
 
     write: Callable[[Any], str]
     read: Callable[[str], Any]
+    json: Callable[[str], Any] = str
 
 
 def as_words(value: Any) -> list[str]:
@@ -251,20 +239,23 @@ def _exclusive(value: bool | str) -> str:
     return str(value).lower()
 
 
+def _minutes(written: str) -> Json:
+    if is_unlimited(written):
+        return {"set": True, "infinite": True, "number": 0}
+    return {"set": True, "number": in_minutes(written)}
+
+
 TEXT = ValueKind(str, str)
 LIST = ValueKind(lambda value: ",".join(as_words(value)), str)
-NUMBER = ValueKind(lambda value: str(_number(value)), _number)
-COUNT = ValueKind(lambda value: str(_count(value)), _count)
-POSITIVE = ValueKind(lambda value: str(_positive(value)), _positive)
+NUMBER = ValueKind(lambda value: str(_number(value)), _number, int)
+COUNT = ValueKind(lambda value: str(_count(value)), _count, int)
+POSITIVE = ValueKind(lambda value: str(_positive(value)), _positive, int)
 COUNTED = ValueKind(_counted, _digits)
-MEMORY = ValueKind(memory_text, str)
-DURATION = ValueKind(duration_text, str)
+MEMORY = ValueKind(memory_text, str, lambda written: {"set": True, "number": in_megabytes(written)})
+DURATION = ValueKind(duration_text, str, _minutes)
 MOMENT = ValueKind(moment_text, str)
 DEPENDENCY = ValueKind(dependencies.dependency_text, str)
-SIGNAL = ValueKind(
-    lambda value: str(Signal.parse(value) if isinstance(value, str) else value),
-    Signal.parse,
-)
+SIGNAL = ValueKind(lambda value: str(Signal.parse(value) if isinstance(value, str) else value), Signal.parse)
 PRIORITY = ValueKind(_priority, _digits)
 OPEN_MODE = ValueKind(_open_mode, _open_mode)
 EXCLUSIVE = ValueKind(_exclusive, _exclusive)
@@ -274,47 +265,17 @@ ONE_ZERO = _boolean("0", "1")
 FLAG = ValueKind(lambda value: "", str)
 
 
-# JSON for slurmrestd, from the option's text.
+# Fields of slurmrestd that do not have the option's own value, from its text.
 
-Rest = Callable[[str], Json]
-
-
-def text(key: str) -> Rest:
-    return lambda written: {key: written}
+Fields = Callable[[str], Json]
 
 
-def number(key: str) -> Rest:
-    return lambda written: {key: int(written)}
-
-
-def listed(key: str) -> Rest:
+def listed(key: str) -> Fields:
     """A hostlist as one item: it may have commas in brackets, and slurmrestd joins items with commas."""
     return lambda written: {key: [written]}
 
 
-def always(key: str, value: Any) -> Rest:
-    """A constant for a flag."""
-    return lambda written: {key: value}
-
-
-def flag(name: str) -> Rest:
-    return lambda written: {"flags": [name]}
-
-
-def megabytes(key: str) -> Rest:
-    return lambda written: {key: {"set": True, "number": in_megabytes(written)}}
-
-
-def minutes(key: str) -> Rest:
-    def say(written: str) -> Json:
-        if is_unlimited(written):
-            return {key: {"set": True, "infinite": True, "number": 0}}
-        return {key: {"set": True, "number": in_minutes(written)}}
-
-    return say
-
-
-def generic_resource(key: str) -> Rest:
+def generic_resource(key: str) -> Fields:
     """ "h100:8" of GPUs is "gres/gpu:h100:8" among all resources."""
     return lambda written: {key: ",".join(f"gres/gpu:{part}" for part in written.split(","))}
 
@@ -330,10 +291,6 @@ def gres(written: str) -> Json:
         return {}
     parts = (part if part.startswith("gres") else f"gres/{part}" for part in written.split(","))
     return {"tres_per_node": ",".join(parts)}
-
-
-def shared(written: str) -> Json:
-    return {"shared": [written or "none"]}
 
 
 def mail(written: str) -> Json:
@@ -381,7 +338,7 @@ def kill_on_invalid_dep(written: str) -> Json:
     return {"flags": ["KILL_INVALID_DEPENDENCY" if written == "yes" else "NO_KILL_INVALID_DEPENDENCY"]}
 
 
-def pyxis(name: str) -> Rest:
+def pyxis(name: str) -> Fields:
     """Options of a SPANK plugin in the job's environment, as sbatch sets them: once for the batch script and once for
     the steps that srun starts from it.
     """

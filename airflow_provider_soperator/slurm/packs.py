@@ -23,13 +23,9 @@ MOST_BYTES = 256 << 10
 
 @dataclass(frozen=True)
 class Pack:
-    """Jobs that go as one array, whose name ends in the key that they share; ``places`` has them by their elements.
+    """What goes in one call of sbatch: jobs as one array, whose name ends in the key that they share, or a single job.
 
-    >>> names = [f"fit.{index}.train.af-q6befiawjvkz_{index}" for index in range(2)]
-    >>> jobs = [BatchJob(command=["fit", str(index)], name=name) for index, name in enumerate(names)]
-    >>> [pack] = packs(map(packable_of, jobs))
-    >>> pack.job.name, pack.places
-    ('fit.train.af-q6befiawjvkz', {0: 0, 1: 1})
+    ``places`` has their places among all jobs by their elements; that of a single job is None.
     """
 
     job: BatchJob

@@ -16,14 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class QueueFilter:
-    """Conditions on jobs, all of which must hold. Each element of an array counts as a job.
-
-    >>> from airflow_provider_soperator.slurm.job_ids import JobId
-    >>> from airflow_provider_soperator.slurm.states import JobState
-    >>> waiting = Job(id=JobId.parse("7_[1-3]"), name="fit-1", state=JobState.parse("PENDING"), reason="Resources")
-    >>> QueueFilter(states=("PENDING",), name="fit-*").tally([waiting], datetime.now())
-    {'count': 3, 'states': {'PENDING': 3}}
-    """
+    """Conditions on jobs, all of which must hold. Each element of an array counts as a job."""
 
     #: Slurm's states, in full: PENDING, RUNNING and so on. Empty: all jobs that have not ended.
     states: tuple[str, ...] = ()

@@ -16,7 +16,7 @@ from __future__ import annotations
 import posixpath
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,12 +106,7 @@ _FROM_NAMED_PIPE = 'exec "${_soperator_run[@]}" < <(exec /bin/cat)\n'
 
 @dataclass(frozen=True)
 class Submission:
-    """A command to run on the cluster, as words, and its standard input. It prints the job's id (and ";cluster").
-
-    >>> from airflow_provider_soperator.slurm.job import BatchJob
-    >>> BatchJob(command="hostname", name="a", nodes=2).submission().argv
-    ('sbatch', '--parsable', '--job-name=a', '--nodes=2')
-    """
+    """A command to run on the cluster, as words, and its standard input. It prints the job's id (and ";cluster")."""
 
     argv: tuple[str, ...]
     stdin: bytes
@@ -153,23 +148,15 @@ DEFAULT_ENVIRONMENT = ("PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/
 
 #: Variables that sbatch sets from options for the script to read, beside those that slurmd sets.
 _VARIABLES = {
-    "ntasks": ("SLURM_NTASKS", "SLURM_NPROCS"),
-    "ntasks_per_node": ("SLURM_NTASKS_PER_NODE",),
-    "ntasks_per_socket": ("SLURM_NTASKS_PER_SOCKET",),
-    "ntasks_per_core": ("SLURM_NTASKS_PER_CORE",),
-    "ntasks_per_gpu": ("SLURM_NTASKS_PER_GPU",),
-    "cpus_per_task": ("SLURM_CPUS_PER_TASK",),
-    "cpus_per_gpu": ("SLURM_CPUS_PER_GPU",),
-    "threads_per_core": ("SLURM_THREADS_PER_CORE",),
-    "gpus": ("SLURM_GPUS",),
-    "gpus_per_node": ("SLURM_GPUS_PER_NODE",),
-    "gpus_per_socket": ("SLURM_GPUS_PER_SOCKET",),
-    "gpu_freq": ("SLURM_GPU_FREQ",),
-    "tres_bind": ("SLURM_TRES_BIND",),
-}
+    field: (f"SLURM_{field.upper()}",)
+    for field in (
+        *("ntasks_per_node", "ntasks_per_socket", "ntasks_per_core", "ntasks_per_gpu", "cpus_per_task", "cpus_per_gpu"),
+        *("threads_per_core", "gpus", "gpus_per_node", "gpus_per_socket", "gpu_freq", "tres_bind"),
+    )
+} | {"ntasks": ("SLURM_NTASKS", "SLURM_NPROCS")}
 
 
-def build_payload(job: JobDescription, version: str, environment: Iterable[str]) -> dict[str, Any]:
+def build_payload(job: JobDescription, version: str) -> dict[str, Any]:
     """The request's body. InvalidJob names options that slurmrestd does not have."""
     if version not in PAYLOAD_VERSIONS:
         raise ValueError(f"unknown slurmrestd version {version}; supported are {', '.join(PAYLOAD_VERSIONS)}")
@@ -192,7 +179,7 @@ def build_payload(job: JobDescription, version: str, environment: Iterable[str])
         raise job_description.InvalidJob(problems)
     first = said[0]
     for described in said:
-        _finish(described, environment, wanted[0])
+        _finish(described, wanted[0])
     first["script"] = text
     if job.args:
         first["argv"] = ["script", *job.args]  # slurmstepd puts the script's path in the first one's place
@@ -243,7 +230,7 @@ def _describe(job: JobDescription, version: str) -> tuple[dict[str, Any], list[s
             problems.append(f"{option.field}: slurmrestd {version} has no field for --{option.long}")
             continue
         try:
-            _merge(said, option.rest(written))
+            _merge(said, option.to_json(written))
         except ValueError as problem:
             problems.append(f"{option.field}: {problem}")
         variables += (f"{name}={written}" for name in _VARIABLES.get(option.field, ()))
@@ -286,9 +273,9 @@ def _merge(said: dict[str, Any], more: dict[str, Any]) -> None:
             said[key] = value
 
 
-def _finish(said: dict[str, Any], environment: Iterable[str], job: JobDescription) -> None:
+def _finish(said: dict[str, Any], job: JobDescription) -> None:
     exported = [] if job.export is None else [name.upper() for name in option_values.as_words(job.export)]
-    base = list(environment) if not exported or "ALL" in exported else []
+    base = list(DEFAULT_ENVIRONMENT) if not exported or "ALL" in exported else []
     if exported and not {"ALL", "NIL"} & set(exported):
         base.append("SLURM_GET_USER_ENV=1")  # with NONE and with names slurmd begins with a login's environment
     own = {pair.partition("=")[0] for pair in said["environment"]}

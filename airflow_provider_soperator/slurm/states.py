@@ -1,4 +1,4 @@
-"""States of jobs and nodes, read from all of Slurm's notations.
+"""States of jobs and nodes, in the words of Slurm's commands and of slurmrestd.
 
 A state is a base and any number of flags, compared as whole words: POWERED_DOWN is not DOWN. Unknown words are kept,
 and do not affect known ones.
@@ -11,6 +11,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
+from typing import TypeVar
+
+B = TypeVar("B", bound=Enum)
+F = TypeVar("F", bound=Enum)
 
 
 class JobBase(str, Enum):
@@ -36,9 +40,7 @@ class JobFlag(str, Enum):
     COMPLETING = "COMPLETING"
     CONFIGURING = "CONFIGURING"
     EXPEDITING = "EXPEDITING"
-    LAUNCH_FAILED = "LAUNCH_FAILED"
     POWER_UP_NODE = "POWER_UP_NODE"
-    RECONFIG_FAIL = "RECONFIG_FAIL"
     REQUEUED = "REQUEUED"
     REQUEUE_FED = "REQUEUE_FED"
     REQUEUE_HOLD = "REQUEUE_HOLD"
@@ -49,46 +51,8 @@ class JobFlag(str, Enum):
     SPECIAL_EXIT = "SPECIAL_EXIT"
     STAGE_OUT = "STAGE_OUT"
     STOPPED = "STOPPED"
-    UPDATE_DB = "UPDATE_DB"
 
 
-_COMPACT_JOB: dict[str, JobBase | JobFlag] = {
-    "PD": JobBase.PENDING,
-    "R": JobBase.RUNNING,
-    "S": JobBase.SUSPENDED,
-    "CD": JobBase.COMPLETED,
-    "CA": JobBase.CANCELLED,
-    "F": JobBase.FAILED,
-    "TO": JobBase.TIMEOUT,
-    "NF": JobBase.NODE_FAIL,
-    "PR": JobBase.PREEMPTED,
-    "BF": JobBase.BOOT_FAIL,
-    "DL": JobBase.DEADLINE,
-    "OOM": JobBase.OUT_OF_MEMORY,
-    "CG": JobFlag.COMPLETING,
-    "CF": JobFlag.CONFIGURING,
-    "EX": JobFlag.EXPEDITING,
-    "RQ": JobFlag.REQUEUED,
-    "RF": JobFlag.REQUEUE_FED,
-    "RH": JobFlag.REQUEUE_HOLD,
-    "RS": JobFlag.RESIZING,
-    "RD": JobFlag.RESV_DEL_HOLD,
-    "RV": JobFlag.REVOKED,
-    "SI": JobFlag.SIGNALING,
-    "SE": JobFlag.SPECIAL_EXIT,
-    "SO": JobFlag.STAGE_OUT,
-    "ST": JobFlag.STOPPED,
-    # Other words for the same states, from older versions and from slurmrestd.
-    "COMPLETE": JobBase.COMPLETED,
-    "OOM_KILLED": JobBase.OUT_OF_MEMORY,
-    "REQUEUE": JobFlag.REQUEUED,
-    "SPECIAL_EXIT_HOLD": JobFlag.SPECIAL_EXIT,
-}
-_JOB_WORDS: dict[str, JobBase | JobFlag] = {
-    **_COMPACT_JOB,
-    **{base.value: base for base in JobBase},
-    **{flag.value: flag for flag in JobFlag},
-}
 _CANCELLED_BY = re.compile(r"CANCELLED by ([0-9]+)", re.IGNORECASE)
 
 _GOING = frozenset({JobBase.RUNNING, JobBase.SUSPENDED})
@@ -132,12 +96,11 @@ class JobState:
 
     @classmethod
     def parse(cls, said: str | Iterable[str]) -> JobState:
-        """Read ``RUNNING``, ``CG``, ``CANCELLED by 1001``, ``CANCELLED+COMPLETING`` or a JSON list of words."""
+        """Read ``RUNNING``, ``CANCELLED by 1001``, ``CANCELLED+COMPLETING`` or a JSON list of words."""
         return _job_state(said) if isinstance(said, str) else _job_state("+".join(said))
 
     def __str__(self) -> str:
-        words = [self.base.value] if self.base else []
-        return "+".join([*words, *sorted(flag.value for flag in self.flags), *sorted(self.unknown)]) or "UNKNOWN"
+        return _written(self.base, self.flags, self.unknown)
 
     @property
     def is_finished(self) -> bool:
@@ -180,18 +143,7 @@ def _job_state(said: str) -> JobState:
     by = _CANCELLED_BY.fullmatch(said.strip())
     if by:
         return JobState(JobBase.CANCELLED, cancelled_by=int(by[1]))
-    base: JobBase | None = None
-    flags: set[JobFlag] = set()
-    unknown: set[str] = set()
-    for word in _words(said):
-        known = _JOB_WORDS.get(word)
-        if isinstance(known, JobFlag):
-            flags.add(known)
-        elif known is None or base not in (None, known):
-            unknown.add(word)
-        else:
-            base = known
-    return JobState(base, frozenset(flags), frozenset(unknown))
+    return JobState(*_read(said, JobBase, JobFlag))
 
 
 class NodeBase(str, Enum):
@@ -213,9 +165,6 @@ class NodeFlag(str, Enum):
     CLOUD = "CLOUD"
     COMPLETING = "COMPLETING"
     DRAIN = "DRAIN"
-    DYNAMIC_FUTURE = "DYNAMIC_FUTURE"
-    DYNAMIC_NORM = "DYNAMIC_NORM"
-    EXTERNAL = "EXTERNAL"
     FAIL = "FAIL"
     INVALID_REG = "INVALID_REG"
     MAINTENANCE = "MAINTENANCE"
@@ -227,62 +176,9 @@ class NodeFlag(str, Enum):
     POWERED_DOWN = "POWERED_DOWN"
     POWERING_DOWN = "POWERING_DOWN"
     POWERING_UP = "POWERING_UP"
-    REBOOT_CANCELED = "REBOOT_CANCELED"
     REBOOT_ISSUED = "REBOOT_ISSUED"
     REBOOT_REQUESTED = "REBOOT_REQUESTED"
     RESERVED = "RESERVED"
-    RESUME = "RESUME"
-    UNDRAIN = "UNDRAIN"
-
-
-#: Words for several states, or other names of one.
-_NODE_ALIASES: dict[str, tuple[NodeBase | NodeFlag, ...]] = {
-    "ALLOC": (NodeBase.ALLOCATED,),
-    "MIX": (NodeBase.MIXED,),
-    "FUTR": (NodeBase.FUTURE,),
-    "UNK": (NodeBase.UNKNOWN,),
-    "COMP": (NodeFlag.COMPLETING,),
-    "DRAINED": (NodeBase.IDLE, NodeFlag.DRAIN),
-    "DRAINING": (NodeFlag.DRAIN,),
-    "DRNG": (NodeFlag.DRAIN,),
-    "FAILED": (NodeBase.IDLE, NodeFlag.FAIL),
-    "FAILING": (NodeFlag.FAIL,),
-    "FAILG": (NodeFlag.FAIL,),
-    "INVAL": (NodeFlag.INVALID_REG,),
-    "INVALID": (NodeFlag.INVALID_REG,),
-    "MAINT": (NodeFlag.MAINTENANCE,),
-    "NO_RESPOND": (NodeFlag.NOT_RESPONDING,),
-    "NORESP": (NodeFlag.NOT_RESPONDING,),
-    "PLND": (NodeFlag.PLANNED,),
-    "POW_DN": (NodeFlag.POWERING_DOWN,),
-    "POW_UP": (NodeFlag.POWERING_UP,),
-    "POWERED_DN": (NodeFlag.POWERED_DOWN,),
-    # slurmrestd 0.0.45 names combinations of bits; an idle node that is off and is to power down looks "forced".
-    "POWER_DOWN_ASAP": (NodeFlag.POWER_DOWN, NodeFlag.POWER_DRAIN),
-    "POWER_DOWN_FORCE": (NodeFlag.POWER_DOWN,),
-    "REBOOT": (NodeFlag.REBOOT_ISSUED,),
-    "RES": (NodeFlag.RESERVED,),
-    "RESV": (NodeFlag.RESERVED,),
-    "RESM": (NodeFlag.RESUME,),
-    "BLOCK": (NodeFlag.BLOCKED,),
-}
-#: Suffixes of ``sinfo``'s states.
-_SUFFIXES = {
-    "*": NodeFlag.NOT_RESPONDING,
-    "~": NodeFlag.POWERED_DOWN,
-    "#": NodeFlag.POWERING_UP,
-    "!": NodeFlag.POWER_DOWN,
-    "%": NodeFlag.POWERING_DOWN,
-    "$": NodeFlag.MAINTENANCE,
-    "@": NodeFlag.REBOOT_REQUESTED,
-    "^": NodeFlag.REBOOT_ISSUED,
-    "-": NodeFlag.PLANNED,
-}
-_NODE_WORDS: dict[str, tuple[NodeBase | NodeFlag, ...]] = {
-    **_NODE_ALIASES,
-    **{base.value: (base,) for base in NodeBase},
-    **{flag.value: (flag,) for flag in NodeFlag},
-}
 
 
 @dataclass(frozen=True)
@@ -292,8 +188,6 @@ class NodeState:
     >>> state = NodeState.parse("IDLE+CLOUD+POWERED_DOWN")
     >>> state.base is NodeBase.DOWN, state.has(NodeFlag.POWERED_DOWN)
     (False, True)
-    >>> NodeState.parse("idle~").flags == {NodeFlag.POWERED_DOWN}
-    True
     """
 
     base: NodeBase | None = None
@@ -303,7 +197,7 @@ class NodeState:
 
     @classmethod
     def parse(cls, said: str | Iterable[str]) -> NodeState:
-        """Read ``IDLE+CLOUD+POWERED_DOWN``, ``idle~``, ``drng*``, or a JSON list of words."""
+        """Read ``IDLE+CLOUD+POWERED_DOWN`` or a JSON list of words."""
         return _node_state(said) if isinstance(said, str) else _node_state("+".join(said))
 
     def has(self, *flags: NodeFlag) -> bool:
@@ -311,8 +205,7 @@ class NodeState:
         return not self.flags.isdisjoint(flags)
 
     def __str__(self) -> str:
-        words = [self.base.value] if self.base else []
-        return "+".join([*words, *sorted(flag.value for flag in self.flags), *sorted(self.unknown)]) or "UNKNOWN"
+        return _written(self.base, self.flags, self.unknown)
 
 
 UNKNOWN_NODE = NodeState()
@@ -320,25 +213,29 @@ UNKNOWN_NODE = NodeState()
 
 @lru_cache(maxsize=4096)
 def _node_state(said: str) -> NodeState:
-    base: NodeBase | None = None
-    flags: set[NodeFlag] = set()
+    for words, meant in _COMBINATIONS.items():
+        said = said.replace(words, meant)
+    return NodeState(*_read(said, NodeBase, NodeFlag))
+
+
+#: slurmrestd 0.0.45 names combinations of bits; an idle node that is off and is to power down looks "forced".
+_COMBINATIONS = {"POWER_DOWN_ASAP": "POWER_DOWN+POWER_DRAIN", "POWER_DOWN_FORCE": "POWER_DOWN"}
+
+
+def _read(said: str, bases: type[B], flags: type[F]) -> tuple[B | None, frozenset[F], frozenset[str]]:
+    base: B | None = None
+    found: set[F] = set()
     unknown: set[str] = set()
-    for word in _words(said):
-        bare = word.rstrip("".join(_SUFFIXES))
-        flags.update(_SUFFIXES[suffix] for suffix in word[len(bare) :])
-        meant = _NODE_WORDS.get(bare)
-        if meant is None:
-            unknown |= {bare} - {""}
-            continue
-        for part in meant:
-            if isinstance(part, NodeFlag):
-                flags.add(part)
-            elif base in (None, part) or bare in _NODE_ALIASES:
-                base = base or part
-            else:
-                unknown.add(bare)
-    return NodeState(base, frozenset(flags), frozenset(unknown))
+    for word in filter(None, (word.strip().upper() for word in said.split("+"))):
+        if word in flags.__members__:
+            found.add(flags[word])
+        elif word in bases.__members__ and base in (None, bases[word]):
+            base = bases[word]
+        else:
+            unknown.add(word)
+    return base, frozenset(found), frozenset(unknown)
 
 
-def _words(said: str) -> list[str]:
-    return [word.strip().upper().replace(" ", "_") for word in said.split("+") if word.strip()]
+def _written(base: Enum | None, flags: Iterable[Enum], unknown: Iterable[str]) -> str:
+    words = [base.value] if base else []
+    return "+".join([*words, *sorted(flag.value for flag in flags), *sorted(unknown)]) or "UNKNOWN"

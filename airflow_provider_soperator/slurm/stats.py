@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from airflow_provider_soperator.slurm.cluster_records import Node, Share
-from airflow_provider_soperator.slurm.job_records import Job, count_gpus, job_count
+from airflow_provider_soperator.slurm.job_records import Job, count_gpus, job_count, resource
 from airflow_provider_soperator.slurm.node_conditions import WORDS, is_coming_up, is_going_off, is_off, is_up, is_usable
 from airflow_provider_soperator.slurm.states import JobBase, JobFlag, NodeFlag
 
@@ -27,7 +27,7 @@ PENDING, CONFIGURING, RUNNING, SUSPENDED, COMPLETING = JOB_STATES = (
 
 #: Reasons by the user's own choice: such waiting times say nothing about the cluster.
 _BY_CHOICE = frozenset({"BeginTime", "Dependency", "DependencyNeverSatisfied"})
-_NODES = re.compile(r"(?:^|,)node=(\d+)")
+_WAITS = ("median", "p90", "longest")
 _TYPED_GPUS = re.compile(r"(?:^|,)gpu(?::([^:,=()]+))?:(\d+)")
 
 
@@ -89,17 +89,7 @@ class UserLoad:
 
 @dataclass(frozen=True, kw_only=True)
 class SlurmStats:
-    """All statistics.
-
-    >>> from datetime import timezone
-    >>> from airflow_provider_soperator.slurm.job_ids import JobId
-    >>> from airflow_provider_soperator.slurm.states import JobState, NodeState
-    >>> node = Node(name="w", partitions=("main",), state=NodeState.parse("MIXED"), gres="gpu:8", gres_used="gpu:2")
-    >>> job = Job(id=JobId(7), user="ada", partition="main", state=JobState.parse("RUNNING"), tres="node=1,gres/gpu=2")
-    >>> stats = snapshot([job], [node], None, datetime.now(timezone.utc))
-    >>> stats.queue["main"]["RUNNING"], stats.gpus.idle
-    (JobLoad(jobs=1, nodes=1, gpus=2), 6)
-    """
+    """All statistics."""
 
     at: datetime
     #: By partition and state. A job for several partitions is counted in the first one.
@@ -119,7 +109,6 @@ class SlurmStats:
     shares: Sequence[Share] | None
 
     def to_dict(self) -> dict[str, Any]:
-        """The statistics as plain values for JSON."""
         plain: dict[str, Any] = _plain(asdict(self))
         return plain
 
@@ -178,8 +167,7 @@ def _partition(job: Job) -> str:
 
 def _load(job: Job) -> JobLoad:
     jobs = job_count(job)
-    found = _NODES.search(job.tres)
-    return JobLoad(jobs, jobs * int(found[1]) if found else 0, jobs * count_gpus(job.tres))
+    return JobLoad(jobs, jobs * int(resource(job.tres, "node") or 0), jobs * count_gpus(job.tres))
 
 
 def _waits(queued: Iterable[tuple[str, Job, JobLoad]], now: datetime) -> WaitTimes:
@@ -259,7 +247,7 @@ def gauges(stats: SlurmStats) -> Iterator[Gauge]:
         for state, load in states.items():
             for what, value in asdict(load).items():
                 yield f"queue.{what}", value, {"partition": partition, "state": state}
-    for name in ("median", "p90", "longest"):
+    for name in _WAITS:
         yield f"queue.wait_seconds.{name}", getattr(stats.waits, name), {}
     for state, nodes in stats.nodes.items():
         yield "nodes", nodes, {"state": state}
@@ -307,10 +295,7 @@ def _queue_lines(stats: SlurmStats) -> list[str]:
         lines.append(f"  waiting for: {_counts(stats.reasons.items())}")
     if stats.waits.jobs:
         waits = stats.waits
-        spans = ", ".join(
-            f"{name} {_span(value)}"
-            for name, value in (("median", waits.median), ("p90", waits.p90), ("longest", waits.longest))
-        )
+        spans = ", ".join(f"{name} {_span(getattr(waits, name))}" for name in _WAITS)
         lines.append(f"  wait times: {spans} ({waits.jobs} jobs that could start)")
     return lines
 

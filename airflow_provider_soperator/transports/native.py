@@ -10,7 +10,6 @@ import asyncio
 import json
 import sys
 from collections import deque
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -19,7 +18,6 @@ from async_timeout import timeout
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.cluster_records import Partition
 from airflow_provider_soperator.slurm.errors import AuthenticationFailed, ControllerUnreachable, SlurmError, classify
-from airflow_provider_soperator.slurm.notations import Duration, NoDuration
 from airflow_provider_soperator.slurm.requests import ListPartitions, NodeOrder, Request
 from airflow_provider_soperator.slurm.requests.commands import MEGABYTE, TIMEOUT
 from airflow_provider_soperator.transports.local import SHELL, LocalTransport, kill_session
@@ -64,7 +62,8 @@ class NativeTransport:
                 self._process = await _PyslurmProcess.start(self._python)
             try:
                 answer = await self._process.exchange(call)
-                return cast("T", tuple(map(_partition, answer)) if isinstance(request, ListPartitions) else None)
+                is_list = isinstance(request, ListPartitions)
+                return cast("T", tuple(Partition(**one) for one in answer) if is_list else None)
             except BaseException as error:
                 # libslurm reads its configuration once, and slurmctld's address and the authentication may have changed
                 # since. So the process is replaced after a request that did not reach slurmctld.
@@ -100,17 +99,6 @@ def call_for(request: Request[Any]) -> tuple[str, dict[str, str]] | None:
         changes = {"state": state.upper()} | ({"reason": reason} if reason else {})
         return "update_nodes", {"names": hostlist.fold(request.names), **changes}
     return None
-
-
-def _partition(said: dict[str, Any]) -> Partition:
-    durations = {name: _minutes(said[name]) for name in ("max_time", "default_time")}
-    return Partition(**{**said, **durations})
-
-
-def _minutes(said: int | str | None) -> Duration:
-    if said is None:
-        return NoDuration.UNKNOWN
-    return timedelta(minutes=said) if isinstance(said, int) else NoDuration(said)
 
 
 class _PyslurmProcess:

@@ -41,10 +41,14 @@ def trouble() -> str:
 def partitions() -> list[dict[str, Any]]:
     import pyslurm
 
-    same = ("name", "state", "is_default", "is_hidden", "total_nodes", "max_time", "default_time")
     return [
-        {name: getattr(one, name) for name in same}
-        | {"nodelist": one.nodes or "", "priority_tier": one.priority_tier or 0}
+        {
+            "name": one.name,
+            "state": one.state,
+            "is_default": one.is_default,
+            "is_hidden": one.is_hidden,
+            "nodelist": one.nodes or "",
+        }
         for one in pyslurm.Partitions.load().values()
     ]
 

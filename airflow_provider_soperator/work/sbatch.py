@@ -31,7 +31,7 @@ from airflow_provider_soperator.slurm.job_ids import (
     readable_name,
 )
 from airflow_provider_soperator.slurm.job_records import Job, JobStatus, sentence
-from airflow_provider_soperator.slurm.job_usage import figures, in_words, usage_of
+from airflow_provider_soperator.slurm.job_reports import figures, in_words, usage_of
 from airflow_provider_soperator.slurm.requests import ListJobs
 from airflow_provider_soperator.slurm.requests.submission import Submitted
 from airflow_provider_soperator.transports.transport_errors import TransportError
@@ -340,7 +340,7 @@ class Published:
     async def begin(self, job: JobId) -> None:
         """The job is submitted."""
         await self._push("job_id", str(job), XCom)
-        if any(links.names_placeholder(template, "cluster") for template in self._templates.values()):
+        if any("cluster" in links.placeholders_of(template) for template in self._templates.values()):
             # Without it links that need it are hidden; the job must still be followed.
             with suppress(SlurmError, TransportError):
                 self._values["cluster"] = (await self._client.config()).cluster

@@ -60,8 +60,6 @@ def test_the_scheduler_tells_how_busy_it_is(way: Way, cluster: Cluster) -> None:
     said = way.ask(SchedulerDiagnostics())
     assert said.at is not None
     assert abs(datetime.now(timezone.utc) - said.at) < timedelta(minutes=1)
-    assert said.since is not None
-    assert said.since <= said.at
     assert said.rpc_count > 0
     assert "root" in {rpc.name for rpc in said.rpcs_by_user}
 

@@ -102,6 +102,5 @@ def test_all_nodes_and_partitions(cluster: Cluster) -> None:
     partitions = {partition.name: partition for partition in ask(cluster, ListPartitions())}
     assert partitions["main"].is_default
     assert partitions["hidden"].is_hidden
-    assert partitions["main"].total_nodes == len(found)
     cluster.run("scontrol", "update", "NodeName=worker-0", 'Comment=say "hi" = x')
     assert the_node(cluster, "worker-0").comment == 'say "hi" = x'

@@ -47,7 +47,7 @@ MENDS = (
     Mend(
         "a lock that is not free is no refusal",
         "slurm/requests/submission.py",
-        (("raise from_output((SUBMISSION,),", 'raise from_output(("sbatch",),'),),
+        (("raise errors.from_output((errors.SUBMISSION,),", 'raise errors.from_output(("sbatch",),'),),
     ),
     Mend(
         "a job that looks lost is watched, and not submitted anew",

@@ -4,42 +4,20 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta, timezone
 from functools import cached_property, partial
 from typing import Any
 
+from airflow_provider_soperator.slurm import notations
 from airflow_provider_soperator.slurm.cluster_records import Association, Share, UserRights
 from airflow_provider_soperator.slurm.errors import InvalidRequest, UnreadableAnswer
 from airflow_provider_soperator.slurm.job_ids import JobId, JobIdSet
 from airflow_provider_soperator.slurm.job_records import AccountingJob, AccountingStep, resource
-from airflow_provider_soperator.slurm.notations import (
-    EPOCHS,
-    ExitCode,
-    format_time,
-    parse_bytes,
-    parse_duration,
-    parse_minutes,
-    parse_seconds,
-    parse_time,
-)
-from airflow_provider_soperator.slurm.requests.commands import (
-    Columns,
-    Command,
-    CommandOutput,
-    Request,
-    Table,
-    clean,
-    job_id,
-    listed,
-    number,
-    number_or_none,
-    plain_word,
-    read_job_row,
-    read_row,
-    table_of,
-)
+from airflow_provider_soperator.slurm.notations import EPOCHS, ExitCode
+from airflow_provider_soperator.slurm.requests import commands
+from airflow_provider_soperator.slurm.requests.commands import Columns, Command, CommandOutput, Request, Table
 from airflow_provider_soperator.slurm.states import JobState
 
 #: Ids in one query: the database uses an index, but gets them as one line of SQL.
@@ -52,46 +30,37 @@ _QUERYABLE = re.compile(r"(?! )(?:(?![,'\"\[\]\\])[ -~À-ÿ])+(?<! )")
 _EPOCH = datetime.fromtimestamp(0, timezone.utc)
 
 
-def _exit_code(text: str) -> ExitCode:
-    return ExitCode.parse(text or "0:0")
-
-
 def _cpu_time(text: str) -> timedelta | None:
-    read = parse_duration(text)
+    read = notations.parse_duration(text)
     return read if isinstance(read, timedelta) else None
-
-
-def _memory(tres: str) -> int | None:
-    return parse_bytes(resource(tres, "mem"))
 
 
 #: Fields of jobs and steps. The columns have the names that 22.05 and 26.05 share; so without Restarts and StdOut.
 _COLUMNS: Columns = {
-    "id": ("JobID", job_id),
-    "raw_id": ("JobIDRaw", number),
+    "id": ("JobID", commands.job_id),
+    "raw_id": ("JobIDRaw", notations.number),
     "name": ("JobName", str),
     "user": ("User", str),
     "account": ("Account", str),
     "partition": ("Partition", str),
     "qos": ("QOS", str),
     "state": ("State", JobState.parse),
-    "reason": ("Reason", clean),
-    "exit_code": ("ExitCode", _exit_code),
-    "derived_exit_code": ("DerivedExitCode", _exit_code),
-    "nodelist": ("NodeList", clean),
-    "submitted": ("Submit", parse_time),
-    "eligible": ("Eligible", parse_time),
-    "started": ("Start", parse_time),
-    "ended": ("End", parse_time),
-    "elapsed": ("ElapsedRaw", parse_seconds),
-    "time_limit": ("TimelimitRaw", parse_minutes),
+    "reason": ("Reason", notations.clean),
+    "exit_code": ("ExitCode", lambda text: ExitCode.parse(text or "0:0")),
+    "nodelist": ("NodeList", notations.clean),
+    "submitted": ("Submit", notations.parse_time),
+    "eligible": ("Eligible", notations.parse_time),
+    "started": ("Start", notations.parse_time),
+    "ended": ("End", notations.parse_time),
+    "elapsed": ("ElapsedRaw", notations.parse_seconds),
+    "time_limit": ("TimelimitRaw", notations.parse_minutes),
     "tres": ("AllocTRES", str),
     "comment": ("Comment", str),
     "submit_line": ("SubmitLine", str),
     "workdir": ("WorkDir", str),
     "cpu_time": ("TotalCPU", _cpu_time),
-    "max_rss": ("MaxRSS", parse_bytes),
-    "total_rss": ("TRESUsageInTot", _memory),
+    "max_rss": ("MaxRSS", notations.parse_bytes),
+    "total_rss": ("TRESUsageInTot", lambda tres: notations.parse_bytes(resource(tres, "mem"))),
 }
 _OF_JOBS = {one.name for one in fields(AccountingJob)}
 _OF_STEPS = {one.name for one in fields(AccountingStep)}
@@ -118,9 +87,6 @@ class Accounting(Request[tuple[AccountingJob, ...]]):
     Some are missing: accounting lags some seconds; an array element that was cancelled before it started is part of
     another row, or of none; and without ids a job is found only after it has been eligible or has ended, so not while
     it is held or depends on another.
-
-    >>> Accounting(ids=(JobId(7),)).command().argv[:4]
-    ('sacct', '--duplicates', '--allocations', '--jobs=7')
     """
 
     ids: tuple[JobId, ...] | None = None
@@ -134,7 +100,7 @@ class Accounting(Request[tuple[AccountingJob, ...]]):
     since: datetime | None = None
     #: Steps too.
     steps: bool = False
-    table: Table = field(default_factory=partial(table_of, _COLUMNS), compare=False, repr=False)
+    table: Table = field(default_factory=partial(commands.table_of, _COLUMNS), compare=False, repr=False)
 
     def command(self) -> Command:
         argv = (*self.selection(), "--noconvert", *self.table.parsable_words())
@@ -153,12 +119,13 @@ class Accounting(Request[tuple[AccountingJob, ...]]):
         if names := self.safe_names():
             argv.append(f"--name={','.join(names)}")
         if self.user:
-            argv.append(f"--user={plain_word('a user', self.user)}")
+            argv.append(f"--user={commands.plain_word('a user', self.user)}")
         elif self.everyone:
             argv.append("--allusers")
         if self.since:
             # Selection by state also finds jobs that ended before they were ever eligible.
-            argv += [f"--starttime={format_time(self.since)}", "--endtime=now+1day", f"--state={','.join(_STATES)}"]
+            argv += [f"--starttime={notations.format_time(self.since)}", "--endtime=now+1day"]
+            argv.append(f"--state={','.join(_STATES)}")
         return argv
 
     def selections(self, most: int) -> list[list[str]]:
@@ -174,15 +141,15 @@ class Accounting(Request[tuple[AccountingJob, ...]]):
     def read(self, answer: CommandOutput) -> tuple[AccountingJob, ...]:
         runs: dict[JobId, list[dict[str, Any]]] = {}
         for row in self.table.rows(self.check(answer).stdout):
-            said = read_job_row(_COLUMNS, row)
+            said = commands.read_job_row(_COLUMNS, row)
             job: JobId = said["id"]
             if not job.step:
                 runs.setdefault(job, []).append({name: said[name] for name in said.keys() & _OF_JOBS} | {"steps": []})
             elif found := runs.get(job.without_step):
                 # Steps follow the run that they belong to.
                 found[-1]["steps"].append(AccountingStep(**{name: said[name] for name in said.keys() & _OF_STEPS}))
-        jobs = (with_earlier_runs(map(_accounting_job, found)) for found in runs.values())
-        return tuple(job for job in jobs if self.admits(job))
+        jobs = ([AccountingJob(**said | {"steps": tuple(said["steps"])}) for said in found] for found in runs.values())
+        return tuple(job for job in map(with_earlier_runs, jobs) if self.admits(job))
 
     def admits(self, job: AccountingJob) -> bool:
         """True if a job fits the ids and names, which the server may not have applied."""
@@ -199,10 +166,6 @@ class Accounting(Request[tuple[AccountingJob, ...]]):
         return frozenset(map(name_in_accounting, self.names))
 
 
-def _accounting_job(said: Mapping[str, Any]) -> AccountingJob:
-    return AccountingJob(**{**said, "steps": tuple(said["steps"])})
-
-
 def with_earlier_runs(jobs: Iterable[AccountingJob]) -> AccountingJob:
     """The last run of a job, with the earlier ones."""
     *earlier, last = sorted(jobs, key=lambda job: job.started or job.eligible or job.submitted or _EPOCH)
@@ -216,7 +179,7 @@ class ShowRights(Request[UserRights]):
     user: str
 
     def command(self) -> Command:
-        user = plain_word("a user", self.user)
+        user = commands.plain_word("a user", self.user)
         columns = "format=User,AdminLevel,DefaultAccount,Account,Partition,QOS"
         return Command(("sacctmgr", "--noheader", "--parsable2", "show", "user", user, "withassoc", columns))
 
@@ -228,7 +191,7 @@ class ShowRights(Request[UserRights]):
             user=self.user,
             admin_level=rows[0][1],
             default_account=rows[0][2],
-            associations=tuple(Association(row[3], row[4], listed(row[5])) for row in rows if row[3]),
+            associations=tuple(Association(row[3], row[4], notations.listed(row[5])) for row in rows if row[3]),
         )
 
 
@@ -243,9 +206,9 @@ _SHARE_COLUMNS: Columns = {
     "user": ("User", str),
     "partition": ("Partition", str),
     # Not a number for those that share with their parent.
-    "shares": ("RawShares", number_or_none),
+    "shares": ("RawShares", notations.number_or_none),
     "normal_shares": ("NormShares", _fraction),
-    "usage": ("RawUsage", number),
+    "usage": ("RawUsage", notations.number),
     "normal_usage": ("NormUsage", _fraction),
     "effective_usage": ("EffectvUsage", _fraction),
     "fair_share": ("FairShare", _fraction),
@@ -255,14 +218,10 @@ _SHARE_COLUMNS: Columns = {
 
 @dataclass(frozen=True)
 class ListShares(Request[tuple[Share, ...]]):
-    """List the shares of all accounts and users, sorted by name; none without accounting.
-
-    >>> ListShares().command().argv[:3]
-    ('sshare', '--all', '--parsable2')
-    """
+    """List the shares of all accounts and users, sorted by name; none without accounting."""
 
     def command(self) -> Command:
-        columns = ",".join(table_of(_SHARE_COLUMNS).columns)
+        columns = ",".join(commands.table_of(_SHARE_COLUMNS).columns)
         return Command(("sshare", "--all", "--parsable2", "--noheader", f"--format={columns}"))
 
     def read(self, answer: CommandOutput) -> tuple[Share, ...]:
@@ -278,5 +237,5 @@ def _share(line: str) -> Share:
     row = line.split("|")
     if len(row) < len(_SHARE_COLUMNS):
         raise UnreadableAnswer(f"expected {len(_SHARE_COLUMNS)} columns, got {line[:200]!r}", "sshare")
-    share = Share(**read_row(_SHARE_COLUMNS, row))
+    share = Share(**commands.read_row(_SHARE_COLUMNS, row))
     return share if share.user else replace(share, fair_share=None)

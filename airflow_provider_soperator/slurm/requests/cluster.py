@@ -7,24 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
-from airflow_provider_soperator.slurm import hostlist
+from airflow_provider_soperator.slurm import hostlist, notations
 from airflow_provider_soperator.slurm.cluster_records import ClusterConfig, Controller, RpcCount, SchedulerStats
 from airflow_provider_soperator.slurm.errors import ControllerUnreachable, UnreadableAnswer
-from airflow_provider_soperator.slurm.notations import parse_time
-from airflow_provider_soperator.slurm.requests.commands import (
-    Command,
-    CommandOutput,
-    Request,
-    clean,
-    listed,
-    plain_word,
-)
+from airflow_provider_soperator.slurm.requests import commands
+from airflow_provider_soperator.slurm.requests.commands import Command, CommandOutput, Request
 
 _SETTING = re.compile(r"(\w+)\s*= ?(.*)")
 _SECONDS = re.compile(r"(\d+)(?: sec)?")
 _CONTROLLER = re.compile(r"Slurmctld\((\w+)\) at (\S+) is (\w+)")
 _TOKEN = re.compile(r"SLURM_JWT=(\S+)")
-_STAMP = re.compile(r"^(?:sdiag output at|Data since).*\((\d+)\)", re.MULTILINE)
+_STAMP = re.compile(r"^sdiag output at.*\((\d+)\)", re.MULTILINE)
 _COUNT = re.compile(r"^(\w[\w ]*):[ \t]+(\d+)", re.MULTILINE)
 _RPC = re.compile(r"^\s+(\S+)\s+\(\s*\d+\)\s+count:(\d+)\s+ave_time:\d+\s+total_time:(\d+)", re.MULTILINE)
 
@@ -53,10 +46,10 @@ def read_config(version: str, said: Mapping[str, str]) -> ClusterConfig:
         cluster=said.get("ClusterName", ""),
         min_job_age=_seconds(said, "MinJobAge") or ClusterConfig.min_job_age,
         suspend_time=_seconds(said, "SuspendTime"),
-        suspend_exc_nodes=clean(said.get("SuspendExcNodes", "")),
-        accounting_storage=clean(said.get("AccountingStorageType", "")),
+        suspend_exc_nodes=notations.clean(said.get("SuspendExcNodes", "")),
+        accounting_storage=notations.clean(said.get("AccountingStorageType", "")),
         slurm_user=said.get("SlurmUser", "").partition("(")[0],
-        slurmctld_parameters=listed(said.get("SlurmctldParameters", "")),
+        slurmctld_parameters=notations.listed(said.get("SlurmctldParameters", "")),
         settings=said,
     )
 
@@ -107,14 +100,10 @@ class SchedulerDiagnostics(Request[SchedulerStats]):
 
     def read(self, answer: CommandOutput) -> SchedulerStats:
         text = self.check(answer).text
-        stamps = _STAMP.findall(text)
+        stamp = _STAMP.search(text)
         counts = {name: int(value) for name, value in _COUNT.findall(text)}
         return SchedulerStats(
-            at=parse_time(stamps[0]) if stamps else None,
-            since=parse_time(stamps[1]) if len(stamps) > 1 else None,
-            server_threads=counts.get("Server thread count", 0),
-            agent_queue=counts.get("Agent queue size", 0),
-            dbd_agent_queue=counts.get("DBD Agent queue size", 0),
+            at=notations.parse_time(stamp[1]) if stamp else None,
             jobs_pending=counts.get("Jobs pending", 0),
             jobs_running=counts.get("Jobs running", 0),
             rpcs=_rpcs(text, "message type"),
@@ -149,17 +138,13 @@ class ShowTopology(Request[dict[str, str]]):
 
 @dataclass(frozen=True)
 class MintToken(Request[str]):
-    """Create a JWT for slurmrestd; only root and SlurmUser can create one for another user.
-
-    >>> MintToken(timedelta(hours=1)).command().argv
-    ('scontrol', 'token', 'lifespan=3600')
-    """
+    """Create a JWT for slurmrestd; only root and SlurmUser can create one for another user."""
 
     lifespan: timedelta
     user: str = ""
 
     def command(self) -> Command:
-        user = [f"username={plain_word('a user', self.user)}"] if self.user else []
+        user = [f"username={commands.plain_word('a user', self.user)}"] if self.user else []
         return Command(("scontrol", "token", f"lifespan={int(self.lifespan.total_seconds())}", *user))
 
     def read(self, answer: CommandOutput) -> str:

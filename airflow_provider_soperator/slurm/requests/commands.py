@@ -30,11 +30,7 @@ _MOST_TEXT = 1024
 
 @dataclass(frozen=True)
 class Command:
-    """A program to run on the cluster, as words, not a line for a shell.
-
-    >>> Command(("squeue", "--me")).environment
-    {}
-    """
+    """A program to run on the cluster, as words, not a line for a shell."""
 
     argv: tuple[str, ...]
     stdin: bytes = field(default=b"", repr=False)
@@ -79,7 +75,6 @@ class Request(Generic[T]):
         return self
 
     def check(self, answer: CommandOutput) -> CommandOutput:
-        """The answer, if the command succeeded."""
         if answer.status:
             raise self.error(answer)
         return answer
@@ -93,33 +88,6 @@ class Order(Request[None]):
 
     def read(self, answer: CommandOutput) -> None:
         self.check(answer)
-
-
-def clean(text: str) -> str:
-    """A field, empty for Slurm's words for nothing.
-
-    >>> clean("(null)"), clean("None assigned"), clean("nonesuch")
-    ('', '', 'nonesuch')
-    """
-    return "" if text.lower() in _NOTHING else text
-
-
-_NOTHING = {"(null)", "n/a", "none", "none assigned", "null"}
-
-
-def number(text: str) -> int:
-    """A whole number; 0 if Slurm has none."""
-    return int(text) if text.isdecimal() else 0
-
-
-def number_or_none(text: str) -> int | None:
-    """A whole number; None if Slurm has none."""
-    return int(text) if text.isdecimal() else None
-
-
-def listed(text: str) -> tuple[str, ...]:
-    """A list that is separated by commas."""
-    return tuple(filter(None, clean(text).split(",")))
 
 
 def plain_word(what: str, text: str) -> str:
@@ -192,11 +160,6 @@ def table_of(columns: Columns) -> Table:
 
 
 def read_row(columns: Columns, row: Sequence[str]) -> dict[str, Any]:
-    """The fields of a record.
-
-    >>> read_row({"name": ("NodeList", str), "memory": ("Memory", number)}, ("worker-0", "7"))
-    {'name': 'worker-0', 'memory': 7}
-    """
     return {name: read(text) for (name, (_, read)), text in zip(columns.items(), row, strict=False)}
 
 

@@ -9,16 +9,11 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
-from airflow_provider_soperator.slurm.errors import (
-    InvalidRequest,
-    NotPermitted,
-    SlurmError,
-    UnknownJob,
-    UnreadableAnswer,
-)
+from airflow_provider_soperator.slurm import errors, notations
 from airflow_provider_soperator.slurm.job_ids import JobId, JobIdSet
 from airflow_provider_soperator.slurm.job_records import Job
-from airflow_provider_soperator.slurm.notations import EPOCHS, ExitCode, parse_duration, parse_time
+from airflow_provider_soperator.slurm.notations import EPOCHS, ExitCode
+from airflow_provider_soperator.slurm.requests import commands
 from airflow_provider_soperator.slurm.requests.commands import (
     MEGABYTE,
     SAFE_NAME,
@@ -28,13 +23,6 @@ from airflow_provider_soperator.slurm.requests.commands import (
     Order,
     Request,
     Table,
-    clean,
-    job_id,
-    number,
-    number_or_none,
-    plain_word,
-    read_job_row,
-    table_of,
 )
 from airflow_provider_soperator.slurm.states import JobState
 
@@ -52,44 +40,39 @@ _FIELD = re.compile(r"[A-Za-z]+")
 
 #: The columns have the names that 22.05 and 26.05 share.
 _COLUMNS: Columns = {
-    "id": ("JobArrayId", job_id),
-    "raw_id": ("JobId", number),
+    "id": ("JobArrayId", commands.job_id),
+    "raw_id": ("JobId", notations.number),
     "name": ("Name", str),
     "user": ("UserName", str),
-    "account": ("Account", clean),
+    "account": ("Account", notations.clean),
     "partition": ("Partition", str),
-    "qos": ("QOS", clean),
+    "qos": ("QOS", notations.clean),
     "state": ("State", JobState.parse),
     # As slurmrestd and scontrol write it.
-    "reason": ("Reason", lambda text: clean(text).replace(" ", "_")),
-    "nodelist": ("NodeList", clean),
-    "batch_host": ("BatchHost", clean),
-    "submitted": ("SubmitTime", parse_time),
-    "started": ("StartTime", parse_time),
-    "ends": ("EndTime", parse_time),
-    "time_limit": ("TimeLimit", parse_duration),
-    "time_used": ("TimeUsed", parse_duration),
-    "priority": ("PriorityLong", number_or_none),
-    "restarts": ("RestartCnt", number),
+    "reason": ("Reason", lambda text: notations.clean(text).replace(" ", "_")),
+    "nodelist": ("NodeList", notations.clean),
+    "batch_host": ("BatchHost", notations.clean),
+    "submitted": ("SubmitTime", notations.parse_time),
+    "started": ("StartTime", notations.parse_time),
+    "ends": ("EndTime", notations.parse_time),
+    "time_limit": ("TimeLimit", notations.parse_duration),
+    "time_used": ("TimeUsed", notations.parse_duration),
+    "priority": ("PriorityLong", notations.number_or_none),
+    "restarts": ("RestartCnt", notations.number),
     "may_requeue": ("Requeue", lambda text: text != "0"),
     "exit_code": ("exit_code", ExitCode.parse),
-    "dependency": ("Dependency", clean),
-    "reservation": ("Reservation", clean),
-    "tres": ("tres-alloc", clean),
-    "comment": ("Comment", clean),
-    "workdir": ("WorkDir", clean),
-    "stdout": ("StdOut", clean),
+    "dependency": ("Dependency", notations.clean),
+    "reservation": ("Reservation", notations.clean),
+    "tres": ("tres-alloc", notations.clean),
+    "comment": ("Comment", notations.clean),
+    "workdir": ("WorkDir", notations.clean),
+    "stdout": ("StdOut", notations.clean),
 }
 
 
 @dataclass(frozen=True)
 class Submit(Request[JobId]):
-    """Submit a batch job.
-
-    >>> from airflow_provider_soperator.slurm.job import BatchJob
-    >>> Submit(BatchJob(command="hostname")).command().argv[:2]
-    ('sbatch', '--parsable')
-    """
+    """Submit a batch job."""
 
     job: BatchJob
 
@@ -106,7 +89,7 @@ class Submit(Request[JobId]):
         try:
             return JobId.parse(lines[-1])
         except (IndexError, ValueError):
-            raise UnreadableAnswer(f"expected a job id, got {answer.text[-200:]!r}", "sbatch") from None
+            raise errors.UnreadableAnswer(f"expected a job id, got {answer.text[-200:]!r}", "sbatch") from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,9 +98,6 @@ class ListJobs(Request[tuple[Job, ...]]):
 
     Jobs that have left the queue are not in the answer. Pending elements of an array are one entry, which is in the
     answer if any of them was asked for.
-
-    >>> ListJobs(ids=(JobId(7),), mine=True).command().argv[:5]
-    ('squeue', '--all', '--states=all', '--me', '--jobs=7')
     """
 
     ids: tuple[JobId, ...] | None = None
@@ -130,16 +110,16 @@ class ListJobs(Request[tuple[Job, ...]]):
     name_suffixes: tuple[str, ...] = ()
     states: tuple[str, ...] = ()
     partition: str = ""
-    table: Table = field(default_factory=partial(table_of, _COLUMNS), compare=False, repr=False)
+    table: Table = field(default_factory=partial(commands.table_of, _COLUMNS), compare=False, repr=False)
 
     def command(self) -> Command:
         argv = ["squeue", "--all", f"--states={','.join(_each(_STATE, 'a state', self.states)) or 'all'}"]
         if self.mine:
             argv.append("--me")
         if self.user:
-            argv.append(f"--user={plain_word('a user', self.user)}")
+            argv.append(f"--user={commands.plain_word('a user', self.user)}")
         if self.partition:
-            argv.append(f"--partition={plain_word('a partition', self.partition)}")
+            argv.append(f"--partition={commands.plain_word('a partition', self.partition)}")
         wholes = self._wholes()
         if wholes and len(wholes) <= MOST_LISTED:
             argv.append(f"--jobs={','.join(map(str, wholes))}")
@@ -151,10 +131,10 @@ class ListJobs(Request[tuple[Job, ...]]):
     def read(self, answer: CommandOutput) -> tuple[Job, ...]:
         try:
             self.check(answer)
-        except UnknownJob:
+        except errors.UnknownJob:
             # squeue's error for a single job that has left the queue; for several there is none.
             return ()
-        jobs = (Job(**read_job_row(_COLUMNS, row)) for row in self.table.rows(answer.stdout))
+        jobs = (Job(**commands.read_job_row(_COLUMNS, row)) for row in self.table.rows(answer.stdout))
         return tuple(job for job in jobs if self.admits(job))
 
     def admits(self, job: Job) -> bool:
@@ -167,7 +147,7 @@ class ListJobs(Request[tuple[Job, ...]]):
 
     def _wholes(self) -> tuple[JobId, ...]:
         if self.ids == ():
-            raise InvalidRequest("no job is given")
+            raise errors.InvalidRequest("no job is given")
         return tuple(dict.fromkeys(job.whole for job in self.ids or ()))
 
     @cached_property
@@ -189,7 +169,7 @@ class ListJobs(Request[tuple[Job, ...]]):
 
 @dataclass(frozen=True)
 class JobDetail(Request[str]):
-    """Get slurmctld's full record of a job, as text for people."""
+    """Get slurmctld's full record of a job, as text for people: over slurmrestd as JSON."""
 
     job: JobId
 
@@ -202,11 +182,7 @@ class JobDetail(Request[str]):
 
 @dataclass(frozen=True, kw_only=True)
 class CancelJobs(Request[None]):
-    """Cancel jobs, or send them a signal. Jobs that have ended are not an error.
-
-    >>> CancelJobs(ids=(JobId(7), JobId(8, element=1))).command().argv
-    ('scancel', '7', '8_1')
-    """
+    """Cancel jobs, or send them a signal. Jobs that have ended are not an error."""
 
     ids: tuple[JobId, ...]
     #: Empty: end them (SIGTERM, and SIGKILL after KillWait).
@@ -299,20 +275,16 @@ class TopJobs(_JobOrder):
 
     verb = "top"
 
-    def error(self, answer: CommandOutput) -> SlurmError:
+    def error(self, answer: CommandOutput) -> errors.SlurmError:
         error = super().error(answer)
-        if isinstance(error, NotPermitted):
-            return NotPermitted(error.said, error.command, _TOP_REMEDY)
+        if isinstance(error, errors.NotPermitted):
+            return errors.NotPermitted(error.said, error.command, _TOP_REMEDY)
         return error
 
 
 @dataclass(frozen=True)
 class UpdateJob(Order):
-    """Change fields of a job.
-
-    >>> UpdateJob(JobId(7), {"TimeLimit": "1:00:00", "Comment": "a = b"}).command().argv[2:]
-    ('JobId=7', 'TimeLimit=1:00:00', 'Comment=a = b')
-    """
+    """Change fields of a job."""
 
     job: JobId
     changes: Mapping[str, str]
@@ -325,7 +297,7 @@ class UpdateJob(Order):
 
 def _id_words(ids: tuple[JobId, ...]) -> tuple[str, ...]:
     if not ids:
-        raise InvalidRequest("no job is given")
+        raise errors.InvalidRequest("no job is given")
     return tuple(job.argument for job in ids)
 
 
@@ -333,7 +305,7 @@ def _each(pattern: re.Pattern[str], what: str, words: Iterable[str]) -> list[str
     words = list(words)
     for word in words:
         if not pattern.fullmatch(word):
-            raise InvalidRequest(f"{word!r} is not {what}")
+            raise errors.InvalidRequest(f"{word!r} is not {what}")
     return words
 
 

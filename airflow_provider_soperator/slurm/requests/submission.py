@@ -24,7 +24,7 @@ from __future__ import annotations
 import base64
 import re
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from enum import Enum
@@ -36,21 +36,11 @@ from typing import TYPE_CHECKING
 from airflow_provider_soperator.slurm import (
     dependencies,
     directives,
+    errors,
     job_description,
     option_values,
     packs,
     sbatch_arguments,
-)
-from airflow_provider_soperator.slurm.errors import (
-    SUBMISSION,
-    InvalidRequest,
-    NotReached,
-    SlurmError,
-    SubmissionWithdrawn,
-    UnreadableAnswer,
-    count_limits,
-    from_output,
-    passing,
 )
 from airflow_provider_soperator.slurm.job_description import Job, JobDescription
 from airflow_provider_soperator.slurm.job_ids import MARK, JobId, SubmissionKey, key_of, strip_key
@@ -85,7 +75,6 @@ WITHDRAWN = ".withdrawn"
 
 @cache
 def _program(name: str) -> str:
-    """A program that runs on the cluster."""
     return "".join(Path(__file__).with_name(f"{part}.bash").read_text() for part in ("keyed_jobs", name))
 
 
@@ -114,7 +103,7 @@ class Submitted:
 
     id: JobId | None
     adopted: bool = False
-    error: SlurmError | None = None
+    error: errors.SlurmError | None = None
     key: SubmissionKey | None = field(default=None, compare=False)
 
 
@@ -140,15 +129,15 @@ class SubmitOnce(Request[tuple[Submitted, ...]]):
 
     def __post_init__(self) -> None:
         if not self.jobs:
-            raise InvalidRequest("a submission has at least one job")
+            raise errors.InvalidRequest("a submission has at least one job")
         keys = self.submission_keys()
         if len(set(keys)) < len(keys):
-            raise InvalidRequest("two of these jobs have the same key, so only one could be submitted")
+            raise errors.InvalidRequest("two of these jobs have the same key, so only one could be submitted")
 
     def submission_keys(self) -> tuple[SubmissionKey, ...]:
         keys = [key_of(job.name or "") for job in self.jobs]
         if None in keys:
-            raise InvalidRequest(f"the name of a job to submit once must end in {MARK!r} and a key")
+            raise errors.InvalidRequest(f"the name of a job to submit once must end in {MARK!r} and a key")
         return tuple(key for key in keys if key)
 
     def again(self) -> SubmitOnce:
@@ -156,12 +145,7 @@ class SubmitOnce(Request[tuple[Submitted, ...]]):
         return replace(self, fresh=False)
 
     @cached_property
-    def order(self) -> tuple[int, ...]:
-        """The places of the jobs in the order of submission: each after its dependencies."""
-        return in_order(self.jobs)
-
-    @cached_property
-    def calls(self) -> tuple[_Call, ...]:
+    def calls(self) -> tuple[packs.Pack, ...]:
         """What sbatch is called for, in the order of submission."""
         packables = map(packs.packable_of, self.jobs) if self.packables is None else self.packables
         made = [] if self.together else packs.packs(packables)
@@ -169,10 +153,7 @@ class SubmitOnce(Request[tuple[Submitted, ...]]):
         keys = self.submission_keys()
         alone = [place for place in range(len(self.jobs)) if place not in in_array]
         order = [alone[at] for at in in_order([self.jobs[place] for place in alone])]
-        return (
-            *(_Call(pack.job, pack.key, pack.places) for pack in made),
-            *(_Call(self.jobs[place], keys[place], {None: place}) for place in order),
-        )
+        return (*made, *(packs.Pack(self.jobs[place], keys[place], {None: place}) for place in order))
 
     def command(self) -> Command:
         stdin = b"\0".join(self._fields()) + b"\0"
@@ -180,13 +161,13 @@ class SubmitOnce(Request[tuple[Submitted, ...]]):
 
     def read(self, answer: CommandOutput) -> tuple[Submitted, ...]:
         if answer.status:
-            raise from_output((SUBMISSION,), answer.status, b"", answer.stderr)
+            raise errors.from_output((errors.SUBMISSION,), answer.status, b"", answer.stderr)
         found = dict(self._outcome(line) for line in answer.text.splitlines())
         refused = {place: one for place, one in found.items() if one.error}
         if self.together is Together.END or (self.together and refused):
             found = dict.fromkeys(range(len(self.jobs)), Submitted(None)) | refused
         if found.keys() != set(range(len(self.jobs))):
-            raise UnreadableAnswer(f"expected {len(self.jobs)} answers, got {len(found)}", "sbatch")
+            raise errors.UnreadableAnswer(f"expected {len(self.jobs)} answers, got {len(found)}", "sbatch")
         return tuple(found[place] for place in range(len(self.jobs)))
 
     def _fields(self) -> Iterator[bytes]:
@@ -196,7 +177,7 @@ class SubmitOnce(Request[tuple[Submitted, ...]]):
         shared = dict.fromkeys(key.shared.text for key in keys if key.element is not None)
         together = self.together.value if self.together else ""
         limits = map(str, (LOCK_WAIT, WORK_TIME, KEPT))
-        words = (HELD, WITHDRAWN, unknown_key(self.mark), passing(), count_limits(), GONE.pattern)
+        words = (HELD, WITHDRAWN, unknown_key(self.mark), errors.passing(), errors.count_limits(), GONE.pattern)
         for text in (*limits, self.mark, _yes(self.fresh), together, *words, *_counted([*shared]), str(len(past))):
             yield text.encode()
         for selection in past:
@@ -206,7 +187,7 @@ class SubmitOnce(Request[tuple[Submitted, ...]]):
         for call in self.calls:
             yield from self._job_fields(call, of_all)
 
-    def _job_fields(self, call: _Call, of_all: frozenset[SubmissionKey]) -> Iterator[bytes]:
+    def _job_fields(self, call: packs.Pack, of_all: frozenset[SubmissionKey]) -> Iterator[bytes]:
         job, key = call.job, call.key
         waits_for, asked = dependency_of(job), asked_for(job)
         priority = "" if asked.priority is None else option_values.PRIORITY.write(asked.priority)
@@ -237,22 +218,14 @@ class SubmitOnce(Request[tuple[Submitted, ...]]):
         number, _, element = which.partition("_")
         place = self.calls[int(number)].places[int(element) if element else None]
         if kind == "left":
-            return place, Submitted(None, error=NotReached("the time of the request was over", "sbatch"))
+            return place, Submitted(None, error=errors.NotReached("the time of the request was over", "sbatch"))
         if kind == "withdrawn":
-            return place, Submitted(None, error=SubmissionWithdrawn("the submission was withdrawn", "sbatch"))
+            return place, Submitted(None, error=errors.SubmissionWithdrawn("the submission was withdrawn", "sbatch"))
         if kind == "failed":
             status, _, said = rest.partition(" ")
-            return place, Submitted(None, error=from_output(("sbatch",), int(status), b"", base64.b64decode(said)))
+            error = errors.from_output(("sbatch",), int(status), b"", base64.b64decode(said))
+            return place, Submitted(None, error=error)
         return place, Submitted(JobId.parse(rest), adopted=kind == "adopted")
-
-
-@dataclass(frozen=True)
-class _Call:
-    """A call of sbatch: for a job, or for an array of jobs, whose places are known by their elements."""
-
-    job: BatchJob
-    key: SubmissionKey
-    places: Mapping[int | None, int]
 
 
 def names_of(names: Iterable[str]) -> Iterator[str]:
@@ -273,9 +246,6 @@ class Withdraw(Order):
     """Withdraw the submissions of these keys that have begun; later ones are not met.
 
     ``is_void``: the opposite, as another try goes on with the jobs.
-
-    >>> Withdraw((SubmissionKey("abcdefghijkl"),)).command().stdin
-    b'abcdefghijkl\\n'
     """
 
     keys: tuple[SubmissionKey, ...]
@@ -315,11 +285,7 @@ IdOf = Callable[[SubmissionKey], int]
 
 @dataclass(frozen=True)
 class KeyedDependency:
-    """A dependency that may name jobs by their submission keys, or all of the same name.
-
-    >>> KeyedDependency("afterok:12:q6befiawjvkz_3,singleton").resolve(lambda key: 13, same_name=[7, 9])
-    'afterok:12:13_3,afterany:7:9'
-    """
+    """A dependency that may name jobs by their submission keys, or all of the same name."""
 
     #: Slurm's notation, with keys among the ids.
     text: str = ""
@@ -374,7 +340,7 @@ def dependency_of(job: JobDescription) -> KeyedDependency:
     wanted = asked_for(job).dependency
     found = KeyedDependency() if wanted is None else KeyedDependency(dependencies.dependency_text(wanted))
     if "?" in found.text and _SINGLETON in found.text.lower().split("?"):
-        raise InvalidRequest(f"{found.text!r}: singleton cannot be joined with '?'")
+        raise errors.InvalidRequest(f"{found.text!r}: singleton cannot be joined with '?'")
     return found
 
 
@@ -395,7 +361,7 @@ def in_order(jobs: Sequence[JobDescription]) -> tuple[int, ...]:
         sorter.prepare()
     except CycleError as error:
         names = " -> ".join(readable_job_name(jobs[place]) for place in reversed(error.args[1]))
-        raise InvalidRequest(f"these jobs wait for each other, so none could start: {names}") from None
+        raise errors.InvalidRequest(f"these jobs wait for each other, so none could start: {names}") from None
     found: list[int] = []
     while ready := sorted(sorter.get_ready()):
         found += ready

@@ -4,4 +4,4 @@ Nothing is sent here: ``calls.steps`` yields calls and is sent their answers by 
 """
 
 # Each module registers its functions with ``calls``.
-from airflow_provider_soperator.slurm.rest import accounting, cluster, jobs, nodes, reservations, submission  # noqa: F401
+from airflow_provider_soperator.slurm.rest import accounting, cluster, jobs, submission

@@ -8,37 +8,15 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from airflow_provider_soperator.slurm import job_description
+from airflow_provider_soperator.slurm import job_description, notations, requests
 from airflow_provider_soperator.slurm.cluster_records import Association, Share, UserRights
 from airflow_provider_soperator.slurm.errors import AccountingUnreachable, SlurmError
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import AccountingJob, AccountingStep
-from airflow_provider_soperator.slurm.notations import NoDuration, format_time
-from airflow_provider_soperator.slurm.requests.accounting import (
-    Accounting,
-    ListShares,
-    ShowRights,
-    by_name,
-    with_earlier_runs,
-)
-from airflow_provider_soperator.slurm.requests.cluster import WhoAmI
-from airflow_provider_soperator.slurm.requests.commands import clean
-from airflow_provider_soperator.slurm.rest.calls import (
-    UNREADABLE,
-    Json,
-    RestCall,
-    Site,
-    Steps,
-    asked,
-    exit_code,
-    handles,
-    minutes,
-    moment,
-    number,
-    seconds,
-    segment,
-    steps,
-)
+from airflow_provider_soperator.slurm.notations import NoDuration
+from airflow_provider_soperator.slurm.requests.accounting import by_name, with_earlier_runs
+from airflow_provider_soperator.slurm.rest import calls
+from airflow_provider_soperator.slurm.rest.calls import UNREADABLE, Json, RestCall, Site, Steps, asked, handles, steps
 from airflow_provider_soperator.slurm.states import JobBase, JobState
 
 Query = tuple[tuple[str, str], ...]
@@ -48,14 +26,14 @@ LONGEST = 4000
 
 
 @handles
-def accounting(request: Accounting, site: Site) -> Steps[tuple[AccountingJob, ...]]:
+def accounting(request: requests.Accounting, site: Site) -> Steps[tuple[AccountingJob, ...]]:
     """List jobs; many ids or names take several calls, as they are part of the URL.
 
     Exit codes equal those of the queue, on every version of Slurm.
     """
     request.command()
     # Not asked for as ``users``: slurmrestd would have to know them, and its Pod may know root alone.
-    mine = ("", (yield from steps(WhoAmI(), site))) if request.mine else None
+    mine = ("", (yield from steps(requests.WhoAmI(), site))) if request.mine else None
     runs: dict[JobId, list[AccountingJob]] = {}
     for query in _queries(request):
         data = yield from _asked(RestCall("GET", "slurmdb/jobs/", query))
@@ -75,7 +53,7 @@ def _asked(call: RestCall, unclear: type[SlurmError] = AccountingUnreachable) ->
         raise
 
 
-def _queries(request: Accounting) -> Iterator[Query]:
+def _queries(request: requests.Accounting) -> Iterator[Query]:
     # Otherwise times are cut to the requested period, and jobs that have not started get times.
     general: Query = (("disable_truncate_usage_time", "true"), ("show_duplicates", "true"))
     general += (("skip_steps", "false" if request.steps else "true"),)
@@ -83,7 +61,7 @@ def _queries(request: Accounting) -> Iterator[Query]:
         general += (("users", request.user),)
     if request.since:
         # Selection by state also finds jobs that ended before they were ever eligible.
-        general += (("start_time", format_time(request.since)), ("end_time", "now+1day"))
+        general += (("start_time", notations.format_time(request.since)), ("end_time", "now+1day"))
         general += tuple(("state", base.value) for base in JobBase)
     elif request.ids is None:
         general += (("start_time", "today"),)
@@ -121,16 +99,15 @@ def _job(said: Json, steps: bool) -> AccountingJob:
         partition=said.get("partition") or "",
         qos=said.get("qos") or "",
         state=JobState.parse(state["current"]),
-        reason=clean(state.get("reason") or ""),
-        exit_code=exit_code(said.get("exit_code")),
-        derived_exit_code=exit_code(said.get("derived_exit_code")),
-        nodelist=clean(said.get("nodes") or ""),
-        submitted=moment(time["submission"]),
-        eligible=moment(time["eligible"]),
-        started=moment(time["start"]),
-        ended=moment(time["end"]),
-        elapsed=seconds(time["elapsed"]),
-        time_limit=minutes(time["limit"], unset=NoDuration.PARTITION_LIMIT),
+        reason=notations.clean(state.get("reason") or ""),
+        exit_code=calls.exit_code(said.get("exit_code")),
+        nodelist=notations.clean(said.get("nodes") or ""),
+        submitted=calls.moment(time["submission"]),
+        eligible=calls.moment(time["eligible"]),
+        started=calls.moment(time["start"]),
+        ended=calls.moment(time["end"]),
+        elapsed=calls.seconds(time["elapsed"]),
+        time_limit=calls.minutes(time["limit"], unset=NoDuration.PARTITION_LIMIT),
         tres=_tres(said["tres"].get("allocated")),
         comment=(said.get("comment") or {}).get("job") or "",
         submit_line=said.get("submit_line") or "",
@@ -141,12 +118,12 @@ def _job(said: Json, steps: bool) -> AccountingJob:
 
 def _id(said: Json) -> JobId:
     if array := said["array"]["job_id"]:
-        element = number(said["array"]["task_id"])
+        element = calls.number(said["array"]["task_id"])
         if element is not None:
             return JobId(array, element=element)
         return JobId(array, elements=_elements(said["array"]))
     if het := said["het"]["job_id"]:
-        return JobId(het, part=number(said["het"]["job_offset"]))
+        return JobId(het, part=calls.number(said["het"]["job_offset"]))
     return JobId(said["job_id"])
 
 
@@ -168,14 +145,10 @@ def _step(said: Json, job_id: JobId) -> AccountingStep:
     measured = said["tres"].get("requested", {})
     return AccountingStep(
         id=replace(job_id, step=step),
-        name=said["step"]["name"],
         state=JobState.parse(said["state"]),
-        exit_code=exit_code(said["exit_code"]),
-        started=moment(time["start"]),
-        ended=moment(time["end"]),
-        elapsed=seconds(time["elapsed"]),
-        nodelist=clean((said.get("nodes") or {}).get("range") or ""),
-        tres=_tres(said["tres"].get("allocated")),
+        exit_code=calls.exit_code(said["exit_code"]),
+        elapsed=calls.seconds(time["elapsed"]),
+        nodelist=notations.clean((said.get("nodes") or {}).get("range") or ""),
         cpu_time=_cpu_time(time.get("total")),
         max_rss=_memory(measured.get("max")),
         total_rss=_memory(measured.get("total")),
@@ -184,10 +157,10 @@ def _step(said: Json, job_id: JobId) -> AccountingStep:
 
 def _cpu_time(said: Json | None) -> timedelta | None:
     """A time of CPUs, in the units of ``sacct``: milliseconds, and from an hour on seconds."""
-    whole = number(said["seconds"]) if said else None
+    whole = calls.number(said["seconds"]) if said else None
     if said is None or whole is None:
         return None
-    time = timedelta(seconds=whole, microseconds=number(said["microseconds"]) or 0)
+    time = timedelta(seconds=whole, microseconds=calls.number(said["microseconds"]) or 0)
     return time - time % (timedelta(seconds=1) if time >= timedelta(hours=1) else timedelta(milliseconds=1))
 
 
@@ -207,9 +180,9 @@ def _tres(said: list[Json] | None) -> str:
 
 
 @handles
-def show_rights(request: ShowRights, site: Site) -> Steps[UserRights]:
+def show_rights(request: requests.ShowRights, site: Site) -> Steps[UserRights]:
     request.command()
-    data = yield from _asked(RestCall("GET", f"slurmdb/user/{segment(request.user)}"))
+    data = yield from _asked(RestCall("GET", f"slurmdb/user/{calls.segment(request.user)}"))
     if not data.get("users"):
         return UserRights(user=request.user, is_known=False)
     user = data["users"][0]
@@ -235,14 +208,14 @@ _DIGITS = 6
 
 
 @handles
-def list_shares(request: ListShares, site: Site) -> Steps[tuple[Share, ...]]:
+def list_shares(request: requests.ListShares, site: Site) -> Steps[tuple[Share, ...]]:
     data = yield from _asked(RestCall("GET", "slurm/shares"), SlurmError)
     return by_name(map(_share, (data.get("shares") or {}).get("shares") or ()))
 
 
 def _share(said: Json) -> Share:
     is_user = "USER" in said["type"]
-    shares = number(said["shares"])
+    shares = calls.number(said["shares"])
     has_own = shares is not None and shares < _PARENTS
     fair = said["fairshare"]
     return Share(

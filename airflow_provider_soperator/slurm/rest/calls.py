@@ -48,11 +48,7 @@ class Site:
 
 @dataclass(frozen=True)
 class RestCall:
-    """One HTTP request.
-
-    >>> RestCall("GET", "slurmdb/jobs/", (("step", "1"), ("step", "2"))).target(42)
-    '/slurmdb/v0.0.42/jobs/?step=1&step=2'
-    """
+    """One HTTP request."""
 
     method: str
     #: The plugin, and the path after the version: ``slurm/job/7``.
@@ -102,7 +98,6 @@ def unsupported(what: str, instead: str = "") -> NoReturn:
 
 
 def segment(text: object) -> str:
-    """A name as one part of a path."""
     return quote(str(text), safe="")
 
 
@@ -138,7 +133,6 @@ def errors(answer: RestAnswer) -> Iterable[Json]:
 
 
 def error(found: Iterable[Json], command: str = NAME) -> SlurmError:
-    """The exception for errors of an answer."""
     return classify(command, "; ".join(dict.fromkeys(map(_words, found))))
 
 
@@ -198,29 +192,3 @@ def exit_code(value: Json | None) -> ExitCode:
     value = value or {}
     signal = (value.get("signal") or {}).get("id")
     return ExitCode(number(value.get("return_code")) or 0, number(signal) or 0)
-
-
-def as_lines(data: Json) -> str:
-    """A record as text for people: a line for each field with a value.
-
-    >>> print(as_lines({"name": "a", "time": {"set": True, "infinite": False, "number": 5}, "comment": ""}), end="")
-    name=a
-    time=5
-    """
-    return "".join(f"{name}={value}\n" for name, value in _flat("", data))
-
-
-def _flat(prefix: str, value: Any) -> Iterable[tuple[str, str]]:
-    if isinstance(value, Mapping) and value.keys() >= {"set", "infinite", "number"}:
-        value = "UNLIMITED" if value["infinite"] else number(value)
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from _flat(f"{prefix}.{key}" if prefix else key, inner)
-    elif isinstance(value, (list, tuple)) and any(isinstance(inner, Mapping) for inner in value):
-        for index, inner in enumerate(value):
-            yield from _flat(f"{prefix}[{index}]", inner)
-    elif isinstance(value, (list, tuple)):
-        if value:
-            yield prefix, ",".join(map(str, value))
-    elif value not in (None, ""):
-        yield prefix, str(value)

@@ -2,45 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import json
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from airflow_provider_soperator.slurm import job_description, options, sbatch_arguments
+from airflow_provider_soperator.slurm import job_description, notations, options, requests, sbatch_arguments
 from airflow_provider_soperator.slurm.errors import InvalidRequest, UnknownJob
 from airflow_provider_soperator.slurm.job import BatchJob
+from airflow_provider_soperator.slurm.job_description import Option
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.job_records import Job
 from airflow_provider_soperator.slurm.notations import NoDuration
-from airflow_provider_soperator.slurm.requests.commands import clean
-from airflow_provider_soperator.slurm.requests.jobs import (
-    CancelJobs,
-    HoldJobs,
-    JobDetail,
-    ListJobs,
-    ReleaseJobs,
-    RequeueJobs,
-    Submit,
-    TopJobs,
-    UpdateJob,
-)
-from airflow_provider_soperator.slurm.rest.calls import (
-    UNREADABLE,
-    Json,
-    RestCall,
-    Site,
-    Steps,
-    as_lines,
-    asked,
-    check_each,
-    exit_code,
-    handles,
-    minutes,
-    moment,
-    number,
-    segment,
-    unsupported,
-)
+from airflow_provider_soperator.slurm.rest import calls
+from airflow_provider_soperator.slurm.rest.calls import UNREADABLE, Json, RestCall, Site, Steps, asked, handles
 from airflow_provider_soperator.slurm.states import JobBase, JobState
 
 #: Up to this many jobs are requested one by one; more with the whole queue, in one call.
@@ -76,14 +51,14 @@ _UPDATES: Mapping[str, str] = {
 
 
 @handles
-def list_jobs(request: ListJobs, site: Site) -> Steps[tuple[Job, ...]]:
+def list_jobs(request: requests.ListJobs, site: Site) -> Steps[tuple[Job, ...]]:
     """List jobs. slurmrestd returns the whole queue or single jobs; all other conditions are applied here.
 
     Before v0.0.43 ``stdout`` has its patterns expanded, and is empty for pending elements of an array.
     """
     request.command()  # rejects invalid states, users and partitions
     if request.mine and not site.user:
-        unsupported("tell whose token this is, and the token names no user", "set the user of the connection")
+        calls.unsupported("tell whose token this is, and the token names no user", "set the user of the connection")
     wholes = tuple(dict.fromkeys(job.whole for job in request.ids or ()))
     found: list[Json] = []
     if 0 < len(wholes) <= FEW:
@@ -102,7 +77,7 @@ def list_jobs(request: ListJobs, site: Site) -> Steps[tuple[Job, ...]]:
     return tuple(job for job in jobs if request.admits(job))
 
 
-def _is_wanted(said: Json, request: ListJobs, site: Site) -> bool:
+def _is_wanted(said: Json, request: requests.ListJobs, site: Site) -> bool:
     if request.mine and said["user_name"] != site.user:
         return False
     if request.user and said["user_name"] != request.user:
@@ -124,7 +99,7 @@ def _cut_elements(found: list[Json]) -> Steps[dict[int, str]]:
     for array, written in cut.items():
         data = yield from asked(RestCall("GET", "slurm/jobs/state/", (("job_id", str(array)),)))
         all_of_it = {JobId.parse(one["job_id"]).element for one in data["jobs"]}
-        apart = {number(one["array_task_id"]) for one in found if number(one["array_job_id"]) == array}
+        apart = {calls.number(one["array_task_id"]) for one in found if calls.number(one["array_job_id"]) == array}
         waiting = [element for element in all_of_it - apart if element is not None]
         limit = written.partition("%")[2]
         elements[array] = job_description.array_text(waiting, int(limit) if limit else None)
@@ -133,8 +108,8 @@ def _cut_elements(found: list[Json]) -> Steps[dict[int, str]]:
 
 def _ends(said: Json, now: datetime) -> datetime | None:
     """The end; None for a job without a limit, as in squeue, where slurmctld has a year from its start."""
-    ends = moment(said["end_time"])
-    unlimited = minutes(said["time_limit"], unset=NoDuration.PARTITION_LIMIT) is NoDuration.UNLIMITED
+    ends = calls.moment(said["end_time"])
+    unlimited = calls.minutes(said["time_limit"], unset=NoDuration.PARTITION_LIMIT) is NoDuration.UNLIMITED
     return None if unlimited and ends and ends > now else ends
 
 
@@ -153,67 +128,67 @@ def _job(said: Json, elements: Mapping[int, str], now: datetime) -> Job:
         raw_id=said["job_id"],
         name=said["name"],
         user=said["user_name"],
-        account=clean(said["account"]),
+        account=notations.clean(said["account"]),
         partition=said["partition"],
-        qos=clean(said["qos"]),
+        qos=notations.clean(said["qos"]),
         state=state,
-        reason=clean((said["state_description"] or said["state_reason"]).replace(" ", "_")),
-        nodelist=clean(said["nodes"]),
-        batch_host=clean(said["batch_host"]),
-        submitted=moment(said["submit_time"]),
-        started=moment(said["start_time"]),
+        reason=notations.clean((said["state_description"] or said["state_reason"]).replace(" ", "_")),
+        nodelist=notations.clean(said["nodes"]),
+        batch_host=notations.clean(said["batch_host"]),
+        submitted=calls.moment(said["submit_time"]),
+        started=calls.moment(said["start_time"]),
         ends=_ends(said, now),
-        time_limit=minutes(said["time_limit"], unset=NoDuration.PARTITION_LIMIT),
+        time_limit=calls.minutes(said["time_limit"], unset=NoDuration.PARTITION_LIMIT),
         time_used=_time_used(said, state, now),
-        priority=number(said["priority"]),
+        priority=calls.number(said["priority"]),
         restarts=said["restart_cnt"],
         may_requeue=said.get("requeue", True),
-        exit_code=exit_code(said["exit_code"]),
-        dependency=clean(said["dependency"]),
-        reservation=clean(said["resv_name"]),
+        exit_code=calls.exit_code(said["exit_code"]),
+        dependency=notations.clean(said["dependency"]),
+        reservation=notations.clean(said["resv_name"]),
         tres=said["tres_alloc_str"] or said["tres_req_str"],
-        comment=clean(said["comment"]),
+        comment=notations.clean(said["comment"]),
         workdir=said["current_working_directory"],
         stdout="" if _NO_ELEMENT in stdout else stdout,
     )
 
 
 def _id(said: Json, elements: Mapping[int, str]) -> JobId:
-    if array := number(said["array_job_id"]):
-        element = number(said["array_task_id"])
+    if array := calls.number(said["array_job_id"]):
+        element = calls.number(said["array_task_id"])
         if element is not None:
             return JobId(array, element=element)
         return JobId(array, elements=elements.get(array, said["array_task_string"]))
-    if het := number(said["het_job_id"]):
-        return JobId(het, part=number(said["het_job_offset"]))
+    if het := calls.number(said["het_job_id"]):
+        return JobId(het, part=calls.number(said["het_job_offset"]))
     return JobId(said["job_id"])
 
 
 def _time_used(said: Json, state: JobState, now: datetime) -> timedelta:
     """The time used as in ``squeue``: a suspended job does not use time."""
-    started = moment(said["start_time"])
+    started = calls.moment(said["start_time"])
     if started is None or state.base is JobBase.PENDING:
         return timedelta()
-    before = timedelta(seconds=number(said["pre_sus_time"]) or 0)
+    before = timedelta(seconds=calls.number(said["pre_sus_time"]) or 0)
     if state.base is JobBase.SUSPENDED:
         return before
-    ended = moment(said["end_time"])
+    ended = calls.moment(said["end_time"])
     until = now.replace(microsecond=0) if state.base is JobBase.RUNNING or ended is None else ended
-    resumed = moment(said["suspend_time"])
+    resumed = calls.moment(said["suspend_time"])
     return max(timedelta(), until - resumed + before if resumed else until - started)
 
 
 @handles
-def job_detail(request: JobDetail, site: Site) -> Steps[str]:
-    data = yield from asked(RestCall("GET", f"slurm/job/{segment(request.job.whole)}"))
+def job_detail(request: requests.JobDetail, site: Site) -> Steps[str]:
+    data = yield from asked(RestCall("GET", f"slurm/job/{calls.segment(request.job.whole)}"))
     jobs = [one for one in data["jobs"] if request.job.covers(_id(one, {})) or _id(one, {}).covers(request.job)]
     if not jobs:
         raise UnknownJob("Invalid job id specified")
-    return "\n".join(map(as_lines, jobs))
+    return "\n".join(json.dumps(one, indent=1) for one in jobs)
 
 
 @handles
-def cancel(request: CancelJobs, site: Site) -> Steps[None]:
+def cancel(request: requests.CancelJobs, site: Site) -> Steps[None]:
     """Cancel jobs in one call, even a single one: v0.0.41 reports no errors for calls about a single job."""
     request.command()
     flags = ["FULL_JOB"] * request.full + ["BATCH_JOB"] * request.batch
@@ -223,16 +198,16 @@ def cancel(request: CancelJobs, site: Site) -> Steps[None]:
     if request.waiting:
         body["job_state"] = ["PENDING"]
     data = yield from asked(RestCall("DELETE", "slurm/jobs/", body=body))
-    check_each(data, ignored=_GONE | {_OTHER_STATE} if request.waiting else _GONE)
+    calls.check_each(data, ignored=_GONE | {_OTHER_STATE} if request.waiting else _GONE)
 
 
 @handles
-def hold(request: HoldJobs, site: Site) -> Steps[None]:
+def hold(request: requests.HoldJobs, site: Site) -> Steps[None]:
     return _update_each(request.ids, {"hold": True}, "hold")
 
 
 @handles
-def release(request: ReleaseJobs, site: Site) -> Steps[None]:
+def release(request: requests.ReleaseJobs, site: Site) -> Steps[None]:
     return _update_each(request.ids, {"hold": False}, "release")
 
 
@@ -247,7 +222,7 @@ def _update_each(ids: tuple[JobId, ...], change: Json, what: str) -> Steps[None]
         try:
             # slurmrestd changes only one part of a heterogeneous job per call.
             data = yield from asked(RestCall("GET", f"slurm/job/{job.job}"))
-            parts = [one["job_id"] for one in data["jobs"] if number(one["het_job_id"])]
+            parts = [one["job_id"] for one in data["jobs"] if calls.number(one["het_job_id"])]
             for part in parts or [job.job]:
                 yield from asked(RestCall("POST", f"slurm/job/{part}", body=change))
         except UnknownJob as error:
@@ -258,47 +233,46 @@ def _update_each(ids: tuple[JobId, ...], change: Json, what: str) -> Steps[None]
 
 def _refuse_elements(job: JobId, what: str) -> None:
     if job.element is not None or job.elements:
-        unsupported(f"{what} single elements of a job array")
+        calls.unsupported(f"{what} single elements of a job array")
 
 
 @handles
-def requeue(request: RequeueJobs, site: Site) -> Steps[None]:
+def requeue(request: requests.RequeueJobs, site: Site) -> Steps[None]:
     request.command()
     site.require(45, "requeue jobs")
     flags = {"flags": ["Hold"]} if request.hold else {}
     body = {"jobs": [job.argument for job in request.ids], **flags}
-    check_each((yield from asked(RestCall("POST", "slurm/jobs/requeue", body=body))))
+    calls.check_each((yield from asked(RestCall("POST", "slurm/jobs/requeue", body=body))))
 
 
 @handles
-def top(request: TopJobs, site: Site) -> Steps[None]:
-    unsupported("put jobs before the others of their user")
+def top(request: requests.TopJobs, site: Site) -> Steps[None]:
+    calls.unsupported("put jobs before the others of their user")
 
 
 @handles
-def update_job(request: UpdateJob, site: Site) -> Steps[None]:
+def update_job(request: requests.UpdateJob, site: Site) -> Steps[None]:
     request.command()
     _refuse_elements(request.job, "change")
     change: dict[str, Any] = {}
     for name, value in request.changes.items():
-        change |= _said(name, value)(value)
-    yield from asked(RestCall("POST", f"slurm/job/{segment(request.job.without_step)}", body=change))
+        change |= _option(name, value).to_json(value)
+    yield from asked(RestCall("POST", f"slurm/job/{calls.segment(request.job.without_step)}", body=change))
 
 
-def _said(name: str, value: str) -> Callable[[str], dict[str, Any]]:
+def _option(name: str, value: str) -> Option:
     known = _UPDATES.get(name.lower())
     if known is None:
-        unsupported(f"change a job's {name}; it can change {', '.join(sorted(_UPDATES))}")
+        calls.unsupported(f"change a job's {name}; it can change {', '.join(sorted(_UPDATES))}")
     if value[:1] in ("+", "-") and name.lower() != "nice":
-        unsupported(f"change a job's {name} by an amount")
+        calls.unsupported(f"change a job's {name} by an amount")
     option = options.typed(known or name.lower())
     assert option
-    assert option.rest
-    return option.rest
+    return option
 
 
 @handles
-def submit(request: Submit, site: Site) -> Steps[JobId]:
+def submit(request: requests.Submit, site: Site) -> Steps[JobId]:
     return submitted(payload_of(request.job, site))
 
 
@@ -312,4 +286,4 @@ def payload_of(job: BatchJob, site: Site) -> dict[str, Any]:
 
 def submitted(body: Json) -> Steps[JobId]:
     data = yield from asked(RestCall("POST", "slurm/job/submit", body=body), "sbatch")
-    return JobId(number(data["job_id"]) or 0)
+    return JobId(calls.number(data["job_id"]) or 0)

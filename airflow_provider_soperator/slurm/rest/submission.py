@@ -21,32 +21,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
-from airflow_provider_soperator.slurm.errors import (
-    AccountingDisabled,
-    JobFinished,
-    SlurmError,
-    SubmitRefused,
-    TransientSlurmError,
-    TryAgain,
-    UnknownJob,
-)
+from airflow_provider_soperator.slurm import errors, requests
 from airflow_provider_soperator.slurm.job_ids import JobId, Keys, SubmissionKey, strip_key
 from airflow_provider_soperator.slurm.requests import submission
-from airflow_provider_soperator.slurm.requests.accounting import Accounting
-from airflow_provider_soperator.slurm.requests.jobs import CancelJobs, ListJobs
-from airflow_provider_soperator.slurm.requests.submission import (
-    HELD,
-    LOOK_BACK,
-    PLACEHOLDER,
-    WITHDRAWN,
-    CancelWithdrawn,
-    SubmitOnce,
-    Submitted,
-    Together,
-    Withdraw,
-    names_of,
-    unknown_key,
-)
 from airflow_provider_soperator.slurm.rest.accounting import accounting
 from airflow_provider_soperator.slurm.rest.calls import RestCall, Site, Steps, asked, handles
 from airflow_provider_soperator.slurm.rest.jobs import cancel, list_jobs, payload_of, submitted
@@ -77,20 +54,12 @@ class _Item:
     #: For each part of the job, the changes that release it and set its own values.
     changes: list[list[dict[str, Any]]]
 
-    @property
-    def parts(self) -> list[dict[str, Any]]:
-        return _parts(self.body)
-
-    def wait_for(self, dependency: str) -> None:
-        for part in self.parts:
-            part["dependency"] = dependency
-
 
 @handles
-def submit_once(request: SubmitOnce, site: Site) -> Steps[tuple[Submitted, ...]]:
+def submit_once(request: submission.SubmitOnce, site: Site) -> Steps[tuple[submission.Submitted, ...]]:
     keys = request.submission_keys()
     # Options that slurmrestd does not have are rejected before any call.
-    items = [_item(request, place, site) for place in request.order]
+    items = [_item(request, place, site) for place in submission.in_order(request.jobs)]
     named = {key for item in items for key in item.waits.keys}
     known = yield from _in_queue({*keys, *named}, site)
     seen_at_first = len(known)
@@ -100,18 +69,20 @@ def submit_once(request: SubmitOnce, site: Site) -> Steps[tuple[Submitted, ...]]
     look_again = len(known) > seen_at_first
     alike = (yield from _alike(site)) if any(item.waits.is_singleton for item in items) else {}
     mine: dict[SubmissionKey, JobId] = {}
-    refused: dict[SubmissionKey, SlurmError] = {}
+    refused: dict[SubmissionKey, errors.SlurmError] = {}
     for item in items:
         if item.key in known or _is_over(request, refused):
             continue
         try:
             if not item.waits.is_plain:
-                item.wait_for(item.waits.resolve(_ids(known), alike.get(item.name, ())))
+                dependency = item.waits.resolve(_ids(known), alike.get(item.name, ()))
+                for part in _parts(item.body):
+                    part["dependency"] = dependency
             job = mine[item.key] = (yield from submitted(item.body)).whole
-        except TransientSlurmError:
+        except errors.TransientSlurmError:
             # It may have been accepted nevertheless.
             raise
-        except SlurmError as error:
+        except errors.SlurmError as error:
             refused[item.key] = error
         else:
             known[item.key] = _KnownJob(job, {job})
@@ -125,46 +96,46 @@ def submit_once(request: SubmitOnce, site: Site) -> Steps[tuple[Submitted, ...]]
             known[key] = seen
     if _is_over(request, refused):
         if others_too:
-            raise TryAgain("another process submits the same jobs", "sbatch")
+            raise errors.TryAgain("another process submits the same jobs", "sbatch")
         yield from _withdraw([item for item in items if item.key in known], known, site)
-        return tuple(Submitted(None, error=refused.get(key)) for key in keys)
-    if request.together is not Together.WAIT:
+        return tuple(submission.Submitted(None, error=refused.get(key)) for key in keys)
+    if request.together is not submission.Together.WAIT:
         surplus = {job for key in keys if key in known for job in known[key].unfinished - {known[key].lowest}}
         for item in items:
             if item.key not in refused and known[item.key].lowest in known[item.key].held:
                 yield from _let_go(item, known, surplus, alike.get(item.name, ()))
         if surplus:
-            yield from cancel(CancelJobs(ids=tuple(sorted(surplus))), site)
+            yield from cancel(requests.CancelJobs(ids=tuple(sorted(surplus))), site)
     return tuple(
-        Submitted(None, error=refused[key])
+        submission.Submitted(None, error=refused[key])
         if key in refused
-        else Submitted(known[key].lowest, adopted=mine.get(key) != known[key].lowest)
+        else submission.Submitted(known[key].lowest, adopted=mine.get(key) != known[key].lowest)
         for key in keys
     )
 
 
 @handles
-def withdraw(request: Withdraw, site: Site) -> Steps[None]:
+def withdraw(request: submission.Withdraw, site: Site) -> Steps[None]:
     """Do nothing: a submission ends with the process that makes these calls."""
     yield from ()
 
 
 @handles
-def cancel_withdrawn(request: CancelWithdrawn, site: Site) -> Steps[None]:
+def cancel_withdrawn(request: submission.CancelWithdrawn, site: Site) -> Steps[None]:
     """Do nothing, as nothing is withdrawn here."""
     yield from ()
 
 
-def _is_over(request: SubmitOnce, refused: dict[SubmissionKey, SlurmError]) -> bool:
+def _is_over(request: submission.SubmitOnce, refused: dict[SubmissionKey, errors.SlurmError]) -> bool:
     """True if no job of the request may stay."""
-    return request.together is Together.END or (request.together is not None and bool(refused))
+    return request.together is submission.Together.END or (request.together is not None and bool(refused))
 
 
-def _item(request: SubmitOnce, place: int, site: Site) -> _Item:
+def _item(request: submission.SubmitOnce, place: int, site: Site) -> _Item:
     job = request.jobs[place]
     waits_for = submission.dependency_of(job)
     if not waits_for.is_plain:
-        job = submission.with_extra_args(job).replace(dependency=PLACEHOLDER)
+        job = submission.with_extra_args(job).replace(dependency=submission.PLACEHOLDER)
     body = payload_of(job, site)
     changes = []
     for part in _parts(body):
@@ -176,7 +147,7 @@ def _item(request: SubmitOnce, place: int, site: Site) -> _Item:
             changes.append([{"hold": False}, own | {"priority": part.pop("priority")}])
         else:
             changes.append([{"hold": False} | own])
-        part |= {"hold": True, "comment": HELD}
+        part |= {"hold": True, "comment": submission.HELD}
     return _Item(request.submission_keys()[place], submission.readable_job_name(job), waits_for, body, changes)
 
 
@@ -187,7 +158,7 @@ def _parts(body: dict[str, Any]) -> list[dict[str, Any]]:
 def _ids(known: dict[SubmissionKey, _KnownJob]) -> submission.IdOf:
     def id_of(key: SubmissionKey) -> int:
         if key not in known:
-            raise SubmitRefused(unknown_key(key), option="--dependency")
+            raise errors.SubmitRefused(submission.unknown_key(key), option="--dependency")
         return known[key].lowest.job
 
     return id_of
@@ -195,7 +166,7 @@ def _ids(known: dict[SubmissionKey, _KnownJob]) -> submission.IdOf:
 
 def _in_queue(keys: Iterable[SubmissionKey], site: Site) -> Steps[dict[SubmissionKey, _KnownJob]]:
     wanted = Keys(keys)
-    jobs = yield from list_jobs(ListJobs(name_suffixes=wanted.suffixes, mine=bool(site.user)), site)
+    jobs = yield from list_jobs(requests.ListJobs(name_suffixes=wanted.suffixes, mine=bool(site.user)), site)
     found: dict[SubmissionKey, _KnownJob] = {}
     for job in jobs:
         for key, own in wanted.of(job.name, job.id):
@@ -204,7 +175,7 @@ def _in_queue(keys: Iterable[SubmissionKey], site: Site) -> Steps[dict[Submissio
                 known.lowest, known.dependency = own, job.dependency
             if not job.state.is_finished:
                 known.unfinished.add(own)
-                if job.comment == HELD:
+                if job.comment == submission.HELD:
                     known.held.add(own)
     return found
 
@@ -212,18 +183,18 @@ def _in_queue(keys: Iterable[SubmissionKey], site: Site) -> Steps[dict[Submissio
 def _alike(site: Site) -> Steps[dict[str, list[int]]]:
     """The user's unfinished jobs, by their names without keys."""
     found: dict[str, dict[int, None]] = {}
-    for job in (yield from list_jobs(ListJobs(mine=True), site)):
+    for job in (yield from list_jobs(requests.ListJobs(mine=True), site)):
         if not job.state.is_finished:
             found.setdefault(strip_key(job.name), {})[job.id.job] = None
     return {name: list(ids) for name, ids in found.items()}
 
 
-def _add_past(known: dict[SubmissionKey, _KnownJob], request: SubmitOnce, site: Site) -> Steps[None]:
-    since = request.since or datetime.now(timezone.utc) - LOOK_BACK
-    names, wanted = tuple(names_of(job.name or "" for job in request.jobs)), Keys(request.submission_keys())
+def _add_past(known: dict[SubmissionKey, _KnownJob], request: submission.SubmitOnce, site: Site) -> Steps[None]:
+    since = request.since or datetime.now(timezone.utc) - submission.LOOK_BACK
+    names, wanted = tuple(submission.names_of(job.name or "" for job in request.jobs)), Keys(request.submission_keys())
     try:
-        jobs = yield from accounting(Accounting(names=names, mine=bool(site.user), since=since), site)
-    except AccountingDisabled:
+        jobs = yield from accounting(requests.Accounting(names=names, mine=bool(site.user), since=since), site)
+    except errors.AccountingDisabled:
         return
     for job in jobs:
         for key, own in wanted.of(job.name, job.id):
@@ -247,11 +218,11 @@ def _withdraw(items: list[_Item], known: dict[SubmissionKey, _KnownJob], site: S
     """Cancel jobs: first held, so that none starts as another ends, and renamed, so that the next try finds none."""
     gone = [job for item in items for job in sorted(known[item.key].unfinished)]
     for item in items:
-        withdrawn = [[{"hold": True, "name": item.name + WITHDRAWN}] for _ in item.parts]
+        withdrawn = [[{"hold": True, "name": item.name + submission.WITHDRAWN}] for _ in item.changes]
         for job in known[item.key].unfinished:
             yield from _change(job, withdrawn)
     if gone:
-        yield from cancel(CancelJobs(ids=tuple(gone)), site)
+        yield from cancel(requests.CancelJobs(ids=tuple(gone)), site)
 
 
 def _change(job: JobId, changes: list[list[dict[str, Any]]]) -> Steps[None]:
@@ -260,6 +231,6 @@ def _change(job: JobId, changes: list[list[dict[str, Any]]]) -> Steps[None]:
         try:
             for change in of_part:
                 yield from asked(RestCall("POST", f"slurm/job/{number}", body=change))
-        except (JobFinished, UnknownJob):
+        except (errors.JobFinished, errors.UnknownJob):
             # Another process has released it, and it has ended since.
             continue

@@ -80,12 +80,6 @@ def test_points_in_time_survive_the_way_there_and_back(when: datetime) -> None:
     assert back == when.astimezone(timezone.utc).replace(microsecond=0)
 
 
-def test_local_times_get_the_zone_that_is_given() -> None:
-    when = parse_time("2026-07-01T12:00:00", ZoneInfo("Europe/Amsterdam"))
-    assert when is not None
-    assert when.astimezone(timezone.utc).hour == 10
-
-
 @pytest.mark.parametrize("text", ["Unknown", "N/A", "None", "NONE", "(null)", "", "0"])
 def test_no_time(text: str) -> None:
     assert parse_time(text) is None

@@ -11,10 +11,13 @@ from airflow_provider_soperator.slurm import sbatch_arguments
 from airflow_provider_soperator.slurm.job import BatchJob
 from airflow_provider_soperator.slurm.job_description import InvalidJob
 
+[PATH] = sbatch_arguments.DEFAULT_ENVIRONMENT
+
 
 def job_of(version: str = "v0.0.42", **fields: Any) -> dict[str, Any]:
-    said = BatchJob(**{"command": "true", "chdir": "/x", **fields}).to_payload(version, environment=())
-    return dict(said["job"])
+    said = dict(BatchJob(**{"command": "true", "chdir": "/x", **fields}).to_payload(version)["job"])
+    own = [pair for pair in said["environment"] if pair not in sbatch_arguments.DEFAULT_ENVIRONMENT]
+    return said | {"environment": own}
 
 
 def test_the_least_there_is() -> None:
@@ -85,10 +88,10 @@ def test_pyxis_options_go_through_the_environment() -> None:
 
 
 @pytest.mark.parametrize(
-    ("export", "starts"), [(None, "BASE=1"), ("ALL", "BASE=1"), ("NONE", "SLURM_GET_USER_ENV=1"), ("NIL", None)]
+    ("export", "starts"), [(None, PATH), ("ALL", PATH), ("NONE", "SLURM_GET_USER_ENV=1"), ("NIL", None)]
 )
 def test_export(export: str | None, starts: str | None) -> None:
-    said = BatchJob(command="true", chdir="/x", export=export).to_payload("v0.0.42", environment=["BASE=1"])
+    said = BatchJob(command="true", chdir="/x", export=export).to_payload("v0.0.42")
     assert said["job"]["environment"][:-1] == ([starts] if starts else [])
 
 

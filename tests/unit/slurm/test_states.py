@@ -22,16 +22,12 @@ def standing(state: JobState) -> set[str]:
     ("said", "expected"),
     [
         ("PENDING", PENDING),
-        ("PD", PENDING),
         ("RUNNING", ACTIVE),
-        ("R", ACTIVE),
         ("SUSPENDED", ACTIVE),
         ("COMPLETING", ACTIVE),
-        ("CG", ACTIVE),
         ("CONFIGURING", ACTIVE),
         ("EXPEDITING", ACTIVE),
         ("STOPPED", ACTIVE),
-        ("ST", ACTIVE),
         ("SIGNALING", ACTIVE),
         ("RESIZING", ACTIVE),
         ("STAGE_OUT", ACTIVE),
@@ -41,7 +37,6 @@ def standing(state: JobState) -> set[str]:
         ("SPECIAL_EXIT", PENDING),
         ("RESV_DEL_HOLD", PENDING),
         ("COMPLETED", FINISHED),
-        ("CD", FINISHED),
         ("CANCELLED", FINISHED),
         ("CANCELLED by 1001", FINISHED),
         ("FAILED", FINISHED),
@@ -51,7 +46,6 @@ def standing(state: JobState) -> set[str]:
         ("BOOT_FAIL", FINISHED),
         ("DEADLINE", FINISHED),
         ("OUT_OF_MEMORY", FINISHED),
-        ("OOM", FINISHED),
         ("REVOKED", FINISHED),
     ],
 )
@@ -79,11 +73,11 @@ def test_who_cancelled_a_job() -> None:
     state = JobState.parse("CANCELLED by 1001")
     assert state.base is JobBase.CANCELLED
     assert state.cancelled_by == 1001
-    assert state == JobState.parse("CA")
+    assert state == JobState.parse("CANCELLED")
 
 
 def test_json_and_text_agree() -> None:
-    assert JobState.parse(["RUNNING", "CONFIGURING"]) == JobState.parse("R+CF") == JobState.parse("RUNNING+CONFIGURING")
+    assert JobState.parse(["RUNNING", "CONFIGURING"]) == JobState.parse("RUNNING+CONFIGURING")
 
 
 job_words = st.sampled_from([*(base.value for base in JobBase), *(flag.value for flag in JobFlag), "WARPING", "Q"])
@@ -120,20 +114,6 @@ def test_powered_down_is_not_down() -> None:
 @pytest.mark.parametrize(
     ("said", "base", "flags"),
     [
-        ("idle", NodeBase.IDLE, set()),
-        ("idle*", NodeBase.IDLE, {NodeFlag.NOT_RESPONDING}),
-        ("idle~", NodeBase.IDLE, {NodeFlag.POWERED_DOWN}),
-        ("alloc#", NodeBase.ALLOCATED, {NodeFlag.POWERING_UP}),
-        ("mix!", NodeBase.MIXED, {NodeFlag.POWER_DOWN}),
-        ("down%", NodeBase.DOWN, {NodeFlag.POWERING_DOWN}),
-        ("idle$", NodeBase.IDLE, {NodeFlag.MAINTENANCE}),
-        ("idle@", NodeBase.IDLE, {NodeFlag.REBOOT_REQUESTED}),
-        ("idle^", NodeBase.IDLE, {NodeFlag.REBOOT_ISSUED}),
-        ("mix-", NodeBase.MIXED, {NodeFlag.PLANNED}),
-        ("drained~", NodeBase.IDLE, {NodeFlag.DRAIN, NodeFlag.POWERED_DOWN}),
-        ("drng*", None, {NodeFlag.DRAIN, NodeFlag.NOT_RESPONDING}),
-        ("comp", None, {NodeFlag.COMPLETING}),
-        ("inval", None, {NodeFlag.INVALID_REG}),
         ("DOWN+CLOUD+DRAIN+POWERED_DOWN", NodeBase.DOWN, {NodeFlag.CLOUD, NodeFlag.DRAIN, NodeFlag.POWERED_DOWN}),
         ("IDLE+POWER_DOWN_ASAP", NodeBase.IDLE, {NodeFlag.POWER_DOWN, NodeFlag.POWER_DRAIN}),
     ],

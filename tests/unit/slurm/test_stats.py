@@ -34,7 +34,7 @@ def node(name: str, state: str, used: int = 0, gres: str = "gpu:8", **fields: An
         ("PENDING", "PENDING"),
         ("RUNNING", "RUNNING"),
         ("RUNNING+CONFIGURING", "CONFIGURING"),
-        ("CG", "COMPLETING"),
+        ("COMPLETING", "COMPLETING"),
         ("COMPLETED+COMPLETING", "COMPLETING"),
         ("SUSPENDED", "SUSPENDED"),
         ("COMPLETED+REQUEUED", "PENDING"),
