@@ -105,7 +105,8 @@ class PodEvictions:
     ) -> None:
         self._objects, self._selector, self._why, self._may_take, self._log = objects, selector, why, may_take, log
         self._told: dict[str, str] = {}
-        #: What keeps Nodes from being empty, as of the last step.
+        #: How many Nodes that go still have Pods, and what keeps them from being empty, as of the last step.
+        self.busy = 0
         self.problems: tuple[str, ...] = ()
 
     async def nodes(self) -> list[PodHost]:
@@ -125,17 +126,21 @@ class PodEvictions:
         for host in chosen:
             if not host.is_cordoned:
                 await self._cordon(host)
-        waits = {host.name: "; ".join(why) for host in chosen if (why := await self._evict_all(host))}
+        waits = {host.name: "; ".join(left) for host in chosen if (left := await self._evict_all(host))}
+        for name, why in waits.items():
+            if self._told.get(name) != why:
+                self._told[name] = why
+                self._log.info("Waiting for Node %s: %s", name, why)
+        self.busy = len(waits)
         self.problems = tuple(f"Node {name}: {why}" for name, why in waits.items())
-        for line in (line for line in self.problems if self._told.get(line.split(": ")[0]) != line):
-            self._told[line.split(": ")[0]] = line
-            self._log.info("Waiting for %s", line)
+        if (short := len(hosts) - stay - len(chosen)) > 0:
+            self.problems += (f"{short} more may not go by the plan that was approved",)
         # A Pod may have come between this look and the cordon.
         return len(hosts) - sum(host.is_cordoned and not host.pods for host in chosen)
 
     async def keep(self, stay: int) -> None:
         """Undo our cordons, but those of the Nodes that go if so many stay."""
-        nodes, self.problems = await self.nodes(), ()
+        nodes, self.busy, self.problems = await self.nodes(), 0, ()
         going = choose(nodes, len(nodes) - stay)
         await self._uncordon([node for node in nodes if node not in going])
         if left := [node.name for node in going if node.is_ours]:

@@ -347,6 +347,7 @@ def test_only_nodes_of_the_approved_plan_are_emptied(inference: Inference) -> No
     session = inference.open(may_take=frozenset({one}))
     inference.do(session.shrink(1, NOW))
     assert list(inference.cordoned) == [one]
+    assert inference.do(session.look()).problems == ("1 more may not go by the plan that was approved",)
 
 
 def test_without_a_connection_nebius_ends_the_pods_and_the_plan_says_so(inference: Inference) -> None:

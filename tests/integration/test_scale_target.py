@@ -9,7 +9,7 @@ from typing import Any
 
 import kubernetes.client
 import pytest
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_soperator.capacity.holdings import Holding, Release
 from airflow_provider_soperator.capacity.targets import NebiusNodeGroupTarget, Target
@@ -19,7 +19,7 @@ from airflow_provider_soperator.errors import CapacityBusy, CapacityMistake
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 from airflow_provider_soperator.slurm.requests import PowerDownMode
 from airflow_provider_soperator.transports.transport_errors import ConnectFailed
-from airflow_provider_soperator.work.protocols import WorkFailed, WorkTimeout
+from airflow_provider_soperator.work.protocols import WorkTimeout
 from sandbox.cloud.landscape import BLOCK_ID, INFERENCE_NAMESPACE, NODESET_NAME_LABEL
 from tests.integration.cluster import Cluster
 from tests.integration.connections import Connections
@@ -310,7 +310,8 @@ def test_replicas_that_flux_puts_back_are_foreseen_and_left_at_that(vllm: Servic
         seen = look(target)
         assert (seen.allowed, seen.possible(0)) == (2, 2)
         assert "Flux (Kustomization apps) put it back to 2 replicas during an earlier shift" in seen.problems[0]
-        with pytest.raises(WorkFailed, match="during an earlier shift"):
+        assert at_work(target, lambda session: session.notes(0)) == seen.problems[:1]
+        with pytest.raises(AirflowException, match="during an earlier shift"):
             bring(target, 0)
         # Once they are left out in Git, nobody puts them back.
         flux(vllm, None)

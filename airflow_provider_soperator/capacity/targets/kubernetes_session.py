@@ -141,6 +141,8 @@ class KubernetesScaleSession(Session):
     async def notes(self, to: int) -> tuple[str, ...]:
         thing, scale, _ = await self._see()
         now, notes = _replicas(scale), []
+        if kept := self._kept or workloads.was_put_back(thing, now):
+            return (kept,)
         if to != now and (source := workloads.source_of(thing)):
             notes.append(
                 f"{self._workload} is kept by {source}: it {'will' if source.sets_replicas else 'may'} put its "

@@ -115,15 +115,15 @@ class NodeGroupSession(Session):
     async def look(self) -> Holding:
         """Read the holding. A node counts as long as the API counts it, also while it arrives or leaves."""
         group, operation, size = await self._see()
-        cordoned, waits = 0, tuple[str, ...]()
+        cordoned, busy, waits = 0, 0, tuple[str, ...]()
         if self._evictions:
             cordoned = sum(node.is_ours for node in await self._evictions.nodes())
-            waits = self._evictions.problems
+            busy, waits = self._evictions.busy, self._evictions.problems
         return Holding(
             allowed=size.most,
             held=group.status.node_count,
             ready=max(0, _ready(group, size) - cordoned),
-            finishing=len(waits),
+            finishing=busy,
             is_settled=is_settled(group, operation),
             problems=(*filter(None, [self._kept]), *waits, *problems(group, operation)),
             pinned=size.most if self._kept else None,
