@@ -43,6 +43,9 @@ class Holding:
     away: Mapping[str, str] = field(default_factory=dict)
     size: int | None = None
 
+    #: Its size, if others put it back to that whatever is wished for.
+    pinned: int | None = None
+
     @property
     def promised(self) -> int:
         """Units that it may still take without another command."""
@@ -50,6 +53,8 @@ class Holding:
 
     def possible(self, units: int) -> int:
         """The nearest number of units that it can have, as far as its own units decide it."""
+        if self.pinned is not None:
+            return self.pinned
         most = units if self.size is None else self.size - len(self.away)
         return max(min(units, most), len(self.stuck))
 

@@ -187,8 +187,12 @@ class ShiftOrder:
     @property
     def places(self) -> dict[str, str]:
         """What each target holds GPUs with, apart from its name: the same for two targets with the same nodes."""
-        fields = ("slurm_conn_id", "nodes", "node_group", "kubernetes_conn_id", "namespace", "resource")
-        return {one.name: "/".join(getattr(one, name) for name in fields if hasattr(one, name)) for one in self.targets}
+        fields = ("slurm_conn_id", "nodes", "kubernetes_conn_id", "namespace", "resource")
+        return {
+            one.name: getattr(one, "node_group", "")
+            or "/".join(getattr(one, name) for name in fields if hasattr(one, name))
+            for one in self.targets
+        }
 
     def units(self, name: str) -> str:
         return next(target.units for target in self.targets if target.name == name)

@@ -131,6 +131,8 @@ class Shift:
         goes = {name: await self._sessions[name].explain(units[name], release) for name in world.donors(units)}
         jobs = {name: await self._sessions[name].jobs(nodes) for name, nodes in goes.items()}
         notes = [*await self._connections.machines.notes(self._sessions), *await self._lease.notes(now)]
+        for name, session in self._sessions.items():
+            notes += [f"{name}: {note}" for note in await session.notes(units[name])]
         if not self._connections.is_agreed and (world.others != 0 or not self._connections.stores):
             notes.append(
                 "others may move GPUs of the block at the same time: lease_conn_id of the connection "

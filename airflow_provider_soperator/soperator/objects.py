@@ -14,6 +14,7 @@ from airflow_provider_soperator.transports.transport_errors import (
     API_TIMEOUT,
     ConnectFailed,
     TransportError,
+    is_conflict,
     is_missing,
     kubernetes_errors,
     namespace_errors,
@@ -130,13 +131,49 @@ class Objects:
         call = partial(self._core.list_namespaced_service, self.namespace, label_selector=selector)
         return await self._listed(f"services in namespace {self.namespace}", call)
 
-    async def list_nodes(self) -> list[Object]:
+    async def list_nodes(self, selector: str = "") -> list[Object]:
         """Kubernetes Nodes, which are in no namespace."""
-        return await self.shared("nodes", partial(self._listed, "nodes", self._core.list_node))
+        call = partial(self._core.list_node, label_selector=selector)
+        return await self.shared(("nodes", selector), partial(self._listed, "nodes", call))
 
     async def _listed(self, what: str, call: Callable[..., Awaitable[Any]]) -> list[Object]:
         with kubernetes_errors(f"list {what}", self._rights, _FOR_NOW):
             return list((await _plain(call(**_PLAIN)))["items"])
+
+    async def patch_node(self, name: str, body: Object, *, dry_run: bool = False) -> None:
+        with kubernetes_errors(f"patch node {name}", self._rights, _FOR_NOW):
+            await _plain(self._core.patch_node(name, body, _preload_content=False, **_how(dry_run)))
+
+    async def list_pods_on(self, node: str) -> list[Object]:
+        """The Pods on a Kubernetes Node, of all namespaces."""
+        call = partial(self._core.list_pod_for_all_namespaces, field_selector=f"spec.nodeName={node}")
+        return await self._listed("pods of all namespaces", call)
+
+    async def evict(self, pod: Object, *, dry_run: bool = False) -> str:
+        """Evict a Pod; returns why a PodDisruptionBudget does not allow it now, else an empty text."""
+        metadata = pod["metadata"]
+        name, namespace = metadata["name"], metadata["namespace"]
+        # A StatefulSet may have started another Pod of the same name by now.
+        options = {"preconditions": {"uid": metadata["uid"]}}
+        body: Any = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": name},
+            "deleteOptions": options,
+        }
+        how = _PLAIN | ({"dry_run": "All"} if dry_run else {})
+        with kubernetes_errors(f"evict pod {namespace}/{name}", self._rights, _FOR_NOW):
+            try:
+                said = await _plain(self._core.create_namespaced_pod_eviction(name, namespace, body, **how))
+            except Exception as error:
+                if is_missing(error) or is_conflict(error):
+                    return ""
+                said = json.loads(getattr(error, "body", None) or b"{}")
+                causes = (said.get("details") or {}).get("causes") or ()
+                if reasons := [one["message"] for one in causes if one.get("reason") == "DisruptionBudget"]:
+                    return "; ".join(reasons)
+                raise
+        return str(said.get("message")) if said.get("status") == "Failure" else ""
 
     async def check_namespace(self) -> None:
         """Raise if the namespace does not exist: Kubernetes would just list no objects."""

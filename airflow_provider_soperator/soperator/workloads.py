@@ -12,6 +12,8 @@ from airflow_provider_soperator.soperator.conditions import Condition, Object, c
 _STARTING = ("ContainerCreating", "PodInitializing")
 #: The field manager of all changes here, as in ``managedFields``.
 MANAGER = "airflow-provider-soperator"
+#: Set on a workload that others have put back during a shift: to how many replicas, and who.
+PUT_BACK = f"{MANAGER}/put-back"
 GPU_RESOURCE = "nvidia.com/gpu"
 #: Problems to report: replicas mostly wait for the same reason.
 _MOST_PROBLEMS = 3
@@ -139,6 +141,70 @@ def last_scaled_by(workload: Object) -> str:
         if "f:replicas" in ((change.get("fieldsV1") or {}).get("f:spec") or {}) and change.get("manager") != MANAGER
     ]
     return str(max(changes, key=lambda change: str(change.get("time")))["manager"]) if changes else ""
+
+
+@dataclass(frozen=True)
+class WorkloadSource:
+    """The controller that keeps an object as it is written elsewhere, mostly in Git."""
+
+    said: str
+    remedy: str
+    #: It manages ``spec.replicas`` now.
+    sets_replicas: bool
+
+    def __str__(self) -> str:
+        return self.said
+
+
+def source_of(workload: Object) -> WorkloadSource | None:
+    """The GitOps controller of an object, from the marks that it leaves.
+
+    >>> labels = {"kustomize.toolkit.fluxcd.io/name": "apps"}
+    >>> print(source_of({"metadata": {"labels": labels}}))
+    Flux (Kustomization apps)
+    """
+    metadata = workload["metadata"]
+    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
+    managers = _managers(workload)
+    left_out = "spec.replicas is left out there"
+    ignored = f"{left_out}, or ignored (spec.ignoreDifferences with RespectIgnoreDifferences=true)"
+    application = str(annotations.get("argocd.argoproj.io/tracking-id", "")).partition(":")[0]
+    if not application and any(name.startswith("argocd") for name in managers):
+        # Helm writes the same label.
+        application = labels.get("app.kubernetes.io/instance", "")
+    found = (
+        ("kustomize-controller", "Flux (Kustomization {})", labels.get("kustomize.toolkit.fluxcd.io/name"), left_out),
+        ("helm-controller", "Flux (HelmRelease {})", labels.get("helm.toolkit.fluxcd.io/name"), left_out),
+        ("argocd-controller", "Argo CD (Application {})", application, ignored),
+    )
+    for manager, said, name, remedy in found:
+        if name:
+            return WorkloadSource(said.format(name), remedy, managers.get(manager, False))
+    return None
+
+
+def _managers(workload: Object) -> dict[str, bool]:
+    """The field managers of an object, and whether each has set its replicas."""
+    found: dict[str, bool] = {}
+    for entry in workload["metadata"].get("managedFields") or ():
+        name = str(entry.get("manager"))
+        has = "f:replicas" in ((entry.get("fieldsV1") or {}).get("f:spec") or {})
+        found[name] = found.get(name, False) or has
+    return found
+
+
+def was_put_back(workload: Object, replicas: int) -> str:
+    """Why another shift has left it at this number; empty if it has not, or if whoever put it back has let go."""
+    noted = (workload["metadata"].get("annotations") or {}).get(PUT_BACK)
+    who = last_scaled_by(workload)
+    if not noted or noted != f"{replicas} by {who}":
+        return ""
+    source = source_of(workload)
+    remedy = f" unless {source.remedy}" if source else ""
+    return (
+        f"{source or who} put it back to {replicas} replicas during an earlier shift, and will again{remedy}; to try "
+        f"again, remove its annotation {PUT_BACK}"
+    )
 
 
 def problems(workload: Object, pods: Sequence[Object]) -> tuple[str, ...]:

@@ -86,6 +86,8 @@ class ScalingProgress(Progress[Session]):
     async def _bring(self, session: Session) -> Holding:
         seen = await session.look()
         units = self._wanted.units
+        if seen.pinned not in (None, units):
+            raise CapacityError(f"{self._target.name}: {seen.problems[0]}")
         if max(seen.held, seen.allowed) > units:
             now, mode = datetime.now(timezone.utc), self._wanted.mode
             await session.shrink(units, Release(wanted_at=now, mode=MODES[mode], ends_jobs=mode == "force"))

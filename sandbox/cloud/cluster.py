@@ -12,7 +12,13 @@ from sandbox.cloud.faults import ApiFaults
 from sandbox.cloud.fleet import Fleet
 from sandbox.cloud.keda import ScaledObjectController
 from sandbox.cloud.pods import Logs, Runner
-from sandbox.cloud.workloads import DeploymentController, NodeController, Scheduler, busy_machines
+from sandbox.cloud.workloads import (
+    DeploymentController,
+    DisruptionController,
+    NodeController,
+    Scheduler,
+    busy_machines,
+)
 from sandbox.kube import kubeconfig
 from sandbox.kube.server import KubernetesDouble, serve
 from sandbox.kube.store import ObjectStore
@@ -39,6 +45,7 @@ class KubernetesCluster:
         self.events = Recorder(self.store)
         self._scaled_objects = ScaledObjectController(self.store)
         self._deployments = DeploymentController(self.store)
+        self._disruptions = DisruptionController(self.store)
         self._nodes = NodeController(self.store, fleet, self.events, cluster_id)
         self._scheduler = Scheduler(self.store, fleet, self.events, cluster_id)
         self._double: KubernetesDouble | None = None
@@ -71,6 +78,7 @@ class KubernetesCluster:
         self._scaled_objects.sync()
         self._deployments.sync()
         self._nodes.sync()
+        self._disruptions.sync()
         return self._scheduler.sync()
 
     def busy_machines(self) -> set[str]:

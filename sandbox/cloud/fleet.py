@@ -183,13 +183,14 @@ class Fleet:
             machine.empty_since = now
 
     def _shrink(self, group: NodeGroup, now: float, pending: int, busy: AbstractSet[str]) -> None:
-        # The last of these go first: empty ones before busy ones, then the youngest. As on the real
-        # API, nobody can choose.
-        alive = sorted(self._alive(group.id), key=lambda machine: (machine.id not in busy, machine.since))
+        alive = self._alive(group.id)
         if isinstance(group.size, Fixed):
+            # The youngest go first, whether or not Pods run on them: the real API does not say which it takes.
             group.target = group.size.count
-            doomed = alive[group.target :]
+            doomed = sorted(alive, key=lambda machine: machine.since)[group.target :]
         else:
+            # An autoscaler takes empty ones before busy ones, then the youngest.
+            alive = sorted(alive, key=lambda machine: (machine.id not in busy, machine.since))
             kept, doomed = alive[: group.size.maximum], alive[group.size.maximum :]
             # A machine that boots or stands empty is room for one pending Pod; only the rest asks for more.
             wanted = pending + sum(machine.id in busy for machine in alive)

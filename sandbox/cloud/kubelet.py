@@ -12,7 +12,7 @@ from typing import Any
 from sandbox import daemons
 from sandbox.cloud.events import Recorder
 from sandbox.cloud.landscape import SYSTEM_PODS
-from sandbox.cloud.pod_states import report
+from sandbox.cloud.pod_states import end_if_due, report
 from sandbox.cloud.slurm import Slurm
 from sandbox.cloud.soperator import NODESET_LABEL, WORKER_LABEL
 from sandbox.control import Init
@@ -149,6 +149,8 @@ class Kubelet:
 
     def _sync_plain(self, pod: dict[str, Any], alive: set[str]) -> None:
         """A Pod without a slurmd runs as soon as it has a Node, or as long as its daemons do."""
+        if end_if_due(self._store, pod):
+            return
         behind = SYSTEM_PODS.get(pod["metadata"]["name"], {}).values()
         ready = all(daemon in alive for daemon in behind)
         report(self._store, pod, ready=ready, message="runs" if ready else "a daemon of this Pod is down")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sandbox.cloud.conditions import condition, timestamp, with_conditions
+from sandbox.kube.objects import parse_timestamp
 from sandbox.kube.store import ObjectStore
 
 
@@ -16,12 +17,22 @@ class PlainKubelet:
 
     def sync(self) -> None:
         for pod in self._store.list("pods"):
-            if pod["spec"].get("nodeName"):
+            if pod["spec"].get("nodeName") and not end_if_due(self._store, pod):
                 report(self._store, pod, ready=True, message="runs")
 
     def daemon_of(self, pod: dict[str, Any], container: str) -> str | None:
         """No process runs in any of them."""
         return None
+
+
+def end_if_due(store: ObjectStore, pod: dict[str, Any]) -> bool:
+    """Delete a Pod whose grace period is over, as its kubelet does; True if it was."""
+    metadata = pod["metadata"]
+    end = parse_timestamp(metadata.get("deletionTimestamp") or "")
+    is_due = bool(metadata.get("deletionGracePeriodSeconds")) and end is not None and store.now() >= end
+    if is_due:
+        store.delete("pods", metadata["name"], metadata["namespace"], uid=metadata["uid"], grace=0)
+    return is_due
 
 
 def report(store: ObjectStore, pod: dict[str, Any], *, ready: bool, message: str) -> None:

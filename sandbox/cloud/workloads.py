@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from datetime import datetime
 from typing import Any
 
 from sandbox.cloud.conditions import condition, timestamp, with_conditions
@@ -11,7 +12,12 @@ from sandbox.cloud.fleet import Fleet, Machine, MachineState, NodeGroup
 from sandbox.cloud.landscape import GPU_RESOURCE
 from sandbox.cloud.pod_states import report_unschedulable
 from sandbox.cloud.soperator import WORKER_LABEL, is_ready
+from sandbox.kube.evictions import covers
+from sandbox.kube.objects import parse_timestamp
 from sandbox.kube.store import ObjectStore
+
+#: Seconds after which an eviction that was allowed, and led to nothing, no longer counts.
+_DELETION_TIMEOUT = 120
 
 
 class NodeController:
@@ -31,7 +37,8 @@ class NodeController:
             self._events.tell(nodes[name], "RemovingNode", f"Node {name} event: Removing Node {name} from Controller")
             for pod in self._store.list("pods", fields=f"spec.nodeName={name}"):
                 self._events.tell(pod, "NodeNotReady", "Node is not ready", warning=True)
-                self._store.delete("pods", pod["metadata"]["name"], pod["metadata"]["namespace"])
+                # What ran there has ended with the machine.
+                self._store.delete("pods", pod["metadata"]["name"], pod["metadata"]["namespace"], grace=0)
             self._store.delete("nodes", name)
         for name in sorted(running.keys() - nodes.keys()):
             machine = running[name]
@@ -82,6 +89,63 @@ class DeploymentController:
         """Without those that are being deleted: they are replaced before they are gone."""
         pods = self._store.list("pods", namespace, labels=selector)
         return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+
+
+class DisruptionController:
+    """How many Pods of each budget may be evicted now, as pkg/controller/disruption of Kubernetes counts them."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+
+    def sync(self) -> None:
+        for budget in self._store.list("poddisruptionbudgets"):
+            metadata = budget["metadata"]
+            status = self._status(budget)
+            if status != budget.get("status"):
+                new = {**budget, "status": status}
+                self._store.update("poddisruptionbudgets", new, metadata["namespace"], part="status")
+
+    def _status(self, budget: dict[str, Any]) -> dict[str, Any]:
+        metadata, spec = budget["metadata"], budget["spec"]
+        pods = [pod for pod in self._store.list("pods", metadata["namespace"]) if covers(budget, pod)]
+        staying = {pod["metadata"]["name"]: pod for pod in pods if "deletionTimestamp" not in pod["metadata"]}
+        disrupted = {
+            name: since
+            for name, since in ((budget.get("status") or {}).get("disruptedPods") or {}).items()
+            if name in staying and _age(since, self._store.now()) < _DELETION_TIMEOUT
+        }
+        healthy = sum(is_ready(pod) for name, pod in staying.items() if name not in disrupted)
+        expected, desired = self._wanted(spec, pods, metadata["namespace"])
+        return {
+            "observedGeneration": metadata["generation"],
+            "currentHealthy": healthy,
+            "desiredHealthy": desired,
+            "expectedPods": expected,
+            "disruptionsAllowed": max(0, healthy - desired) if expected else 0,
+            "disruptedPods": disrupted,
+        }
+
+    def _wanted(self, spec: dict[str, Any], pods: list[dict[str, Any]], namespace: str) -> tuple[int, int]:
+        """The Pods that there should be, and those of them that have to be healthy."""
+        least = spec.get("minAvailable")
+        if isinstance(least, int):
+            return len(pods), least
+        owners = {owner["name"] for pod in pods for owner in pod["metadata"].get("ownerReferences") or []}
+        deployments = self._store.list("deployments", namespace)
+        scale = sum(one["spec"].get("replicas", 1) for one in deployments if one["metadata"]["name"] in owners)
+        if least is not None:
+            return scale, _share(least, scale)
+        return scale, max(0, scale - _share(spec["maxUnavailable"], scale))
+
+
+def _share(said: int | str, of: int) -> int:
+    """A number, or a percentage, which is rounded up."""
+    return said if isinstance(said, int) else -(-int(said.rstrip("%")) * of // 100)
+
+
+def _age(since: str, now: datetime) -> float:
+    then = parse_timestamp(since)
+    return (now - then).total_seconds() if then else 0.0
 
 
 class Scheduler:

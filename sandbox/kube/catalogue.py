@@ -52,7 +52,7 @@ POD = Kind(
         Column("IP", "status.podIP", priority=1),
         Column("Node", "spec.nodeName", priority=1),
     ),
-    others={"exec": ("create", "get"), "log": ("get",)},
+    others={"exec": ("create", "get"), "log": ("get",), "eviction": ("create",)},
     defaults={"status.phase": "Pending"},
 )
 EVENT = Kind(
@@ -176,6 +176,19 @@ LEASE = Kind(
     needs_version=True,
     made_by_update=True,
     columns=(Column("Holder", "spec.holderIdentity"), AGE),
+)
+POD_DISRUPTION_BUDGET = Kind(
+    "policy",
+    "v1",
+    "PodDisruptionBudget",
+    "poddisruptionbudgets",
+    short_names=("pdb",),
+    columns=(
+        Column("Min Available", "spec.minAvailable"),
+        Column("Max Unavailable", "spec.maxUnavailable"),
+        Column("Allowed Disruptions", "status.disruptionsAllowed", "integer"),
+        AGE,
+    ),
 )
 SLURM_CLUSTER = Kind(
     SLURM,
@@ -315,6 +328,7 @@ KINDS = Kinds(
         JOB,
         CRON_JOB,
         LEASE,
+        POD_DISRUPTION_BUDGET,
         SLURM_CLUSTER,
         NODE_SET,
         NODE_SET_POWER_STATE,

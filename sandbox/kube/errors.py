@@ -128,6 +128,11 @@ def invalid_options(field: str, why: str) -> ApiError:
     return invalid_all("PatchOptions.meta.k8s.io", "", [("FieldValueRequired", field, why)])
 
 
+def too_many_requests(message: str, seconds: int, cause: dict[str, str]) -> ApiError:
+    details: dict[str, Any] = {"causes": [cause]}
+    return ApiError(429, "TooManyRequests", message, details | ({"retryAfterSeconds": seconds} if seconds else {}))
+
+
 def internal(message: str) -> ApiError:
     return ApiError(500, "InternalError", f"Internal error occurred: {message}")
 

@@ -216,6 +216,7 @@ class Resources:
             uid=wanted.get("uid") or "",
             resource_version=wanted.get("resourceVersion") or "",
             propagation=asked,
+            grace=options.get("gracePeriodSeconds"),
             dry_run=is_dry_run(request, options),
         )
         if target.kind.plural == "pods" or gone["metadata"].get("finalizers"):

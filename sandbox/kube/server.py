@@ -12,6 +12,7 @@ from aiohttp import web
 from sandbox.cloud.faults import ApiFaults
 from sandbox.kube import discovery, errors, openapi
 from sandbox.kube.certificates import ensure_certificates
+from sandbox.kube.evictions import evict
 from sandbox.kube.execution import PodRunner
 from sandbox.kube.pods import PodLogs, Pods
 from sandbox.kube.requests import Target, parse_target
@@ -111,6 +112,8 @@ class _Api:
             return self._describe(request)
         self._tokens.authorize(request, target)
         await self._strike(request, target)
+        if target.kind.plural == "pods" and target.subresource == "eviction":
+            return json_answer(await evict(self._store, request, target), 201)
         if target.kind.plural == "pods" and target.subresource in ("exec", "log"):
             with self._holding():
                 return await self._pods.answer(request, target)

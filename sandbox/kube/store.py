@@ -8,11 +8,11 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any, Literal
 
 from sandbox.kube import errors
-from sandbox.kube.catalogue import KINDS, NAMESPACE
+from sandbox.kube.catalogue import KINDS, NAMESPACE, POD
 from sandbox.kube.kinds import Kind, Kinds
 from sandbox.kube.managers import Manager, note_update
 from sandbox.kube.objects import Object, clone, dig, put, timestamp
@@ -29,6 +29,7 @@ Objects = list[Object]
 
 # Without vowels and look-alikes, as the API server makes them.
 _SUFFIX = "bcdfghjklmnpqrstvwxz2456789"
+_DELETION = ("deletionTimestamp", "deletionGracePeriodSeconds")
 _log = logging.getLogger(__name__)
 
 
@@ -135,7 +136,7 @@ class ObjectStore:
         for path, default in kind.defaults.items():
             if dig(thing, path) in (None, ""):
                 put(thing, path, clone(default))
-        for ours in ("deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "resourceVersion"):
+        for ours in (*_DELETION, "selfLink", "resourceVersion"):
             metadata.pop(ours, None)
         metadata["uid"] = str(uuid.uuid4())
         metadata["creationTimestamp"] = timestamp(self.now())
@@ -181,7 +182,7 @@ class ObjectStore:
             put(thing, "status", status or {})
             metadata = thing["metadata"]
         validate(kind, thing)
-        for fixed in ("uid", "creationTimestamp", "generation", "resourceVersion", "deletionTimestamp"):
+        for fixed in (*_DELETION, "uid", "creationTimestamp", "generation", "resourceVersion"):
             metadata.pop(fixed, None)
             if fixed in was:
                 metadata[fixed] = was[fixed]
@@ -191,7 +192,9 @@ class ObjectStore:
             note_update(kind, old, thing, manager, self.now())
         # A write that changes nothing makes no new version, and no event.
         if thing != old and not dry_run:
-            if metadata.get("deletionTimestamp") and not metadata.get("finalizers"):
+            # A Pod in its grace period stays until its kubelet deletes it with none.
+            in_grace = metadata.get("deletionGracePeriodSeconds")
+            if metadata.get("deletionTimestamp") and not metadata.get("finalizers") and not in_grace:
                 self._remove(kind, thing, old, "Background")
             else:
                 self._commit("MODIFIED", kind, thing, old)
@@ -228,20 +231,26 @@ class ObjectStore:
         uid: str = "",
         resource_version: str = "",
         propagation: str = "Background",
+        grace: int | None = None,
         dry_run: bool = False,
     ) -> Object:
-        """Delete an object, or mark it as being deleted if finalizers hold it; give back the last of it."""
+        """Delete an object, or mark it as being deleted while something holds it; give back the last of it.
+
+        Finalizers hold it, and a Pod its grace period; one of 0 ends a period that has begun.
+        """
         kind = self.kind(kind)
         old = self._stored(kind, name, namespace)
         for wanted, key in ((uid, "uid"), (resource_version, "resourceVersion")):
             if wanted and wanted != old["metadata"][key]:
                 raise errors.precondition(kind.resource, name, key, wanted, old["metadata"][key])
-        thing = clone(old)
+        thing, seconds = clone(old), _grace_of(kind, old, grace)
         if not dry_run:
-            if not old["metadata"].get("finalizers"):
+            if not old["metadata"].get("finalizers") and not seconds:
                 self._remove(kind, thing, old, propagation)
-            elif "deletionTimestamp" not in old["metadata"]:
-                thing["metadata"]["deletionTimestamp"] = timestamp(self.now())
+            elif "deletionTimestamp" not in old["metadata"] or seconds < _grace_left(old):
+                thing["metadata"]["deletionTimestamp"] = timestamp(self.now() + timedelta(seconds=seconds))
+                if kind == POD:
+                    thing["metadata"]["deletionGracePeriodSeconds"] = seconds
                 self._commit("MODIFIED", kind, thing, old)
         answer: Object = clone(thing)
         return answer
@@ -350,3 +359,18 @@ class ObjectStore:
 
 def _specification(thing: Object) -> Object:
     return {key: value for key, value in thing.items() if key not in ("metadata", "status", "apiVersion", "kind")}
+
+
+def _grace_of(kind: Kind, thing: Object, asked: int | None) -> int:
+    """Seconds that a Pod has to end, as CheckGracefulDelete of pkg/registry/core/pod/strategy.go says.
+
+    One that names no period ends at once here, as a process does that SIGTERM ends.
+    """
+    if kind != POD or not dig(thing, "spec.nodeName") or dig(thing, "status.phase") in ("Succeeded", "Failed"):
+        return 0
+    own = int(dig(thing, "spec.terminationGracePeriodSeconds") or 0)
+    return own if asked is None else max(0, asked)
+
+
+def _grace_left(thing: Object) -> int:
+    return int(thing["metadata"].get("deletionGracePeriodSeconds") or 0)

@@ -29,7 +29,7 @@ from nebius.api.nebius.mk8s.v1 import (
 from airflow_provider_soperator.capacity.holdings import Holding, Release
 from airflow_provider_soperator.capacity.targets import NebiusNodeGroupTarget, Target
 from airflow_provider_soperator.capacity.targets.protocol import Session, SessionContext
-from airflow_provider_soperator.errors import CapacityBusy, CapacityMistake
+from airflow_provider_soperator.errors import CapacityMistake
 from airflow_provider_soperator.hooks.cluster_clients import ShiftClients
 from airflow_provider_soperator.hooks.nebius import NebiusHook
 from airflow_provider_soperator.nebius import api
@@ -357,7 +357,7 @@ def terraform(here: World) -> Iterator[NodeGroupServiceClient]:
     sdk.sync_close()
 
 
-def test_somebody_who_undoes_it_once_is_overruled_and_twice_is_named(
+def test_somebody_who_undoes_it_once_is_overruled_and_twice_is_left_alone(
     here: World, shift: Shift, caplog: pytest.LogCaptureFixture
 ) -> None:
     session = shift.open()
@@ -371,9 +371,12 @@ def test_somebody_who_undoes_it_once_is_overruled_and_twice_is_named(
             if not undone:
                 assert shift.do(session.look()).allowed == 2
                 assert f"{INFERENCE} was set to 2 nodes by serviceaccount-e00terraform" in caplog.text
-    with pytest.raises(CapacityBusy, match=r"was set to 2 nodes by serviceaccount-e00terraform with .* Terraform"):
-        shift.do(session.grow(4))
+    shift.do(session.grow(4))
     assert here.group().spec.fixed_node_count == 2
+    seen = shift.do(session.look())
+    assert (seen.pinned, seen.possible(4)) == (2, 2)
+    assert "was set to 2 nodes by serviceaccount-e00terraform with " in seen.problems[0]
+    assert "Terraform" in seen.problems[0]
 
 
 def test_a_group_that_changes_between_two_looks_is_looked_at_again(here: World, shift: Shift) -> None:

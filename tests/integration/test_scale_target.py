@@ -9,7 +9,7 @@ from typing import Any
 
 import kubernetes.client
 import pytest
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_soperator.capacity.holdings import Holding, Release
 from airflow_provider_soperator.capacity.targets import NebiusNodeGroupTarget, Target
@@ -244,17 +244,18 @@ def bounds(vllm: Service) -> tuple[int, int]:
 # Others
 
 
-def test_two_who_scale_the_same_are_told(vllm: Service) -> None:
-    async def work(session: Session) -> None:
+def test_two_who_scale_the_same_are_told_and_not_fought(vllm: Service, caplog: pytest.LogCaptureFixture) -> None:
+    async def work(session: Session) -> Holding:
         await session.grow(2)
         vllm.scale(1)
         await session.grow(2)
+        await session.grow(2)
+        return await session.look()
 
-    with pytest.raises(
-        CapacityBusy, match=r"has scaled Deployment vllm to 1 replicas, while this shift scales it to 2"
-    ):
-        at_work(vllm.target(), work)
-    assert vllm.replicas == 1
+    seen = at_work(vllm.target(), work)
+    assert (vllm.replicas, seen.allowed, seen.possible(2)) == (1, 1, 1)
+    assert "has scaled Deployment vllm to 1 replicas, while this shift scales it to 2" in seen.problems[0]
+    assert caplog.text.count("It is left at that") == 1
 
 
 def test_who_comes_in_between_is_not_overruled(vllm: Service, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,9 +266,75 @@ def test_who_comes_in_between_is_not_overruled(vllm: Service, monkeypatch: pytes
         await change(workload, scale, wanted)
 
     monkeypatch.setattr(Workload, "set_replicas", late)
-    with pytest.raises(CapacityBusy, match="kubectl has scaled Deployment vllm to 3 replicas"):
-        at_work(vllm.target(), lambda session: session.grow(2))
+
+    async def work(session: Session) -> Holding:
+        await session.grow(2)
+        return await session.look()
+
+    seen = at_work(vllm.target(), work)
     assert vllm.replicas == 3
+    assert "kubectl has scaled Deployment vllm to 3 replicas" in seen.problems[0]
+
+
+def flux(vllm: Service, replicas: int | None) -> None:
+    """As kustomize-controller applies a Deployment of Git: server-side, and by force."""
+    labels = {"kustomize.toolkit.fluxcd.io/name": "apps", "kustomize.toolkit.fluxcd.io/namespace": "flux-system"}
+    spec = {} if replicas is None else {"replicas": replicas}
+    name = {"name": "vllm", "namespace": INFERENCE_NAMESPACE, "labels": labels}
+    body = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": name, "spec": spec}
+    how = ("--server-side", "--force-conflicts", "--field-manager=kustomize-controller", "--validate=false")
+    vllm.kubectl("apply", *how, "--filename=-", stdin=json.dumps(body))
+
+
+def test_replicas_that_flux_puts_back_are_foreseen_and_left_at_that(vllm: Service) -> None:
+    flux(vllm, 2)
+    target = vllm.target()
+    [said, _] = at_work(target, lambda session: session.notes(0))
+    assert said == (
+        "Deployment vllm is kept by Flux (Kustomization apps): it will put its replicas back to 2, unless "
+        "spec.replicas is left out there"
+    )
+
+    async def work(session: Session) -> Holding:
+        await session.shrink(0, release(PowerDownMode.ASAP))
+        assert vllm.replicas == 0
+        flux(vllm, 2)
+        await session.shrink(0, release(PowerDownMode.ASAP))
+        return await session.look()
+
+    try:
+        seen = at_work(target, work)
+        assert (vllm.replicas, seen.possible(0)) == (2, 2)
+        assert "kustomize-controller has scaled Deployment vllm to 2 replicas" in seen.problems[0]
+        # The next shift does not end the same Pods again.
+        seen = look(target)
+        assert (seen.allowed, seen.possible(0)) == (2, 2)
+        assert "Flux (Kustomization apps) put it back to 2 replicas during an earlier shift" in seen.problems[0]
+        assert at_work(target, lambda session: session.notes(0)) == seen.problems[:1]
+        with pytest.raises(AirflowException, match="during an earlier shift"):
+            bring(target, 0)
+        # Once they are left out in Git, nobody puts them back.
+        flux(vllm, None)
+        vllm.scale(2)
+        assert look(target).possible(0) == 0
+    finally:
+        vllm.kubectl("label", "deployment", "vllm", "kustomize.toolkit.fluxcd.io/name-")
+        vllm.kubectl("annotate", "deployment", "vllm", "airflow-provider-soperator/put-back-")
+
+
+def test_pods_hold_their_gpus_for_their_grace_period(vllm: Service) -> None:
+    vllm.machines(1)
+    spec = {"terminationGracePeriodSeconds": 3}
+    change = ("patch", "deployment", "vllm", "--type=merge", "--patch")
+    vllm.kubectl(*change, json.dumps({"spec": {"template": {"spec": spec}}}))
+    try:
+        bring(vllm.target(), 1)
+        at_work(vllm.target(), lambda session: session.shrink(0, release(PowerDownMode.ASAP)))
+        seen = vllm.cluster.wait("it is being ended", lambda: one if (one := look(vllm.target())).finishing else None)
+        assert (seen.allowed, seen.held, seen.ready, seen.is_settled) == (0, 1, 0, False)
+        assert bring(vllm.target(), 0) == Holding(allowed=0, held=0, ready=0)
+    finally:
+        vllm.kubectl(*change, '{"spec": {"template": {"spec": {"terminationGracePeriodSeconds": null}}}}')
 
 
 def test_a_change_that_meets_another_is_made_again(vllm: Service) -> None:

@@ -125,21 +125,23 @@ def test_freed_gpus_go_to_the_group_that_waits_in_the_same_step(site: Site) -> N
     assert site.block.free == 0
 
 
-def test_a_fixed_group_loses_its_empty_machines_first_then_the_youngest(site: Site) -> None:
+@pytest.mark.parametrize("is_fixed", [True, False], ids=["fixed", "autoscaled"])
+def test_a_fixed_group_loses_its_youngest_machines_and_an_autoscaled_one_those_that_are_empty(
+    site: Site, is_fixed: bool
+) -> None:
+    def size(count: int) -> Size:
+        return Fixed(count) if is_fixed else Autoscaling(0, count)
+
     site.group("serve", Fixed(1))
     site.after(0)
-    site.fleet.resize("serve", Fixed(3))
-    site.after(5)
-    oldest, middle, youngest = site.machines("serve")
-    site.after(1)
-    site.busy = {youngest.id}
     site.fleet.resize("serve", Fixed(2))
+    site.after(5)
+    old, young = site.machines("serve")
+    site.after(1)
+    site.busy = {young.id}
+    site.fleet.resize("serve", size(1))
     site.after(0)
-    assert middle.state is MachineState.DELETING
-    site.fleet.resize("serve", Fixed(1))
-    site.after(0)
-    assert oldest.state is MachineState.DELETING
-    assert youngest.state is MachineState.RUNNING
+    assert (young if is_fixed else old).state is MachineState.DELETING
 
 
 def test_a_machine_that_dies_is_replaced_by_another(site: Site) -> None:

@@ -76,14 +76,18 @@ class NebiusNodeGroupTarget:
 
         NebiusNodeGroupTarget(name="inference", node_group="mk8snodegroup-e00example")
 
-    A group of fixed size gets another count; of an autoscaled group the bounds are moved. Nebius chooses the nodes that
-    go, and drains them.
+    A group of fixed size gets another count; of an autoscaled group the bounds are moved.
+
+    With ``kubernetes_conn_id`` the nodes that go are cordoned and emptied before the group shrinks: their Pods are
+    evicted, as far as PodDisruptionBudgets allow. An autoscaler then takes these machines; of a group of fixed size
+    Nebius chooses the machines, and what it leaves is uncordoned. Without it Nebius chooses, and ends what runs there.
 
     :param name: name of the target in schedules and forms
     :param node_group: id of the node group, whose reservation policy is STRICT, on the block that is moved
     :param gpus_per_unit: GPUs of one node, which is compared with the group's preset
     :param nebius_conn_id: Airflow connection to the Nebius API
     :param min_nodes: with an autoscaler: its lower bound; a shrink below lowers it until the next growth
+    :param kubernetes_conn_id: Airflow connection to the group's Kubernetes cluster, to evict Pods from nodes that go
     """
 
     name: str
@@ -91,6 +95,7 @@ class NebiusNodeGroupTarget:
     gpus_per_unit: int = 8
     nebius_conn_id: str = "nebius_default"
     min_nodes: int = 0
+    kubernetes_conn_id: str | None = None
 
     def __post_init__(self) -> None:
         if self.gpus_per_unit < 1:
@@ -104,10 +109,15 @@ class NebiusNodeGroupTarget:
 
     @asynccontextmanager
     async def open(self, context: SessionContext, clients: Clients, log: Logger) -> AsyncIterator[Session]:
-        async with clients.nebius(self.nebius_conn_id) as sdk:
-            from airflow_provider_soperator.capacity.targets.nebius_session import NodeGroupSession
+        async with AsyncExitStack() as opened:
+            sdk = await opened.enter_async_context(clients.nebius(self.nebius_conn_id))
+            from airflow_provider_soperator.capacity.targets.nebius_session import NodeGroupSession, evictions_from
 
-            yield NodeGroupSession(sdk, self.node_group, self.gpus_per_unit, self.min_nodes, context, log)
+            evictions = None
+            if self.kubernetes_conn_id:
+                client = await opened.enter_async_context(clients.kubernetes(self.kubernetes_conn_id))
+                evictions = evictions_from(client, self.node_group, context, log)
+            yield NodeGroupSession(sdk, self.node_group, self.gpus_per_unit, self.min_nodes, context, log, evictions)
 
 
 @dataclass(frozen=True, kw_only=True)

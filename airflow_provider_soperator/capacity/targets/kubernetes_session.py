@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_soperator.capacity import autoscalers
 from airflow_provider_soperator.capacity.holdings import Holding, Release
-from airflow_provider_soperator.capacity.targets.protocol import Clients, MachineClues, Session
+from airflow_provider_soperator.capacity.targets.protocol import Clients, MachineClues, Session, refuse_forbidden
 from airflow_provider_soperator.errors import CapacityBusy, CapacityMistake
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
@@ -20,7 +20,6 @@ from airflow_provider_soperator.soperator.objects import ObjectMissing, Objects
 from airflow_provider_soperator.transports.transport_errors import (
     TransportError,
     is_conflict,
-    is_forbidden,
     kubernetes_errors,
 )
 
@@ -84,6 +83,10 @@ class Workload:
         with _there():
             await self._objects.patch_scale(self._resource, self._name, body, dry_run=dry_run)
 
+    async def annotate(self, annotations: dict[str, str]) -> None:
+        with _there():
+            await self._objects.patch(self._resource, self._name, {"metadata": {"annotations": annotations}})
+
     async def change(self, autoscaler: autoscalers.Autoscaler, patch: Object, *, dry_run: bool = False) -> None:
         with _there():
             await self._objects.patch(autoscaler.resource, autoscaler.name, patch, dry_run=dry_run)
@@ -109,6 +112,8 @@ class KubernetesScaleSession(Session):
         self._known: set[int] = set()
         self._desired = 0
         self._aftershocks = 0
+        #: Why the workload is left to others.
+        self._kept = ""
 
     async def check(self, units: int, block: CapacityBlock) -> None:
         target = self._target
@@ -126,22 +131,36 @@ class KubernetesScaleSession(Session):
                 f"{block.limit}",
                 "ask for fewer replicas",
             )
-        try:
+        with refuse_forbidden(target.name):
             # A dry run needs the same rights.
             await self._workload.set_replicas(scale, _replicas(scale), dry_run=True)
             if autoscaler:
                 autoscaler.check()
                 await self._workload.change(autoscaler, {"metadata": {"annotations": {}}}, dry_run=True)
-        except TransportError as error:
-            if is_forbidden(error):
-                raise CapacityMistake(f"{target.name}: {error.what}", error.remedy) from error
-            raise
+
+    async def notes(self, to: int) -> tuple[str, ...]:
+        thing, scale, _ = await self._see()
+        now, notes = _replicas(scale), []
+        if kept := self._kept or workloads.was_put_back(thing, now):
+            return (kept,)
+        if to != now and (source := workloads.source_of(thing)):
+            notes.append(
+                f"{self._workload} is kept by {source}: it {'will' if source.sets_replicas else 'may'} put its "
+                f"replicas back to {now}, unless {source.remedy}"
+            )
+        if to < now:
+            notes.append(
+                "PodDisruptionBudgets do not bind scaling; Pods have their terminationGracePeriodSeconds to end, and "
+                "hold their GPUs until then"
+            )
+        return tuple(notes)
 
     async def look(self) -> Holding:
         thing, scale, autoscaler = await self._see()
         found = await self._workload.pods(scale)
         wanted, made = _replicas(scale), int((scale.get("status") or {}).get("replicas") or 0)
         status = thing.get("status") or {}
+        kept = self._kept or workloads.was_put_back(thing, wanted)
         if (scale.get("status") or {}).get("selector"):
             staying = [pod for pod in found if not workloads.is_leaving(pod)]
             placed = sum(map(workloads.is_on_a_node, staying))
@@ -157,7 +176,8 @@ class KubernetesScaleSession(Session):
             ready=min(ready, int(status["readyReplicas"])) if "readyReplicas" in status else ready,
             finishing=leaving,
             is_settled=workloads.is_seen(thing) and wanted == made == placed and not leaving,
-            problems=workloads.problems(thing, found),
+            problems=(*filter(None, [kept]), *workloads.problems(thing, found)),
+            pinned=wanted if kept else None,
         )
 
     async def shrink(self, to: int, release: Release) -> None:
@@ -165,12 +185,12 @@ class KubernetesScaleSession(Session):
             return
         scale, autoscaler = await self._see_scale()
         now = _replicas(scale)
-        if max(now, autoscaler.ceiling(now) if autoscaler else now) > to:
+        if not self._kept and max(now, autoscaler.ceiling(now) if autoscaler else now) > to:
             await self._set(scale, min(now, to), autoscaler)
 
     async def grow(self, to: int) -> None:
         scale, autoscaler = await self._see_scale()
-        if _replicas(scale) < to:
+        if not self._kept and _replicas(scale) < to:
             await self._set(scale, to, autoscaler)
 
     async def finish(self) -> None:
@@ -189,9 +209,9 @@ class KubernetesScaleSession(Session):
         return await asyncio.gather(workload.read(), workload.scale(), workload.autoscaler())
 
     async def _see_scale(self) -> tuple[Object, autoscalers.Autoscaler | None]:
-        """Read the scale before a change; raises if others have changed it since."""
+        """Read the scale before a change, and whether others have changed it since."""
         scale, autoscaler = await asyncio.gather(self._workload.scale(), self._workload.autoscaler())
-        await self._refuse_others(_replicas(scale), autoscaler)
+        await self._give_way(_replicas(scale), autoscaler)
         return scale, autoscaler
 
     async def _set(self, scale: Object, wanted: int, autoscaler: autoscalers.Autoscaler | None) -> None:
@@ -202,7 +222,9 @@ class KubernetesScaleSession(Session):
             await self._pin(autoscaler, wanted)
         for _ in range(_TRIES):
             now = _replicas(scale)
-            await self._refuse_others(now, autoscaler)
+            await self._give_way(now, autoscaler)
+            if self._kept:
+                return
             if now == wanted:
                 break
             try:
@@ -228,19 +250,22 @@ class KubernetesScaleSession(Session):
             words = (self._target.name, autoscaler.resource.kind, autoscaler.name, wanted)
             self._log.info("%s: pinned %s %s at %s replicas", *words)
 
-    async def _refuse_others(self, now: int, autoscaler: autoscalers.Autoscaler | None) -> None:
-        """Raise ``CapacityBusy`` if others scale the workload at the same time."""
-        if not self._known or now in self._known:
+    async def _give_way(self, now: int, autoscaler: autoscalers.Autoscaler | None) -> None:
+        """Leave the workload to others if they scale it at the same time."""
+        if self._kept or not self._known or now in self._known:
             return
         if autoscaler and self._aftershocks < _AFTERSHOCKS:
             self._aftershocks += 1
             return
-        who = workloads.last_scaled_by(await self._workload.read()) or "another client"
-        raise CapacityBusy(
-            f"{self._target.name}: {who} has scaled {self._workload} to {now} replicas, while this shift scales it to "
-            f"{self._desired}",
-            "let only one of them scale it, and retry",
-        )
+        thing = await self._workload.read()
+        who, source = workloads.last_scaled_by(thing) or "another client", workloads.source_of(thing)
+        said = f"{who} has scaled {self._workload} to {now} replicas, while this shift scales it to {self._desired}"
+        remedy = f"{source}: {source.remedy}" if source else "let only one of them scale it"
+        self._kept = f"{said} ({remedy})"
+        self._log.warning("%s: %s. It is left at that.", self._target.name, self._kept)
+        if source:
+            # Or each next shift would end the same Pods, for as long as the controller needs to start them again.
+            await self._workload.annotate({workloads.PUT_BACK: f"{now} by {who}"})
 
 
 def _replicas(scale: Object) -> int:

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from nebius.api.nebius.common.v1 import Operation
 from nebius.api.nebius.mk8s.v1 import NodeGroup, NodeGroupStatus, ReservationPolicy
 from nebius.sdk import SDK
 
 from airflow_provider_soperator.capacity.holdings import Holding, Release
-from airflow_provider_soperator.capacity.targets.protocol import MachineClues, Session, SessionContext, refuse_unnamed
-from airflow_provider_soperator.errors import CapacityBusy, CapacityMistake
+from airflow_provider_soperator.capacity.targets.protocol import (
+    MachineClues,
+    Session,
+    SessionContext,
+    refuse_forbidden,
+    refuse_unnamed,
+)
+from airflow_provider_soperator.errors import CapacityMistake
 from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.nebius.api import (
     NebiusConflict,
@@ -33,6 +40,12 @@ from airflow_provider_soperator.nebius.node_groups import (
     running,
     size_of,
 )
+from airflow_provider_soperator.slurm.requests import PowerDownMode
+from airflow_provider_soperator.soperator.evictions import RIGHTS, PodEvictions
+from airflow_provider_soperator.soperator.objects import Objects
+
+if TYPE_CHECKING:
+    from kubernetes_asyncio.client import ApiClient
 
 _Policy = ReservationPolicy.Policy
 _SET_POLICY = "nebius mk8s node-group update --template-reservation-policy-policy strict"
@@ -48,7 +61,14 @@ class NodeGroupSession(Session):
     """
 
     def __init__(
-        self, sdk: SDK, group_id: str, gpus_per_node: int, min_nodes: int, context: SessionContext, log: Logger
+        self,
+        sdk: SDK,
+        group_id: str,
+        gpus_per_node: int,
+        min_nodes: int,
+        context: SessionContext,
+        log: Logger,
+        evictions: PodEvictions | None = None,
     ) -> None:
         self._sdk = sdk
         self._group_id = group_id
@@ -56,10 +76,13 @@ class NodeGroupSession(Session):
         self._min_nodes = min_nodes
         self._context = context
         self._log = log
+        self._evictions = evictions
         self._client = NodeGroupClient(sdk, group_id)
         self._seen: GroupSize | None = None
         self._ordered: GroupSize | None = None
         self._undone = 0
+        #: Who else resizes the group, once that has been overruled.
+        self._kept = ""
         self._said = ""
 
     async def check(self, units: int, block: CapacityBlock) -> None:
@@ -81,23 +104,61 @@ class NodeGroupSession(Session):
                 self._group_id,
             )
 
+        if self._evictions:
+            with refuse_forbidden(f"node group {self._group_id}"):
+                found = await self._evictions.check()
+            if group.status.ready_node_count and not found:
+                raise CapacityMistake(
+                    f"the Kubernetes cluster of kubernetes_conn_id has no Node of node group {self._group_id}",
+                    "use a connection to the cluster of the group",
+                )
+
     async def look(self) -> Holding:
         """Read the holding. A node counts as long as the API counts it, also while it arrives or leaves."""
         group, operation, size = await self._see()
+        cordoned, busy, waits = 0, 0, tuple[str, ...]()
+        if self._evictions:
+            cordoned = sum(node.is_ours for node in await self._evictions.nodes())
+            busy, waits = self._evictions.busy, self._evictions.problems
         return Holding(
             allowed=size.most,
             held=group.status.node_count,
-            ready=_ready(group, size),
+            ready=max(0, _ready(group, size) - cordoned),
+            finishing=busy,
             is_settled=is_settled(group, operation),
-            problems=problems(group, operation),
+            problems=(*filter(None, [self._kept]), *waits, *problems(group, operation)),
+            pinned=size.most if self._kept else None,
+        )
+
+    async def explain(self, to: int, release: Release) -> Mapping[str, str]:
+        return await self._evictions.explain(to) if self._evictions else {}
+
+    async def notes(self, to: int) -> tuple[str, ...]:
+        group = await self._client.read()
+        if to >= group.status.node_count:
+            return ()
+        if self._evictions is None:
+            return (
+                "Nebius ends the Pods of the nodes that it takes: set kubernetes_conn_id to have them evicted first",
+            )
+        if size_of(group).least is not None:
+            return ()
+        return (
+            "of a group of fixed size Nebius chooses the machines, and may take others than those that are emptied",
         )
 
     async def shrink(self, to: int, release: Release) -> None:
-        """Shrink to at most ``to`` nodes. Nebius chooses and drains them, so ``release`` decides only when."""
-        if release.mode is None:
+        """Shrink to at most ``to`` nodes: by those without Pods, unless nodes are to go by force.
+
+        Without evictions Nebius chooses and drains the nodes, so that ``release`` decides only when.
+        """
+        if release.mode is None or self._kept:
             return
+        if self._evictions:
+            staying = await self._evictions.step(to)
+            to = to if release.mode is PowerDownMode.FORCE else max(to, staying)
         group, operation, size = await self._see()
-        if size.most <= to:
+        if size.most <= to or self._kept:
             return
         if operation and not _lacks_machines(group, operation):
             self._say_once(f"waiting for {operation.id}, which is still running")
@@ -107,7 +168,9 @@ class NodeGroupSession(Session):
     async def grow(self, to: int) -> None:
         """Allow at least ``to`` nodes."""
         group, operation, size = await self._see()
-        if size.most >= to:
+        if self._evictions:
+            await self._evictions.keep(max(to, size.most))
+        if size.most >= to or self._kept:
             return
         # The group may have changed since the check, and could buy another node.
         refuse_to_buy(group, self._context.block)
@@ -117,7 +180,12 @@ class NodeGroupSession(Session):
         await self._resize(group, size.grown(to, self._min_nodes), operation)
 
     async def finish(self) -> None:
-        """Do nothing: nothing existed only for the shift."""
+        """Undo the cordons of nodes that stay."""
+        if self._evictions:
+            await self._evictions.keep(size_of(await self._client.read()).most)
+
+    async def forget(self, key: str) -> None:
+        await self.finish()
 
     async def machines(self) -> MachineClues:
         return MachineClues(groups=frozenset({self._group_id}), count=0, are_units=True)
@@ -148,7 +216,7 @@ class NodeGroupSession(Session):
         )
 
     def _noted(self, group: NodeGroup, operations: list[Operation]) -> GroupSize:
-        """The group's size. A change by others is reverted once; a second one raises ``CapacityBusy``."""
+        """The group's size. A change by others is reverted once; after a second one the group is left to them."""
         size, known = size_of(group), (self._seen, self._ordered)
         is_foreign = self._seen is not None and size not in known
         self._seen = size
@@ -159,11 +227,11 @@ class NodeGroupSession(Session):
         said = f"node group {self._group_id} was set to {size} by {who}"
         self._undone += self._ordered is not None
         if self._undone > 1:
-            raise CapacityBusy(
-                f"{said}, which is the second such change during this shift",
-                "find out who else resizes it (a person, another DAG, Terraform), and stop one of them",
+            self._kept = (
+                f"{said}, which is the second such change during this shift: find out who else resizes it (a person, "
+                "another DAG, Terraform), and stop one of them"
             )
-        self._log.warning("Meanwhile, %s", said)
+        self._log.warning("Meanwhile, %s", self._kept or said)
         return size
 
     async def _refuse_other_blocks(self, group: NodeGroup, block: CapacityBlock) -> None:
@@ -208,6 +276,13 @@ def _only_grows(group: NodeGroup) -> bool:
 
 def _lacks_machines(group: NodeGroup, operation: Operation) -> bool:
     return group.status.node_count < group.status.target_node_count or bool(problems(group, operation))
+
+
+def evictions_from(client: ApiClient, group_id: str, context: SessionContext, log: Logger) -> PodEvictions:
+    """Evictions from the nodes of a group. Their cordons are named after the block, for the next shift undoes them."""
+    why = f"airflow:capacity/{context.block or group_id}: {context.why}"
+    label = f"nebius.com/node-group-id={group_id}"
+    return PodEvictions(Objects(client, "", RIGHTS), label, why, context.may_take, log)
 
 
 class GroupMachines:

@@ -7,12 +7,13 @@ is called again and again, by this process or by the next one.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_provider_soperator.errors import CapacityMistake
+from airflow_provider_soperator.transports.transport_errors import TransportError, is_forbidden
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -95,6 +96,10 @@ class Session(Protocol):
         """The units that would go to shrink to ``to`` within the limits of ``release``, each with the reason."""
         return {}
 
+    async def notes(self, to: int) -> tuple[str, ...]:
+        """What a person should know before it goes to ``to`` units."""
+        return ()
+
     async def jobs(self, units: Collection[str]) -> tuple[str, ...]:
         """The ids of the jobs on these units."""
         return ()
@@ -135,3 +140,14 @@ def refuse_unnamed(block: CapacityBlock, whose: str) -> None:
     """Raise ``CapacityMistake`` if the block of the machines of ``whose`` is not known."""
     if not block.id:
         raise CapacityMistake(f"{whose}: the capacity block of its machines is unknown", "set block= to the block's id")
+
+
+@contextmanager
+def refuse_forbidden(whose: str) -> Iterator[None]:
+    """Raise ``CapacityMistake`` if an account lacks a right, which no retry mends."""
+    try:
+        yield
+    except TransportError as error:
+        if is_forbidden(error):
+            raise CapacityMistake(f"{whose}: {error.what}", error.remedy) from error
+        raise

@@ -41,7 +41,9 @@ FULL = ShiftOrder(
         SlurmNodesTarget(
             name="training", nodes="worker-[0-7]", gpus_per_unit=4, order="work", whole_network_blocks=True
         ),
-        NebiusNodeGroupTarget(name="inference", node_group="mk8snodegroup-1", min_nodes=1),
+        NebiusNodeGroupTarget(
+            name="inference", node_group="mk8snodegroup-1", min_nodes=1, kubernetes_conn_id="kubernetes_inference"
+        ),
     ),
     desired={"training": 4, "inference": 0},
     wanted_at=datetime(2026, 11, 21, 20, 0, 0, 123457, tzinfo=timezone(timedelta(hours=1))),
@@ -171,3 +173,9 @@ def test_jobs_are_waited_for_as_long_as_the_window_lasts_unless_it_is_all_or_not
     assert patience(Timeouts(), has_window=True) is None
     assert patience(Timeouts(), has_window=False) == timedelta(hours=2)
     assert patience(Timeouts(release=MINUTE), has_window=True) == MINUTE
+
+
+def test_a_node_group_is_the_same_place_with_or_without_its_kubernetes() -> None:
+    group = NebiusNodeGroupTarget(name="inference", node_group="mk8snodegroup-1")
+    plain, emptied = (replace(PLAIN, targets=(one,)).places for one in (group, replace(group, kubernetes_conn_id="k")))
+    assert plain == emptied == {"inference": "mk8snodegroup-1"}

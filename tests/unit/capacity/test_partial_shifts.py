@@ -49,6 +49,17 @@ def test_what_has_arrived_stays_and_what_is_missing_is_said(cloud: Cloud) -> Non
     assert outcome.describe()["state"] == "partial"
 
 
+@pytest.mark.parametrize("order", [ORDER, ALL], ids=["partial", "all or nothing"])
+def test_what_others_put_back_is_left_to_them_and_nothing_is_undone(cloud: Cloud, order: ShiftOrder) -> None:
+    training = cloud.targets["training"]
+    see = training.see
+    training.see = lambda: replace(see(), pinned=see().allowed, problems=("Flux puts it back",))  # type: ignore[method-assign]
+    outcome = carry(cloud, order)
+    assert outcome.state == "partial"
+    assert outcome.missing[0] == "training still has 8 nodes, not 4: Flux puts it back"
+    assert is_as(cloud, NIGHT)
+
+
 def test_who_wants_all_or_nothing_gets_nothing_one_by_one(cloud: Cloud) -> None:
     """As long as another unit is on its way back, none that serves is taken."""
     one_does_not_boot(cloud)

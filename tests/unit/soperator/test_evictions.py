@@ -1,0 +1,65 @@
+"""Which Kubernetes Nodes are emptied."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_provider_soperator.soperator.evictions import CORDONED, PodHost, choose
+
+
+def pod(owner: str, *, is_ready: bool = True) -> dict[str, Any]:
+    owners = [{"uid": owner, "name": owner, "kind": "ReplicaSet", "controller": True}]
+    conditions = [{"type": "Ready", "status": str(is_ready)}]
+    metadata = {"name": f"{owner}-1", "namespace": "inference", "ownerReferences": owners}
+    return {"metadata": metadata, "status": {"conditions": conditions}}
+
+
+def host(name: str, *pods: dict[str, Any], age: int = 0, blocked: bool = False, **node: Any) -> PodHost:
+    metadata = {"name": name, "creationTimestamp": f"2026-11-{20 - age:02}T00:00:00Z", **node.pop("metadata", {})}
+    return PodHost({"metadata": metadata, "spec": node}, pods, ("a budget",) if blocked else ())
+
+
+OURS = {"metadata": {"annotations": {CORDONED: "airflow:capacity/b: "}}, "unschedulable": True}
+
+BUSY = host("busy", pod("a"), pod("a"))
+
+
+@pytest.mark.parametrize(
+    ("first", "other"),
+    [
+        (host("few", pod("a")), BUSY),
+        (host("starts", pod("a", is_ready=False), pod("a", is_ready=False)), host("one", pod("a"))),
+        (host("many", pod("a"), pod("b")), host("blocked", blocked=True)),
+        (host("ours", pod("a"), pod("a"), blocked=True, **OURS), host("empty")),
+        (host("cordoned", pod("a"), pod("a"), unschedulable=True), host("ours", **OURS)),
+        (host("gone", pod("a"), metadata={"deletionTimestamp": "2026-11-21T00:00:00Z"}), host("ours", **OURS)),
+        (host("young", pod("a")), host("old", pod("a"), age=5)),
+    ],
+    ids=lambda one: one.name,
+)
+def test_the_first_to_go(first: PodHost, other: PodHost) -> None:
+    assert choose([other, first], 1) == [first]
+    assert choose([first, other], 1) == [first]
+
+
+def test_of_equal_nodes_one_whose_pods_have_replicas_on_nodes_that_stay() -> None:
+    only, one, two, three = host("only", pod("b")), *(host(name, pod("a")) for name in ("one", "two", "three"))
+    chosen = choose([only, one, two, three], 3)
+    # With the last replica of one service or of the other: the age decides, as nothing else is left.
+    assert [each.name for each in chosen[:2]] == ["one", "two"]
+    # Two nodes hold the two replicas of one service: not both go as long as another service has one to spare.
+    services = [host("a1", pod("a")), host("a2", pod("a")), host("b1", pod("b")), host("b2", pod("b"))]
+    assert {str(each.name)[0] for each in choose(services, 2)} == {"a", "b"}
+
+
+def test_only_what_may_go_is_chosen_but_for_what_is_cordoned() -> None:
+    hosts = [host("one"), host("two"), host("three", **OURS)]
+    assert [each.name for each in choose(hosts, 3, frozenset({"two"}))] == ["three", "two"]
+    assert choose(hosts, -1) == []
+
+
+def test_a_node_says_what_serves_there() -> None:
+    assert str(BUSY) == "serves with 2 Pods (inference/a)"
+    assert str(host("blocked", pod("a", is_ready=False), blocked=True)) == "no Pod serves there; a budget"
