@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
@@ -15,20 +16,20 @@ from airflow_provider_soperator.errors import name_remedy
 from airflow_provider_soperator.links.slurm import LINKS
 from airflow_provider_soperator.operators.work import WaitingOperator
 from airflow_provider_soperator.slurm import options
-from airflow_provider_soperator.slurm.job import BatchJob, literal_problems
+from airflow_provider_soperator.slurm.job import BatchJob, fields_of, literal_problems
 from airflow_provider_soperator.slurm.job_description import InvalidJob
+from airflow_provider_soperator.slurm.job_ids import SubmissionKey, submitted_since
 from airflow_provider_soperator.slurm.job_retry import Retry, retry
 from airflow_provider_soperator.values import SCRIPTS, has_template, needs_a_worker, no_file, path_pairs, script_text
+from airflow_provider_soperator.work.protocols import End, result_of
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
     from airflow_provider_soperator.operators.files import JobFiles
     from airflow_provider_soperator.pipelines.member import Member
-    from airflow_provider_soperator.slurm.job_ids import SubmissionKey
     from airflow_provider_soperator.slurm.job_records import JobStatus
     from airflow_provider_soperator.triggers.sbatch import SbatchTrigger
-    from airflow_provider_soperator.work.endings import End
 
 __all__ = ["SbatchOperator", "retry"]
 
@@ -194,7 +195,6 @@ class SbatchOperator(WaitingOperator):
 
     def prepare(self, context: Context, key: SubmissionKey, *, uploads: bool) -> BatchJob:
         """The job for another task to submit under this key, with its files on the cluster if it ``uploads``."""
-        from airflow_provider_soperator.slurm.job import fields_of
         from airflow_provider_soperator.work.sbatch import job_for
 
         self._make(context, key)
@@ -234,7 +234,6 @@ class SbatchOperator(WaitingOperator):
         if event["status"] == "timeout":
             raise AirflowTaskTimeout(f"{event['message']} did not end within {self.execution_timeout}: cancelled")
         from airflow_provider_soperator.slurm.job_reports import status_of
-        from airflow_provider_soperator.work.protocols import result_of
         from airflow_provider_soperator.work.sbatch import REPORT
 
         report = result_of(event)
@@ -266,22 +265,25 @@ class SbatchOperator(WaitingOperator):
 
     def _trigger(self, context: Context) -> SbatchTrigger:
         # Imported here, so that parsing a DAG does not pay for running it.
-        from airflow_provider_soperator.triggers.sbatch import trigger_of
-        from airflow_provider_soperator.work.sbatch import keys_of
+        from airflow_provider_soperator.slurm.job_result import check_result
+        from airflow_provider_soperator.triggers.sbatch import SbatchTrigger
+        from airflow_provider_soperator.work.sbatch import job_for, keys_of
 
         replaced, keys = keys_of(context, self.retries or 0)
         if self._member:
             replaced, keys = self._member.keys(replaced, keys)
         self._make(context, keys[-1])
-        asked = self._asked() | {"job": self._changed(context, keys[:-1])}
-        return trigger_of(
-            context["ti"],
-            keys=keys,
-            replaced=replaced,
-            begun=context["dag_run"].start_date,
-            timeout=self.execution_timeout,
+        check_result(self.result)
+        asked = self._asked()
+        job = job_for(context["ti"], asked.pop("script"), self._changed(context, keys[:-1]))
+        since, limit = submitted_since(context["dag_run"].start_date), self.execution_timeout
+        return SbatchTrigger(
+            **asked | {"job": fields_of(job)},
+            keys=[key.text for key in keys],
+            replaced=[key.text for key in replaced] if self.cancel_on_kill else [],
+            since=since.isoformat() if since else None,
+            deadline=time.time() + limit.total_seconds() if limit else None,
             chain=self._member.chain() if self._member else None,
-            **asked,
         )
 
     def _changed(self, context: Context, earlier: Sequence[SubmissionKey]) -> dict[str, Any]:
@@ -290,7 +292,6 @@ class SbatchOperator(WaitingOperator):
             return self.job
         from airflow_provider_soperator.client.earlier_jobs import earlier_jobs
         from airflow_provider_soperator.hooks.slurm import SlurmHook
-        from airflow_provider_soperator.slurm.job_ids import submitted_since
         from airflow_provider_soperator.slurm.requests.commands import run_steps
         from airflow_provider_soperator.work.sbatch import job_for
 

@@ -79,7 +79,7 @@ class SlurmJobFinishedTrigger(SlurmEventTrigger):
     poll_interval: float = POLL_INTERVAL
 
     def __post_init__(self) -> None:
-        super().__init__()
+        super().__post_init__()
         if not_ends := [state for state in self.states if not JobState.parse(state).is_finished]:
             raise ValueError(f"states: no job ends as {', '.join(not_ends)}")
         self.states = list(self.states)
@@ -143,7 +143,7 @@ class SlurmQueueLongTrigger(SlurmEventTrigger):
     poll_interval: float = POLL_INTERVAL
 
     def __post_init__(self) -> None:
-        super().__init__()
+        super().__post_init__()
         self.min_duration = min_duration = _seconds(self.min_duration)
         self.states = list(self.states)
         self._jobs = QueueFilter(
@@ -202,7 +202,7 @@ class NodeUnhealthyTrigger(SlurmEventTrigger):
     poll_interval: float = POLL_INTERVAL
 
     def __post_init__(self) -> None:
-        super().__init__()
+        super().__post_init__()
         self.kinds = [kind.value for kind in kinds_of(self.kinds)]
         self.min_duration = _seconds(self.min_duration)
         self.series = dict(self.series or {})
@@ -267,7 +267,7 @@ class ClusterUnavailableTrigger(EventTrigger):
     poll_interval: float = POLL_INTERVAL
 
     def __post_init__(self) -> None:
-        super().__init__()
+        super().__post_init__()
         self.min_duration = _seconds(self.min_duration)
         self._first_seen: datetime | None = None
 
@@ -326,7 +326,7 @@ class ActiveCheckFailedTrigger(EventTrigger):
     poll_interval: float = POLL_INTERVAL
 
     def __post_init__(self) -> None:
-        super().__init__()
+        super().__post_init__()
         self.look_back = look_back = _seconds(self.look_back)
         #: Runs that ended before this time are dealt with.
         self._since = datetime.now(timezone.utc) - timedelta(seconds=look_back)

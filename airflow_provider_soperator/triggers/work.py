@@ -5,42 +5,29 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
 from airflow.triggers.base import TriggerEvent
 from async_timeout import timeout
 
-from airflow_provider_soperator.triggers.base import KillableTrigger, SlurmTrigger
+from airflow_provider_soperator.triggers.base import KillableTrigger, TaskTrigger
 from airflow_provider_soperator.work.polling import FAILURES, completed, event_of, reached
-from airflow_provider_soperator.work.protocols import (
-    Progress,
-    Watch,
-    Work,
-    WorkFailed,
-    succeeded,
-    timed_out,
-)
+from airflow_provider_soperator.work.protocols import Progress, Watch, Work, WorkFailed, succeeded, timed_out
 
 
+@dataclass(eq=False, repr=False)
 class WorkTrigger(KillableTrigger):
-    """Carries out a ``Work``, which is stored as JSON; see ``work.protocols`` for what it fires with."""
+    """Carries out a ``Work``, given as JSON; see ``work.protocols`` for what it fires with."""
 
-    def __init__(
-        self,
-        work: Work[Any] | dict[str, Any],
-        made: float | None = None,
-        end_from_trigger: bool = False,
-        fail_from_trigger: bool = False,
-    ) -> None:
-        super().__init__(made, end_from_trigger, fail_from_trigger)
-        self._value: Work[Any] = Work.read(work) if isinstance(work, dict) else work
+    work: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._value: Work[Any] = Work.read(self.work)
         self._progress: Progress[Any] | None = None
         self._fate = ""
-
-    @property
-    def work(self) -> dict[str, Any]:
-        return self._value.write()
 
     async def event(self) -> dict[str, Any]:
         progress = self._progress = self._value.begin(self.log)
@@ -79,18 +66,11 @@ def _sentence(words: str) -> str:
     return f". {words}" if words else ""
 
 
-class WatchTrigger(SlurmTrigger):
+@dataclass(eq=False, repr=False)
+class WatchTrigger(TaskTrigger):
     """Looks until a ``Watch``, given as JSON, is reached; see ``work.protocols`` for what it fires with."""
 
-    def __init__(
-        self,
-        watch: dict[str, Any],
-        made: float | None = None,
-        end_from_trigger: bool = False,
-        fail_from_trigger: bool = False,
-    ) -> None:
-        super().__init__(made, end_from_trigger, fail_from_trigger)
-        self.watch = watch
+    watch: dict[str, Any]
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         try:

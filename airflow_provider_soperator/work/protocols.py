@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
+from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_soperator.logger import Logger
@@ -190,3 +192,46 @@ def result_of(event: dict[str, Any], within: timedelta | None = None) -> Any:
     if event["status"] == "success":
         return event["result"]
     raise exception_of(event, within)
+
+
+End = Literal["success", "failed"]
+
+
+class EndsAnywhere:
+    """A task that ends in the triggerer, unless something is left to do for an Airflow worker."""
+
+    def endings(self, *, is_last_try: bool) -> dict[str, bool]:
+        """Arguments of a trigger: whether the triggerer ends the task after a success, and after a failure.
+
+        Airflow may make a retry of any failure there: only an exception in a worker can say that none helps.
+        """
+        return {
+            "end_from_trigger": not self.needs_a_worker_after("success"),
+            "fail_from_trigger": is_last_try and not self.needs_a_worker_after("failed"),
+        }
+
+    def needs_a_worker_after(self, end: End) -> bool:
+        """True if something is left to do for an Airflow worker once the work has ended this way."""
+        from airflow.sdk.listener import get_listener_manager
+
+        task: Any = self
+        # Such as OpenLineage's.
+        if getattr(get_listener_manager().hook, f"on_task_instance_{end}").get_hookimpls():
+            return True
+        if end == "failed":
+            # A sensor that fails softly is skipped.
+            return bool(task.on_failure_callback or getattr(task, "email", None) or getattr(task, "soft_fail", False))
+        return bool(
+            task.outlets
+            or task.on_success_callback
+            or task._post_execute_hook
+            or type(task).post_execute is not BaseOperator.post_execute
+            or task.multiple_outputs
+            or not task.do_xcom_push
+        )
+
+
+def is_last_try(context: Mapping[str, Any]) -> bool:
+    """True if it is known that Airflow makes no other try of a task after a failure of this one."""
+    ti = context.get("ti")
+    return ti is not None and bool(ti.try_number > ti.max_tries)
