@@ -32,7 +32,6 @@ from airflow_provider_soperator.slurm.requests.commands import run_steps_async
 from airflow_provider_soperator.slurm.states import JobState
 from airflow_provider_soperator.soperator.active_checks import CheckSeen, RunSeen
 from airflow_provider_soperator.soperator.cluster_objects import ClusterObjects
-from airflow_provider_soperator.soperator.clusters import ClusterSeen
 from airflow_provider_soperator.triggers.base import POLL_INTERVAL, EventTrigger, SlurmEventTrigger
 from airflow_provider_soperator.values import NAMESPACE
 from airflow_provider_soperator.work.checks import CheckClients, check_clients
@@ -286,16 +285,11 @@ class ClusterUnavailableTrigger(EventTrigger):
             and now - since >= timedelta(seconds=_seconds(self.min_duration))
         )
         self._is_told = (self._is_told or is_new) and not cluster.is_available
-        return [_outage(cluster, since)] if is_new and since else []
-
-
-def _outage(cluster: ClusterSeen, since: datetime) -> dict[str, Any]:
-    return {
-        "cluster": cluster.name,
-        "phase": cluster.phase,
-        "conditions": {one.type: one.message or one.reason for one in cluster.missing},
-        "since": since.isoformat(),
-    }
+        if since is None or not is_new:
+            return []
+        missing = {one.type: one.message or one.reason for one in cluster.missing}
+        outage = {"cluster": cluster.name, "phase": cluster.phase, "conditions": missing}
+        return [outage | {"since": since.isoformat()}]
 
 
 @dataclass(eq=False, repr=False)

@@ -73,7 +73,14 @@ class MachineReplacement(SlurmAccess, Work[AsyncSlurmClient]):
             self._witnesses = await self._whom_to_ask()
         sights = await self._look(client, self.poll_interval / 2)
         if first:
-            self._begin()
+            options = ReplacementOptions(
+                owner=self.owner,
+                why=self.reason,
+                any_owner=self.any_owner,
+                since=self.since,
+                response_timeout=self.response_timeout,
+            )
+            self._replacements = {name: Replacement(options) for name in self.nodes}
         self._steps = self._decide(sights)
         waiting = {name: step.lost or step.waits for name, step in self._steps.items() if step.lost or step.waits}
         self.place = "; ".join(in_lines(waiting))
@@ -115,16 +122,6 @@ class MachineReplacement(SlurmAccess, Work[AsyncSlurmClient]):
         if self.kubernetes_conn_id:
             return HealthSources(kubernetes_conn_id=self.kubernetes_conn_id, namespace=self.namespace)
         return HealthSources(kubernetes_conn_id=settings.kubernetes_conn_id or None, namespace=settings.namespace)
-
-    def _begin(self) -> None:
-        wanted = ReplacementOptions(
-            owner=self.owner,
-            why=self.reason,
-            any_owner=self.any_owner,
-            since=self.since,
-            response_timeout=self.response_timeout,
-        )
-        self._replacements = {name: Replacement(wanted) for name in self.nodes}
 
     async def _look(self, client: AsyncSlurmClient, most_age: float) -> dict[str, NodeSnapshot]:
         seen, nodes = await asyncio.gather(self._witnesses.ask(), client.ask_shared(ListNodes(), most_age))
