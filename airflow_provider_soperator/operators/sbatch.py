@@ -14,8 +14,9 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, A
 
 from airflow_provider_soperator.errors import name_remedy
 from airflow_provider_soperator.links.slurm import LINKS
-from airflow_provider_soperator.operators.work import WaitingOperator
+from airflow_provider_soperator.operators.work import WaitingOperator, task_name
 from airflow_provider_soperator.pipelines.group import pipeline_of
+from airflow_provider_soperator.pipelines.member import Member
 from airflow_provider_soperator.slurm import options
 from airflow_provider_soperator.slurm.job import BatchJob, fields_of, literal_problems
 from airflow_provider_soperator.slurm.job_description import InvalidJob
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
     from airflow_provider_soperator.operators.files import JobFiles
-    from airflow_provider_soperator.pipelines.member import Member
     from airflow_provider_soperator.triggers.sbatch import SbatchTrigger
 
 __all__ = ["SbatchOperator", "retry"]
@@ -257,11 +257,7 @@ class SbatchOperator(WaitingOperator):
     def _as_member(self, context: Context) -> Member | None:
         """The task as a stage of its pipeline, if it is in one."""
         pipeline = pipeline_of(self)
-        if pipeline is None:
-            return None
-        from airflow_provider_soperator.pipelines.member import Member
-
-        return Member(pipeline, self, context)
+        return Member(pipeline, self, context) if pipeline else None
 
     def _trigger(self, context: Context) -> SbatchTrigger:
         # Imported here, so that parsing a DAG does not pay for running it.
@@ -317,9 +313,7 @@ class SbatchOperator(WaitingOperator):
 
         from airflow_provider_soperator.operators.files import JobFiles
 
-        ti = context["ti"]
-        owner = f"{ti.dag_id}\n{ti.run_id}\n{ti.task_id}\n{ti.map_index}"
-        return JobFiles(self.slurm_conn_id, Path(self.dag.folder), owner, self.log)
+        return JobFiles(self.slurm_conn_id, Path(self.dag.folder), task_name(context["ti"]), self.log)
 
     def _asked(self) -> dict[str, Any]:
         """The arguments of the trigger, from an Airflow worker or the triggerer."""

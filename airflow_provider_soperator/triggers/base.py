@@ -21,9 +21,10 @@ from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TaskFailedEvent
 from asgiref.sync import sync_to_async
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
+from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.pipelines.member import states_of
 from airflow_provider_soperator.slurm.requests import Request
-from airflow_provider_soperator.work.polling import polled, slurm_client
+from airflow_provider_soperator.work.polling import polled
 
 T = TypeVar("T")
 
@@ -264,7 +265,7 @@ class SlurmEventTrigger(EventTrigger):
     slurm_conn_id: str
 
     def open(self) -> AbstractAsyncContextManager[AsyncSlurmClient]:
-        return slurm_client(self.slurm_conn_id)
+        return SlurmHook(self.slurm_conn_id).async_client()
 
     def shared(self, client: AsyncSlurmClient, request: Request[T]) -> Awaitable[T]:
         """The answer that all watchers of the cluster share in an interval."""

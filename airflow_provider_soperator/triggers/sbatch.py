@@ -31,7 +31,7 @@ from airflow_provider_soperator.slurm.requests.commands import run_steps_async
 from airflow_provider_soperator.transports.transport_errors import LastingError, NotSupported, TransportError
 from airflow_provider_soperator.triggers.base import NO_WORKER, KillableTrigger, call
 from airflow_provider_soperator.work.metrics import emit
-from airflow_provider_soperator.work.polling import may_pass, polled, slurm_client
+from airflow_provider_soperator.work.polling import may_pass, polled
 from airflow_provider_soperator.work.protocols import failed, refused, succeeded, timed_out
 from airflow_provider_soperator.work.sbatch import REPORT, Chain, Published, follow, job_for, key_of_try
 
@@ -131,7 +131,7 @@ class SbatchTrigger(KillableTrigger):
     async def _until_done(self, step: Callable[[AsyncSlurmClient], Awaitable[None]]) -> None:
         """Try a step until it is done: the cluster may be away for hours, and the connection have to be corrected."""
         done = polled(
-            lambda: slurm_client(self.slurm_conn_id),
+            lambda: SlurmHook(self.slurm_conn_id).async_client(),
             step,
             _PAUSE,
             self.log,

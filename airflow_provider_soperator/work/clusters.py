@@ -13,6 +13,7 @@ from typing import Any
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.job_run import JobRun, Printed
 from airflow_provider_soperator.hooks.cluster_clients import ClusterConnections, ClusterSides
+from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.job import job_of
@@ -25,7 +26,7 @@ from airflow_provider_soperator.soperator import readiness
 from airflow_provider_soperator.soperator.clusters import ClusterSnapshot
 from airflow_provider_soperator.soperator.readiness import Readiness
 from airflow_provider_soperator.transports.transport_errors import TransportError
-from airflow_provider_soperator.work.polling import is_final, slurm_client
+from airflow_provider_soperator.work.polling import is_final
 from airflow_provider_soperator.work.protocols import Look, Watch, Work, WorkFailed, WorkRefused
 
 #: Seconds for which an apparently lasting fault is tolerated while a cluster comes up.
@@ -116,7 +117,7 @@ class ClusterStart(Work[ClusterClients]):
                 sides = await opened.enter_async_context(where.open())
                 slurm = sides.slurm
             elif self.slurm_conn_id:
-                slurm = await opened.enter_async_context(slurm_client(self.slurm_conn_id))
+                slurm = await opened.enter_async_context(SlurmHook(self.slurm_conn_id).async_client())
             yield ClusterClients(sides, slurm)
 
     async def step(self, clients: ClusterClients) -> dict[str, Any] | None:

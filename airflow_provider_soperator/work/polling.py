@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -57,14 +57,7 @@ class SlurmAccess:
     slurm_conn_id: str
 
     def open(self) -> AbstractAsyncContextManager[AsyncSlurmClient]:
-        return slurm_client(self.slurm_conn_id)
-
-
-@asynccontextmanager
-async def slurm_client(slurm_conn_id: str) -> AsyncIterator[AsyncSlurmClient]:
-    """The client of a connection."""
-    async with SlurmHook(slurm_conn_id).async_client() as client:
-        yield client
+        return SlurmHook(self.slurm_conn_id).async_client()
 
 
 async def polled(

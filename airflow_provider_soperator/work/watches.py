@@ -13,6 +13,7 @@ from airflow_provider_soperator.client.poller import JobNews
 from airflow_provider_soperator.health.assessment import HealthQuery, Observations, in_words, told, unclear
 from airflow_provider_soperator.hooks.cluster_clients import HealthSources
 from airflow_provider_soperator.hooks.nebius import NebiusHook
+from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.nebius.capacity_blocks import BlockAwaited, block_fields
 from airflow_provider_soperator.slurm.job_failures import failure
 from airflow_provider_soperator.slurm.job_ids import JobId
@@ -22,7 +23,7 @@ from airflow_provider_soperator.slurm.node_conditions import in_lines
 from airflow_provider_soperator.slurm.queue_filter import Lasting, QueueFilter, within
 from airflow_provider_soperator.slurm.requests import ListNodes
 from airflow_provider_soperator.slurm.states import JobState
-from airflow_provider_soperator.work.polling import SlurmAccess, slurm_client
+from airflow_provider_soperator.work.polling import SlurmAccess
 from airflow_provider_soperator.work.protocols import Look, Watch, WorkFailed
 
 
@@ -37,7 +38,7 @@ class JobWatch(Watch[JobNews]):
     @asynccontextmanager
     async def open(self) -> AsyncIterator[JobNews]:
         # One poller asks for all awaited jobs of a cluster.
-        async with slurm_client(self.slurm_conn_id) as client:
+        async with SlurmHook(self.slurm_conn_id).async_client() as client:
             news = client.watch(JobId.parse(self.job_id), poll_interval=self.poll_interval)
             try:
                 yield news
