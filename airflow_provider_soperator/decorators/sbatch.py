@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
     from airflow_provider_soperator.slurm.job_ids import SubmissionKey
-    from airflow_provider_soperator.work.endings import End
+    from airflow_provider_soperator.work.protocols import End
 
 
 class _SbatchDecoratedOperator(DecoratedOperator, SbatchOperator):

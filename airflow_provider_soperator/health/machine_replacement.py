@@ -78,7 +78,7 @@ def _is_away(node: Node) -> str:
     return "" if is_up(node) else f"is {node.state}"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class ReplacementOptions:
     """Options of a machine replacement."""
 

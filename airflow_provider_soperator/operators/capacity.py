@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from airflow_provider_soperator.capacity.overrides import Override
     from airflow_provider_soperator.capacity.schedule import CapacitySchedule
     from airflow_provider_soperator.capacity.targets import Target
-    from airflow_provider_soperator.work.endings import End
+    from airflow_provider_soperator.work.protocols import End
     from airflow_provider_soperator.work.targets import TargetScaling
 
 

@@ -102,8 +102,8 @@ class ScaleNodeSetOperator(WorkOperator):
         from airflow_provider_soperator.work.protocols import WorkFailed, exception_of
 
         async def plan() -> dict[str, Any]:
-            async with work.open(self.log) as sides:
-                return await work.begin(self.log).plan(sides)
+            async with work.open() as sides:
+                return await work.plan(sides)
 
         with final_errors():
             work = self.work(context={})

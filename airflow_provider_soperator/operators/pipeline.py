@@ -18,7 +18,7 @@ from airflow_provider_soperator.pipelines.group import (
     afterok,
     edge,
 )
-from airflow_provider_soperator.pipelines.stages import UNKNOWN, StageReader, Task, array_of, is_slurm_job
+from airflow_provider_soperator.pipelines.stages import StageReader, Task, array_of, is_slurm_job
 from airflow_provider_soperator.pipelines.wiring import refuse_groups, refuse_setups, wire
 
 __all__ = ["PipelineError", "SbatchPipeline", "after", "afterany", "aftercorr", "afternotok", "afterok"]
@@ -144,7 +144,7 @@ class SbatchPipeline(PipelineGroup):
                 f"the pipeline {self.group_id} has no job that can be submitted ahead, as {', '.join(self.followed)} "
                 f"follow tasks that are no jobs of their cluster by other than success: make it a TaskGroup"
             )
-        arrays = {name: array for name in self.graph.stages if (array := array_of(tasks[name])) is not UNKNOWN}
+        arrays = {name: array for name in self.graph.stages if (array := array_of(tasks[name])) is not None}
         check_arrays(self.graph, arrays)
         self.submits = wire(self, self.graph, tasks, self._plan_only)
         self._before = {name: frozenset(tasks[name].upstream_task_ids) for name in self.graph.stages}

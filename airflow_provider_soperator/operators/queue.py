@@ -11,13 +11,15 @@ from airflow.sdk import XComArg
 
 from airflow_provider_soperator.operators.work import StrictOperator, final_errors
 from airflow_provider_soperator.slurm.errors import InvalidRequest
+from airflow_provider_soperator.slurm.job_ids import JobId
+from airflow_provider_soperator.slurm.job_records import Job
+from airflow_provider_soperator.slurm.notations import NoDuration
 from airflow_provider_soperator.slurm.queue_filter import QueueFilter
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
     from airflow_provider_soperator.client.queue import JobSelection, OrderedJobs
-    from airflow_provider_soperator.slurm.job_records import Job
     from airflow_provider_soperator.slurm.requests.commands import Steps
 
 #: Jobs by their ids: a list, or a text with commas.
@@ -89,7 +91,6 @@ class _QueueOperator(StrictOperator):
 
     def _meant(self) -> JobSelection:
         from airflow_provider_soperator.client.queue import JobSelection
-        from airflow_provider_soperator.slurm.job_ids import JobId
 
         if self.job_filter is not None:
             return JobSelection(filter=_filter(self.job_filter))
@@ -191,7 +192,6 @@ class UpdateJobsOperator(_QueueOperator):
 
     def _changes(self) -> tuple[dict[str, str], dict[str, Any]]:
         """Slurm's fields, and those of a job's record by which one is known to have them."""
-        from airflow_provider_soperator.slurm.notations import NoDuration
         from airflow_provider_soperator.slurm.option_values import duration_text, in_seconds, is_unlimited
         from airflow_provider_soperator.slurm.requests.commands import plain_word
 

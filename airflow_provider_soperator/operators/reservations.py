@@ -9,6 +9,13 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_soperator.operators.work import StrictOperator, final_errors
 from airflow_provider_soperator.slurm.errors import InvalidRequest, ReservationConflict
 from airflow_provider_soperator.slurm.hostlist import check_count, check_nodes, names_of
+from airflow_provider_soperator.slurm.node_conditions import is_busy, is_usable, refuse_unknown
+from airflow_provider_soperator.slurm.requests import (
+    CreateReservation,
+    DeleteReservation,
+    ListNodes,
+    ListReservations,
+)
 from airflow_provider_soperator.slurm.requests.nodes import HANDOVER_FLAGS
 from airflow_provider_soperator.values import moment_of
 
@@ -17,7 +24,6 @@ if TYPE_CHECKING:
 
     from airflow_provider_soperator.client.sync import SlurmClient
     from airflow_provider_soperator.slurm.cluster_records import Node, Reservation
-    from airflow_provider_soperator.slurm.requests import CreateReservation
 
 
 class CreateReservationOperator(StrictOperator):
@@ -105,9 +111,6 @@ class CreateReservationOperator(StrictOperator):
 
     def _make(self, slurm: SlurmClient) -> tuple[Reservation, bool]:
         """The reservation, and whether it was there."""
-        from airflow_provider_soperator.slurm.node_conditions import refuse_unknown
-        from airflow_provider_soperator.slurm.requests import ListNodes
-
         if self.count is not None:
             check_count(self.count)
         known = slurm.ask(ListNodes())
@@ -132,8 +135,6 @@ class CreateReservationOperator(StrictOperator):
         return made, False
 
     def _wanted(self, names: Sequence[str]) -> CreateReservation:
-        from airflow_provider_soperator.slurm.requests import CreateReservation
-
         # Slurm knows no smaller unit than a second.
         start = (moment_of("start", self.start) or datetime.now(timezone.utc)).replace(microsecond=0)
         end = start + self.duration if self.duration else moment_of("end", self.end)
@@ -150,8 +151,6 @@ class CreateReservationOperator(StrictOperator):
         )
 
     def _choose(self, known: Sequence[Node]) -> tuple[str, ...]:
-        from airflow_provider_soperator.slurm.node_conditions import is_busy, is_usable
-
         count = int(self.count or 0)
         fitting = [node for node in known if is_usable(node) and (self.partition or "") in ("", *node.partitions)]
         if len(fitting) < count:
@@ -207,7 +206,6 @@ class DeleteReservationOperator(StrictOperator):
 
     def execute(self, context: Context) -> bool:
         from airflow_provider_soperator.hooks.slurm import SlurmHook
-        from airflow_provider_soperator.slurm.requests import DeleteReservation
 
         with final_errors(), SlurmHook(self.slurm_conn_id).client() as slurm:
             was_there = slurm.ask(DeleteReservation(self.name))
@@ -216,8 +214,6 @@ class DeleteReservationOperator(StrictOperator):
 
 
 def _find(slurm: SlurmClient, name: str) -> Reservation | None:
-    from airflow_provider_soperator.slurm.requests import ListReservations
-
     return next((one for one in slurm.ask(ListReservations()) if one.name == name), None)
 
 

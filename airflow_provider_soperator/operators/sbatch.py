@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
@@ -13,22 +14,27 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, A
 
 from airflow_provider_soperator.errors import name_remedy
 from airflow_provider_soperator.links.slurm import LINKS
-from airflow_provider_soperator.operators.work import WaitingOperator
+from airflow_provider_soperator.operators.work import WaitingOperator, task_name
+from airflow_provider_soperator.pipelines.group import pipeline_of
+from airflow_provider_soperator.pipelines.member import Member
 from airflow_provider_soperator.slurm import options
-from airflow_provider_soperator.slurm.job import BatchJob, literal_problems
+from airflow_provider_soperator.slurm.job import BatchJob, fields_of, literal_problems
 from airflow_provider_soperator.slurm.job_description import InvalidJob
+from airflow_provider_soperator.slurm.job_failures import failure
+from airflow_provider_soperator.slurm.job_ids import SubmissionKey, submitted_since
+from airflow_provider_soperator.slurm.job_records import JobStatus
+from airflow_provider_soperator.slurm.job_reports import status_of
+from airflow_provider_soperator.slurm.job_result import check_result
 from airflow_provider_soperator.slurm.job_retry import Retry, retry
+from airflow_provider_soperator.slurm.states import JobBase, JobState
 from airflow_provider_soperator.values import SCRIPTS, has_template, needs_a_worker, no_file, path_pairs, script_text
+from airflow_provider_soperator.work.protocols import End, result_of
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
     from airflow_provider_soperator.operators.files import JobFiles
-    from airflow_provider_soperator.pipelines.member import Member
-    from airflow_provider_soperator.slurm.job_ids import SubmissionKey
-    from airflow_provider_soperator.slurm.job_records import JobStatus
     from airflow_provider_soperator.triggers.sbatch import SbatchTrigger
-    from airflow_provider_soperator.work.endings import End
 
 __all__ = ["SbatchOperator", "retry"]
 
@@ -129,8 +135,6 @@ class SbatchOperator(WaitingOperator):
             raise ValueError(f"download_on must be 'success' or 'always', got {download_on!r}")
         self.download_on = download_on
         if result is not None:
-            from airflow_provider_soperator.slurm.job_result import check_result
-
             check_result(result)
         self.result = no_file(result)
         self.end_from_trigger = end_from_trigger
@@ -194,7 +198,6 @@ class SbatchOperator(WaitingOperator):
 
     def prepare(self, context: Context, key: SubmissionKey, *, uploads: bool) -> BatchJob:
         """The job for another task to submit under this key, with its files on the cluster if it ``uploads``."""
-        from airflow_provider_soperator.slurm.job import fields_of
         from airflow_provider_soperator.work.sbatch import job_for
 
         self._make(context, key)
@@ -233,8 +236,6 @@ class SbatchOperator(WaitingOperator):
         self.shown_links = event.get("links", {})
         if event["status"] == "timeout":
             raise AirflowTaskTimeout(f"{event['message']} did not end within {self.execution_timeout}: cancelled")
-        from airflow_provider_soperator.slurm.job_reports import status_of
-        from airflow_provider_soperator.work.protocols import result_of
         from airflow_provider_soperator.work.sbatch import REPORT
 
         report = result_of(event)
@@ -255,33 +256,30 @@ class SbatchOperator(WaitingOperator):
 
     def _as_member(self, context: Context) -> Member | None:
         """The task as a stage of its pipeline, if it is in one."""
-        from airflow_provider_soperator.pipelines.group import pipeline_of
-
         pipeline = pipeline_of(self)
-        if pipeline is None:
-            return None
-        from airflow_provider_soperator.pipelines.member import Member
-
-        return Member(pipeline, self, context)
+        return Member(pipeline, self, context) if pipeline else None
 
     def _trigger(self, context: Context) -> SbatchTrigger:
         # Imported here, so that parsing a DAG does not pay for running it.
-        from airflow_provider_soperator.triggers.sbatch import trigger_of
-        from airflow_provider_soperator.work.sbatch import keys_of
+        from airflow_provider_soperator.triggers.sbatch import SbatchTrigger
+        from airflow_provider_soperator.work.sbatch import job_for, keys_of
 
         replaced, keys = keys_of(context, self.retries or 0)
         if self._member:
             replaced, keys = self._member.keys(replaced, keys)
         self._make(context, keys[-1])
-        asked = self._asked() | {"job": self._changed(context, keys[:-1])}
-        return trigger_of(
-            context["ti"],
-            keys=keys,
-            replaced=replaced,
-            begun=context["dag_run"].start_date,
-            timeout=self.execution_timeout,
+        if self.result is not None:
+            check_result(self.result)
+        asked = self._asked()
+        job = job_for(context["ti"], asked.pop("script"), self._changed(context, keys[:-1]))
+        since, limit = submitted_since(context["dag_run"].start_date), self.execution_timeout
+        return SbatchTrigger(
+            **asked | {"job": fields_of(job)},
+            keys=[key.text for key in keys],
+            replaced=[key.text for key in replaced] if self.cancel_on_kill else [],
+            since=since.isoformat() if since else None,
+            deadline=time.time() + limit.total_seconds() if limit else None,
             chain=self._member.chain() if self._member else None,
-            **asked,
         )
 
     def _changed(self, context: Context, earlier: Sequence[SubmissionKey]) -> dict[str, Any]:
@@ -290,7 +288,6 @@ class SbatchOperator(WaitingOperator):
             return self.job
         from airflow_provider_soperator.client.submissions import earlier_jobs
         from airflow_provider_soperator.hooks.slurm import SlurmHook
-        from airflow_provider_soperator.slurm.job_ids import submitted_since
         from airflow_provider_soperator.slurm.requests.commands import run_steps
         from airflow_provider_soperator.work.sbatch import job_for
 
@@ -316,9 +313,7 @@ class SbatchOperator(WaitingOperator):
 
         from airflow_provider_soperator.operators.files import JobFiles
 
-        ti = context["ti"]
-        owner = f"{ti.dag_id}\n{ti.run_id}\n{ti.task_id}\n{ti.map_index}"
-        return JobFiles(self.slurm_conn_id, Path(self.dag.folder), owner, self.log)
+        return JobFiles(self.slurm_conn_id, Path(self.dag.folder), task_name(context["ti"]), self.log)
 
     def _asked(self) -> dict[str, Any]:
         """The arguments of the trigger, from an Airflow worker or the triggerer."""
@@ -334,8 +329,6 @@ class SbatchOperator(WaitingOperator):
 
     def _needs_a_worker_at_the_start(self) -> str:
         """What in the task works in an Airflow worker only; empty for nothing."""
-        from airflow_provider_soperator.pipelines.group import pipeline_of
-
         dag = self.get_dag()
         found = {
             "upload": self.upload,
@@ -355,8 +348,6 @@ class SbatchOperator(WaitingOperator):
         return ", ".join(name for name, is_there in found.items() if is_there)
 
     def needs_a_worker_after(self, end: End) -> bool:
-        from airflow_provider_soperator.pipelines.group import pipeline_of
-
         pipeline = pipeline_of(self)
         downloads = self.download and (end == "success" or self.download_on == "always")
         return bool(
@@ -371,8 +362,6 @@ class SbatchOperator(WaitingOperator):
 
 def check_policy(policy: Policy) -> None:
     """Refuse, when the DAG is parsed, what would never apply."""
-    from airflow_provider_soperator.slurm.states import JobBase, JobState
-
     states = map(JobState, JobBase)
     known = [*(str(state) for state in states if state.is_finished and not state.succeeded), _LOST]
     for end, action in policy.items():
@@ -386,8 +375,6 @@ def settle(status: JobStatus, policy: Policy, last: Sequence[str] = ()) -> None:
     """Raise what makes Airflow do as the policy says; where it says nothing, what can help by another try gets one."""
     if status.succeeded:
         return
-    from airflow_provider_soperator.slurm.job_failures import failure
-
     error = failure(status, last)
     assert error is not None, "it has not succeeded"
     action = action_after(status, policy)
@@ -401,8 +388,6 @@ def settle(status: JobStatus, policy: Policy, last: Sequence[str] = ()) -> None:
 
 def action_after(status: JobStatus, policy: Policy) -> Action | Retry:
     """What the end of a job means for its task."""
-    from airflow_provider_soperator.slurm.job_failures import failure
-
     error = failure(status)
     if error is None:
         return "succeed"

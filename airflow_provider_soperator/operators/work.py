@@ -15,13 +15,12 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.values import check_arguments
+from airflow_provider_soperator.work.protocols import End, EndsAnywhere, Work, is_last_try, result_of
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
     from airflow_provider_soperator.triggers.base import KillableTrigger
-    from airflow_provider_soperator.work.endings import End
-    from airflow_provider_soperator.work.protocols import Work
 
 #: Seconds for which Airflow's own alarm is put off, so that it strikes only if all else has failed.
 _GRACE = 60.0
@@ -96,7 +95,7 @@ class StrictOperator(BaseOperator):
         return ""
 
 
-class WaitingOperator(StrictOperator):
+class WaitingOperator(EndsAnywhere, StrictOperator):
     """Leaves its work to a trigger."""
 
     deferrable: bool
@@ -105,8 +104,6 @@ class WaitingOperator(StrictOperator):
     def wait_for(self, trigger: KillableTrigger, context: Context) -> Any:
         """Go on with ``execute_complete`` after the trigger's event, unless the triggerer ends the task."""
         if self.deferrable:
-            from airflow_provider_soperator.work.endings import is_last_try
-
             for name, value in self.endings(is_last_try=is_last_try(context)).items():
                 setattr(trigger, name, value)
             self.defer(trigger=trigger, method_name="execute_complete")
@@ -114,18 +111,6 @@ class WaitingOperator(StrictOperator):
         trigger.is_in_worker = True
         self._waiting = Waiting(trigger)
         return self.execute_complete(context, self._waiting.event())
-
-    def endings(self, *, is_last_try: bool) -> dict[str, bool]:
-        """Whether the triggerer ends the task after a success, and after a failure."""
-        from airflow_provider_soperator.work.endings import endings
-
-        return endings(self.needs_a_worker_after, is_last_try=is_last_try)
-
-    def needs_a_worker_after(self, end: End) -> bool:
-        """True if something is left to do for an Airflow worker once the work has ended this way."""
-        from airflow_provider_soperator.work.endings import needs_a_worker
-
-        return needs_a_worker(self, end)
 
     @abstractmethod
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
@@ -182,11 +167,9 @@ class WorkOperator(WaitingOperator):
         """Do the work, here or in the triggerer."""
         from airflow_provider_soperator.triggers.work import WorkTrigger
 
-        return self.wait_for(WorkTrigger(work), context)
+        return self.wait_for(WorkTrigger(work.write()), context)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
-        from airflow_provider_soperator.work.protocols import result_of
-
         return result_of(event, self.timeout)
 
     def needs_a_worker_after(self, end: End) -> bool:

@@ -183,10 +183,10 @@ def is_met(kind: str, state: str | None) -> bool:
     return state in _FAILED if kind == "afternotok" else True
 
 
-def check_arrays(graph: Graph, arrays: Mapping[str, Iterable[int] | None]) -> None:
+def check_arrays(graph: Graph, arrays: Mapping[str, Collection[int]]) -> None:
     """Refuse ``aftercorr`` unless both jobs are arrays of the same indices.
 
-    ``arrays`` has the indices of a stage's array, or None for a job without one, where that is known.
+    ``arrays`` has the indices of a stage's array where they are known, none for a job without one.
     """
     for stage in graph.stages.values():
         for link in stage.links:
@@ -194,11 +194,11 @@ def check_arrays(graph: Graph, arrays: Mapping[str, Iterable[int] | None]) -> No
                 continue
             this, other = arrays[stage.name], arrays[link.upstream]
             for name, indices in ((stage.name, this), (link.upstream, other)):
-                if indices is None:
+                if not indices:
                     raise PipelineError(
                         f"aftercorr joins the elements of two arrays, but {name} is none: say afterok() or give it one"
                     )
-            if this is not None and other is not None and set(this) != set(other):
+            if set(this) != set(other):
                 raise PipelineError(
                     f"aftercorr joins each element of {link.upstream} with that of the same index of {stage.name}, but "
                     f"the first has {array_text(other)} and the second {array_text(this)}: give both the same array="

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import TaskGroup, TriggerRule
 from airflow.sdk.definitions.edges import EdgeModifier
@@ -107,54 +105,31 @@ def edge(kind: str, minutes: int = 0) -> SlurmEdge:
     return SlurmEdge(str(Link("", kind, minutes)))
 
 
-P = ParamSpec("P")
+class _Kind:
+    """A kind of dependency, which is called to make an edge; ``PipelineError`` where the parentheses are missing.
 
+    :param minutes: time after the beginning of the other job
+    """
 
-class _Kind(Generic[P]):
-    """A kind of dependency, which is called to make an edge; ``PipelineError`` where the parentheses are missing."""
+    def __init__(self, kind: str) -> None:
+        self.__name__ = kind
 
-    def __init__(self, make: Callable[P, SlurmEdge]) -> None:
-        functools.update_wrapper(self, make)
-        self._make = make
-
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> SlurmEdge:
-        return self._make(*args, **kwargs)
+    def __call__(self, *, minutes: int = 0) -> SlurmEdge:
+        return edge(self.__name__, minutes)
 
     def update_relative(self, other: Any, *_: Any, **__: Any) -> None:
-        name = self._make.__name__
-        raise PipelineError(f"{name} has no parentheses: write a >> {name}() >> b")
+        raise PipelineError(f"{self.__name__} has no parentheses: write a >> {self.__name__}() >> b")
 
     __rshift__ = __lshift__ = __rrshift__ = __rlshift__ = update_relative
 
 
-@_Kind
-def afterok() -> SlurmEdge:
-    """Once the other job has succeeded; this is what ``>>`` means by itself."""
-    return edge("afterok")
-
-
-@_Kind
-def afterany() -> SlurmEdge:
-    """Once the other job has ended in any state."""
-    return edge("afterany")
-
-
-@_Kind
-def afternotok() -> SlurmEdge:
-    """Once the other job has failed; skipped if it succeeds."""
-    return edge("afternotok")
-
-
-@_Kind
-def after(*, minutes: int = 0) -> SlurmEdge:
-    """Once the other job has begun, or some minutes later.
-
-    :param minutes: time after the beginning of the other job
-    """
-    return edge("after", minutes)
-
-
-@_Kind
-def aftercorr() -> SlurmEdge:
-    """For each element of an array, once the element of the same index of the other array has succeeded."""
-    return edge("aftercorr")
+#: Once the other job has succeeded; this is what ``>>`` means by itself.
+afterok = _Kind("afterok")
+#: Once the other job has ended in any state.
+afterany = _Kind("afterany")
+#: Once the other job has failed; skipped if it succeeds.
+afternotok = _Kind("afternotok")
+#: Once the other job has begun, or some minutes later.
+after = _Kind("after")
+#: For each element of an array, once the element of the same index of the other array has succeeded.
+aftercorr = _Kind("aftercorr")

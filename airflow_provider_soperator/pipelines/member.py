@@ -13,7 +13,8 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from airflow_provider_soperator.pipelines.graph import is_met
 from airflow_provider_soperator.pipelines.group import PipelineGroup
 from airflow_provider_soperator.pipelines.plan import AHEAD, Ahead, AheadJob
-from airflow_provider_soperator.slurm.job_ids import SubmissionKey
+from airflow_provider_soperator.slurm.errors import SlurmError
+from airflow_provider_soperator.slurm.job_ids import SubmissionKey, read_keys
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
@@ -134,8 +135,6 @@ class Member:
     def _give_up(self, state: str) -> None:
         """Cancel the jobs that can never run once the task has ended this way."""
         from airflow_provider_soperator.hooks.slurm import SlurmHook
-        from airflow_provider_soperator.slurm.errors import SlurmError
-        from airflow_provider_soperator.slurm.job_ids import read_keys
         from airflow_provider_soperator.transports.transport_errors import TransportError
 
         task = self._task

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from enum import Enum
-from typing import Any, Final
+from typing import Any
 
 from airflow.sdk import DAG, BaseOperator, TriggerRule, XComArg
 from airflow.sdk.definitions.mappedoperator import MappedOperator
@@ -53,36 +52,26 @@ def references(task: Task) -> Iterable[tuple[Any, str]]:
     return XComArg.iter_xcom_references([getattr(task, name, None) for name in task.template_fields])
 
 
-class _Unknown(Enum):
-    UNKNOWN = "unknown"
-
-
-#: Indices that depend on a template.
-UNKNOWN: Final = _Unknown.UNKNOWN
-
-
-def array_of(task: Any) -> list[int] | _Unknown | None:
-    """The indices of a stage's array; None without one."""
+def array_of(task: Any) -> list[int] | None:
+    """The indices of a stage's array, empty without one; None if they are not known when the DAG is parsed."""
     job = getattr(task, "job", None)
     if job is None:
         # A mapped stage: each of its instances may have another.
-        return UNKNOWN
+        return None
     said = job.get("array")
     if said is None and isinstance(task.script, str) and "\n" in task.script and not is_template(task.script):
         try:
             said = directives.read(task.script)[0].fields.get("array")
         except directives.DirectiveError:
-            return UNKNOWN
+            return None
     elif said is None and (task.script or job.get("remote_script")):
         # It may say so itself, and is not read yet.
-        return UNKNOWN
-    if said is None:
         return None
     try:
-        return UNKNOWN if is_template(said) else array_indices(array_text(said))
+        return [] if said is None else None if is_template(said) else array_indices(array_text(said))
     except (TypeError, ValueError):
         # The check of the job reports the mistake.
-        return UNKNOWN
+        return None
 
 
 #: Links of edges without a label, by the trigger rule of the task.

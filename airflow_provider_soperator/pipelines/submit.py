@@ -8,16 +8,21 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
+from airflow_provider_soperator.errors import ConnectionMistake
+from airflow_provider_soperator.pipelines.graph import Graph, Segment
+from airflow_provider_soperator.pipelines.member import states_of
+from airflow_provider_soperator.pipelines.plan import AHEAD, Ahead, AheadJob, Plan, plan
+from airflow_provider_soperator.pipelines.rendering import Rendered, RenderedStages
+from airflow_provider_soperator.pipelines.stages import option
+from airflow_provider_soperator.slurm.errors import TogetherRefused
+from airflow_provider_soperator.slurm.job_description import InvalidJob
+from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey, key_of, read_keys, submitted_since
 from airflow_provider_soperator.values import is_on
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
     from airflow_provider_soperator.client.sync import SlurmClient
-    from airflow_provider_soperator.pipelines.graph import Graph, Segment
-    from airflow_provider_soperator.pipelines.plan import Plan
-    from airflow_provider_soperator.pipelines.rendering import Rendered, RenderedStages
-    from airflow_provider_soperator.slurm.job_ids import JobId, SubmissionKey
 
 
 class SubmitAheadOperator(BaseOperator):
@@ -44,27 +49,21 @@ class SubmitAheadOperator(BaseOperator):
             pipeline.check()
 
     def execute(self, context: Context) -> Any:
-        from airflow_provider_soperator.errors import ConnectionMistake
-        from airflow_provider_soperator.pipelines.rendering import RenderedStages
-        from airflow_provider_soperator.slurm.job_description import InvalidJob
         from airflow_provider_soperator.transports.transport_errors import LastingError
 
         is_dry = is_on(self.plan_only)
         try:
             stages = RenderedStages(self.dag, self.segment.stages, context, uploads=not is_dry)
-            plan = self._plan(context, stages)
-            rendered = [one for planned in plan.submitted for one in stages.render(planned)]
+            made = self._plan(context, stages)
+            rendered = [one for planned in made.submitted for one in stages.render(planned)]
             if is_dry:
                 self._show(rendered)
                 raise AirflowSkipException("nothing was submitted, as this was a dry run")
-            return self._submit(context, rendered, plan)
+            return self._submit(context, rendered, made)
         except (ConnectionMistake, InvalidJob, LastingError) as error:
             raise AirflowFailException(str(error)) from error
 
     def _plan(self, context: Context, stages: RenderedStages) -> Plan:
-        from airflow_provider_soperator.pipelines.member import states_of
-        from airflow_provider_soperator.pipelines.plan import plan
-
         names = {link.upstream for name in self.segment.stages for link in self.graph[name].links}
         known = states_of(context["ti"], sorted(names.union(self.segment.stages)))
         made = plan(
@@ -74,11 +73,8 @@ class SubmitAheadOperator(BaseOperator):
             self.log.info("%s is not submitted ahead: %s", name, reason)
         return made
 
-    def _submit(self, context: Context, rendered: list[Rendered], plan: Plan) -> dict[str, Any]:
+    def _submit(self, context: Context, rendered: list[Rendered], made: Plan) -> dict[str, Any]:
         from airflow_provider_soperator.hooks.slurm import SlurmHook
-        from airflow_provider_soperator.pipelines.plan import AHEAD, Ahead, AheadJob
-        from airflow_provider_soperator.slurm.errors import TogetherRefused
-        from airflow_provider_soperator.slurm.job_ids import submitted_since
 
         since = submitted_since(context["dag_run"].start_date)
         ahead = Ahead(context["dag_run"].clear_number or 0)
@@ -91,7 +87,7 @@ class SubmitAheadOperator(BaseOperator):
             except TogetherRefused as refused:
                 culprit = rendered[refused.number].name
                 raise AirflowFailException(f"{culprit}: {refused.__cause__}. {refused.remedy}") from refused
-            running = {(name, index): _job_of(context, name, index) for name, index in plan.running}
+            running = {(name, index): _job_of(context, name, index) for name, index in made.running}
             keys = _keys(client, running.values())
         for (stage, index), job in running.items():
             if job in keys:
@@ -145,11 +141,6 @@ class CancelRestOperator(BaseOperator):
 
         Those that must not be cancelled with their tasks come first.
         """
-        from airflow_provider_soperator.pipelines.member import states_of
-        from airflow_provider_soperator.pipelines.plan import AHEAD, Ahead
-        from airflow_provider_soperator.pipelines.stages import option
-        from airflow_provider_soperator.slurm.job_ids import read_keys
-
         said = context["ti"].xcom_pull(task_ids=submit, key=AHEAD)
         ahead = Ahead.read(said) if said else Ahead(0)
         states = states_of(context["ti"], list(ahead.jobs)) if ahead.jobs else {}
@@ -171,7 +162,6 @@ def _job_of(context: Context, stage: str, index: int) -> str | None:
 
 def _keys(client: SlurmClient, jobs: Iterable[str | None]) -> dict[str, str]:
     """The submission keys of jobs in the queue, by job id."""
-    from airflow_provider_soperator.slurm.job_ids import JobId, key_of
     from airflow_provider_soperator.slurm.requests import ListJobs
 
     ids = tuple(JobId.parse(job) for job in jobs if job)

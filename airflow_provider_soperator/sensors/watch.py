@@ -10,15 +10,22 @@ from airflow.sdk import BaseSensorOperator, PokeReturnValue, conf
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_soperator.values import check_arguments
+from airflow_provider_soperator.work.protocols import (
+    End,
+    EndsAnywhere,
+    Look,
+    Watch,
+    WorkFailed,
+    exception_of,
+    is_last_try,
+    result_of,
+)
 
 if TYPE_CHECKING:
     from airflow.sdk.definitions.context import Context
 
-    from airflow_provider_soperator.work.endings import End
-    from airflow_provider_soperator.work.protocols import Look, Watch
 
-
-class WatchSensor(BaseSensorOperator):
+class WatchSensor(EndsAnywhere, BaseSensorOperator):
     """Waits until its watch is reached.
 
     A poll without an answer is logged and repeated, poking or deferred. What waiting cannot mend fails the sensor for
@@ -50,27 +57,20 @@ class WatchSensor(BaseSensorOperator):
         if not self.deferrable:
             return super().execute(context)
         from airflow_provider_soperator.triggers.work import WatchTrigger
-        from airflow_provider_soperator.work.endings import endings, is_last_try
 
-        ends = endings(self._needs_a_worker_after, is_last_try=is_last_try(context))
-        trigger = WatchTrigger(self._watch.write(), **ends)
+        trigger = WatchTrigger(self._watch.write(), **self.endings(is_last_try=is_last_try(context)))
         self.defer(trigger=trigger, method_name="execute_complete", timeout=timedelta(seconds=self.timeout))
 
-    def _needs_a_worker_after(self, end: End) -> bool:
-        from airflow_provider_soperator.work.endings import needs_a_worker
-
-        return type(self).execute_complete is not WatchSensor.execute_complete or needs_a_worker(self, end)
+    def needs_a_worker_after(self, end: End) -> bool:
+        return type(self).execute_complete is not WatchSensor.execute_complete or super().needs_a_worker_after(end)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """Go on after the watch is reached, or cannot be reached any more."""
-        from airflow_provider_soperator.work.protocols import result_of
-
         return result_of(event)
 
     def poke(self, context: Context) -> PokeReturnValue:
         from airflow_provider_soperator.client.sync import LOOP
         from airflow_provider_soperator.work.polling import FAILURES, event_of, may_pass
-        from airflow_provider_soperator.work.protocols import WorkFailed, exception_of
 
         watch = self._watch = self._watch or self._checked()
         try:

@@ -10,6 +10,7 @@ import time
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from airflow.sdk import conf
@@ -20,9 +21,10 @@ from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TaskFailedEvent
 from asgiref.sync import sync_to_async
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
+from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.pipelines.member import states_of
 from airflow_provider_soperator.slurm.requests import Request
-from airflow_provider_soperator.work.polling import polled, slurm_client
+from airflow_provider_soperator.work.polling import polled
 
 T = TypeVar("T")
 
@@ -61,21 +63,10 @@ async def call(function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
 
 
 class SlurmTrigger(BaseTrigger):
-    """Keeps each argument in an attribute of the same name, for serialization.
+    """Keeps each argument in an attribute of the same name, for serialization."""
 
-    With ``end_from_trigger`` no Airflow worker is started after a success, with ``fail_from_trigger`` none after a
-    failure. ``made`` is the time of the deferral, in seconds since 1970, also in another triggerer.
-    """
-
-    #: True in an Airflow worker, where no other task shares its connections.
-    is_in_worker = False
-
-    def __init__(
-        self, made: float | None = None, end_from_trigger: bool = False, fail_from_trigger: bool = False
-    ) -> None:
+    def __post_init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.made = made or time.time()
-        self.end_from_trigger, self.fail_from_trigger = end_from_trigger, fail_from_trigger
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         names = list(inspect.signature(type(self).__init__).parameters)[1:]
@@ -83,6 +74,25 @@ class SlurmTrigger(BaseTrigger):
 
     def render_template_fields(self, context: Any, jinja_env: Any = None) -> None:
         """Do nothing: the worker that deferred the task has rendered them, and no script is rendered twice."""
+
+
+@dataclass(eq=False, repr=False)
+class TaskTrigger(SlurmTrigger):
+    """Waits for a task.
+
+    With ``end_from_trigger`` no Airflow worker is started after a success, with ``fail_from_trigger`` none after a
+    failure. ``made`` is the time of the deferral, in seconds since 1970, also in another triggerer.
+    """
+
+    made: float | None = field(default=None, kw_only=True)
+    end_from_trigger: bool = field(default=False, kw_only=True)
+    fail_from_trigger: bool = field(default=False, kw_only=True)
+    #: True in an Airflow worker, where no other task shares its connections.
+    is_in_worker = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.made = self.made or time.time()
 
     async def conclude(self, event: dict[str, Any]) -> AsyncIterator[TriggerEvent]:
         """The last that the trigger yields, and what it does after that."""
@@ -146,11 +156,11 @@ class SlurmTrigger(BaseTrigger):
         if self.task_instance is not None:
             late = conf.getfloat("workers", "min_heartbeat_interval", fallback=5)
             late += _ROUNDS * conf.getfloat("scheduler", "scheduler_heartbeat_sec", fallback=5)
-            await asyncio.sleep(self.made + late - time.time())
+            await asyncio.sleep((self.made or 0) + late - time.time())
         return TriggerEvent(payload)  # type: ignore[no-untyped-call]
 
 
-class KillableTrigger(SlurmTrigger):
+class KillableTrigger(TaskTrigger):
     """Ends its work with its task: when that is marked, cleared, or in a run that takes too long.
 
     It yields one event, in the triggerer, or in the Airflow worker of a task that does not defer.
@@ -255,7 +265,7 @@ class SlurmEventTrigger(EventTrigger):
     slurm_conn_id: str
 
     def open(self) -> AbstractAsyncContextManager[AsyncSlurmClient]:
-        return slurm_client(self.slurm_conn_id)
+        return SlurmHook(self.slurm_conn_id).async_client()
 
     def shared(self, client: AsyncSlurmClient, request: Request[T]) -> Awaitable[T]:
         """The answer that all watchers of the cluster share in an interval."""

@@ -33,7 +33,7 @@ class CapacityDifferenceTrigger(EventTrigger):
     poll_interval: float = 60.0
 
     def __post_init__(self) -> None:
-        super().__init__()
+        super().__post_init__()
         self.remember(None)
 
     def identity(self) -> dict[str, Any]:

@@ -32,7 +32,6 @@ from airflow_provider_soperator.slurm.requests.commands import run_steps_async
 from airflow_provider_soperator.slurm.states import JobState
 from airflow_provider_soperator.soperator.active_checks import CheckSeen, RunSeen
 from airflow_provider_soperator.soperator.cluster_objects import ClusterObjects
-from airflow_provider_soperator.soperator.clusters import ClusterSeen
 from airflow_provider_soperator.triggers.base import POLL_INTERVAL, EventTrigger, SlurmEventTrigger
 from airflow_provider_soperator.values import NAMESPACE
 from airflow_provider_soperator.work.checks import CheckClients, check_clients
@@ -79,7 +78,7 @@ class SlurmJobFinishedTrigger(SlurmEventTrigger):
     poll_interval: float = POLL_INTERVAL
 
     def __post_init__(self) -> None:
-        super().__init__()
+        super().__post_init__()
         if not_ends := [state for state in self.states if not JobState.parse(state).is_finished]:
             raise ValueError(f"states: no job ends as {', '.join(not_ends)}")
         self.states = list(self.states)
@@ -143,7 +142,7 @@ class SlurmQueueLongTrigger(SlurmEventTrigger):
     poll_interval: float = POLL_INTERVAL
 
     def __post_init__(self) -> None:
-        super().__init__()
+        super().__post_init__()
         self.min_duration = min_duration = _seconds(self.min_duration)
         self.states = list(self.states)
         self._jobs = QueueFilter(
@@ -202,7 +201,7 @@ class NodeUnhealthyTrigger(SlurmEventTrigger):
     poll_interval: float = POLL_INTERVAL
 
     def __post_init__(self) -> None:
-        super().__init__()
+        super().__post_init__()
         self.kinds = [kind.value for kind in kinds_of(self.kinds)]
         self.min_duration = _seconds(self.min_duration)
         self.series = dict(self.series or {})
@@ -267,7 +266,7 @@ class ClusterUnavailableTrigger(EventTrigger):
     poll_interval: float = POLL_INTERVAL
 
     def __post_init__(self) -> None:
-        super().__init__()
+        super().__post_init__()
         self.min_duration = _seconds(self.min_duration)
         self._first_seen: datetime | None = None
 
@@ -286,16 +285,11 @@ class ClusterUnavailableTrigger(EventTrigger):
             and now - since >= timedelta(seconds=_seconds(self.min_duration))
         )
         self._is_told = (self._is_told or is_new) and not cluster.is_available
-        return [_outage(cluster, since)] if is_new and since else []
-
-
-def _outage(cluster: ClusterSeen, since: datetime) -> dict[str, Any]:
-    return {
-        "cluster": cluster.name,
-        "phase": cluster.phase,
-        "conditions": {one.type: one.message or one.reason for one in cluster.missing},
-        "since": since.isoformat(),
-    }
+        if since is None or not is_new:
+            return []
+        missing = {one.type: one.message or one.reason for one in cluster.missing}
+        outage = {"cluster": cluster.name, "phase": cluster.phase, "conditions": missing}
+        return [outage | {"since": since.isoformat()}]
 
 
 @dataclass(eq=False, repr=False)
@@ -326,7 +320,7 @@ class ActiveCheckFailedTrigger(EventTrigger):
     poll_interval: float = POLL_INTERVAL
 
     def __post_init__(self) -> None:
-        super().__init__()
+        super().__post_init__()
         self.look_back = look_back = _seconds(self.look_back)
         #: Runs that ended before this time are dealt with.
         self._since = datetime.now(timezone.utc) - timedelta(seconds=look_back)

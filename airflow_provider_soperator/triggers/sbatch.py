@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from airflow.sdk.execution_time.xcom import XCom
@@ -28,9 +28,9 @@ from airflow_provider_soperator.slurm.job_reports import gauges, report_of, stat
 from airflow_provider_soperator.slurm.job_result import ResultError, check_result, read_result
 from airflow_provider_soperator.slurm.requests.commands import run_steps_async
 from airflow_provider_soperator.transports.transport_errors import LastingError, NotSupported, TransportError
-from airflow_provider_soperator.triggers.base import NO_WORKER, KillableTrigger, SlurmTrigger, call
+from airflow_provider_soperator.triggers.base import NO_WORKER, KillableTrigger, call
 from airflow_provider_soperator.work.metrics import emit
-from airflow_provider_soperator.work.polling import may_pass, polled, slurm_client
+from airflow_provider_soperator.work.polling import may_pass, polled
 from airflow_provider_soperator.work.protocols import failed, refused, succeeded, timed_out
 from airflow_provider_soperator.work.sbatch import REPORT, Chain, Published, follow, job_for, key_of_try
 
@@ -60,14 +60,11 @@ class SbatchTrigger(KillableTrigger):
     stream_logs: bool = True
     deadline: float | None = None
     cancel_on_kill: bool = True
-    end_from_trigger: bool = False
-    fail_from_trigger: bool = False
     chain: dict[str, Any] | None = None
     result: str | None = None
-    made: float = 0.0
 
     def __post_init__(self) -> None:
-        super().__init__(self.made, self.end_from_trigger, self.fail_from_trigger)
+        super().__post_init__()
         #: Values published so far.
         self.links: dict[str, str] = {}
         self._begun: JobRun | None = None
@@ -133,7 +130,7 @@ class SbatchTrigger(KillableTrigger):
     async def _until_done(self, step: Callable[[AsyncSlurmClient], Awaitable[None]]) -> None:
         """Try a step until it is done: the cluster may be away for hours, and the connection have to be corrected."""
         done = polled(
-            lambda: slurm_client(self.slurm_conn_id),
+            lambda: SlurmHook(self.slurm_conn_id).async_client(),
             step,
             _PAUSE,
             self.log,
@@ -188,86 +185,51 @@ class SbatchTrigger(KillableTrigger):
         return self._begun
 
 
-def trigger_of(
-    ti: Any,
-    script: str | None,
-    job: Mapping[str, Any],
-    *,
-    keys: Sequence[SubmissionKey],
-    replaced: Sequence[SubmissionKey],
-    begun: datetime | None,
-    timeout: timedelta | None = None,
-    cancel_on_kill: bool = True,
-    result: str | None = None,
-    **others: Any,
-) -> SbatchTrigger:
-    """The trigger of a try; ``InvalidJob`` if Slurm would refuse its job. ``begun`` is the start of the DAG run."""
-    check_result(result)
-    since = submitted_since(begun)
-    return SbatchTrigger(
-        job=fields_of(job_for(ti, script, job)),
-        keys=[key.text for key in keys],
-        replaced=[key.text for key in replaced] if cancel_on_kill else [],
-        since=since.isoformat() if since else None,
-        deadline=time.time() + timeout.total_seconds() if timeout else None,
-        cancel_on_kill=cancel_on_kill,
-        result=result,
-        **others,
-    )
-
-
 @dataclass(eq=False, repr=False)
-class SbatchStartTrigger(SlurmTrigger):
+class SbatchStartTrigger(SbatchTrigger):
     """Starts a task without an Airflow worker. Airflow renders ``script`` and ``job`` before it runs.
 
     Only for the first try: the triggerer does not know the number of tries since the task was cleared, and so which
     earlier jobs it may go on with. Later tries are handed to a worker.
     """
 
-    slurm_conn_id: str
-    script: str | None
-    job: dict[str, Any]
-    poll_interval: float
-    stream_logs: bool
-    cancel_on_kill: bool
-    end_from_trigger: bool
-    fail_from_trigger: bool
-    result: str | None
+    keys: list[str] = field(default_factory=list)
+    script: str | None = None
 
     def __post_init__(self) -> None:
-        super().__init__(NO_WORKER, self.end_from_trigger, self.fail_from_trigger)
-        self._started: SbatchTrigger | None = None
+        super().__post_init__()
+        self.made = NO_WORKER
 
     # Rendered here, as no Airflow worker has done it; arguments from a worker must not be rendered again.
     render_template_fields = BaseTrigger.render_template_fields
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        if self._try_number > 1:
+        ti: Any = self.task_instance
+        if ti.try_number > 1:
             yield TriggerEvent({"start": True})  # type: ignore[no-untyped-call]
             return
         try:
-            started = self._start()
+            self._begin()
         except InvalidJob as error:
             async for event in self.conclude(refused(str(error))):
                 yield event
             return
-        async for event in started.run():
+        async for event in super().run():
             yield event
 
     async def on_kill(self) -> None:
-        if self._try_number == 1:
-            await self._start().on_kill()
-
-    @property
-    def _try_number(self) -> int:
         ti: Any = self.task_instance
-        return int(ti.try_number)
+        if ti.try_number == 1:
+            self._begin()
+            await super().on_kill()
 
-    def _start(self) -> SbatchTrigger:
-        if self._started is None:
+    def _begin(self) -> None:
+        """Make the job and its key, as an operator does in an Airflow worker."""
+        if not self.keys:
             ti: Any = self.task_instance
             begun = ti.get_template_context()["dag_run"].start_date
-            keys = [key_of_try(ti, begun, self._try_number)]
-            self._started = trigger_of(ti, keys=keys, replaced=[], begun=begun, made=NO_WORKER, **self.serialize()[1])
-            self._started.task_instance = ti
-        return self._started
+            check_result(self.result)
+            self.job = fields_of(job_for(ti, self.script, self.job))
+            since = submitted_since(begun)
+            self.since = since.isoformat() if since else None
+            self.keys = [key_of_try(ti, begun, 1).text]

@@ -50,7 +50,7 @@ class ShiftTrigger(KillableTrigger):
         made: float | None = None,
         wish: dict[str, Any] | None = None,
     ) -> None:
-        super().__init__(made)
+        super().__init__(made=made)
         self.wish = wish
         self.order = order
         self.deadline = deadline

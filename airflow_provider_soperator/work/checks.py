@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.hooks.cluster_clients import ClusterConnections
-from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm.job_ids import JobId
 from airflow_provider_soperator.slurm.node_orders import drained
 from airflow_provider_soperator.slurm.requests import ListJobs, ListNodes
@@ -30,7 +29,7 @@ from airflow_provider_soperator.soperator.active_checks import (
 )
 from airflow_provider_soperator.soperator.check_results import CheckResult, RunState, of_slurm
 from airflow_provider_soperator.work.nodes import give_orders
-from airflow_provider_soperator.work.protocols import Look, Progress, Watch, Work, WorkFailed
+from airflow_provider_soperator.work.protocols import Look, Watch, Work, WorkFailed
 
 #: States of a run with which the run of an earlier try need not be repeated.
 _GOOD = (RunState.IN_PROGRESS, RunState.COMPLETE, RunState.SKIPPED)
@@ -60,9 +59,9 @@ async def check_clients(where: ClusterConnections, max_age: float | None = None)
         yield CheckClients(ActiveChecks(sides.kubernetes.objects), sides.slurm)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class CheckRun(Work[CheckClients]):
-    """A run of a check, and what to do if the check runs already."""
+    """A run of a check that is begun, or found, and followed until its end is known."""
 
     where: ClusterConnections
     check: str
@@ -75,26 +74,18 @@ class CheckRun(Work[CheckClients]):
     #: The reason for drains of nodes that fail; without it they are not drained.
     drain_reason: str = ""
 
-    def open(self, log: Logger) -> AbstractAsyncContextManager[CheckClients]:
-        return check_clients(self.where)
-
-    def begin(self, log: Logger) -> CheckProgress:
-        return CheckProgress(self, log)
-
-
-class CheckProgress(Progress[CheckClients]):
-    """A run that is begun, or found, and followed until its end is known."""
-
-    def __init__(self, wanted: CheckRun, log: Logger) -> None:
-        self._wanted, self._log = wanted, log
+    def __post_init__(self) -> None:
         self._run: RunSeen | None = None
         self._is_ours = True
         #: Time at which Slurm reported its end, by this process's clock.
         self._over_since: float | None = None
-        self._place = "it has not begun"
+        self.place = "it has not begun"
+
+    def open(self) -> AbstractAsyncContextManager[CheckClients]:
+        return check_clients(self.where)
 
     async def step(self, clients: CheckClients) -> dict[str, Any] | None:
-        check = await clients.checks.find(self._wanted.check)
+        check = await clients.checks.find(self.check)
         runs = [run for run in await clients.checks.runs() if run.check == check.name]
         self._run = run = self._again(runs) if self._run else await self._begun(clients, check, runs)
         if run is None:
@@ -107,22 +98,22 @@ class CheckProgress(Progress[CheckClients]):
             why = f"{last.name} began after it, and a check cancels what its earlier runs have in Slurm"
             outcome = replace(outcome, why=why)
         self._log.info("%s: %s", run.name, outcome)
-        drained = await self._drain(clients.slurm, outcome) if clients.slurm and self._wanted.drain_reason else []
+        drained = await self._drain(clients.slurm, outcome) if clients.slurm and self.drain_reason else []
         return {
             "check": check.name,
             "job": run.name,
             **outcome.describe(),
             "drained": drained,
             "words": str(outcome),
-            "seconds": self._wanted.seconds,
+            "seconds": self.seconds,
         }
 
     async def undo(self, clients: CheckClients) -> str:
         """End the run, unless it is another's: one that waits for busy nodes would disturb them hours later."""
         if self._run and not self._is_ours:
             return f"Run {self._run.name}, which others have begun, goes on"
-        check = await clients.checks.find(self._wanted.check)
-        name = self._run.name if self._run else job_name(check.name, self._wanted.keys[-1])
+        check = await clients.checks.find(self.check)
+        name = self._run.name if self._run else job_name(check.name, self.keys[-1])
         runs = {run.name: run for run in await clients.checks.runs()}
         run = runs.get(name, self._run)
         if run is None:
@@ -151,7 +142,7 @@ class CheckProgress(Progress[CheckClients]):
         return now or replace(before, end=before.end or "Complete", finished=finished)
 
     async def _begun(self, clients: CheckClients, check: CheckSeen, runs: Sequence[RunSeen]) -> RunSeen | None:
-        names = [job_name(check.name, key) for key in self._wanted.keys]
+        names = [job_name(check.name, key) for key in self.keys]
         found = {run.name: run for run in runs}
         mine = next((found[name] for name in reversed(names) if name in found), None)
         if mine and (mine.name == names[-1] or (await clients.outcome(check, mine)).state in _GOOD):
@@ -164,12 +155,12 @@ class CheckProgress(Progress[CheckClients]):
         ]
         if not others:
             return await self._start(clients, check, names[-1])
-        if self._wanted.if_running == "join":
+        if self.if_running == "join":
             self._is_ours = False
             self._log.info("%s is under way: this waits for its end, and starts no other", others[-1].name)
             return others[-1]
         words = f"{', '.join(run.name for run in others)}: the check is under way, and two runs disturb each other"
-        if self._wanted.if_running == "fail":
+        if self.if_running == "fail":
             raise WorkFailed(words)
         self._reach(words)
         return None
@@ -177,7 +168,7 @@ class CheckProgress(Progress[CheckClients]):
     async def _start(self, clients: CheckClients, check: CheckSeen, name: str) -> RunSeen | None:
         """Begin the run; None if another one has been begun since the last look."""
         self.has_begun = True
-        run = await clients.checks.start(check, name, self._wanted.task)
+        run = await clients.checks.start(check, name, self.task)
         rivals = [
             one for one in await clients.checks.runs() if one.check == check.name and not one.end and one.uid != run.uid
         ]
@@ -209,10 +200,10 @@ class CheckProgress(Progress[CheckClients]):
     async def _drain(self, slurm: AsyncSlurmClient, outcome: CheckResult) -> list[str]:
         """Drain the nodes that have failed; one that is drained already keeps its reason."""
         failing = [node for node in await slurm.ask(ListNodes()) if node.name in outcome.failing]
-        await give_orders(drained(failing, self._wanted.drain_reason).orders, slurm)
+        await give_orders(drained(failing, self.drain_reason).orders, slurm)
         names = [node.name for node in failing]
         if names:
-            self._log.info("Drained: %s (%s)", ", ".join(names), self._wanted.drain_reason)
+            self._log.info("Drained: %s (%s)", ", ".join(names), self.drain_reason)
         return names
 
 
@@ -221,7 +212,7 @@ def _listed(jobs: Sequence[str]) -> str:
     return ",".join(jobs) if len(jobs) <= 8 else f"{jobs[0]} to {jobs[-1]}, {len(jobs)} in all"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class CheckWatch(Watch[CheckClients]):
     """A watch of the newest run of a check until it ends as awaited."""
 

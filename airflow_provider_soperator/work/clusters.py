@@ -13,7 +13,7 @@ from typing import Any
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.job_run import JobRun, Printed
 from airflow_provider_soperator.hooks.cluster_clients import ClusterConnections, ClusterSides
-from airflow_provider_soperator.logger import Logger
+from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.errors import SlurmError
 from airflow_provider_soperator.slurm.job import job_of
@@ -26,8 +26,8 @@ from airflow_provider_soperator.soperator import readiness
 from airflow_provider_soperator.soperator.clusters import ClusterSnapshot
 from airflow_provider_soperator.soperator.readiness import Readiness
 from airflow_provider_soperator.transports.transport_errors import TransportError
-from airflow_provider_soperator.work.polling import is_final, slurm_client
-from airflow_provider_soperator.work.protocols import Look, Progress, Watch, Work, WorkFailed, WorkRefused
+from airflow_provider_soperator.work.polling import is_final
+from airflow_provider_soperator.work.protocols import Look, Watch, Work, WorkFailed, WorkRefused
 
 #: Seconds for which an apparently lasting fault is tolerated while a cluster comes up.
 _FALSE_ALARM = 60.0
@@ -57,7 +57,7 @@ async def look(
     return seen, readiness.of_all(seen, now, nodesets=nodesets, slurm=slurm)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class ClusterWatch(Watch[ClusterSides]):
     """A watch of a cluster until it is ready."""
 
@@ -82,7 +82,7 @@ class ClusterClients:
     slurm: AsyncSlurmClient | None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class ClusterStart(Work[ClusterClients]):
     """The start of a cluster that was created or changed; then test jobs run on its NodeSets.
 
@@ -102,8 +102,14 @@ class ClusterStart(Work[ClusterClients]):
     #: Before this no try can have submitted a job.
     submitted_since: datetime | None
 
+    def __post_init__(self) -> None:
+        self.place = "nothing has answered yet"
+        self._broken_since: float | None = None
+        self._is_tried = False
+        self._runs: list[JobRun] = []
+
     @asynccontextmanager
-    async def open(self, log: Logger) -> AsyncIterator[ClusterClients]:
+    async def open(self) -> AsyncIterator[ClusterClients]:
         async with AsyncExitStack() as opened:
             sides, slurm = None, None
             if self.kubernetes_conn_id:
@@ -111,41 +117,27 @@ class ClusterStart(Work[ClusterClients]):
                 sides = await opened.enter_async_context(where.open())
                 slurm = sides.slurm
             elif self.slurm_conn_id:
-                slurm = await opened.enter_async_context(slurm_client(self.slurm_conn_id))
+                slurm = await opened.enter_async_context(SlurmHook(self.slurm_conn_id).async_client())
             yield ClusterClients(sides, slurm)
-
-    def begin(self, log: Logger) -> ClusterProgress:
-        return ClusterProgress(self, log)
-
-
-class ClusterProgress(Progress[ClusterClients]):
-    """A cluster that comes up: its objects become ready, its nodes usable, and a job runs on each NodeSet."""
-
-    def __init__(self, wanted: ClusterStart, log: Logger) -> None:
-        self._wanted, self._log = wanted, log
-        self._place = "nothing has answered yet"
-        self._broken_since: float | None = None
-        self._is_tried = False
-        self._runs: list[JobRun] = []
 
     async def step(self, clients: ClusterClients) -> dict[str, Any] | None:
         try:
             if clients.sides and not self._is_tried and not await self._is_ready(clients.sides):
                 return None
-            tried = await self._try(clients.slurm) if clients.slurm and self._wanted.smoke_job is not None else {}
+            tried = await self._try(clients.slurm) if clients.slurm and self.smoke_job is not None else {}
         except (SlurmError, TransportError) as error:
             # Before its objects exist even their kinds may be missing. A job that is refused stays refused.
             if self._is_tried and is_final(error):
                 raise
             self._reach(f"no answer yet: {error}", _LINE)
             return None
-        return {"seconds": self._wanted.seconds, "tried": tried}
+        return {"seconds": self.seconds, "tried": tried}
 
     async def undo(self, clients: ClusterClients) -> str:
         """Cancel the test jobs."""
         if clients.slurm:
             # Another process may have submitted them.
-            await clients.slurm.cancel_keys([SubmissionKey(key) for keys in self._wanted.keys.values() for key in keys])
+            await clients.slurm.cancel_keys([SubmissionKey(key) for keys in self.keys.values() for key in keys])
         return "The cluster stays, and comes up by itself"
 
     def left(self, error: Exception) -> str:
@@ -153,7 +145,7 @@ class ClusterProgress(Progress[ClusterClients]):
 
     async def _is_ready(self, sides: ClusterSides) -> bool:
         # Flux checks only every few minutes whether to create NodeSets.
-        found = (await look(sides, self._wanted.nodesets, self._wanted.poll_interval / 2, may_come=True))[1]
+        found = (await look(sides, self.nodesets, self.poll_interval / 2, may_come=True))[1]
         self._reach("ready" if found.is_ready else f"not ready yet: {found}", _LINE)
         if not found.broken:
             self._broken_since = None
@@ -192,9 +184,9 @@ class ClusterProgress(Progress[ClusterClients]):
         chosen: dict[str, Node] = {}
         for node in nodes:
             name, _, ordinal = node.name.rpartition("-")
-            if name in self._wanted.keys and ordinal.isdecimal() and is_usable(node):
+            if name in self.keys and ordinal.isdecimal() and is_usable(node):
                 chosen.setdefault(name, node)
-        for name in self._wanted.keys:
+        for name in self.keys:
             if name not in chosen:
                 self._log.info("Node set %s has no node on, so no job tries it", name)
         return chosen
@@ -203,9 +195,9 @@ class ClusterProgress(Progress[ClusterClients]):
         # Partitions that Soperator keeps for its own checks come last.
         partitions = sorted(node.partitions, key=_OWN.__contains__)
         where = {"partition": partitions[0]} if partitions else {}
-        job = job_of({"name": f"smoke-{name}", **where, **(self._wanted.smoke_job or {}), "nodelist": node.name})
-        keys = [SubmissionKey(key) for key in self._wanted.keys[name]]
-        run = JobRun(slurm, job, keys, since=self._wanted.submitted_since, poll_interval=2.0)
+        job = job_of({"name": f"smoke-{name}", **where, **(self.smoke_job or {}), "nodelist": node.name})
+        keys = [SubmissionKey(key) for key in self.keys[name]]
+        run = JobRun(slurm, job, keys, since=self.submitted_since, poll_interval=2.0)
         self._runs.append(run)
         submitted = await run.submit()
         self._log.info("Job %s tries node set %s, on %s", submitted.id, name, node.name)

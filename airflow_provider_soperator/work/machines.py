@@ -21,7 +21,6 @@ from airflow_provider_soperator.health.machine_replacement import (
 )
 from airflow_provider_soperator.hooks.cluster_clients import HealthSources
 from airflow_provider_soperator.hooks.slurm import SlurmHook
-from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.errors import InvalidRequest
@@ -31,15 +30,15 @@ from airflow_provider_soperator.slurm.requests import ListJobs, ListNodes
 from airflow_provider_soperator.values import NAMESPACE
 from airflow_provider_soperator.work.nodes import give_orders, requeue
 from airflow_provider_soperator.work.polling import SlurmAccess
-from airflow_provider_soperator.work.protocols import Progress, Work, WorkFailed
+from airflow_provider_soperator.work.protocols import Work, WorkFailed
 
 #: Seconds in which drains are taken back when a task ends early.
 _UNDOING = 30.0
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class MachineReplacement(SlurmAccess, ReplacementOptions, Work[AsyncSlurmClient]):
-    """Work that replaces the machines of nodes. Machines count as new if they are younger than it."""
+    """Work that replaces the machines of nodes, a few at a time. Machines count as new if they are younger than it."""
 
     nodes: tuple[str, ...]
     max_parallel: int | str = 1
@@ -48,15 +47,8 @@ class MachineReplacement(SlurmAccess, ReplacementOptions, Work[AsyncSlurmClient]
     kubernetes_conn_id: str | None = None
     namespace: str = NAMESPACE
 
-    def begin(self, log: Logger) -> ReplacementProgress:
-        return ReplacementProgress(self, log)
-
-
-class ReplacementProgress(Progress[AsyncSlurmClient]):
-    """All nodes of a replacement, a few at a time."""
-
-    def __init__(self, wanted: MachineReplacement, log: Logger) -> None:
-        self.wanted, self._log = wanted, log
+    def __post_init__(self) -> None:
+        super().__post_init__()
         #: Access to Kubernetes; without a connection it is not asked.
         self._witnesses = HealthSources()
         self._replacements: dict[str, Replacement] = {}
@@ -73,12 +65,12 @@ class ReplacementProgress(Progress[AsyncSlurmClient]):
         first = not self._replacements
         if first:
             self._witnesses = await self._whom_to_ask()
-        sights = await self._look(client, self.wanted.poll_interval / 2)
+        sights = await self._look(client, self.poll_interval / 2)
         if first:
-            self._replacements = {name: Replacement(self.wanted) for name in self.wanted.nodes}
+            self._replacements = {name: Replacement(self) for name in self.nodes}
         self._steps = self._decide(sights)
         waiting = {name: step.lost or step.waits for name, step in self._steps.items() if step.lost or step.waits}
-        self._place = "; ".join(in_lines(waiting))
+        self.place = "; ".join(in_lines(waiting))
         lost = {name: step.lost for name, step in self._steps.items() if step.lost}
         on_their_way = [name for name, one in self._replacements.items() if one.is_under_way and name not in lost]
         if lost and (first or not on_their_way):
@@ -113,16 +105,16 @@ class ReplacementProgress(Progress[AsyncSlurmClient]):
 
     async def _whom_to_ask(self) -> HealthSources:
         """Access to Kubernetes by its own connection, or by that of the Soperator connection, if there is any."""
-        settings = await SlurmHook(self.wanted.slurm_conn_id).async_settings()
-        if self.wanted.kubernetes_conn_id:
-            return HealthSources(kubernetes_conn_id=self.wanted.kubernetes_conn_id, namespace=self.wanted.namespace)
+        settings = await SlurmHook(self.slurm_conn_id).async_settings()
+        if self.kubernetes_conn_id:
+            return HealthSources(kubernetes_conn_id=self.kubernetes_conn_id, namespace=self.namespace)
         return HealthSources(kubernetes_conn_id=settings.kubernetes_conn_id or None, namespace=settings.namespace)
 
     async def _look(self, client: AsyncSlurmClient, most_age: float) -> dict[str, NodeSnapshot]:
         seen, nodes = await asyncio.gather(self._witnesses.ask(), client.ask_shared(ListNodes(), most_age))
         known = {node.name: node for node in nodes}
-        refuse_unknown(self.wanted.nodes, known)
-        wanted = [known[name] for name in self.wanted.nodes]
+        refuse_unknown(self.nodes, known)
+        wanted = [known[name] for name in self.nodes]
         if seen.kubernetes is not None:
             return {node.name: by_kubernetes(node, seen.kubernetes.get(node.name)) for node in wanted}
         sights = {node.name: by_slurm(node) for node in wanted}
@@ -133,7 +125,7 @@ class ReplacementProgress(Progress[AsyncSlurmClient]):
         return sights
 
     def _decide(self, sights: Mapping[str, NodeSnapshot]) -> dict[str, NodeStep]:
-        now, limit = datetime.now(timezone.utc), at_most(self.wanted.max_parallel, len(self._replacements))
+        now, limit = datetime.now(timezone.utc), at_most(self.max_parallel, len(self._replacements))
         is_lost = any(step.lost for step in self._steps.values())
         steps = {}
         # The number of nodes that may begin depends on those that are on their way.
@@ -165,13 +157,13 @@ class ReplacementProgress(Progress[AsyncSlurmClient]):
         for step in self._steps.values():
             await give_orders(step.orders, client)
         late = [sight.node for sight in sights.values() if self._is_late(sight.node)]
-        if late and self.wanted.mode != "asap":
+        if late and self.mode != "asap":
             await self._end_jobs(client, late)
 
     def _is_late(self, node: Node) -> bool:
         """True once its jobs have had the time that they were given."""
         drained = node.reason_since if is_draining(node) and self._replacements[node.name].is_under_way else None
-        return bool(drained and datetime.now(timezone.utc) - drained > self.wanted.grace)
+        return bool(drained and datetime.now(timezone.utc) - drained > self.grace)
 
     async def _end_jobs(self, client: AsyncSlurmClient, nodes: Sequence[Node]) -> None:
         names = [node.name for node in nodes]
@@ -179,7 +171,7 @@ class ReplacementProgress(Progress[AsyncSlurmClient]):
         for job in running:
             if str(job.id) in self._ended_jobs or not hostlist.intersect(names, [job.nodelist]):
                 continue
-            await requeue(client, job, self._log, may_cancel=self.wanted.mode == "force")
+            await requeue(client, job, self._log, may_cancel=self.mode == "force")
             # Not before: a connection that breaks meanwhile must not keep the job from being cancelled.
             self._ended_jobs.add(str(job.id))
 

@@ -31,10 +31,10 @@ from airflow_provider_soperator.slurm.requests import CancelJobs, ListNodes, Pow
 from airflow_provider_soperator.slurm.states import NodeFlag
 from airflow_provider_soperator.transports.transport_errors import NotSupported, TransportError
 from airflow_provider_soperator.work.polling import SlurmAccess
-from airflow_provider_soperator.work.protocols import Look, Progress, Watch, Work, WorkFailed, WorkRefused
+from airflow_provider_soperator.work.protocols import Look, Watch, Work, WorkFailed, WorkRefused
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class NodeChange(SlurmAccess, Work[AsyncSlurmClient]):
     """Nodes to power up or down, to drain or to undrain."""
 
@@ -57,10 +57,12 @@ class NodeChange(SlurmAccess, Work[AsyncSlurmClient]):
     nebius_conn_id: str = ""
 
     def __post_init__(self) -> None:
+        # An owner who can have no drains is refused before the first.
         DrainReason(self.owner, self.reason)
-
-    def begin(self, log: Logger) -> NodeProgress:
-        return NodeProgress(self, log)
+        self._already: tuple[str, ...] = ()
+        self._static: frozenset[str] | None = None
+        self._told: dict[str, str] = {}
+        self._chosen: set[str] = set()
 
     def decide(self, nodes: Sequence[Node]) -> NodeMove:
         """Decide on the orders for these nodes now."""
@@ -75,48 +77,37 @@ class NodeChange(SlurmAccess, Work[AsyncSlurmClient]):
             return node_orders.kept_off(nodes, node_orders.MODES[self.mode], reason=reason)
         return node_orders.down(nodes, node_orders.MODES[self.mode], reason=str(reason) if self.reason else "")
 
-
-class NodeProgress(Progress[AsyncSlurmClient]):
-    """Nodes on their way: their choice, the checks beforehand, and each step until all have arrived."""
-
-    def __init__(self, wanted: NodeChange, log: Logger) -> None:
-        self.wanted, self._log = wanted, log
-        self.already: tuple[str, ...] = ()
-        self._static: frozenset[str] | None = None
-        self._told: dict[str, str] = {}
-        self._chosen: set[str] = set()
-
     async def step(self, client: AsyncSlurmClient) -> dict[str, Any] | None:
         """Look, give the orders that can be given now, and log what is new; the result, once all nodes are there.
 
         Raises ``WorkFailed`` once nothing is left to wait for; at the first look before any order.
         """
         # A look as old as the interval would give an order twice.
-        nodes = await client.ask_shared(ListNodes(), self.wanted.poll_interval / 2)
+        nodes = await client.ask_shared(ListNodes(), self.poll_interval / 2)
         known = {node.name: node for node in nodes}
-        refuse_unknown(self.wanted.nodes, known)
+        refuse_unknown(self.nodes, known)
         first = self._static is None
         if self._static is None:
             self._static = await self._check(client, known)
         chosen = self._choose(known)
-        move = self.wanted.decide(chosen)
-        if self.wanted.block:
+        move = self.decide(chosen)
+        if self.block:
             move = await self._within_block(chosen, move, known)
         if move.lost and (first or move.is_settled):
             raise WorkFailed(_in_words(move.lost) + self._remedy(move, known))
         if first:
-            self.already = move.there
+            self._already = move.there
             self._warn(chosen, move)
         self._tell(move)
         await give_orders(move.orders, client)
         there = [f"{hostlist.fold(move.there)}: there"] if move.there else []
-        self._place = "; ".join([*there, *in_lines({**move.waiting, **move.lost})])
+        self.place = "; ".join([*there, *in_lines({**move.waiting, **move.lost})])
         if not move.is_over:
             return None
         return {
             "nodes": hostlist.expand(hostlist.fold(move.there)),
-            "already": hostlist.expand(hostlist.fold(self.already)),
-            "seconds": self.wanted.seconds,
+            "already": hostlist.expand(hostlist.fold(self._already)),
+            "seconds": self.seconds,
         }
 
     async def _within_block(self, nodes: Sequence[Node], move: NodeMove, known: Mapping[str, Node]) -> NodeMove:
@@ -124,14 +115,14 @@ class NodeProgress(Progress[AsyncSlurmClient]):
         off = [name for order in move.orders if isinstance(order, PowerUp) for name in order.names]
         if not off:
             return move
-        block = await ShiftClients().block_beside_shifts(self.wanted.nebius_conn_id, self.wanted.block)
+        block = await ShiftClients().block_beside_shifts(self.nebius_conn_id, self.block)
         # Slurm does not know if a booting node has its machine yet.
         left = (block.free or 0) - sum(node.gpus for node in known.values() if is_coming_up(node))
         fitting = accumulate(known[name].gpus for name in off)
         late = [name for name, gpus in zip(off, fitting, strict=True) if gpus > left]
         free = "an unknown number of" if block.free is None else max(0, left)
         waits = f"waits for its GPUs: block {block.id} has {free} GPUs left"
-        now = self.wanted.decide([node for node in nodes if node.name not in late])
+        now = self.decide([node for node in nodes if node.name not in late])
         return replace(now, waiting={**now.waiting, **dict.fromkeys(late, waits)})
 
     async def undo(self, client: AsyncSlurmClient) -> str:
@@ -141,35 +132,33 @@ class NodeProgress(Progress[AsyncSlurmClient]):
     async def _check(self, client: AsyncSlurmClient, known: Mapping[str, Node]) -> frozenset[str]:
         """Refuse impossible orders, and find the static nodes, which run in every state."""
         partitions = {name for node in known.values() for name in node.partitions}
-        if self.wanted.partition and self.wanted.partition not in partitions:
-            raise UnknownPartition(
-                f"there is no partition {self.wanted.partition}, but {', '.join(sorted(partitions))}"
-            )
-        if self.wanted.action not in ("up", "down"):
+        if self.partition and self.partition not in partitions:
+            raise UnknownPartition(f"there is no partition {self.partition}, but {', '.join(sorted(partitions))}")
+        if self.action not in ("up", "down"):
             return frozenset()
         try:
             config = await client.config()
         except NotSupported:
             # slurmrestd reports static nodes from v0.0.45 on. To power one up is harmless.
-            if self.wanted.action == "down":
+            if self.action == "down":
                 raise
             return frozenset()
-        node_orders.refuse_power(self.wanted.nodes, config)
+        node_orders.refuse_power(self.nodes, config)
         return frozenset(node_orders.static_among(known, config))
 
     def _choose(self, known: Mapping[str, Node]) -> tuple[Node, ...]:
-        if self.wanted.count is None:
-            return tuple(known[name] for name in self.wanted.nodes)
+        if self.count is None:
+            return tuple(known[name] for name in self.nodes)
         ranked = [(rank, node) for node in self._fitting(known) if (rank := self._rank(node)) is not None]
-        if len(ranked) < self.wanted.count:
+        if len(ranked) < self.count:
             names = f" ({hostlist.fold([node.name for _, node in ranked])})" if ranked else ""
             raise (WorkFailed if self._told else WorkRefused)(
-                f"{self.wanted.count} nodes are wanted, and there are {len(ranked)} of the kind{names}: static nodes "
+                f"{self.count} nodes are wanted, and there are {len(ranked)} of the kind{names}: static nodes "
                 "do not count, nor do those that others have drained, or that did not boot just now"
             )
         # A chosen node stays chosen through all its states, until it is lost.
         ranked.sort(key=lambda pair: (pair[1].name not in self._chosen, pair[0]))
-        chosen = tuple(node for _, node in ranked[: self.wanted.count])
+        chosen = tuple(node for _, node in ranked[: self.count])
         self._chosen = {node.name for node in chosen}
         return chosen
 
@@ -178,20 +167,20 @@ class NodeProgress(Progress[AsyncSlurmClient]):
             node
             for node in known.values()
             if node.name not in (self._static or ())
-            and self.wanted.partition in ("", *node.partitions)
-            and set(self.wanted.features) <= set(node.features)
+            and self.partition in ("", *node.partitions)
+            and set(self.features) <= set(node.features)
         ]
 
     def _rank(self, node: Node) -> int | None:
         """Sort key of the choice: first nodes that have arrived or are on their way, so each try takes the same."""
-        move = self.wanted.decide((node,))
+        move = self.decide((node,))
         if move.lost:
             return None
         if move.there:
             return 0
-        if self.wanted.action == "up":
+        if self.action == "up":
             return 1 if is_coming_up(node) else 2 if move.orders else 3
-        return None if is_anothers(node, self.wanted.owner) else 1 + loss_rank(node)
+        return None if is_anothers(node, self.owner) else 1 + loss_rank(node)
 
     def _tell(self, move: NodeMove) -> None:
         """Log changes: nodes that are waited for, and nodes that have arrived."""
@@ -206,7 +195,7 @@ class NodeProgress(Progress[AsyncSlurmClient]):
     def _warn(self, chosen: Sequence[Node], move: NodeMove) -> None:
         if move.there:
             self._log.info("%s: there already", hostlist.fold(move.there))
-        if self.wanted.action != "down":
+        if self.action != "down":
             return
         for node in chosen:
             if node.name in move.waiting and node.state.has(NodeFlag.DRAIN) and not is_ours(node):
@@ -216,7 +205,7 @@ class NodeProgress(Progress[AsyncSlurmClient]):
 
     def _remedy(self, move: NodeMove, known: Mapping[str, Node]) -> str:
         owners = {reason.owner for name in move.lost if (reason := DrainReason.parse(known[name].reason))}
-        owners -= {self.wanted.owner}
+        owners -= {self.owner}
         return f". To undo drains of this provider, name their owner: {', '.join(sorted(owners))}" if owners else ""
 
 
@@ -250,7 +239,7 @@ async def give_orders(orders: Iterable[Request[Any]], client: AsyncSlurmClient) 
         raise NotPermitted(f"{user} may not change nodes ({error.said})", error.command) from error
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class NodeStateWatch(SlurmAccess, Watch[AsyncSlurmClient]):
     """A watch of some nodes until all, any or a number of them are in a state."""
 

@@ -10,7 +10,6 @@ from typing import Any
 
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.hooks.cluster_clients import ClusterConnections, ClusterSides
-from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm import hostlist
 from airflow_provider_soperator.slurm.cluster_records import Node
 from airflow_provider_soperator.slurm.job_records import Job
@@ -22,58 +21,50 @@ from airflow_provider_soperator.soperator.resize import Resize, ResizeStage
 from airflow_provider_soperator.soperator.workloads import last_scaled_by
 from airflow_provider_soperator.transports.transport_errors import TransportError, is_conflict
 from airflow_provider_soperator.work.nodes import give_orders, requeue
-from airflow_provider_soperator.work.protocols import Progress, Work, WorkFailed, WorkRefused
+from airflow_provider_soperator.work.protocols import Work, WorkFailed, WorkRefused
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class NodeSetResize(Work[ClusterSides]):
-    """Work that resizes a NodeSet, with the connections to both sides of its cluster."""
+    """Work that resizes a NodeSet: nodes are drained, the number is changed, and new nodes are waited for."""
 
     where: ClusterConnections
     resize: Resize
 
-    def open(self, log: Logger) -> AbstractAsyncContextManager[ClusterSides]:
-        return self.where.open()
-
-    def begin(self, log: Logger) -> ResizeProgress:
-        return ResizeProgress(self, log)
-
-
-class ResizeProgress(Progress[ClusterSides]):
-    """A resize under way: nodes are drained, the number is changed, and new nodes are waited for."""
-
-    def __init__(self, wanted: NodeSetResize, log: Logger) -> None:
-        self._wanted, self._resize, self._log = wanted, wanted.resize, log
+    def __post_init__(self) -> None:
         #: True once this process has changed the number.
         self._has_set = False
         self._told: set[str] = set()
         self._requeued: set[tuple[int, int]] = set()
 
+    def open(self) -> AbstractAsyncContextManager[ClusterSides]:
+        return self.where.open()
+
     async def plan(self, sides: ClusterSides) -> dict[str, Any]:
         nodeset, _ = await self._look(sides, 0)
         self._refuse(sides, nodeset)
-        leaving = self._resize.leaving(nodeset)
+        leaving = self.resize.leaving(nodeset)
         jobs = await jobs_on(leaving, sides.slurm) if sides.slurm and leaving else []
         return {
             "nodeset": nodeset.name,
-            "replicas": self._resize.replicas,
+            "replicas": self.resize.replicas,
             "before": nodeset.replicas,
             "leaving": list(leaving),
-            "coming": list(nodeset.names(range(nodeset.replicas, self._resize.replicas))),
+            "coming": list(nodeset.names(range(nodeset.replicas, self.resize.replicas))),
             "jobs": [str(job.id) for job in jobs],
-            "warning": nodeset.keeper.warning(self._resize.replicas) if nodeset.keeper else "",
+            "warning": nodeset.keeper.warning(self.resize.replicas) if nodeset.keeper else "",
         }
 
     async def step(self, sides: ClusterSides) -> dict[str, Any] | None:
-        nodeset, slurm = await self._look(sides, self._wanted.poll_interval / 2)
+        nodeset, slurm = await self._look(sides, self.poll_interval / 2)
         if not self.has_begun:
             await self._check(sides, nodeset)
             # From here on there may be drains to undo, also if this step fails.
             self.has_begun = True
-        if nodeset.replicas != self._resize.replicas:
+        if nodeset.replicas != self.resize.replicas:
             await self._change(sides, nodeset, slurm)
             return None
-        stage = self._resize.finish(nodeset, slurm, self._wanted.since)
+        stage = self.resize.finish(nodeset, slurm, self.since)
         self._tell(stage)
         if stage.lost and not stage.waiting:
             raise WorkFailed(str(stage))
@@ -86,16 +77,16 @@ class ResizeProgress(Progress[ClusterSides]):
             "replicas": nodeset.replicas,
             "nodes": list(nodeset.nodes),
             "passed_over": list(stage.passed_over),
-            "seconds": self._wanted.seconds,
+            "seconds": self.seconds,
         }
 
     async def undo(self, sides: ClusterSides) -> str:
         """Undrain the nodes that were to go, unless the number has been changed."""
         nodeset, slurm = await self._look(sides, 0)
-        if nodeset.replicas <= self._resize.replicas:
+        if nodeset.replicas <= self.resize.replicas:
             return f"NodeSet {nodeset.name} has {nodeset.replicas} replicas, and goes on towards that"
-        known = [slurm[name] for name in self._resize.leaving(nodeset) if name in slurm] if slurm else []
-        drained = tuple(node.name for node in known if is_ours(node, self._resize.owner))
+        known = [slurm[name] for name in self.resize.leaving(nodeset) if name in slurm] if slurm else []
+        drained = tuple(node.name for node in known if is_ours(node, self.resize.owner))
         if drained and sides.slurm:
             await sides.slurm.ask(Undrain(drained))
         undrained = f", and {hostlist.fold(drained)} are undrained" if drained else ""
@@ -105,20 +96,20 @@ class ResizeProgress(Progress[ClusterSides]):
         return f"Nodes that were drained for it stay drained, as that could not be undone: {error}"
 
     async def _look(self, sides: ClusterSides, most_age: float) -> tuple[NodeSetSeen, Mapping[str, Node] | None]:
-        return await asyncio.gather(sides.kubernetes.nodeset(self._resize.nodeset), sides.nodes(most_age))
+        return await asyncio.gather(sides.kubernetes.nodeset(self.resize.nodeset), sides.nodes(most_age))
 
     async def _check(self, sides: ClusterSides, nodeset: NodeSetSeen) -> None:
         """Refuse impossible orders before any change."""
         self._refuse(sides, nodeset)
-        if nodeset.replicas == self._resize.replicas:
+        if nodeset.replicas == self.resize.replicas:
             return
         # A dry run needs the same permission as the change.
-        await sides.kubernetes.set_replicas(nodeset.name, self._resize.replicas, dry_run=True)
+        await sides.kubernetes.set_replicas(nodeset.name, self.resize.replicas, dry_run=True)
         if nodeset.keeper:
-            self._log.warning("%s", nodeset.keeper.warning(self._resize.replicas))
+            self._log.warning("%s", nodeset.keeper.warning(self.resize.replicas))
 
     def _refuse(self, sides: ClusterSides, nodeset: NodeSetSeen) -> None:
-        if obstacle := self._resize.obstacle(nodeset, asks_slurm=sides.slurm is not None):
+        if obstacle := self.resize.obstacle(nodeset, asks_slurm=sides.slurm is not None):
             raise WorkRefused(obstacle)
 
     async def _change(self, sides: ClusterSides, nodeset: NodeSetSeen, slurm: Mapping[str, Node] | None) -> None:
@@ -126,27 +117,27 @@ class ResizeProgress(Progress[ClusterSides]):
             who = last_scaled_by(await sides.kubernetes.objects.read(NODE_SET, nodeset.name)) or "another client"
             raise WorkFailed(
                 f"{who} has set NodeSet {nodeset.name} to {nodeset.replicas} replicas, while it goes to "
-                f"{self._resize.replicas}: let only one of them scale it, and try again"
+                f"{self.resize.replicas}: let only one of them scale it, and try again"
             )
         # A node may have been powered up since.
         self._refuse(sides, nodeset)
-        stage = self._resize.prepare(nodeset, slurm)
+        stage = self.resize.prepare(nodeset, slurm)
         self._tell(stage)
         if sides.slurm:
             await give_orders(stage.orders, sides.slurm)
-        if self._resize.mode == "force" and sides.slurm:
-            await self._requeue(sides.slurm, self._resize.leaving(nodeset))
+        if self.resize.mode == "force" and sides.slurm:
+            await self._requeue(sides.slurm, self.resize.leaving(nodeset))
         if not stage.is_over:
             return
         try:
             # Only as long as the NodeSet is the one that was looked at.
-            await sides.kubernetes.set_replicas(nodeset.name, self._resize.replicas, version=nodeset.version)
+            await sides.kubernetes.set_replicas(nodeset.name, self.resize.replicas, version=nodeset.version)
         except TransportError as error:
             if not is_conflict(error):
                 raise
             return
         self._has_set = True
-        self._log.info("NodeSet %s goes from %d to %d nodes", nodeset.name, nodeset.replicas, self._resize.replicas)
+        self._log.info("NodeSet %s goes from %d to %d nodes", nodeset.name, nodeset.replicas, self.resize.replicas)
 
     async def _requeue(self, slurm: AsyncSlurmClient, names: Sequence[str]) -> None:
         for job in await jobs_on(names, slurm):
@@ -162,7 +153,7 @@ class ResizeProgress(Progress[ClusterSides]):
             if line not in self._told:
                 self._log.info("%s", line)
         self._told = set(stage.waiting)
-        self._place = str(stage) or "all is done but for the last look"
+        self.place = str(stage) or "all is done but for the last look"
 
 
 async def jobs_on(names: Sequence[str], slurm: AsyncSlurmClient) -> list[Job]:

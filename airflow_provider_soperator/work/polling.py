@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -21,7 +21,7 @@ from airflow_provider_soperator.transports.transport_errors import (
     TransportError,
     is_forbidden,
 )
-from airflow_provider_soperator.work.protocols import Progress, Watch, WorkRefused, failed, refused
+from airflow_provider_soperator.work.protocols import Watch, Work, WorkRefused, failed, refused
 
 C = TypeVar("C")
 T = TypeVar("T")
@@ -50,21 +50,14 @@ def event_of(error: Exception) -> dict[str, Any]:
     return (refused if is_lasting else failed)(str(error))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class SlurmAccess:
     """What work and watches have in common that need a cluster's Slurm alone."""
 
     slurm_conn_id: str
 
-    def open(self, log: Logger | None = None) -> AbstractAsyncContextManager[AsyncSlurmClient]:
-        return slurm_client(self.slurm_conn_id)
-
-
-@asynccontextmanager
-async def slurm_client(slurm_conn_id: str) -> AsyncIterator[AsyncSlurmClient]:
-    """The client of a connection."""
-    async with SlurmHook(slurm_conn_id).async_client() as client:
-        yield client
+    def open(self) -> AbstractAsyncContextManager[AsyncSlurmClient]:
+        return SlurmHook(self.slurm_conn_id).async_client()
 
 
 async def polled(
@@ -103,26 +96,21 @@ async def polled(
             await asyncio.sleep(poll_interval)
 
 
-async def completed(
-    progress: Progress[C],
-    connect: Callable[[], AbstractAsyncContextManager[C]],
-    poll_interval: float,
-    log: Logger,
-) -> dict[str, Any]:
-    """The result of a progress, by a step in each interval."""
+async def completed(work: Work[C], log: Logger) -> dict[str, Any]:
+    """The result of work, by a step in each interval."""
 
     async def step(client: C) -> dict[str, Any] | Exception | None:
         try:
-            result = await progress.step(client)
+            result = await work.step(client)
         except FAILURES as error:
             if not is_final(error):
                 raise
             # No later step can succeed.
             return error
-        progress.has_begun = True
+        work.has_begun = True
         return result
 
-    async for outcome in polled(connect, step, poll_interval, log, is_borne=may_pass):
+    async for outcome in polled(work.open, step, work.poll_interval, log, is_borne=may_pass):
         if isinstance(outcome, Exception):
             raise outcome
         if outcome is not None:

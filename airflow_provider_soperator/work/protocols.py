@@ -1,7 +1,7 @@
 """Work and watches: values that a task builds, and that travel as JSON to the worker or triggerer that runs them.
 
-A ``Work`` begins a ``Progress``, which goes step by step to a result. A ``Watch`` looks until its condition is met.
-Neither remembers anything between two processes: each step and each look starts from the state of the cluster.
+A ``Work`` goes step by step to a result. A ``Watch`` looks until its condition is met. Neither remembers anything
+between two processes: each step and each look starts from the state of the cluster.
 
 The task goes on with an event: ``{"status": "success", "result": ...}``, or a ``message`` with one of the statuses
 ``failed`` (another try may help), ``refused`` (no other try can) and ``timeout``.
@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
+from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_soperator.logger import Logger
@@ -60,24 +62,39 @@ class Stored:
         return value
 
 
-class Progress(ABC, Generic[C]):
-    """A work under way. Another process that begins the same work goes on from what it finds."""
+@dataclass(kw_only=True)
+class Work(Stored, ABC, Generic[C]):
+    """The work of a task, until its deadline. Another process that begins it goes on from what it finds."""
+
+    #: Time at which it began.
+    since: datetime
+    deadline: datetime
+    poll_interval: float = 10.0
 
     #: True once a step has been completed, so that there may be something to undo.
     has_begun = False
-    _place = ""
-    _log: Logger
+    #: How far it has come, and its reason to wait.
+    place = ""
+
+    def begin(self, log: Logger) -> Self:
+        """Have the steps of this process log there. Nothing is done before the first of them."""
+        self._log = log
+        return self
 
     @property
-    def place(self) -> str:
-        """The place of the work: how far it has come, and its reason to wait."""
-        return self._place
+    def seconds(self) -> float:
+        """Seconds since it began."""
+        return round((datetime.now(timezone.utc) - self.since).total_seconds(), 1)
 
     def _reach(self, place: str, line: str = "%s") -> None:
         """Log the place of the work, if it is a new one."""
-        if place != self._place:
-            self._place = place
+        if place != self.place:
+            self.place = place
             self._log.info(line, place)
+
+    @abstractmethod
+    def open(self) -> AbstractAsyncContextManager[C]:
+        """Open the clients that the steps need."""
 
     @abstractmethod
     async def step(self, client: C) -> dict[str, Any] | None:
@@ -93,29 +110,6 @@ class Progress(ABC, Generic[C]):
     def left(self, error: Exception) -> str:
         """Sentence about all that is left behind if the undo fails."""
         return f"What was begun stays as it is, as that could not be undone: {error}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Work(Stored, ABC, Generic[C]):
-    """The work of a task, until its deadline."""
-
-    #: Time at which it began.
-    since: datetime
-    deadline: datetime
-    poll_interval: float = 10.0
-
-    @property
-    def seconds(self) -> float:
-        """Seconds since it began."""
-        return round((datetime.now(timezone.utc) - self.since).total_seconds(), 1)
-
-    @abstractmethod
-    def open(self, log: Logger) -> AbstractAsyncContextManager[C]:
-        """Open the clients that the steps need."""
-
-    @abstractmethod
-    def begin(self, log: Logger) -> Progress[C]:
-        """Make the progress of this process. Nothing is done before its first step."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +130,7 @@ class Look:
         return self.says
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Watch(Stored, ABC, Generic[C]):
     """The condition of a sensor."""
 
@@ -190,3 +184,46 @@ def result_of(event: dict[str, Any], within: timedelta | None = None) -> Any:
     if event["status"] == "success":
         return event["result"]
     raise exception_of(event, within)
+
+
+End = Literal["success", "failed"]
+
+
+class EndsAnywhere:
+    """A task that ends in the triggerer, unless something is left to do for an Airflow worker."""
+
+    def endings(self, *, is_last_try: bool) -> dict[str, bool]:
+        """Arguments of a trigger: whether the triggerer ends the task after a success, and after a failure.
+
+        Airflow may make a retry of any failure there: only an exception in a worker can say that none helps.
+        """
+        return {
+            "end_from_trigger": not self.needs_a_worker_after("success"),
+            "fail_from_trigger": is_last_try and not self.needs_a_worker_after("failed"),
+        }
+
+    def needs_a_worker_after(self, end: End) -> bool:
+        """True if something is left to do for an Airflow worker once the work has ended this way."""
+        from airflow.sdk.listener import get_listener_manager
+
+        task: Any = self
+        # Such as OpenLineage's.
+        if getattr(get_listener_manager().hook, f"on_task_instance_{end}").get_hookimpls():
+            return True
+        if end == "failed":
+            # A sensor that fails softly is skipped.
+            return bool(task.on_failure_callback or getattr(task, "email", None) or getattr(task, "soft_fail", False))
+        return bool(
+            task.outlets
+            or task.on_success_callback
+            or task._post_execute_hook
+            or type(task).post_execute is not BaseOperator.post_execute
+            or task.multiple_outputs
+            or not task.do_xcom_push
+        )
+
+
+def is_last_try(context: Mapping[str, Any]) -> bool:
+    """True if it is known that Airflow makes no other try of a task after a failure of this one."""
+    ti = context.get("ti")
+    return ti is not None and bool(ti.try_number > ti.max_tries)

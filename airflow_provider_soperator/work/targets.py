@@ -13,16 +13,15 @@ from airflow_provider_soperator.capacity.targets import Target
 from airflow_provider_soperator.capacity.targets.protocol import Session, SessionContext
 from airflow_provider_soperator.errors import CapacityError, CapacityMistake
 from airflow_provider_soperator.hooks.cluster_clients import ShiftClients
-from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
 from airflow_provider_soperator.slurm.node_orders import MODES
-from airflow_provider_soperator.work.protocols import Progress, Work, WorkFailed, WorkRefused
+from airflow_provider_soperator.work.protocols import Work, WorkFailed, WorkRefused
 
 #: The limit without a block.
 _NO_BLOCK = CapacityBlock(id="", limit=2**31, usage=None)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class TargetScaling(Work[Session]):
     """Work that scales a target to a number of units.
 
@@ -38,29 +37,18 @@ class TargetScaling(Work[Session]):
     key: str
 
     @asynccontextmanager
-    async def open(self, log: Logger) -> AsyncIterator[Session]:
+    async def open(self) -> AsyncIterator[Session]:
         purpose = SessionContext(block=self.block or "", key=self.key, why=f"Airflow: {self.key}")
-        async with self.target.open(purpose, ShiftClients(), log) as session:
+        async with self.target.open(purpose, ShiftClients(), self._log) as session:
             yield session
-
-    def begin(self, log: Logger) -> ScalingProgress:
-        return ScalingProgress(self, log)
 
     async def read_block(self) -> CapacityBlock | None:
         return await ShiftClients().block_beside_shifts(self.nebius_conn_id, self.block) if self.block else None
 
-
-class ScalingProgress(Progress[Session]):
-    """A scaling under way: the target shrinks, or grows as far as its block allows."""
-
-    def __init__(self, wanted: TargetScaling, log: Logger) -> None:
-        self._wanted, self._log = wanted, log
-        self._target = wanted.target
-
     async def step(self, session: Session) -> dict[str, Any] | None:
         try:
             if not self.has_begun:
-                await session.check(self._wanted.units, await self._wanted.read_block() or _NO_BLOCK)
+                await session.check(self.units, await self.read_block() or _NO_BLOCK)
                 self.has_begun = True
             seen = await self._bring(session)
         except CapacityMistake as error:
@@ -72,42 +60,42 @@ class ScalingProgress(Progress[Session]):
             return None
         await session.finish()
         return {
-            "target": self._target.name,
+            "target": self.target.name,
             "units": seen.ready,
-            "gpus": seen.ready * self._target.gpus_per_unit,
-            "seconds": self._wanted.seconds,
+            "gpus": seen.ready * self.target.gpus_per_unit,
+            "seconds": self.seconds,
         }
 
     async def undo(self, session: Session) -> str:
         """Undo only temporary changes: a target half way back is as bad as half way there."""
         await session.finish()
-        return f"Target {self._target.name} is left as it is, on its way to what it was told last"
+        return f"Target {self.target.name} is left as it is, on its way to what it was told last"
 
     async def _bring(self, session: Session) -> Holding:
         seen = await session.look()
-        units = self._wanted.units
+        units = self.units
         if seen.pinned not in (None, units):
-            raise CapacityError(f"{self._target.name}: {seen.problems[0]}")
+            raise CapacityError(f"{self.target.name}: {seen.problems[0]}")
         if max(seen.held, seen.allowed) > units:
-            now, mode = datetime.now(timezone.utc), self._wanted.mode
+            now, mode = datetime.now(timezone.utc), self.mode
             await session.shrink(units, Release(wanted_at=now, mode=MODES[mode], ends_jobs=mode == "force"))
         elif min(seen.ready, seen.allowed) < units:
             await session.grow(await self._may_have(seen))
         return seen
 
     async def _may_have(self, seen: Holding) -> int:
-        block, name = await self._wanted.read_block(), self._target.name
+        block, name = await self.read_block(), self.target.name
         if block is None:
-            return self._wanted.units
-        world = World(block, {name: seen}, {name: self._target.gpus_per_unit})
-        return may_have(world, {name: self._wanted.units})[name]
+            return self.units
+        world = World(block, {name: seen}, {name: self.target.gpus_per_unit})
+        return may_have(world, {name: self.units})[name]
 
     def _is_there(self, seen: Holding) -> bool:
-        return seen.is_settled and seen.ready >= self._wanted.units >= max(seen.held, seen.allowed)
+        return seen.is_settled and seen.ready >= self.units >= max(seen.held, seen.allowed)
 
     def _tell(self, seen: Holding) -> None:
-        target = self._target
+        target = self.target
         leaving = f", {seen.finishing} are on their way out" if seen.finishing else ""
         why = f" ({'; '.join(seen.problems)})" if seen.problems else ""
-        ready = f"{target.name}: {seen.ready} of {self._wanted.units} {target.units} are ready"
+        ready = f"{target.name}: {seen.ready} of {self.units} {target.units} are ready"
         self._reach(f"{ready}, {seen.held} hold GPUs{leaving}{why}")

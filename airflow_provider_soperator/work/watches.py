@@ -13,6 +13,7 @@ from airflow_provider_soperator.client.poller import JobNews
 from airflow_provider_soperator.health.assessment import HealthQuery, Observations, in_words, told, unclear
 from airflow_provider_soperator.hooks.cluster_clients import HealthSources
 from airflow_provider_soperator.hooks.nebius import NebiusHook
+from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.nebius.capacity_blocks import BlockAwaited, block_fields
 from airflow_provider_soperator.slurm.job_failures import failure
 from airflow_provider_soperator.slurm.job_ids import JobId
@@ -22,11 +23,11 @@ from airflow_provider_soperator.slurm.node_conditions import in_lines
 from airflow_provider_soperator.slurm.queue_filter import Lasting, QueueFilter, within
 from airflow_provider_soperator.slurm.requests import ListNodes
 from airflow_provider_soperator.slurm.states import JobState
-from airflow_provider_soperator.work.polling import SlurmAccess, slurm_client
+from airflow_provider_soperator.work.polling import SlurmAccess
 from airflow_provider_soperator.work.protocols import Look, Watch, WorkFailed
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class JobWatch(Watch[JobNews]):
     """A watch of a job until it has succeeded, or is in one of some states."""
 
@@ -37,7 +38,7 @@ class JobWatch(Watch[JobNews]):
     @asynccontextmanager
     async def open(self) -> AsyncIterator[JobNews]:
         # One poller asks for all awaited jobs of a cluster.
-        async with slurm_client(self.slurm_conn_id) as client:
+        async with SlurmHook(self.slurm_conn_id).async_client() as client:
             news = client.watch(JobId.parse(self.job_id), poll_interval=self.poll_interval)
             try:
                 yield news
@@ -58,7 +59,7 @@ class JobWatch(Watch[JobNews]):
         return Look(status.is_over or is_wanted, report_of(status), (f"Job {status.id} {sentence(status)}",))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class QueueWatch(SlurmAccess, Watch[AsyncSlurmClient]):
     """A watch of the number of jobs that fit a filter, until it has been within limits for some time."""
 
@@ -68,20 +69,19 @@ class QueueWatch(SlurmAccess, Watch[AsyncSlurmClient]):
     min_duration: timedelta = timedelta(0)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_episode", Lasting(self.min_duration))
+        self._episode = Lasting(self.min_duration)
 
     async def look(self, client: AsyncSlurmClient, max_age: float) -> Look:
         jobs = await client.ask_shared(self.jobs.request(), max_age)
         now = datetime.now(timezone.utc)
         found = self.jobs.tally(jobs, now)
         fits = within(found["count"], self.max_jobs, self.min_jobs)
-        episode: Lasting = self._episode  # type: ignore[attr-defined]
         limits = {"at least": self.min_jobs, "at most": self.max_jobs}
         wanted = " and ".join(f"{words} {limit}" for words, limit in limits.items() if limit is not None)
-        return Look(episode.look(fits, now), found, (f"{found['count']} jobs, awaited are {wanted}",))
+        return Look(self._episode.look(fits, now), found, (f"{found['count']} jobs, awaited are {wanted}",))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class HealthWatch(SlurmAccess, Watch[AsyncSlurmClient]):
     """A watch of some nodes until they are healthy, or until one is not."""
 
@@ -102,7 +102,7 @@ class HealthWatch(SlurmAccess, Watch[AsyncSlurmClient]):
         return f"{number} nodes{where} are healthy ({', '.join(asked)})"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class BlockWatch(Watch[NebiusHook]):
     """A watch of a capacity block until it is in a state."""
 

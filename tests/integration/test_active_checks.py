@@ -63,7 +63,7 @@ class Checks:
         work = asyncio.ensure_future(trigger.event())
 
         def knows_its_jobs() -> bool:
-            return trigger._progress is not None and "waits for its jobs in Slurm" in trigger._progress.place
+            return "waits for its jobs in Slurm" in trigger._work.place
 
         await asyncio.to_thread(self.cluster.wait, "the jobs are in the queue", knows_its_jobs)
         work.cancel()
@@ -187,7 +187,7 @@ def test_a_check_that_runs_already(checks: Checks, busy: Callable[[], None]) -> 
         going = asyncio.gather(*(trigger.event() for trigger in triggers))
 
         def have_looked() -> bool:
-            return all(trigger._progress and checks.by_hand in trigger._progress.place for trigger in triggers)
+            return all(checks.by_hand in trigger._work.place for trigger in triggers)
 
         await asyncio.to_thread(checks.cluster.wait, "both know of the run", have_looked)
         busy()

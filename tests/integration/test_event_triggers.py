@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from functools import partial
 from typing import Any
 
 import pytest
 from airflow.triggers.base import TriggerEvent
 from async_timeout import timeout
 
+from airflow_provider_soperator.hooks.slurm import SlurmHook
 from airflow_provider_soperator.slurm.requests import Ping
 from airflow_provider_soperator.transports.transport_errors import ConnectFailed
 from airflow_provider_soperator.triggers.base import EventTrigger
 from airflow_provider_soperator.triggers.events import SlurmJobFinishedTrigger
-from airflow_provider_soperator.work.polling import may_pass, polled, slurm_client
+from airflow_provider_soperator.work.polling import may_pass, polled
 from tests.integration.clients import ClientUnderTest, questions
 from tests.integration.cluster import Cluster
 from tests.integration.conftest import ConnectClient
@@ -72,7 +72,7 @@ class Log:
 def test_what_lasts_waits_for_its_connection_and_for_slurm(cluster: Cluster, connections: Connections) -> None:
     log = Log()
     soperator = cluster.access["airflow_connections"]["AIRFLOW_CONN_SOPERATOR_REST"]
-    answers = polled(partial(slurm_client, "to_come"), lambda client: client.ask(Ping()), 0.2, log)
+    answers = polled(lambda: SlurmHook("to_come").async_client(), lambda client: client.ask(Ping()), 0.2, log)
 
     async def main() -> None:
         answer = asyncio.ensure_future(anext(answers))
@@ -95,7 +95,7 @@ def test_what_lasts_waits_for_its_connection_and_for_slurm(cluster: Cluster, con
 def test_somebody_who_waits_is_told_of_a_mistake_at_once(connections: Connections) -> None:
     log = Log()
     answers = polled(
-        partial(slurm_client, "not_to_come"), lambda client: client.ask(Ping()), 0.2, log, is_borne=may_pass
+        lambda: SlurmHook("not_to_come").async_client(), lambda client: client.ask(Ping()), 0.2, log, is_borne=may_pass
     )
     with pytest.raises(ConnectFailed, match="there is no connection not_to_come"):
         asyncio.run(anext(answers))

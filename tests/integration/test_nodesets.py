@@ -69,15 +69,14 @@ class Steps:
             since=now,
             deadline=now + timedelta(hours=1),
             poll_interval=0,
-        )
-        self._progress = self._work.begin(logging.getLogger("resizing"))
+        ).begin(logging.getLogger("resizing"))
 
     def __call__(self) -> dict[str, Any] | None:
-        done: dict[str, Any] | None = self._do(self._progress.step)
+        done: dict[str, Any] | None = self._do(self._work.step)
         return done
 
     def undo(self) -> str:
-        return str(self._do(self._progress.undo))
+        return str(self._do(self._work.undo))
 
     def _do(self, step: Callable[[ClusterSides], Any]) -> Any:
         async def run() -> Any:

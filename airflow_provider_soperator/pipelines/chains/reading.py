@@ -23,7 +23,7 @@ from airflow_provider_soperator.pipelines.chains.recording import (
     not_readable,
     not_understood,
 )
-from airflow_provider_soperator.pipelines.chains.stages import Call, ScriptStage, ScriptWanted, staged
+from airflow_provider_soperator.pipelines.chains.stages import Call, ScriptWanted, staged
 from airflow_provider_soperator.pipelines.chains.standins import ShellChainError
 from airflow_provider_soperator.pipelines.graph import PipelineError
 
@@ -43,9 +43,7 @@ _UNDECIDED = "whether this runs is known only on the cluster: take the condition
 _WHOLE_PATH = re.compile(r"(?<![\w.}\"])/[\w./-]*")
 
 
-def read(
-    text: str, *, variables: Mapping[str, str] | None = None, ignored: Collection[str] = ()
-) -> tuple[ScriptStage, ...]:
+def read(text: str, *, variables: Mapping[str, str] | None = None, ignored: Collection[str] = ()) -> tuple[Call, ...]:
     """The jobs that a script would submit, in its order; ShellChainError for anything not understood.
 
     `variables` are those that the script takes from its environment, "1" being its first argument. Commands in
@@ -84,7 +82,7 @@ def task_parameters(
     return {stage.name: _options(stage, here) for stage in read(script, variables=variables, ignored=ignored)}
 
 
-def _options(stage: ScriptStage, here: Path) -> dict[str, Any]:
+def _options(stage: Call, here: Path) -> dict[str, Any]:
     options = {name: _raw(value) for name, value in stage.fields.items() if value is not None}
     if others := options.pop("extra_args", None):
         options["sbatch_args"] = others

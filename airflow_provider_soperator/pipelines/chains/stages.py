@@ -15,28 +15,17 @@ from airflow_provider_soperator.slurm import dependencies, directives, option_va
 from airflow_provider_soperator.slurm.job import BatchJob
 
 
-@dataclass(frozen=True)
-class ScriptStage:
-    """A call of sbatch, with one of `script`, `stdin_script` and `command`."""
-
-    name: str
-    line: int
-    #: Fields of a BatchJob, without body and arguments. The dependency names other stages in place of their ids.
-    fields: Mapping[str, Any] = field(default_factory=dict)
-    #: A path, relative to the shell script's working directory.
-    script: str | None = None
-    stdin_script: str | None = None
-    command: str | None = None
-    args: tuple[str, ...] = ()
-
-
 class ScriptWanted(Exception):
     """sbatch would read the job's script from its standard input."""
 
 
 @dataclass
 class Call:
-    """A call of sbatch as the script makes it, with all variables replaced."""
+    """A call of sbatch as the script makes it, with all variables replaced.
+
+    It has one of `script` (a path, relative to the shell script's working directory), `stdin_script` and `command`.
+    `fields` are those of a BatchJob, without body and arguments.
+    """
 
     line: int
     words: Sequence[str]
@@ -47,10 +36,12 @@ class Call:
     stdin_path: str | None
     #: Variables that the id is put into.
     variables: list[str] = field(default_factory=list, compare=False)
+    #: Its name as a stage, once all calls are known.
+    name: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         (self.said, *het), rest = self._components()
-        self.fields = dict(self.said.fields)
+        self.fields: dict[str, Any] = dict(self.said.fields)
         self.extra_args = list(self.said.extra_args)
         if het:
             self.fields["het"] = tuple(BatchJob(**part.fields, extra_args=tuple(part.extra_args)) for part in het)
@@ -187,19 +178,16 @@ class Call:
 _NO_NAME = re.compile(r"(?:(?:slurm|job|j|id|out|output|result|res|info)_?)+\d*")
 
 
-def staged(calls: Sequence[Call]) -> tuple[ScriptStage, ...]:
-    """The calls of a script as stages with names."""
+def staged(calls: Sequence[Call]) -> tuple[Call, ...]:
+    """The calls of a script as stages: with names, which dependencies have in place of ids."""
     names = _names(calls)
-    found = []
     for call, name in zip(calls, names, strict=True):
-        fields = dict(call.fields)
+        call.name = name
         if (dependency := call.named_dependency(names)) is not None:
-            fields["dependency"] = dependency
+            call.fields["dependency"] = dependency
         if call.extra_args:
-            fields["extra_args"] = tuple(call.extra_args)
-        body = {"script": call.script, "stdin_script": call.stdin_script, "command": call.command}
-        found.append(ScriptStage(name, call.line, fields, **body, args=call.args))
-    return tuple(found)
+            call.fields["extra_args"] = tuple(call.extra_args)
+    return tuple(calls)
 
 
 def _names(calls: Sequence[Call]) -> list[str]:

@@ -15,7 +15,7 @@ from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.client.pace import Pace
 from airflow_provider_soperator.client.sync import SlurmClient
 from airflow_provider_soperator.operators.sbatch import SbatchOperator
-from airflow_provider_soperator.pipelines import member
+from airflow_provider_soperator.pipelines import submit
 from airflow_provider_soperator.pipelines.graph import Graph, Link, Segment, Stage
 from airflow_provider_soperator.pipelines.member import Member
 from airflow_provider_soperator.pipelines.plan import AHEAD as AHEAD_KEY
@@ -49,7 +49,7 @@ def slurm(monkeypatch: pytest.MonkeyPatch) -> Slurm:
             yield SlurmClient(AsyncSlurmClient(slurm))
 
     monkeypatch.setattr("airflow_provider_soperator.hooks.slurm.SlurmHook", Hook)
-    monkeypatch.setattr(member, "states_of", lambda ti, tasks: {task: dict.fromkeys(range(3)) for task in tasks})
+    monkeypatch.setattr(submit, "states_of", lambda ti, tasks: {task: dict.fromkeys(range(3)) for task in tasks})
     return slurm
 
 

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from airflow_provider_soperator.pipelines.chains import reading, recording, standins
 from airflow_provider_soperator.pipelines.chains.reading import read
-from airflow_provider_soperator.pipelines.chains.stages import ScriptStage
+from airflow_provider_soperator.pipelines.chains.stages import Call
 from airflow_provider_soperator.pipelines.chains.standins import ShellChainError
 from airflow_provider_soperator.slurm.job import BatchJob
 
 
-def one(text: str, **surroundings: object) -> ScriptStage:
+def one(text: str, **surroundings: object) -> Call:
     (stage,) = read(text, **surroundings)  # type: ignore[arg-type]
     return stage
 
@@ -31,24 +31,20 @@ def graph(text: str) -> dict[str, tuple[tuple[str, ...], ...]]:
 
 
 def test_a_script_as_manuals_have_it() -> None:
-    assert read(r"""#!/bin/bash
+    stages = read(r"""#!/bin/bash
 # comments
 DATA=/data/x
 JOB1=$(sbatch --parsable preprocess.sh)
 JOB2=$(sbatch --parsable --dependency=afterok:$JOB1 -N 2 \
     train.sh --data "$DATA")   # the large one
 sbatch --dependency=afterok:$JOB1:${JOB2},singleton evaluate.sh
-""") == (
-        ScriptStage("preprocess", 4, script="preprocess.sh"),
-        ScriptStage(
-            "train",
-            5,
-            {"nodes": 2, "dependency": "afterok:preprocess"},
-            script="train.sh",
-            args=("--data", "/data/x"),
-        ),
-        ScriptStage("evaluate", 7, {"dependency": "afterok:preprocess:train,singleton"}, script="evaluate.sh"),
-    )
+""")
+    assert [(stage.name, stage.line, stage.script, stage.args, stage.fields) for stage in stages] == [
+        ("preprocess", 4, "preprocess.sh", (), {}),
+        ("train", 5, "train.sh", ("--data", "/data/x"), {"nodes": 2, "dependency": "afterok:preprocess"}),
+        ("evaluate", 7, "evaluate.sh", (), {"dependency": "afterok:preprocess:train,singleton"}),
+    ]
+    assert not any(stage.stdin_script or stage.command for stage in stages)
 
 
 CHAIN = {"a": (), "b": (("afterok", "a"),)}

@@ -16,7 +16,7 @@ from airflow_provider_soperator.transports.transport_errors import ConnectFailed
 from airflow_provider_soperator.work.protocols import Look, Watch, WorkRefused
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Told(Watch[None]):
     """A watch whose looks the test decides on."""
 

@@ -18,7 +18,7 @@ from airflow_provider_soperator.slurm.job_records import JobStatus
 from airflow_provider_soperator.soperator.active_checks import CheckSeen, LastRun, RunSeen, find
 from airflow_provider_soperator.soperator.check_results import CheckResult, JobEnd, RunState
 from airflow_provider_soperator.triggers.events import ActiveCheckFailedTrigger
-from airflow_provider_soperator.work.checks import CheckClients, CheckProgress, CheckRun, CheckWatch
+from airflow_provider_soperator.work.checks import CheckClients, CheckRun, CheckWatch
 from airflow_provider_soperator.work.protocols import Look, Work, WorkFailed
 from tests.unit.soperator.active_checks import NOW, active_check, ago, job
 
@@ -92,11 +92,11 @@ def work_of(keys: tuple[str, ...] = KEYS, **fields: Any) -> CheckRun:
     )
 
 
-def run_of(keys: tuple[str, ...] = KEYS, **fields: Any) -> CheckProgress:
+def run_of(keys: tuple[str, ...] = KEYS, **fields: Any) -> CheckRun:
     return work_of(keys, **fields).begin(LOG)
 
 
-def step(run: CheckProgress, checks: MadeUp) -> Any:
+def step(run: CheckRun, checks: MadeUp) -> Any:
     made_up: Any = checks
     return asyncio.run(run.step(CheckClients(made_up)))
 

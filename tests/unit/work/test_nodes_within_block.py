@@ -85,7 +85,7 @@ def test_nodes_wait_until_the_block_has_their_gpus(clients: type[Clients]) -> No
     assert slurm.told == [("worker-0", "worker-1")]
     clients.block_now = replace(BLOCK, usage=64)
     assert asyncio.run(work.step(slurm)) is None
-    assert "worker-[2-3] waits for its GPUs: block capacityblockgroup-1 has 0 GPUs left" in work._place
+    assert "worker-[2-3] waits for its GPUs: block capacityblockgroup-1 has 0 GPUs left" in work.place
     clients.block_now = replace(BLOCK, usage=40)
     asyncio.run(work.step(slurm))
     assert slurm.told[1:] == [("worker-2", "worker-3")]
@@ -104,7 +104,7 @@ def test_while_it_is_unknown_what_is_free_no_node_is_powered_up(clients: type[Cl
     slurm, work = Slurm(), up()
     asyncio.run(work.step(slurm))
     assert slurm.told == []
-    assert "an unknown number of GPUs left" in work._place
+    assert "an unknown number of GPUs left" in work.place
 
 
 def test_what_a_shift_has_claimed_is_not_free(clients: type[Clients]) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm.errors import UnknownNode
 from airflow_provider_soperator.transports.transport_errors import (
     ConnectFailed,
@@ -25,7 +24,6 @@ from airflow_provider_soperator.triggers.sbatch import SbatchTrigger
 from airflow_provider_soperator.triggers.work import WatchTrigger, WorkTrigger
 from airflow_provider_soperator.work.protocols import (
     Look,
-    Progress,
     Watch,
     Work,
     WorkFailed,
@@ -78,7 +76,7 @@ async def script() -> AsyncIterator[Script]:
     yield SCRIPT
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Played(Watch[Script]):
     """A watch whose looks are those of the script."""
 
@@ -129,37 +127,25 @@ def test_after_a_failure_the_connection_is_opened_anew(play: Callable[..., None]
     assert SCRIPT.opened == 2
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class PlayedWork(Work[Script]):
     """Work whose steps are those of the script."""
 
     may_undo: bool = True
 
-    def open(self, log: Logger) -> Any:
+    def open(self) -> Any:
         return script()
-
-    def begin(self, log: Logger) -> PlayedProgress:
-        return PlayedProgress(self)
-
-
-class PlayedProgress(Progress[Script]):
-    def __init__(self, work: PlayedWork) -> None:
-        self._work, self._place = work, ""
-
-    @property
-    def place(self) -> str:
-        return self._place
 
     async def step(self, client: Script) -> dict[str, Any] | None:
         act = client.next()
         if act == "hangs":
-            self._place = "worker-3 has jobs"
+            self.place = "worker-3 has jobs"
             self.has_begun = True
             await asyncio.Event().wait()
         return {"is": act} if act == "done" else None
 
     async def undo(self, client: Script) -> str:
-        if not self._work.may_undo:
+        if not self.may_undo:
             raise AWAY
         client.undone.append("all")
         return "All was undone"
