@@ -81,6 +81,7 @@ TABLE = (
             "provisioning.objects",
             "soperator.active_checks",
             "soperator.cluster_objects",
+            "soperator.evictions",
             "soperator.kinds",
             "soperator.objects",
             "soperator.pod_events",

@@ -29,11 +29,11 @@ class Closed:
 class _Telling(LocalTransport):
     def __init__(self, closed: Closed) -> None:
         super().__init__()
-        self._closed = closed
+        self._counter = closed
 
     async def close(self) -> None:
         await super().close()
-        self._closed.times += 1
+        self._counter.times += 1
 
 
 @pytest.fixture
