@@ -45,6 +45,7 @@ def get_provider_info() -> dict[str, Any]:
                     "airflow_provider_soperator.operators.queue",
                     "airflow_provider_soperator.operators.sbatch",
                     "airflow_provider_soperator.operators.stats",
+                    "airflow_provider_soperator.operators.steering",
                 ],
             }
         ],

@@ -27,7 +27,8 @@ from airflow_provider_soperator.capacity.order import (
     Timeouts,
     is_waited_out,
 )
-from airflow_provider_soperator.capacity.shift_plan import ShiftPlan, missing_units, plan
+from airflow_provider_soperator.capacity.shift_plan import ShiftPlan, missing_units, moved_units, plan
+from airflow_provider_soperator.capacity.steering import ShiftSteering, SteeringCommand, left_out, steered
 from airflow_provider_soperator.capacity.targets.protocol import Clients, Session
 from airflow_provider_soperator.errors import CapacityError, CapacityMistake, ConnectionMistake
 from airflow_provider_soperator.logger import Logger
@@ -57,6 +58,8 @@ class ShiftOutcome:
     figures: Figures
     #: What is not as desired, why, and until when.
     missing: tuple[str, ...] = ()
+    #: What a person has asked for instead of what was desired: ``units`` of each target, ``by`` and ``because``.
+    asked: Mapping[str, Any] | None = None
 
     def describe(self) -> dict[str, Any]:
         """As JSON."""
@@ -80,7 +83,9 @@ class Shift:
         self._lease = JointLease(order, log)
         self._meter = Meter(self._gpus)
         self._progress = self._timer()
-        self._said = ""
+        self._state: dict[str, Any] = {}
+        self._given, self._commands = order, tuple[SteeringCommand, ...]()
+        self._steering: ShiftSteering | None = None
 
     @classmethod
     @asynccontextmanager
@@ -145,18 +150,25 @@ class Shift:
         release = order.release(now)
         goes = {name: await self._sessions[name].explain(units[name], release) for name in world.donors(units)}
         jobs = {name: await self._sessions[name].jobs(nodes) for name, nodes in goes.items()}
+        # What arrives at a target is among what is off there now: with consent to the plan, it may be taken back.
+        back = {
+            name: await self._sessions[name].explain(world.holdings[name].allowed, release)
+            for name in world.holdings
+            if order.rollback == "all" and name not in goes
+        }
         notes = await self._lease.notes(now)
         if not self._connections.is_agreed and (world.others != 0 or not self._connections.stores):
             notes.append(
                 "others may move GPUs of the block at the same time: lease_conn_id of the connection "
                 f"{order.nebius_conn_id} names no cluster in which all shifts of the block wait for each other"
             )
-        return plan(world, order, goes, jobs if order.mode == "force" else {}, notes)
+        return plan(world, order, goes, jobs if order.mode == "force" else {}, notes, back)
 
     # Moving
 
-    async def run(self, is_alive: IsAlive | None = None) -> ShiftOutcome:
+    async def run(self, is_alive: IsAlive | None = None, steering: ShiftSteering | None = None) -> ShiftOutcome:
         """Move what is possible. Raises ``Superseded`` if the window is over before anything could be moved."""
+        self._steering = steering
         try:
             outcome = await self._with_lease(is_alive)
         # Not if this process is stopped: then another one continues.
@@ -237,9 +249,10 @@ class Shift:
 
     async def _forward(self, now: datetime) -> ShiftOutcome | None:
         """Observe, and do what is possible now; the outcome, once nothing more is, or the window is over."""
+        stop = await self._heed()
         world, order = await self._see(now), self._order
-        if self._is_over(now):
-            return await self._end(world, now, "its time was over")
+        if stop or self._is_over(now):
+            return await self._end(world, now, stop or "its time was over")
         desired = {
             name: order.allowed(name, order.desired[name], max(seen.held, seen.allowed))
             for name, seen in world.holdings.items()
@@ -254,6 +267,8 @@ class Shift:
 
     async def _back(self, now: datetime, record: ShiftRecord) -> bool | None:
         """Take a step back: what serves goes only as the place of what went before it is taken."""
+        if stop := await self._heed():
+            raise CapacityError(stop)
         world = await self._see(now)
         goal = world.goal(record.before)
         goal = Goal(goal.units, {name: min(ready, record.ready[name]) for name, ready in goal.ready.items()})
@@ -276,20 +291,46 @@ class Shift:
             return True
         for name in donors:
             await self._sessions[name].shrink(least.get(name, goal.units[name]), release)
+        await self._tell(world, goal.units, "" if has_begun else f"nodes leave from {release.wanted_at:%d %b %H:%M} on")
         if has_begun:
-            self._tell(world, goal.units)
             await self._lease.mark("leaving", now)
             await self._grow(world, goal, [name for name in receivers if name not in donors])
             if not donors:
                 await self._lease.mark("released", now)
         return False
 
-    def _tell(self, world: World, goal: Allocation) -> None:
-        """Log how far the shift has come, when that has changed."""
-        said = ", ".join(f"{name} has {seen.ready} of {goal[name]}" for name, seen in world.holdings.items())
-        if said != self._said:
-            self._said = said
-            self._log.info("Ready: %s", said)
+    async def _heed(self) -> str:
+        """Put into force what people ask for; returns why the shift is to stop, if it is."""
+        commands = tuple(await self._steering.commands()) if self._steering else ()
+        for command in commands[len(self._commands) :]:
+            self._log.warning("%s", command)
+        if commands != self._commands:
+            self._commands, self._order = commands, steered(self._given, commands)
+            self._progress.use(self._order.timeouts, has_window=self._order.may_wait)
+        for session in self._sessions.values():
+            session.leave_out(left_out(commands))
+        return next((str(command) for command in commands if command.action == "stop"), "")
+
+    async def _tell(self, world: World, goal: Allocation, *more: str) -> None:
+        """Show how far the shift has come, when that has changed."""
+        moved, of, units = moved_units(world, goal, self._lease.record, self._order)
+        said = f"{moved} of {of} {units} moved" if of else "nothing to move"
+        if self._lease.record.undone:
+            said = f"rolling back: {', '.join(f'{name} has {one.ready}' for name, one in world.holdings.items())}"
+        waits = [problem for seen in world.holdings.values() for problem in seen.problems]
+        state = {
+            "text": "; ".join(filter(None, [said, *waits, *more])),
+            "moved": moved,
+            "of": of,
+            "ready": {name: seen.ready for name, seen in world.holdings.items()},
+            "jobs_in_the_way": [job for session in self._sessions.values() for job in session.jobs_in_the_way],
+        }
+        if state != self._state:
+            if state["text"] != self._state.get("text"):
+                self._log.info("%s", state["text"])
+            self._state = state
+            if self._steering:
+                await self._steering.show(state)
 
     async def _grow(self, world: World, goal: Goal, names: list[str]) -> None:
         seen = world.holdings
@@ -330,8 +371,23 @@ class Shift:
             missing = (*missing, why)
         for line in missing:
             self._log.warning("Not as desired: %s", line)
+        await self._tell(world, self._order.desired)
         allocation = {name: seen.allowed for name, seen in world.holdings.items()}
-        return ShiftOutcome("partial" if missing else "done", allocation, figures, missing)
+        return ShiftOutcome("partial" if missing else "done", allocation, figures, missing, self._asked(world))
+
+    def _asked(self, world: World) -> dict[str, Any] | None:
+        """What people have asked for instead of what was desired, if that makes a difference."""
+        kept = {node for seen in world.holdings.values() for node in seen.stuck} & {*left_out(self._commands)}
+        for command in self._commands:
+            if command.action == "stop":
+                units = {name: seen.allowed for name, seen in world.holdings.items()}
+            elif kept & {*command.nodes}:
+                units = world.goal(self._order.desired).units
+            else:
+                continue
+            if units != dict(self._order.desired):
+                return {"units": units, "by": command.by, "because": str(command)}
+        return None
 
     async def _failed(self, why: str, what: str) -> ShiftFailed:
         try:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from types import MappingProxyType
 from typing import Any
 
-from airflow_provider_soperator.capacity.holdings import World
+from airflow_provider_soperator.capacity.holdings import Allocation, World
+from airflow_provider_soperator.capacity.lease_store import ShiftRecord
 from airflow_provider_soperator.capacity.order import ShiftOrder
 from airflow_provider_soperator.slurm.node_conditions import in_lines
 
@@ -60,6 +61,8 @@ class ShiftPlan:
     jobs: Mapping[str, Sequence[str]] = field(default_factory=dict)
     #: What others do with the block.
     notes: tuple[str, ...] = ()
+    #: Units that are off now, and that a rollback may take again, by target.
+    back: Mapping[str, Collection[str]] = field(default_factory=dict)
 
     def describe(self) -> dict[str, Any]:
         """JSON, with the plan as plain ``text`` and as ``markdown``."""
@@ -69,6 +72,7 @@ class ShiftPlan:
             "moves": {move.target: {"now": move.now, "then": move.then} for move in self.moves},
             "possible": {move.target: move.possible for move in self.moves},
             "nodes": {move.target: list(move.goes) for move in self.moves if move.goes},
+            "back": {target: list(units) for target, units in self.back.items() if units},
             "fixed": {move.target: dict(move.fixed) for move in self.moves if move.fixed},
             "jobs": {target: list(jobs) for target, jobs in self.jobs.items()},
             "steps": list(self.steps),
@@ -96,6 +100,7 @@ def plan(
     goes: Mapping[str, Mapping[str, str]],
     jobs: Mapping[str, Sequence[str]] = MappingProxyType({}),
     notes: Sequence[str] = (),
+    back: Mapping[str, Collection[str]] = MappingProxyType({}),
 ) -> ShiftPlan:
     """The plan for an order in the present world; ``goes`` has the units of each target that go, with reasons."""
     possible = world.possible(order.desired)
@@ -115,7 +120,21 @@ def plan(
     donors = [move for move in moves if move.target in world.donors(possible.units)]
     receivers = [move for move in moves if move.target in world.receivers(possible.units, possible.ready)]
     steps = tuple(_steps(order, donors, receivers))
-    return ShiftPlan(moves, steps, world.block.free, world.others, jobs, tuple(notes))
+    return ShiftPlan(moves, steps, world.block.free, world.others, jobs, tuple(notes), back)
+
+
+def moved_units(world: World, goal: Allocation, record: ShiftRecord, order: ShiftOrder) -> tuple[int, int, str]:
+    """How many units have moved since the shift began, of how many, and what they are called."""
+    seen, ready, before = world.holdings, record.ready, record.before
+    comes = {name: (goal[name] - ready.get(name, 0), one.ready - ready.get(name, 0)) for name, one in seen.items()}
+    goes = {
+        name: (before.get(name, 0) - goal[name], before.get(name, 0) - max(one.held, one.allowed))
+        for name, one in seen.items()
+    }
+    moves = comes if any(more > 0 for more, _ in comes.values()) else goes
+    moved = sum(max(0, min(more, has)) for more, has in moves.values())
+    names = dict.fromkeys(order.units(name) for name, (more, _) in moves.items() if more > 0)
+    return moved, sum(max(0, more) for more, _ in moves.values()), " and ".join(names) or "units"
 
 
 def missing_units(world: World, order: ShiftOrder) -> tuple[str, ...]:

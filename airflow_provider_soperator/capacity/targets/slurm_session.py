@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_soperator.capacity.figures import DisplacedJobs, JobLosses
 from airflow_provider_soperator.capacity.handover import HandoverReservation, handover_name
@@ -48,6 +48,7 @@ from airflow_provider_soperator.slurm.requests import (
     ShowRights,
     ShowTopology,
     Undrain,
+    UpdateJob,
 )
 from airflow_provider_soperator.slurm.states import NodeFlag
 from airflow_provider_soperator.transports.transport_errors import NotSupported
@@ -71,6 +72,8 @@ class Notes:
     warned: dict[JobId, datetime] = field(default_factory=dict)
     ended: dict[JobId, int] = field(default_factory=dict)
     told: dict[str, str] = field(default_factory=dict)
+    #: Jobs that cannot be told that they are in the way.
+    untold: set[JobId] = field(default_factory=set)
     #: Nodes that did not boot, with reasons.
     failed: dict[str, str] = field(default_factory=dict)
 
@@ -100,6 +103,8 @@ class SlurmNodesSession(Session):
         self._notes: Notes = context.memory.setdefault(target.name, Notes())
         self._blocks: dict[str, str] | None = None
         self._problems: tuple[str, ...] = ()
+        self._left_out: Mapping[str, str] = {}
+        self._in_the_way: tuple[tuple[Job, datetime], ...] = ()
         #: Nodes that were on at the last look.
         self._on: set[str] = set()
 
@@ -163,9 +168,11 @@ class SlurmNodesSession(Session):
         return tuple(str(job.id) for job in await self._jobs() if hostlist.intersect(job.nodelist, list(units)))
 
     async def shrink(self, to: int, release: Release) -> None:
-        loads = loads_of(await self._nodes(), await self._jobs())
+        nodes, jobs = await self._nodes(), await self._jobs()
+        loads = loads_of(nodes, jobs)
         chosen = await self._choose(loads, to, release)
         leaving = [load for load in loads if load.node.name in chosen]
+        await self._warn(jobs, leaving, release)
         if release.mode is None:
             self._tell({name: f"will go: {why}" for name, why in chosen.items()})
             if release.ahead:
@@ -221,6 +228,17 @@ class SlurmNodesSession(Session):
 
     async def finish(self) -> None:
         await self._reservation.end()
+        await self._warn([job for job in await self._client.ask(ListJobs()) if not job.state.is_finished], [], None)
+
+    def leave_out(self, units: Mapping[str, str]) -> None:
+        self._left_out = units
+
+    @property
+    def jobs_in_the_way(self) -> tuple[dict[str, Any], ...]:
+        return tuple(
+            {"id": str(job.id), "name": job.name, "user": job.user, "nodes": job.nodelist, "signal_at": at.isoformat()}
+            for job, at in self._in_the_way
+        )
 
     async def losses(self) -> JobLosses:
         jobs = self._notes.displaced.jobs
@@ -290,18 +308,48 @@ class SlurmNodesSession(Session):
                 f"{release.wanted_at:%d %b %H:%M:%S %Z}",
             )
 
+    async def _warn(self, jobs: Sequence[Job], leaving: Sequence[NodeLoad], release: Release | None) -> None:
+        """Tell jobs that will be ended, in their admin comments, when they get the signal; and withdraw it from others.
+
+        A comment of others is left as it is.
+        """
+        mine, at = f"{DrainReason(self._reason.owner)}: ", release and release.signals_at
+        ending = {job.id: job for load in leaving for job in load.jobs if at and self._may_end(job)}
+        # A job that ends sooner by its own limit is not in the way.
+        ending = {number: job for number, job in ending.items() if at and (job.ends is None or job.ends > at)}
+        self._in_the_way = tuple((job, at) for job in ending.values() if at)
+        for job in jobs:
+            said = ""
+            if release and at and job.id in ending:
+                why = self._reason.why or "a shift"
+                said = f"{mine}{job.nodelist} is wanted elsewhere ({why}): the job gets SIG{release.signal} at "
+                said += f"{at:%d %b %Y %H:%M:%S %Z}, and is ended {release.grace} later"
+            is_ours = job.admin_comment.startswith(mine)
+            if said == job.admin_comment or not (is_ours or (said and not job.admin_comment)):
+                continue
+            if job.id not in self._notes.untold:
+                await self._comment(job.id, said)
+
+    async def _comment(self, job: JobId, said: str) -> None:
+        try:
+            await self._client.ask(UpdateJob(job, {"AdminComment": said}))
+        except (SlurmError, NotSupported) as error:
+            if error.passing:
+                raise
+            self._notes.untold.add(job)
+            self._log.warning("%s: job %s could not be told in its admin comment: %s", self._target.name, job, error)
+
+    def _may_end(self, job: Job) -> bool:
+        may_end = self._context.may_end
+        return may_end is None or bool({str(job.id), str(job.id.whole)} & may_end)
+
     async def _end_jobs(self, jobs: Mapping[JobId, Job], release: Release) -> None:
         """End jobs by name, so that none is accounted as lost with its node: with a signal, a grace, and a requeue.
 
         A process that takes over signals once more, which does no harm.
         """
-        now, notes, may_end = datetime.now(timezone.utc), self._notes, self._context.may_end
-        ending = [
-            job
-            for job in jobs.values()
-            if notes.ended.get(job.id) != job.restarts
-            and (may_end is None or {str(job.id), str(job.id.whole)} & may_end)
-        ]
+        now, notes = datetime.now(timezone.utc), self._notes
+        ending = [job for job in jobs.values() if notes.ended.get(job.id) != job.restarts and self._may_end(job)]
         new = tuple(job.id for job in ending if job.id not in notes.warned)
         if new and release.signal:
             args = (self._target.name, release.signal, ", ".join(map(str, new)), release.grace)
@@ -335,6 +383,8 @@ class SlurmNodesSession(Session):
             return because(node, "is drained")
         if is_going_off(node) or _is_kept_off(node):
             return ""
+        if node.name in self._left_out and not is_off(node):
+            return self._left_out[node.name]
         may_take = self._context.may_take
         # A node that is off can only come, which needs no consent.
         if may_take is not None and node.name not in may_take and not is_off(node):

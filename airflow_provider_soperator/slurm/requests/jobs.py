@@ -79,6 +79,7 @@ _COLUMNS: Columns = {
     "comment": ("Comment", clean),
     "workdir": ("WorkDir", clean),
     "stdout": ("StdOut", clean),
+    "admin_comment": ("AdminComment", clean),
 }
 
 

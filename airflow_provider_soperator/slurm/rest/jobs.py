@@ -175,6 +175,7 @@ def _job(said: Json, elements: Mapping[int, str], now: datetime) -> Job:
         comment=clean(said["comment"]),
         workdir=said["current_working_directory"],
         stdout="" if _NO_ELEMENT in stdout else stdout,
+        admin_comment=clean(said["admin_comment"]),
     )
 
 
@@ -286,6 +287,8 @@ def update_job(request: UpdateJob, site: Site) -> Steps[None]:
 
 
 def _said(name: str, value: str) -> Callable[[str], dict[str, Any]]:
+    if name.lower() == "admincomment":
+        return lambda text: {"admin_comment": text}
     known = _UPDATES.get(name.lower())
     if known is None:
         unsupported(f"change a job's {name}; it can change {', '.join(sorted(_UPDATES))}")

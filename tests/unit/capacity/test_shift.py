@@ -234,7 +234,7 @@ def test_credentials_are_waited_for_and_somebody_is_told(cloud: Cloud, error: Ex
     cloud.trouble, cloud.reason = [range(5, 105)], error
     assert carry(cloud).allocation == DAY
     assert is_as(cloud, DAY)
-    assert sum("Somebody has to mend a connection" in line for line in cloud.log.said) == 1
+    assert sum("The owner of the Airflow connection has to mend it" in line for line in cloud.log.said) == 1
 
 
 def test_after_trouble_sessions_are_opened_again(cloud: Cloud) -> None:

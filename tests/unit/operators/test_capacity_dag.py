@@ -55,7 +55,7 @@ def test_airflow_takes_it_paused_and_with_its_watcher(options: dict[str, Any]) -
     dag = made(**options)
     take(dag)
     assert dag.is_paused_upon_creation
-    assert list(dag.task_dict) == (["plan", "approve", "shift"] if options else ["plan", "shift"])
+    assert list(dag.task_dict) == ["steer", "plan", *(["approve"] if options else []), "shift"]
     # Each time that the file is parsed it is the same watcher, and another one when the schedule is edited.
     hashes = [
         BaseEventTrigger.hash(each["classpath"], each["kwargs"])
@@ -66,7 +66,7 @@ def test_airflow_takes_it_paused_and_with_its_watcher(options: dict[str, Any]) -
 
 def test_the_form_says_what_each_side_can_have_and_what_the_schedule_gives() -> None:
     params = made().params
-    assert list(params) == ["training", "inference", "until", "because", "plan_only"]
+    assert list(params) == ["training", "inference", "until", "because", "plan_only", "steer", "nodes", "extend_by"]
     said = params.get_param("training").description
     assert "It can have 0 to 8. By the schedule it has: night 8, otherwise 2 to 4." in str(said)
 
@@ -80,7 +80,7 @@ def test_a_target_may_not_be_called_like_a_field_of_the_form() -> None:
 
 
 def test_unknown_keys_of_a_conf_are_refused() -> None:
-    check = made(params={"team": "ml"}).get_task("plan")._pre_execute_hook
+    check = made(params={"team": "ml"}).get_task("steer")._pre_execute_hook
     check({"dag_run": SimpleNamespace(conf={"training": "6", "team": "a"})})
     check({"dag_run": SimpleNamespace(conf=None)})
     with pytest.raises(AirflowFailException, match="unknown keys, so nothing is moved: 'trainig': did you mean 'train"):
@@ -284,9 +284,9 @@ def test_nobody_is_asked_about_what_moves_nothing(airflow: Airflow) -> None:
 
 def test_somebody_is_told_that_nobody_has_answered(airflow: Airflow) -> None:
     no_answer = {"error": "The response timeout has passed", "error_type": "timeout"}
-    with pytest.raises(AirflowFailException, match="Nobody has answered in time, so this handover is skipped"):
+    with pytest.raises(AirflowFailException, match="No approver has answered in time, so this handover is skipped"):
         asked(airflow, PLAN, no_answer)
-    with pytest.raises(AirflowSkipException, match="Nobody has answered in time"):
+    with pytest.raises(AirflowSkipException, match="No approver has answered in time"):
         asked(airflow, PLAN, no_answer, on_no_answer="stay")
     # Airflow answers with it.
     assert asked(airflow, PLAN, on_no_answer="go").defaults == ["Approve"]
