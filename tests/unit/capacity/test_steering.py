@@ -11,7 +11,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk import Variable
+from airflow.sdk import BaseNotifier, Variable
+from airflow.sdk.definitions.callback import AsyncCallback
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_soperator.capacity.order import Timeouts
@@ -19,6 +20,7 @@ from airflow_provider_soperator.capacity.reconciliation import approval_of
 from airflow_provider_soperator.capacity.shift import ShiftFailed
 from airflow_provider_soperator.capacity.steering import ShiftAtWork, SteeringCommand, left_out, steered
 from airflow_provider_soperator.capacity.targets import SlurmNodesTarget
+from airflow_provider_soperator.operators.capacity import ShiftCapacityOperator
 from airflow_provider_soperator.operators.steering import SteerShiftOperator
 from airflow_provider_soperator.slurm.errors import NotPermitted
 from airflow_provider_soperator.slurm.requests import PowerDownMode, UpdateJob
@@ -91,7 +93,8 @@ def test_it_shows_how_far_it_has_come(cloud: Cloud) -> None:
     assert said[0] == "0 of 4 replicas moved"
     assert said[-1] == "4 of 4 replicas moved"
     assert "2 of 4 replicas moved" in cloud.log.said
-    assert len(said) == len(set(said)), "only what has changed is shown"
+    pairs = zip(steering.shown, steering.shown[1:], strict=False)
+    assert all(one != other for one, other in pairs), "only what has changed is shown"
 
 
 def test_ahead_it_shows_when_nodes_leave(cloud: Cloud) -> None:
@@ -105,20 +108,30 @@ def test_it_stops_where_it_is_and_says_who_asked(cloud: Cloud) -> None:
     outcome = carry(cloud, steering=Steering(cloud, (75, asked("stop"))))
     assert outcome.state == "partial"
     assert outcome.missing[-1].startswith("ann has asked to stop the shift where it is (")
-    assert outcome.asked and outcome.asked["units"] == outcome.allocation != DAY
+    assert outcome.asked
+    assert outcome.asked["units"] == outcome.allocation != DAY
     assert outcome.missing[-1] in cloud.log.said
     assert cloud.now < 100
     assert cloud.reservations.known == {}
 
 
 def test_who_stops_all_or_nothing_keeps_what_there_is(cloud: Cloud) -> None:
-    """On the way forward it is not rolled back, and on the way back no more is moved."""
     cloud.targets["training"].pace = Pace(work=lambda unit: 40 * unit)
-    order = replace(ORDER, rollback="all")
-    assert carry(cloud, order, steering=Steering(cloud, (75, asked("stop")))).state == "partial"
-    cloud.targets["inference"].pace = Pace(boot=lambda unit: NEVER)
+    outcome = carry(cloud, replace(ORDER, rollback="all"), steering=Steering(cloud, (75, asked("stop"))))
+    assert outcome.state == "partial"
+    assert cloud.allowed() == outcome.allocation != NIGHT
+
+
+def test_a_way_back_is_stopped_as_well(cloud: Cloud) -> None:
+    cloud.targets["inference"].pace = Pace(boot=lambda unit: NEVER if unit else 0)
+
+    class Watching(Steering):
+        async def commands(self) -> Sequence[SteeringCommand]:
+            return [asked("stop")] if any("rolling back" in line for line in cloud.log.said) else []
+
     with pytest.raises(ShiftFailed, match="the rollback failed: ann has asked to stop"):
-        carry(cloud, replace(order, key="b/b/b/-1"), steering=Steering(cloud, (cloud.now + 230, asked("stop"))))
+        carry(cloud, replace(ORDER, rollback="all"), steering=Watching(cloud))
+    assert cloud.ready() == {"training": 4, "inference": 1}
 
 
 def test_it_waits_for_longer_once_it_is_extended(cloud: Cloud) -> None:
@@ -214,9 +227,10 @@ def test_what_arrived_may_be_taken_back_by_an_approved_shift() -> None:
     order = replace(order, approved=approval_of(order, plan))
     for name in back:
         slurm.nodes[name].power, slurm.nodes[name].drain = "on", ""
-    slurm.shrink(1)
     session = slurm.session(may_take=order.may_take("training"))
     assert list(asyncio.run(session.look()).stuck) == ["worker-0"]
+    asyncio.run(session.shrink(1, order.release(NOW, back=True)))
+    assert [node.name for node in slurm.nodes.values() if node.is_told] == ["worker-1", "worker-2"]
 
 
 # Airflow's Variables
@@ -303,6 +317,28 @@ def test_without_an_action_nothing_is_done(variables: Variables) -> None:
 # In the triggerer
 
 
+class Notifier(BaseNotifier):
+    template_fields = ("text",)
+
+    def __init__(self, said: list[Any], text: str) -> None:
+        super().__init__()
+        self.said, self.text = said, text
+
+    async def async_notify(self, context: Any) -> None:
+        self.said.append(self.text)
+
+
+def test_a_notifier_is_told_with_its_text_rendered() -> None:
+    said = list[Any]()
+    text = "{% for job in jobs %}{{ job.user }}: {{ job.id }}{% endfor %}"
+    callback = AsyncCallback(Notifier, kwargs={"said": said, "text": text})
+    task = ShiftCapacityOperator(task_id="shift", targets=[NODES], block=BLOCK, desired={}, on_jobs_in_the_way=callback)
+    [kept] = task.on_jobs_in_the_way
+    context = {"jobs": [{"user": "ann", "id": "7"}], "block": BLOCK}
+    asyncio.run(trigger_module._notify({"path": kept.path, "kwargs": kept.kwargs}, context))
+    assert said == ["ann: 7"]
+
+
 async def tell(said: list[Any], context: Any) -> None:
     said.append(context)
     if said[0] == "fail":
@@ -344,5 +380,6 @@ def test_the_trigger_hears_shows_and_tells(variables: Variables, monkeypatch: py
     assert [key for key, _ in pushed] == ["state"] * 3
     assert [[job["id"] for job in one["jobs"]] for one in said] == [["7"], ["8"]], "each job once"
     last = ShiftAtWork.find(BLOCK)
-    assert last and last.ended.endswith(": partial")
+    assert last
+    assert last.ended.endswith(": partial")
     assert json.loads(variables.known[f"soperator_shift_{BLOCK}"])["task"] == order.task

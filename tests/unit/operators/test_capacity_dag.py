@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import DAG, Variable
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, DownstreamTasksSkipped
 from airflow.serialization.encoders import encode_trigger
 from airflow.triggers.base import BaseEventTrigger
 
@@ -24,6 +24,7 @@ from airflow_provider_soperator.errors import CapacityMistake
 from airflow_provider_soperator.operators import approval, capacity
 from airflow_provider_soperator.operators.approval import ApproveShiftOperator
 from airflow_provider_soperator.operators.capacity_dag import capacity_dag
+from airflow_provider_soperator.operators.steering import SteerShiftOperator
 from tests.unit.operators.dags import take
 
 TRAINING = SlurmNodesTarget(name="training", nodes="worker-[0-7]")
@@ -85,6 +86,23 @@ def test_unknown_keys_of_a_conf_are_refused() -> None:
     check({"dag_run": SimpleNamespace(conf=None)})
     with pytest.raises(AirflowFailException, match="unknown keys, so nothing is moved: 'trainig': did you mean 'train"):
         check({"dag_run": SimpleNamespace(conf={"trainig": "6"})})
+    # As Airflow's form sends them.
+    steering = {"training": None, "until": None, "team": "a", "plan_only": False, "steer": "stop", "extend_by": "1h"}
+    check({"dag_run": SimpleNamespace(conf=steering)})
+    with pytest.raises(AirflowFailException, match="a run that steers moves nothing itself: leave plan_only, training"):
+        check({"dag_run": SimpleNamespace(conf={**steering, "training": "6", "plan_only": True})})
+    with pytest.raises(AirflowFailException, match="nodes are for steer=leave_out, got nodes 'worker-3' alone"):
+        check({"dag_run": SimpleNamespace(conf={"nodes": "worker-3"})})
+
+
+def test_a_run_that_steers_plans_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    steer = made().get_task("steer")
+    monkeypatch.setattr(SteerShiftOperator, "execute", lambda *_: "ann has asked to stop")
+    with pytest.raises(DownstreamTasksSkipped) as skipped:
+        steer.execute({})
+    assert skipped.value.tasks == ["plan"]
+    monkeypatch.setattr(SteerShiftOperator, "execute", lambda *_: None)
+    assert steer.execute({}) is None
 
 
 class Airflow:
