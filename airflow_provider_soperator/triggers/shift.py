@@ -32,7 +32,7 @@ from airflow_provider_soperator.work.protocols import failed, refused, succeeded
 #: States of tasks that have ended, unless they are cleared.
 _ENDED = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
 
-#: Seconds between two looks at what is wished for.
+#: Seconds between two looks at what is wished for, and those that a callback may take.
 _LOOK = 60.0
 
 
@@ -137,7 +137,9 @@ class ShiftTrigger(KillableTrigger):
         self._told |= {job["id"] for job in jobs}
         for callback in self.callbacks if jobs else ():
             try:
-                await _notify(callback, {"jobs": jobs, "block": self.order["block"], "ti": self.task_instance})
+                told = {"jobs": jobs, "block": self.order["block"], "ti": self.task_instance}
+                async with timeout(_LOOK):
+                    await _notify(callback, told)
             except Exception as error:
                 # A shift does not end because nobody could be told.
                 self.log.warning("%s could not be told of the jobs in the way: %r", callback["path"], error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
@@ -25,6 +26,7 @@ from airflow_provider_soperator.operators import approval, capacity
 from airflow_provider_soperator.operators.approval import ApproveShiftOperator
 from airflow_provider_soperator.operators.capacity_dag import capacity_dag
 from airflow_provider_soperator.operators.steering import SteerShiftOperator
+from airflow_provider_soperator.work.protocols import succeeded
 from tests.unit.operators.dags import take
 
 TRAINING = SlurmNodesTarget(name="training", nodes="worker-[0-7]")
@@ -253,6 +255,22 @@ def test_a_shift_does_what_was_approved(airflow: Airflow) -> None:
         AirflowSkipException, match="training 2, inference 4 was approved, but training 8, inference 0 is"
     ):
         airflow.run("shift", approved_plan=plan)
+
+
+def test_what_a_person_has_stopped_is_kept_until_the_next_handover(airflow: Airflow) -> None:
+    events = dict[str, Any]()
+    added = SimpleNamespace(add=lambda asset, extra: events.update({asset.name: extra}))
+    asked = {"units": {"training": 3, "inference": 4}, "by": "ann", "because": "ann has asked to stop"}
+    ended = {"state": "partial", "allocation": asked["units"], "missing": ["ann has asked to stop"]}
+    task = made().get_task("shift")
+    context: Any = {"outlet_events": defaultdict(lambda: added)}
+    task.execute_complete(context, succeeded({**ended, "figures": {}, "asked": None}))
+    assert airflow.variables == {}
+    task.execute_complete(context, succeeded({**ended, "figures": {}, "asked": asked}))
+    [kept] = json.loads(airflow.variables[KEY])
+    assert (kept["allocation"], kept["by"]) == (asked["units"], "ann")
+    assert kept["when"] == "2026-11-23T12:00:00/2026-11-23T20:00:00"
+    assert events == {"shifts_shifts": ended}
 
 
 # The question
