@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from airflow_provider_soperator.capacity.connections import ShiftConnections
-from airflow_provider_soperator.capacity.figures import Figures, Meter
+from airflow_provider_soperator.capacity.figures import Meter
 from airflow_provider_soperator.capacity.holdings import Allocation, Goal, Release, World, may_have, may_leave
 from airflow_provider_soperator.capacity.lease import IsAlive, JointLease, LeaseLost, ShiftDisplaced
 from airflow_provider_soperator.capacity.lease_store import ShiftRecord
@@ -27,8 +27,8 @@ from airflow_provider_soperator.capacity.order import (
     Timeouts,
     is_waited_out,
 )
-from airflow_provider_soperator.capacity.shift_plan import ShiftPlan, missing_units, moved_units, plan
-from airflow_provider_soperator.capacity.steering import ShiftSteering, SteeringCommand, left_out, steered
+from airflow_provider_soperator.capacity.shift_plan import ShiftOutcome, ShiftPlan, missing_units, plan, shift_state
+from airflow_provider_soperator.capacity.steering import ShiftSteering, SteeredOrder, left_out
 from airflow_provider_soperator.capacity.targets.protocol import Clients, Session
 from airflow_provider_soperator.errors import CapacityError, CapacityMistake, ConnectionMistake
 from airflow_provider_soperator.logger import Logger
@@ -46,24 +46,6 @@ _MOST_OF_A_CAUSE = 200
 
 class ShiftFailed(CapacityError):
     """A shift has failed; the message says why, what was moved back, and the present allocation."""
-
-
-@dataclass(frozen=True)
-class ShiftOutcome:
-    """The result of a shift that is over."""
-
-    #: ``partial`` if a target lacks units, or has too many.
-    state: Literal["done", "partial"]
-    allocation: dict[str, int]
-    figures: Figures
-    #: What is not as desired, why, and until when.
-    missing: tuple[str, ...] = ()
-    #: What a person has asked for instead of what was desired: ``units`` of each target, ``by`` and ``because``.
-    asked: Mapping[str, Any] | None = None
-
-    def describe(self) -> dict[str, Any]:
-        """As JSON."""
-        return {**asdict(self), "missing": list(self.missing), "figures": self.figures.describe()}
 
 
 class Shift:
@@ -84,8 +66,7 @@ class Shift:
         self._meter = Meter(self._gpus)
         self._progress = self._timer()
         self._state: dict[str, Any] = {}
-        self._given, self._commands = order, tuple[SteeringCommand, ...]()
-        self._steering: ShiftSteering | None = None
+        self._steered = SteeredOrder(order, None)
 
     @classmethod
     @asynccontextmanager
@@ -151,11 +132,8 @@ class Shift:
         goes = {name: await self._sessions[name].explain(units[name], release) for name in world.donors(units)}
         jobs = {name: await self._sessions[name].jobs(nodes) for name, nodes in goes.items()}
         # What arrives at a target is among what is off there now: with consent to the plan, it may be taken back.
-        back = {
-            name: await self._sessions[name].explain(world.holdings[name].allowed, release)
-            for name in world.holdings
-            if order.rollback == "all" and name not in goes
-        }
+        stays = [name for name in world.holdings if order.rollback == "all" and name not in goes]
+        back = {name: await self._sessions[name].explain(world.holdings[name].allowed, release) for name in stays}
         notes = await self._lease.notes(now)
         if not self._connections.is_agreed and (world.others != 0 or not self._connections.stores):
             notes.append(
@@ -168,7 +146,7 @@ class Shift:
 
     async def run(self, is_alive: IsAlive | None = None, steering: ShiftSteering | None = None) -> ShiftOutcome:
         """Move what is possible. Raises ``Superseded`` if the window is over before anything could be moved."""
-        self._steering = steering
+        self._steered = SteeredOrder(self._order, steering)
         try:
             outcome = await self._with_lease(is_alive)
         # Not if this process is stopped: then another one continues.
@@ -301,36 +279,21 @@ class Shift:
 
     async def _heed(self) -> str:
         """Put into force what people ask for; returns why the shift is to stop, if it is."""
-        commands = tuple(await self._steering.commands()) if self._steering else ()
-        for command in commands[len(self._commands) :]:
-            self._log.warning("%s", command)
-        if commands != self._commands:
-            self._commands, self._order = commands, steered(self._given, commands)
-            self._progress.use(self._order.timeouts, has_window=self._order.may_wait)
+        self._order = await self._steered.look(self._log)
+        self._progress.use(self._order.timeouts, has_window=self._order.may_wait)
         for session in self._sessions.values():
-            session.leave_out(left_out(commands))
-        return next((str(command) for command in commands if command.action == "stop"), "")
+            session.leave_out(left_out(self._steered.commands))
+        return self._steered.stop
 
     async def _tell(self, world: World, goal: Allocation, *more: str) -> None:
         """Show how far the shift has come, when that has changed."""
-        moved, of, units = moved_units(world, goal, self._lease.record, self._order)
-        said = f"{moved} of {of} {units} moved" if of else "nothing to move"
-        if self._lease.record.undone:
-            said = f"rolling back: {', '.join(f'{name} has {one.ready}' for name, one in world.holdings.items())}"
-        waits = [problem for seen in world.holdings.values() for problem in seen.problems]
-        state = {
-            "text": "; ".join(filter(None, [said, *waits, *more])),
-            "moved": moved,
-            "of": of,
-            "ready": {name: seen.ready for name, seen in world.holdings.items()},
-            "jobs_in_the_way": [job for session in self._sessions.values() for job in session.jobs_in_the_way],
-        }
+        state = shift_state(world, goal, self._lease.record, self._order, more)
+        state["jobs_in_the_way"] = [job for session in self._sessions.values() for job in session.jobs_in_the_way]
         if state != self._state:
             if state["text"] != self._state.get("text"):
                 self._log.info("%s", state["text"])
             self._state = state
-            if self._steering:
-                await self._steering.show(state)
+            await self._steered.show(state)
 
     async def _grow(self, world: World, goal: Goal, names: list[str]) -> None:
         seen = world.holdings
@@ -373,21 +336,7 @@ class Shift:
             self._log.warning("Not as desired: %s", line)
         await self._tell(world, self._order.desired)
         allocation = {name: seen.allowed for name, seen in world.holdings.items()}
-        return ShiftOutcome("partial" if missing else "done", allocation, figures, missing, self._asked(world))
-
-    def _asked(self, world: World) -> dict[str, Any] | None:
-        """What people have asked for instead of what was desired, if that makes a difference."""
-        kept = {node for seen in world.holdings.values() for node in seen.stuck} & {*left_out(self._commands)}
-        for command in self._commands:
-            if command.action == "stop":
-                units = {name: seen.allowed for name, seen in world.holdings.items()}
-            elif kept & {*command.nodes}:
-                units = world.goal(self._order.desired).units
-            else:
-                continue
-            if units != dict(self._order.desired):
-                return {"units": units, "by": command.by, "because": str(command)}
-        return None
+        return ShiftOutcome("partial" if missing else "done", allocation, figures, missing, self._steered.asked(world))
 
     async def _failed(self, why: str, what: str) -> ShiftFailed:
         try:

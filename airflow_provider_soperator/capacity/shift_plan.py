@@ -1,13 +1,14 @@
-"""The plan of a shift, for approval: present and desired units, the nodes that go, and the steps with their times."""
+"""The plan of a shift, for approval, with its steps and their times; and the state and the outcome of a shift."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
+from airflow_provider_soperator.capacity.figures import Figures
 from airflow_provider_soperator.capacity.holdings import Allocation, World
 from airflow_provider_soperator.capacity.lease_store import ShiftRecord
 from airflow_provider_soperator.capacity.order import ShiftOrder
@@ -94,6 +95,24 @@ class ShiftPlan:
         return "\n".join([*lines, *between, *(f"{number}. {step}" for number, step in enumerate(self.steps, 1))])
 
 
+@dataclass(frozen=True)
+class ShiftOutcome:
+    """The result of a shift that is over."""
+
+    #: ``partial`` if a target lacks units, or has too many.
+    state: Literal["done", "partial"]
+    allocation: dict[str, int]
+    figures: Figures
+    #: What is not as desired, why, and until when.
+    missing: tuple[str, ...] = ()
+    #: What a person has asked for instead of what was desired: ``units`` of each target, ``by`` and ``because``.
+    asked: Mapping[str, Any] | None = None
+
+    def describe(self) -> dict[str, Any]:
+        """As JSON."""
+        return {**asdict(self), "missing": list(self.missing), "figures": self.figures.describe()}
+
+
 def plan(
     world: World,
     order: ShiftOrder,
@@ -123,8 +142,10 @@ def plan(
     return ShiftPlan(moves, steps, world.block.free, world.others, jobs, tuple(notes), back)
 
 
-def moved_units(world: World, goal: Allocation, record: ShiftRecord, order: ShiftOrder) -> tuple[int, int, str]:
-    """How many units have moved since the shift began, of how many, and what they are called."""
+def shift_state(
+    world: World, goal: Allocation, record: ShiftRecord, order: ShiftOrder, more: Iterable[str]
+) -> dict[str, Any]:
+    """How far a shift has come, as JSON: the units that have moved since it began, of how many, and in words."""
     seen, ready, before = world.holdings, record.ready, record.before
     comes = {name: (goal[name] - ready.get(name, 0), one.ready - ready.get(name, 0)) for name, one in seen.items()}
     goes = {
@@ -132,9 +153,14 @@ def moved_units(world: World, goal: Allocation, record: ShiftRecord, order: Shif
         for name, one in seen.items()
     }
     moves = comes if any(more > 0 for more, _ in comes.values()) else goes
-    moved = sum(max(0, min(more, has)) for more, has in moves.values())
-    names = dict.fromkeys(order.units(name) for name, (more, _) in moves.items() if more > 0)
-    return moved, sum(max(0, more) for more, _ in moves.values()), " and ".join(names) or "units"
+    moved, of = (sum(max(0, min(one)) for one in moves.values()), sum(max(0, lacks) for lacks, _ in moves.values()))
+    names = " and ".join(dict.fromkeys(order.units(name) for name, (lacks, _) in moves.items() if lacks > 0))
+    said = f"{moved} of {of} {names} moved" if of else "nothing to move"
+    if record.undone:
+        said = f"rolling back: {', '.join(f'{name} has {one.ready}' for name, one in seen.items())}"
+    waits = [problem for one in seen.values() for problem in one.problems]
+    text = "; ".join(filter(None, [said, *waits, *more]))
+    return {"text": text, "moved": moved, "of": of, "ready": {name: one.ready for name, one in seen.items()}}
 
 
 def missing_units(world: World, order: ShiftOrder) -> tuple[str, ...]:

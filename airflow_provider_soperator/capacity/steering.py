@@ -9,8 +9,10 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, Protocol
 from uuid import uuid4
 
+from airflow_provider_soperator.capacity.holdings import World
 from airflow_provider_soperator.capacity.order import ShiftOrder, patience
 from airflow_provider_soperator.errors import CapacityMistake, name_remedy
+from airflow_provider_soperator.logger import Logger
 from airflow_provider_soperator.slurm import hostlist
 
 #: What a shift can be told while it runs.
@@ -78,6 +80,45 @@ def left_out(commands: Iterable[SteeringCommand]) -> dict[str, str]:
     """The nodes that are to be left as they are, with reasons."""
     why = "is left out, as {} asked"
     return {node: why.format(one.by or "a run by hand") for one in commands for node in one.nodes}
+
+
+class SteeredOrder:
+    """An order, and what people ask for while it is carried out."""
+
+    def __init__(self, order: ShiftOrder, steering: ShiftSteering | None) -> None:
+        self._order, self._steering = order, steering
+        self.commands: tuple[SteeringCommand, ...] = ()
+
+    async def look(self, log: Logger) -> ShiftOrder:
+        """The order after what was asked for by now, which is logged."""
+        commands = tuple(await self._steering.commands()) if self._steering else ()
+        for command in commands[len(self.commands) :]:
+            log.warning("%s", command)
+        self.commands = commands
+        return steered(self._order, commands)
+
+    async def show(self, state: Mapping[str, Any]) -> None:
+        if self._steering:
+            await self._steering.show(state)
+
+    @property
+    def stop(self) -> str:
+        """Why the shift is to stop where it is; empty if it is not."""
+        return next((str(command) for command in self.commands if command.action == "stop"), "")
+
+    def asked(self, world: World) -> dict[str, Any] | None:
+        """What people have asked for instead of what was desired, if that makes a difference."""
+        kept = {node for seen in world.holdings.values() for node in seen.stuck}
+        for command in self.commands:
+            if command.action == "stop":
+                units = {name: seen.allowed for name, seen in world.holdings.items()}
+            elif kept & {*command.nodes}:
+                units = world.goal(self._order.desired).units
+            else:
+                continue
+            if units != dict(self._order.desired):
+                return {"units": units, "by": command.by, "because": str(command)}
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)

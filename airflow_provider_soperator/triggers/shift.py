@@ -20,7 +20,8 @@ from airflow_provider_soperator.capacity.lease_store import ShiftRecord
 from airflow_provider_soperator.capacity.order import ShiftOrder, Superseded
 from airflow_provider_soperator.capacity.overrides import kept_overrides
 from airflow_provider_soperator.capacity.schedule import CapacitySchedule
-from airflow_provider_soperator.capacity.shift import Shift, ShiftOutcome
+from airflow_provider_soperator.capacity.shift import Shift
+from airflow_provider_soperator.capacity.shift_plan import ShiftOutcome
 from airflow_provider_soperator.capacity.steering import ShiftAtWork, SteeringCommand
 from airflow_provider_soperator.errors import CapacityError, CapacityMistake, ConnectionMistake
 from airflow_provider_soperator.hooks.cluster_clients import ShiftClients

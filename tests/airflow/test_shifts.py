@@ -278,7 +278,7 @@ def test_a_shift_that_runs_is_steered(stack: Stack, capacity: Capacity) -> None:
     run.wait("shift", "deferred")
     stack.wait("two have moved", lambda: state()["moved"] == 2)
     [node] = kept_free()
-    assert state()["text"].startswith(f"2 of 3 machines moved; {node} powers down after its jobs: runs {jobs[node]} (")
+    assert state()["text"].startswith(f"2 of 3 nodes moved; {node} powers down after its jobs: runs {jobs[node]} (")
     assert state()["text"] in run.log("shift")
     mistake = dag.trigger(steer="leave_out", nodes="worker-33")
     mistake.wait("steer", "failed")
@@ -296,7 +296,7 @@ def test_a_shift_that_runs_is_steered(stack: Stack, capacity: Capacity) -> None:
     run.wait("shift", "success")
     assert run.xcom("shift")["allocation"] == {"training": 1, "inference": 3} == capacity.allocation()
     assert capacity.cluster.job_state(jobs[node]) == "RUNNING"
-    assert state()["text"] == "3 of 3 machines moved"
+    assert state()["text"] == "3 of 3 nodes moved"
     late = dag.trigger(steer="stop")
     late.wait("steer", "failed")
     late.wait_log("steer", f"the last one, task steered/{run.run_id}/shift/-1, ended on ")

@@ -20,7 +20,8 @@ from airflow_provider_soperator.capacity.connections import ShiftConnections
 from airflow_provider_soperator.capacity.holdings import Holding, Release
 from airflow_provider_soperator.capacity.lease_store import LeaseStore, ShiftRecord
 from airflow_provider_soperator.capacity.order import ShiftOrder, Superseded, Timeouts
-from airflow_provider_soperator.capacity.shift import Shift, ShiftOutcome
+from airflow_provider_soperator.capacity.shift import Shift
+from airflow_provider_soperator.capacity.shift_plan import ShiftOutcome
 from airflow_provider_soperator.capacity.steering import SteeringAction, SteeringCommand, steered
 from airflow_provider_soperator.capacity.targets import KubernetesScaleTarget, SlurmNodesTarget, slurm_session
 from airflow_provider_soperator.capacity.targets.protocol import Session, SessionContext

@@ -13,6 +13,7 @@ from airflow_provider_soperator.capacity.handover import HandoverReservation, ha
 from airflow_provider_soperator.capacity.holdings import Holding, Release
 from airflow_provider_soperator.capacity.node_choice import NodeLoad, choose, loads_of
 from airflow_provider_soperator.capacity.reservation_lease import ReservationLease
+from airflow_provider_soperator.capacity.targets.job_warnings import JobWarnings
 from airflow_provider_soperator.capacity.targets.protocol import Session, SessionContext, refuse_unnamed
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.errors import CapacityMistake
@@ -48,7 +49,6 @@ from airflow_provider_soperator.slurm.requests import (
     ShowRights,
     ShowTopology,
     Undrain,
-    UpdateJob,
 )
 from airflow_provider_soperator.slurm.states import NodeFlag
 from airflow_provider_soperator.transports.transport_errors import NotSupported
@@ -104,7 +104,7 @@ class SlurmNodesSession(Session):
         self._blocks: dict[str, str] | None = None
         self._problems: tuple[str, ...] = ()
         self._left_out: Mapping[str, str] = {}
-        self._in_the_way: tuple[tuple[Job, datetime], ...] = ()
+        self._warnings = JobWarnings(client.ask, self._reason, self._notes.untold, log)
         #: Nodes that were on at the last look.
         self._on: set[str] = set()
 
@@ -172,7 +172,8 @@ class SlurmNodesSession(Session):
         loads = loads_of(nodes, jobs)
         chosen = await self._choose(loads, to, release)
         leaving = [load for load in loads if load.node.name in chosen]
-        await self._warn(jobs, leaving, release)
+        leaving_jobs = [job for load in leaving for job in load.jobs if self._may_end(job)]
+        await self._warnings.tell(jobs, leaving_jobs, release)
         if release.mode is None:
             self._tell({name: f"will go: {why}" for name, why in chosen.items()})
             if release.ahead:
@@ -228,17 +229,15 @@ class SlurmNodesSession(Session):
 
     async def finish(self) -> None:
         await self._reservation.end()
-        await self._warn([job for job in await self._client.ask(ListJobs()) if not job.state.is_finished], [], None)
+        jobs = [job for job in await self._client.ask(ListJobs()) if not job.state.is_finished]
+        await self._warnings.tell(jobs, [], Release(wanted_at=self._notes.began, mode=None))
 
     def leave_out(self, units: Mapping[str, str]) -> None:
         self._left_out = units
 
     @property
     def jobs_in_the_way(self) -> tuple[dict[str, Any], ...]:
-        return tuple(
-            {"id": str(job.id), "name": job.name, "user": job.user, "nodes": job.nodelist, "signal_at": at.isoformat()}
-            for job, at in self._in_the_way
-        )
+        return self._warnings.describe()
 
     async def losses(self) -> JobLosses:
         jobs = self._notes.displaced.jobs
@@ -307,37 +306,6 @@ class SlurmNodesSession(Session):
                 hostlist.fold(nodes),
                 f"{release.wanted_at:%d %b %H:%M:%S %Z}",
             )
-
-    async def _warn(self, jobs: Sequence[Job], leaving: Sequence[NodeLoad], release: Release | None) -> None:
-        """Tell jobs that will be ended, in their admin comments, when they get the signal; and withdraw it from others.
-
-        A comment of others is left as it is.
-        """
-        mine, at = f"{DrainReason(self._reason.owner)}: ", release and release.signals_at
-        ending = {job.id: job for load in leaving for job in load.jobs if at and self._may_end(job)}
-        # A job that ends sooner by its own limit is not in the way.
-        ending = {number: job for number, job in ending.items() if at and (job.ends is None or job.ends > at)}
-        self._in_the_way = tuple((job, at) for job in ending.values() if at)
-        for job in jobs:
-            said = ""
-            if release and at and job.id in ending:
-                why = self._reason.why or "a shift"
-                said = f"{mine}{job.nodelist} is wanted elsewhere ({why}): the job gets SIG{release.signal} at "
-                said += f"{at:%d %b %Y %H:%M:%S %Z}, and is ended {release.grace} later"
-            is_ours = job.admin_comment.startswith(mine)
-            if said == job.admin_comment or not (is_ours or (said and not job.admin_comment)):
-                continue
-            if job.id not in self._notes.untold:
-                await self._comment(job.id, said)
-
-    async def _comment(self, job: JobId, said: str) -> None:
-        try:
-            await self._client.ask(UpdateJob(job, {"AdminComment": said}))
-        except (SlurmError, NotSupported) as error:
-            if error.passing:
-                raise
-            self._notes.untold.add(job)
-            self._log.warning("%s: job %s could not be told in its admin comment: %s", self._target.name, job, error)
 
     def _may_end(self, job: Job) -> bool:
         may_end = self._context.may_end

@@ -211,7 +211,7 @@ def test_who_may_not_comment_on_jobs_moves_nodes_nevertheless() -> None:
         slurm.shrink(0, ends_jobs=True, signals_at=NOW + HOUR)
     assert slurm.nodes["worker-1"].is_told
     assert len(tried) == 1
-    assert "job 1 could not be told in its admin comment" in "\n".join(slurm.log.said)
+    assert "Job 1 could not be told in its admin comment" in "\n".join(slurm.log.said)
 
 
 def test_what_arrived_may_be_taken_back_by_an_approved_shift() -> None:
