@@ -22,7 +22,16 @@ def get_provider_info() -> dict[str, Any]:
         "integrations": [{"integration-name": "Soperator", "external-doc-url": "https://github.com/nebius/soperator"}],
         "hooks": _listed("hooks", "airflow_api", "cluster", "nebius", "prometheus", "slurm", "terraform"),
         "operators": _listed(
-            "operators", "capacity", "capacity_dag", "cluster", "nodes", "pipeline", "queue", "sbatch", "stats"
+            "operators",
+            "capacity",
+            "capacity_dag",
+            "cluster",
+            "nodes",
+            "pipeline",
+            "queue",
+            "sbatch",
+            "stats",
+            "steering",
         ),
         "sensors": _listed("sensors", "capacity", "cluster", "health", "jobs", "nodes"),
         "triggers": _listed("triggers", "shift", "events", "sbatch", "work"),

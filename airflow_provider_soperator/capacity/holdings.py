@@ -79,6 +79,8 @@ class Release:
     ahead: bool = True
     #: Jobs are ended now, or will be.
     ends_jobs: bool = False
+    #: When they get the signal, if that is known.
+    signals_at: datetime | None = None
 
 
 @dataclass(frozen=True)

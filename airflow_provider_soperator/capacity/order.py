@@ -206,15 +206,20 @@ class ShiftOrder:
         """The limits within which units are released at a moment."""
         if back:
             return Release(wanted_at=now, mode=PowerDownMode.ASAP)
-        ends_jobs = self.mode == "force"
-        if now < self.leaves_at:
-            return Release(wanted_at=self.leaves_at, mode=None, ahead=self.mode != "idle", ends_jobs=ends_jobs)
         if self.mode == "idle":
-            return Release(wanted_at=self.leaves_at, mode=PowerDownMode.IDLE)
+            mode = None if now < self.leaves_at else PowerDownMode.IDLE
+            return Release(wanted_at=self.leaves_at, mode=mode, ahead=False)
         # Jobs get the signal first, so force begins that much earlier.
-        is_forced = ends_jobs and now >= self.wanted_at + self.force_after - self.grace
-        mode = PowerDownMode.FORCE if is_forced else PowerDownMode.ASAP
-        return Release(wanted_at=self.leaves_at, mode=mode, signal=self.signal, grace=self.grace, ends_jobs=ends_jobs)
+        signals_at = self.wanted_at + self.force_after - self.grace if self.mode == "force" else None
+        mode = PowerDownMode.FORCE if signals_at and now >= signals_at else PowerDownMode.ASAP
+        return Release(
+            wanted_at=self.leaves_at,
+            mode=None if now < self.leaves_at else mode,
+            signal=self.signal,
+            grace=self.grace,
+            ends_jobs=self.mode == "force",
+            signals_at=signals_at,
+        )
 
     def allowed(self, name: str, units: int, present: int) -> int:
         """Units of a target that it may be brought to: none beyond the approved ones, if a person had to approve."""
@@ -298,13 +303,17 @@ class ProgressTimer:
     """Enforces the time limits of a shift's parts."""
 
     def __init__(self, timeouts: Timeouts, *, has_window: bool = False) -> None:
-        self._timeouts, self._patience = timeouts, patience(timeouts, has_window=has_window)
+        self.use(timeouts, has_window=has_window)
         self._part: tuple[Any, ...] = ()
         self._since: datetime | None = None
         #: When steps began to fail, when a person was told, and from when on no time has been counted.
         self._out_of_reach: datetime | None = None
         self._told: datetime | None = None
         self._failed: datetime | None = None
+
+    def use(self, timeouts: Timeouts, *, has_window: bool) -> None:
+        """Take other time limits for what is under way."""
+        self._timeouts, self._patience = timeouts, patience(timeouts, has_window=has_window)
 
     def see(
         self, world: World, desired: Allocation, now: datetime, *, started: bool, ready: Allocation | None = None
@@ -328,7 +337,7 @@ class ProgressTimer:
             self._out_of_reach, self._told = self._out_of_reach or now, now
             if needs_person:
                 left = self._out_of_reach + self._timeouts.out_of_reach - now
-                log.error("Somebody has to mend a connection within %s, or this ends where it is: %s", left, error)
+                log.error("The owner of the Airflow connection has to mend it within %s, or this ends: %s", left, error)
             else:
                 log.warning("No step is possible at present, retrying; what has begun continues by itself: %s", error)
         elif now - self._out_of_reach > self._timeouts.out_of_reach:

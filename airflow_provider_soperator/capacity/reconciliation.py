@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
+from datetime import datetime
 from hashlib import sha256
 from typing import Any
 
 from airflow_provider_soperator.capacity.allocation import Units, bounds_of, goal_of, is_within, units_text
 from airflow_provider_soperator.capacity.holdings import World
 from airflow_provider_soperator.capacity.order import DesiredAllocation, ShiftOrder, Superseded
+from airflow_provider_soperator.capacity.overrides import keep_override
+from airflow_provider_soperator.capacity.schedule import CapacitySchedule
 from airflow_provider_soperator.capacity.shift import Shift
 from airflow_provider_soperator.capacity.targets.protocol import Clients
+from airflow_provider_soperator.errors import CapacityMistake
 from airflow_provider_soperator.logger import Logger
 
 
@@ -41,9 +46,24 @@ def goal_in(world: World, wished: Mapping[str, Units], limit: int | None) -> dic
 
 def approval_of(order: ShiftOrder, plan: Mapping[str, Any]) -> dict[str, Any]:
     """What is approved with a plan: its goal, the nodes that go, the jobs that may be ended, and its end."""
-    named = {name: plan[name] for name in ("nodes", "jobs")}
-    bounds = {"goal": dict(order.desired), **named, "end": order.stops_at and order.stops_at.isoformat()}
+    nodes = {**plan.get("back", {}), **plan["nodes"]}
+    bounds = {
+        "goal": dict(order.desired),
+        "nodes": nodes,
+        "jobs": plan["jobs"],
+        "end": order.stops_at and order.stops_at.isoformat(),
+    }
     return {**bounds, "digest": sha256(json.dumps(bounds, sort_keys=True).encode()).hexdigest()[:12]}
+
+
+def keep_as_is(
+    key: str, units: Mapping[str, Units], by: str, because: str, now: datetime, schedule: CapacitySchedule
+) -> None:
+    """Keep what each target has until the next handover; of more than the schedule may give no override can be made."""
+    kept = schedule.override(units, now, None, by, because)
+    with suppress(CapacityMistake):
+        schedule.overridden([kept])
+        keep_override(key, kept, now, schedule.zone)
 
 
 def approved(wanted: DesiredAllocation, goal: dict[str, int]) -> DesiredAllocation:

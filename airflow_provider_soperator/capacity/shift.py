@@ -9,13 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from airflow_provider_soperator.capacity.connections import ShiftConnections
-from airflow_provider_soperator.capacity.figures import Figures
 from airflow_provider_soperator.capacity.holdings import Allocation, Goal, Release, World, may_have, may_leave
 from airflow_provider_soperator.capacity.lease import IsAlive, JointLease, LeaseLost, ShiftDisplaced
 from airflow_provider_soperator.capacity.lease_store import ShiftRecord
@@ -28,7 +27,8 @@ from airflow_provider_soperator.capacity.order import (
     is_waited_out,
 )
 from airflow_provider_soperator.capacity.shift_accounts import ShiftAccounts
-from airflow_provider_soperator.capacity.shift_plan import ShiftPlan, missing_units, plan
+from airflow_provider_soperator.capacity.shift_plan import ShiftOutcome, ShiftPlan, missing_units, plan, shift_state
+from airflow_provider_soperator.capacity.steering import ShiftSteering, SteeredOrder, left_out
 from airflow_provider_soperator.capacity.targets.protocol import Clients, Session
 from airflow_provider_soperator.errors import CapacityError, CapacityMistake, ConnectionMistake
 from airflow_provider_soperator.logger import Logger
@@ -50,22 +50,6 @@ class ShiftFailed(CapacityError):
     is_rolled_back = False
 
 
-@dataclass(frozen=True)
-class ShiftOutcome:
-    """The result of a shift that is over."""
-
-    #: ``partial`` if a target lacks units, or has too many.
-    state: Literal["done", "partial"]
-    allocation: dict[str, int]
-    figures: Figures
-    #: What is not as desired, why, and until when.
-    missing: tuple[str, ...] = ()
-
-    def describe(self) -> dict[str, Any]:
-        """As JSON."""
-        return {**asdict(self), "missing": list(self.missing), "figures": self.figures.describe()}
-
-
 class Shift:
     """A shift at work.
 
@@ -83,7 +67,8 @@ class Shift:
         self._lease = JointLease(order, log)
         self._accounts = ShiftAccounts(order, connections.machines)
         self._progress = self._timer()
-        self._said = ""
+        self._state: dict[str, Any] = {}
+        self._steered = SteeredOrder(order, None)
 
     @classmethod
     @asynccontextmanager
@@ -130,6 +115,9 @@ class Shift:
         release = order.release(now)
         goes = {name: await self._sessions[name].explain(units[name], release) for name in world.donors(units)}
         jobs = {name: await self._sessions[name].jobs(nodes) for name, nodes in goes.items()}
+        # What arrives at a target is among what is off there now: with consent to the plan, it may be taken back.
+        stays = [name for name in world.holdings if order.rollback == "all" and name not in goes]
+        back = {name: await self._sessions[name].explain(world.holdings[name].allowed, release) for name in stays}
         notes = [*await self._connections.machines.notes(self._sessions), *await self._lease.notes(now)]
         for name, session in self._sessions.items():
             notes += [f"{name}: {note}" for note in await session.notes(units[name])]
@@ -138,12 +126,13 @@ class Shift:
                 "others may move GPUs of the block at the same time: lease_conn_id of the connection "
                 f"{order.nebius_conn_id} names no cluster in which all shifts of the block wait for each other"
             )
-        return plan(world, order, goes, jobs if order.mode == "force" else {}, notes)
+        return plan(world, order, goes, jobs if order.mode == "force" else {}, notes, back)
 
     # Moving
 
-    async def run(self, is_alive: IsAlive | None = None) -> ShiftOutcome:
+    async def run(self, is_alive: IsAlive | None = None, steering: ShiftSteering | None = None) -> ShiftOutcome:
         """Move what is possible. Raises ``Superseded`` if the window is over before anything could be moved."""
+        self._steered = SteeredOrder(self._order, steering)
         try:
             outcome = await self._with_lease(is_alive)
         # Not if this process is stopped: then another one continues.
@@ -227,9 +216,10 @@ class Shift:
 
     async def _forward(self, now: datetime) -> ShiftOutcome | None:
         """Observe, and do what is possible now; the outcome, once nothing more is, or the window is over."""
+        stop = await self._heed()
         world, order = await self._see(now), self._order
-        if self._is_over(now):
-            return await self._end(world, now, "its time was over")
+        if stop or self._is_over(now):
+            return await self._end(world, now, stop or "its time was over")
         desired = {
             name: order.allowed(name, order.desired[name], max(seen.held, seen.allowed))
             for name, seen in world.holdings.items()
@@ -244,6 +234,8 @@ class Shift:
 
     async def _back(self, now: datetime, record: ShiftRecord) -> bool | None:
         """Take a step back: what serves goes only as the place of what went before it is taken."""
+        if stop := await self._heed():
+            raise CapacityError(stop)
         world = await self._see(now)
         goal = world.goal(record.before)
         goal = Goal(goal.units, {name: min(ready, record.ready[name]) for name, ready in goal.ready.items()})
@@ -266,20 +258,31 @@ class Shift:
             return True
         for name in donors:
             await self._sessions[name].shrink(least.get(name, goal.units[name]), release)
+        await self._tell(world, goal.units, "" if has_begun else f"nodes leave from {release.wanted_at:%d %b %H:%M} on")
         if has_begun:
-            self._tell(world, goal.units)
             await self._lease.mark("leaving", now)
             await self._grow(world, goal, [name for name in receivers if name not in donors])
             if not donors:
                 await self._lease.mark("released", now)
         return False
 
-    def _tell(self, world: World, goal: Allocation) -> None:
-        """Log how far the shift has come, when that has changed."""
-        said = ", ".join(f"{name} has {seen.ready} of {goal[name]}" for name, seen in world.holdings.items())
-        if said != self._said:
-            self._said = said
-            self._log.info("Ready: %s", said)
+    async def _heed(self) -> str:
+        """Put into force what people ask for; returns why the shift is to stop, if it is."""
+        self._order = await self._steered.look(self._log)
+        self._progress.use(self._order.timeouts, has_window=self._order.may_wait)
+        for session in self._sessions.values():
+            session.leave_out(left_out(self._steered.commands))
+        return self._steered.stop
+
+    async def _tell(self, world: World, goal: Allocation, *more: str) -> None:
+        """Show how far the shift has come, when that has changed."""
+        state = shift_state(world, goal, self._lease.record, self._order, more)
+        state["jobs_in_the_way"] = [job for session in self._sessions.values() for job in session.jobs_in_the_way]
+        if state != self._state:
+            if state["text"] != self._state.get("text"):
+                self._log.info("%s", state["text"])
+            self._state = state
+            await self._steered.show(state)
 
     async def _grow(self, world: World, goal: Goal, names: list[str]) -> None:
         seen = world.holdings
@@ -319,8 +322,9 @@ class Shift:
             missing = (*missing, why)
         for line in missing:
             self._log.warning("Not as desired: %s", line)
+        await self._tell(world, self._order.desired)
         allocation = {name: seen.allowed for name, seen in world.holdings.items()}
-        return ShiftOutcome("partial" if missing else "done", allocation, figures, missing)
+        return ShiftOutcome("partial" if missing else "done", allocation, figures, missing, self._steered.asked(world))
 
     async def report(self, state: str) -> dict[str, Any]:
         """Tell in JSON what the shift has cost, once it has ended in this state."""

@@ -1,14 +1,16 @@
-"""The plan of a shift, for approval: present and desired units, the nodes that go, and the steps with their times."""
+"""The plan of a shift, for approval, with its steps and their times; and the state and the outcome of a shift."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
-from airflow_provider_soperator.capacity.holdings import World
+from airflow_provider_soperator.capacity.figures import Figures
+from airflow_provider_soperator.capacity.holdings import Allocation, World
+from airflow_provider_soperator.capacity.lease_store import ShiftRecord
 from airflow_provider_soperator.capacity.order import ShiftOrder
 from airflow_provider_soperator.slurm.node_conditions import in_lines
 
@@ -60,6 +62,8 @@ class ShiftPlan:
     jobs: Mapping[str, Sequence[str]] = field(default_factory=dict)
     #: What others do with the block.
     notes: tuple[str, ...] = ()
+    #: Units that are off now, and that a rollback may take again, by target.
+    back: Mapping[str, Collection[str]] = field(default_factory=dict)
 
     def describe(self) -> dict[str, Any]:
         """JSON, with the plan as plain ``text`` and as ``markdown``."""
@@ -69,6 +73,7 @@ class ShiftPlan:
             "moves": {move.target: {"now": move.now, "then": move.then} for move in self.moves},
             "possible": {move.target: move.possible for move in self.moves},
             "nodes": {move.target: list(move.goes) for move in self.moves if move.goes},
+            "back": {target: list(units) for target, units in self.back.items() if units},
             "fixed": {move.target: dict(move.fixed) for move in self.moves if move.fixed},
             "jobs": {target: list(jobs) for target, jobs in self.jobs.items()},
             "steps": list(self.steps),
@@ -90,12 +95,31 @@ class ShiftPlan:
         return "\n".join([*lines, *between, *(f"{number}. {step}" for number, step in enumerate(self.steps, 1))])
 
 
+@dataclass(frozen=True)
+class ShiftOutcome:
+    """The result of a shift that is over."""
+
+    #: ``partial`` if a target lacks units, or has too many.
+    state: Literal["done", "partial"]
+    allocation: dict[str, int]
+    figures: Figures
+    #: What is not as desired, why, and until when.
+    missing: tuple[str, ...] = ()
+    #: What a person has asked for instead of what was desired: ``units`` of each target, ``by`` and ``because``.
+    asked: Mapping[str, Any] | None = None
+
+    def describe(self) -> dict[str, Any]:
+        """As JSON."""
+        return {**asdict(self), "missing": list(self.missing), "figures": self.figures.describe()}
+
+
 def plan(
     world: World,
     order: ShiftOrder,
     goes: Mapping[str, Mapping[str, str]],
     jobs: Mapping[str, Sequence[str]] = MappingProxyType({}),
     notes: Sequence[str] = (),
+    back: Mapping[str, Collection[str]] = MappingProxyType({}),
 ) -> ShiftPlan:
     """The plan for an order in the present world; ``goes`` has the units of each target that go, with reasons."""
     possible = world.possible(order.desired)
@@ -115,7 +139,28 @@ def plan(
     donors = [move for move in moves if move.target in world.donors(possible.units)]
     receivers = [move for move in moves if move.target in world.receivers(possible.units, possible.ready)]
     steps = tuple(_steps(order, donors, receivers))
-    return ShiftPlan(moves, steps, world.block.free, world.others, jobs, tuple(notes))
+    return ShiftPlan(moves, steps, world.block.free, world.others, jobs, tuple(notes), back)
+
+
+def shift_state(
+    world: World, goal: Allocation, record: ShiftRecord, order: ShiftOrder, more: Iterable[str]
+) -> dict[str, Any]:
+    """How far a shift has come, as JSON: the units that have moved since it began, of how many, and in words."""
+    seen, ready, before = world.holdings, record.ready, record.before
+    comes = {name: (goal[name] - ready.get(name, 0), one.ready - ready.get(name, 0)) for name, one in seen.items()}
+    goes = {
+        name: (before.get(name, 0) - goal[name], before.get(name, 0) - max(one.held, one.allowed))
+        for name, one in seen.items()
+    }
+    moves = comes if any(more > 0 for more, _ in comes.values()) else goes
+    moved, of = (sum(max(0, min(one)) for one in moves.values()), sum(max(0, lacks) for lacks, _ in moves.values()))
+    names = " and ".join(dict.fromkeys(order.units(name) for name, (lacks, _) in moves.items() if lacks > 0))
+    said = f"{moved} of {of} {names} moved" if of else "nothing to move"
+    if record.undone:
+        said = f"rolling back: {', '.join(f'{name} has {one.ready}' for name, one in seen.items())}"
+    waits = [problem for one in seen.values() for problem in one.problems]
+    text = "; ".join(filter(None, [said, *waits, *more]))
+    return {"text": text, "moved": moved, "of": of, "ready": {name: one.ready for name, one in seen.items()}}
 
 
 def missing_units(world: World, order: ShiftOrder) -> tuple[str, ...]:

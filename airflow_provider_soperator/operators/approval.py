@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from airflow_provider_soperator.capacity.overrides import keep_override
-from airflow_provider_soperator.errors import CapacityMistake
 from airflow_provider_soperator.values import is_on
 
 if TYPE_CHECKING:
@@ -38,7 +35,7 @@ class ApproveShiftOperator(ApprovalOperator):
     def execute(self, context: Context) -> Any:
         plan = context["ti"].xcom_pull(task_ids="plan")
         if is_on(context["params"].get("plan_only")) or plan["steps"] == ["nothing to do"]:
-            self.log.info("Nothing is to be moved, so nobody is asked")
+            self.log.info("Nothing is to be moved, so no approver is asked")
             return None
         if plan["answer_by"]:
             left = datetime.fromisoformat(plan["answer_by"]) - datetime.now(timezone.utc)
@@ -46,20 +43,18 @@ class ApproveShiftOperator(ApprovalOperator):
         return super().execute(context)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
+        from airflow_provider_soperator.capacity.reconciliation import keep_as_is
+
         plan = context["ti"].xcom_pull(task_ids="plan")
         if not plan["is_requested"] and ("error" in event or self.REJECT in event["chosen_options"]):
             now, units = datetime.now(timezone.utc), {target: move["now"] for target, move in plan["moves"].items()}
-            stay = self.schedule.override(units, now, None, "", "the plan was not approved")
-            # Of more than the schedule may give no override can be made.
-            with suppress(CapacityMistake):
-                self.schedule.overridden([stay])
-                keep_override(self.overrides_variable, stay, now, self.schedule.zone)
+            keep_as_is(self.overrides_variable, units, "", "the plan was not approved", now, self.schedule)
         return super().execute_complete(context, event)
 
     def process_trigger_event_error(self, event: dict[str, Any]) -> None:
         if event["error_type"] != "timeout":
             super().process_trigger_event_error(event)
-        said = "Nobody has answered in time, so this handover is skipped and all stays as it is"
+        said = "No approver has answered in time, so this handover is skipped and all stays as it is"
         if self.on_no_answer == "stay":
             raise AirflowSkipException(said)
         # Another try would only ask again.

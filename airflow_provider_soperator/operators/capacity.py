@@ -11,7 +11,8 @@ from hashlib import sha256
 from signal import Signals
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow.sdk import conf
+from airflow.sdk import Asset, AssetAlias, conf
+from airflow.sdk.definitions.callback import AsyncCallback
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, AirflowTaskTimeout
 
 from airflow_provider_soperator.capacity.targets import refuse_strangers
@@ -121,7 +122,8 @@ class ShiftCapacityOperator(WaitingOperator):
 
     Returns its ``state``, ``done`` or ``partial``, the final ``allocation``, what is ``missing`` and why, and the
     shift's ``figures``. These are also metrics (``soperator.shift.*``), and GPU-hours in the XCom ``report``, however
-    the shift has ended. The plan is the XCom ``plan``.
+    the shift has ended. The plan is the XCom ``plan``, and how far it has come by now the XCom ``state``. An
+    ``AssetAlias`` among its ``outlets`` gets an event at its end, for an asset of that name.
 
     :param targets: holders of GPUs of the block
     :param block: id of the capacity block
@@ -139,6 +141,8 @@ class ShiftCapacityOperator(WaitingOperator):
     :param force_after: with ``mode="force"``: time after the handover until jobs are ended
     :param grace: time between the signal to a job and its end
     :param signal: signal that jobs get a ``grace`` before they are ended
+    :param on_jobs_in_the_way: an ``AsyncCallback``, or a list of them, told of jobs that will be ended
+        (``mode="force"``), once of each job, with ``jobs`` and ``block`` in its context
     :param timeouts: time limits of a ``capacity.order.Timeouts`` for the next unit in each part of the shift
     :param rollback: what is moved back if not all units can be moved in time: ``"none"`` or ``"all"``
     :param if_running: while another shift moves the block: ``"wait"`` or ``"fail"``
@@ -174,6 +178,7 @@ class ShiftCapacityOperator(WaitingOperator):
         force_after: timedelta = timedelta(0),
         grace: timedelta = timedelta(minutes=2),
         signal: str = "TERM",
+        on_jobs_in_the_way: AsyncCallback | Sequence[AsyncCallback] = (),
         timeouts: Timeouts | None = None,
         rollback: Rollback = "none",
         if_running: Literal["wait", "fail"] = "wait",
@@ -206,6 +211,8 @@ class ShiftCapacityOperator(WaitingOperator):
         self.approved_plan = approved_plan
         self.transfer, self.mode, self.force_after = transfer, mode, force_after
         self.grace, self.signal = grace, signal
+        callbacks = (on_jobs_in_the_way,) if isinstance(on_jobs_in_the_way, AsyncCallback) else on_jobs_in_the_way
+        self.on_jobs_in_the_way = tuple(callbacks)
         self.timeouts, self.rollback, self.if_running = timeouts, rollback, if_running
         self.plan_only = plan_only
         self.deferrable, self.poll_interval = deferrable, poll_interval
@@ -249,7 +256,9 @@ class ShiftCapacityOperator(WaitingOperator):
                 keep_override(self.overrides_variable, self._requested, datetime.now(timezone.utc), self.schedule.zone)
         ti, limit = context["ti"], self.execution_timeout
         deadline = time.time() + limit.total_seconds() if limit else None
-        trigger = ShiftTrigger(order.write(), deadline, is_last_try=ti.try_number > ti.max_tries, wish=wish)
+        callbacks = [{"path": one.path, "kwargs": one.kwargs} for one in self.on_jobs_in_the_way]
+        is_last_try = ti.try_number > ti.max_tries
+        trigger = ShiftTrigger(order.write(), deadline, is_last_try, wish=wish, callbacks=callbacks)
         return self.wait_for(trigger, context)
 
     def needs_a_worker_after(self, end: End) -> bool:
@@ -258,6 +267,7 @@ class ShiftCapacityOperator(WaitingOperator):
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         """The shift is over, or cannot go on."""
+        from airflow_provider_soperator.capacity.reconciliation import keep_as_is
         from airflow_provider_soperator.work.protocols import result_of
 
         if report := event.get("report"):
@@ -274,6 +284,13 @@ class ShiftCapacityOperator(WaitingOperator):
         self.log.info("The shift is %s: %s", outcome["state"], _listed(outcome["allocation"]))
         for line in outcome["missing"]:
             self.log.warning("Not as desired: %s", line)
+        if (asked := outcome.get("asked")) and self.schedule is not None and self.overrides_variable:
+            # What was wished for would be moved nevertheless, by the next run.
+            keep_as_is(self.overrides_variable, **asked, now=datetime.now(timezone.utc), schedule=self.schedule)
+        for alias in self.outlets:
+            if isinstance(alias, AssetAlias):
+                ended = {name: outcome[name] for name in ("state", "allocation", "missing")}
+                context["outlet_events"][alias].add(Asset(alias.name), ended)
         return outcome
 
     def _tell(self, report: dict[str, Any]) -> None:

@@ -8,24 +8,28 @@ from datetime import datetime, timedelta, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import DAG, Asset, AssetWatcher, Param
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk import DAG, Asset, AssetAlias, AssetWatcher, Param
+from airflow.sdk.exceptions import AirflowFailException, DownstreamTasksSkipped
 
 from airflow_provider_soperator.capacity.allocation import units_text
 from airflow_provider_soperator.capacity.order import ShiftOrder
 from airflow_provider_soperator.errors import CapacityMistake, name_remedy
 from airflow_provider_soperator.operators.capacity import ShiftCapacityOperator
+from airflow_provider_soperator.operators.steering import ACTIONS, SteerShiftOperator
 from airflow_provider_soperator.timetables.capacity import ReconciledCapacityTimetable
 from airflow_provider_soperator.triggers.capacity_watch import CapacityDifferenceTrigger
 from airflow_provider_soperator.values import check_choice
 
 if TYPE_CHECKING:
+    from airflow.sdk.definitions.context import Context
+
     from airflow_provider_soperator.capacity.schedule import CapacitySchedule
     from airflow_provider_soperator.capacity.targets import Target
     from airflow_provider_soperator.operators.approval import OnNoAnswer
 
 #: Parameters of the form beside the sizes of targets.
 _PLAN_ONLY, _UNTIL, _BECAUSE = "plan_only", "until", "because"
+_STEER, _NODES, _EXTEND_BY = "steer", "nodes", "extend_by"
 _ONLY = Param(
     False,
     type="boolean",
@@ -40,9 +44,22 @@ _END = Param(
     description="The schedule is overridden until then; left empty, until its next handover.",
 )
 _REASON = Param(None, type=["null", "string"], title="because", description="Why, for plans and logs.")
-#: Runs at a time: one that moves, one that a person starts, and one that waits for an answer. The lease of the block
-#: lets one shift move at a time.
-_RUNS = 3
+_STEERING = {
+    _STEER: Param(
+        None,
+        enum=[None, *ACTIONS],
+        title="steer the shift that runs",
+        description=(
+            "stop: where it is; force: end the jobs that are in the way; leave_out: leave nodes as they are; extend: "
+            "put off its end. Such a run moves nothing itself; leave the other fields empty."
+        ),
+    ),
+    _NODES: Param(None, type=["null", "string"], title="nodes", description="For leave_out, such as worker-[3-5]."),
+    _EXTEND_BY: Param("1h", type="string", title="extend by", description="For extend, as 30m or 1h30m."),
+}
+#: Runs at a time: one that moves, one that a person starts, one that waits for an answer, and one that steers. The
+#: lease of the block lets one shift move at a time.
+_RUNS = 4
 #: Of the plan as the task before has returned it. Airflow's page shows the lines of a plain text as one.
 _PLAN = "{{ ti.xcom_pull(task_ids='plan')['markdown'] }}"
 _MOVES = (
@@ -70,10 +87,11 @@ def capacity_dag(
 
         dag = capacity_dag("gpu_shifts", nights, [training, inference], "capacityblockgroup-e00example")
 
-    Its tasks are ``plan``, which shows what would be done, ``approve`` if asked for, and ``shift``. It runs ahead of
-    each handover, and when what the targets have has differed for some minutes from what is wished for. The trigger
-    form asks for the size of each target; if it is left empty, the schedule is applied. It is paused when it is made,
-    and unpausing it moves nothing by itself. Other arguments go to the DAG.
+    Its tasks are ``steer``, which in most runs does nothing, ``plan``, which shows what would be done, ``approve`` if
+    asked for, and ``shift``. It runs ahead of each handover, and when what the targets have has differed for some
+    minutes from what is wished for. The trigger form asks for the size of each target; if it is left empty, the
+    schedule is applied. It also steers the shift that runs. The DAG is paused when it is made, and unpausing it moves
+    nothing by itself. Other arguments go to the DAG.
 
     :param dag_id: id of the DAG
     :param schedule: allocation of the GPUs by time
@@ -86,10 +104,12 @@ def capacity_dag(
     :param shift_args: further parameters of ``ShiftCapacityOperator``
     """
     check_choice("on_no_answer", on_no_answer, ("go", "stay", "fail"))
-    if taken := {target.name for target in targets} & {_PLAN_ONLY, _UNTIL, _BECAUSE}:
+    fields = {_UNTIL: _END, _BECAUSE: _REASON, _PLAN_ONLY: _ONLY} | _STEERING
+    names = {target.name for target in targets}
+    if taken := names & {*fields}:
         raise CapacityMistake(f"the form has a field {' and '.join(sorted(taken))} of its own", "rename the target")
     params = {target.name: _amount(target, schedule) for target in targets}
-    params |= {_UNTIL: _END, _BECAUSE: _REASON, _PLAN_ONLY: _ONLY} | dag_options.get("params", {})
+    params |= fields | dag_options.get("params", {})
     overrides = f"{dag_id}_overrides"
     seen = ShiftOrder(
         key="watch",
@@ -121,9 +141,18 @@ def capacity_dag(
             "nebius_conn_id": nebius_conn_id,
             **(shift_args or {}),
         }
-        check = partial(_refuse_unknown, frozenset(params))
-        plan = ShiftCapacityOperator(task_id="plan", **{"pre_execute": check} | common | {"plan_only": True})
-        options = {"plan_only": f"{{{{ params.{_PLAN_ONLY} }}}}"} | common
+        steer = _SteerInstead(
+            task_id="steer",
+            pre_execute=partial(_refuse_conf, frozenset(params), names | {_UNTIL, _PLAN_ONLY}),
+            block=block,
+            action=f"{{{{ params.{_STEER} or '' }}}}",
+            nodes=f"{{{{ params.{_NODES} or '' }}}}",
+            extend_by=f"{{{{ params.{_EXTEND_BY} }}}}",
+        )
+        plan = ShiftCapacityOperator(task_id="plan", **common | {"plan_only": True})
+        steer >> plan
+        ended = AssetAlias(f"{dag_id}_shifts")
+        options = {"plan_only": f"{{{{ params.{_PLAN_ONLY} }}}}", "outlets": [ended]} | common
         if approve:
             from airflow_provider_soperator.operators.approval import ApproveShiftOperator
 
@@ -142,12 +171,27 @@ def capacity_dag(
     return dag
 
 
-def _refuse_unknown(known: Iterable[str], context: Any) -> None:
-    """Fail a run whose conf has keys that nothing would heed."""
+class _SteerInstead(SteerShiftOperator):
+    """The first task of a run, which plans and moves nothing if it is to steer."""
+
+    def execute(self, context: Context) -> str | None:
+        told = super().execute(context)
+        if told:
+            raise DownstreamTasksSkipped(tasks=[*self.downstream_task_ids])  # type: ignore[no-untyped-call]
+        return told
+
+
+def _refuse_conf(known: Iterable[str], moves: Iterable[str], context: Any) -> None:
+    """Fail a run whose conf has keys that nothing would heed: unknown ones, or to move something while it steers."""
     if unknown := sorted(set(context["dag_run"].conf or {}) - set(known)):
         names = ", ".join(sorted(known))
         wrong = "; ".join(f"{name!r}: {name_remedy(name, known, f'the keys are {names}')}" for name in unknown)
         raise AirflowFailException(f"the conf of this run has unknown keys, so nothing is moved: {wrong}")
+    conf = context["dag_run"].conf or {}
+    if conf.get(_STEER) and (unheeded := sorted(name for name in moves if conf.get(name))):
+        raise AirflowFailException(f"a run that steers moves nothing itself: leave {', '.join(unheeded)} empty")
+    if conf.get(_NODES) and not conf.get(_STEER):
+        raise AirflowFailException(f"nodes are for steer=leave_out, got nodes {conf[_NODES]!r} alone")
 
 
 def _amount(target: Target, schedule: CapacitySchedule) -> Param:

@@ -91,6 +91,8 @@ class Job(JobRecord):
     dependency: str = ""
     reservation: str = ""
     stdout: str = ""
+    #: What operators have noted at it.
+    admin_comment: str = ""
 
     @property
     def has_failed(self) -> bool:

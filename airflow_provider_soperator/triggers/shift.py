@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from datetime import datetime, timezone
+from importlib import import_module
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
+from airflow.sdk import BaseNotifier, Context
 from airflow.sdk.exceptions import AirflowRuntimeError
 from async_timeout import timeout
 
@@ -18,7 +20,9 @@ from airflow_provider_soperator.capacity.lease_store import ShiftRecord
 from airflow_provider_soperator.capacity.order import ShiftOrder, Superseded
 from airflow_provider_soperator.capacity.overrides import kept_overrides
 from airflow_provider_soperator.capacity.schedule import CapacitySchedule
-from airflow_provider_soperator.capacity.shift import Shift, ShiftFailed, ShiftOutcome
+from airflow_provider_soperator.capacity.shift import Shift, ShiftFailed
+from airflow_provider_soperator.capacity.shift_plan import ShiftOutcome
+from airflow_provider_soperator.capacity.steering import ShiftAtWork, SteeringCommand
 from airflow_provider_soperator.errors import CapacityError, CapacityMistake, ConnectionMistake
 from airflow_provider_soperator.hooks.cluster_clients import ShiftClients
 from airflow_provider_soperator.pipelines.member import states_of
@@ -29,7 +33,7 @@ from airflow_provider_soperator.work.protocols import failed, refused, succeeded
 #: States of tasks that have ended, unless they are cleared.
 _ENDED = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
 
-#: Seconds between two looks at what is wished for.
+#: Seconds between two looks at what is wished for, and those that a callback may take.
 _LOOK = 60.0
 
 
@@ -38,7 +42,8 @@ class ShiftTrigger(KillableTrigger):
 
     ``is_last_try``: no further try of the task can go on with the shift once its time is over. ``wish`` has the
     ``schedule`` and the key of the Airflow Variable with its ``overrides``: once these wish for something else, the
-    shift stops where it is, and leaves the block to the run that carries that out.
+    shift stops where it is, and leaves the block to the run that carries that out. ``callbacks`` are told of jobs that
+    are in the way: the ``path`` and ``kwargs`` of each.
     See ``work.protocols`` for its events.
     """
 
@@ -49,15 +54,28 @@ class ShiftTrigger(KillableTrigger):
         is_last_try: bool = True,
         made: float | None = None,
         wish: dict[str, Any] | None = None,
+        callbacks: Sequence[dict[str, Any]] = (),
     ) -> None:
         super().__init__(made=made)
+        self.callbacks = callbacks
         self.wish = wish
         self.order = order
         self.deadline = deadline
         self.is_last_try = is_last_try
         self._is_given_up = True
+        self._at_work: ShiftAtWork | None = None
+        self._commands: tuple[SteeringCommand, ...] = ()
+        #: Jobs of which the callbacks know.
+        self._told: set[str] = set()
 
     async def event(self) -> dict[str, Any]:
+        event = await self._event()
+        if self._is_given_up:
+            result = event.get("result") or {}
+            await self._note_end(str(event.get("message") or result.get("superseded") or result.get("state")))
+        return event
+
+    async def _event(self) -> dict[str, Any]:
         left = None if self.deadline is None else max(0.0, self.deadline - time.time())
         try:
             async with self._open() as shift:
@@ -70,7 +88,7 @@ class ShiftTrigger(KillableTrigger):
         """The state in which the shift has ended, and the event of that."""
         try:
             async with timeout(left):
-                outcome = await self._while_wished(shift.run(_is_under_way))
+                outcome = await self._while_wished(shift.run(_is_under_way, self))
             return outcome.state, succeeded(outcome.describe())
         except Superseded as error:
             await shift.leave_if_possible()
@@ -108,10 +126,42 @@ class ShiftTrigger(KillableTrigger):
                 said = f"{wish.name} wishes for {units_text(wish.allocation)} by now"
                 raise Superseded(f"{said}; what was moved stays where it is")
 
+    async def commands(self) -> Sequence[SteeringCommand]:
+        with suppress(AirflowRuntimeError):
+            if self._at_work is None:
+                order = ShiftOrder.read(self.order)
+                self._at_work = await call(ShiftAtWork.begin, order, order.until if self.wish else None)
+            known = await call(self._at_work.commands)
+            # To Airflow a Variable that cannot be read is missing.
+            self._commands = max(known, self._commands, key=len)
+        return self._commands
+
+    async def show(self, state: Mapping[str, Any]) -> None:
+        with suppress(AirflowRuntimeError):
+            await self.push("state", state)
+        jobs = [job for job in state["jobs_in_the_way"] if job["id"] not in self._told]
+        self._told |= {job["id"] for job in jobs}
+        for callback in self.callbacks if jobs else ():
+            try:
+                told = {"jobs": jobs, "block": self.order["block"], "ti": self.task_instance}
+                async with timeout(_LOOK):
+                    await _notify(callback, told)
+            except Exception as error:
+                # A shift does not end because nobody could be told.
+                self.log.warning("%s could not be told of the jobs in the way: %r", callback["path"], error)
+
+    async def _note_end(self, how: str) -> None:
+        """Note that nobody can steer this shift any more."""
+        with suppress(AirflowRuntimeError):
+            at_work = self._at_work or await call(ShiftAtWork.find, self.order["block"])
+            if at_work and at_work.key == self.order["key"]:
+                await call(at_work.end, how, datetime.now(timezone.utc))
+
     async def cancel(self) -> None:
         # A task with another try goes on with this shift, and needs its start.
         self._is_given_up = _will_rest(self.task_instance, await self.state())
         if self._is_given_up:
+            await self._note_end("its task was told to end")
             async with self._open() as shift:
                 await shift.leave()
 
@@ -137,15 +187,31 @@ def _failure(error: Exception) -> dict[str, Any]:
     return (refused if can_never_be else failed)(str(error))
 
 
+async def _notify(callback: Mapping[str, Any], context: dict[str, Any]) -> None:
+    """Call an asynchronous function or notifier, as Airflow does it for an ``AsyncCallback``."""
+    module, _, name = callback["path"].rpartition(".")
+    made = getattr(import_module(module), name)
+    if isinstance(made, type) and issubclass(made, BaseNotifier):
+        notifier = made(**callback["kwargs"])
+        notifier.context = cast(Context, context)
+        await notifier
+    else:
+        await made(**callback["kwargs"], context=context)
+
+
 async def _is_under_way(record: ShiftRecord) -> bool:
+    return await call(is_under_way, record.task)
+
+
+def is_under_way(task: str) -> bool:
     """True if the task of this Airflow that has a block can still give it back, as far as is known."""
-    if record.task.endswith("…"):
+    if task.endswith("…"):
         return True
     # Only a run's id may have slashes.
-    dag_id, _, rest = record.task.partition("/")
+    dag_id, _, rest = task.partition("/")
     run_id, task_id, map_index = rest.rsplit("/", 2)
     run = SimpleNamespace(dag_id=dag_id, run_id=run_id)
-    states = (await call(states_of, run, [task_id]))[task_id]
+    states = states_of(run, [task_id])[task_id]
     # A cleared task does nothing before it is scheduled again; then it waits for its turn. The DAG of an unknown one
     # was deleted or renamed.
     return states.get(int(map_index)) not in {*_ENDED, None}

@@ -9,12 +9,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
 
 from airflow_provider_soperator.capacity.schedule import CapacitySchedule, Window
 from sandbox.airflow.beside import DAGS
+from sandbox.cloud.landscape import BLOCK_ID
 from sandbox.errors import SandboxError
 from tests.airflow.shifts import HEAD, Capacity
 from tests.airflow.stack import Dag, Run, Stack
@@ -46,7 +48,7 @@ def add_capacity_dag(stack: Stack, name: str, schedule: CapacitySchedule, option
 def nothing_is_watched_afterwards(stack: Stack) -> Iterator[None]:
     """Watchers would put right what other modules move."""
     yield
-    for dag_id in ("scheduled", "approved", "unanswered", "gpu_shifts"):
+    for dag_id in ("scheduled", "approved", "unanswered", "steered", "gpu_shifts"):
         with suppress(SandboxError):  # of tests that did not run
             stack.call("PATCH", f"/dags/{dag_id}", json={"is_paused": True})
 
@@ -202,9 +204,9 @@ def test_an_event_of_the_watcher_starts_a_run(scheduled: Dag, stack: Stack, capa
 
 def test_keys_that_nothing_would_heed_are_refused(scheduled: Dag) -> None:
     run = scheduled.trigger(trainig="3")
-    run.wait("plan", "failed")
+    run.wait("steer", "failed")
     run.wait("shift", "upstream_failed")
-    run.wait_log("plan", "unknown keys, so nothing is moved: 'trainig': did you mean 'training'?")
+    run.wait_log("steer", "unknown keys, so nothing is moved: 'trainig': did you mean 'training'?")
 
 
 def test_a_run_whose_handover_is_not_the_newest_does_nothing(
@@ -253,6 +255,69 @@ def test_what_was_agreed_to_is_moved(answered: Mapping[str, Run], capacity: Capa
     answered["Approve"].answer("approve", "Approve")
     answered["Approve"].wait("shift", "success")
     assert capacity.allocation() == {"training": 3, "inference": 1}
+
+
+# While it runs
+
+
+def test_a_shift_that_runs_is_steered(stack: Stack, capacity: Capacity) -> None:
+    dag = add_capacity_dag(stack, "steered", ALWAYS)
+    capacity.bring(4, 0)
+    jobs = {
+        node: capacity.cluster.sbatch(f"--nodelist={node}", "--exclusive", "--time=60", wrap="srun sleep 3000")
+        for node in ("worker-2", "worker-3")
+    }
+    for job in jobs.values():
+        capacity.cluster.wait_job(job, "RUNNING")
+    run = dag.trigger(training="1")
+
+    def kept_free() -> list[str]:
+        return [one["node_list"] for name, one in capacity.reservations().items() if name in capacity.handovers()]
+
+    def state() -> dict[str, Any]:
+        with suppress(SandboxError):  # the trigger has not come as far
+            return dict(run.xcom("shift", key="state"))
+        return {"moved": None}
+
+    run.wait("shift", "deferred")
+    stack.wait("two have moved", lambda: state()["moved"] == 2)
+    [node] = kept_free()
+    assert state()["text"].startswith(f"2 of 3 nodes moved; {node} powers down after its jobs: runs {jobs[node]} (")
+    assert state()["text"] in run.log("shift")
+    mistake = dag.trigger(steer="leave_out", nodes="worker-33")
+    mistake.wait("steer", "failed")
+    mistake.wait_log("steer", "no node worker-33 can be left out: did you mean 'worker-3'?")
+    # The other one takes its place.
+    other = next(name for name in jobs if name != node)
+    told = dag.trigger(steer="leave_out", nodes=node)
+    told.wait("shift", "skipped")
+    assert told.task("steer")["state"] == "success"
+    stack.wait("another node is to go", lambda: kept_free() == [other])
+    run.wait_log("shift", f" has asked to leave out {node} (")
+    dag.trigger(steer="force").wait("shift", "skipped")
+    told_job = stack.wait("its user can see why", lambda: capacity.cluster.job(jobs[other])["admin_comment"])
+    assert told_job.startswith(f"airflow:capacity/{BLOCK_ID}: {other} is wanted elsewhere")
+    run.wait("shift", "success")
+    assert run.xcom("shift")["allocation"] == {"training": 1, "inference": 3} == capacity.allocation()
+    assert capacity.cluster.job_state(jobs[node]) == "RUNNING"
+    assert state()["text"] == "3 of 3 nodes moved"
+    late = dag.trigger(steer="stop")
+    late.wait("steer", "failed")
+    late.wait_log("steer", f"the last one, task steered/{run.run_id}/shift/-1, ended on ")
+
+    # What is stopped stays, until the next handover.
+    run = dag.trigger(training="0")
+    run.wait_log("shift", f"{node} powers down after its jobs")
+    dag.trigger(steer="stop", because="the demo").wait("shift", "skipped")
+    run.wait("shift", "success")
+    assert run.xcom("shift")["state"] == "partial"
+    kept = json.loads(stack.call("GET", "/variables/steered_overrides")["value"])
+    assert kept[-1]["allocation"] == {"training": 1, "inference": 3}
+    assert " has asked to stop the shift where it is (" in kept[-1]["because"]
+    assert capacity.cluster.job(jobs[node])["admin_comment"] == ""
+    found = stack.call("GET", "/assets/events", params={"source_dag_id": "steered"})["asset_events"]
+    assert {one["extra"]["state"] for one in found} == {"done", "partial"}
+    capacity.cluster.run("scancel", *jobs.values())
 
 
 # The example

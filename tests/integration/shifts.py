@@ -21,8 +21,8 @@ from nebius.api.nebius.mk8s.v1 import (
 from airflow_provider_soperator.capacity.lease import IsAlive
 from airflow_provider_soperator.capacity.lease_store import ShiftRecord
 from airflow_provider_soperator.capacity.order import ShiftOrder, Timeouts
-from airflow_provider_soperator.capacity.shift import Shift, ShiftFailed, ShiftOutcome
-from airflow_provider_soperator.capacity.shift_plan import ShiftPlan
+from airflow_provider_soperator.capacity.shift import Shift, ShiftFailed
+from airflow_provider_soperator.capacity.shift_plan import ShiftOutcome, ShiftPlan
 from airflow_provider_soperator.capacity.targets import NebiusNodeGroupTarget, SlurmNodesTarget
 from airflow_provider_soperator.errors import CapacityMistake
 from airflow_provider_soperator.hooks.cluster_clients import ShiftClients

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta, tzinfo
-from typing import Any, cast
+from typing import Any, cast, get_args
 from unittest import mock
 
 from airflow_provider_soperator.capacity import handover, shift
@@ -20,7 +20,9 @@ from airflow_provider_soperator.capacity.connections import ShiftConnections
 from airflow_provider_soperator.capacity.holdings import Holding, Release
 from airflow_provider_soperator.capacity.lease_store import LeaseStore, ShiftRecord
 from airflow_provider_soperator.capacity.order import ShiftOrder, Superseded, Timeouts
-from airflow_provider_soperator.capacity.shift import Shift, ShiftOutcome
+from airflow_provider_soperator.capacity.shift import Shift
+from airflow_provider_soperator.capacity.shift_plan import ShiftOutcome
+from airflow_provider_soperator.capacity.steering import SteeringAction, SteeringCommand, steered
 from airflow_provider_soperator.capacity.targets import KubernetesScaleTarget, SlurmNodesTarget, slurm_session
 from airflow_provider_soperator.capacity.targets.protocol import Session, SessionContext
 from airflow_provider_soperator.capacity.targets.slurm_session import SlurmNodesSession
@@ -28,7 +30,7 @@ from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.errors import CapacityError
 from airflow_provider_soperator.nebius.api import NebiusUnauthenticated
 from airflow_provider_soperator.nebius.capacity_blocks import CapacityBlock
-from airflow_provider_soperator.slurm.requests import ListJobs, ListNodes, ListReservations
+from airflow_provider_soperator.slurm.requests import ListJobs, ListNodes, ListReservations, PowerDown
 from airflow_provider_soperator.transports.transport_errors import ConnectionLost
 from tests.simulation.clock import outside
 from tests.simulation.story import Story
@@ -40,6 +42,8 @@ from tests.unit.capacity.world import BLOCK, NEVER, Cloud, Pace, State, Units
 TICK = timedelta(seconds=30)
 #: Ticks within which whatever is possible is there, once nothing goes wrong any more: jobs end, and machines move.
 IN_TIME = 160
+#: Ticks within which each request of a round has its answer, however slow.
+HEEDED = 60
 #: Ticks that an order is still under way which was given before something happened to its node.
 UNDER_WAY = 12
 
@@ -95,6 +99,8 @@ class Controller:
         self._life: asyncio.Task[Any] | None = None
         #: What the present process remembers.
         self._memory: dict[str, Any] = {}
+        #: What people have asked of it, and when.
+        self._asked: list[tuple[int, SteeringCommand]] = []
 
     async def run(self) -> None:
         try:
@@ -111,7 +117,7 @@ class Controller:
         connections = ShiftConnections(self._sessions, self._agreed if self.world.place else None)
         one = Shift(self.order, self._block, connections, Log(self.world, self.name))
         try:
-            self.outcome = await one.run(self.world.is_alive)
+            self.outcome = await one.run(self.world.is_alive, self)
             self.world.note(f"{self.name}: {self.outcome.state} {self.outcome.missing}")
             self.world.counts[self.outcome.state] += 1
         except Superseded as error:
@@ -121,6 +127,34 @@ class Controller:
             self.world.note(f"{self.name}: {error}")
             self.world.counts["failed"] += 1
         self.is_over = True
+
+    # People who steer it
+
+    def steer(self, action: SteeringAction, *nodes: str) -> None:
+        hour = timedelta(minutes=60 if action == "extend" else 0)
+        command = SteeringCommand(action=action, at=self.world.now, by="ann", nodes=nodes, extend_by=hour)
+        self.world.note(f"{self.name}: {command}")
+        self._asked.append((self.world.ticks, command))
+
+    async def commands(self) -> list[SteeringCommand]:
+        await self.world.passes()
+        return [command for _, command in self._asked]
+
+    async def show(self, state: Mapping[str, Any]) -> None:
+        await self.world.passes()
+
+    @property
+    def steered(self) -> ShiftOrder:
+        return steered(self.order, [command for _, command in self._asked])
+
+    def _check_heeded(self, request: PowerDown) -> None:
+        for ticks, command in self._asked:
+            if self.world.ticks - ticks > HEEDED and command.action == "stop":
+                self.world.break_rule("a shift that was told to stop moves nothing", str(request.names))
+            for node in map(self.world.slurm.nodes.get, command.nodes):
+                is_at_work = node and node.power == "on" and not (node.is_told or node.drain or node.is_down)
+                if self.world.ticks - ticks > HEEDED and node and is_at_work and node.name in request.names:
+                    self.world.break_rule("a node that is left out stays", node.name)
 
     def die(self) -> None:
         if self._life and not self._life.done():
@@ -134,6 +168,8 @@ class Controller:
         await world.passes()
         if world.is_slurm_away:
             raise ConnectionLost("slurmctld is away")
+        if isinstance(request, PowerDown):
+            self._check_heeded(request)
         answer = world.slurm.answer(request)
         if not isinstance(request, ListJobs | ListNodes | ListReservations):
             what = getattr(request, "names", ()) or getattr(request, "nodes", ()) or getattr(request, "name", "")
@@ -360,6 +396,8 @@ class World(Story):
                 self._robbed,
                 self._drained,
                 self._reserved,
+                self._steered,
+                self._steered,
             )
         )
         self.counts[happens.__name__] += 1
@@ -407,6 +445,15 @@ class World(Story):
         self._touch(node, f"is reserved from {start:%H:%M} on")
         self.slurm.reserve(f"team-{len(self._touched)}", node, start, start + self.dice.choice((20, 300)) * MINUTE)
 
+    async def _steered(self) -> None:
+        action = self.dice.choice(get_args(SteeringAction))
+        nodes = self.dice.sample(sorted(self.slurm.nodes), self.dice.choice((1, 1, 2)))
+        self.dice.choice(self.controllers).steer(action, *(nodes if action == "leave_out" else ()))
+        self.counts[action] += 1
+
+    def break_rule(self, rule: str, how: str) -> None:
+        self._break(rule, how)
+
     def _touch(self, node: str, what: str) -> None:
         self._touched[node] = self.ticks
         self.note(f"{node} {what}")
@@ -419,7 +466,7 @@ class World(Story):
 
     def _ended(self, job: SlurmJob) -> None:
         self.note(f"job {job.number} is ended")
-        orders = [one.order for one in self.controllers if one.order.mode == "force"]
+        orders = [one.steered for one in self.controllers if one.steered.mode == "force"]
         if not any(self.now >= order.wanted_at + order.force_after - TICK for order in orders):
             self._break("no job is ended that need not be", f"job {job.number}")
         if not job.signals:
@@ -497,5 +544,10 @@ class World(Story):
             for node in self.slurm.nodes.values()
             if node.power == "on" and node.drain.startswith("airflow:")
         ]
+        left += [f"job {job.number}: {job.admin_comment}" for job in self.slurm.jobs.values() if _is_warned(job)]
         if left:
             self._break("nothing is left behind", ", ".join(left))
+
+
+def _is_warned(job: SlurmJob) -> bool:
+    return not job.end and bool(job.admin_comment)

@@ -72,6 +72,27 @@ def ends_jobs_at_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ShiftOrder, "release", release)
 
 
+def forgets_who_is_left_out(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(slurm_session.SlurmNodesSession, "leave_out", lambda session, units: None)
+
+
+def goes_on_when_it_is_told_to_stop(patch: pytest.MonkeyPatch) -> None:
+    before = shift.Shift._heed
+
+    async def heed(one: shift.Shift) -> str:
+        await before(one)
+        return ""
+
+    patch.setattr(shift.Shift, "_heed", heed)
+
+
+def leaves_its_comments_at_jobs(patch: pytest.MonkeyPatch) -> None:
+    async def finish(session: slurm_session.SlurmNodesSession) -> None:
+        await session._reservation.end()
+
+    patch.setattr(slurm_session.SlurmNodesSession, "finish", finish)
+
+
 @pytest.mark.parametrize(
     ("without", "rule"),
     [
@@ -81,6 +102,9 @@ def ends_jobs_at_once(patch: pytest.MonkeyPatch) -> None:
         (counts_what_cannot_be_moved, "what is possible comes"),
         (forgets_its_reservations, "nothing is left behind"),
         (ends_jobs_at_once, "no job is ended that need not be"),
+        (forgets_who_is_left_out, "a node that is left out stays"),
+        (goes_on_when_it_is_told_to_stop, "a shift that was told to stop moves nothing"),
+        (leaves_its_comments_at_jobs, "nothing is left behind"),
     ],
 )
 def test_a_rule_is_broken_without_what_keeps_it(

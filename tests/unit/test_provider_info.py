@@ -45,6 +45,7 @@ PUBLIC = {
     "operators.queue": ("HoldJobsOperator", "ReleaseJobsOperator", "TopJobsOperator", "UpdateJobsOperator"),
     "operators.sbatch": ("SbatchOperator",),
     "operators.stats": ("SlurmStatsOperator",),
+    "operators.steering": ("SteerShiftOperator",),
     "provisioning": (
         "ClusterSpec",
         "Connections",

@@ -131,6 +131,15 @@ class Session(Protocol):
         """Clean up what another shift, which has ended, has left."""
         return
 
+    def leave_out(self, units: Mapping[str, str]) -> None:
+        """Leave these units as they are from now on, for the reasons given; those that go already may go."""
+        return
+
+    @property
+    def jobs_in_the_way(self) -> tuple[dict[str, Any], ...]:
+        """The jobs that will be ended if they have not ended by then, as of the last step: JSON objects."""
+        return ()
+
     def lease(self) -> LeaseStore | None:
         """The place for the lease of the block, for shifts that have agreed on none; None if this is no such place."""
         return None

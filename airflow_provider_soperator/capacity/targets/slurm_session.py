@@ -6,13 +6,14 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_soperator.capacity.figures import DisplacedJobs, JobLosses
 from airflow_provider_soperator.capacity.handover import HandoverReservation, handover_name
 from airflow_provider_soperator.capacity.holdings import Holding, Release
 from airflow_provider_soperator.capacity.node_choice import NodeLoad, choose, loads_of
 from airflow_provider_soperator.capacity.reservation_lease import ReservationLease
+from airflow_provider_soperator.capacity.targets.job_warnings import JobWarnings
 from airflow_provider_soperator.capacity.targets.protocol import MachineClues, Session, SessionContext, refuse_unnamed
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.errors import CapacityMistake
@@ -72,6 +73,8 @@ class Notes:
     warned: dict[JobId, datetime] = field(default_factory=dict)
     ended: dict[JobId, int] = field(default_factory=dict)
     told: dict[str, str] = field(default_factory=dict)
+    #: Jobs that cannot be told that they are in the way.
+    untold: set[JobId] = field(default_factory=set)
     #: Nodes that did not boot, with reasons.
     failed: dict[str, str] = field(default_factory=dict)
 
@@ -101,6 +104,8 @@ class SlurmNodesSession(Session):
         self._notes: Notes = context.memory.setdefault(target.name, Notes())
         self._blocks: dict[str, str] | None = None
         self._problems: tuple[str, ...] = ()
+        self._left_out: Mapping[str, str] = {}
+        self._warnings = JobWarnings(client.ask, self._reason, self._notes.untold, log)
         #: Nodes that were on at the last look.
         self._on: set[str] = set()
 
@@ -168,9 +173,12 @@ class SlurmNodesSession(Session):
         return tuple(str(job.id) for job in await self._jobs() if hostlist.intersect(job.nodelist, list(units)))
 
     async def shrink(self, to: int, release: Release) -> None:
-        loads = loads_of(await self._nodes(), await self._jobs())
+        nodes, jobs = await self._nodes(), await self._jobs()
+        loads = loads_of(nodes, jobs)
         chosen = await self._choose(loads, to, release)
         leaving = [load for load in loads if load.node.name in chosen]
+        leaving_jobs = [job for load in leaving for job in load.jobs if self._may_end(job)]
+        await self._warnings.tell(jobs, leaving_jobs, release)
         if release.mode is None:
             self._tell({name: f"will go: {why}" for name, why in chosen.items()})
             if release.ahead:
@@ -226,6 +234,15 @@ class SlurmNodesSession(Session):
 
     async def finish(self) -> None:
         await self._reservation.end()
+        jobs = [job for job in await self._client.ask(ListJobs()) if not job.state.is_finished]
+        await self._warnings.tell(jobs, [], Release(wanted_at=self._notes.began, mode=None))
+
+    def leave_out(self, units: Mapping[str, str]) -> None:
+        self._left_out = units
+
+    @property
+    def jobs_in_the_way(self) -> tuple[dict[str, Any], ...]:
+        return self._warnings.describe()
 
     async def losses(self) -> JobLosses:
         jobs = self._notes.displaced.jobs
@@ -311,18 +328,17 @@ class SlurmNodesSession(Session):
                 f"{release.wanted_at:%d %b %H:%M:%S %Z}",
             )
 
+    def _may_end(self, job: Job) -> bool:
+        may_end = self._context.may_end
+        return may_end is None or bool({str(job.id), str(job.id.whole)} & may_end)
+
     async def _end_jobs(self, jobs: Mapping[JobId, Job], release: Release) -> None:
         """End jobs by name, so that none is accounted as lost with its node: with a signal, a grace, and a requeue.
 
         A process that takes over signals once more, which does no harm.
         """
-        now, notes, may_end = datetime.now(timezone.utc), self._notes, self._context.may_end
-        ending = [
-            job
-            for job in jobs.values()
-            if notes.ended.get(job.id) != job.restarts
-            and (may_end is None or {str(job.id), str(job.id.whole)} & may_end)
-        ]
+        now, notes = datetime.now(timezone.utc), self._notes
+        ending = [job for job in jobs.values() if notes.ended.get(job.id) != job.restarts and self._may_end(job)]
         new = tuple(job.id for job in ending if job.id not in notes.warned)
         if new and release.signal:
             args = (self._target.name, release.signal, ", ".join(map(str, new)), release.grace)
@@ -356,6 +372,8 @@ class SlurmNodesSession(Session):
             return because(node, "is drained")
         if is_going_off(node) or _is_kept_off(node):
             return ""
+        if node.name in self._left_out and not is_off(node):
+            return self._left_out[node.name]
         may_take = self._context.may_take
         # A node that is off can only come, which needs no consent.
         if may_take is not None and node.name not in may_take and not is_off(node):

@@ -67,6 +67,7 @@ _COLUMNS: Columns = {
     "comment": ("Comment", notations.clean),
     "workdir": ("WorkDir", notations.clean),
     "stdout": ("StdOut", notations.clean),
+    "admin_comment": ("AdminComment", notations.clean),
 }
 
 

@@ -150,6 +150,7 @@ def _job(said: Json, elements: Mapping[int, str], now: datetime) -> Job:
         comment=notations.clean(said["comment"]),
         workdir=said["current_working_directory"],
         stdout="" if _NO_ELEMENT in stdout else stdout,
+        admin_comment=notations.clean(said["admin_comment"]),
     )
 
 
@@ -256,7 +257,10 @@ def update_job(request: requests.UpdateJob, site: Site) -> Steps[None]:
     _refuse_elements(request.job, "change")
     change: dict[str, Any] = {}
     for name, value in request.changes.items():
-        change |= _option(name, value).to_json(value)
+        if name.lower() == "admincomment":
+            change["admin_comment"] = value
+        else:
+            change |= _option(name, value).to_json(value)
     yield from asked(RestCall("POST", f"slurm/job/{calls.segment(request.job.without_step)}", body=change))
 
 

@@ -28,6 +28,7 @@ from airflow_provider_soperator.slurm.requests import (
     RequeueJobs,
     ShowConfig,
     Undrain,
+    UpdateJob,
     UpdateReservation,
 )
 from airflow_provider_soperator.slurm.requests.nodes import NodeOrder
@@ -55,6 +56,7 @@ class SlurmJob:
     #: How it has ended.
     end: str = ""
     signals: list[str] = field(default_factory=list)
+    admin_comment: str = ""
 
     def record(self) -> Job:
         ends = self.began + (self.limit or timedelta(days=365)) if self.began else None
@@ -69,6 +71,7 @@ class SlurmJob:
             tres="gres/gpu=8",
             restarts=self.restarts,
             may_requeue=self.may_requeue,
+            admin_comment=self.admin_comment,
         )
 
 
@@ -223,6 +226,10 @@ class Nodes:
             return self.reservations.answer(request)
         if isinstance(request, CancelJobs | RequeueJobs):
             return self._end(request)
+        if isinstance(request, UpdateJob):
+            request.command()
+            self.jobs[request.job.job].admin_comment = request.changes["AdminComment"]
+            return None
         assert isinstance(request, NodeOrder)
         for name in request.names:
             self._order(self.nodes[name], request)

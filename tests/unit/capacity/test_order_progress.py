@@ -145,7 +145,7 @@ def test_a_person_who_has_to_mend_a_connection_is_reminded() -> None:
         patience.wait_out(NebiusUnauthenticated("the token has expired"), START + minutes * MINUTE, log)
     assert len(log.said) == 4
     assert log.said[1] == (
-        "Somebody has to mend a connection within 0:29:00, or this ends where it is: the token has expired"
+        "The owner of the Airflow connection has to mend it within 0:29:00, or this ends: the token has expired"
     )
 
 

@@ -17,7 +17,8 @@ from airflow_provider_soperator.capacity.connections import ShiftConnections
 from airflow_provider_soperator.capacity.lease import LeaseLost
 from airflow_provider_soperator.capacity.lease_store import ShiftRecord
 from airflow_provider_soperator.capacity.order import ShiftOrder, Timeouts
-from airflow_provider_soperator.capacity.shift import Shift, ShiftFailed, ShiftOutcome
+from airflow_provider_soperator.capacity.shift import Shift, ShiftFailed
+from airflow_provider_soperator.capacity.shift_plan import ShiftOutcome
 from airflow_provider_soperator.capacity.targets import KubernetesScaleTarget, SlurmNodesTarget
 from airflow_provider_soperator.errors import CapacityBusy, CapacityError, CapacityMistake, ConnectionMistake
 from airflow_provider_soperator.nebius.api import NebiusUnauthenticated
@@ -234,7 +235,7 @@ def test_credentials_are_waited_for_and_somebody_is_told(cloud: Cloud, error: Ex
     cloud.trouble, cloud.reason = [range(5, 105)], error
     assert carry(cloud).allocation == DAY
     assert is_as(cloud, DAY)
-    assert sum("Somebody has to mend a connection" in line for line in cloud.log.said) == 1
+    assert sum("The owner of the Airflow connection has to mend it" in line for line in cloud.log.said) == 1
 
 
 def test_after_trouble_sessions_are_opened_again(cloud: Cloud) -> None:

@@ -117,6 +117,7 @@ def test_as_json(usage: int | None, free: int | None, others: int | None) -> Non
         "moves": {"training": {"now": 8, "then": 6}, "inference": {"now": 0, "then": 2}},
         "possible": {"training": 6, "inference": 2},
         "nodes": {"training": ["worker-3"]},
+        "back": {},
         "fixed": {},
         "jobs": {},
         "steps": list(found.steps),

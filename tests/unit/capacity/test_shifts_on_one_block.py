@@ -13,7 +13,8 @@ from airflow_provider_soperator.capacity import shift as engine
 from airflow_provider_soperator.capacity.connections import ShiftConnections
 from airflow_provider_soperator.capacity.lease_store import TERM, LeaseStore, ShiftRecord
 from airflow_provider_soperator.capacity.order import ShiftOrder, Superseded, Timeouts
-from airflow_provider_soperator.capacity.shift import Shift, ShiftOutcome
+from airflow_provider_soperator.capacity.shift import Shift
+from airflow_provider_soperator.capacity.shift_plan import ShiftOutcome
 from airflow_provider_soperator.capacity.targets import SlurmNodesTarget
 from airflow_provider_soperator.errors import CapacityBusy
 from tests.unit.capacity.lease_places import KubernetesPlace

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import DAG, Variable
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, DownstreamTasksSkipped
 from airflow.serialization.encoders import encode_trigger
 from airflow.triggers.base import BaseEventTrigger
 
@@ -24,6 +25,8 @@ from airflow_provider_soperator.errors import CapacityMistake
 from airflow_provider_soperator.operators import approval, capacity
 from airflow_provider_soperator.operators.approval import ApproveShiftOperator
 from airflow_provider_soperator.operators.capacity_dag import capacity_dag
+from airflow_provider_soperator.operators.steering import SteerShiftOperator
+from airflow_provider_soperator.work.protocols import succeeded
 from tests.unit.operators.dags import take
 
 TRAINING = SlurmNodesTarget(name="training", nodes="worker-[0-7]")
@@ -55,7 +58,7 @@ def test_airflow_takes_it_paused_and_with_its_watcher(options: dict[str, Any]) -
     dag = made(**options)
     take(dag)
     assert dag.is_paused_upon_creation
-    assert list(dag.task_dict) == (["plan", "approve", "shift"] if options else ["plan", "shift"])
+    assert list(dag.task_dict) == ["steer", "plan", *(["approve"] if options else []), "shift"]
     # Each time that the file is parsed it is the same watcher, and another one when the schedule is edited.
     hashes = [
         BaseEventTrigger.hash(each["classpath"], each["kwargs"])
@@ -66,7 +69,7 @@ def test_airflow_takes_it_paused_and_with_its_watcher(options: dict[str, Any]) -
 
 def test_the_form_says_what_each_side_can_have_and_what_the_schedule_gives() -> None:
     params = made().params
-    assert list(params) == ["training", "inference", "until", "because", "plan_only"]
+    assert list(params) == ["training", "inference", "until", "because", "plan_only", "steer", "nodes", "extend_by"]
     said = params.get_param("training").description
     assert "It can have 0 to 8. By the schedule it has: night 8, otherwise 2 to 4." in str(said)
 
@@ -80,11 +83,28 @@ def test_a_target_may_not_be_called_like_a_field_of_the_form() -> None:
 
 
 def test_unknown_keys_of_a_conf_are_refused() -> None:
-    check = made(params={"team": "ml"}).get_task("plan")._pre_execute_hook
+    check = made(params={"team": "ml"}).get_task("steer")._pre_execute_hook
     check({"dag_run": SimpleNamespace(conf={"training": "6", "team": "a"})})
     check({"dag_run": SimpleNamespace(conf=None)})
     with pytest.raises(AirflowFailException, match="unknown keys, so nothing is moved: 'trainig': did you mean 'train"):
         check({"dag_run": SimpleNamespace(conf={"trainig": "6"})})
+    # As Airflow's form sends them.
+    steering = {"training": None, "until": None, "team": "a", "plan_only": False, "steer": "stop", "extend_by": "1h"}
+    check({"dag_run": SimpleNamespace(conf=steering)})
+    with pytest.raises(AirflowFailException, match="a run that steers moves nothing itself: leave plan_only, training"):
+        check({"dag_run": SimpleNamespace(conf={**steering, "training": "6", "plan_only": True})})
+    with pytest.raises(AirflowFailException, match="nodes are for steer=leave_out, got nodes 'worker-3' alone"):
+        check({"dag_run": SimpleNamespace(conf={"nodes": "worker-3"})})
+
+
+def test_a_run_that_steers_plans_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    steer = made().get_task("steer")
+    monkeypatch.setattr(SteerShiftOperator, "execute", lambda *_: "ann has asked to stop")
+    with pytest.raises(DownstreamTasksSkipped) as skipped:
+        steer.execute({})
+    assert skipped.value.tasks == ["plan"]
+    monkeypatch.setattr(SteerShiftOperator, "execute", lambda *_: None)
+    assert steer.execute({}) is None
 
 
 class Airflow:
@@ -237,6 +257,22 @@ def test_a_shift_does_what_was_approved(airflow: Airflow) -> None:
         airflow.run("shift", approved_plan=plan)
 
 
+def test_what_a_person_has_stopped_is_kept_until_the_next_handover(airflow: Airflow) -> None:
+    events = dict[str, Any]()
+    added = SimpleNamespace(add=lambda asset, extra: events.update({asset.name: extra}))
+    asked = {"units": {"training": 3, "inference": 4}, "by": "ann", "because": "ann has asked to stop"}
+    ended = {"state": "partial", "allocation": asked["units"], "missing": ["ann has asked to stop"]}
+    task = made().get_task("shift")
+    context: Any = {"outlet_events": defaultdict(lambda: added)}
+    task.execute_complete(context, succeeded({**ended, "figures": {}, "asked": None}))
+    assert airflow.variables == {}
+    task.execute_complete(context, succeeded({**ended, "figures": {}, "asked": asked}))
+    [kept] = json.loads(airflow.variables[KEY])
+    assert (kept["allocation"], kept["by"]) == (asked["units"], "ann")
+    assert kept["when"] == "2026-11-23T12:00:00/2026-11-23T20:00:00"
+    assert events == {"shifts_shifts": ended}
+
+
 # The question
 
 
@@ -284,9 +320,9 @@ def test_nobody_is_asked_about_what_moves_nothing(airflow: Airflow) -> None:
 
 def test_somebody_is_told_that_nobody_has_answered(airflow: Airflow) -> None:
     no_answer = {"error": "The response timeout has passed", "error_type": "timeout"}
-    with pytest.raises(AirflowFailException, match="Nobody has answered in time, so this handover is skipped"):
+    with pytest.raises(AirflowFailException, match="No approver has answered in time, so this handover is skipped"):
         asked(airflow, PLAN, no_answer)
-    with pytest.raises(AirflowSkipException, match="Nobody has answered in time"):
+    with pytest.raises(AirflowSkipException, match="No approver has answered in time"):
         asked(airflow, PLAN, no_answer, on_no_answer="stay")
     # Airflow answers with it.
     assert asked(airflow, PLAN, on_no_answer="go").defaults == ["Approve"]

@@ -181,7 +181,7 @@ def stopped(world: World, order_for: dict[str, int], kept: list[dict[str, Any]],
     left = []
 
     class Shift:
-        async def run(self, _: Any) -> Any:
+        async def run(self, *_: Any) -> Any:
             # Until there were some looks at what is wished for.
             while world.reads < 3:
                 await asyncio.sleep(0)

@@ -9,6 +9,7 @@ import pytest
 
 from airflow_provider_soperator.capacity.order import Superseded
 from airflow_provider_soperator.capacity.shift import ShiftFailed
+from airflow_provider_soperator.capacity.steering import ShiftAtWork
 from airflow_provider_soperator.errors import CapacityMistake
 from airflow_provider_soperator.triggers.shift import ShiftTrigger
 
@@ -22,7 +23,7 @@ class Shift:
     def __init__(self, end: Exception | None) -> None:
         self._end = end
 
-    async def run(self, _: Any) -> Any:
+    async def run(self, *_: Any) -> Any:
         if self._end is None:
             await asyncio.Event().wait()
         else:
@@ -51,8 +52,11 @@ class Shift:
         (None, "timeout", "timed_out"),
     ],
 )
-def test_each_end_has_its_state(end: Exception | None, status: str, state: str) -> None:
-    trigger = ShiftTrigger({}, deadline=None if end else 0.0)
+def test_each_end_has_its_state(
+    end: Exception | None, status: str, state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ShiftAtWork, "find", lambda block: None)
+    trigger = ShiftTrigger({"block": "block"}, deadline=None if end else 0.0)
     trigger._open = lambda: Shift(end)  # type: ignore[method-assign, assignment, return-value]
     event = asyncio.run(trigger.event())
     assert (event["status"], event["report"]) == (status, {"state": state})

@@ -1,0 +1,246 @@
+"""Steering: what people ask of the shift that is at work on a block, and the order that follows from it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any, Literal, Protocol
+from uuid import uuid4
+
+from airflow_provider_soperator.capacity.holdings import World
+from airflow_provider_soperator.capacity.order import ShiftOrder, patience
+from airflow_provider_soperator.errors import CapacityMistake, name_remedy
+from airflow_provider_soperator.logger import Logger
+from airflow_provider_soperator.slurm import hostlist
+
+#: What a shift can be told while it runs.
+SteeringAction = Literal["stop", "force", "leave_out", "extend"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SteeringCommand:
+    """What a person asks of a shift."""
+
+    action: SteeringAction
+    at: datetime
+    by: str = ""
+    #: With ``leave_out``: nodes; with ``extend``: the time by which its end is put off.
+    nodes: tuple[str, ...] = ()
+    extend_by: timedelta = timedelta(0)
+
+    def __str__(self) -> str:
+        what = {
+            "stop": "to stop the shift where it is",
+            "force": "to end the jobs that are still in the way",
+            "leave_out": f"to leave out {hostlist.fold(self.nodes)}",
+            "extend": f"to extend the shift by {self.extend_by}",
+        }[self.action]
+        return f"{self.by or 'a run by hand'} has asked {what} ({self.at:%d %b %H:%M:%S %Z})"
+
+
+class ShiftSteering(Protocol):
+    """The link from a shift at work to the people who follow it."""
+
+    async def commands(self) -> Sequence[SteeringCommand]:
+        """What was asked of this shift so far."""
+
+    async def show(self, state: Mapping[str, Any]) -> None:
+        """Show how far the shift has come; called when that has changed."""
+
+
+def steered(order: ShiftOrder, commands: Iterable[SteeringCommand]) -> ShiftOrder:
+    """The order after all that was asked."""
+    for command in commands:
+        if command.action == "force":
+            early = command.at + order.grace - order.wanted_at
+            late = order.force_after if order.mode == "force" else early
+            transfer = max(order.transfer, order.wanted_at - command.at)
+            order = replace(order, mode="force", transfer=transfer, force_after=min(early, late))
+        elif command.action == "extend":
+            order = _extended(order, command.extend_by)
+    return order
+
+
+def _extended(order: ShiftOrder, by: timedelta) -> ShiftOrder:
+    limit = patience(order.timeouts, has_window=order.may_wait)
+    approved = order.approved
+    if approved and approved.get("end"):
+        approved = {**approved, "end": (datetime.fromisoformat(approved["end"]) + by).isoformat()}
+    return replace(
+        order,
+        stops_at=order.stops_at and order.stops_at + by,
+        approved=approved,
+        timeouts=replace(order.timeouts, release=limit and limit + by),
+    )
+
+
+def left_out(commands: Iterable[SteeringCommand]) -> dict[str, str]:
+    """The nodes that are to be left as they are, with reasons."""
+    why = "is left out, as {} asked"
+    return {node: why.format(one.by or "a run by hand") for one in commands for node in one.nodes}
+
+
+class SteeredOrder:
+    """An order, and what people ask for while it is carried out."""
+
+    def __init__(self, order: ShiftOrder, steering: ShiftSteering | None) -> None:
+        self._order, self._steering = order, steering
+        self.commands: tuple[SteeringCommand, ...] = ()
+
+    async def look(self, log: Logger) -> ShiftOrder:
+        """The order after what was asked for by now, which is logged."""
+        commands = tuple(await self._steering.commands()) if self._steering else ()
+        for command in commands[len(self.commands) :]:
+            log.warning("%s", command)
+        self.commands = commands
+        return steered(self._order, commands)
+
+    async def show(self, state: Mapping[str, Any]) -> None:
+        if self._steering:
+            await self._steering.show(state)
+
+    @property
+    def stop(self) -> str:
+        """Why the shift is to stop where it is; empty if it is not."""
+        return next((str(command) for command in self.commands if command.action == "stop"), "")
+
+    def asked(self, world: World) -> dict[str, Any] | None:
+        """What people have asked for instead of what was desired, if that makes a difference."""
+        kept = {node for seen in world.holdings.values() for node in seen.stuck}
+        for command in self.commands:
+            if command.action == "stop":
+                units = {name: seen.allowed for name, seen in world.holdings.items()}
+            elif kept & {*command.nodes}:
+                units = world.goal(self._order.desired).units
+            else:
+                continue
+            if units != dict(self._order.desired):
+                return {"units": units, "by": command.by, "because": str(command)}
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShiftAtWork:
+    """The shift that holds a block, in two Airflow Variables: what it is, which it writes, and what is asked of it."""
+
+    #: Differs for a shift that begins afresh, also if it is the same task's.
+    id: str
+    key: str
+    block: str
+    task: str
+    #: The nodes of each target that can choose among them, as hostlists.
+    nodes: Mapping[str, str] = field(default_factory=dict)
+    ends_at: datetime | None = None
+    #: The next handover of its schedule.
+    handover: datetime | None = None
+    #: False if a person has approved it without the end of any job.
+    may_end_jobs: bool = True
+    #: How it has ended, and when; empty while it is at work.
+    ended: str = ""
+
+    @classmethod
+    def begin(cls, order: ShiftOrder, handover: datetime | None) -> ShiftAtWork:
+        """Write down that a shift has the block; the same one as before, if another process of it has begun."""
+        known = cls.find(order.block)
+        if known and known.key == order.key and not known.ended:
+            return known
+        begun = cls(
+            id=uuid4().hex[:12],
+            key=order.key,
+            block=order.block,
+            task=order.task,
+            nodes={one.name: one.nodes for one in order.targets if hasattr(one, "nodes")},
+            ends_at=order.ends_at,
+            handover=handover,
+            may_end_jobs=not order.approved or any(order.approved.get("jobs", {}).values()),
+        )
+        # Whoever finds it finds nothing that was asked of the one before.
+        _write(_steering(order.block), {"shift": begun.id, "commands": []})
+        begun._keep()
+        return begun
+
+    @classmethod
+    def find(cls, block: str) -> ShiftAtWork | None:
+        """The shift that has or had the block last; None if none is known."""
+        said = _read(_shift(block))
+        return _adapter(cls).validate_python(said) if said else None
+
+    def end(self, how: str, now: datetime) -> None:
+        """Write down that it is over, unless another one has the block by now."""
+        known = self.find(self.block)
+        if known and known.id == self.id and not known.ended:
+            replace(known, ended=f"{now:%d %b %Y %H:%M:%S %Z}: {how}")._keep()
+
+    def commands(self) -> tuple[SteeringCommand, ...]:
+        """What was asked of this shift, and not of one before it."""
+        said = _read(_steering(self.block))
+        if said.get("shift") != self.id:
+            return ()
+        return tuple(_adapter(SteeringCommand).validate_python(one) for one in said["commands"])
+
+    def give(self, command: SteeringCommand) -> None:
+        """Add a command, which the shift heeds at its next poll."""
+        given = self.commands()
+        self._check(command, given)
+        said = [_adapter(SteeringCommand).dump_python(one, mode="json") for one in (*given, command)]
+        _write(_steering(self.block), {"shift": self.id, "commands": said})
+
+    def _check(self, command: SteeringCommand, given: Iterable[SteeringCommand]) -> None:
+        """Refuse what the shift could not carry out."""
+        known = [node for nodes in self.nodes.values() for node in hostlist.expand(nodes)]
+        for node in command.nodes:
+            if node not in known:
+                raise CapacityMistake(f"no node {node} can be left out", name_remedy(node, known))
+        if command.action == "force" and not self.may_end_jobs:
+            raise CapacityMistake(
+                "this shift was approved without the end of any job", 'let a plan with mode="force" be approved'
+            )
+        if command.action == "extend" and self.ends_at and self.handover:
+            end = self.ends_at + command.extend_by + sum((one.extend_by for one in given), timedelta(0))
+            if end > self.handover:
+                raise CapacityMistake(
+                    f"the shift would end at {end:%d %b %H:%M %Z}, after the next handover at "
+                    f"{self.handover:%d %b %H:%M %Z}",
+                    "extend it by less, or override the schedule: trigger the DAG with sizes and until",
+                )
+
+    def _keep(self) -> None:
+        _write(_shift(self.block), _adapter(ShiftAtWork).dump_python(self, mode="json"))
+
+
+def no_shift(block: str, last: ShiftAtWork | None) -> CapacityMistake:
+    """The error for a command that no shift would hear."""
+    said = "none is known"
+    if last:
+        said = f"the last one, task {last.task}, "
+        said += f"ended on {last.ended}" if last.ended else "is no longer running"
+    return CapacityMistake(f"no shift of this Airflow is at work on block {block}; {said}")
+
+
+def _shift(block: str) -> str:
+    return f"soperator_shift_{block}"
+
+
+def _steering(block: str) -> str:
+    return f"soperator_steering_{block}"
+
+
+def _read(key: str) -> dict[str, Any]:
+    from airflow.sdk import Variable
+
+    said: dict[str, Any] = json.loads(Variable.get(key, default=None) or "{}")
+    return said
+
+
+def _write(key: str, value: Mapping[str, Any]) -> None:
+    from airflow.sdk import Variable
+
+    Variable.set(key, json.dumps(value))
+
+
+def _adapter(kind: type[Any]) -> Any:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
