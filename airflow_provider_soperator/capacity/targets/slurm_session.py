@@ -13,6 +13,7 @@ from airflow_provider_soperator.capacity.handover import HandoverReservation, ha
 from airflow_provider_soperator.capacity.holdings import Holding, Release
 from airflow_provider_soperator.capacity.node_choice import NodeLoad, choose, loads_of
 from airflow_provider_soperator.capacity.reservation_lease import ReservationLease
+from airflow_provider_soperator.capacity.reserving import BusyNode, JobHistory, WaitingJob, limit_of, to_reserve
 from airflow_provider_soperator.capacity.targets.protocol import Session, SessionContext, refuse_unnamed
 from airflow_provider_soperator.client.client import AsyncSlurmClient
 from airflow_provider_soperator.errors import CapacityMistake
@@ -38,6 +39,7 @@ from airflow_provider_soperator.slurm.node_conditions import (
 )
 from airflow_provider_soperator.slurm.node_orders import because, kept_off, refuse_power, up
 from airflow_provider_soperator.slurm.requests import (
+    Accounting,
     CancelJobs,
     DeleteReservation,
     ListJobs,
@@ -49,7 +51,7 @@ from airflow_provider_soperator.slurm.requests import (
     ShowTopology,
     Undrain,
 )
-from airflow_provider_soperator.slurm.states import NodeFlag
+from airflow_provider_soperator.slurm.states import NodeBase, NodeFlag
 from airflow_provider_soperator.transports.transport_errors import NotSupported
 
 if TYPE_CHECKING:
@@ -59,6 +61,11 @@ if TYPE_CHECKING:
 
 #: Reservations of others within this time count if it is unknown when the nodes are to come back.
 _HORIZON = timedelta(days=2)
+#: Jobs in accounting that tell how long jobs last here; and how many waiting jobs stand for all.
+_HISTORY = timedelta(days=1)
+_MOST_WAITING = 20
+#: Beginnings of reasons for which jobs wait that start as soon as they are given a node.
+_WAITS_FOR_NODES = ("Resources", "Priority", "ReqNodeNotAvail", "Nodes", "None")
 
 
 @dataclass
@@ -73,6 +80,11 @@ class Notes:
     told: dict[str, str] = field(default_factory=dict)
     #: Nodes that did not boot, with reasons.
     failed: dict[str, str] = field(default_factory=dict)
+    #: How long jobs have lasted, and if accounting was asked.
+    history: JobHistory = field(default_factory=JobHistory)
+    is_accounted: bool = False
+    #: It was too early to reserve nodes at the last look.
+    is_early: bool = False
 
 
 class SlurmNodesSession(Session):
@@ -102,6 +114,9 @@ class SlurmNodesSession(Session):
         self._problems: tuple[str, ...] = ()
         #: Nodes that were on at the last look.
         self._on: set[str] = set()
+        #: At the last look: nodes that may not be touched, and jobs that wait for nodes.
+        self._fixed: dict[str, str] = {}
+        self._waiting: list[Job] = []
 
     async def check(self, units: int, block: CapacityBlock) -> None:
         target = self._target
@@ -169,7 +184,7 @@ class SlurmNodesSession(Session):
         if release.mode is None:
             self._tell({name: f"will go: {why}" for name, why in chosen.items()})
             if release.ahead:
-                await self._reserve([load.node.name for load in leaving if not is_off(load.node)], release)
+                await self._reserve(await self._to_reserve(loads, leaving, release), release)
             return
         busy = [load for load in leaving if load.is_busy]
         stays = [job for load in loads if load not in leaving for job in load.jobs]
@@ -183,7 +198,7 @@ class SlurmNodesSession(Session):
         for order in move.orders:
             await self._client.ask(order)
         if mode is not PowerDownMode.IDLE:
-            await self._reserve([load.node.name for load in waiting], release)
+            await self._reserve(await self._to_reserve(loads, waiting, release), release)
         said = {load.node.name: f"powers down after its jobs: runs {load.runs}" for load in waiting}
         self._problems += in_lines(said)
         self._tell({**move.waiting, **said})
@@ -246,12 +261,19 @@ class SlurmNodesSession(Session):
 
     async def _jobs(self) -> list[Job]:
         """The jobs that have nodes."""
-        return [job for job in await self._client.ask(ListJobs()) if job.state.is_active and job.nodelist]
+        jobs = await self._client.ask(ListJobs())
+        self._notes.history.see(jobs)
+        waiting = [job for job in jobs if job.state.is_pending and not (job.is_held or job.reservation)]
+        # Of a job that was submitted just now there is no reason yet.
+        self._waiting = [job for job in waiting if not job.reason or job.reason.startswith(_WAITS_FOR_NODES)]
+        return [job for job in jobs if job.state.is_active and job.nodelist]
 
     async def _choose(self, loads: Sequence[NodeLoad], to: int, release: Release) -> dict[str, str]:
         """The nodes to release, and why; those that may not be touched are left alone."""
         reserved, by_others = await self._reservations()
-        fixed = {load.node.name: why for load in loads if (why := self._untouchable(load.node, by_others))}
+        self._fixed = fixed = {
+            load.node.name: why for load in loads if (why := self._untouchable(load.node, by_others))
+        }
         given = sum(load.node.name in fixed and _is_kept_off(load.node) for load in loads)
         wanted = len(loads) - to - given
         chosen = choose(
@@ -279,6 +301,55 @@ class SlurmNodesSession(Session):
         if is_going_off(load.node):
             return not (release.ends_jobs and load.is_busy)
         return is_ours(load.node, self._reason.owner)
+
+    async def _to_reserve(
+        self, loads: Sequence[NodeLoad], leaving: Sequence[NodeLoad], release: Release
+    ) -> Sequence[str]:
+        """The nodes to reserve now: those that leave, or any that may fall idle sooner; none while it is too early."""
+        names = [load.node.name for load in leaving if not is_off(load.node)]
+        waiting = self._waiting_for({partition for load in loads for partition in load.node.partitions})
+        # If nothing waits, nothing is kept off them. Nodes whose jobs are ended are to stay free.
+        if not names or not waiting or release.mode is PowerDownMode.FORCE:
+            return names
+        now, history = datetime.now(timezone.utc), await self._history()
+        # Where nodes of one network block go together, none takes the place of another.
+        among = leaving if self._target.whole_network_blocks else loads
+        movable = [load for load in among if load.node.name not in self._fixed and is_usable(load.node)]
+        nodes = {load.node.name: _busy_node(load, history, now) for load in movable}
+        jobs = [WaitingJob(limit_of(job), history.durations(job)) for job in waiting[:_MOST_WAITING]]
+        lasts = sorted(seconds for job in jobs for seconds in job.lasts)
+        if not all(node.ends for node in nodes.values()) or not all(job.lasts for job in jobs):
+            # It is not known how long jobs last here.
+            return names
+        certain = [name for name in names if name not in nodes]
+        left = max(0.0, (release.wanted_at - now).total_seconds())
+        chosen = to_reserve(nodes, len(names) - len(certain), left, jobs)
+        typical = timedelta(seconds=round(lasts[len(lasts) // 2]))
+        is_early, notes = not chosen, self._notes
+        if is_early and not notes.is_early:
+            when = f"{release.wanted_at:%d %b %H:%M:%S %Z}"
+            self._log.info(
+                "%s: no node is reserved yet for %s: jobs last about %s here", self._target.name, when, typical
+            )
+        notes.is_early = is_early
+        return [*certain, *(name for name in nodes if name in chosen)]
+
+    def _waiting_for(self, partitions: Collection[str]) -> list[Job]:
+        """The jobs that wait for nodes of these partitions, next ones first."""
+        waiting = [job for job in self._waiting if not partitions or {*job.partition.split(",")} & {*partitions}]
+        return sorted(waiting, key=lambda job: -(job.priority or 0))
+
+    async def _history(self) -> JobHistory:
+        """How long jobs last here: from accounting once, and then from the queue."""
+        if not self._notes.is_accounted:
+            self._notes.is_accounted = True
+            since = datetime.now(timezone.utc) - _HISTORY
+            try:
+                ended = await self._client.ask(Accounting(everyone=True, since=since))
+                self._notes.history.see(ended)
+            except (SlurmError, NotSupported) as error:
+                self._log.info("%s: only the queue tells how long jobs last here: %s", self._target.name, error)
+        return self._notes.history
 
     async def _reserve(self, nodes: Sequence[str], release: Release) -> None:
         """Reserve nodes until they go: no job starts on them that would not end by their release."""
@@ -361,6 +432,18 @@ class SlurmNodesSession(Session):
         if self._blocks is None:
             self._blocks = await self._client.ask(ShowTopology())
         return self._blocks
+
+
+def _busy_node(load: NodeLoad, history: JobHistory, now: datetime) -> BusyNode:
+    """When a node falls idle, by how long such jobs last: with the last of its jobs."""
+    ran = [(job, (now - job.started).total_seconds() if job.started else 0.0) for job in load.jobs]
+    ends = [[max(0.0, lasts - for_) for lasts in history.durations(job, for_)] for job, for_ in ran]
+    is_full = load.node.state.base is NodeBase.ALLOCATED or load.node.gpus_used >= load.node.gpus
+    if not load.is_busy:
+        return BusyNode((0.0,), has_room=not is_full)
+    most = max(map(len, ends), default=0) if all(ends) else 0
+    latest = [max(one[number * len(one) // most] for one in ends) for number in range(most)]
+    return BusyNode(latest, has_room=not is_full)
 
 
 def _is_kept_off(node: Node) -> bool:
